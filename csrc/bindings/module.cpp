@@ -1,0 +1,6 @@
+#include "bindings.h"
+
+NB_MODULE(_core, module) {
+  module.doc() = "khop's native core. Call it through khop.kernels, which checks shapes and ids.";
+  bind_random(module);
+}

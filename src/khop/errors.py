@@ -1,0 +1,7 @@
+"""The one exception of khop's own; everything else is a ValueError (bad input) or an OSError (the machine)."""
+
+from __future__ import annotations
+
+
+class PeerLost(RuntimeError):
+    """The other side of an exchange is gone: a rank, a thread or a machine did not answer in time."""

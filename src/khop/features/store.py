@@ -1,0 +1,31 @@
+"""The seam between a batch and where its columns lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from khop.schema import EdgeType, NodeType
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows wanted of one type."""
+
+    ids: Tensor  # int64 (n), global node ids, or positions in the edge type's CSC order
+    columns: tuple[str, ...]
+
+
+Wanted = Mapping[NodeType | EdgeType, Rows]
+Gathered = dict[NodeType | EdgeType, dict[str, Tensor]]
+
+
+class FeatureStore(Protocol):
+    """Columns that can be gathered by id. Every implementation passes tests/contracts/feature_store.py."""
+
+    def gather(self, wanted: Wanted) -> Gathered:
+        """One call per batch, all types and columns together: type -> column -> (n, ...), rows in the order of the ids."""
+        ...

@@ -1,0 +1,68 @@
+"""The types of a graph and what is known of them without reading any array."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+NodeType = str
+EdgeType = tuple[str, str, str]
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class ColumnSpec:
+    """What one column holds per node or edge."""
+
+    dtype: str  # logical dtype by torch's name: "float32", "int64", "uint8", ...
+    shape: tuple[int, ...]  # of one row; () for a scalar column
+    num_classes: int | None = None  # of a label column; a label of -1 means "unknown"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Node types, edge types `(source, relation, destination)` and their columns.
+
+    A homogeneous graph is a schema with one node type and one edge type.
+    """
+
+    node_types: tuple[NodeType, ...]
+    edge_types: tuple[EdgeType, ...]
+    reverse_of: Mapping[EdgeType, EdgeType] = field(default_factory=dict)
+    columns: Mapping[NodeType | EdgeType, Mapping[str, ColumnSpec]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for kind, names in (("node", self.node_types), ("edge", self.edge_types)):
+            if len(set(names)) != len(names):
+                raise ValueError(f"{kind} types {names}: a name stands twice")
+        for edge_type in self.edge_types:
+            for end in (edge_type[0], edge_type[2]):
+                if end not in self.node_types:
+                    raise ValueError(f"edge type {edge_type}: no node type {end!r}; there are {self.node_types}")
+
+    def column(self, type_: NodeType | EdgeType, name: str) -> ColumnSpec:
+        """The spec of one column; ValueError names what there is instead."""
+        columns = self.columns.get(type_, {})
+        if name not in columns:
+            raise ValueError(f"column {name!r} of {type_!r}: not in the graph; there are {sorted(columns)}")
+        return columns[name]
+
+    def into(self, node_type: NodeType) -> tuple[EdgeType, ...]:
+        """The edge types whose destination is `node_type`, in schema order."""
+        return tuple(edge_type for edge_type in self.edge_types if edge_type[2] == node_type)
+
+
+def only(by_type: Mapping[NodeType, Value] | Mapping[EdgeType, Value], what: str) -> Value:
+    """The value of a one-entry mapping: how the edge of the public API unwraps homogeneous graphs."""
+    if len(by_type) != 1:
+        raise ValueError(f"{what}: the graph has {len(by_type)} of them, name one of {list(by_type)}")
+    return next(iter(by_type.values()))
+
+
+def sole_type(types: Iterable[NodeType], what: str) -> NodeType:
+    """The one node type there is; ValueError when a choice has to be named."""
+    names = tuple(types)
+    if len(names) != 1:
+        raise ValueError(f"{what}: the graph has node types {names}, name one")
+    return names[0]
