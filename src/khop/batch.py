@@ -30,7 +30,7 @@ class Adjacency:
 
     @property
     def edge_index(self) -> Tensor:
-        """int64 (2, edges): sources over destinations, as torch_geometric's convolutions take it. Made anew each time."""
+        """int64 (2, edges): sources over destinations, as torch_geometric's convolutions take it. Made anew."""
         counts = self.indptr.diff()
         destinations = torch.repeat_interleave(torch.arange(self.num_dst, device=counts.device), counts)
         return torch.stack([self.indices.long(), destinations])
@@ -140,11 +140,11 @@ class Batch:
 
     @property
     def seed_index(self) -> Tensor:
-        """int64 (seeds), the row of each seed in the last layer's output, where seeds are of one node type."""
+        """int64 (seeds), each seed's row in the last layer's output, where seeds are of one node type."""
         return only(self.sample.seed_index, "batch.seed_index")
 
     def global_mean(self, losses: Tensor) -> Tensor:
-        """This rank's loss, scaled so that the gradient averaged over ranks is that of the mean over the global batch."""
+        """This rank's loss, scaled so that the average of the ranks' gradients is the global batch's mean's."""
         return losses.sum() * (self.world_size / self.num_global_seeds)
 
     def to(self, device: Place) -> Batch:

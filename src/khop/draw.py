@@ -55,7 +55,7 @@ class DrawKey:
 
 
 def stream(hop: int, edge_type: EdgeType) -> int:
-    """The 32-bit counter word of a hop (1 = nearest the seeds) and an edge type: FNV-1a of its name, mixed."""
+    """The 32-bit counter word of a hop (1 = at the seeds) and an edge type: FNV-1a of its name, mixed."""
     digest = 0xCBF29CE484222325
     for byte in "\x1f".join(edge_type).encode():
         digest = ((digest ^ byte) * 0x100000001B3) & MASK64

@@ -1,4 +1,4 @@
-"""The one exception of khop's own; everything else is a ValueError (bad input) or an OSError (the machine)."""
+"""The one exception of khop's own; all else is a ValueError (bad input) or an OSError (the machine)."""
 
 from __future__ import annotations
 

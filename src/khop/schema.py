@@ -39,7 +39,9 @@ class Schema:
         for edge_type in self.edge_types:
             for end in (edge_type[0], edge_type[2]):
                 if end not in self.node_types:
-                    raise ValueError(f"edge type {edge_type}: no node type {end!r}; there are {self.node_types}")
+                    raise ValueError(
+                        f"edge type {edge_type}: no node type {end!r}; there are {self.node_types}"
+                    )
 
     def column(self, type_: NodeType | EdgeType, name: str) -> ColumnSpec:
         """The spec of one column; ValueError names what there is instead."""

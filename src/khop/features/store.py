@@ -27,5 +27,8 @@ class FeatureStore(Protocol):
     """Columns that can be gathered by id. Every implementation passes tests/contracts/feature_store.py."""
 
     def gather(self, wanted: Wanted) -> Gathered:
-        """One call per batch, all types and columns together: type -> column -> (n, ...), rows in the order of the ids."""
+        """Type -> column -> (n, ...), rows in the order of the ids.
+
+        One call per batch, all types and columns together.
+        """
         ...

@@ -9,7 +9,7 @@ from khop.schema import NodeType, Schema
 
 
 class GraphStore(Protocol):
-    """Edges that can be sampled one hop at a time. Every implementation passes tests/contracts/graph_store.py."""
+    """Edges that can be sampled one hop at a time; each implementation passes tests/contracts/graph_store.py."""
 
     @property
     def schema(self) -> Schema:
@@ -24,6 +24,7 @@ class GraphStore(Protocol):
         """Draw in-edges of every frontier node: one entry per edge type of `hop.fanouts` whose destination
         type is in `frontier`, in the order of `hop.fanouts`, empty frontiers included.
 
-        A draw depends on (key, hop number, edge type, original node id, slot) alone. Rows keep the frontier's order.
+        A draw depends on (key, hop number, edge type, original node id, slot) alone.
+        Rows keep the frontier's order.
         """
         ...

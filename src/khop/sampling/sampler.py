@@ -28,7 +28,7 @@ class Seeds:
 
 
 class Sampler(Protocol):
-    """Draws the neighbourhood of seeds: a pure function of (seeds, key). Called from several threads at once."""
+    """Draws the neighbourhood of seeds: a pure function of (seeds, key), called from several threads."""
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """The blocks (and, of the subgraph expansion, the subgraph) that reach the seeds."""
