@@ -1,0 +1,61 @@
+"""Train graph neural networks on sampled neighbourhoods: exact, reproducible, fast.
+
+`import khop` costs nothing by itself: a public name imports its module when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from khop.batch import Adjacency as Adjacency
+    from khop.batch import Batch as Batch
+    from khop.batch import Block as Block
+    from khop.batch import Sample as Sample
+    from khop.batch import Subgraph as Subgraph
+    from khop.draw import DrawKey as DrawKey
+    from khop.draw import Uniform as Uniform
+    from khop.errors import PeerLost as PeerLost
+    from khop.sampling.sampler import Sampler as Sampler
+    from khop.sampling.sampler import Seeds as Seeds
+    from khop.schema import ColumnSpec as ColumnSpec
+    from khop.schema import Schema as Schema
+
+__version__ = "0.1.0"
+
+# Public name -> the module that defines it; a module's own name stands for the module.
+# Editors and mypy read the same list above; tests/test_architecture.py compares the two.
+_PUBLIC = {
+    "Adjacency": "khop.batch",
+    "Batch": "khop.batch",
+    "Block": "khop.batch",
+    "ColumnSpec": "khop.schema",
+    "DrawKey": "khop.draw",
+    "PeerLost": "khop.errors",
+    "Sample": "khop.batch",
+    "Sampler": "khop.sampling.sampler",
+    "Schema": "khop.schema",
+    "Seeds": "khop.sampling.sampler",
+    "Subgraph": "khop.batch",
+    "Uniform": "khop.draw",
+}
+_MODULES = ("datasets", "models")
+
+__all__ = [*_PUBLIC, *_MODULES]
+
+
+def __getattr__(name: str) -> object:
+    """Import what `name` stands for; afterwards it is an ordinary attribute."""
+    if name in _MODULES:
+        return import_module(f"khop.{name}")
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'khop' has no attribute {name!r}")
+    value = getattr(import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """What tab completion offers."""
+    return sorted([*__all__, "__version__"])
