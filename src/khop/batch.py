@@ -30,7 +30,7 @@ class Adjacency:
 
     @property
     def edge_index(self) -> Tensor:
-        """int64 (2, edges): sources over destinations, as torch_geometric's convolutions take it. Made anew."""
+        """int64 (2, edges): sources over destinations, as torch_geometric takes them. Made anew each time."""
         counts = self.indptr.diff()
         destinations = torch.repeat_interleave(torch.arange(self.num_dst, device=counts.device), counts)
         return torch.stack([self.indices.long(), destinations])
@@ -144,7 +144,7 @@ class Batch:
         return only(self.sample.seed_index, "batch.seed_index")
 
     def global_mean(self, losses: Tensor) -> Tensor:
-        """This rank's loss, scaled so that the average of the ranks' gradients is the global batch's mean's."""
+        """This rank's loss, scaled so that averaging gradients over ranks gives the global batch's mean."""
         return losses.sum() * (self.world_size / self.num_global_seeds)
 
     def to(self, device: Place) -> Batch:

@@ -9,7 +9,7 @@ from khop.schema import NodeType, Schema
 
 
 class GraphStore(Protocol):
-    """Edges that can be sampled one hop at a time; each implementation passes tests/contracts/graph_store.py."""
+    """Edges, sampled one hop at a time. Every implementation passes tests/contracts/graph_store.py."""
 
     @property
     def schema(self) -> Schema:
