@@ -1,0 +1,59 @@
+# Any target may be the first one: each creates or reuses .venv, installs what is missing, then does its job.
+# What is installed is remembered in .venv/stamps, so that a target whose files did not change starts at once.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export PYTHON := $(CURDIR)/.venv/bin/python
+stamps := .venv/stamps
+pip := $(PYTHON) -m pip --quiet --disable-pip-version-check
+native := CMakeLists.txt $(shell find csrc -name '*.cpp' -o -name '*.h')
+
+.PHONY: help train test test-long lint format build benchmark clean
+
+help:  ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
+
+train: $(stamps)/khop  ## train GraphSAGE on Debian's package graph; ARGS="--epochs 5" adds options
+	khop train debian $(ARGS)
+
+test: $(stamps)/dev  ## the whole suite: C++ under sanitizers, Python with coverage, docs, examples
+	scripts/test
+
+test-long: $(stamps)/dev  ## what takes longer or needs root: valgrind, other Pythons, deep property tests
+	scripts/test-long
+
+lint: $(stamps)/dev  ## ruff, format, mypy --strict, the shape of the code
+	scripts/check
+
+format: $(stamps)/dev  ## let ruff write what it can mend itself
+	ruff check --fix --quiet . && ruff format --quiet .
+
+build: $(stamps)/dev  ## sdist and wheel into dist/
+	python -m build --no-isolation --outdir dist .
+
+benchmark: $(stamps)/dev  ## list the benchmarks; NAME=import_time runs one
+	scripts/benchmark $(NAME)
+
+clean:  ## remove what was built and installed here
+	rm -rf .venv build dist
+
+$(stamps)/venv: scripts/make-venv
+	scripts/make-venv .venv
+	@mkdir -p $(stamps) && touch $@
+
+# Built without isolation, so that build/ is reused and a change in csrc costs the changed files only.
+# Python files are read where they lie (an editable install) and need nothing.
+$(stamps)/khop: $(stamps)/venv pyproject.toml constraints.txt $(native)
+	@echo "Installing khop and what it needs into .venv ..."
+	@$(pip) install --group build
+	@$(pip) install --constraint constraints.txt --no-build-isolation --editable .
+	@touch $@
+
+$(stamps)/dev: $(stamps)/khop
+	@echo "Installing the tools for tests into .venv ..."
+	@$(pip) install --constraint constraints.txt --group dev
+	@touch $@

@@ -1,0 +1,17 @@
+"""What every test runs under."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+# The same examples on every run and machine. `make test-long` looks further, at other ones each time.
+settings.register_profile(
+    "khop",
+    max_examples=60,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("long", settings.get_profile("khop"), max_examples=1500, derandomize=False)
+settings.load_profile("khop")

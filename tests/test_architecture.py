@@ -1,0 +1,248 @@
+"""The rules of design.md that a reader of one file cannot see, checked on the syntax trees of all files."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import khop
+
+SOURCE = Path(khop.__file__).parent
+
+# design.md, section 9. A change to this table is a decision: docs/decisions.md says why.
+VALUES = {"errors", "schema", "draw", "batch"}
+PARTS = {
+    "kernels", "graph", "features", "models", "sampling", "partition", "loading", "distributed", "training",
+}  # fmt: skip
+FRONT = {"api", "datasets", "pyg"}
+MAY_IMPORT = {
+    "errors": set(),
+    "schema": set(),
+    "draw": {"schema"},
+    "kernels": {"errors", "draw", "_core"},
+    "batch": {"schema"},
+    "graph": {"schema", "draw", "errors", "kernels"},
+    "features": {"schema", "draw", "errors", "kernels"},
+    "models": {"schema", "batch", "kernels"},
+    "sampling": {"schema", "draw", "errors", "batch", "kernels", "graph"},
+    "partition": {"schema", "errors", "kernels", "graph", "features"},
+    "loading": {"schema", "draw", "errors", "batch", "sampling", "features"},
+    "distributed": {
+        "schema", "draw", "errors", "batch", "graph", "features", "partition", "sampling", "loading",
+    },
+    "training": {"schema", "errors", "batch", "sampling", "loading", "models", "graph", "features"},
+    **{part: VALUES | PARTS | FRONT for part in FRONT},
+    "config": VALUES | PARTS | FRONT,
+    "cli": {"config", "api", "datasets"},
+    "__main__": {"cli"},
+    "__init__": VALUES | PARTS | FRONT,
+}  # fmt: skip
+
+# Packages that are slow to import or not always there, and the one place for each.
+CONFINED = {
+    "matplotlib": {"cli"},
+    "pydantic": {"config"},
+    "rich": {"cli"},
+    "tomli_w": {"config", "cli"},
+    "tomllib": {"config", "cli"},
+    "torch_geometric": {"pyg"},
+    "torchmetrics": {"training"},
+    "typer": {"cli"},
+}
+GLOBAL_GENERATOR = {
+    "bernoulli", "fork_rng", "get_rng_state", "initial_seed", "manual_seed", "multinomial", "normal", "rand",
+    "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "seed", "set_rng_state",
+}  # fmt: skip
+PICKLES = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
+
+
+@dataclass(frozen=True)
+class Module:
+    """One file of src/khop."""
+
+    path: Path
+    tree: ast.Module
+
+    @property
+    def part(self) -> str:
+        """The folder or file directly under khop: the row of the table."""
+        return self.path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+    def imported(self) -> Iterator[tuple[int, str]]:
+        """Line and full dotted name of everything imported; `from a import b` is `a.b`."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from ((node.lineno, alias.name) for alias in node.names)
+            if isinstance(node, ast.ImportFrom):
+                yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+    def dotted(self) -> Iterator[tuple[int, str]]:
+        """Line and text of every dotted name used, such as `torch.manual_seed`."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Attribute):
+                yield node.lineno, ast.unparse(node)
+
+    def at(self, line: int) -> str:
+        return f"{self.path.relative_to(SOURCE.parent)}:{line}"
+
+
+MODULES = [Module(path, ast.parse(path.read_text())) for path in sorted(SOURCE.rglob("*.py"))]
+
+
+def test_imports_follow_the_table() -> None:
+    wrong = [
+        f"{module.at(line)}: {module.part} may not import {name}"
+        for module in MODULES
+        for line, name in module.imported()
+        if name.startswith("khop.")
+        and name.split(".")[1] not in MAY_IMPORT.get(module.part, set()) | {module.part}
+    ]
+    assert wrong == []
+
+
+def test_every_part_has_a_row_in_the_table() -> None:
+    assert {module.part for module in MODULES} - set(MAY_IMPORT) == set()
+
+
+def test_imports_name_the_defining_module() -> None:
+    """Neither relative imports nor the public front: who reads an import sees the file."""
+    wrong = [
+        module.at(node.lineno)
+        for module in MODULES
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ImportFrom) and (node.level > 0 or node.module == "khop")
+    ]
+    assert wrong == []
+
+
+def test_imports_of_khop_stand_at_the_top() -> None:
+    wrong = [
+        f"{module.at(inner.lineno)}: {function.name}"
+        for module in MODULES
+        for function in ast.walk(module.tree)
+        if isinstance(function, ast.FunctionDef)
+        for inner in ast.walk(function)
+        if isinstance(inner, ast.ImportFrom) and (inner.module or "").startswith("khop")
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", sorted(CONFINED))
+def test_a_heavy_package_has_one_home(package: str) -> None:
+    wrong = [
+        module.at(line)
+        for module in MODULES
+        for line, name in module.imported()
+        if name.split(".")[0] == package and module.part not in CONFINED[package]
+    ]
+    assert wrong == []
+
+
+def test_only_the_command_reads_the_environment() -> None:
+    reads = {"os.environ", "os.getenv", "os.putenv", "os.environb"}
+    wrong = [
+        f"{module.at(line)}: {name}"
+        for module in MODULES
+        if module.part not in {"cli", "__main__"}
+        for line, name in [*module.dotted(), *module.imported()]
+        if name in reads
+    ]
+    assert wrong == []
+
+
+def test_only_the_trainer_touches_torchs_global_generator() -> None:
+    wrong = [
+        f"{module.at(node.lineno)}: {ast.unparse(node.func)}"
+        for module in MODULES
+        if module.path.relative_to(SOURCE) != Path("training/trainer.py")
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call)
+        and _is_global_draw(ast.unparse(node.func))
+        and not any(keyword.arg == "generator" for keyword in node.keywords)
+    ]
+    assert wrong == []
+
+
+def _is_global_draw(function: str) -> bool:
+    package, _, rest = function.partition(".")
+    return package == "torch" and rest.removeprefix("random.").removeprefix("cuda.") in GLOBAL_GENERATOR
+
+
+def test_no_other_generator_is_used() -> None:
+    wrong = [
+        f"{module.at(line)}: {name}"
+        for module in MODULES
+        for line, name in [*module.imported(), *module.dotted()]
+        if name.startswith(("numpy.random", "np.random")) or name.split(".")[0] == "random"
+    ]
+    assert wrong == []
+
+
+def test_nothing_is_pickled_or_unpickled() -> None:
+    wrong = [
+        f"{module.at(line)}: {name}"
+        for module in MODULES
+        for line, name in [*module.imported(), *module.dotted()]
+        if name.split(".")[0] in PICKLES or name in {"torch.load", "torch.save", "torch.package"}
+    ]
+    wrong += [
+        f"{module.at(node.value.lineno)}: allow_pickle"
+        for module in MODULES
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) != "False"
+    ]
+    assert wrong == []
+
+
+def test_no_collective_takes_objects() -> None:
+    wrong = [
+        f"{module.at(line)}: {name}"
+        for module in MODULES
+        for line, name in [*module.dotted(), *module.imported()]
+        if name.endswith(("_object", "_object_list"))
+    ]
+    assert wrong == []
+
+
+def test_nothing_is_forked() -> None:
+    wrong = [
+        f"{module.at(line)}: {name}"
+        for module in MODULES
+        for line, name in [*module.dotted(), *module.imported()]
+        if name in {"os.fork", "os.forkpty"}
+    ]
+    wrong += [
+        f"{module.at(node.lineno)}: {node.value}"
+        for module in MODULES
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Constant) and node.value in {"fork", "forkserver"}
+    ]
+    assert wrong == []
+
+
+def test_public_names_stand_once_for_python_and_once_for_editors() -> None:
+    """The lazy table and the imports that mypy reads are the same list."""
+    (front,) = (module for module in MODULES if module.part == "__init__")
+    typed = {
+        alias.asname: node.module
+        for node in ast.walk(front.tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("khop")
+        for alias in node.names
+    }
+    assert typed == khop._PUBLIC
+
+
+@pytest.mark.parametrize("name", khop.__all__)
+def test_a_public_name_is_there_and_says_what_it_is(name: str) -> None:
+    assert name in dir(khop)
+    value = getattr(khop, name)
+    assert value.__doc__ or name in khop._MODULES
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Lodaer'"):
+        khop.Lodaer  # noqa: B018
