@@ -10,7 +10,8 @@ from torch import Tensor
 
 from khop.schema import EdgeType, NodeType, only
 
-Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
+Columns = Mapping[NodeType, Mapping[str, Tensor]]
+Change = Callable[[Tensor], Tensor]
 Place = torch.device | str | int
 
 
@@ -22,6 +23,7 @@ class Adjacency:
     indices: Tensor  # int32 (edges), local source ids
     num_src: int
     edge_ids: Tensor | None = None  # int64 (edges), positions in the graph's CSC order
+    columns: Mapping[str, Tensor] = field(default_factory=dict)  # edge column name -> (edges, ...)
 
     @property
     def num_dst(self) -> int:
@@ -32,14 +34,21 @@ class Adjacency:
     def edge_index(self) -> Tensor:
         """int64 (2, edges): sources over destinations, as torch_geometric takes them. Made anew each time."""
         counts = self.indptr.diff()
-        destinations = torch.repeat_interleave(torch.arange(self.num_dst, device=counts.device), counts)
+        rows = torch.arange(self.num_dst, device=counts.device)
+        destinations = torch.repeat_interleave(rows, counts, output_size=self.indices.numel())
         return torch.stack([self.indices.long(), destinations])
 
-    def to(self, device: Place) -> Adjacency:
-        """The same edges on another device."""
-        move = _mover(device)
-        edge_ids = None if self.edge_ids is None else move(self.edge_ids)
-        return Adjacency(move(self.indptr), move(self.indices), self.num_src, edge_ids)
+    def prefix(self, num_dst: int, num_edges: int, num_src: int) -> Adjacency:
+        """The first `num_dst` rows, which hold `num_edges` edges: views, nothing is copied."""
+        edge_ids = None if self.edge_ids is None else self.edge_ids[:num_edges]
+        columns = {name: column[:num_edges] for name, column in self.columns.items()}
+        return Adjacency(self.indptr[: num_dst + 1], self.indices[:num_edges], num_src, edge_ids, columns)
+
+    def map(self, change: Change) -> Adjacency:
+        """The same edges with every tensor changed."""
+        edge_ids = None if self.edge_ids is None else change(self.edge_ids)
+        columns = _map_all(self.columns, change)
+        return Adjacency(change(self.indptr), change(self.indices), self.num_src, edge_ids, columns)
 
 
 @dataclass(frozen=True)
@@ -70,21 +79,44 @@ class Block:
         """Destination rows, of a graph with one node type."""
         return only(self.dst_counts, "block.num_dst")
 
+    def map(self, change: Change) -> Block:
+        """The same block with every tensor changed."""
+        return replace(self, adjacencies={t: a.map(change) for t, a in self.adjacencies.items()})
+
     def to(self, device: Place) -> Block:
         """The same block on another device."""
-        return replace(self, adjacencies={t: a.to(device) for t, a in self.adjacencies.items()})
+        return self.map(_mover(device))
 
 
 @dataclass(frozen=True)
 class Subgraph:
     """One graph of all sampled nodes (the subgraph expansion): seeds first, then first-seen order.
 
-    Rows are in local id order and a node is expanded once, so that each layer's block is a prefix of it.
+    Rows are in local id order and a node is expanded once, at the hop after the one that found it. So the
+    rows that a layer needs are a prefix, and a block is a view. The last hop's nodes have empty rows.
     """
 
     adjacencies: Mapping[EdgeType, Adjacency]  # rows: all nodes of the destination type
     nodes_per_hop: Mapping[NodeType, tuple[int, ...]]  # new nodes at hop 0 (the seeds), 1, 2, ...
     edges_per_hop: Mapping[EdgeType, tuple[int, ...]]  # edges drawn at hop 1, 2, ...
+
+    def blocks(self) -> tuple[Block, ...]:
+        """One per layer, input layer first: views of what trimming the subgraph per layer would leave."""
+        num_hops = len(next(iter(self.nodes_per_hop.values()))) - 1
+        return tuple(self._block(depth) for depth in range(num_hops, 0, -1))
+
+    def map(self, change: Change) -> Subgraph:
+        """The same subgraph with every tensor changed."""
+        return replace(self, adjacencies={t: a.map(change) for t, a in self.adjacencies.items()})
+
+    def _block(self, depth: int) -> Block:
+        dst_counts = {t: sum(counts[:depth]) for t, counts in self.nodes_per_hop.items()}
+        src_counts = {t: sum(counts[: depth + 1]) for t, counts in self.nodes_per_hop.items()}
+        adjacencies = {
+            t: a.prefix(dst_counts[t[2]], sum(self.edges_per_hop[t][:depth]), src_counts[t[0]])
+            for t, a in self.adjacencies.items()
+        }
+        return Block(adjacencies, src_counts, dst_counts)
 
 
 @dataclass(frozen=True)
@@ -94,16 +126,25 @@ class Sample:
     nodes: Mapping[NodeType, Tensor]  # int64 (rows), global ids; the position is the local id
     blocks: tuple[Block, ...]
     seed_index: Mapping[NodeType, Tensor]  # int64 (seeds), the local id of each seed, duplicates included
-    subgraph: Subgraph | None = None  # of the subgraph expansion; its blocks are then views of it
+    subgraph: Subgraph | None = None  # of the subgraph expansion; the blocks are then views of it
+
+    def map(self, change: Change) -> Sample:
+        """The same sample with every tensor changed, each once: blocks that are views stay views."""
+        subgraph = None if self.subgraph is None else self.subgraph.map(change)
+        blocks = tuple(b.map(change) for b in self.blocks) if subgraph is None else subgraph.blocks()
+        return Sample(_map_all(self.nodes, change), blocks, _map_all(self.seed_index, change), subgraph)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A sample with its columns. Model output and seed columns have one row per seed, duplicates included."""
+    """A sample with its columns. Model output and seed columns have one row per seed, duplicates included.
+
+    Columns of edges lie where the edges are: `block.adjacencies[edge_type].columns`.
+    """
 
     sample: Sample
     seed_nodes: Mapping[NodeType, Tensor]  # int64 (seeds), global ids, in the epoch's global order
-    columns: Columns  # per type: column name -> (rows, ...), rows as sample.nodes (or the last block's edges)
+    columns: Columns  # per node type: column name -> (rows, ...), rows as sample.nodes
     seed_columns: Columns  # per seed node type: column name -> (seeds, ...)
     epoch: int
     step: int
@@ -111,17 +152,13 @@ class Batch:
     world_size: int = 1
     seconds: Mapping[str, float] = field(default_factory=dict)  # stage -> time spent making this batch
 
-    def __getitem__(self, key: str | tuple[NodeType | EdgeType, str]) -> Tensor:
-        """`batch["x"]` of a graph with one node type, `batch["item", "x"]` of any."""
-        if isinstance(key, str):
-            return _column(only(self._node_columns(self.columns), f"batch[{key!r}]"), key)
-        return _column(self.columns.get(key[0], {}), key[1])
+    def __getitem__(self, key: str | tuple[NodeType, str]) -> Tensor:
+        """`batch["x"]` where one node type has the column, `batch["item", "x"]` always."""
+        return _column(self.columns, key) if isinstance(key, str) else _column(self.columns, key[1], key[0])
 
     def seed_column(self, name: str, node_type: NodeType | None = None) -> Tensor:
-        """One row per seed, of the seeds' only node type unless one is named."""
-        by_type = self._node_columns(self.seed_columns)
-        columns = by_type.get(node_type, {}) if node_type else only(by_type, f"batch.seed_column({name!r})")
-        return _column(columns, name)
+        """One row per seed, of the only seed type that has the column unless one is named."""
+        return _column(self.seed_columns, name, node_type)
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -144,40 +181,50 @@ class Batch:
         return only(self.sample.seed_index, "batch.seed_index")
 
     def global_mean(self, losses: Tensor) -> Tensor:
-        """This rank's loss, scaled so that averaging gradients over ranks gives the global batch's mean."""
+        """This rank's loss, scaled so that the gradient averaged over ranks is the global batch's mean."""
         return losses.sum() * (self.world_size / self.num_global_seeds)
+
+    def map(self, change: Change) -> Batch:
+        """The same batch with every tensor changed, each once."""
+        return replace(
+            self,
+            sample=self.sample.map(change),
+            seed_nodes=_map_all(self.seed_nodes, change),
+            columns={t: _map_all(c, change) for t, c in self.columns.items()},
+            seed_columns={t: _map_all(c, change) for t, c in self.seed_columns.items()},
+        )
 
     def to(self, device: Place) -> Batch:
         """The same batch on another device."""
-        move = _mover(device)
-        sample = replace(
-            self.sample,
-            nodes=_move_all(self.sample.nodes, move),
-            blocks=tuple(block.to(device) for block in self.sample.blocks),
-            seed_index=_move_all(self.sample.seed_index, move),
-        )
-        return replace(
-            self,
-            sample=sample,
-            seed_nodes=_move_all(self.seed_nodes, move),
-            columns={t: _move_all(c, move) for t, c in self.columns.items()},
-            seed_columns={t: _move_all(c, move) for t, c in self.seed_columns.items()},
-        )
-
-    @staticmethod
-    def _node_columns(columns: Columns) -> dict[NodeType, Mapping[str, Tensor]]:
-        return {t: c for t, c in columns.items() if isinstance(t, str)}
+        return self.map(_mover(device))
 
 
-def _column(columns: Mapping[str, Tensor], name: str) -> Tensor:
-    if name not in columns:
-        raise ValueError(f"batch has no column {name!r}; the loader was asked for {sorted(columns)}")
-    return columns[name]
+def num_bytes(batch: Batch) -> int:
+    """The memory that a batch's tensors hold, views of one another counted once."""
+    sizes: list[int] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        sizes.append(tensor.nbytes)
+        return tensor
+
+    batch.map(note)
+    return sum(sizes)
 
 
-def _mover(device: Place) -> Callable[[Tensor], Tensor]:
+def _column(columns: Columns, name: str, node_type: NodeType | None = None) -> Tensor:
+    owners = [t for t, of_type in columns.items() if name in of_type and node_type in (None, t)]
+    if len(owners) == 1:
+        return columns[owners[0]][name]
+    if owners:
+        raise ValueError(f"column {name!r}: node types {owners} have it in this batch, name one")
+    asked = {t: sorted(of_type) for t, of_type in columns.items()}
+    of = "" if node_type is None else f" of {node_type!r}"
+    raise ValueError(f"column {name!r}{of}: not in this batch; the loader was asked for {asked}")
+
+
+def _mover(device: Place) -> Change:
     return lambda tensor: tensor.to(device, non_blocking=True)
 
 
-def _move_all(tensors: Mapping[NodeType, Tensor], move: Callable[[Tensor], Tensor]) -> dict[NodeType, Tensor]:
-    return {name: move(tensor) for name, tensor in tensors.items()}
+def _map_all(tensors: Mapping[str, Tensor], change: Change) -> dict[str, Tensor]:
+    return {name: change(tensor) for name, tensor in tensors.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
@@ -17,6 +17,7 @@ class Rows:
 
     ids: Tensor  # int64 (n), global node ids, or positions in the edge type's CSC order
     columns: tuple[str, ...]
+    limits: Mapping[str, int] = field(default_factory=dict)  # column -> only the first so many ids; else all
 
 
 Wanted = Mapping[NodeType | EdgeType, Rows]
@@ -29,6 +30,6 @@ class FeatureStore(Protocol):
     def gather(self, wanted: Wanted) -> Gathered:
         """Type -> column -> (n, ...), rows in the order of the ids.
 
-        One call per batch, all types and columns together.
+        One call per batch, all types and columns together. A column with a limit has that many rows.
         """
         ...
