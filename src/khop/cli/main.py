@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
 import typer
 
-app = typer.Typer(
-    name="khop", no_args_is_help=True, help="Train graph neural networks on sampled neighbourhoods."
-)
+import khop
+
+FAILED = 1  # the machine: no space, no permission
+BAD_INPUT = 2  # what was asked for
+INTERRUPTED = 130  # as a shell reports SIGINT
+
+app = typer.Typer(name="khop", no_args_is_help=True, pretty_exceptions_show_locals=False)
 
 
-def run() -> None:
-    """The entry point of `khop`."""
-    app()
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"khop {khop.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and stop.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Train graph neural networks on sampled neighbourhoods."""
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """The entry point of `khop`: bad input and a failing machine give one line, a bug keeps its traceback."""
+    try:
+        app(args=arguments, prog_name="khop")
+    except ValueError as error:
+        _stop(str(error), BAD_INPUT)
+    except OSError as error:
+        _stop(_sentence(error), FAILED)
+
+
+def _sentence(error: OSError) -> str:
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}"
+
+
+def _stop(sentence: str, code: int) -> None:
+    print(f"khop: {sentence}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,132 @@
+"""The fields of a run as a flat list: what options, error sentences and docs/command.md are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Literal, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from pydantic.fields import FieldInfo
+
+from khop.config.values import Allowed, RunConfig, Section
+
+Value = str | int | float | bool | tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class RunField:
+    """One thing that can be set."""
+
+    path: str  # dotted, as in run.toml: "training.epochs"
+    option: str  # on the command line: "--epochs"
+    kind: type  # str, int, float, bool, or tuple for a list of whole numbers
+    choices: tuple[str, ...]  # of a field that takes one of some words; else empty
+    allowed: str  # what it takes, in words
+    description: str
+    default: Value
+    required: bool
+
+    @property
+    def section(self) -> str:
+        """The table of run.toml that it stands in; "" for the top."""
+        return self.path.rpartition(".")[0]
+
+
+@cache
+def run_fields() -> tuple[RunField, ...]:
+    """Every field of RunConfig, tables in the order of their definition."""
+    return tuple(_walk(RunConfig, ""))
+
+
+@cache
+def sections() -> dict[str, type[Section]]:
+    """The tables of run.toml by name; "" is the top."""
+    found: dict[str, type[Section]] = {"": RunConfig}
+    for name, info in RunConfig.model_fields.items():
+        if table := _section(info.annotation):
+            found[name] = table
+    return found
+
+
+def field_at(path: str) -> RunField | None:
+    """The field of a dotted path, or None."""
+    return next((field for field in run_fields() if field.path == path), None)
+
+
+def value_at(config: RunConfig, path: str) -> Value:
+    """What a run has at a dotted path."""
+    section, _, name = path.rpartition(".")
+    value: Value = getattr(getattr(config, section) if section else config, name)
+    return value
+
+
+def _walk(section: type[Section], prefix: str) -> Iterator[RunField]:
+    for name, info in section.model_fields.items():
+        if table := _section(info.annotation):
+            yield from _walk(table, f"{name}.")
+        else:
+            yield _run_field(section, prefix, name, info)
+
+
+def _section(annotation: object) -> type[Section] | None:
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+
+
+def _run_field(section: type[Section], prefix: str, name: str, info: FieldInfo) -> RunField:
+    annotation = _without_none(info.annotation)
+    choices = get_args(annotation) if get_origin(annotation) is Literal else ()
+    kind = str if choices else get_origin(annotation) or annotation
+    assert isinstance(kind, type)
+    return RunField(
+        path=prefix + name,
+        option="--" + _option_name(section, prefix, name),
+        kind=kind,
+        choices=choices,
+        allowed=_allowed(kind, choices, info),
+        description=info.description or "",
+        default=None if info.is_required() else info.default,
+        required=info.is_required(),
+    )
+
+
+def _option_name(section: type[Section], prefix: str, name: str) -> str:
+    bare = prefix.rstrip(".") if name == "kind" else name
+    return section.option_prefix + bare.replace("_", "-")
+
+
+def _without_none(annotation: object) -> object:
+    if get_origin(annotation) is not UnionType:
+        return annotation
+    (inner,) = (member for member in get_args(annotation) if member is not NoneType)
+    return inner
+
+
+_NOUNS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def _allowed(kind: type, choices: tuple[str, ...], info: FieldInfo) -> str:
+    for item in info.metadata:
+        if isinstance(item, Allowed):
+            return item.words
+    if choices:
+        return "one of " + ", ".join(choices) if len(choices) > 1 else choices[0]
+    limits = [words for item in info.metadata if (words := _limit(item))]
+    return " ".join([_NOUNS[kind], " and ".join(limits)]).strip()
+
+
+def _limit(item: object) -> str:
+    match item:
+        case Ge(ge=bound):
+            return f"of at least {bound}"
+        case Gt(gt=bound):
+            return f"above {bound}"
+        case Le(le=bound):
+            return f"at most {bound}"
+        case Lt(lt=bound):
+            return f"below {bound}"
+        case MinLen():
+            return "that is not empty"
+    return ""

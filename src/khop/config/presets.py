@@ -1,0 +1,27 @@
+"""Runs that come with khop: what `khop train NAME` starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from khop.config.read import RawRun
+
+# Tuned on the validation split; docs/command.md says how to look at them, docs/debian.md what they reach.
+_PRESETS: Mapping[str, Mapping[str, object]] = {
+    "debian": {
+        "graph": "debian",
+        "sampler": {"fanouts": [15, 10]},
+        "model": {"hidden": 256, "dropout": 0.5},
+        "training": {"epochs": 10, "batch_size": 1024, "learning_rate": 3e-3},
+    },
+}
+
+
+def preset_names() -> tuple[str, ...]:
+    """What `preset` knows."""
+    return tuple(_PRESETS)
+
+
+def preset(name: str) -> RawRun:
+    """The preset of that name, to be changed by options."""
+    return RawRun(_PRESETS[name], f"preset {name}")

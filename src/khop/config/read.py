@@ -1,0 +1,111 @@
+"""From TOML and options to a RunConfig, and back to TOML. What is wrong with them is said in one sentence."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tomli_w
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from khop.config.fields import RunField, field_at, run_fields, sections
+from khop.config.values import RunConfig
+
+
+@dataclass(frozen=True)
+class RawRun:
+    """What was written down for a run, before any check."""
+
+    values: Mapping[str, object]
+    source: str  # where it stands: "run.toml"
+    options: Mapping[str, str] = field(default_factory=dict)  # dotted path -> the option that set it
+
+
+def read_toml(path: Path) -> RawRun:
+    """What a TOML file says; ValueError where it is none."""
+    try:
+        return RawRun(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not TOML: {error}") from None
+
+
+def with_options(raw: RawRun, options: Mapping[str, object]) -> RawRun:
+    """The same with some fields, by dotted path, set on the command line."""
+    values = {
+        name: dict(entry) if isinstance(entry, Mapping) else entry for name, entry in raw.values.items()
+    }
+    named = dict(raw.options)
+    for path, value in options.items():
+        section, _, name = path.rpartition(".")
+        table = values.setdefault(section, {}) if section else values
+        if isinstance(table, dict):  # what else stands there is reported when the whole is checked
+            table[name] = value
+        entry = field_at(path)
+        assert entry is not None, path
+        named[path] = entry.option
+    return RawRun(values, raw.source, named)
+
+
+def checked(raw: RawRun) -> RunConfig:
+    """The run, or a ValueError that names the first wrong field, its value, what is allowed and where."""
+    try:
+        return RunConfig.model_validate(raw.values)
+    except ValidationError as error:
+        raise ValueError(_sentence(error.errors(include_url=False)[0], raw)) from None
+
+
+def to_toml(config: RunConfig) -> str:
+    """The run as TOML that `read_toml` and `checked` turn into the same run again."""
+    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
+
+
+def _sentence(error: ErrorDetails, raw: RawRun) -> str:
+    names = [str(part) for part in error["loc"] if isinstance(part, str)]
+    path = ".".join(names)
+    entry = field_at(path)
+    if error["type"] == "extra_forbidden":
+        return f"{path}: no such field; {_hint(names)} ({raw.source})"
+    if error["type"] == "missing":
+        assert entry is not None
+        return f"{path} is missing: give {entry.option}, or {path} = ... in the file ({raw.source})"
+    if not path:
+        message = str(error["ctx"]["error"])
+        options = [option for at, option in raw.options.items() if at in message]
+        return f"{message} ({', '.join([raw.source, *options])})"
+    value, source = _shown(_value(raw.values, names)), raw.options.get(path, raw.source)
+    return f"{path} is {value}: must be {_allowed(entry)} ({source})"
+
+
+def _allowed(entry: RunField | None) -> str:
+    return "a table of fields" if entry is None else entry.allowed
+
+
+def _value(values: Mapping[str, object], names: list[str]) -> object:
+    value: object = values
+    for name in names:
+        assert isinstance(value, Mapping)
+        value = value[name]
+    return value
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(list(value)) if isinstance(value, tuple) else repr(value)
+
+
+def _hint(names: list[str]) -> str:
+    section, name = ".".join(names[:-1]), names[-1]
+    here = list(sections()[section].model_fields)
+    leaves = {path.rpartition(".")[2]: path for path in reversed([entry.path for entry in run_fields()])}
+    close = difflib.get_close_matches(name, here, n=1, cutoff=0.7)
+    if close:
+        return f"did you mean {'.'.join([*names[:-1], close[0]])}?"
+    elsewhere = difflib.get_close_matches(name, leaves, n=1, cutoff=0.7)
+    if elsewhere:
+        return f"did you mean {leaves[elsewhere[0]]}?"
+    return f"there are {', '.join(here)}"

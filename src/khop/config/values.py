@@ -1,0 +1,162 @@
+"""What can be set in a run: the one source of the TOML keys, the options, their help and their limits.
+
+The line under a field is its help text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What a field takes, in words, where its type and limits do not say it."""
+
+    words: str
+
+
+def _none_below_all(fanouts: tuple[int, ...]) -> tuple[int, ...]:
+    if any(fanout < -1 for fanout in fanouts):
+        raise ValueError("a fanout below -1")
+    return fanouts
+
+
+# TOML and options give a list; strictness stays with the numbers in it.
+Fanouts = Annotated[
+    tuple[int, ...],
+    Field(strict=False),
+    AfterValidator(_none_below_all),
+    Allowed("a list of whole numbers, one per hop: neighbours per node, -1 for all, 0 for none"),
+]
+Text = Annotated[str, Field(min_length=1)]
+Count = Annotated[int, Field(ge=1)]
+Threads = Annotated[int, Field(ge=1, le=1024)]
+
+
+class Section(BaseModel):
+    """A table of run.toml. Values are never converted: "3" is no number, 3.0 no whole number."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+    option_prefix: ClassVar[str] = ""  # before its options' names, where another table has the bare ones
+
+
+class Task(Section):
+    """What the model learns."""
+
+    kind: Literal["node-classification"] = "node-classification"
+    """what is learnt"""
+    target: Annotated[str | None, Field(min_length=1)] = None
+    """node type that is classified; default: the one that has labels"""
+    label: Annotated[str | None, Field(min_length=1)] = None
+    """its label column; default: the one column with classes"""
+    metric: Literal["accuracy", "roc-auc"] = "accuracy"
+    """what evaluation measures"""
+    train_split: Text = "train"
+    """split whose nodes are learnt from"""
+    val_split: Text = "val"
+    """split that chooses the best checkpoint"""
+    test_split: Text = "test"
+    """split that is only measured"""
+
+
+class Sampler(Section):
+    """How neighbourhoods are drawn."""
+
+    fanouts: Annotated[Fanouts, Field(min_length=1)] = (15, 10)
+    """neighbours drawn per node; the first is the hop at the seeds"""
+    replacement: bool = False
+    """draw neighbours with replacement"""
+    expansion: Literal["layered", "subgraph"] = "layered"
+    """expand all nodes so far at every hop (DGL's blocks), or each where it is first seen (PyG)"""
+
+
+class Model(Section):
+    """The network."""
+
+    kind: Literal["sage"] = "sage"
+    """the network; sage is GraphSAGE with the mean of neighbours"""
+    hidden: Count = 256
+    """width of the hidden layers"""
+    layers: Annotated[int | None, Field(ge=1)] = None
+    """layers; default: one per fanout"""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """share of hidden values that training drops"""
+    norm: Literal["none", "layer"] = "none"
+    """normalisation after each layer"""
+    residual: bool = False
+    """add a layer's input to its output"""
+    column: Text = "x"
+    """the input column, of every node type that has it"""
+
+
+class Training(Section):
+    """How the model learns."""
+
+    epochs: Count = 10
+    """passes over the training nodes"""
+    batch_size: Count = 1024
+    """training nodes per optimiser step"""
+    learning_rate: Annotated[float, Field(gt=0)] = 3e-3
+    """Adam's step size"""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Adam's L2 penalty"""
+    seed: Annotated[int, Field(ge=0, lt=2**63), Allowed("a whole number from 0 to 2^63 - 1")] = 0
+    """decides weights, order, neighbours and dropout"""
+    patience: Annotated[int, Field(ge=0)] = 0
+    """stop after so many evaluations without a better one; 0 = never"""
+
+
+class Evaluation(Section):
+    """How the model is measured."""
+
+    option_prefix: ClassVar[str] = "evaluation-"
+
+    fanouts: Fanouts = ()
+    """neighbours drawn per node; empty = exact, layer by layer over all neighbours"""
+    batch_size: Count = 4096
+    """nodes at a time"""
+    every: Count = 1
+    """epochs between evaluations; the last epoch is always measured"""
+
+
+class RunConfig(Section):
+    """Everything that decides a run."""
+
+    graph: Text
+    """graph folder, or the name of a built-in graph"""
+    out: Annotated[str | None, Field(min_length=1)] = None
+    """run folder; default: runs/<graph>-<n>, always a new one"""
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$"), Allowed("cpu, cuda or cuda:<number>")] = (
+        "cpu"
+    )
+    """where the model computes"""
+    precision: Literal["float32", "float64", "bfloat16"] = "float32"
+    """dtype of weights and activations"""
+    threads: Threads = 1
+    """sampler threads; any number gives the same batches"""
+    compute_threads: Annotated[int, Field(ge=0, le=1024)] = 0
+    """threads of torch and of khop's kernels; 0 = one per core of this machine"""
+    prefetch: Count = 4
+    """batches made ahead of the model"""
+    prefetch_bytes: Count = 1 << 30
+    """bytes that batches made ahead may take"""
+    task: Task = Task()
+    sampler: Sampler = Sampler()
+    model: Model = Model()
+    training: Training = Training()
+    evaluation: Evaluation = Evaluation()
+
+    @model_validator(mode="after")
+    def _fanouts_match_layers(self) -> RunConfig:
+        layers = self.model.layers or len(self.sampler.fanouts)
+        named = f"model.layers is {layers}" if self.model.layers else f"sampler.fanouts make {layers} layers"
+        for section, fanouts in (("sampler", self.sampler.fanouts), ("evaluation", self.evaluation.fanouts)):
+            if fanouts and len(fanouts) != layers:
+                entries = "1 entry" if len(fanouts) == 1 else f"{len(fanouts)} entries"
+                raise ValueError(f"{section}.fanouts has {entries}, {named}: give one fanout per layer")
+        return self

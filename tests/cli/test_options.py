@@ -1,0 +1,80 @@
+"""Every field of a run is an option, and its text becomes what TOML would have held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from khop.cli.options import Options, shown, takes_run_options
+from khop.config.fields import RunField, run_fields
+from khop.config.read import RawRun, checked, with_options
+
+Parse = Callable[..., tuple[str | None, bool, Options]]
+
+
+@pytest.fixture
+def parse() -> Parse:
+    """What a command that takes run options is called with."""
+
+    def call(*arguments: str) -> tuple[str | None, bool, Options]:
+        calls = []
+
+        def command(source: str | None = None, as_json: bool = False, options: Options = {}) -> None:  # noqa: B006
+            """Do nothing."""
+            calls.append((source, as_json, options))
+
+        app = typer.Typer()
+        app.command()(takes_run_options(command))
+        result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return calls[0]
+
+    return call
+
+
+def test_what_is_not_given_is_not_in_the_options(parse: Parse) -> None:
+    assert parse() == (None, False, {})
+    assert parse("--source", "a.toml", "--as-json") == ("a.toml", True, {})
+
+
+def test_text_becomes_numbers_lists_and_flags(parse: Parse) -> None:
+    given = [
+        "--fanouts",
+        "15, -1,0",
+        "--hidden",
+        "8",
+        "--dropout",
+        "0.25",
+        "--device",
+        "cpu",
+        "--no-residual",
+    ]
+    assert parse(*given)[2] == {
+        "sampler.fanouts": [15, -1, 0],
+        "model.hidden": 8,
+        "model.dropout": 0.25,
+        "device": "cpu",
+        "model.residual": False,
+    }
+
+
+def test_text_that_is_no_number_is_left_for_the_check_of_the_run(parse: Parse) -> None:
+    assert parse("--hidden", "wide", "--fanouts", "15,x")[2] == {
+        "model.hidden": "wide",
+        "sampler.fanouts": [15, "x"],
+    }
+
+
+@pytest.mark.parametrize("entry", run_fields(), ids=lambda entry: entry.path)
+def test_the_default_given_as_an_option_is_the_default(parse: Parse, entry: RunField) -> None:
+    if entry.kind is bool:
+        arguments = [entry.option if entry.default else "--no-" + entry.option.removeprefix("--")]
+    elif entry.default is None:
+        arguments = []
+    else:
+        arguments = [entry.option, shown(entry.default)]
+    run = checked(with_options(RawRun({"graph": "g"}, "run.toml"), parse(*arguments)[2]))
+    assert run == checked(RawRun({"graph": "g"}, "run.toml"))

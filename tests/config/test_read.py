@@ -1,0 +1,170 @@
+"""A run is read from TOML and options; what is wrong with it is said in one sentence."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from khop.config.presets import preset, preset_names
+from khop.config.read import RawRun, checked, read_toml, to_toml, with_options
+from khop.config.values import RunConfig
+
+
+def run_of(**values: object) -> RunConfig:
+    return checked(RawRun({"graph": "g", **values}, "run.toml"))
+
+
+def complaint(values: dict[str, object], options: dict[str, object] | None = None) -> str:
+    with pytest.raises(ValueError, match=r"\w") as caught:
+        checked(with_options(RawRun(values, "run.toml"), options or {}))
+    return str(caught.value)
+
+
+def test_the_example_of_the_documentation_is_a_run(tmp_path: Path) -> None:
+    written = tmp_path / "run.toml"
+    written.write_text("""
+        graph = "graphs/shop"
+        task = { kind = "node-classification", target = "item", label = "category" }
+        sampler = { fanouts = [15, 10, 5] }
+        model = { kind = "sage", hidden = 256 }
+        training = { epochs = 20, batch_size = 1024, learning_rate = 1e-3, seed = 0 }
+    """)
+    run = checked(read_toml(written))
+    assert (run.graph, run.task.target, run.sampler.fanouts) == ("graphs/shop", "item", (15, 10, 5))
+    assert (run.training.epochs, run.training.learning_rate) == (20, 1e-3)
+
+
+FANOUTS_ALLOWED = "a list of whole numbers, one per hop: neighbours per node, -1 for all, 0 for none"
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"graph": ""}, "graph is '': must be text that is not empty"),
+        ({"graph": 3}, "graph is 3: must be text that is not empty"),
+        ({"task": "sage"}, "task is 'sage': must be a table of fields"),
+        ({"task": {"kind": "links"}}, "task.kind is 'links': must be node-classification"),
+        ({"task": {"label": ""}}, "task.label is '': must be text that is not empty"),
+        ({"precision": "half"}, "precision is 'half': must be one of float32, float64, bfloat16"),
+        ({"device": "gpu"}, "device is 'gpu': must be cpu, cuda or cuda:<number>"),
+        ({"threads": 0}, "threads is 0: must be a whole number of at least 1 and at most 1024"),
+        ({"training": {"epochs": "3"}}, "training.epochs is '3': must be a whole number of at least 1"),
+        ({"training": {"epochs": 3.0}}, "training.epochs is 3.0: must be a whole number of at least 1"),
+        ({"training": {"epochs": True}}, "training.epochs is true: must be a whole number of at least 1"),
+        (
+            {"training": {"seed": 1 << 63}},
+            "training.seed is 9223372036854775808: must be a whole number from 0 to 2^63 - 1",
+        ),
+        (
+            {"training": {"learning_rate": float("nan")}},
+            "training.learning_rate is nan: must be a number above 0",
+        ),
+        ({"model": {"dropout": 1.0}}, "model.dropout is 1.0: must be a number of at least 0 and below 1"),
+        ({"model": {"layers": 0}}, "model.layers is 0: must be a whole number of at least 1"),
+        ({"model": {"residual": "yes"}}, "model.residual is 'yes': must be true or false"),
+        ({"sampler": {"fanouts": [15, 2.5]}}, f"sampler.fanouts is [15, 2.5]: must be {FANOUTS_ALLOWED}"),
+        ({"sampler": {"fanouts": [-2]}}, f"sampler.fanouts is [-2]: must be {FANOUTS_ALLOWED}"),
+        ({"sampler": {"fanouts": []}}, f"sampler.fanouts is []: must be {FANOUTS_ALLOWED}"),
+        ({"sampler": {"fanouts": 15}}, f"sampler.fanouts is 15: must be {FANOUTS_ALLOWED}"),
+        (
+            {"sampler": {"fanouts": [15, 10]}, "model": {"layers": 3}},
+            "sampler.fanouts has 2 entries, model.layers is 3: give one fanout per layer",
+        ),
+        (
+            {"sampler": {"fanouts": [15, 10]}, "evaluation": {"fanouts": [5]}},
+            "evaluation.fanouts has 1 entry, sampler.fanouts make 2 layers: give one fanout per layer",
+        ),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_is_allowed_and_where_it_stands(
+    values: dict[str, object], sentence: str
+) -> None:
+    assert complaint({"graph": "g", **values}) == f"{sentence} (run.toml)"
+
+
+def test_a_run_without_a_graph_says_how_to_name_one() -> None:
+    assert complaint({}) == "graph is missing: give --graph, or graph = ... in the file (run.toml)"
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"training": {"epoch": 3}}, "training.epoch: no such field; did you mean training.epochs?"),
+        ({"epochs": 3}, "epochs: no such field; did you mean training.epochs?"),
+        ({"modle": {}}, "modle: no such field; did you mean model?"),
+        ({"evaluation": {"zzz": 1}}, "evaluation.zzz: no such field; there are fanouts, batch_size, every"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest_field(values: dict[str, object], sentence: str) -> None:
+    assert complaint({"graph": "g", **values}) == f"{sentence} (run.toml)"
+
+
+def test_an_option_overrides_the_file_and_is_named_when_it_is_wrong() -> None:
+    raw = RawRun({"graph": "g", "training": {"epochs": 3, "seed": 7}}, "run.toml")
+    run = checked(with_options(raw, {"training.epochs": 5, "model.hidden": 8, "threads": 2}))
+    assert (run.training.epochs, run.training.seed, run.model.hidden, run.threads) == (5, 7, 8, 2)
+    assert raw.values == {"graph": "g", "training": {"epochs": 3, "seed": 7}}
+    assert complaint({"graph": "g"}, {"training.epochs": "x"}) == (
+        "training.epochs is 'x': must be a whole number of at least 1 (--epochs)"
+    )
+    assert complaint({"graph": "g"}, {"model.layers": 3, "training.epochs": 1}) == (
+        "sampler.fanouts has 2 entries, model.layers is 3: give one fanout per layer (run.toml, --layers)"
+    )
+    assert complaint({"graph": "g", "model": 3}, {"model.layers": 3}) == (
+        "model is 3: must be a table of fields (run.toml)"
+    )
+
+
+def test_a_file_that_is_no_toml_is_named_with_the_place(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("graph = \n")
+    with pytest.raises(ValueError, match=r"run\.toml: not TOML: .*line 1"):
+        read_toml(path)
+    path.write_bytes(b"graph = '\xff'")
+    with pytest.raises(ValueError, match=r"run\.toml: not TOML: .*utf-8"):
+        read_toml(path)
+
+
+fanouts = st.lists(st.integers(-1, 100), min_size=1, max_size=4)
+
+
+@given(
+    fanouts,
+    st.booleans(),
+    st.floats(0, 1, exclude_max=True),
+    st.integers(0, 2**63 - 1),
+    st.sampled_from(["float32", "float64", "bfloat16"]),
+    st.text(min_size=1).filter(lambda text: text.isprintable()),
+    st.none() | st.text(min_size=1).filter(lambda text: text.isprintable()),
+)
+def test_a_run_written_as_toml_reads_back_as_the_same_run(
+    fanouts: list[int], flag: bool, dropout: float, seed: int, precision: str, graph: str, label: str | None
+) -> None:
+    task = {} if label is None else {"label": label}
+    run = run_of(
+        graph=graph,
+        task=task,
+        precision=precision,
+        sampler={"fanouts": fanouts, "replacement": flag},
+        model={"dropout": dropout, "layers": len(fanouts)},
+        training={"seed": seed},
+    )
+    assert checked(RawRun(tomllib.loads(to_toml(run)), "again")) == run
+
+
+def test_a_run_cannot_be_changed() -> None:
+    run = run_of()
+    with pytest.raises(ValidationError, match="frozen"):
+        run.threads = 3  # type: ignore[misc]
+    with pytest.raises(ValidationError, match="frozen"):
+        run.training.epochs = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_is_a_run(name: str) -> None:
+    assert checked(preset(name)).graph == name
