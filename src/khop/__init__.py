@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from khop.draw import DrawKey as DrawKey
     from khop.draw import Uniform as Uniform
     from khop.errors import PeerLost as PeerLost
+    from khop.graph.build import EdgeTable as EdgeTable
+    from khop.graph.build import NodeTable as NodeTable
+    from khop.graph.build import write_graph as write_graph
+    from khop.graph.folder import open_folder as open_folder
     from khop.sampling.sampler import Sampler as Sampler
     from khop.sampling.sampler import Seeds as Seeds
     from khop.schema import ColumnSpec as ColumnSpec
@@ -32,6 +36,8 @@ _PUBLIC = {
     "Block": "khop.batch",
     "ColumnSpec": "khop.schema",
     "DrawKey": "khop.draw",
+    "EdgeTable": "khop.graph.build",
+    "NodeTable": "khop.graph.build",
     "PeerLost": "khop.errors",
     "Sample": "khop.batch",
     "Sampler": "khop.sampling.sampler",
@@ -39,6 +45,8 @@ _PUBLIC = {
     "Seeds": "khop.sampling.sampler",
     "Subgraph": "khop.batch",
     "Uniform": "khop.draw",
+    "open_folder": "khop.graph.folder",
+    "write_graph": "khop.graph.build",
 }
 _MODULES = ("datasets", "models")
 

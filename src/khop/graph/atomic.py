@@ -1,0 +1,93 @@
+"""A folder that appears whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+UNFINISHED = ".unfinished"
+_LOCK = "writer.lock"
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A hidden sibling to write into: becomes `path` when the block ends well, is removed when it does not.
+
+    A writer that is killed leaves only the hidden folder; the next writer of `path` removes it. Files
+    must be flushed by whoever writes them; the folders' entries are flushed here.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"{path}: exists already; remove it or choose another name")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(path)
+    hidden = path.parent / f".{path.name}.{uuid.uuid4().hex[:12]}{UNFINISHED}"
+    hidden.mkdir()
+    try:
+        lock = _hold(hidden)
+        try:
+            yield hidden
+            _publish(hidden, path)
+        finally:
+            os.close(lock)
+    except BaseException as error:
+        shutil.rmtree(hidden, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno in _FULL:
+            reason = f"{path}: no space for the folder ({os.strerror(error.errno)}); nothing was left behind"
+            raise OSError(error.errno, f"{reason}. Free some space or write to another disk") from error
+        raise
+
+
+def _hold(hidden: Path) -> int:
+    # Locked before it gets its name, so that a lock that can be taken is a dead writer's.
+    unnamed = hidden / f"{_LOCK}.new"
+    lock = os.open(unnamed, os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    unnamed.rename(hidden / _LOCK)
+    return lock
+
+
+def _publish(hidden: Path, path: Path) -> None:
+    (hidden / _LOCK).unlink()
+    for folder, _, _ in os.walk(hidden):
+        _flush_entries(Path(folder))
+    try:
+        hidden.rename(path)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise ValueError(
+                f"{path}: was written by another process meanwhile; this one's work is dropped"
+            ) from error
+        raise
+    _flush_entries(path.parent)
+
+
+def _flush_entries(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_abandoned(path: Path) -> None:
+    for hidden in path.parent.iterdir():
+        if not (hidden.name.startswith(f".{path.name}.") and hidden.name.endswith(UNFINISHED)):
+            continue
+        try:
+            lock = os.open(hidden / _LOCK, os.O_RDWR)
+        except FileNotFoundError:
+            continue  # just begun or just finished
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(hidden, ignore_errors=True)
+        except BlockingIOError:
+            continue  # another process writes the same folder; whoever comes last finds it there
+        finally:
+            os.close(lock)

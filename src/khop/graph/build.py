@@ -1,0 +1,284 @@
+"""Make a graph folder of edge lists and columns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from khop.graph import layout
+from khop.graph.atomic import new_folder
+from khop.graph.checks import check_splits, checked_reverses
+from khop.graph.folder import ORIGINAL_ID
+from khop.graph.inputs import Array, Given
+from khop.graph.manifest import EdgeEntry, Manifest, NodeEntry, write_manifest
+from khop.graph.npy import CHUNK_BYTES, ArrayEntry, row_chunks, write_array
+from khop.graph.progress import Meter, Notice
+from khop.kernels.build_csc import build_csc, index_dtype
+from khop.kernels.checks import INDEX_DTYPES
+from khop.schema import EdgeType, NodeType
+
+Chunks = Iterator[npt.NDArray[Any]]
+_INT64_BYTES = 8
+
+
+@dataclass(frozen=True, eq=False)
+class NodeTable:
+    """The nodes of one type, ids 0 to count - 1.
+
+    `count` may be left out where there is a column. A split is a vector of ids, kept in its order, or a
+    boolean mask. Splits may not overlap, unless what follows the first dot of their names differs:
+    "train.0" and "val.0" may not, "train.0" and "val.1" may.
+    """
+
+    count: int | None = None
+    columns: Mapping[str, Array] = field(default_factory=dict)  # (count, ...) each
+    splits: Mapping[str, Array] = field(default_factory=dict)
+    num_classes: Mapping[str, int] = field(default_factory=dict)  # of label columns; -1 in them is "unknown"
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeTable:
+    """The edges of one type, in any order; the order of edges with the same destination is kept."""
+
+    sources: Array  # integers (edges), ids of the source type
+    destinations: Array  # integers (edges), ids of the destination type
+    columns: Mapping[str, Array] = field(default_factory=dict)  # (edges, ...) each, in the order of the edges
+    reverse_of: EdgeType | None = None  # the edge type that holds the same edges turned round
+
+
+def write_graph(
+    path: str | os.PathLike[str],
+    nodes: Mapping[NodeType, NodeTable],
+    edges: Mapping[EdgeType, EdgeTable],
+    *,
+    threads: int = 1,
+    notice: Notice | None = None,
+) -> Path:
+    """Write a graph folder and give its path. The folder appears whole or, whatever happens, not at all.
+
+    Everything is checked before anything is written: names, ids, lengths, NaN, labels, splits; a ValueError
+    names the first culprit. Indices are int32 where they fit. Where an edge type has columns and its edges
+    are not given by destination, `edge_id` keeps each edge's input position; who needs it without columns
+    gives it as a column. Beside the input this takes the memory of one edge type's indices and 10 bytes
+    per edge of it.
+    `notice` hears what is being written, bytes done and bytes in all.
+    """
+    target = Path(path)
+    layout.check_names(nodes, "node type")
+    layout.check_edge_types(edges)
+    given_nodes = [_GivenNodes.of(node_type, table) for node_type, table in nodes.items()]
+    counts = {given.entry.type: given.entry.count for given in given_nodes}
+    given_edges = _all_given_edges(edges, counts)
+    total = sum(given.num_bytes for given in given_nodes) + sum(
+        given.num_bytes(counts) for given in given_edges
+    )
+    with new_folder(target) as folder:
+        writer = _Writer(folder, Meter(total, notice))
+        for given in given_nodes:
+            writer.write_nodes(given)
+        edge_entries = tuple(writer.write_edges(given, counts, threads) for given in given_edges)
+        manifest = Manifest(tuple(given.entry for given in given_nodes), edge_entries, writer.arrays)
+        write_manifest(folder, manifest)
+    return target
+
+
+@dataclass(frozen=True)
+class _GivenNodes:
+    """A NodeTable that was checked."""
+
+    entry: NodeEntry
+    columns: Mapping[str, Given]
+    splits: Mapping[str, Given]
+
+    @classmethod
+    def of(cls, node_type: NodeType, table: NodeTable) -> _GivenNodes:
+        where = f"node type {node_type!r}"
+        layout.check_names(table.columns, f"{where}: column")
+        layout.check_names(table.splits, f"{where}: split")
+        columns = {
+            name: Given.of(array, f"{where}: column {name!r}") for name, array in table.columns.items()
+        }
+        count = _node_count(where, table.count, columns)
+        _check_columns(columns, count, f"{where} has {count:,} nodes")
+        for name, num_classes in table.num_classes.items():
+            if name not in columns:
+                raise ValueError(
+                    f"{where}: num_classes of {name!r}: no such column; there are {list(columns)}"
+                )
+            columns[name].check_labels(num_classes)
+        if ORIGINAL_ID in columns:
+            columns[ORIGINAL_ID].check_original_ids()
+        splits = {
+            name: _split_ids(array, count, f"{where}: split {name!r}") for name, array in table.splits.items()
+        }
+        check_splits(splits, count, f"{node_type!r} nodes")
+        entry = NodeEntry(node_type, count, tuple(columns), tuple(splits), dict(table.num_classes))
+        return cls(entry, columns, splits)
+
+    @property
+    def num_bytes(self) -> int:
+        """What will be written, but for the headers."""
+        columns = sum(column.values.nbytes for column in self.columns.values())
+        return columns + sum(len(ids) * _INT64_BYTES for ids in self.splits.values())
+
+
+@dataclass(frozen=True)
+class _GivenEdges:
+    """An EdgeTable that was checked."""
+
+    entry: EdgeEntry
+    sources: Given
+    destinations: Given
+    columns: Mapping[str, Given]
+
+    @classmethod
+    def of(cls, edge_type: EdgeType, table: EdgeTable, counts: Mapping[NodeType, int]) -> _GivenEdges:
+        where = f"edge type {edge_type}"
+        layout.check_names(table.columns, f"{where}: column")
+        ends: list[Given] = []
+        for side, node_type, array in (
+            ("sources", edge_type[0], table.sources),
+            ("destinations", edge_type[2], table.destinations),
+        ):
+            if node_type not in counts:
+                raise ValueError(f"{where}: no node type {node_type!r}; there are {list(counts)}")
+            ids = Given.of(array, f"{where}: {side}")
+            ids.check_ids(counts[node_type], f"{node_type!r} nodes", "drop the edge or raise the count")
+            ends.append(ids)
+        sources, destinations = ends
+        if len(sources) != len(destinations):
+            raise ValueError(
+                f"{where}: {len(sources):,} sources, {len(destinations):,} destinations: an edge has both"
+            )
+        columns = {
+            name: Given.of(array, f"{where}: column {name!r}") for name, array in table.columns.items()
+        }
+        _check_columns(columns, len(sources), f"{where} has {len(sources):,} edges")
+        return cls(EdgeEntry(edge_type, len(sources), tuple(columns)), sources, destinations, columns)
+
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """Sources and destinations, both int32 or both int64."""
+        sources, destinations = self.sources.tensor(), self.destinations.tensor()
+        if sources.dtype == destinations.dtype and sources.dtype in INDEX_DTYPES:
+            return sources, destinations
+        return sources.long(), destinations.long()
+
+    def num_bytes(self, counts: Mapping[NodeType, int]) -> int:
+        """What will be written, but for the headers; of an edge_id that turns out unneeded too."""
+        count = self.entry.count
+        ids = count * np.dtype(_id_dtype(counts[self.entry.type[0]])).itemsize
+        edge_id = count * np.dtype(_id_dtype(count)).itemsize if self.columns else 0
+        columns = sum(column.values.nbytes for column in self.columns.values())
+        return (counts[self.entry.type[2]] + 1) * _INT64_BYTES + ids + edge_id + columns
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Writes arrays into a folder and remembers what graph.json will say of them."""
+
+    folder: Path
+    meter: Meter
+    arrays: dict[str, ArrayEntry] = field(default_factory=dict)
+
+    def write_nodes(self, given: _GivenNodes) -> None:
+        """The columns and splits of a node type."""
+        for name, column in given.columns.items():
+            self._write(
+                layout.node_column(given.entry.type, name), column.dtype, column.values.shape, _rows(column)
+            )
+        for name, ids in given.splits.items():
+            self._write(layout.node_split(given.entry.type, name), "int64", ids.values.shape, _rows(ids))
+
+    def write_edges(self, given: _GivenEdges, counts: Mapping[NodeType, int], threads: int) -> EdgeEntry:
+        """The edges of a type by destination, with their columns in that order."""
+        edge_type, count = given.entry.type, given.entry.count
+        self.meter.at(f"sorting {layout.edge_array(edge_type, 'indices')}")
+        csc, order = build_csc(*given.ends(), counts[edge_type[0]], counts[edge_type[2]], threads=threads)
+        for name, tensor in (("indptr", csc.indptr), ("indices", csc.indices)):
+            array = Given.of(tensor, name)
+            self._write(layout.edge_array(edge_type, name), array.dtype, array.values.shape, _rows(array))
+        if not given.columns:
+            return given.entry
+        positions = order.numpy()
+        for name, column in given.columns.items():
+            file = layout.edge_column(edge_type, name)
+            self._write(file, column.dtype, column.values.shape, _rows_in_order(column, positions))
+        if _ascends_by_one(positions):
+            return given.entry
+        file = layout.edge_array(edge_type, "edge_id")
+        self._write(file, _id_dtype(count), (count,), (chunk for _, chunk in row_chunks(positions)))
+        return replace(given.entry, edge_id=True)
+
+    def _write(self, file: str, dtype: str, shape: tuple[int, ...], chunks: Chunks) -> None:
+        self.arrays[file] = write_array(
+            self.folder / file, dtype, shape, chunks, lambda written: self.meter.at(file, written)
+        )
+
+
+def _all_given_edges(
+    edges: Mapping[EdgeType, EdgeTable], counts: Mapping[NodeType, int]
+) -> list[_GivenEdges]:
+    given = {edge_type: _GivenEdges.of(edge_type, table, counts) for edge_type, table in edges.items()}
+    reverses = checked_reverses(
+        {edge_type: table.reverse_of for edge_type, table in edges.items() if table.reverse_of},
+        {edge_type: (one.sources, one.destinations) for edge_type, one in given.items()},
+    )
+    return [
+        replace(one, entry=replace(one.entry, reverse_of=reverses.get(one.entry.type)))
+        for one in given.values()
+    ]
+
+
+def _node_count(where: str, count: int | None, columns: Mapping[str, Given]) -> int:
+    if count is None and not columns:
+        raise ValueError(f"{where}: neither count nor column; give NodeTable(count=...)")
+    if count is None:
+        return len(next(iter(columns.values())))
+    if count < 0:
+        raise ValueError(f"{where}: count {count}: give 0 or more")
+    return count
+
+
+def _check_columns(columns: Mapping[str, Given], count: int, owner: str) -> None:
+    for column in columns.values():
+        if len(column) != count:
+            raise ValueError(f"{column.name} has {len(column):,} rows, but {owner}; give one row for each")
+        column.check_finite()
+
+
+def _split_ids(array: Array, count: int, name: str) -> Given:
+    given = Given.of(array, name)
+    if given.dtype != "bool":
+        return given
+    if given.values.shape != (count,):
+        raise ValueError(
+            f"{name} is a mask of shape {given.values.shape}, but there are {count:,} nodes; give one each"
+        )
+    return Given(np.flatnonzero(given.values), "int64", name)
+
+
+def _id_dtype(count: int) -> str:
+    return str(index_dtype(count)).removeprefix("torch.")
+
+
+def _rows(given: Given) -> Chunks:
+    return (chunk for _, chunk in row_chunks(given.values))
+
+
+def _rows_in_order(given: Given, order: npt.NDArray[np.int64]) -> Chunks:
+    row_bytes = max(1, given.values.nbytes // max(1, len(given)))
+    step = max(1, CHUNK_BYTES // row_bytes)
+    return (given.values[order[start : start + step]] for start in range(0, len(order), step))
+
+
+def _ascends_by_one(positions: npt.NDArray[np.int64]) -> bool:
+    return all(
+        np.array_equal(chunk, np.arange(start, start + len(chunk))) for start, chunk in row_chunks(positions)
+    )

@@ -1,0 +1,94 @@
+"""Checks that concern several arrays at once: the splits of a node type, edge types and their reverses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.graph.inputs import Given
+from khop.schema import EdgeType
+
+_PAIRS_AT_ONCE = 1 << 20
+
+
+def split_group(name: str) -> str:
+    """What follows the first dot: "train.3" and "val.3" belong together, and so do "train" and "val"."""
+    return name.partition(".")[2]
+
+
+def check_splits(splits: Mapping[str, Given], count: int, nodes: str) -> None:
+    """ValueError unless every split holds distinct ids of `nodes`, and splits of one group share none."""
+    taken: dict[
+        str, npt.NDArray[np.int16]
+    ] = {}  # per group and node, 1 + the position of the split that has it
+    names = list(splits)
+    for number, (name, ids) in enumerate(splits.items(), start=1):
+        if len(ids) == 0:
+            raise ValueError(f"{ids.name} is empty; leave the split out or give it nodes")
+        ids.check_ids(count, nodes, "drop the id or raise the count")
+        split_of = taken.setdefault(split_group(name), np.zeros(count, np.int16))
+        before = split_of[ids.values]
+        if before.any():
+            at = int(np.argmax(before != 0))
+            other = names[before[at] - 1]
+            raise ValueError(
+                f"{ids.name}[{at}] is {ids.values[at]}: the node is in split {other!r} too; drop it in one, "
+                f"or name a split that may overlap with a group of its own, such as '{name}.b'"
+            )
+        split_of[ids.values] = number
+        if np.count_nonzero(split_of == number) != len(ids):
+            at = _first_repeated(ids.values)
+            raise ValueError(
+                f"{ids.name}[{at}] is {ids.values[at]}: that node is in the split already; drop one"
+            )
+
+
+def checked_reverses(
+    claimed: Mapping[EdgeType, EdgeType], edges: Mapping[EdgeType, tuple[Given, Given]]
+) -> dict[EdgeType, EdgeType]:
+    """`claimed`, made mutual; ValueError unless the edges of each type are the other's, turned round."""
+    reverses = dict(claimed)
+    for edge_type, reverse in claimed.items():
+        if reverse not in edges:
+            raise ValueError(
+                f"edge type {edge_type}: reverse_of {reverse}: no such edge type; there are {list(edges)}"
+            )
+        if (edge_type[0], edge_type[2]) != (reverse[2], reverse[0]):
+            raise ValueError(
+                f"edge type {edge_type}: reverse_of {reverse}: it must lead from destination to source"
+            )
+        if reverses.setdefault(reverse, edge_type) != edge_type:
+            raise ValueError(
+                f"edge type {edge_type}: reverse_of {reverse}, whose reverse is {reverses[reverse]}; name one"
+            )
+        (sources, destinations), (reverse_sources, reverse_destinations) = edges[edge_type], edges[reverse]
+        if len(sources) != len(reverse_sources) or _digest(sources, destinations) != _digest(
+            reverse_destinations, reverse_sources
+        ):
+            raise ValueError(
+                f"edge type {edge_type}: reverse_of {reverse}: some edge has no reverse there "
+                f"({len(sources):,} and {len(reverse_sources):,} edges); add it, or leave reverse_of out"
+            )
+    return reverses
+
+
+def _first_repeated(ids: npt.NDArray[np.integer]) -> int:
+    first = np.zeros(len(ids), bool)
+    first[np.unique(ids, return_index=True)[1]] = True
+    return int(np.argmin(first))
+
+
+def _digest(first: Given, second: Given) -> int:
+    """A sum over the pairs, so that two lists of the same pairs have the same one in any order."""
+    total = 0
+    for start in range(0, len(first), _PAIRS_AT_ONCE):
+        pairs = slice(start, start + _PAIRS_AT_ONCE)
+        mixed = first.values[pairs].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        mixed += second.values[pairs].astype(np.uint64)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+            mixed ^= mixed >> np.uint64(shift)
+            mixed *= np.uint64(factor)
+        total += int(mixed.sum())
+    return total % (1 << 64)

@@ -1,0 +1,105 @@
+"""An opened graph folder: its types at once, its arrays mapped when asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
+
+from khop.graph import layout
+from khop.graph.atomic import UNFINISHED
+from khop.graph.manifest import REMEDY, Manifest, read_manifest
+from khop.graph.npy import map_array
+from khop.kernels.csc import Csc
+from khop.schema import EdgeType, NodeType, Schema
+
+ORIGINAL_ID = "original_id"
+
+
+@dataclass(frozen=True, eq=False)
+class GraphFolder:
+    """A graph on disk, mapped copy-on-write: processes share the pages, and the files stay as they are.
+
+    Pickles as its path. Threads may share it.
+    """
+
+    path: Path
+    schema: Schema
+    fingerprint: str  # equal for equal graphs, wherever they lie
+    manifest: Manifest = field(repr=False)
+    _mapped: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+    def num_nodes(self, node_type: NodeType) -> int:
+        """How many nodes of a type there are."""
+        return self.manifest.node(node_type).count
+
+    def num_edges(self, edge_type: EdgeType) -> int:
+        """How many edges of a type there are."""
+        return self.manifest.edge(edge_type).count
+
+    def csc(self, edge_type: EdgeType) -> Csc:
+        """The edges of a type by destination, mapped."""
+        edge = self.manifest.edge(edge_type).type
+        return Csc(
+            self._map(layout.edge_array(edge, "indptr")), self._map(layout.edge_array(edge, "indices"))
+        )
+
+    def edge_id(self, edge_type: EdgeType) -> Tensor | None:
+        """Each edge's input position, in CSC order, int32 or int64; None where it was not kept."""
+        edge = self.manifest.edge(edge_type)
+        return self._map(layout.edge_array(edge.type, "edge_id")) if edge.edge_id else None
+
+    def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
+        """Every column of every type, mapped. Edge columns are in CSC order."""
+        columns: dict[NodeType | EdgeType, dict[str, Tensor]] = {}
+        for node in self.manifest.nodes:
+            columns[node.type] = {
+                name: self._map(layout.node_column(node.type, name)) for name in node.columns
+            }
+        for edge in self.manifest.edges:
+            columns[edge.type] = {
+                name: self._map(layout.edge_column(edge.type, name)) for name in edge.columns
+            }
+        return columns
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        """The splits that some node type has, in the order they were given."""
+        return tuple(dict.fromkeys(name for node in self.manifest.nodes for name in node.splits))
+
+    def split(self, name: str) -> Mapping[NodeType, Tensor]:
+        """The int64 node ids of a split, of each node type that has it."""
+        if name not in self.split_names:
+            raise ValueError(f"{self.path}: no split {name!r}; there are {list(self.split_names)}")
+        having = [node.type for node in self.manifest.nodes if name in node.splits]
+        return {node_type: self._map(layout.node_split(node_type, name)) for node_type in having}
+
+    def original_ids(self, node_type: NodeType) -> Tensor | None:
+        """The column "original_id", int64: the ids before nodes were renumbered; None if they never were."""
+        node = self.manifest.node(node_type)
+        return self._map(layout.node_column(node.type, ORIGINAL_ID)) if ORIGINAL_ID in node.columns else None
+
+    def __reduce__(self) -> tuple[Callable[[Path], GraphFolder], tuple[Path]]:
+        return open_folder, (self.path.absolute(),)
+
+    def _map(self, file: str) -> Tensor:
+        if file not in self._mapped:
+            self._mapped[file] = map_array(self.path / file, self.manifest.arrays[file])
+        return self._mapped[file]
+
+
+def open_folder(path: str | os.PathLike[str]) -> GraphFolder:
+    """Open a graph folder in milliseconds: read graph.json, compare sizes and headers of all files with it.
+
+    No data is read, so a flipped bit inside an array passes; `khop verify` finds it.
+    """
+    folder = Path(path)
+    if folder.name.endswith(UNFINISHED):
+        raise ValueError(f"{folder}: its writer was killed or is still at work; write the graph again")
+    manifest, fingerprint = read_manifest(folder)
+    for file, problem in manifest.problems(folder):
+        raise ValueError(f"{folder / file}: {problem}; {REMEDY}")
+    return GraphFolder(folder, manifest.schema(), fingerprint, manifest)

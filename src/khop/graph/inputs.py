@@ -1,0 +1,125 @@
+"""What users give as arrays, torch or NumPy, seen as NumPy; with checks that name the culprit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from khop.graph.npy import STORED, row_chunks
+
+Array = Tensor | npt.NDArray[Any]
+_BFLOAT16_EXPONENT = 0x7F80
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """One array of the user's, never copied from host memory, and how errors call it."""
+
+    values: npt.NDArray[Any]  # bfloat16 as its uint16 bits
+    dtype: str  # logical, a key of STORED
+    name: str
+
+    @classmethod
+    def of(cls, array: Array, name: str) -> Given:
+        """ValueError for what is no tensor or array, has no dimension, or a dtype that cannot be stored."""
+        if isinstance(array, Tensor):
+            return cls._of_tensor(array, name)
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"{name} is a {type(array).__name__}: give a torch tensor or a NumPy array")
+        return cls(array, _storable(array.dtype.name, array.ndim, name), name)
+
+    @classmethod
+    def _of_tensor(cls, array: Tensor, name: str) -> Given:
+        dtype = _storable(str(array.dtype).removeprefix("torch."), array.ndim, name)
+        array = array.detach().cpu()
+        if dtype == "bfloat16":
+            return cls(array.view(torch.int16).numpy().view(np.uint16), dtype, name)
+        return cls(array.numpy(), dtype, name)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether NaN and infinity exist in it."""
+        return "float" in self.dtype
+
+    def refuse(self, bad: Callable[[npt.NDArray[Any]], npt.NDArray[np.bool_]], reason: str) -> None:
+        """ValueError with position and value of the first entry that is `bad`, followed by `reason`."""
+        for start, chunk in row_chunks(self.values):
+            mask = bad(chunk)
+            if mask.any():
+                at = np.unravel_index(int(np.argmax(mask)), mask.shape)
+                position = ", ".join(map(str, (start + int(at[0]), *map(int, at[1:]))))
+                raise ValueError(f"{self.name}[{position}] is {self._shown(chunk[at])}: {reason}")
+
+    def check_ids(self, count: int, what: str, way_out: str) -> None:
+        """ValueError unless it is a vector of ids in [0, count) of `what`."""
+        if self.values.ndim != 1 or not np.issubdtype(self.values.dtype, np.integer):
+            raise ValueError(
+                f"{self.name} is {self.dtype} of shape {self.values.shape}: ids are a vector of integers"
+            )
+        there_are = f"there are {count:,} {what}, ids 0 to {count - 1}" if count else f"there are no {what}"
+        self.refuse(lambda ids: (ids < 0) | (ids >= count), f"{there_are}; {way_out}")
+
+    def check_finite(self) -> None:
+        """ValueError for NaN and infinity."""
+        if self.is_float:
+            self.refuse(self._not_finite, "not a finite number; replace it, for example by torch.nan_to_num")
+
+    def check_labels(self, num_classes: int) -> None:
+        """ValueError unless it is a vector of classes in [0, num_classes), -1 for unknown."""
+        if self.values.ndim != 1 or not np.issubdtype(self.values.dtype, np.integer) or num_classes < 1:
+            raise ValueError(
+                f"{self.name} is {self.dtype} of shape {self.values.shape} with num_classes={num_classes}: "
+                f"labels are a vector of integers, of at least one class"
+            )
+        self.refuse(
+            lambda labels: (labels < -1) | (labels >= num_classes),
+            f"there are {num_classes} classes, labels 0 to {num_classes - 1}, and -1 for unknown; "
+            f"raise num_classes or mend the label",
+        )
+
+    def check_original_ids(self) -> None:
+        """ValueError unless it is a vector of int64 ids."""
+        if self.values.ndim != 1 or self.dtype != "int64":
+            raise ValueError(
+                f"{self.name} is {self.dtype} of shape {self.values.shape}: ids are an int64 vector"
+            )
+        self.refuse(lambda ids: ids < 0, "an id is 0 or more; rename the column if it holds anything else")
+
+    def tensor(self) -> Tensor:
+        """The same memory as a tensor, only to be read; in native byte order and without gaps."""
+        return torch.from_numpy(np.asarray(_Writable(np.ascontiguousarray(self.values, STORED[self.dtype]))))
+
+    def _not_finite(self, chunk: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        if self.dtype == "bfloat16":
+            return np.asarray((chunk & _BFLOAT16_EXPONENT) == _BFLOAT16_EXPONENT)
+        return np.asarray(~np.isfinite(chunk))
+
+    def _shown(self, value: np.generic) -> str:
+        if self.dtype == "bfloat16":
+            return str(torch.tensor(int(value), dtype=torch.uint16).view(torch.bfloat16).item())
+        return str(value.item())
+
+
+class _Writable:
+    """An array's memory without its read-only mark: torch warns of the mark even where nobody writes."""
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        self.owner = array
+        self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
+
+
+def _storable(dtype: str, dimensions: int, name: str) -> str:
+    if dtype not in STORED:
+        raise ValueError(f"{name} is {dtype}: convert it to one of {', '.join(STORED)}")
+    if dimensions == 0:
+        raise ValueError(f"{name} is a single number: give one row per node or edge")
+    return dtype

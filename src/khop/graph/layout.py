@@ -1,0 +1,65 @@
+"""Where each array of a graph folder lies. Names become paths here and nowhere else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from khop.schema import EdgeType, NodeType
+
+MANIFEST = "graph.json"
+LONGEST_NAME = 80  # three of them and two separators fit the 255 bytes of a file name
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+
+
+def check_names(names: Iterable[str], what: str) -> None:
+    """ValueError unless every name can be a file name on any system and no two are one there.
+
+    "__" separates the parts of an edge type's folder, so no name may hold it.
+    """
+    _check_twins(names := list(names), what)
+    for name in names:
+        if not _NAME.fullmatch(name) or "__" in name or len(name) > LONGEST_NAME:
+            raise ValueError(
+                f"{what} {name!r}: becomes a file name, use letters and digits with single '_', '.' or '-' "
+                f"between them, {LONGEST_NAME} characters at most"
+            )
+
+
+def check_edge_types(edge_types: Iterable[EdgeType]) -> None:
+    """ValueError unless every edge type can be a folder name and no two are one there."""
+    edge_types = list(edge_types)
+    for edge_type in edge_types:
+        for part in edge_type:
+            check_names([part], f"edge type {edge_type}: part")
+    _check_twins(("__".join(edge_type) for edge_type in edge_types), "edge type")
+
+
+def node_column(node_type: NodeType, name: str) -> str:
+    """The file of a node column, relative to the folder."""
+    return f"nodes/{node_type}/{name}.npy"
+
+
+def node_split(node_type: NodeType, name: str) -> str:
+    """The file of a split, relative to the folder."""
+    return f"nodes/{node_type}/splits/{name}.npy"
+
+
+def edge_array(edge_type: EdgeType, name: str) -> str:
+    """The file of `indptr`, `indices` or `edge_id`, relative to the folder."""
+    return f"edges/{'__'.join(edge_type)}/{name}.npy"
+
+
+def edge_column(edge_type: EdgeType, name: str) -> str:
+    """The file of an edge column, relative to the folder."""
+    return edge_array(edge_type, f"columns/{name}")
+
+
+def _check_twins(names: Iterable[str], what: str) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        twin = seen.setdefault(name.lower(), name)
+        if twin != name:
+            raise ValueError(
+                f"{what} {name!r}: {twin!r} differs only in case and would share its file; rename one"
+            )

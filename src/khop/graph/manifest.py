@@ -1,0 +1,213 @@
+"""graph.json as a value: what a graph folder holds, known without reading any array."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from khop.graph import layout
+from khop.graph.npy import STORED, ArrayEntry, file_problem, flush
+from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
+
+FORMAT = "khop-graph"
+VERSION = 1
+NEEDS_KHOP = "0.1.0"  # the first khop that reads VERSION
+Shape = tuple[int, ...]
+REMEDY = "the file was changed or damaged. Re-import, or copy it again"
+
+
+@dataclass(frozen=True)
+class NodeEntry:
+    """What graph.json says of one node type."""
+
+    type: NodeType
+    count: int
+    columns: tuple[str, ...] = ()
+    splits: tuple[str, ...] = ()
+    num_classes: Mapping[str, int] = field(default_factory=dict)  # of label columns
+
+    def arrays(self) -> dict[str, Shape]:
+        """The files there must be, each with the leading part of its shape that follows from the counts."""
+        columns: dict[str, Shape] = {
+            layout.node_column(self.type, name): (self.count,) for name in self.columns
+        }
+        return columns | {layout.node_split(self.type, name): () for name in self.splits}
+
+
+@dataclass(frozen=True)
+class EdgeEntry:
+    """What graph.json says of one edge type."""
+
+    type: EdgeType
+    count: int
+    columns: tuple[str, ...] = ()
+    edge_id: bool = False  # whether CSC positions differ from input positions and the latter are kept
+    reverse_of: EdgeType | None = None
+    row_order: Literal["input"] = "input"  # how the edges of one destination are ordered
+
+    def arrays(self, num_destinations: int) -> dict[str, Shape]:
+        """The files there must be, each with the leading part of its shape that follows from the counts."""
+        names = ("indices", "edge_id") if self.edge_id else ("indices",)
+        arrays: dict[str, Shape] = {layout.edge_array(self.type, "indptr"): (num_destinations + 1,)}
+        arrays |= {layout.edge_array(self.type, name): (self.count,) for name in names}
+        return arrays | {layout.edge_column(self.type, name): (self.count,) for name in self.columns}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The types of a graph and the files of its arrays, by path relative to the folder."""
+
+    nodes: tuple[NodeEntry, ...]
+    edges: tuple[EdgeEntry, ...]
+    arrays: Mapping[str, ArrayEntry]
+
+    def schema(self) -> Schema:
+        """The types, with their columns."""
+        columns: dict[NodeType | EdgeType, dict[str, ColumnSpec]] = {}
+        for node in self.nodes:
+            files = {name: self.arrays[layout.node_column(node.type, name)] for name in node.columns}
+            columns[node.type] = {
+                n: ColumnSpec(f.dtype, f.shape[1:], node.num_classes.get(n)) for n, f in files.items()
+            }
+        for edge in self.edges:
+            files = {name: self.arrays[layout.edge_column(edge.type, name)] for name in edge.columns}
+            columns[edge.type] = {n: ColumnSpec(f.dtype, f.shape[1:]) for n, f in files.items()}
+        return Schema(
+            node_types=tuple(node.type for node in self.nodes),
+            edge_types=tuple(edge.type for edge in self.edges),
+            reverse_of={edge.type: edge.reverse_of for edge in self.edges if edge.reverse_of},
+            columns=columns,
+        )
+
+    def node(self, node_type: NodeType) -> NodeEntry:
+        """The entry of a node type; ValueError names what there is instead."""
+        for node in self.nodes:
+            if node.type == node_type:
+                return node
+        raise ValueError(f"no node type {node_type!r}; there are {[node.type for node in self.nodes]}")
+
+    def edge(self, edge_type: EdgeType) -> EdgeEntry:
+        """The entry of an edge type; ValueError names what there is instead."""
+        for edge in self.edges:
+            if edge.type == edge_type:
+                return edge
+        raise ValueError(f"no edge type {edge_type!r}; there are {[edge.type for edge in self.edges]}")
+
+    def check_names(self) -> None:
+        """ValueError for a name that cannot be part of a path."""
+        layout.check_names((node.type for node in self.nodes), "node type")
+        layout.check_edge_types(edge.type for edge in self.edges)
+        for node in self.nodes:
+            layout.check_names(node.columns, f"column of node type {node.type!r}")
+            layout.check_names(node.splits, f"split of node type {node.type!r}")
+        for edge in self.edges:
+            layout.check_names(edge.columns, f"column of edge type {edge.type}")
+
+    def problems(self, folder: Path) -> Iterator[tuple[str, str]]:
+        """(file, what is wrong) of what counts, sizes and headers show; milliseconds, no data is read."""
+        counts = {node.type: node.count for node in self.nodes}
+        expected: dict[str, Shape] = {}
+        for node in self.nodes:
+            expected |= node.arrays()
+        for edge in self.edges:
+            expected |= edge.arrays(counts[edge.type[2]])
+        for file in sorted(expected.keys() ^ self.arrays.keys()):
+            yield layout.MANIFEST, f"describes {file} in one place only"
+        for file in sorted(expected.keys() & self.arrays.keys()):
+            shape = self.arrays[file].shape
+            if shape[: len(expected[file])] != expected[file]:
+                yield file, f"has shape {shape} in graph.json, which needs {expected[file]} by its counts"
+            elif problem := file_problem(folder / file, self.arrays[file]):
+                yield file, problem
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write graph.json and flush it; the last file of a folder."""
+    content = {"format": FORMAT, "version": VERSION, "needs_khop": NEEDS_KHOP, **asdict(manifest)}
+    document = {**content, "fingerprint": fingerprint(content)}
+    with (folder / layout.MANIFEST).open("wb") as file:
+        file.write(json.dumps(document, indent=1).encode("ascii") + b"\n")
+        flush(file)
+
+
+def read_manifest(folder: Path) -> tuple[Manifest, str]:
+    """graph.json and its fingerprint; ValueError when there is none, it is of a newer khop, or damaged."""
+    path = folder / layout.MANIFEST
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder; write_graph makes one")
+    if not path.is_file():
+        raise ValueError(f"{folder}: no graph folder, or unfinished: no {layout.MANIFEST}; write it again")
+    try:
+        document: dict[str, Any] = json.loads(path.read_bytes())
+        found = (document["format"], int(document["version"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: not what khop writes ({error}); {REMEDY}") from error
+    if found[0] != FORMAT or found[1] < 1:
+        raise ValueError(f"{path}: format {found} is not {FORMAT!r} 1 to {VERSION}; {REMEDY}")
+    if found[1] > VERSION:
+        needs = document.get("needs_khop", "a newer one")
+        raise ValueError(
+            f"{path}: format version {found[1]}, this khop reads up to {VERSION}: upgrade to khop {needs}+"
+        )
+    claimed = document.pop("fingerprint", None)
+    if claimed != fingerprint(document):
+        raise ValueError(f"{path}: fingerprint differs from its content; {REMEDY}")
+    manifest = _manifest(document, path)
+    manifest.check_names()
+    return manifest, str(claimed)
+
+
+def fingerprint(content: Mapping[str, Any]) -> str:
+    """sha256 of graph.json's content, every array's checksum included: equal exactly when the graphs are."""
+    return hashlib.sha256(
+        json.dumps(content, sort_keys=True, separators=(",", ":")).encode("ascii")
+    ).hexdigest()
+
+
+def _manifest(document: Mapping[str, Any], path: Path) -> Manifest:
+    try:
+        return Manifest(
+            nodes=tuple(_node_entry(entry) for entry in document["nodes"]),
+            edges=tuple(_edge_entry(entry) for entry in document["edges"]),
+            arrays={file: _array_entry(entry) for file, entry in document["arrays"].items()},
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path}: not as format {VERSION} has it ({error!r}); {REMEDY}") from error
+
+
+def _node_entry(entry: Mapping[str, Any]) -> NodeEntry:
+    return NodeEntry(
+        type=str(entry["type"]),
+        count=int(entry["count"]),
+        columns=tuple(entry["columns"]),
+        splits=tuple(entry["splits"]),
+        num_classes=dict(entry["num_classes"]),
+    )
+
+
+def _edge_entry(entry: Mapping[str, Any]) -> EdgeEntry:
+    if entry["row_order"] != "input":
+        raise ValueError(f"row_order {entry['row_order']!r}")
+    return EdgeEntry(
+        type=_edge_type(entry["type"]),
+        count=int(entry["count"]),
+        columns=tuple(entry["columns"]),
+        edge_id=bool(entry["edge_id"]),
+        reverse_of=_edge_type(entry["reverse_of"]) if entry["reverse_of"] else None,
+    )
+
+
+def _edge_type(parts: Sequence[str]) -> EdgeType:
+    source, relation, destination = parts
+    return source, relation, destination
+
+
+def _array_entry(entry: Mapping[str, Any]) -> ArrayEntry:
+    if entry["dtype"] not in STORED:
+        raise ValueError(f"dtype {entry['dtype']!r}")
+    shape = tuple(int(length) for length in entry["shape"])
+    return ArrayEntry(entry["dtype"], shape, int(entry["bytes"]), str(entry["sha256"]))

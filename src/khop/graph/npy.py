@@ -1,0 +1,165 @@
+"""One array of a graph folder: a plain .npy file, written with its checksum, mapped copy-on-write."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import mmap
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+CHUNK_BYTES = 16 << 20
+STORED = {  # logical dtype -> what the .npy header says; NumPy has no bfloat16, its bits lie as uint16
+    "bool": "|b1",
+    "uint8": "|u1",
+    "int8": "|i1",
+    "int16": "<i2",
+    "int32": "<i4",
+    "int64": "<i8",
+    "float16": "<f2",
+    "float32": "<f4",
+    "float64": "<f8",
+    "bfloat16": "<u2",
+}
+_MAGIC = b"\x93NUMPY\x01\x00"
+_ALIGNMENT = 64
+# Without it Linux refuses to map a file larger than memory copy-on-write. Python names it since 3.13.
+_NORESERVE = 0x4000 if sys.platform == "linux" else 0
+
+
+@dataclass(frozen=True)
+class ArrayEntry:
+    """What graph.json says of one array."""
+
+    dtype: str  # logical, a key of STORED
+    shape: tuple[int, ...]
+    bytes: int  # of the whole file
+    sha256: str  # of the whole file
+
+    @property
+    def data_bytes(self) -> int:
+        """The part of the file behind the header."""
+        return math.prod(self.shape) * np.dtype(STORED[self.dtype]).itemsize
+
+
+def write_array(
+    path: Path,
+    dtype: str,
+    shape: tuple[int, ...],
+    chunks: Iterable[npt.NDArray[Any]],
+    wrote: Callable[[int], None],
+) -> ArrayEntry:
+    """Write chunks of rows as one array and flush it to the disk; `wrote` hears the bytes of each chunk."""
+    header = _header(dtype, shape)
+    digest = hashlib.sha256(header)
+    size = len(header)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.write(header)
+        for chunk in chunks:
+            block = np.ascontiguousarray(chunk, STORED[dtype]).reshape(-1).view(np.uint8).data
+            digest.update(block)
+            file.write(block)
+            size += len(block)
+            wrote(len(block))
+        flush(file)
+    entry = ArrayEntry(dtype, shape, size, digest.hexdigest())
+    assert size == len(header) + entry.data_bytes
+    return entry
+
+
+def flush(file: BinaryIO) -> None:
+    """What was written is on the disk when this returns."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def map_array(path: Path, entry: ArrayEntry) -> Tensor:
+    """The array, mapped: nothing is read before it is used, processes share the pages, writes stay private.
+
+    The file must be what `entry` says (see `file_problem`).
+    """
+    if entry.data_bytes == 0:
+        return torch.empty(entry.shape, dtype=torch_dtype(entry.dtype))
+    with path.open("rb") as file:
+        pages = mmap.mmap(
+            file.fileno(),
+            entry.bytes,
+            flags=mmap.MAP_PRIVATE | _NORESERVE,
+            prot=mmap.PROT_READ | mmap.PROT_WRITE,
+        )
+    flat = torch.frombuffer(
+        pages,
+        dtype=torch_dtype(entry.dtype),
+        count=math.prod(entry.shape),
+        offset=entry.bytes - entry.data_bytes,
+    )
+    return flat.view(entry.shape)
+
+
+def file_problem(path: Path, entry: ArrayEntry) -> str | None:
+    """What of size and header differs from `entry`; reads no data."""
+    try:
+        size = path.stat().st_size
+        if size != entry.bytes:
+            return f"has {size:,} bytes, graph.json says {entry.bytes:,}"
+        with path.open("rb") as file:
+            descr, shape = _read_header(file)
+            header_bytes = file.tell()
+    except FileNotFoundError:
+        return "is missing"
+    except ValueError:
+        return "has no readable .npy header"
+    if (descr, shape) != (STORED[entry.dtype], entry.shape) or header_bytes + entry.data_bytes != size:
+        return f"holds {descr} of shape {shape}, graph.json says {STORED[entry.dtype]} of shape {entry.shape}"
+    return None
+
+
+def file_checksum(path: Path, read: Callable[[int], None]) -> str:
+    """The sha256 of the whole file, as `sha256sum` prints it; `read` hears the bytes of each chunk."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(CHUNK_BYTES):
+            digest.update(block)
+            read(len(block))
+    return digest.hexdigest()
+
+
+def row_chunks(array: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+    """Slices of a few MiB along the first axis, each with the row it starts at."""
+    row_bytes = max(1, math.prod(array.shape[1:]) * array.itemsize)
+    rows = max(1, CHUNK_BYTES // row_bytes)
+    for start in range(0, len(array), rows):
+        yield start, array[start : start + rows]
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The dtype of that name; one of STORED."""
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    # Made by hand: NumPy's padding differs between its versions, and a checksum must depend on content alone.
+    text = f"{{'descr': '{STORED[dtype]}', 'fortran_order': False, 'shape': {shape}, }}"
+    length = len(_MAGIC) + 2 + len(text) + 1
+    text += " " * (-length % _ALIGNMENT) + "\n"
+    return _MAGIC + len(text).to_bytes(2, "little") + text.encode("ascii")
+
+
+def _read_header(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran_order, dtype = read(file)
+    if fortran_order and len(shape) > 1:
+        raise ValueError("columns first")
+    return dtype.str, shape
