@@ -15,4 +15,5 @@ using In = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 }  // namespace khop::bindings
 
+void bind_dense(nb::module_& module);
 void bind_random(nb::module_& module);

@@ -1,0 +1,113 @@
+#include "build_csc.h"
+#include "checks.h"
+#include "gather.h"
+#include "segment.h"
+#include "visit.h"
+
+#include <nanobind/stl/pair.h>
+
+#include <utility>
+
+namespace {
+
+using namespace khop::bindings;
+using Offsets = In<std::int64_t>;
+
+std::int64_t first_outside(const AnyIn& ids, std::int64_t limit, int threads) {
+  return visit_index(ids, [&](auto id) {
+    const nb::gil_scoped_release release;
+    return khop::first_outside(typed_span<const decltype(id)>(ids), limit, threads);
+  });
+}
+
+std::int64_t first_wrong_offset(const Offsets& indptr, std::int64_t edges) {
+  const nb::gil_scoped_release release;
+  return khop::first_wrong_offset(typed_span<const std::int64_t>(indptr), edges);
+}
+
+void gather(const AnyIn& table, std::int64_t row_bytes, const In<std::int64_t>& ids, const AnyInto& out, int threads) {
+  const nb::gil_scoped_release release;
+  khop::gather(static_cast<const std::byte*>(table.data()), row_bytes, typed_span<const std::int64_t>(ids),
+               static_cast<std::byte*>(out.data()), threads);
+}
+
+template <class Index>
+khop::Csc<Index> csc_of(const Offsets& indptr, const AnyIn& indices) {
+  return {typed_span<const std::int64_t>(indptr), typed_span<const Index>(indices)};
+}
+
+// fn(x, width, edges, out), typed.
+template <class Fn>
+void over_edges(const AnyIn& x, const Offsets& indptr, const AnyIn& indices, const AnyInto& out, Fn&& fn) {
+  visit_float(x, [&](auto value) {
+    using T = decltype(value);
+    visit_index(indices, [&](auto index) {
+      const auto width = static_cast<std::int64_t>(out.shape(1));
+      T* rows = as<T>(out);
+      const nb::gil_scoped_release release;
+      fn(as<const T>(x), width, csc_of<decltype(index)>(indptr, indices), rows);
+    });
+  });
+}
+
+void segment_sum(const AnyIn& x, const Offsets& indptr, const AnyIn& indices, const AnyInto& out, int threads) {
+  over_edges(x, indptr, indices, out, [&](auto... typed) { khop::segment_sum(typed..., threads); });
+}
+
+void segment_mean(const AnyIn& x, const Offsets& indptr, const AnyIn& indices, const AnyInto& out, int threads) {
+  over_edges(x, indptr, indices, out, [&](auto... typed) { khop::segment_mean(typed..., threads); });
+}
+
+void segment_mean_gradient(const AnyIn& gradient, const Offsets& indptr, const Offsets& transposed_indptr,
+                           const AnyIn& transposed_indices, const AnyInto& out, int threads) {
+  over_edges(gradient, transposed_indptr, transposed_indices, out, [&](auto x, auto width, auto edges, auto rows) {
+    khop::segment_mean_gradient(x, width, edges, typed_span<const std::int64_t>(indptr), rows, threads);
+  });
+}
+
+void transpose(const Offsets& indptr, const AnyIn& indices, const Into<std::int64_t>& transposed_indptr, const AnyInto& rows) {
+  visit_index(indices, [&](auto index) {
+    visit_index(rows, [&](auto row) {
+      const nb::gil_scoped_release release;
+      khop::transpose(csc_of<decltype(index)>(indptr, indices), typed_span<std::int64_t>(transposed_indptr),
+                      typed_span<decltype(row)>(rows));
+    });
+  });
+}
+
+std::pair<std::int64_t, std::int64_t> build_csc(const AnyIn& sources, const AnyIn& destinations, std::int64_t num_sources,
+                                                const Into<std::int64_t>& indptr, const AnyInto& indices,
+                                                const Into<std::int64_t>& order, int threads) {
+  const auto build = [&](auto id, auto index) {
+    using Id = decltype(id);
+    using Index = decltype(index);
+    const nb::gil_scoped_release release;
+    const auto outside = khop::build_csc<Id, Index>(
+        {typed_span<const Id>(sources), typed_span<const Id>(destinations)}, num_sources, typed_span<std::int64_t>(indptr),
+        typed_span<Index>(indices), typed_span<std::int64_t>(order), threads);
+    return std::pair{outside.source, outside.destination};
+  };
+  if (sources.dtype() == nb::dtype<std::int32_t>()) return build(std::int32_t{}, std::int32_t{});
+  return visit_index(indices, [&](auto index) { return build(std::int64_t{}, index); });
+}
+
+}  // namespace
+
+void bind_dense(nb::module_& module) {
+  using nb::arg;
+  module.def("first_outside", &first_outside, arg("ids").noconvert(), arg("limit"), arg("threads"));
+  module.def("first_wrong_offset", &first_wrong_offset, arg("indptr").noconvert(), arg("edges"));
+  module.def("gather", &gather, arg("table").noconvert(), arg("row_bytes"), arg("ids").noconvert(), arg("out").noconvert(),
+             arg("threads"));
+  module.def("segment_sum", &segment_sum, arg("x").noconvert(), arg("indptr").noconvert(), arg("indices").noconvert(),
+             arg("out").noconvert(), arg("threads"));
+  module.def("segment_mean", &segment_mean, arg("x").noconvert(), arg("indptr").noconvert(), arg("indices").noconvert(),
+             arg("out").noconvert(), arg("threads"));
+  module.def("segment_mean_gradient", &segment_mean_gradient, arg("gradient").noconvert(), arg("indptr").noconvert(),
+             arg("transposed_indptr").noconvert(), arg("transposed_indices").noconvert(), arg("out").noconvert(),
+             arg("threads"));
+  module.def("transpose", &transpose, arg("indptr").noconvert(), arg("indices").noconvert(),
+             arg("transposed_indptr").noconvert(), arg("rows").noconvert());
+  module.def("build_csc", &build_csc, arg("sources").noconvert(), arg("destinations").noconvert(), arg("num_sources"),
+             arg("indptr").noconvert(), arg("indices").noconvert(), arg("order").noconvert(), arg("threads"));
+}

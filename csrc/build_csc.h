@@ -1,0 +1,26 @@
+// From an unsorted edge list to CSC by destination.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace khop {
+
+template <class Id>
+struct EdgeList {
+  std::span<const Id> sources, destinations;  // of the same length
+};
+
+// The first positions at which an id is not in [0, count); -1 where all are.
+struct OutsideIds {
+  std::int64_t source = -1, destination = -1;
+};
+
+// Groups edges by destination, in input order within a row. order[position in CSC] = position in the input.
+// indptr holds num_destinations + 1 offsets. When an id is outside, the outputs hold nothing of use.
+// Beyond its arguments it takes 2 bytes an edge and what the fullest block of destinations needs (build_csc.cpp).
+template <class Id, class Index>
+OutsideIds build_csc(EdgeList<Id> edges, std::int64_t num_sources, std::span<std::int64_t> indptr, std::span<Index> indices,
+                     std::span<std::int64_t> order, int threads);
+
+}  // namespace khop

@@ -1,0 +1,112 @@
+#include "parallel.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+namespace khop {
+namespace {
+
+// One call of run_parts. Parts are claimed in order; whoever ends the last one wakes the caller.
+class Job {
+ public:
+  Job(int parts, void (*call)(void*, int), void* context) : parts_(parts), call_(call), context_(context), left_(parts) {}
+
+  bool exhausted() const { return next_.load(std::memory_order_relaxed) >= parts_; }
+
+  void work() {
+    for (int part = next_++; part < parts_; part = next_++) {
+      try {
+        call_(context_, part);
+      } catch (...) {
+        keep(std::current_exception(), part);
+      }
+      if (--left_ == 0) left_.notify_all();
+    }
+  }
+
+  void wait() {
+    for (int left = left_; left != 0; left = left_) left_.wait(left);
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  void keep(std::exception_ptr error, int part) {
+    const std::lock_guard lock(mutex_);
+    if (part < failed_part_) {
+      failed_part_ = part;
+      error_ = std::move(error);
+    }
+  }
+
+  const int parts_;
+  void (*const call_)(void*, int);
+  void* const context_;
+  std::atomic<int> next_{0};
+  std::atomic<int> left_;
+  std::mutex mutex_;
+  int failed_part_ = 1 << 30;
+  std::exception_ptr error_;
+};
+
+class Pool {
+ public:
+  void offer(const std::shared_ptr<Job>& job, int helpers) {
+    const std::lock_guard lock(mutex_);
+    for (; workers_ < helpers; ++workers_) std::thread([this] { serve(); }).detach();
+    jobs_.push_back(job);
+    if (helpers == 1) {
+      available_.notify_one();
+    } else {
+      available_.notify_all();
+    }
+  }
+
+  void withdraw(const std::shared_ptr<Job>& job) {
+    const std::lock_guard lock(mutex_);
+    std::erase(jobs_, job);
+  }
+
+ private:
+  [[noreturn]] void serve() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      std::erase_if(jobs_, [](const auto& job) { return job->exhausted(); });
+      if (jobs_.empty()) {
+        available_.wait(lock);
+        continue;
+      }
+      const std::shared_ptr<Job> job = jobs_.front();
+      lock.unlock();
+      job->work();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable available_;
+  std::deque<std::shared_ptr<Job>> jobs_;
+  int workers_ = 0;
+};
+
+// Never destroyed: its threads may outlive every static object.
+Pool& pool() {
+  static Pool& instance = *new Pool;
+  return instance;
+}
+
+}  // namespace
+
+void run_parts(int parts, void (*call)(void*, int), void* context) {
+  const auto job = std::make_shared<Job>(parts, call, context);
+  pool().offer(job, parts - 1);
+  job->work();
+  pool().withdraw(job);
+  job->wait();
+}
+
+}  // namespace khop

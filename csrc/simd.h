@@ -1,0 +1,34 @@
+// One source, compiled for several instruction sets; the widest that the machine has is chosen at run time.
+#pragma once
+
+#define KHOP_INLINE inline __attribute__((always_inline))
+
+namespace khop {
+
+#if defined(__x86_64__) && defined(__GNUC__)
+template <class Kernel, class... Args>
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"))) void run_avx512(Args... args) {
+  Kernel::run(args...);
+}
+
+template <class Kernel, class... Args>
+__attribute__((target("avx2"))) void run_avx2(Args... args) {
+  Kernel::run(args...);
+}
+#endif
+
+// Kernel::run must be KHOP_INLINE, and so must all that it calls in its loops: only what is inlined is compiled anew.
+// Lanes are independent and products are not fused (-ffp-contract=off), so that every instruction set gives the same bits.
+template <class Kernel, class... Args>
+void run_widest(Args... args) {
+#if defined(__x86_64__) && defined(__GNUC__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl")) {
+    return run_avx512<Kernel>(args...);
+  }
+  if (__builtin_cpu_supports("avx2")) return run_avx2<Kernel>(args...);
+#endif
+  Kernel::run(args...);
+}
+
+}  // namespace khop

@@ -1,0 +1,72 @@
+"""From an unsorted edge list to CSC by destination."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import khop._core as _core
+from khop.kernels.checks import INDEX_DTYPES, check_ids, outside_error
+from khop.kernels.csc import Csc
+
+
+def build_csc(
+    sources: Tensor, destinations: Tensor, num_sources: int, num_destinations: int, *, threads: int = 1
+) -> tuple[Csc, Tensor]:
+    """Edges grouped by destination, in input order within a row, and where each came from.
+
+    The second value is an int64 permutation, CSC position -> input position. `indices` are int32 where
+    `num_sources` is at most 2^31. The inputs, int32 or int64, are only read. Beyond the result it takes 2
+    bytes an edge and, per thread, what the fullest of up to 2048 blocks of destinations needs.
+    """
+    _check(sources, destinations)
+    dtype = index_dtype(num_sources)
+    if sources.device.type != "cpu":
+        return build_csc_reference(sources, destinations, num_sources, num_destinations)
+    if sources.dtype == torch.int32 and dtype == torch.int64:
+        sources, destinations = sources.long(), destinations.long()
+    indptr = torch.empty(num_destinations + 1, dtype=torch.int64)
+    indices = torch.empty(sources.numel(), dtype=dtype)
+    order = torch.empty(sources.numel(), dtype=torch.int64)
+    outside = _core.build_csc(
+        sources.contiguous(), destinations.contiguous(), num_sources, indptr, indices, order, threads
+    )
+    for ids, position, limit, what in (
+        (sources, outside[0], num_sources, "source"),
+        (destinations, outside[1], num_destinations, "destination"),
+    ):
+        if position >= 0:
+            raise outside_error(what, ids, position, limit)
+    return Csc(indptr, indices), order
+
+
+def build_csc_reference(
+    sources: Tensor, destinations: Tensor, num_sources: int, num_destinations: int
+) -> tuple[Csc, Tensor]:
+    """The same in plain torch, on any device."""
+    check_ids(destinations, num_destinations, "destination")
+    check_ids(sources, num_sources, "source")
+    order = torch.argsort(destinations, stable=True)
+    counts = torch.bincount(destinations, minlength=num_destinations)
+    indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    return Csc(indptr, sources[order].to(index_dtype(num_sources))), order
+
+
+def index_dtype(count: int) -> torch.dtype:
+    """int32 where it holds every id below `count`, else int64."""
+    return torch.int32 if count <= 2**31 else torch.int64
+
+
+def _check(sources: Tensor, destinations: Tensor) -> None:
+    for what, ids in (("sources", sources), ("destinations", destinations)):
+        if ids.dim() != 1 or ids.dtype not in INDEX_DTYPES:
+            raise ValueError(f"{what} are {ids.dtype} {tuple(ids.shape)}: must be int32 or int64 (edges)")
+    if sources.numel() != destinations.numel():
+        raise ValueError(
+            f"{sources.numel()} sources, {destinations.numel()} destinations: one of each an edge"
+        )
+    if sources.dtype != destinations.dtype or sources.device != destinations.device:
+        raise ValueError(
+            f"sources are {sources.dtype} on {sources.device}, destinations {destinations.dtype} "
+            f"on {destinations.device}: must be alike"
+        )

@@ -1,0 +1,69 @@
+"""What has to hold of ids and offsets before a kernel follows them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import khop._core as _core
+
+INDEX_DTYPES = (torch.int32, torch.int64)
+
+
+def check_ids(ids: Tensor, limit: int, what: str, threads: int = 1) -> None:
+    """ValueError that names the first id outside [0, limit) and its position."""
+    if ids.dim() != 1 or ids.dtype not in INDEX_DTYPES:
+        raise ValueError(f"{what} ids are {ids.dtype} {tuple(ids.shape)}: must be int32 or int64 (n)")
+    if ids.device.type == "cpu":
+        position = _core.first_outside(ids.contiguous(), limit, threads)
+    else:
+        position = first_outside_reference(ids, limit)
+    if position >= 0:
+        raise outside_error(what, ids, position, limit)
+
+
+def outside_error(what: str, ids: Tensor, position: int, limit: int) -> ValueError:
+    """What to raise when the id at `position` is not in [0, limit)."""
+    return ValueError(f"{what} id {int(ids[position])} at position {position}: must be in [0, {limit})")
+
+
+def check_segments(indptr: Tensor, indices: Tensor, num_sources: int, threads: int = 1) -> None:
+    """ValueError unless `indptr` cuts all of `indices` into rows and every index is a source row."""
+    if indptr.dim() != 1 or indptr.numel() == 0 or indptr.dtype != torch.int64:
+        raise ValueError(f"indptr is {indptr.dtype} {tuple(indptr.shape)}: must be int64 (rows + 1)")
+    if indptr.device != indices.device:
+        raise ValueError(f"indptr is on {indptr.device}, indices on {indices.device}: move one of them")
+    check_offsets(indptr, indices.numel())
+    check_ids(indices, num_sources, "source", threads)
+
+
+def check_offsets(indptr: Tensor, edges: int) -> None:
+    """ValueError unless `indptr` begins with 0, never falls and ends with `edges`."""
+    if indptr.device.type == "cpu":
+        position = _core.first_wrong_offset(indptr.contiguous(), edges)
+    else:
+        position = first_wrong_offset_reference(indptr, edges)
+    if position >= 0:
+        raise ValueError(
+            f"indptr has {int(indptr[position])} at position {position}: "
+            f"it must begin with 0, never fall and end with the number of edges, {edges}"
+        )
+
+
+def first_outside_reference(ids: Tensor, limit: int) -> int:
+    """The first position whose id is not in [0, limit), or -1."""
+    return _first_true((ids < 0) | (ids >= limit))
+
+
+def first_wrong_offset_reference(indptr: Tensor, edges: int) -> int:
+    """The first position of `indptr` that `edges` edges contradict, or -1."""
+    wrong = torch.zeros_like(indptr, dtype=torch.bool)
+    wrong[1:] = indptr.diff() < 0
+    wrong[0] |= indptr[0] != 0
+    wrong[-1] |= indptr[-1] != edges
+    return _first_true(wrong)
+
+
+def _first_true(flags: Tensor) -> int:
+    positions = flags.nonzero()
+    return int(positions[0, 0]) if positions.numel() else -1

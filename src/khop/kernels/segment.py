@@ -1,0 +1,126 @@
+"""Sums and means of source rows over the in-edges of each destination.
+
+No message is materialised, forward or backward: the gradient runs over the transposed edges, so that one
+thread sums each source row, in edge order. The bits depend neither on the number of threads nor on the
+machine's instruction set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+import khop._core as _core
+from khop.kernels.build_csc import index_dtype
+from khop.kernels.checks import check_segments
+from khop.kernels.csc import Csc
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+
+
+def segment_sum(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+    """Row i is the sum of `x[indices[indptr[i]:indptr[i + 1]]]`, in edge order; 0 where there is no edge.
+
+    x is (sources, width), float32, float64 or bfloat16 (summed in float32). Differentiable once, with respect
+    to x.
+    """
+    return _segment(x, indptr, indices, _SUM)
+
+
+def segment_mean(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+    """As `segment_sum`, divided by the row's number of edges; 0 where there is none."""
+    return _segment(x, indptr, indices, _MEAN)
+
+
+def segment_sum_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+    """The same in plain torch, on any device."""
+    rows = torch.repeat_interleave(indptr.diff())
+    sums = x.new_zeros(indptr.numel() - 1, x.shape[1], dtype=_accumulator(x.dtype))
+    return sums.index_add(0, rows, x.to(sums.dtype)[indices]).to(x.dtype)
+
+
+def segment_mean_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+    """The same in plain torch, on any device."""
+    sums = segment_sum_reference(x.to(_accumulator(x.dtype)), indptr, indices)
+    return (sums / indptr.diff().clamp(min=1).unsqueeze(1)).to(x.dtype)
+
+
+def transpose(indptr: Tensor, indices: Tensor, num_sources: int) -> Csc:
+    """The edges turned around: row s lists, in edge order, the rows that have s. The input is valid."""
+    rows = indptr.numel() - 1
+    transposed = Csc(
+        torch.empty(num_sources + 1, dtype=torch.int64), torch.empty(indices.numel(), dtype=index_dtype(rows))
+    )
+    _core.transpose(indptr, indices, transposed.indptr, transposed.indices)
+    return transposed
+
+
+@dataclass(frozen=True)
+class _Operation:
+    reference: Callable[[Tensor, Tensor, Tensor], Tensor]
+    forward: Callable[[Tensor, Tensor, Tensor, Tensor, int], None]
+    # (gradient of the output, indptr, transposed edges, gradient of x, threads)
+    backward: Callable[[Tensor, Tensor, Csc, Tensor, int], None]
+
+
+def _sum_backward(gradient: Tensor, indptr: Tensor, edges: Csc, out: Tensor, threads: int) -> None:
+    _core.segment_sum(gradient, edges.indptr, edges.indices, out, threads)
+
+
+def _mean_backward(gradient: Tensor, indptr: Tensor, edges: Csc, out: Tensor, threads: int) -> None:
+    _core.segment_mean_gradient(gradient, indptr, edges.indptr, edges.indices, out, threads)
+
+
+_SUM = _Operation(segment_sum_reference, _core.segment_sum, _sum_backward)
+_MEAN = _Operation(segment_mean_reference, _core.segment_mean, _mean_backward)
+
+
+def _segment(x: Tensor, indptr: Tensor, indices: Tensor, operation: _Operation) -> Tensor:
+    if x.dim() != 2 or x.dtype not in DTYPES:
+        raise ValueError(f"x is {x.dtype} {tuple(x.shape)}: must be (sources, width), of one of {DTYPES}")
+    if x.device != indices.device:
+        raise ValueError(f"x is on {x.device}, indices are on {indices.device}: move one of them")
+    check_segments(indptr, indices, x.shape[0], torch.get_num_threads())
+    if x.device.type != "cpu":
+        return operation.reference(x, indptr, indices)
+    return _apply(x, indptr.contiguous(), indices.contiguous(), operation)
+
+
+class _Context(FunctionCtx):
+    needs_input_grad: tuple[bool, ...]
+    saved_tensors: tuple[Tensor, ...]
+    num_sources: int
+    operation: _Operation
+
+
+class _Segment(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: _Context, x: Tensor, indptr: Tensor, indices: Tensor, operation: _Operation) -> Tensor:
+        if ctx.needs_input_grad[0]:
+            ctx.save_for_backward(indptr, indices)
+            ctx.num_sources = x.shape[0]
+            ctx.operation = operation
+        out = torch.empty(indptr.numel() - 1, x.shape[1], dtype=x.dtype)
+        operation.forward(x.detach().contiguous(), indptr, indices, out, torch.get_num_threads())
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        indptr, indices = ctx.saved_tensors
+        edges = transpose(indptr, indices, ctx.num_sources)
+        out = torch.empty(ctx.num_sources, gradient.shape[1], dtype=gradient.dtype)
+        ctx.operation.backward(gradient.contiguous(), indptr, edges, out, torch.get_num_threads())
+        return out, None, None, None
+
+
+# What torch leaves without types.
+_apply: Callable[[Tensor, Tensor, Tensor, _Operation], Tensor] = _Segment.apply
+
+
+def _accumulator(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype == torch.bfloat16 else dtype

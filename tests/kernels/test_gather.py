@@ -1,0 +1,109 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from khop.kernels.gather import gather, gather_reference
+
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+    torch.float8_e4m3fn,
+)
+
+
+def some_table(rows: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return (
+        (torch.arange(rows * int(np.prod(shape)), dtype=torch.float32) % 200).reshape(rows, *shape).to(dtype)
+    )
+
+
+def same_bits(left: Tensor, right: Tensor) -> bool:
+    return left.dtype == right.dtype and torch.equal(
+        left.view(-1).view(torch.uint8), right.view(-1).view(torch.uint8)
+    )
+
+
+@given(
+    rows=st.integers(1, 40),
+    shape=st.sampled_from([(), (1,), (3,), (100,), (7, 5), (0,), (1300,)]),
+    dtype=st.sampled_from(DTYPES),
+    count=st.sampled_from([0, 1, 5, 100]),
+    threads=st.integers(1, 4),
+    seed=st.integers(0, 2**32),
+)
+def test_equals_indexing(
+    rows: int, shape: tuple[int, ...], dtype: torch.dtype, count: int, threads: int, seed: int
+) -> None:
+    table = some_table(rows, shape, dtype)
+    ids = torch.randint(rows, (count,), generator=torch.Generator().manual_seed(seed))
+    gathered = gather(table, ids, threads=threads)
+    assert gathered.shape == (count, *shape)
+    assert same_bits(gathered, gather_reference(table, ids))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_many_rows_into_a_buffer_of_ones_own(threads: int) -> None:
+    table = some_table(5000, (100,), torch.float32)
+    ids = torch.randint(5000, (20_000,), generator=torch.Generator().manual_seed(0))
+    out = torch.full((20_000, 100), -1.0)
+    assert gather(table, ids, out=out, threads=threads) is out
+    assert torch.equal(out, table[ids])
+
+
+def test_rows_of_a_mapped_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(12.0).reshape(4, 3))
+    table = torch.from_numpy(np.load(tmp_path / "x.npy", mmap_mode="c"))
+    assert gather(table, torch.tensor([3, 0])).tolist() == [[9.0, 10.0, 11.0], [0.0, 1.0, 2.0]]
+
+
+def test_an_empty_table_gives_no_rows() -> None:
+    assert gather(torch.empty(0, 4), torch.empty(0, dtype=torch.int64)).shape == (0, 4)
+
+
+def test_ids_need_not_be_contiguous() -> None:
+    assert gather(torch.arange(5), torch.tensor([[4, 0], [1, 0]])[:, 0]).tolist() == [4, 1]
+
+
+def test_a_table_that_requires_grad_is_only_read() -> None:
+    assert not gather(torch.zeros(3, 2, requires_grad=True), torch.tensor([1])).requires_grad
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("bad", [-1, 5, 2**40])
+def test_the_first_id_out_of_range_is_named(bad: int, threads: int) -> None:
+    ids = torch.zeros(1_000_000, dtype=torch.int64)
+    ids[[700_001, 999_999]] = bad
+    with pytest.raises(ValueError, match=rf"row id {bad} at position 700001: must be in \[0, 5\)"):
+        gather(torch.zeros(5, 1), ids, threads=threads)
+
+
+@pytest.mark.parametrize(
+    ("table", "ids", "out", "message"),
+    [
+        (torch.zeros(4, 6).t(), torch.tensor([0]), None, r"strides \(1, 6\)"),
+        (torch.tensor(1.0), torch.tensor([0]), None, "rows must lie one after another"),
+        (torch.zeros(4, 6), torch.tensor([0], dtype=torch.int32), None, "must be int64"),
+        (torch.zeros(4, 6), torch.tensor([[0]]), None, r"row ids are torch.int64 \(1, 1\)"),
+        (torch.zeros(4, 6), torch.tensor([0]), torch.zeros(2, 6), "out has"),
+        (torch.zeros(4, 6), torch.tensor([0]), torch.zeros(1, 6, dtype=torch.float64), "out has"),
+        (torch.zeros(4, 6), torch.tensor([0, 1]), torch.zeros(6, 2).t(), "out has"),
+        (torch.zeros(4, 6), torch.empty(0, dtype=torch.int64, device="meta"), None, "ids are on meta"),
+    ],
+)
+def test_what_cannot_be_gathered_is_said(
+    table: Tensor, ids: Tensor, out: Tensor | None, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        gather(table, ids, out=out)

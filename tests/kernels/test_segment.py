@@ -1,0 +1,188 @@
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from khop.kernels.segment import (
+    segment_mean,
+    segment_mean_reference,
+    segment_sum,
+    segment_sum_reference,
+    transpose,
+)
+
+Segment = Callable[[Tensor, Tensor, Tensor], Tensor]
+PAIRS = [
+    pytest.param(segment_sum, segment_sum_reference, id="sum"),
+    pytest.param(segment_mean, segment_mean_reference, id="mean"),
+]
+OPERATIONS = [pair.values[0] for pair in PAIRS]
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-13, torch.bfloat16: 1e-2}
+
+
+@contextmanager
+def compute_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def edges(
+    rows: int, sources: int, mean_degree: float, seed: int, dtype: torch.dtype = torch.int32
+) -> tuple[Tensor, Tensor]:
+    """Random rows, a third of them empty."""
+    random = torch.Generator().manual_seed(seed)
+    degrees = (torch.rand(rows, generator=random) * 3 * mean_degree - mean_degree).clamp(min=0).long()
+    if sources == 0:
+        degrees.zero_()
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)])
+    return indptr, torch.randint(max(sources, 1), (int(indptr[-1]),), generator=random, dtype=dtype)
+
+
+def some_x(sources: int, width: int, dtype: torch.dtype) -> Tensor:
+    return torch.randn(
+        sources, width, generator=torch.Generator().manual_seed(width), dtype=torch.float64
+    ).to(dtype)
+
+
+shapes = st.fixed_dictionaries(
+    {
+        "rows": st.sampled_from([0, 1, 2, 33]),
+        "sources": st.sampled_from([0, 1, 3, 50]),
+        "width": st.sampled_from([0, 1, 7, 16, 47, 64, 100, 129, 260]),
+        "mean_degree": st.sampled_from([0.0, 1.0, 20.0]),
+        "seed": st.integers(0, 2**32),
+        "index_dtype": st.sampled_from([torch.int32, torch.int64]),
+        "dtype": st.sampled_from(list(TOLERANCE)),
+    }
+)
+
+
+@pytest.mark.parametrize(("operation", "reference"), PAIRS)
+@given(shape=shapes)
+def test_equals_the_reference_forward_and_backward(
+    operation: Segment, reference: Segment, shape: dict
+) -> None:
+    indptr, indices = edges(*(shape[k] for k in ("rows", "sources", "mean_degree", "seed", "index_dtype")))
+    x = some_x(shape["sources"], shape["width"], shape["dtype"]).requires_grad_()
+    out, expected = operation(x, indptr, indices), reference(x, indptr, indices)
+    tolerance = TOLERANCE[shape["dtype"]]
+    torch.testing.assert_close(out, expected, rtol=tolerance, atol=10 * tolerance)
+    weights = some_x(shape["rows"], shape["width"], shape["dtype"])
+    (gradient,) = torch.autograd.grad(out, x, weights)
+    (expected_gradient,) = torch.autograd.grad(expected, x, weights)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=2 * tolerance, atol=10 * tolerance)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_gradients_are_those_of_finite_differences(operation: Segment) -> None:
+    indptr, indices = edges(rows=5, sources=6, mean_degree=3, seed=3)
+    x = some_x(6, 3, torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: operation(x, indptr, indices), (x,))
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_bits_do_not_depend_on_the_number_of_threads(operation: Segment, dtype: torch.dtype) -> None:
+    indptr, indices = edges(rows=3000, sources=2000, mean_degree=10, seed=4)
+    results = []
+    for threads in (1, 2, 4):
+        with compute_threads(threads):
+            x = some_x(2000, 70, dtype).requires_grad_()
+            out = operation(x, indptr, indices)
+            out.backward(some_x(3000, 70, dtype))
+            results.append((out.detach(), x.grad))
+    for out, gradient in results[1:]:
+        assert torch.equal(out, results[0][0])
+        assert torch.equal(gradient, results[0][1])
+
+
+def test_sums_run_in_edge_order() -> None:
+    x = torch.tensor([[1e8], [1.0], [-1e8]])
+    indptr = torch.tensor([0, 3, 6])
+    indices = torch.tensor([0, 1, 2, 0, 2, 1], dtype=torch.int32)
+    assert segment_sum(x, indptr, indices).tolist() == [[0.0], [1.0]]
+
+
+def test_bfloat16_is_summed_in_float32() -> None:
+    x = torch.ones(1000, 1, dtype=torch.bfloat16)
+    indptr, indices = torch.tensor([0, 1000]), torch.arange(1000, dtype=torch.int32)
+    assert segment_sum(x, indptr, indices).item() == 1000  # bfloat16 itself stops at 256
+    assert segment_mean(x, indptr, indices).item() == 1
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_infinities_and_nan_pass_through(operation: Segment) -> None:
+    for dtype in TOLERANCE:
+        x = torch.tensor([[float("inf"), float("nan"), 1.0]], dtype=dtype)
+        out = operation(x, torch.tensor([0, 1]), torch.zeros(1, dtype=torch.int32))
+        torch.testing.assert_close(out, x, equal_nan=True)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_no_gradient_work_where_x_needs_none(operation: Segment) -> None:
+    indptr, indices = edges(rows=4, sources=5, mean_degree=2, seed=0)
+    out = operation(some_x(5, 3, torch.float32), indptr, indices)
+    assert out.grad_fn is None
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_inputs_that_are_not_contiguous(operation: Segment) -> None:
+    indptr, indices = edges(rows=9, sources=8, mean_degree=4, seed=5)
+    x = some_x(8, 12, torch.float32)
+    strided = operation(
+        x.t().contiguous().t(),
+        torch.stack([indptr, indptr], 1)[:, 0],
+        torch.stack([indices, indices], 1)[:, 0],
+    )
+    assert torch.equal(strided, operation(x, indptr, indices))
+
+
+def test_gradients_that_are_not_contiguous() -> None:
+    x = torch.zeros(2, 3, requires_grad=True)
+    segment_sum(x, torch.tensor([0, 2]), torch.tensor([1, 1])).sum().backward()  # sum's gradient is expanded
+    assert x.grad is not None
+    assert x.grad.tolist() == [[0.0] * 3, [2.0] * 3]
+
+
+def test_transposed_edges_keep_their_order() -> None:
+    turned = transpose(
+        torch.tensor([0, 2, 2, 5]), torch.tensor([1, 3, 3, 1, 3], dtype=torch.int32), num_sources=4
+    )
+    assert turned.indptr.tolist() == [0, 0, 2, 2, 5]
+    assert turned.indices.tolist() == [0, 2, 0, 2, 2]
+
+
+GOOD_X, GOOD_INDPTR, GOOD_INDICES = torch.zeros(3, 2), torch.tensor([0, 1, 2]), torch.tensor([0, 2])
+
+
+@pytest.mark.parametrize(
+    ("x", "indptr", "indices", "message"),
+    [
+        (GOOD_X[0], GOOD_INDPTR, GOOD_INDICES, r"x is torch.float32 \(2,\)"),
+        (GOOD_X.half(), GOOD_INDPTR, GOOD_INDICES, "x is torch.float16"),
+        (GOOD_X, GOOD_INDPTR.int(), GOOD_INDICES, "indptr is torch.int32"),
+        (GOOD_X, GOOD_INDPTR[:0], GOOD_INDICES, r"indptr is torch.int64 \(0,\)"),
+        (GOOD_X, torch.tensor([1, 1, 2]), GOOD_INDICES, "indptr has 1 at position 0"),
+        (GOOD_X, torch.tensor([0, 2, 1, 2]), GOOD_INDICES, "indptr has 1 at position 2"),
+        (GOOD_X, torch.tensor([0, 1]), GOOD_INDICES, "end with the number of edges, 2"),
+        (GOOD_X, GOOD_INDPTR, torch.tensor([0, 3]), r"source id 3 at position 1: must be in \[0, 3\)"),
+        (GOOD_X, GOOD_INDPTR, torch.tensor([-1, 2]), "source id -1 at position 0"),
+        (GOOD_X, GOOD_INDPTR, torch.tensor([0.0, 2.0]), "source ids are torch.float32"),
+        (GOOD_X.to("meta"), GOOD_INDPTR, GOOD_INDICES, "x is on meta"),
+        (GOOD_X, GOOD_INDPTR.to("meta"), GOOD_INDICES, "indptr is on meta"),
+    ],
+)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_edges_that_are_none_are_refused(
+    operation: Segment, x: Tensor, indptr: Tensor, indices: Tensor, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        operation(x, indptr, indices)

@@ -1,0 +1,142 @@
+"""What is shipped: a small wheel with everything in it, whose extension does not know torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import khop
+
+ROOT = Path(__file__).parents[1]
+MEGABYTE = 1_000_000
+
+# What every Linux has: the C and C++ runtime. Their symbols carry a version, torch's and Python's do not.
+RUNTIME = re.compile(r"lib(stdc\+\+|gcc_s|c|m|pthread|dl|rt)\.so\.\d+|ld-linux.*")
+VERSIONED = re.compile(r".+@(GLIBC|GLIBCXX|CXXABI|GCC)_[\d.]+")
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel as `pip install .` makes it: in an environment of its own, which has no torch."""
+    folder = tmp_path_factory.mktemp("wheel")
+    config = ["--config-settings", f"build-dir={folder}/build"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        *config,
+        "--wheel-dir",
+        str(folder),
+        ".",
+    ]
+    subprocess.run(command, cwd=ROOT, check=True, env=_without_paths(), timeout=280)
+    (path,) = folder.glob("khop-*.whl")
+    return path
+
+
+@pytest.fixture(scope="session")
+def extension(wheel: Path) -> Path:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".so"))
+        return Path(archive.extract(name, wheel.parent / "unpacked"))
+
+
+def _without_paths() -> dict[str, str]:
+    """This environment as a user's shell has it: no PYTHONPATH that would hide what is missing."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def _lines(*command: str | Path) -> list[str]:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def test_the_wheel_is_small(wheel: Path, extension: Path) -> None:
+    assert wheel.stat().st_size < 6 * MEGABYTE
+    assert extension.stat().st_size < 2 * MEGABYTE
+
+
+def test_the_wheel_holds_every_file_of_the_package_and_no_other(wheel: Path) -> None:
+    tracked = _lines("git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "src/khop")
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {
+            name for name in archive.namelist() if ".dist-info/" not in name and not name.endswith(".so")
+        }
+    assert packed == {name.removeprefix("src/") for name in tracked}
+
+
+def test_the_wheel_says_what_it_is(wheel: Path) -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    with zipfile.ZipFile(wheel) as archive:
+        info = f"khop-{khop.__version__}.dist-info"
+        metadata = archive.read(f"{info}/METADATA").decode()
+        assert archive.read(f"{info}/licenses/LICENSE").startswith(b"MIT License")
+        assert b"khop = khop.cli.main:run" in archive.read(f"{info}/entry_points.txt")
+    assert f"\nVersion: {khop.__version__}\n" in metadata
+    assert all(f"\nRequires-Dist: {need}\n" in metadata for need in declared["dependencies"])
+
+
+def test_one_extension_serves_every_python_that_has_the_stable_abi(wheel: Path, extension: Path) -> None:
+    stable = sys.version_info >= (3, 12)
+    assert ("-cp312-abi3-" in wheel.name) == stable
+    assert extension.name.endswith(".abi3.so") == stable
+
+
+def test_the_extension_needs_no_library_but_the_runtime(extension: Path) -> None:
+    needed = [
+        re.findall(r"\[(.+)\]", line)[0] for line in _lines("readelf", "-d", extension) if "(NEEDED)" in line
+    ]
+    assert needed
+    assert [name for name in needed if not RUNTIME.fullmatch(name)] == []
+
+
+def test_the_extension_needs_no_symbol_but_the_runtimes_and_pythons(extension: Path) -> None:
+    """A symbol of torch would show, whatever library it were to come from: it has no version and no `Py`."""
+    fields = [line.split() for line in _lines("nm", "-D", "--undefined-only", extension)]
+    required = [symbol for kind, symbol in fields if kind == "U"]
+    assert required
+    foreign = [s for s in required if not VERSIONED.fullmatch(s) and not s.startswith(("Py", "_Py"))]
+    assert foreign == []
+
+
+def test_the_extension_loads_in_a_process_without_torch(extension: Path) -> None:
+    script = f"""
+import sys
+sys.path.insert(0, {str(extension.parent)!r})
+import _core
+assert not [name for name in sys.modules if name.split(".")[0] in ("torch", "numpy")]
+"""
+    subprocess.run([sys.executable, "-I", "-S", "-c", script], check=True)
+
+
+def _modules_after(statement: str) -> set[str]:
+    """What is loaded in a new process once `statement` ran."""
+    script = f"{statement}\nimport sys, json; print(json.dumps(list(sys.modules)))"
+    return set(json.loads(_lines(sys.executable, "-c", script)[0]))
+
+
+def test_importing_khop_imports_nothing_else() -> None:
+    imported = _packages(_modules_after("import khop") - _modules_after("pass"))
+    assert imported - set(sys.stdlib_module_names) == {"khop"}
+
+
+def test_all_public_names_import_little_beyond_torch() -> None:
+    """So that a program's start costs what torch costs: benchmarks/import_time.py has the ratio."""
+    extra = _packages(_modules_after("from khop import *") - _modules_after("import torch"))
+    heavy = {"torch_geometric", "pyarrow", "matplotlib", "torchmetrics", "pydantic", "typer", "rich", "scipy"}
+    assert extra & heavy == set()
+    assert extra <= {"khop", "numpy", "safetensors"} | set(sys.stdlib_module_names)
+
+
+def _packages(modules: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
