@@ -1,4 +1,5 @@
-// Philox4x32-10 and the two ways a word becomes a number in a range. docs/randomness.md is the specification.
+// Philox4x32-10, the keys derived from it and the two ways a draw becomes a number in a range.
+// docs/randomness.md is the specification.
 #pragma once
 
 #include <array>
@@ -22,5 +23,53 @@ inline Words philox(std::uint64_t key, Words counter) {
   }
   return counter;
 }
+
+// SplitMix64's output function (Steele, Lea, Flood 2014): a bijection.
+inline std::uint64_t mix64(std::uint64_t value) {
+  value += 0x9E3779B97F4A7C15;
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EB;
+  return value ^ (value >> 31);
+}
+
+// The key of a disjoint tree, named by its seed's position in the epoch's global order.
+inline std::uint64_t tree_key(std::uint64_t key, std::uint64_t tree) { return mix64(key ^ mix64(tree)); }
+
+// Rows below this degree draw 32-bit words, the others 64-bit ones: one width per row.
+inline constexpr std::uint64_t kWideDegree = std::uint64_t{1} << 20;
+
+// The words of one row in order: w(j) is word j % 4 of counter block j / 4.
+class RowWords {
+ public:
+  RowWords(std::uint64_t key, std::uint64_t node, std::uint32_t stream) : key_(key), node_(node), stream_(stream) {}
+
+  // The next draw reduced to [0, range), of a row that has `degree` entries.
+  std::uint64_t below(std::uint64_t range, std::uint64_t degree) {
+    if (degree < kWideDegree) return (std::uint64_t{next()} * range) >> 32;
+    const std::uint64_t low = next();
+    const std::uint64_t wide = low | (std::uint64_t{next()} << 32);
+    return high_product(wide, range);
+  }
+
+ private:
+  std::uint32_t next() {
+    if (position_ % 4 == 0) {
+      block_ = philox(key_, {static_cast<std::uint32_t>(node_), static_cast<std::uint32_t>(node_ >> 32), stream_,
+                             static_cast<std::uint32_t>(position_ / 4)});
+    }
+    return block_[position_++ % 4];
+  }
+
+  static std::uint64_t high_product(std::uint64_t a, std::uint64_t b) {
+    __extension__ using Wide = unsigned __int128;
+    return static_cast<std::uint64_t>((Wide{a} * b) >> 64);
+  }
+
+  std::uint64_t key_;
+  std::uint64_t node_;
+  std::uint32_t stream_;
+  std::uint64_t position_ = 0;
+  Words block_{};
+};
 
 }  // namespace khop

@@ -5,6 +5,13 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+
+#include "buffer_pool.h"
+
 namespace nb = nanobind;
 
 namespace khop::bindings {
@@ -13,7 +20,48 @@ namespace khop::bindings {
 template <class T>
 using In = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
+// A contiguous torch tensor that is returned.
+template <class T>
+using Out = nb::ndarray<T, nb::pytorch, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+std::span<const T> span_of(const In<T>& array) {
+  return {array.data(), array.size()};
+}
+
+// A block of the pool on its way into a tensor: goes back by itself if an exception comes first.
+template <class T>
+class Buffer {
+ public:
+  explicit Buffer(std::size_t count) : block_(buffer_pool().acquire(count * sizeof(T))) {}
+  ~Buffer() {
+    if (block_.data != nullptr) buffer_pool().release(block_);
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  T* data() const { return static_cast<T*>(block_.data); }
+
+  // The first entries as a tensor that owns the block and gives it back when it dies. Call with the GIL held, once.
+  Out<T> tensor(std::initializer_list<std::size_t> shape) {
+    auto* const owned = new MemoryBlock(block_);
+    nb::capsule owner(owned, [](void* pointer) noexcept {
+      auto* const block = static_cast<MemoryBlock*>(pointer);
+      buffer_pool().release(*block);
+      delete block;
+    });
+    T* const values = data();
+    block_ = {};
+    return Out<T>(values, shape, owner);
+  }
+
+ private:
+  MemoryBlock block_;
+};
+
 }  // namespace khop::bindings
 
 void bind_dense(nb::module_& module);
+void bind_memory(nb::module_& module);
 void bind_random(nb::module_& module);
+void bind_sampling(nb::module_& module);

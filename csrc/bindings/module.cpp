@@ -3,5 +3,7 @@
 NB_MODULE(_core, module) {
   module.doc() = "khop's native core. Call it through khop.kernels, which checks shapes and ids.";
   bind_dense(module);
+  bind_memory(module);
   bind_random(module);
+  bind_sampling(module);
 }

@@ -1,25 +1,44 @@
-"""The adjacency of one edge type: a row of sources per destination."""
+"""A graph's edges of one type as two arrays: the operand of the sampling kernels."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Csc:
-    """In-edges grouped by destination: row v is `indices[indptr[v]:indptr[v + 1]]`."""
+    """Edges grouped by destination: row r is `indices[indptr[r]:indptr[r + 1]]`, in the graph's own order.
+
+    The arrays are borrowed, never copied; a mapped file stays a mapped file.
+    """
 
     indptr: Tensor  # int64 (rows + 1)
-    indices: Tensor  # int32 or int64 (edges), source ids
+    indices: Tensor  # int32 or int64 (edges), ids of source nodes
+
+    def __post_init__(self) -> None:
+        if self.indptr.dtype != torch.int64 or self.indptr.dim() != 1 or self.indptr.numel() == 0:
+            raise ValueError(f"indptr is {_described(self.indptr)}: must be int64 (rows + 1)")
+        if self.indices.dtype not in (torch.int32, torch.int64) or self.indices.dim() != 1:
+            raise ValueError(f"indices is {_described(self.indices)}: must be int32 or int64 (edges)")
+        if self.indptr.device != self.indices.device:
+            places = f"indptr is on {self.indptr.device}, indices on {self.indices.device}"
+            raise ValueError(f"{places}: move one of them")
+        if not (self.indptr.is_contiguous() and self.indices.is_contiguous()):
+            raise ValueError("indptr or indices is strided: make it contiguous")
 
     @property
     def num_rows(self) -> int:
-        """Destinations, with and without edges."""
+        """Destination nodes, with and without edges."""
         return self.indptr.numel() - 1
 
     @property
     def num_edges(self) -> int:
         """Edges of all rows."""
         return self.indices.numel()
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

@@ -1,0 +1,109 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "bindings.h"
+#include "draw_rows.h"
+#include "node_index.h"
+#include "sample_hop.h"
+
+namespace khop::bindings {
+namespace {
+
+using Ids = In<std::int64_t>;
+
+std::span<const std::int64_t> optional_span(const std::optional<Ids>& ids) {
+  return ids ? span_of(*ids) : std::span<const std::int64_t>{};
+}
+
+template <class Index>
+using Drawn = std::tuple<Out<std::int64_t>, Out<Index>, std::optional<Out<std::int64_t>>>;
+
+template <class Index>
+Drawn<Index> sample(Ids indptr, In<Index> indices, Ids nodes, std::int64_t fanout, bool replacement, std::uint64_t key,
+                    std::uint32_t stream, std::optional<Ids> original_ids, std::optional<Ids> trees, bool edge_ids,
+                    int threads) {
+  const Csc<Index> graph{span_of(indptr), span_of(indices)};
+  const HopRequest request{span_of(nodes), optional_span(original_ids), optional_span(trees), fanout,
+                           replacement ? Replacement::with : Replacement::without, key, stream, threads};
+  std::optional<Buffer<std::int64_t>> offsets, edges;
+  std::optional<Buffer<Index>> drawn;
+  std::size_t count = 0;
+  {
+    const nb::gil_scoped_release release;
+    const auto capacity = static_cast<std::size_t>(edge_capacity(graph, request));
+    offsets.emplace(request.nodes.size() + 1);
+    drawn.emplace(capacity);
+    if (edge_ids) edges.emplace(capacity);
+    const HopOutput<Index> output{offsets->data(), drawn->data(), edges ? edges->data() : nullptr};
+    count = static_cast<std::size_t>(sample_hop(graph, request, output));
+  }
+  std::optional<Out<std::int64_t>> positions;
+  if (edges) positions = edges->tensor({count});
+  return {offsets->tensor({request.nodes.size() + 1}), drawn->tensor({count}), positions};
+}
+
+template <class Index>
+void bind_sample(nb::module_& module) {
+  module.def("sample_uniform", &sample<Index>, nb::arg("indptr").noconvert(), nb::arg("indices").noconvert(),
+             nb::arg("nodes").noconvert(), nb::arg("fanout"), nb::arg("replacement"), nb::arg("key"), nb::arg("stream"),
+             nb::arg("original_ids").noconvert().none(), nb::arg("trees").noconvert().none(), nb::arg("edge_ids"),
+             nb::arg("threads"));
+}
+
+template <class Id>
+Out<std::int32_t> insert(NodeIndex& index, In<Id> ids) {
+  Buffer<std::int32_t> local(ids.size());
+  {
+    const nb::gil_scoped_release release;
+    index.insert(span_of(ids), local.data());
+  }
+  return local.tensor({ids.size()});
+}
+
+Out<std::int64_t> nodes_from(const NodeIndex& index, std::size_t start) {
+  const auto nodes = index.nodes();
+  const std::size_t count = nodes.size() - std::min(start, nodes.size());
+  Buffer<std::int64_t> copy(count);
+  std::ranges::copy(nodes.last(count), copy.data());
+  return copy.tensor({count});
+}
+
+std::vector<std::string> supported_levels() {
+  std::vector<std::string> names;
+  for (const DrawLevel& level : draw_levels()) {
+    if (level.supported()) names.emplace_back(level.name);
+  }
+  return names;
+}
+
+void choose_level(std::string_view name) {
+  if (!set_draw_level(name)) throw std::invalid_argument("dispatch level " + std::string(name) + ": not on this machine");
+}
+
+}  // namespace
+}  // namespace khop::bindings
+
+void bind_sampling(nb::module_& module) {
+  using namespace khop::bindings;
+  bind_sample<std::int32_t>(module);
+  bind_sample<std::int64_t>(module);
+  module.def("dispatch_levels", &supported_levels);
+  module.def("dispatch_level", [] { return std::string(khop::draw_level().name); });
+  module.def("set_dispatch_level", &choose_level, nb::arg("name"));
+  nb::class_<khop::NodeIndex>(module, "NodeIndex")
+      .def(nb::init<std::int64_t, std::uint32_t>(), nb::arg("num_nodes"), nb::arg("base") = 1)
+      .def("insert", &insert<std::int32_t>, nb::arg("ids").noconvert())
+      .def("insert", &insert<std::int64_t>, nb::arg("ids").noconvert())
+      .def("nodes", &nodes_from, nb::arg("start"))
+      .def("clear", &khop::NodeIndex::clear)
+      .def("__len__", [](const khop::NodeIndex& index) { return index.nodes().size(); });
+}

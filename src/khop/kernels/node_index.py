@@ -1,0 +1,42 @@
+"""Global node ids of a batch to consecutive local ids, in first-seen order."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import khop._core as _core
+
+
+class NodeIndex:
+    """The nodes of one batch. Clear it and use it for the next: a warm index allocates nothing.
+
+    Not thread-safe: one per worker. Its table takes 4 bytes per node of a graph of up to 2^22 nodes, beyond
+    that 16 to 32 bytes per node of the largest batch so far.
+    """
+
+    def __init__(self, num_nodes: int) -> None:
+        if num_nodes < 0:
+            raise ValueError(f"num_nodes {num_nodes}: a graph cannot have fewer than 0 nodes")
+        self._core = _core.NodeIndex(num_nodes)
+
+    def insert(self, ids: Tensor) -> Tensor:
+        """The local id, int32, of each id (int32 or int64); ids new since the last clear get the next ones.
+
+        ValueError, and nothing is inserted, where an id is not a node of the graph.
+        """
+        if ids.dtype not in (torch.int32, torch.int64) or ids.dim() != 1 or ids.device.type != "cpu":
+            given = f"ids are {ids.dtype} {tuple(ids.shape)} on {ids.device}"
+            raise ValueError(f"{given}: must be int32 or int64 (n) on the cpu")
+        return self._core.insert(ids.contiguous())
+
+    def nodes(self, start: int = 0) -> Tensor:
+        """The global ids, int64, of local ids `start` and above: a copy."""
+        return self._core.nodes(start)
+
+    def clear(self) -> None:
+        """Forget all nodes, in constant time."""
+        self._core.clear()
+
+    def __len__(self) -> int:
+        return len(self._core)

@@ -1,0 +1,18 @@
+"""A keyed permutation of [0, count) without memory: how epochs are shuffled."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+import khop._core as _core
+from khop.draw import DrawKey
+
+
+def permutation_slice(key: DrawKey, count: int, start: int, stop: int) -> Tensor:
+    """Entries [start, stop) of a permutation of [0, count), int64: a pure function of key and count.
+
+    Costs time and memory for the slice alone, so every rank makes its own share. On the CPU.
+    """
+    if not 0 <= start <= stop <= count < 1 << 63:
+        raise ValueError(f"slice [{start}, {stop}) of a permutation of {count}: must lie in it, below 2^63")
+    return _core.permutation_slice(key.value, count, start, stop)

@@ -1,0 +1,100 @@
+"""docs/randomness.md in plain Python integers, draw by draw: what every implementation is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MASK32, MASK64 = (1 << 32) - 1, (1 << 64) - 1
+
+
+def philox(key: int, counter: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+    c0, c1, c2, c3 = counter
+    k0, k1 = key & MASK32, key >> 32
+    for _ in range(10):
+        a, b = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = (b >> 32) ^ c1 ^ k0, b & MASK32, (a >> 32) ^ c3 ^ k1, a & MASK32
+        k0, k1 = (k0 + 0x9E3779B9) & MASK32, (k1 + 0xBB67AE85) & MASK32
+    return c0, c1, c2, c3
+
+
+def mix64(value: int) -> int:
+    value = (value + 0x9E3779B97F4A7C15) & MASK64
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK64
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK64
+    return value ^ (value >> 31)
+
+
+def tree_key(key: int, tree: int) -> int:
+    return mix64(key ^ mix64(tree))
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the draws of one frontier row depend on."""
+
+    key: int
+    node: int  # original id
+    stream: int
+    degree: int
+
+    def word(self, j: int) -> int:
+        return philox(self.key, (self.node & MASK32, self.node >> 32, self.stream, j // 4))[j % 4]
+
+    def draw(self, j: int, bound: int) -> int:
+        if self.degree < 1 << 20:
+            return (self.word(j) * bound) >> 32
+        return ((self.word(2 * j) | self.word(2 * j + 1) << 32) * bound) >> 64
+
+    def picks(self, fanout: int, replacement: bool) -> list[int]:
+        """Positions within the row, in draw order."""
+        if fanout == -1 or self.degree == 0:
+            return list(range(self.degree))
+        if replacement:
+            return [self.draw(j, self.degree) for j in range(fanout)]
+        if self.degree <= fanout:
+            return list(range(self.degree))
+        picked: list[int] = []
+        for j in range(fanout):
+            last = self.degree - fanout + j
+            drawn = self.draw(j, last + 1)
+            picked.append(last if drawn in picked else drawn)
+        return picked
+
+
+def sample_hop(
+    indptr: Sequence[int],
+    nodes: Sequence[int],
+    fanout: int,
+    replacement: bool,
+    key: int,
+    stream: int,
+    original_ids: Sequence[int] | None = None,
+    trees: Sequence[int] | None = None,
+) -> list[list[int]]:
+    """Per frontier row, the positions of its picked edges in CSC order."""
+    rows = []
+    for i, node in enumerate(nodes):
+        begin, end = indptr[node], indptr[node + 1]
+        row_key = key if trees is None else tree_key(key, trees[i])
+        original = node if original_ids is None else original_ids[node]
+        row = Row(row_key, original, stream, end - begin)
+        rows.append([begin + pick for pick in row.picks(fanout, replacement)])
+    return rows
+
+
+def permutation(key: int, count: int, index: int) -> int:
+    """Where a keyed permutation of [0, count) takes `index`."""
+    bits = max(2, (count - 1).bit_length())
+    right_bits = bits - bits // 2
+    left_mask, right_mask = (1 << bits // 2) - 1, (1 << right_bits) - 1
+    while True:
+        left, right = index >> right_bits, index & right_mask
+        for turn in range(8):
+            if turn % 2 == 0:
+                left ^= philox(key, (right, turn, 0x5048, 0))[0] & left_mask
+            else:
+                right ^= philox(key, (left, turn, 0x5048, 0))[0] & right_mask
+        index = left << right_bits | right
+        if index < count:
+            return index
