@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from khop.graph.build import NodeTable as NodeTable
     from khop.graph.build import write_graph as write_graph
     from khop.graph.folder import open_folder as open_folder
+    from khop.sampling.frontier import Edges as Edges
+    from khop.sampling.frontier import FrontierSampler as FrontierSampler
+    from khop.sampling.frontier import FrontierView as FrontierView
+    from khop.sampling.neighbor import Expansion as Expansion
+    from khop.sampling.neighbor import NeighborSampler as NeighborSampler
     from khop.sampling.sampler import Sampler as Sampler
     from khop.sampling.sampler import Seeds as Seeds
     from khop.schema import ColumnSpec as ColumnSpec
@@ -37,6 +42,11 @@ _PUBLIC = {
     "ColumnSpec": "khop.schema",
     "DrawKey": "khop.draw",
     "EdgeTable": "khop.graph.build",
+    "Edges": "khop.sampling.frontier",
+    "Expansion": "khop.sampling.neighbor",
+    "FrontierSampler": "khop.sampling.frontier",
+    "FrontierView": "khop.sampling.frontier",
+    "NeighborSampler": "khop.sampling.neighbor",
     "NodeTable": "khop.graph.build",
     "PeerLost": "khop.errors",
     "Sample": "khop.batch",

@@ -23,9 +23,9 @@ class FeatureTable:
     threads: int = 1  # of one gather
 
     def gather(self, wanted: Wanted) -> Gathered:
-        """The rows of all types and columns wanted, in the order of the ids; ValueError names what is not there."""
+        """The rows of all columns wanted, in the order of the ids; ValueError names what is missing."""
         return {
-            type_: {name: self._rows(type_, name, rows.ids) for name in rows.columns}
+            type_: {name: self._rows(type_, name, rows.ids[: rows.limits.get(name)]) for name in rows.columns}
             for type_, rows in wanted.items()
         }
 

@@ -1,0 +1,143 @@
+"""Which columns a loader was asked for, and how one gather brings them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from khop.batch import Adjacency, Block, Columns, Sample
+from khop.features.store import FeatureStore, Rows
+from khop.schema import EdgeType, NodeType, Schema
+
+Names = tuple[str, ...]
+NamesByType = Mapping[NodeType | EdgeType, Sequence[str]]
+EdgeColumns = Mapping[EdgeType, Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class ColumnChoice:
+    """The columns of every batch, by type; all of them are in the graph."""
+
+    of_nodes: Mapping[NodeType, Names] = field(default_factory=dict)
+    of_edges: Mapping[EdgeType, Names] = field(default_factory=dict)
+    of_seeds: Mapping[NodeType, Names] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        schema: Schema,
+        columns: Sequence[str] | NamesByType,
+        seed_columns: Sequence[str] | NamesByType,
+        seed_types: Sequence[NodeType],
+    ) -> ColumnChoice:
+        """What was asked for, checked. A plain list means every node (or seed) type with the column."""
+        asked = _by_type(schema, columns, schema.node_types, "columns")
+        asked_of_seeds = _by_type(schema, seed_columns, seed_types, "seed_columns")
+        for type_ in asked_of_seeds:
+            if type_ not in seed_types:
+                raise ValueError(f"seed_columns of {type_!r}: there are seeds of {list(seed_types)}")
+        return cls(
+            {t: names for t, names in asked.items() if isinstance(t, str)},
+            {t: names for t, names in asked.items() if isinstance(t, tuple)},
+            {t: names for t, names in asked_of_seeds.items() if isinstance(t, str)},
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be gathered."""
+        return not (self.of_nodes or self.of_edges or self.of_seeds)
+
+
+def gather_columns(
+    features: FeatureStore, choice: ColumnChoice, sample: Sample
+) -> tuple[Sample, Columns, Columns]:
+    """The sample with its edge columns, its nodes' columns and its seeds', by one gather."""
+    wanted: dict[NodeType | EdgeType, Rows] = {}
+    for node_type in dict.fromkeys([*choice.of_nodes, *choice.of_seeds]):
+        wanted[node_type] = _node_rows(choice, sample, node_type)
+    for edge_type, names in choice.of_edges.items():
+        wanted[edge_type] = Rows(_edge_ids(sample, edge_type), names)
+    gathered = features.gather(wanted)
+    of_edges = {edge_type: gathered[edge_type] for edge_type in choice.of_edges}
+    of_nodes = {t: {name: gathered[t][name] for name in names} for t, names in choice.of_nodes.items()}
+    of_seeds = {
+        t: {name: gathered[t][name][sample.seed_index[t]] for name in names}
+        for t, names in choice.of_seeds.items()
+    }
+    return _with_edge_columns(sample, of_edges), of_nodes, of_seeds
+
+
+def _by_type(
+    schema: Schema, asked: Sequence[str] | NamesByType, types: Sequence[NodeType], what: str
+) -> dict[NodeType | EdgeType, Names]:
+    """The names of each type, each once."""
+    if isinstance(asked, str):
+        raise ValueError(f"{what}={asked!r}: give a list of names, [{asked!r}]")
+    if isinstance(asked, Mapping):
+        for type_, names in asked.items():
+            for name in names:
+                schema.column(type_, name)
+        return {type_: tuple(dict.fromkeys(names)) for type_, names in asked.items() if names}
+    there = {t: schema.columns.get(t, {}) for t in types}
+    for name in asked:
+        if not any(name in columns for columns in there.values()):
+            known = {t: sorted(columns) for t, columns in there.items()}
+            raise ValueError(f"{what}: no node type has a column {name!r}; there are {known}")
+    chosen = {t: tuple(n for n in dict.fromkeys(asked) if n in columns) for t, columns in there.items()}
+    return {t: names for t, names in chosen.items() if names}
+
+
+def _node_rows(choice: ColumnChoice, sample: Sample, node_type: NodeType) -> Rows:
+    """Columns of seeds alone are read no further than the seeds go, which come first."""
+    of_nodes = choice.of_nodes.get(node_type, ())
+    of_seeds = [name for name in choice.of_seeds.get(node_type, ()) if name not in of_nodes]
+    if not of_seeds:
+        return Rows(sample.nodes[node_type], of_nodes)
+    index = sample.seed_index[node_type]
+    limit = int(index.max()) + 1 if index.numel() else 0
+    return Rows(sample.nodes[node_type], (*of_nodes, *of_seeds), dict.fromkeys(of_seeds, limit))
+
+
+def _parts(sample: Sample, edge_type: EdgeType) -> list[Adjacency]:
+    """Where edges of a type lie: in the subgraph, or block by block."""
+    holders = sample.blocks if sample.subgraph is None else (sample.subgraph,)
+    return [holder.adjacencies[edge_type] for holder in holders if edge_type in holder.adjacencies]
+
+
+def _edge_ids(sample: Sample, edge_type: EdgeType) -> Tensor:
+    """The ids of all parts, one after another."""
+    ids = [part.edge_ids for part in _parts(sample, edge_type)]
+    known = [of_part for of_part in ids if of_part is not None]
+    if len(known) < len(ids):
+        raise ValueError(f"columns of {edge_type}: the sampler gave no edge ids; make it with edge_ids=True")
+    return torch.cat(known) if known else torch.empty(0, dtype=torch.int64)
+
+
+def _with_edge_columns(sample: Sample, columns: EdgeColumns) -> Sample:
+    if not columns:
+        return sample
+    if sample.subgraph is not None:
+        adjacencies = dict(sample.subgraph.adjacencies)
+        for edge_type, of_type in columns.items():
+            if edge_type in adjacencies:
+                adjacencies[edge_type] = replace(adjacencies[edge_type], columns=of_type)
+        subgraph = replace(sample.subgraph, adjacencies=adjacencies)
+        return replace(sample, subgraph=subgraph, blocks=subgraph.blocks())
+    remaining = {t: dict(of_type) for t, of_type in columns.items()}
+    return replace(sample, blocks=tuple(_fill(block, remaining) for block in sample.blocks))
+
+
+def _fill(block: Block, remaining: dict[EdgeType, dict[str, Tensor]]) -> Block:
+    """The block with the next rows of every column, which leave `remaining`."""
+    adjacencies = dict(block.adjacencies)
+    for edge_type, columns in remaining.items():
+        if edge_type not in adjacencies:
+            continue
+        count = adjacencies[edge_type].indices.numel()
+        of_block = {name: column[:count] for name, column in columns.items()}
+        adjacencies[edge_type] = replace(adjacencies[edge_type], columns=of_block)
+        remaining[edge_type] = {name: column[count:] for name, column in columns.items()}
+    return replace(block, adjacencies=adjacencies)

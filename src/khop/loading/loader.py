@@ -1,0 +1,79 @@
+"""What makes a batch, and where in a run a loader stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import perf_counter
+
+from khop.batch import Batch, Columns
+from khop.draw import DrawKey, Purpose
+from khop.features.store import FeatureStore
+from khop.loading.columns import ColumnChoice, gather_columns
+from khop.sampling.sampler import Sampler
+from khop.sampling.seeds import SeedOrder, check_fingerprint
+
+State = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class BatchMaker:
+    """Batch (epoch, step) of a run: a pure function, called from several threads at once."""
+
+    order: SeedOrder
+    sampler: Sampler
+    features: FeatureStore | None  # None where no column was asked for
+    columns: ColumnChoice
+
+    def batch(self, epoch: int, step: int) -> Batch:
+        """This rank's share of one step, with its columns. `seconds` says how long the stages took."""
+        started = perf_counter()
+        seeds = self.order.share(epoch, step)
+        sample = self.sampler.sample(seeds, DrawKey.of(self.order.run_seed, Purpose.HOP, epoch, step))
+        sampled = perf_counter()
+        columns: Columns = {}
+        seed_columns: Columns = {}
+        if self.features is not None:
+            sample, columns, seed_columns = gather_columns(self.features, self.columns, sample)
+        return Batch(
+            sample,
+            seeds.nodes,
+            columns,
+            seed_columns,
+            epoch,
+            step,
+            num_global_seeds=self.order.num_global_seeds(step),
+            world_size=self.order.world_size,
+            seconds={"sampling": sampled - started, "gathering": perf_counter() - sampled},
+        )
+
+
+@dataclass(frozen=True)
+class Position:
+    """The next batch that the consumer has not received."""
+
+    epoch: int = 0
+    step: int = 0
+
+    def after(self, num_steps: int) -> Position:
+        """One batch on; after an epoch's last comes the next epoch's first."""
+        if self.step + 1 < num_steps:
+            return Position(self.epoch, self.step + 1)
+        return Position(self.epoch + 1)
+
+    def state(self, order: SeedOrder) -> dict[str, object]:
+        """Plain values for a file, with what has to be equal on load."""
+        return {"epoch": self.epoch, "step": self.step, "fingerprint": dict(order.fingerprint)}
+
+    @classmethod
+    def of_state(cls, state: State, order: SeedOrder) -> Position:
+        """The position that `state` describes; ValueError if it is not one of this order."""
+        epoch, step, fingerprint = (state.get(name) for name in ("epoch", "step", "fingerprint"))
+        if not (isinstance(epoch, int) and isinstance(step, int) and isinstance(fingerprint, Mapping)):
+            raise ValueError(f"loader state {dict(state)}: needs numbers epoch and step, and a fingerprint")
+        check_fingerprint(fingerprint, order.fingerprint)
+        if epoch < 0 or not 0 <= step < order.num_steps:
+            raise ValueError(
+                f"loader state at epoch {epoch}, step {step}: an epoch has steps 0 to {order.num_steps - 1}"
+            )
+        return cls(epoch, step)

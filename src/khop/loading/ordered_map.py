@@ -1,0 +1,161 @@
+"""A function over many items on a few threads, results in order, never more in flight than was allowed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from khop.errors import PeerLost
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+POLL_S = 0.5  # how often a waiting thread looks whether anyone is still there to wake it
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """How far work may run ahead of the consumer. None of it changes a result."""
+
+    threads: int = 2
+    items: int = 4  # handed to a thread and not yet consumed
+    max_bytes: int = 1 << 30  # no new item while finished and unconsumed results hold more
+
+    def __post_init__(self) -> None:
+        for name in ("threads", "items", "max_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} in flight {getattr(self, name)}: must be 1 or more")
+
+
+def ordered_map(
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    in_flight: InFlight,
+    size_of: Callable[[Result], int],
+) -> Generator[Result, None, None]:
+    """`map(function, items)`, computed ahead on threads that start with the first `next`.
+
+    Results come in the items' order. A size is known only when a result is made, so `max_bytes` can be
+    exceeded by what was then being made; one item is always allowed. An exception reaches the consumer in
+    its item's place, with the worker's traceback, and ends the iteration. Closing the iterator, also by
+    dropping it, waits for the calls that are running and leaves no thread.
+    """
+    line = _Line(function, items, in_flight, size_of)
+    threads = [
+        threading.Thread(target=line.work, name=f"khop-worker-{number}")
+        for number in range(min(in_flight.threads, in_flight.items, len(items)))
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        for index in range(len(items)):
+            yield line.take(index)
+    finally:
+        line.close()
+        # The garbage collector may run this on a worker: it cannot wait for itself, nor for the others, who
+        # may wait for a lock that it holds. They end by themselves.
+        if threading.current_thread() not in threads:
+            for thread in threads:
+                thread.join()
+
+
+@dataclass(frozen=True)
+class _Outcome(Generic[Result]):
+    result: Result | None
+    error: BaseException | None
+    num_bytes: int
+
+
+class _Line(Generic[Item, Result]):
+    """What consumer and workers share; every field is read and written under the lock of `_changed`."""
+
+    def __init__(
+        self,
+        function: Callable[[Item], Result],
+        items: Sequence[Item],
+        in_flight: InFlight,
+        size_of: Callable[[Result], int],
+    ) -> None:
+        self._function = function
+        self._items = items
+        self._in_flight = in_flight
+        self._size_of = size_of
+        self._changed = threading.Condition()  # its lock is re-entrant: see the collector's case above
+        self._finished: dict[int, _Outcome[Result]] = {}
+        self._finished_bytes = 0
+        self._handed_out = 0
+        self._consumed = 0
+        self._consumer = threading.current_thread()
+        self._closed = False
+
+    def work(self) -> None:
+        """What each worker does until there is nothing left to do."""
+        while (index := self._next_index()) is not None:
+            self._put(index, self._outcome(index))
+
+    def take(self, index: int) -> Result:
+        """The result of one item, or its exception."""
+        outcome = self._taken(index)
+        if outcome.error is None:
+            return outcome.result  # type: ignore[return-value]
+        try:
+            raise outcome.error
+        finally:
+            del (
+                outcome
+            )  # an exception that its own traceback holds would outlive the consumer's interest in it
+
+    def close(self) -> None:
+        """Hand out nothing more."""
+        with self._changed:
+            self._closed = True
+            self._finished.clear()
+            self._changed.notify_all()
+
+    def _next_index(self) -> int | None:
+        with self._changed:
+            while not self._closed and self._handed_out < len(self._items):
+                if self._has_room():
+                    self._handed_out += 1
+                    return self._handed_out - 1
+                self._changed.wait(POLL_S)
+                self._closed = self._closed or self._is_orphaned()
+            return None
+
+    def _has_room(self) -> bool:
+        count = self._handed_out - self._consumed
+        is_full = count >= self._in_flight.items or self._finished_bytes > self._in_flight.max_bytes
+        return count == 0 or not is_full
+
+    def _is_orphaned(self) -> bool:
+        """Whether the interpreter is ending with the iterator left open: it waits for these threads."""
+        return not (self._consumer.is_alive() or threading.main_thread().is_alive())
+
+    def _outcome(self, index: int) -> _Outcome[Result]:
+        try:
+            result = self._function(self._items[index])
+            return _Outcome(result, None, self._size_of(result))
+        except BaseException as error:
+            return _Outcome(None, error, 0)
+
+    def _put(self, index: int, outcome: _Outcome[Result]) -> None:
+        with self._changed:
+            if not self._closed:
+                self._finished[index] = outcome
+                self._finished_bytes += outcome.num_bytes
+            self._changed.notify_all()
+
+    def _taken(self, index: int) -> _Outcome[Result]:
+        with self._changed:
+            self._consumer = threading.current_thread()
+            while index not in self._finished:
+                if self._closed:
+                    raise PeerLost("the workers ended when the main thread and their last consumer had ended")
+                self._changed.wait(POLL_S)
+            outcome = self._finished.pop(index)
+            self._finished_bytes -= outcome.num_bytes
+            self._consumed += 1
+            self._changed.notify_all()
+            return outcome

@@ -1,0 +1,162 @@
+"""Samplers of one's own: a function that says which edges carry messages into the nodes so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from khop.batch import Sample
+from khop.draw import DrawKey, Frontier, FrontierByType, Hop, Neighbors, NeighborsByType, Rule, Uniform
+from khop.graph.store import GraphStore
+from khop.sampling.neighbor import Expansion, Fanout, check_seeds, expand, fanout_by_type
+from khop.sampling.node_set import NodeSet, NodeSetPool, check_ids
+from khop.sampling.sampler import Seeds
+from khop.schema import EdgeType, NodeType, Schema, only, sole_type
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Edges of one type, in any order, duplicates allowed: `sources[i] -> destinations[i]`."""
+
+    sources: Tensor  # int32 or int64 (edges), global ids
+    destinations: Tensor  # int64 (edges), global ids
+    edge_ids: Tensor | None = None  # int64 (edges), positions in the graph's CSC order
+
+
+EdgesByType = Mapping[EdgeType, Edges]
+NodesByType = Mapping[NodeType, Tensor]
+
+
+class FrontierView:
+    """The graph as a layer's `edges_for` sees it. The n-th draw adds n to the key: all are independent."""
+
+    def __init__(self, graph: GraphStore, hop: int, key: DrawKey) -> None:
+        self._graph = graph
+        self._hop = hop
+        self._key = key
+        self._draws = 0
+
+    @property
+    def schema(self) -> Schema:
+        """The types of the graph."""
+        return self._graph.schema
+
+    def num_nodes(self, node_type: NodeType) -> int:
+        """How many nodes of a type there are."""
+        return self._graph.num_nodes(node_type)
+
+    def sample_in_edges(
+        self,
+        nodes: Tensor | NodesByType,
+        fanout: Fanout,
+        rule: Rule = Uniform(),  # noqa: B008
+    ) -> dict[EdgeType, Edges]:
+        """Up to `fanout` in-edges of every node (-1 = all), with edge ids, in the order of the nodes."""
+        key = self._key.plus(self._draws)
+        self._draws += 1
+        return self._in_edges(nodes, fanout, rule, key)
+
+    def in_edges(self, nodes: Tensor | NodesByType) -> dict[EdgeType, Edges]:
+        """All in-edges of the nodes, with edge ids; nothing is drawn."""
+        return self._in_edges(nodes, -1, Uniform(), self._key)
+
+    def _in_edges(
+        self, nodes: Tensor | NodesByType, fanout: Fanout, rule: Rule, key: DrawKey
+    ) -> dict[EdgeType, Edges]:
+        if isinstance(nodes, Tensor):
+            nodes = {sole_type(self.schema.node_types, "nodes given as one tensor"): nodes}
+        frontier = {node_type: Frontier(ids) for node_type, ids in nodes.items()}
+        hop = Hop(self._hop, fanout_by_type(self.schema, fanout), rule, edge_ids=True)
+        drawn = self._graph.sample_hop(frontier, hop, key)
+        return {
+            edge_type: Edges(
+                found.nodes,
+                torch.repeat_interleave(nodes[edge_type[2]], found.offsets.diff()),
+                found.edges,
+            )
+            for edge_type, found in drawn.items()
+        }
+
+
+EdgesFor = Callable[[int, FrontierView, NodesByType], EdgesByType | Edges]
+
+
+class FrontierSampler:
+    """A sampler made of `edges_for(layer, graph, nodes)`, called from layer `layers - 1`, at the seeds, to 0.
+
+    `nodes` are all nodes of the batch so far, by type; `graph` is a `FrontierView`. What comes back are
+    edges into those nodes, from any nodes: drawn by the view, or the caller's own; one `Edges` where there
+    is one edge type. Expansion is layered. The sample is pure if the function is.
+    """
+
+    def __init__(self, graph: GraphStore, edges_for: EdgesFor, layers: int) -> None:
+        if layers < 1:
+            raise ValueError(f"layers {layers}: must be 1 or more, one call of edges_for each")
+        self.graph = graph
+        self.layers = layers
+        self._edges_for = edges_for
+        self._node_sets = NodeSetPool(graph)
+
+    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+        """Blocks over what `edges_for` gave, rows in the order in which it gave them."""
+
+        def draw(hop: int, frontier: FrontierByType) -> NeighborsByType:
+            view = FrontierView(self.graph, hop, key)
+            nodes = {node_type: of_type.nodes for node_type, of_type in frontier.items()}
+            edges = self._edges_for(self.layers - hop, view, nodes)
+            if isinstance(edges, Edges):
+                edges = {_sole_edge_type(self.graph.schema): edges}
+            with self._node_sets.lend() as destinations:
+                return _group(self.graph, edges, nodes, destinations)
+
+        check_seeds(self.graph, seeds.nodes)
+        with self._node_sets.lend() as node_set:
+            return expand(seeds, draw, self.layers, Expansion.LAYERED, node_set)
+
+
+def _sole_edge_type(schema: Schema) -> EdgeType:
+    return only({edge_type: edge_type for edge_type in schema.edge_types}, "edges_for gave one Edges")
+
+
+def _group(graph: GraphStore, edges: EdgesByType, nodes: NodesByType, node_set: NodeSet) -> NeighborsByType:
+    """The edges of every type, grouped by destination in the order of `nodes`."""
+    for edge_type, of_type in edges.items():
+        _check(graph, edge_type, of_type)
+    for node_type, ids in nodes.items():
+        node_set.insert(node_type, ids)
+    return {
+        edge_type: _group_type(edge_type, edges[edge_type], nodes[edge_type[2]].numel(), node_set)
+        for edge_type in graph.schema.edge_types
+        if edge_type in edges
+    }
+
+
+def _check(graph: GraphStore, edge_type: EdgeType, edges: Edges) -> None:
+    if edge_type not in graph.schema.edge_types:
+        raise ValueError(f"edges_for gave {edge_type}: not an edge type; there are {graph.schema.edge_types}")
+    check_ids(f"edges_for gave {edge_type}, sources", edges.sources, graph.num_nodes(edge_type[0]))
+    check_ids(f"edges_for gave {edge_type}, destinations", edges.destinations, graph.num_nodes(edge_type[2]))
+    ends = {"sources": edges.sources, "destinations": edges.destinations}
+    columns = ends if edges.edge_ids is None else {**ends, "edge_ids": edges.edge_ids}
+    lengths = {name: column.numel() for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"edges_for gave {edge_type} with {lengths}: one of each per edge is needed")
+
+
+def _group_type(edge_type: EdgeType, edges: Edges, num_rows: int, node_set: NodeSet) -> Neighbors:
+    rows = node_set.insert(edge_type[2], edges.destinations).long()
+    strangers = edges.destinations[rows >= num_rows]
+    if strangers.numel():
+        raise ValueError(
+            f"edges_for gave {edge_type} into node {int(strangers[0])}, which is not among the nodes it was "
+            "asked for: return only edges whose destination is in `nodes`"
+        )
+    offsets = torch.zeros(num_rows + 1, dtype=torch.int64)
+    torch.cumsum(torch.bincount(rows, minlength=num_rows), 0, out=offsets[1:])
+    if bool((rows[1:] >= rows[:-1]).all()):
+        return Neighbors(offsets, edges.sources, edges.edge_ids)
+    order = rows.argsort(stable=True)
+    return Neighbors(offsets, edges.sources[order], None if edges.edge_ids is None else edges.edge_ids[order])

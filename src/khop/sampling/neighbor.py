@@ -1,0 +1,165 @@
+"""Neighbour sampling over several hops: the only hop loop, over any graph store and any schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from khop.batch import Adjacency, Block, Sample, Subgraph
+from khop.draw import DrawKey, Frontier, FrontierByType, Hop, NeighborsByType, Rule, Uniform
+from khop.graph.store import GraphStore
+from khop.sampling.node_set import NodeSet, NodeSetPool, check_ids
+from khop.sampling.sampler import Seeds
+from khop.schema import EdgeType, NodeType, Schema
+
+Counts = Mapping[NodeType, int]
+Fanout = int | Mapping[EdgeType, int]
+Draw = Callable[[int, FrontierByType], NeighborsByType]  # hop number, frontier -> its in-edges
+
+
+class Expansion(StrEnum):
+    """Which nodes a hop expands."""
+
+    LAYERED = "layered"  # all nodes so far: what a layer sees of a node depends on (key, layer, node) alone
+    SUBGRAPH = "subgraph"  # the nodes of the last hop: each node once, the batch is one graph
+
+
+class NeighborSampler:
+    """Draws up to `fanouts[i]` in-neighbours per node and edge type at hop i + 1, the seeds' being hop 1.
+
+    A fanout is one number for all edge types, or a number per edge type (one not named is not followed); -1
+    takes all neighbours. A pure function of (graph, settings, seeds, key); any number of threads may share
+    one sampler.
+    """
+
+    def __init__(
+        self,
+        graph: GraphStore,
+        fanouts: Sequence[Fanout],
+        *,
+        rule: Rule = Uniform(),  # noqa: B008
+        expansion: Expansion = Expansion.LAYERED,
+        edge_ids: bool = False,
+    ) -> None:
+        self.graph = graph
+        self.expansion = Expansion(expansion)
+        self._hops = tuple(
+            Hop(number, fanout_by_type(graph.schema, fanout), rule, edge_ids)
+            for number, fanout in enumerate(fanouts, start=1)
+        )
+        self._node_sets = NodeSetPool(graph)
+
+    @property
+    def layers(self) -> int:
+        """How many blocks a sample has: one per hop."""
+        return len(self._hops)
+
+    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+        """The seeds' neighbourhood. Duplicate seeds share one row; local ids are in first-seen order.
+
+        A hop meets edge types in schema order, destinations in local order and neighbours in drawn order.
+        """
+
+        def draw(hop: int, frontier: FrontierByType) -> NeighborsByType:
+            return self.graph.sample_hop(frontier, self._hops[hop - 1], key)
+
+        check_seeds(self.graph, seeds.nodes)
+        with self._node_sets.lend() as node_set:
+            return expand(seeds, draw, self.layers, self.expansion, node_set)
+
+
+def fanout_by_type(schema: Schema, fanout: Fanout) -> dict[EdgeType, int]:
+    """A hop's fanout per edge type, in schema order."""
+    named = fanout if isinstance(fanout, Mapping) else dict.fromkeys(schema.edge_types, fanout)
+    for edge_type, number in named.items():
+        if edge_type not in schema.edge_types:
+            raise ValueError(f"fanout for {edge_type}: not an edge type; there are {list(schema.edge_types)}")
+        if isinstance(number, bool) or not isinstance(number, int) or number < -1:
+            raise ValueError(
+                f"fanout {number!r} for {edge_type}: must be 0 or more, or -1 for all neighbours"
+            )
+    return {edge_type: named[edge_type] for edge_type in schema.edge_types if edge_type in named}
+
+
+def check_seeds(graph: GraphStore, nodes: Mapping[NodeType, Tensor]) -> None:
+    """ValueError unless all seeds are nodes of the graph."""
+    for node_type, ids in nodes.items():
+        if node_type not in graph.schema.node_types:
+            raise ValueError(f"seeds of {node_type!r}: not a node type; there are {graph.schema.node_types}")
+        check_ids(f"seeds of {node_type!r}", ids, graph.num_nodes(node_type))
+
+
+def expand(seeds: Seeds, draw: Draw, num_hops: int, expansion: Expansion, node_set: NodeSet) -> Sample:
+    """What `num_hops` rounds of `draw` reach from the seeds. `node_set` is empty and knows every node type.
+
+    Every hop asks for all node types, with nodes or without, so that a store sees the same calls for every
+    batch.
+    """
+    nothing = dict.fromkeys(node_set.counts(), 0)
+    seed_index = {t: node_set.insert(t, ids).long() for t, ids in seeds.nodes.items()}
+    drawn: list[_DrawnHop] = []
+    first = nothing
+    for number in range(1, num_hops + 1):
+        dst_counts = node_set.counts()
+        nodes = node_set.nodes(start=first)
+        neighbors = draw(number, {t: Frontier(ids) for t, ids in nodes.items()})
+        indices = {t: node_set.insert(t[0], found.nodes) for t, found in neighbors.items()}
+        src_counts = node_set.counts()
+        rows = {
+            t: Adjacency(found.offsets, indices[t], src_counts[t[0]], found.edges)
+            for t, found in neighbors.items()
+        }
+        drawn.append(_DrawnHop(rows, first, dst_counts, src_counts))
+        first = dst_counts if expansion is Expansion.SUBGRAPH else nothing
+    nodes = node_set.nodes(start=nothing)
+    if expansion is Expansion.LAYERED:
+        blocks = tuple(Block(hop.rows, hop.src_counts, hop.dst_counts) for hop in reversed(drawn))
+        return Sample(nodes, blocks, seed_index)
+    subgraph = _join(drawn, node_set.counts())
+    return Sample(nodes, subgraph.blocks(), seed_index, subgraph)
+
+
+@dataclass(frozen=True)
+class _DrawnHop:
+    rows: Mapping[EdgeType, Adjacency]  # of local ids first to dst_counts
+    first: Counts
+    dst_counts: Counts
+    src_counts: Counts
+
+
+def _join(drawn: Sequence[_DrawnHop], counts: Counts) -> Subgraph:
+    """The hops' rows under one another: frontiers follow each other, so rows are in local order."""
+    edge_types = dict.fromkeys(edge_type for hop in drawn for edge_type in hop.rows)
+    edges_per_hop = {t: tuple(_num_edges(hop, t) for hop in drawn) for t in edge_types}
+    nodes_per_hop = {
+        t: (drawn[0].dst_counts[t], *(hop.src_counts[t] - hop.dst_counts[t] for hop in drawn))
+        if drawn
+        else (n,)
+        for t, n in counts.items()
+    }
+    return Subgraph({t: _join_rows(drawn, t, counts) for t in edge_types}, nodes_per_hop, edges_per_hop)
+
+
+def _num_edges(hop: _DrawnHop, edge_type: EdgeType) -> int:
+    return hop.rows[edge_type].indices.numel() if edge_type in hop.rows else 0
+
+
+def _join_rows(drawn: Sequence[_DrawnHop], edge_type: EdgeType, counts: Counts) -> Adjacency:
+    source, _, destination = edge_type
+    pieces = [hop.rows[edge_type] for hop in drawn if edge_type in hop.rows]
+    lengths = torch.zeros(counts[destination] + 1, dtype=torch.int64)
+    for hop in drawn:
+        if edge_type in hop.rows:
+            start, stop = hop.first[destination], hop.dst_counts[destination]
+            lengths[start + 1 : stop + 1] = hop.rows[edge_type].indptr.diff()
+    edge_ids = [piece.edge_ids for piece in pieces if piece.edge_ids is not None]
+    return Adjacency(
+        lengths.cumsum(0),
+        torch.cat([piece.indices for piece in pieces]),
+        counts[source],
+        torch.cat(edge_ids) if edge_ids else None,
+    )
