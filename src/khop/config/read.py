@@ -24,6 +24,10 @@ class RawRun:
     source: str  # where it stands: "run.toml"
     options: Mapping[str, str] = field(default_factory=dict)  # dotted path -> the option that set it
 
+    def where(self, *paths: str) -> str:
+        """Where these fields were written: the option that set one, else the file."""
+        return ", ".join(dict.fromkeys(self.options.get(path, self.source) for path in paths))
+
 
 def read_toml(path: Path) -> RawRun:
     """What a TOML file says; ValueError where it is none."""
@@ -76,8 +80,8 @@ def _sentence(error: ErrorDetails, raw: RawRun) -> str:
         message = str(error["ctx"]["error"])
         options = [option for at, option in raw.options.items() if at in message]
         return f"{message} ({', '.join([raw.source, *options])})"
-    value, source = _shown(_value(raw.values, names)), raw.options.get(path, raw.source)
-    return f"{path} is {value}: must be {_allowed(entry)} ({source})"
+    value = _shown(_value(raw.values, names))
+    return f"{path} is {value}: must be {_allowed(entry)} ({raw.where(path)})"
 
 
 def _allowed(entry: RunField | None) -> str:

@@ -1,0 +1,155 @@
+"""What a person sees while a model trains: bars on a terminal, a line per epoch anywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+Record = Mapping[str, object]  # one line of metrics.jsonl
+SCORES = ("train", "val", "test")
+
+
+class Watcher(Protocol):
+    """What the trainer tells; the trainer calls it an observer."""
+
+    def started(self, epochs: int, steps: int) -> None:
+        """Training begins."""
+        ...
+
+    def stepped(self, epoch: int, step: int, loss: float) -> None:
+        """One update is done."""
+        ...
+
+    def evaluating(self, done: int, total: int) -> None:
+        """The evaluation has come this far."""
+        ...
+
+    def epoch_ended(self, record: Record) -> None:
+        """An epoch is over and measured."""
+        ...
+
+
+@contextmanager
+def watching(console: Console) -> Iterator[Watcher]:
+    """Something that shows the training on `console` for as long as the block runs."""
+    if not console.is_terminal:
+        yield Lines(console)
+        return
+    bars = Progress(
+        TextColumn("{task.description:<10}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=console,
+        transient=True,
+    )
+    with bars:
+        yield Bars(bars)
+
+
+class Lines:
+    """A line per epoch, for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.epochs = 0
+
+    def started(self, epochs: int, steps: int) -> None:
+        """Remember how many epochs there will be."""
+        self.epochs = epochs
+
+    def stepped(self, epoch: int, step: int, loss: float) -> None:
+        """Nothing: a log would drown."""
+
+    def evaluating(self, done: int, total: int) -> None:
+        """Nothing: a log would drown."""
+
+    def epoch_ended(self, record: Record) -> None:
+        """Print the epoch's line."""
+        self.console.print(epoch_line(record, self.epochs), highlight=False, soft_wrap=True)
+
+
+class Bars:
+    """Bars for epochs, steps and evaluation below the lines of the epochs that are over."""
+
+    def __init__(self, bars: Progress) -> None:
+        self.bars = bars
+        self.lines = Lines(bars.console)
+        self.epochs = bars.add_task("epochs", note="", total=None)
+        self.steps = bars.add_task("steps", note="", total=None)
+        self.evaluation = bars.add_task("evaluating", note="", total=None, visible=False)
+
+    def started(self, epochs: int, steps: int) -> None:
+        """Size the bars."""
+        self.lines.started(epochs, steps)
+        self.bars.update(self.epochs, total=epochs)
+        self.bars.update(self.steps, total=steps)
+
+    def stepped(self, epoch: int, step: int, loss: float) -> None:
+        """Move the bar of the steps, with the loss and the speed beside it."""
+        self._switch(shown=self.steps, hidden=self.evaluation)
+        speed = self.bars.tasks[self.steps].speed
+        pace = "" if speed is None else f"  {speed:.1f} batches/s"
+        self.bars.update(self.epochs, completed=epoch)
+        self.bars.update(self.steps, completed=step + 1, note=f"loss {loss:.4f}{pace}")
+
+    def evaluating(self, done: int, total: int) -> None:
+        """Show the bar of the evaluation in place of that of the steps."""
+        self._switch(shown=self.evaluation, hidden=self.steps)
+        self.bars.update(self.evaluation, completed=done, total=total)
+
+    def epoch_ended(self, record: Record) -> None:
+        """Print the epoch's line above the bars."""
+        self.lines.epoch_ended(record)
+        self.bars.update(self.epochs, advance=1, note=" ".join(_scores(record, ("val",))))
+        self.bars.reset(self.steps, note="")
+
+    def _switch(self, shown: TaskID, hidden: TaskID) -> None:
+        self.bars.update(hidden, visible=False)
+        self.bars.update(shown, visible=True)
+
+
+def epoch_line(record: Record, epochs: int) -> str:
+    """One line of metrics.jsonl for people: epochs count from 1."""
+    seconds = record["seconds"]
+    assert isinstance(seconds, Mapping)
+    width = len(str(epochs))
+    words = [
+        f"epoch {number(record['epoch']) + 1:>{width}.0f}/{epochs}",
+        f"loss {number(record['loss']):.4f}",
+    ]
+    return "  ".join([*words, *_scores(record, SCORES), f"{number(seconds['total']):.1f} s"])
+
+
+def scores_of(record: Record) -> dict[str, float]:
+    """What was measured: "val_accuracy" -> 0.8, in the order train, val, test."""
+    named = [(name, split) for split in SCORES for name in record if name.startswith(f"{split}_")]
+    return {name: number(record[name]) for name, _ in named}
+
+
+def result_table(rows: Mapping[str, str]) -> Table:
+    """The end of a run as two columns."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def _scores(record: Record, splits: tuple[str, ...]) -> list[str]:
+    return [
+        f"{name.replace('_', ' ')} {value:.4f}"
+        for name, value in scores_of(record).items()
+        if name.startswith(splits)
+    ]
+
+
+def number(value: object) -> float:
+    """A number that stands in a record."""
+    assert isinstance(value, int | float), value
+    return value

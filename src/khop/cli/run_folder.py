@@ -1,0 +1,63 @@
+"""Where a run lives: made new, never overwritten, and opened again."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+
+import khop
+from khop.config.read import checked, read_toml, to_toml
+from khop.config.values import RunConfig
+
+CONFIG, CURVE = "config.toml", "curve.png"
+
+
+def new_run_folder(config: RunConfig) -> Path:
+    """An empty folder: the one asked for, or the first free runs/<graph>-<n>."""
+    if config.out is None:
+        return _first_free(Path("runs") / Path(config.graph).name)
+    folder = Path(config.out)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"out is {config.out!r}: a file stands there; name another folder")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ValueError(
+            f"out is {config.out!r}: the folder is not empty; name another, "
+            "or leave it out for a new one under runs/"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _first_free(stem: Path) -> Path:
+    for number in count(1):
+        folder = stem.with_name(f"{stem.name}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:  # made meanwhile, perhaps by another run
+            continue
+        return folder
+    raise AssertionError("count does not end")
+
+
+def write_config(folder: Path, config: RunConfig) -> None:
+    """Keep the whole run beside its results: `khop train FOLDER/config.toml` repeats it, in a new folder."""
+    head = f"# khop {khop.__version__}; khop train on this file repeats the run\n"
+    write_whole(folder / CONFIG, (head + to_toml(config.model_copy(update={"out": None}))).encode())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Put a file in place whole or not at all; what stood there stays until then."""
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        beside.write_bytes(content)
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def read_config(folder: Path) -> RunConfig:
+    """The run that `folder` holds; ValueError where it is no run folder."""
+    if not (folder / CONFIG).is_file():
+        raise ValueError(f"{folder}: not a run folder, it has no {CONFIG}; name one that khop train has made")
+    return checked(read_toml(folder / CONFIG))

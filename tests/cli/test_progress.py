@@ -1,0 +1,64 @@
+"""A log gets a line per epoch, a terminal gets bars as well."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from khop.cli.progress import Record, Watcher, epoch_line, scores_of, watching
+
+
+def record_of(epoch: int) -> Record:
+    return {
+        "epoch": epoch,
+        "step": 3 * (epoch + 1),
+        "loss": 0.51237,
+        "val_accuracy": 0.75,
+        "train_accuracy": 0.8125,
+        "test_accuracy": 0.5,
+        "seconds": {"sampling": 1.0, "total": 3.25},
+    }
+
+
+def drive(watcher: Watcher) -> None:
+    watcher.started(epochs=12, steps=3)
+    for step in range(3):
+        watcher.stepped(0, step, 0.5)
+    watcher.evaluating(2, 4)
+    watcher.evaluating(4, 4)
+    watcher.epoch_ended(record_of(0))
+    watcher.stepped(1, 0, 0.25)
+
+
+def test_a_line_counts_epochs_from_one_and_has_the_scores_in_order() -> None:
+    line = "epoch  1/12  loss 0.5124  train accuracy 0.8125  val accuracy 0.7500  test accuracy 0.5000  3.2 s"
+    assert epoch_line(record_of(0), 12) == line
+    assert list(scores_of(record_of(0))) == ["train_accuracy", "val_accuracy", "test_accuracy"]
+
+
+def test_where_there_is_no_terminal_there_is_one_plain_line_per_epoch() -> None:
+    out = io.StringIO()
+    with watching(Console(file=out, width=40)) as watcher:
+        drive(watcher)
+    assert out.getvalue() == epoch_line(record_of(0), 12) + "\n"
+
+
+def test_a_terminal_shows_loss_speed_evaluation_and_keeps_the_lines() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=120, force_terminal=True, color_system=None)
+    with watching(console) as watcher:
+        drive(watcher)
+    shown = out.getvalue()
+    assert epoch_line(record_of(0), 12) in shown
+    for words in ("loss 0.2500", "evaluating", "1/12", "val accuracy 0.7500"):
+        assert words in shown
+
+
+def test_a_terminal_shows_the_speed_once_it_is_known() -> None:
+    out = io.StringIO()
+    with watching(Console(file=out, width=120, force_terminal=True, color_system=None)) as watcher:
+        watcher.started(1, 50)
+        for step in range(50):
+            watcher.stepped(0, step, 0.5)
+    assert "batches/s" in out.getvalue()
