@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "training": {"schema", "errors", "batch", "sampling", "loading", "models", "graph", "features"},
     **{part: VALUES | PARTS | FRONT for part in FRONT},
     "config": VALUES | PARTS | FRONT,
-    "cli": {"config", "api", "datasets"},
+    "cli": {"config", "api", "datasets", "graph", "schema"},
     "__main__": {"cli"},
     "__init__": VALUES | PARTS | FRONT,
 }  # fmt: skip

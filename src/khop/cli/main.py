@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 import khop
+from khop.cli import graph
 
 FAILED = 1  # the machine: no space, no permission
 BAD_INPUT = 2  # what was asked for
@@ -31,6 +32,9 @@ def main(
     ] = False,
 ) -> None:
     """Train graph neural networks on sampled neighbourhoods."""
+
+
+graph.register(app)
 
 
 def run(arguments: Sequence[str] | None = None) -> None:

@@ -42,7 +42,12 @@ def node_column(node_type: NodeType, name: str) -> str:
 
 def node_split(node_type: NodeType, name: str) -> str:
     """The file of a split, relative to the folder."""
-    return f"nodes/{node_type}/splits/{name}.npy"
+    return f"{node_splits(node_type)}/{name}.npy"
+
+
+def node_splits(node_type: NodeType) -> str:
+    """The folder of a node type's splits, relative to the graph's."""
+    return f"nodes/{node_type}/splits"
 
 
 def edge_array(edge_type: EdgeType, name: str) -> str:

@@ -1,0 +1,108 @@
+"""A graph whose edges lie in this process, in memory or mapped from a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
+
+from khop.draw import DrawKey, Frontier, FrontierByType, Hop, Neighbors, NeighborsByType, stream
+from khop.graph.folder import GraphFolder, open_folder
+from khop.kernels.build_csc import build_csc
+from khop.kernels.csc import Csc
+from khop.kernels.sample_uniform import sample_uniform
+from khop.schema import EdgeType, NodeType, Schema
+
+
+@dataclass(frozen=True, eq=False)
+class CscGraph:
+    """A graph store over CSC arrays. Threads may share it; sampling runs without the GIL.
+
+    `original_ids`, of node types that were renumbered, are what draws are keyed by: renumbering changes
+    no draw. Pickles as `path` where it has one.
+    """
+
+    schema: Schema
+    counts: Mapping[NodeType, int]
+    edges: Mapping[EdgeType, Csc]
+    original_ids: Mapping[NodeType, Tensor] = field(default_factory=dict)  # int64 (nodes)
+    path: Path | None = None  # of the folder it maps
+
+    def __post_init__(self) -> None:
+        for edge_type in self.schema.edge_types:
+            if edge_type not in self.edges:
+                raise ValueError(
+                    f"edge type {edge_type}: has no edges; there are those of {list(self.edges)}"
+                )
+            rows, nodes = self.edges[edge_type].num_rows, self.num_nodes(edge_type[2])
+            if rows != nodes:
+                raise ValueError(f"edge type {edge_type}: {rows:,} rows for {nodes:,} {edge_type[2]!r} nodes")
+
+    @classmethod
+    def open(cls, folder: GraphFolder | str | os.PathLike[str]) -> CscGraph:
+        """The graph of a folder, mapped: nothing is read before it is used."""
+        if not isinstance(folder, GraphFolder):
+            folder = open_folder(folder)
+        originals = {node_type: folder.original_ids(node_type) for node_type in folder.schema.node_types}
+        return cls(
+            schema=folder.schema,
+            counts={node_type: folder.num_nodes(node_type) for node_type in folder.schema.node_types},
+            edges={edge_type: folder.csc(edge_type) for edge_type in folder.schema.edge_types},
+            original_ids={node_type: ids for node_type, ids in originals.items() if ids is not None},
+            path=folder.path,
+        )
+
+    def num_nodes(self, node_type: NodeType) -> int:
+        """How many nodes of a type there are."""
+        if node_type not in self.counts:
+            raise ValueError(f"no node type {node_type!r}; there are {list(self.counts)}")
+        return self.counts[node_type]
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        """Draw in-edges of every frontier node; see GraphStore."""
+        for edge_type in hop.fanouts:
+            if edge_type not in self.edges:
+                raise ValueError(f"no edge type {edge_type!r}; there are {list(self.edges)}")
+        return {
+            edge_type: self._drawn(edge_type, frontier[edge_type[2]], hop, key)
+            for edge_type in hop.fanouts
+            if edge_type[2] in frontier
+        }
+
+    def _drawn(self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey) -> Neighbors:
+        if frontier.until is not None:
+            raise ValueError(f"{edge_type}: the frontier has time limits, which {hop.rule} does not know")
+        try:
+            return sample_uniform(
+                self.edges[edge_type],
+                frontier.nodes,
+                hop.fanouts[edge_type],
+                hop.rule,
+                key,
+                stream(hop.number, edge_type),
+                original_ids=self.original_ids.get(edge_type[2]),
+                tree=frontier.tree,
+                edge_ids=hop.edge_ids,
+            )
+        except ValueError as error:
+            raise ValueError(f"edge type {edge_type}: {error}") from error
+
+    def __reduce__(self) -> tuple[Callable[..., CscGraph], tuple[object, ...]]:
+        if self.path is not None:
+            return CscGraph.open, (self.path.absolute(),)
+        return CscGraph, (self.schema, self.counts, self.edges, self.original_ids)
+
+
+def csc_graph_from_edges(
+    counts: Mapping[NodeType, int], edges: Mapping[EdgeType, tuple[Tensor, Tensor]], threads: int = 1
+) -> CscGraph:
+    """A graph in memory from `(sources, destinations)` per edge type; rows keep the order of the edges."""
+    schema = Schema(tuple(counts), tuple(edges))
+    built = {
+        edge_type: build_csc(*ends, counts[edge_type[0]], counts[edge_type[2]], threads=threads)[0]
+        for edge_type, ends in edges.items()
+    }
+    return CscGraph(schema, counts, built)

@@ -1,0 +1,159 @@
+"""What a graph folder holds, as numbers to look at: counts, degrees, columns, splits, sizes on disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from khop.graph.folder import GraphFolder, open_folder
+from khop.graph.layout import edge_array, edge_column, node_column, node_split
+from khop.graph.manifest import VERSION, EdgeEntry, Manifest, NodeEntry
+from khop.schema import ColumnSpec, EdgeType, NodeType
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """How many destinations have a degree in a range that doubles: 0, 1, 2-3, 4-7, ..."""
+
+    low: int
+    high: int
+    nodes: int
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """In-edges per destination, of one edge type."""
+
+    minimum: int
+    median: int
+    p90: int
+    p99: int
+    maximum: int
+    mean: float
+    isolated: int  # destinations without an in-edge of this type
+    histogram: tuple[Bucket, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column and the size of its file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]  # of one row
+    num_classes: int | None
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class NodeSummary:
+    """One node type."""
+
+    type: NodeType
+    count: int
+    columns: tuple[Column, ...]
+    splits: Mapping[str, int]  # name -> nodes
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class EdgeSummary:
+    """One edge type."""
+
+    type: EdgeType
+    count: int
+    degrees: Degrees
+    index_dtype: str
+    edge_id: bool
+    reverse_of: EdgeType | None
+    columns: tuple[Column, ...]
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class FolderSummary:
+    """A whole graph folder."""
+
+    path: str
+    version: int
+    fingerprint: str
+    num_bytes: int
+    nodes: tuple[NodeSummary, ...]
+    edges: tuple[EdgeSummary, ...]
+
+
+def describe_folder(path: str | os.PathLike[str]) -> FolderSummary:
+    """Open a folder and count. Reads the offsets of every edge type, no other data; in-degrees only."""
+    folder = open_folder(path)
+    nodes = tuple(_node_summary(folder, node) for node in folder.manifest.nodes)
+    edges = tuple(_edge_summary(folder, edge) for edge in folder.manifest.edges)
+    num_bytes = sum(entry.bytes for entry in folder.manifest.arrays.values())
+    return FolderSummary(str(Path(path)), VERSION, folder.fingerprint, num_bytes, nodes, edges)
+
+
+def degrees_of(indptr: Tensor) -> Degrees:
+    """In-degrees as quantiles (each the degree of some node) and as a histogram."""
+    degrees = np.diff(indptr.numpy())
+    if len(degrees) == 0:
+        return Degrees(0, 0, 0, 0, 0, 0.0, 0, ())
+    nodes_by_bits = np.bincount(np.frexp(degrees)[1]).tolist()  # bits of the degree: 0, 1, 2-3, 4-7, ...
+    histogram = tuple(
+        Bucket(1 << bits >> 1, max(0, (1 << bits) - 1), nodes) for bits, nodes in enumerate(nodes_by_bits)
+    )
+    minimum, median, p90, p99, maximum = np.quantile(degrees, (0, 0.5, 0.9, 0.99, 1), method="inverted_cdf")
+    return Degrees(
+        minimum=int(minimum),
+        median=int(median),
+        p90=int(p90),
+        p99=int(p99),
+        maximum=int(maximum),
+        mean=float(degrees.mean()),
+        isolated=nodes_by_bits[0],
+        histogram=histogram,
+    )
+
+
+def _node_summary(folder: GraphFolder, node: NodeEntry) -> NodeSummary:
+    arrays = folder.manifest.arrays
+    splits = {name: arrays[node_split(node.type, name)] for name in node.splits}
+    files = {name: node_column(node.type, name) for name in node.columns}
+    columns = _columns(folder.manifest, folder.schema.columns[node.type], files)
+    return NodeSummary(
+        type=node.type,
+        count=node.count,
+        columns=columns,
+        splits={name: entry.shape[0] for name, entry in splits.items()},
+        num_bytes=sum(entry.bytes for entry in splits.values()) + sum(column.num_bytes for column in columns),
+    )
+
+
+def _edge_summary(folder: GraphFolder, edge: EdgeEntry) -> EdgeSummary:
+    arrays = folder.manifest.arrays
+    files = {name: edge_column(edge.type, name) for name in edge.columns}
+    columns = _columns(folder.manifest, folder.schema.columns[edge.type], files)
+    names = ("indptr", "indices", "edge_id") if edge.edge_id else ("indptr", "indices")
+    structure = [arrays[edge_array(edge.type, name)] for name in names]
+    return EdgeSummary(
+        type=edge.type,
+        count=edge.count,
+        degrees=degrees_of(folder.csc(edge.type).indptr),
+        index_dtype=arrays[edge_array(edge.type, "indices")].dtype,
+        edge_id=edge.edge_id,
+        reverse_of=edge.reverse_of,
+        columns=columns,
+        num_bytes=sum(entry.bytes for entry in structure) + sum(column.num_bytes for column in columns),
+    )
+
+
+def _columns(
+    manifest: Manifest, specs: Mapping[str, ColumnSpec], files: Mapping[str, str]
+) -> tuple[Column, ...]:
+    return tuple(
+        Column(name, spec.dtype, spec.shape, spec.num_classes, manifest.arrays[files[name]].bytes)
+        for name, spec in specs.items()
+    )

@@ -1,0 +1,126 @@
+"""Read a whole graph folder and say what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from khop.graph import layout
+from khop.graph.checks import check_splits
+from khop.graph.folder import ORIGINAL_ID
+from khop.graph.inputs import Given
+from khop.graph.manifest import REMEDY, EdgeEntry, Manifest, NodeEntry, read_manifest
+from khop.graph.npy import file_checksum, map_array
+from khop.graph.progress import Meter, Notice
+from khop.kernels.checks import check_offsets
+
+WRITE_AGAIN = "write the graph again"
+Check = Callable[[Given], None]  # raises ValueError
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, and where."""
+
+    file: str  # relative to the folder
+    problem: str
+
+
+def verify_folder(path: str | os.PathLike[str], progress: Notice | None = None) -> list[Finding]:
+    """Everything that is wrong with a folder, sorted by file; empty when nothing is.
+
+    Sizes, headers and checksums find damage; ids, offsets, lengths, labels and splits find a wrong writer.
+    Reads every file twice. ValueError where there is no graph folder at all.
+    """
+    folder = Path(path)
+    try:
+        manifest, _ = read_manifest(folder)
+    except ValueError as error:
+        if not (folder / layout.MANIFEST).is_file():
+            raise
+        return [Finding(layout.MANIFEST, str(error))]
+    findings = [Finding(file, f"{problem}; {REMEDY}") for file, problem in manifest.problems(folder)]
+    sound = sorted(manifest.arrays.keys() - {finding.file for finding in findings})
+    meter = Meter(2 * sum(manifest.arrays[file].bytes for file in sound), progress)
+    findings += _damage(folder, manifest, sound, meter)
+    sound = sorted(set(sound) - {finding.file for finding in findings})
+    findings += _contradictions(folder, manifest, sound, meter)
+    meter.at("done", meter.total - meter.done)
+    return sorted(findings, key=lambda finding: finding.file)
+
+
+def _damage(folder: Path, manifest: Manifest, files: list[str], meter: Meter) -> Iterator[Finding]:
+    for file in files:
+        if file_checksum(folder / file, partial(meter.at, file)) != manifest.arrays[file].sha256:
+            yield Finding(file, f"checksum differs from graph.json; {REMEDY}")
+
+
+def _contradictions(folder: Path, manifest: Manifest, files: list[str], meter: Meter) -> Iterator[Finding]:
+    checks = _checks(manifest)
+    right: dict[str, Given] = {}
+    for file in files:
+        given = Given.of(map_array(folder / file, manifest.arrays[file]), file)
+        try:
+            checks[file](given)
+            right[file] = given
+        except ValueError as error:
+            yield Finding(file, str(error))
+        meter.at(file, manifest.arrays[file].bytes)
+    for node in manifest.nodes:
+        splits = {name: layout.node_split(node.type, name) for name in node.splits}
+        try:
+            given_splits = {name: right[file] for name, file in splits.items() if file in right}
+            check_splits(given_splits, node.count, f"{node.type!r} nodes")
+        except ValueError as error:
+            yield Finding(layout.node_splits(node.type), str(error))
+
+
+def _checks(manifest: Manifest) -> dict[str, Check]:
+    """What must hold of the numbers in each file."""
+    counts = {node.type: node.count for node in manifest.nodes}
+    checks: dict[str, Check] = {}
+    for node in manifest.nodes:
+        checks |= _node_checks(node)
+    for edge in manifest.edges:
+        checks |= _edge_checks(edge, counts[edge.type[0]])
+    return checks
+
+
+def _node_checks(node: NodeEntry) -> dict[str, Check]:
+    checks: dict[str, Check] = {}
+    for name in node.columns:
+        file = layout.node_column(node.type, name)
+        checks[file] = Given.check_original_ids if name == ORIGINAL_ID else Given.check_finite
+        if name in node.num_classes:
+            checks[file] = partial(Given.check_labels, num_classes=node.num_classes[name])
+    for name in node.splits:
+        checks[layout.node_split(node.type, name)] = partial(_check_split, node=node)
+    return checks
+
+
+def _edge_checks(edge: EdgeEntry, num_sources: int) -> dict[str, Check]:
+    checks: dict[str, Check] = {
+        layout.edge_array(edge.type, "indptr"): lambda given: check_offsets(given.tensor(), edge.count),
+        layout.edge_array(edge.type, "indices"): partial(
+            Given.check_ids, count=num_sources, what=f"{edge.type[0]!r} nodes", way_out=WRITE_AGAIN
+        ),
+        layout.edge_array(edge.type, "edge_id"): partial(_check_permutation, count=edge.count),
+    }
+    return checks | {layout.edge_column(edge.type, name): Given.check_finite for name in edge.columns}
+
+
+def _check_split(given: Given, node: NodeEntry) -> None:
+    check_splits({given.name: given}, node.count, f"{node.type!r} nodes")
+
+
+def _check_permutation(given: Given, count: int) -> None:
+    given.check_ids(count, "edges", WRITE_AGAIN)
+    seen = np.zeros(count, bool)
+    seen[given.values] = True
+    if not seen.all():
+        raise ValueError(f"{given.name}: no edge has input position {int(np.argmin(seen))}; {WRITE_AGAIN}")
