@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "draw_rows_lanes.h"
+#include "draw_rows_levels.h"
 
 namespace khop {
 namespace {
@@ -32,6 +33,10 @@ struct PlainLanes {
 
 constexpr DrawLevel kLevels[] = {
     {"plain", [] { return true; }, &draw_distinct<PlainLanes>, &draw_repeated<PlainLanes>},
+#if defined(__x86_64__)
+    {"avx2", [] { return __builtin_cpu_supports("avx2") != 0; }, &draw_distinct_avx2, &draw_repeated_avx2},
+    {"avx512", [] { return __builtin_cpu_supports("avx512f") != 0; }, &draw_distinct_avx512, &draw_repeated_avx512},
+#endif
 };
 
 const DrawLevel* best_level() {

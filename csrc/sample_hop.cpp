@@ -10,6 +10,7 @@
 #include "draw_rows.h"
 #include "parallel.h"
 #include "random.h"
+#include "simd.h"
 
 namespace khop {
 namespace {
@@ -121,7 +122,8 @@ class HopWalk {
     return tree_key(request_.key, static_cast<std::uint64_t>(request_.trees[static_cast<std::size_t>(row)]));
   }
 
-  void prefetch_rows(std::int64_t first, std::int64_t last) const {
+  // Always inlined: GCC takes a function that only prefetches for one without effect and drops its calls.
+  KHOP_INLINE void prefetch_rows(std::int64_t first, std::int64_t last) const {
     last = std::min(last, first + rows_per_chunk_);
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t node = node_at(i);
@@ -164,7 +166,7 @@ class HopWalk {
     return static_cast<std::int32_t>(lane);
   }
 
-  void prefetch_edges(const Chunk<Index>& chunk) const {
+  KHOP_INLINE void prefetch_edges(const Chunk<Index>& chunk) const {
     for (std::size_t r = 0; r < chunk.count; ++r) {
       const Index* const row = graph_.indices.data() + chunk.rows[r].begin;
       if (chunk.lane[r] == kWhole && chunk.rows[r].degree > 0) {
