@@ -9,6 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from khop.api import Graph as Graph
+    from khop.api import Loader as Loader
+    from khop.api import open_graph as open_graph
     from khop.batch import Adjacency as Adjacency
     from khop.batch import Batch as Batch
     from khop.batch import Block as Block
@@ -46,6 +49,8 @@ _PUBLIC = {
     "Expansion": "khop.sampling.neighbor",
     "FrontierSampler": "khop.sampling.frontier",
     "FrontierView": "khop.sampling.frontier",
+    "Graph": "khop.api",
+    "Loader": "khop.api",
     "NeighborSampler": "khop.sampling.neighbor",
     "NodeTable": "khop.graph.build",
     "PeerLost": "khop.errors",
@@ -56,6 +61,7 @@ _PUBLIC = {
     "Subgraph": "khop.batch",
     "Uniform": "khop.draw",
     "open_folder": "khop.graph.folder",
+    "open_graph": "khop.api",
     "write_graph": "khop.graph.build",
 }
 _MODULES = ("datasets", "models")

@@ -1,0 +1,199 @@
+"""What a training loop of one's own calls. The only part that knows of ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter
+
+import torch
+from torch import Tensor, distributed
+
+from khop.batch import Batch, num_bytes
+from khop.draw import DrawKey, FrontierByType, Hop, NeighborsByType
+from khop.features.store import FeatureStore
+from khop.features.table import FeatureTable
+from khop.graph.csc_graph import CscGraph
+from khop.graph.folder import GraphFolder, open_folder
+from khop.graph.store import GraphStore
+from khop.loading.columns import ColumnChoice, NamesByType
+from khop.loading.loader import BatchMaker, Position, State
+from khop.loading.ordered_map import InFlight, ordered_map
+from khop.loading.transfer import place, stage
+from khop.sampling.neighbor import check_seeds
+from khop.sampling.sampler import Sampler
+from khop.sampling.seeds import SeedOrder
+from khop.schema import EdgeType, NodeType, Schema, sole_type
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A graph with its columns: a graph store, and whatever else a user asks of a graph.
+
+    Of a folder it pickles as the folder's path. Threads may share it.
+    """
+
+    topology: GraphStore
+    features: FeatureStore
+    folder: GraphFolder | None = None  # None: made in memory
+
+    @property
+    def schema(self) -> Schema:
+        """Node types, edge types and their columns."""
+        return self.topology.schema
+
+    def num_nodes(self, node_type: NodeType) -> int:
+        """How many nodes of a type there are."""
+        return self.topology.num_nodes(node_type)
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        """The topology's: draw in-edges of every frontier node."""
+        return self.topology.sample_hop(frontier, hop, key)
+
+    @property
+    def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
+        """Every column of every type, whole and mapped."""
+        return self._folder("columns").columns()
+
+    def split(self, name: str) -> Mapping[NodeType, Tensor]:
+        """The int64 node ids of a split, of each node type that has it."""
+        return self._folder(f"split {name!r}").split(name)
+
+    def __reduce__(self) -> tuple[Callable[..., Graph], tuple[object, ...]]:
+        if self.folder is None:
+            return Graph, (self.topology, self.features)
+        return open_graph, (self.folder.path.absolute(),)
+
+    def _folder(self, what: str) -> GraphFolder:
+        if self.folder is None:
+            raise ValueError(
+                f"{what}: this graph was made in memory; write it with khop.write_graph and open it"
+            )
+        return self.folder
+
+
+def open_graph(path: str | os.PathLike[str]) -> Graph:
+    """Open a graph folder in milliseconds: its files are mapped, and processes share the pages."""
+    folder = open_folder(path)
+    return Graph(CscGraph.open(folder), FeatureTable(folder.columns()), folder)
+
+
+class Loader:
+    """Batches of an epoch in order, made ahead by threads; where it stands can be saved and restored.
+
+    Batch (epoch, step) is a pure function of graph, sampler, seeds, `batch_size`, `shuffle` and `seed`:
+    threads, prefetch and device never change it. `batch_size` is the number of seeds per step over all
+    ranks; each seed is used once per epoch. `columns` are wanted of all nodes of a batch, `seed_columns` of
+    its seeds: names, or a mapping from type to names, in `columns` also of edge types (see
+    `Adjacency.columns`). At most `prefetch` batches are in flight; none is begun while finished ones hold
+    more than `prefetch_bytes`.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        seeds: Tensor | Mapping[NodeType, Tensor],
+        batch_size: int,
+        *,
+        graph: Graph | None = None,
+        shuffle: bool = False,
+        seed: int = 0,
+        columns: Sequence[str] | NamesByType = (),
+        seed_columns: Sequence[str] | NamesByType = (),
+        device: torch.device | str | int = "cpu",
+        threads: int = 2,
+        prefetch: int = 4,
+        prefetch_bytes: int = 1 << 30,
+    ) -> None:
+        store = graph or getattr(sampler, "graph", None)
+        if store is None:
+            raise ValueError(f"sampler {sampler!r} has no attribute `graph`: give the loader graph=...")
+        nodes = _seed_nodes(store, seeds)
+        rank, world_size = _rank_and_world_size()
+        order = SeedOrder(nodes, batch_size, shuffle, seed, rank, world_size)
+        choice = ColumnChoice.of(store.schema, columns, seed_columns, tuple(nodes))
+        self._maker = BatchMaker(order, sampler, _features(store, choice), choice)
+        self._device = torch.device(device)
+        self._in_flight = InFlight(threads, prefetch, prefetch_bytes)
+        self._next = Position()
+        self._loaded: Position | None = None  # until an iteration goes on from it
+
+    def __len__(self) -> int:
+        """Steps per epoch, on every rank."""
+        return self._maker.order.num_steps
+
+    def batch(self, epoch: int, step: int) -> Batch:
+        """One batch, made here and now: the same bits as in an iteration, whose state it does not touch."""
+        return place(stage(self._maker.batch(epoch, step), self._device), self._device)
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        """All batches of an epoch, in order; once, of the epoch of a loaded state, those that remain."""
+        if epoch < 0:
+            raise ValueError(f"epoch {epoch}: must be 0 or more")
+        loaded = self._loaded
+        if loaded is not None and loaded.epoch != epoch:
+            raise ValueError(
+                f"epoch {epoch}: the loaded state stands at epoch {loaded.epoch}, step {loaded.step}; "
+                f"go on with epoch({loaded.epoch})"
+            )
+        return self._walk(loaded or Position(epoch))
+
+    def __iter__(self) -> Iterator[Batch]:
+        """What is left of the epoch where the loader stands; the next iteration is the next epoch."""
+        return self._walk(self._next)
+
+    def state_dict(self) -> dict[str, object]:
+        """Where the consumer stands: the next batch that it has not received, as plain values for a file."""
+        return self._next.state(self._maker.order)
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a saved state, on any number of threads or ranks; ValueError if it does not fit."""
+        self._next = self._loaded = Position.of_state(state, self._maker.order)
+
+    def _walk(self, start: Position) -> Iterator[Batch]:
+        self._loaded = None
+        return self._batches(start)
+
+    def _batches(self, start: Position) -> Iterator[Batch]:
+        steps = range(start.step, len(self))
+        made = ordered_map(partial(self._stage, start.epoch), steps, self._in_flight, num_bytes)
+        with closing(made):
+            for step in steps:
+                yield self._receive(made, Position(start.epoch, step))
+
+    def _stage(self, epoch: int, step: int) -> Batch:
+        return stage(self._maker.batch(epoch, step), self._device)
+
+    def _receive(self, made: Iterator[Batch], position: Position) -> Batch:
+        # A function of its own, so that the suspended generator does not hold the batch.
+        started = perf_counter()
+        batch = next(made)
+        received = perf_counter()
+        batch = place(batch, self._device)
+        seconds = {"waiting": received - started, "moving": perf_counter() - received}
+        self._next = position.after(len(self))
+        return replace(batch, seconds={**batch.seconds, **seconds})
+
+
+def _rank_and_world_size() -> tuple[int, int]:
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1
+
+
+def _seed_nodes(store: GraphStore, seeds: Tensor | Mapping[NodeType, Tensor]) -> dict[NodeType, Tensor]:
+    if isinstance(seeds, Tensor):
+        seeds = {sole_type(store.schema.node_types, "seeds given as one tensor"): seeds}
+    check_seeds(store, seeds)
+    return {t: seeds[t].long() for t in store.schema.node_types if t in seeds}
+
+
+def _features(store: GraphStore, choice: ColumnChoice) -> FeatureStore | None:
+    if choice.is_empty:
+        return None
+    if not isinstance(store, Graph):
+        raise ValueError("columns are wanted, but the graph has none: give the loader graph=khop.Graph(...)")
+    return store.features
