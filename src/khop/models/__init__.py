@@ -1,0 +1,33 @@
+"""Models over the blocks of a batch. A public name imports its module when it is first used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from khop.models.layered import Layered as Layered
+    from khop.models.sage import SAGE as SAGE
+    from khop.models.sage import SageSizes as SageSizes
+
+_PUBLIC = {
+    "SAGE": "khop.models.sage",
+    "Layered": "khop.models.layered",
+    "SageSizes": "khop.models.sage",
+}
+
+__all__ = [*_PUBLIC]
+
+
+def __getattr__(name: str) -> object:
+    """Import what `name` stands for; afterwards it is an ordinary attribute."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'khop.models' has no attribute {name!r}")
+    value = getattr(import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """What tab completion offers."""
+    return sorted(__all__)

@@ -1,0 +1,53 @@
+"""The seam between a model and exact inference: a model that exposes its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from khop.batch import Block, Columns
+from khop.schema import EdgeType, NodeType
+
+
+@runtime_checkable
+class Layered(Protocol):
+    """A model whose layers can be run one at a time, each over all nodes before the next begins.
+
+    `forward(batch)` must be encode, then every layer over its block, then head. What stands in `h` is one
+    tensor per node type, a row per node; a type without input columns may be left out of it.
+    """
+
+    @property
+    def num_layers(self) -> int:
+        """How many blocks a batch needs."""
+        ...
+
+    @property
+    def input_columns(self) -> Mapping[NodeType, tuple[str, ...]]:
+        """The columns that `encode` reads, per node type."""
+        ...
+
+    def encode(self, columns: Columns) -> dict[NodeType, Tensor]:
+        """What the first layer takes, row by row from the input columns."""
+        ...
+
+    def layer(self, index: int, h: Mapping[NodeType, Tensor], block: Block) -> dict[NodeType, Tensor]:
+        """The values of the block's destinations from those of its sources; layer 0 is the input layer."""
+        ...
+
+    def head(self, h: Mapping[NodeType, Tensor]) -> Tensor:
+        """The model's output, row by row from what the last layer gives for the nodes it is about."""
+        ...
+
+
+def destination_types(
+    edge_types: tuple[EdgeType, ...], target: NodeType, num_layers: int
+) -> list[tuple[NodeType, ...]]:
+    """Per layer, input layer first: the node types that can still reach the target, which is first."""
+    found: list[tuple[NodeType, ...]] = [(target,)] if num_layers else []
+    while len(found) < num_layers:
+        sources = [edge_type[0] for edge_type in edge_types if edge_type[2] in found[0]]
+        found.insert(0, tuple(dict.fromkeys((*found[0], *sources))))
+    return found
