@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "distributed": {
         "schema", "draw", "errors", "batch", "graph", "features", "partition", "sampling", "loading",
     },
-    "training": {"schema", "errors", "batch", "sampling", "loading", "models", "graph", "features"},
+    "training": {"schema", "draw", "errors", "batch", "sampling", "loading", "models", "graph", "features"},
     **{part: VALUES | PARTS | FRONT for part in FRONT},
     "config": VALUES | PARTS | FRONT,
     "cli": {"config", "api", "datasets", "graph", "schema"},

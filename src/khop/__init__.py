@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     from khop.sampling.sampler import Seeds as Seeds
     from khop.schema import ColumnSpec as ColumnSpec
     from khop.schema import Schema as Schema
+    from khop.training.inference import layerwise_inference as layerwise_inference
+    from khop.training.inference import sampled_inference as sampled_inference
+    from khop.training.settings import TrainerSettings as TrainerSettings
+    from khop.training.tasks import NodeClassification as NodeClassification
+    from khop.training.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
 
@@ -52,6 +57,7 @@ _PUBLIC = {
     "Graph": "khop.api",
     "Loader": "khop.api",
     "NeighborSampler": "khop.sampling.neighbor",
+    "NodeClassification": "khop.training.tasks",
     "NodeTable": "khop.graph.build",
     "PeerLost": "khop.errors",
     "Sample": "khop.batch",
@@ -59,9 +65,13 @@ _PUBLIC = {
     "Schema": "khop.schema",
     "Seeds": "khop.sampling.sampler",
     "Subgraph": "khop.batch",
+    "Trainer": "khop.training.trainer",
+    "TrainerSettings": "khop.training.settings",
     "Uniform": "khop.draw",
+    "layerwise_inference": "khop.training.inference",
     "open_folder": "khop.graph.folder",
     "open_graph": "khop.api",
+    "sampled_inference": "khop.training.inference",
     "write_graph": "khop.graph.build",
 }
 _MODULES = ("datasets", "models")

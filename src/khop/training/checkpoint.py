@@ -1,0 +1,172 @@
+"""A model, its optimiser and where training stands, as a folder that is written whole or not at all.
+
+model.safetensors and optimizer.safetensors hold the tensors, state.json the rest; nothing in it can run code.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+import khop
+from khop.training.replace_folder import replace_folder, standing_folder
+
+FORMAT = 1
+MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint folder holds."""
+
+    model: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]  # "parameter/name of its state"
+    groups: list[dict[str, object]]  # the optimiser's parameter groups, parameters by name
+    training: Mapping[str, object]  # what the trainer put in: JSON values
+
+
+def save_checkpoint(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, training: Mapping[str, object]
+) -> None:
+    """Replace the checkpoint in `folder`, whole or not at all; OSError where the disk does not take it."""
+    tensors, groups = _flatten_optimizer(model, optimizer)
+    files = {MODEL: save(_detached(model.state_dict())), OPTIMIZER: save(_detached(tensors))}
+    checksums = {name: zlib.crc32(content) for name, content in files.items()}
+    state = {
+        "format": FORMAT,
+        "khop": khop.__version__,
+        "checksums": checksums,
+        "training": training,
+        "groups": groups,
+    }
+    files[STATE] = (json.dumps(state, indent=1) + "\n").encode()
+    try:
+        replace_folder(folder, files)
+    except OSError as error:
+        message = f"{error.strerror}: the checkpoint could not be written; the one before, if any, is intact"
+        raise OSError(error.errno, message, str(folder)) from error
+
+
+def load_checkpoint(folder: Path) -> Checkpoint:
+    """Read and check a checkpoint; ValueError names the file that is missing, damaged or of a newer khop."""
+    if not standing_folder(folder).is_dir():
+        raise ValueError(f"{folder}: no checkpoint there; train first, or name another run folder")
+    folder = standing_folder(folder)
+    try:
+        state = json.loads(_read(folder / STATE))
+        version, checksums = state["format"], state["checksums"]
+        groups, training = state["groups"], state["training"]
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise _damaged(folder / STATE) from error
+    if version != FORMAT:
+        raise ValueError(
+            f"{folder / STATE}: format {version}, this khop reads {FORMAT}; use the one that wrote it"
+        )
+    model, optimizer = (_tensors(folder / name, checksums.get(name)) for name in (MODEL, OPTIMIZER))
+    return Checkpoint(model, optimizer, groups, training)
+
+
+def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
+    """Put the checkpoint's tensors into the model; ValueError names what is missing, extra or misshapen."""
+    wanted = model.state_dict()
+    _compare({n: tuple(t.shape) for n, t in wanted.items()}, checkpoint.model)
+    model.load_state_dict(dict(checkpoint.model))
+
+
+def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
+    """Put the checkpoint's moments and settings into the optimiser of a restored model, as strictly."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    order = [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
+    if order != [group["params"] for group in checkpoint.groups]:
+        raise ValueError(
+            "the optimiser's parameters differ from the checkpoint's: use the settings it was made with"
+        )
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    position = {name: index for index, name in enumerate(name for group in order for name in group)}
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in checkpoint.optimizer.items():
+        name, _, what = key.rpartition("/")
+        if name not in position or tensor.shape not in (shapes[name], torch.Size()):
+            raise ValueError(f"the optimiser's {key} {tuple(tensor.shape)} fits no parameter of the model")
+        state.setdefault(position[name], {})[what] = tensor
+    groups, start = [], 0
+    for group, parameters in zip(checkpoint.groups, order, strict=True):
+        indices = list(range(start, start + len(parameters)))
+        settings = {k: tuple(v) if isinstance(v, list) else v for k, v in group.items()}
+        groups.append(settings | {"params": indices})
+        start += len(parameters)
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _flatten_optimizer(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[dict[str, Tensor], list[dict[str, object]]]:
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    tensors = {
+        f"{names[parameter]}/{what}": torch.as_tensor(value)
+        for parameter, state in optimizer.state.items()
+        for what, value in state.items()
+        if value is not None
+    }
+    groups = [group | {"params": [names[p] for p in group["params"]]} for group in optimizer.param_groups]
+    return tensors, groups
+
+
+def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    # A clone each: safetensors refuses tensors that share memory, as tied weights do.
+    own = torch.contiguous_format
+    return {name: tensor.detach().cpu().clone(memory_format=own) for name, tensor in tensors.items()}
+
+
+def _tensors(path: Path, checksum: int | None) -> dict[str, Tensor]:
+    content = _read(path)
+    if zlib.crc32(content) != checksum:
+        raise _damaged(path)
+    try:
+        return load(content)
+    except SafetensorError as error:
+        raise _damaged(path) from error
+
+
+def _read(path: Path) -> bytes:
+    if not path.is_file():
+        raise ValueError(f"{path}: missing from the checkpoint; use another checkpoint, or train again")
+    return path.read_bytes()
+
+
+def _damaged(path: Path) -> ValueError:
+    return ValueError(f"{path}: cut short or damaged; use another checkpoint, or train again")
+
+
+def _compare(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, Tensor]) -> None:
+    shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
+    if shapes == wanted:
+        return
+    differ = [
+        f"{name} is {shapes[name]} instead of {wanted[name]}"
+        for name in wanted
+        if name in shapes and shapes[name] != wanted[name]
+    ]
+    reasons = [
+        *_listed("lacks", (name for name in wanted if name not in shapes)),
+        *_listed("has too much:", (name for name in shapes if name not in wanted)),
+        *_listed("differs in shape:", differ),
+    ]
+    raise ValueError(
+        f"the checkpoint does not fit the model: it {'; it '.join(reasons)}. "
+        "Build the model with the settings that it was trained with"
+    )
+
+
+def _listed(verb: str, names: Iterable[str]) -> list[str]:
+    found = list(names)
+    more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+    return [f"{verb} {', '.join(found[:4])}{more}"] if found else []

@@ -1,0 +1,32 @@
+"""Scores of splits, whichever way the model's outputs are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from khop.features.store import FeatureStore, Rows
+from khop.training.tasks import NodeClassification
+
+
+def scores(
+    task: NodeClassification,
+    features: FeatureStore,
+    splits: Mapping[str, Tensor],
+    outputs_of: Callable[[Tensor], Tensor],
+) -> dict[str, float]:
+    """The task's metric of each split, from one call of `outputs_of` for the nodes of all of them.
+
+    ValueError names a split without nodes, or a node without a valid label.
+    """
+    for split, nodes in splits.items():
+        if nodes.numel() == 0:
+            raise ValueError(f"split {split!r} of {task.node_type!r}: has no nodes to score; leave it out")
+    nodes = torch.cat(list(splits.values()))
+    rows = Rows(nodes, (task.label,))
+    labels = features.gather({task.node_type: rows})[task.node_type][task.label]
+    sizes = [of_split.numel() for of_split in splits.values()]
+    pieces = zip(*(torch.split(rows, sizes) for rows in (outputs_of(nodes), labels, nodes)), strict=True)
+    return {split: task.score(*piece) for split, piece in zip(splits, pieces, strict=True)}

@@ -1,0 +1,165 @@
+"""A trained model's outputs: exact, layer by layer over all neighbours, or from samples for any model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from khop.batch import Batch, Change, num_bytes
+from khop.draw import DrawKey, Purpose
+from khop.features.store import FeatureStore
+from khop.features.table import FeatureTable
+from khop.graph.store import GraphStore
+from khop.loading.columns import ColumnChoice, gather_columns
+from khop.loading.ordered_map import InFlight, ordered_map
+from khop.models.layered import Layered, destination_types
+from khop.sampling.neighbor import NeighborSampler
+from khop.sampling.sampler import Sampler, Seeds
+from khop.schema import NodeType
+from khop.training.placement import mover
+
+Progress = Callable[[int, int], None]  # (done, total)
+_VALUES = "values"  # the column that one layer's output is to the next
+
+
+def unwatched(done: int, total: int) -> None:
+    """A progress that nobody watches."""
+
+
+def layerwise_inference(
+    model: nn.Module,
+    graph: GraphStore,
+    features: FeatureStore,
+    node_type: NodeType,
+    *,
+    nodes: Tensor | None = None,
+    chunk_size: int = 8192,
+    progress: Progress = unwatched,
+    in_flight: InFlight = InFlight(),  # noqa: B008
+) -> Tensor:
+    """(nodes, outputs) on the CPU: the model's exact output for `nodes`, by default all of the type.
+
+    Every layer is computed for all nodes before the next begins, over all neighbours, `chunk_size` nodes at a
+    time; two layers' values are held in memory. ValueError where the model does not expose its layers.
+    """
+    if not isinstance(model, Layered):
+        raise ValueError(
+            f"{type(model).__name__} does not expose its layers: for exact evaluation give it num_layers, "
+            "input_columns, encode, layer and head (khop.models.Layered); or sample, with fanouts=[...]"
+        )
+    reach = destination_types(graph.schema.edge_types, node_type, model.num_layers)
+    plan = [{t: torch.arange(graph.num_nodes(t)) for t in types} for types in reach]
+    if nodes is not None:
+        plan[-1] = {node_type: nodes}
+    meter = _Meter(progress, sum(ids.numel() for layer in plan for ids in layer.values()))
+    inputs = ColumnChoice({t: tuple(names) for t, names in model.input_columns.items()})
+    chunks = _Chunks(NeighborSampler(graph, [-1]), features, inputs, DrawKey(0), mover(model), in_flight)
+    values: dict[NodeType, Tensor] = {}
+    with _evaluating(model):
+        for index, layer in enumerate(plan):
+            values = {
+                t: meter.joined(chunks.of(t, torch.split(ids, chunk_size)), _layer(model, index, t))
+                for t, ids in layer.items()
+            }
+            table = FeatureTable({t: {_VALUES: rows} for t, rows in values.items()})
+            chunks = replace(chunks, features=table, columns=ColumnChoice(dict.fromkeys(values, (_VALUES,))))
+    return values[node_type]
+
+
+def sampled_inference(
+    model: nn.Module,
+    sampler: Sampler,
+    features: FeatureStore,
+    node_type: NodeType,
+    *,
+    nodes: Tensor,
+    columns: ColumnChoice,
+    seed: int = 0,
+    chunk_size: int = 1024,
+    progress: Progress = unwatched,
+    in_flight: InFlight = InFlight(),  # noqa: B008
+) -> Tensor:
+    """(nodes, outputs) on the CPU: what `model(batch)` gives for `nodes` over sampled neighbourhoods.
+
+    Any module over a batch will do. One key draws for all chunks: with the layered expansion a node's output
+    does not depend on the chunk that it is in, and two evaluations with one seed differ by the model alone.
+    """
+    meter = _Meter(progress, nodes.numel())
+    key = DrawKey.of(seed, Purpose.EVALUATION)
+    chunks = _Chunks(sampler, features, columns, key, mover(model), in_flight)
+    with _evaluating(model):
+        return meter.joined(chunks.of(node_type, torch.split(nodes, chunk_size)), model)
+
+
+def _layer(model: Layered, index: int, node_type: NodeType) -> Callable[[Batch], Tensor]:
+    """What one layer gives for a chunk's nodes; after the last one, what the head makes of it."""
+
+    def rows(batch: Batch) -> Tensor:
+        if index == 0:
+            h = model.encode(batch.columns)
+        else:
+            h = {t: of_type[_VALUES] for t, of_type in batch.columns.items()}
+        out = model.layer(index, h, batch.blocks[0])[node_type]
+        out = out.index_select(0, batch.sample.seed_index[node_type])
+        return model.head({node_type: out}) if index == model.num_layers - 1 else out
+
+    return rows
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """What makes batches of chunks of nodes, ahead of the model that takes them."""
+
+    sampler: Sampler
+    features: FeatureStore
+    columns: ColumnChoice
+    key: DrawKey
+    move: Change
+    in_flight: InFlight
+
+    def of(self, node_type: NodeType, chunks: Sequence[Tensor]) -> Generator[Batch]:
+        def made(nodes: Tensor) -> Batch:
+            seeds = Seeds({node_type: nodes}, {node_type: nodes})
+            sample = self.sampler.sample(seeds, self.key)
+            sample, columns, seed_columns = gather_columns(self.features, self.columns, sample)
+            return Batch(sample, seeds.nodes, columns, seed_columns, 0, 0, seeds.count)
+
+        with closing(ordered_map(made, chunks, self.in_flight, num_bytes)) as batches:
+            for batch in batches:
+                yield batch.map(self.move)
+
+
+class _Meter:
+    """Puts the rows of chunk after chunk into one tensor and says how far that has come."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._done = 0
+
+    def joined(self, batches: Generator[Batch], rows_of: Callable[[Batch], Tensor]) -> Tensor:
+        """`rows_of` each batch, one after another, on the CPU."""
+        pieces: list[Tensor] = []
+        with closing(batches):
+            for batch in batches:
+                pieces.append(rows_of(batch).cpu())
+                self._done += pieces[-1].shape[0]
+                self._progress(self._done, self._total)
+        return torch.cat(pieces)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; afterwards every module's mode is as it was."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

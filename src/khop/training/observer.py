@@ -1,0 +1,42 @@
+"""Who watches the training: a progress bar, a log, a test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+
+class Observer(Protocol):
+    """Told of everything that happens, in the thread that trains."""
+
+    def started(self, epochs: int, steps: int) -> None:
+        """Training begins: so many epochs of so many steps."""
+        ...
+
+    def stepped(self, epoch: int, step: int, loss: float) -> None:
+        """One update is done; the loss is the mean over its seeds."""
+        ...
+
+    def evaluating(self, done: int, total: int) -> None:
+        """The evaluation has come this far."""
+        ...
+
+    def epoch_ended(self, record: Mapping[str, object]) -> None:
+        """The line that has just been written to metrics.jsonl."""
+        ...
+
+
+class Unwatched:
+    """An observer that does nothing."""
+
+    def started(self, epochs: int, steps: int) -> None:
+        """Nothing."""
+
+    def stepped(self, epoch: int, step: int, loss: float) -> None:
+        """Nothing."""
+
+    def evaluating(self, done: int, total: int) -> None:
+        """Nothing."""
+
+    def epoch_ended(self, record: Mapping[str, object]) -> None:
+        """Nothing."""

@@ -1,0 +1,60 @@
+"""What a model is trained for: which labels it needs, its loss per seed, its score."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from khop.batch import Batch
+from khop.schema import NodeType
+from khop.training.metrics import METRICS
+
+
+class Task(Protocol):
+    """What the trainer asks of a task."""
+
+    @property
+    def metric(self) -> str:
+        """What its scores are: "accuracy", "roc-auc"."""
+        ...
+
+    def losses(self, output: Tensor, batch: Batch) -> Tensor:
+        """(seeds): one loss per row of the model's output; their mean over the global batch is minimised."""
+        ...
+
+
+@dataclass(frozen=True)
+class NodeClassification:
+    """One class per node of one type, learned by cross-entropy."""
+
+    node_type: NodeType
+    label: str  # an integer column of the node type, 0 <= label < classes; -1 means unknown
+    metric: Literal["accuracy", "roc-auc"] = "accuracy"
+
+    def __post_init__(self) -> None:
+        if self.metric not in METRICS:
+            raise ValueError(f"metric {self.metric!r}: must be one of {sorted(METRICS)}")
+
+    def losses(self, output: Tensor, batch: Batch) -> Tensor:
+        """(seeds): the cross-entropy of each; ValueError names a seed without a valid label."""
+        labels = batch.seed_column(self.label, self.node_type)
+        checked = self._checked(labels, batch.seed_nodes[self.node_type], output)
+        return F.cross_entropy(output, checked, reduction="none")
+
+    def score(self, output: Tensor, labels: Tensor, nodes: Tensor) -> float:
+        """The metric over `nodes`, whose outputs and labels stand row by row; ValueError as of `losses`."""
+        return METRICS[self.metric](output, self._checked(labels, nodes, output))
+
+    def _checked(self, labels: Tensor, nodes: Tensor, output: Tensor) -> Tensor:
+        classes = output.shape[1]
+        wrong = (labels < 0) | (labels >= classes)
+        if wrong.any():
+            first = int(wrong.nonzero()[0])
+            raise ValueError(
+                f"node {int(nodes[first])} of {self.node_type!r} has {self.label} {int(labels[first])}: "
+                f"must be 0 to {classes - 1}; leave it out of the seeds or correct its label"
+            )
+        return labels.long()

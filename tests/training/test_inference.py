@@ -1,0 +1,220 @@
+"""Exact inference is the full-graph forward pass, computed in chunks; sampled inference takes any model."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import SAGEConv
+
+from khop.batch import Batch, Block, Columns
+from khop.loading.columns import ColumnChoice
+from khop.loading.ordered_map import InFlight
+from khop.models.sage import SAGE
+from khop.sampling.neighbor import NeighborSampler
+from khop.training.inference import layerwise_inference, sampled_inference
+from small_graphs import SmallGraph, one_type, shop
+
+GRAPHS = [pytest.param(one_type, "node", id="one-type"), pytest.param(shop, "item", id="shop")]
+X_AND_Y = ColumnChoice({"node": ("x",)}, {}, {"node": ("y",)})
+
+
+class Convolutions(nn.Module):
+    """A model of a user's own that exposes its layers, on torch_geometric's convolutions."""
+
+    input_columns = {"node": ("x",)}  # noqa: RUF012
+    num_layers = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([SAGEConv(7, 8), SAGEConv(8, 8)])
+        self.out = nn.Linear(8, 3)
+
+    def encode(self, columns: Columns) -> dict[str, Tensor]:
+        return {"node": columns["node"]["x"]}
+
+    def layer(self, index: int, h: dict[str, Tensor], block: Block) -> dict[str, Tensor]:
+        x = h["node"]
+        return {"node": self.layers[index]((x, x[: block.num_dst]), block.edge_index).relu()}
+
+    def head(self, h: dict[str, Tensor]) -> Tensor:
+        return self.out(h["node"])
+
+    def full(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, edge_index).relu()
+        return self.out(x)
+
+
+class Plain(nn.Module):
+    """A model that is only a forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(7, 3)
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.linear(batch["x"])[batch.seed_index]
+
+
+def full_graph(model: SAGE, graph: SmallGraph, node_type: str) -> Tensor:
+    """All nodes in one batch of all neighbours, which tests/models proves to be the dense forward pass."""
+    model.eval()
+    nodes = torch.arange(graph.store.num_nodes(node_type))
+    return model(graph.batch(nodes, [-1] * model.num_layers, node_type)).detach()
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("chunk_size", [1, 7, 1000])
+@pytest.mark.parametrize(("make", "target"), GRAPHS)
+def test_layer_by_layer_is_the_full_graph_forward(
+    make: Callable[[torch.dtype], SmallGraph],
+    target: str,
+    chunk_size: int,
+    dtype: torch.dtype,
+    tolerance: float,
+) -> None:
+    graph = make(dtype)
+    model = SAGE.for_graph(graph.store, hidden=8, layers=3, norm="layer", residual=True, dropout=0.5).to(
+        dtype
+    )
+
+    output = layerwise_inference(model, graph.store, graph.features, target, chunk_size=chunk_size)
+
+    assert output.dtype == dtype
+    torch.testing.assert_close(output, full_graph(model, graph, target), rtol=0, atol=tolerance)
+
+
+def test_a_model_of_torch_geometrics_convolutions_gives_its_full_graph_forward() -> None:
+    graph = one_type()
+    model = Convolutions()
+    expected = model.full(graph.features.columns["node"]["x"], torch.stack(graph.edges["node", "to", "node"]))
+    output = layerwise_inference(model, graph.store, graph.features, "node", chunk_size=16)
+    torch.testing.assert_close(output, expected.detach(), rtol=0, atol=1e-5)
+
+
+def test_some_nodes_have_the_rows_that_they_have_among_all() -> None:
+    graph = shop()
+    model = SAGE.for_graph(graph.store, hidden=8)
+    nodes = torch.tensor([7, 3, 39, 3])
+    rows = layerwise_inference(model, graph.store, graph.features, "item", nodes=nodes, chunk_size=3)
+    torch.testing.assert_close(rows, full_graph(model, graph, "item")[nodes], rtol=0, atol=1e-5)
+
+
+def test_no_nodes_have_no_rows() -> None:
+    graph = one_type()
+    model = SAGE.for_graph(graph.store, hidden=8)
+    nothing = torch.empty(0, dtype=torch.int64)
+    assert layerwise_inference(model, graph.store, graph.features, "node", nodes=nothing).shape == (0, 3)
+
+
+def test_threads_change_no_bit() -> None:
+    graph = one_type()
+    model = SAGE.for_graph(graph.store, hidden=8, layers=3)
+    outputs = [
+        layerwise_inference(
+            model, graph.store, graph.features, "node", chunk_size=5, in_flight=InFlight(threads, 6)
+        )
+        for threads in (1, 2, 4)
+    ]
+    assert torch.equal(outputs[0], outputs[1])
+    assert torch.equal(outputs[0], outputs[2])
+
+
+def test_progress_counts_the_nodes_of_all_layers() -> None:
+    graph = shop()
+    model = SAGE.for_graph(graph.store, hidden=8, layers=2)
+    seen: list[tuple[int, int]] = []
+    layerwise_inference(
+        model, graph.store, graph.features, "item", chunk_size=16, progress=lambda *at: seen.append(at)
+    )
+    total = (40 + 30 + 5) + 40  # items, users and tags, then the items alone
+    assert {of for _, of in seen} == {total}
+    assert [done for done, _ in seen] == sorted({done for done, _ in seen})
+    assert seen[-1] == (total, total)
+
+
+def test_a_model_without_layers_is_told_both_ways() -> None:
+    graph = one_type()
+    with pytest.raises(
+        ValueError, match=r"Plain does not expose.*give it num_layers.*layer and head.*fanouts="
+    ):
+        layerwise_inference(Plain(), graph.store, graph.features, "node")
+
+
+def test_modes_and_gradients_are_as_before_and_no_thread_is_left() -> None:
+    graph = one_type()
+    model = SAGE.for_graph(graph.store, hidden=8, dropout=0.5)
+    model.train()
+    model.classifier.eval()
+    before = threading.active_count()
+    output = layerwise_inference(model, graph.store, graph.features, "node", chunk_size=8)
+    assert not output.requires_grad
+    assert model.training
+    assert model.layers[0].training
+    assert not model.classifier.training
+    assert threading.active_count() == before
+
+
+def test_an_error_in_a_layer_leaves_no_thread_and_the_mode_as_it_was() -> None:
+    graph = one_type()
+    model = Convolutions()
+    model.out = nn.Linear(9, 3)
+    before = threading.active_count()
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        layerwise_inference(model, graph.store, graph.features, "node", chunk_size=8)
+    assert model.training
+    assert threading.active_count() == before
+
+
+def test_samples_of_all_neighbours_give_the_exact_values() -> None:
+    graph = one_type()
+    model = SAGE.for_graph(graph.store, hidden=8, norm="layer")
+    nodes = torch.arange(60)
+    output = sampled_inference(
+        model, NeighborSampler(graph.store, [-1, -1]), graph.features, "node", nodes=nodes, columns=X_AND_Y
+    )
+    torch.testing.assert_close(output, full_graph(model, graph, "node"), rtol=0, atol=1e-5)
+
+
+def test_sampled_values_depend_on_the_seed_and_not_on_chunks_or_the_other_nodes() -> None:
+    graph = one_type(num_edges=900)
+    model = SAGE.for_graph(graph.store, hidden=8).double()
+    sampler = NeighborSampler(graph.store, [3, 3])
+
+    def outputs(nodes: Tensor, chunk_size: int, seed: int) -> Tensor:
+        return sampled_inference(
+            model,
+            sampler,
+            graph.features,
+            "node",
+            nodes=nodes,
+            columns=X_AND_Y,
+            seed=seed,
+            chunk_size=chunk_size,
+        )
+
+    together = outputs(torch.arange(60), 60, seed=1)
+    torch.testing.assert_close(outputs(torch.arange(60), 7, seed=1), together, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        outputs(torch.tensor([41, 5]), 60, seed=1), together[[41, 5]], rtol=0, atol=1e-12
+    )
+    assert not torch.allclose(outputs(torch.arange(60), 60, seed=2), together)
+
+
+def test_any_module_over_a_batch_can_be_sampled() -> None:
+    graph = one_type()
+    model = Plain().double()
+    output = sampled_inference(
+        model,
+        NeighborSampler(graph.store, [2]),
+        graph.features,
+        "node",
+        nodes=torch.arange(9),
+        columns=X_AND_Y,
+    )
+    expected = model.linear(graph.features.columns["node"]["x"][:9].double())
+    torch.testing.assert_close(output, expected.detach())
