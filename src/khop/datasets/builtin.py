@@ -1,0 +1,58 @@
+"""Graphs that come with khop: small snapshots in the wheel, unpacked into graph folders when first wanted."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+
+from khop.datasets.debian.graph import GRAPHS, write_debian
+from khop.datasets.debian.snapshot import read_snapshot
+from khop.graph.folder import open_folder
+from khop.graph.progress import Notice
+
+SNAPSHOT = "debian.npz"
+SNAPSHOT_SHA256 = "0e66b2ccb1df183381ca4f6ac3a291b958917d57f44fc5904a9a4c405d74da38"
+_RECIPE = (
+    1  # to be raised when the same snapshot becomes another graph, so that what lies in caches is not used
+)
+
+
+def builtin_names() -> tuple[str, ...]:
+    """The graphs that `builtin_folder` knows."""
+    return tuple(GRAPHS)
+
+
+def builtin_folder(name: str, cache: Path, notice: Notice | None = None) -> Path:
+    """The graph folder of a built-in graph inside `cache`, written there on first use, in a few seconds.
+
+    The folder appears whole or not at all; processes that want it at the same time all get it. `notice`
+    hears of the writing, if there is any. ValueError where `name` is no built-in graph, or where snapshot or
+    folder are damaged.
+    """
+    if name not in GRAPHS:
+        raise ValueError(f"built-in graph {name!r}: there are {', '.join(builtin_names())}")
+    folder = cache / f"{name}-{SNAPSHOT_SHA256[:8]}.{_RECIPE}"
+    if not folder.exists():
+        _write(name, folder, notice)
+    return open_folder(folder).path
+
+
+def _write(name: str, folder: Path, notice: Notice | None) -> None:
+    facts = read_snapshot(_snapshot())
+    try:
+        write_debian(folder, name, facts, notice)
+    except ValueError:
+        # Another process wrote it meanwhile, from the same snapshot: the same graph.
+        if not folder.exists():
+            raise
+
+
+def _snapshot() -> bytes:
+    file = files("khop.datasets") / "data" / SNAPSHOT
+    data = file.read_bytes()
+    if sha256(data).hexdigest() != SNAPSHOT_SHA256:
+        raise ValueError(
+            f"{file}: checksum differs from khop's; the file was changed or damaged. Install khop again"
+        )
+    return data

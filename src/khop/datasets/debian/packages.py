@@ -1,0 +1,103 @@
+"""Package lists, as apt keeps them, read one package at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+# Control field -> relation. Each says something of other packages; PROVIDES names a virtual one.
+PROVIDES = "provides"
+RELATIONS = {
+    "Pre-Depends": "pre_depends",
+    "Depends": "depends",
+    "Recommends": "recommends",
+    "Suggests": "suggests",
+    "Enhances": "enhances",
+    "Breaks": "breaks",
+    "Replaces": "replaces",
+    "Conflicts": "conflicts",
+    "Provides": PROVIDES,
+}
+# "python3:any (>= 3.11) [amd64] <!nocheck>": the name ends before the architecture, version and restrictions.
+_NAME = re.compile(r"[^\s:(\[<]+")
+_ADDRESS = re.compile(r"<([^<>]*)>")
+
+
+@dataclass(frozen=True)
+class Package:
+    """What the graph is made of, of one package in a list."""
+
+    name: str
+    version: str
+    source: str  # the source package it is built from, often of the same name
+    maintainer: str | None  # tells maintainers apart while the graph is built; only their number stays
+    section: str | None  # without the archive's area: "games", not "contrib/games"
+    description: str  # the one-line description; only its hashed words stay
+    tags: tuple[str, ...]
+    relations: Mapping[str, tuple[str, ...]]  # relation -> names, each once, in the list's order
+
+
+def parse_packages(lines: Iterable[str], name: str) -> Iterator[Package]:
+    """The packages of a list, one after the other; the list is never held as a whole.
+
+    `name` is how errors call the list. ValueError where a line is neither field nor continuation, or where a
+    paragraph names no package.
+    """
+    for number, fields in _paragraphs(lines, name):
+        package = fields.get("Package")
+        if not package:
+            raise ValueError(
+                f"{name}: the paragraph that ends at line {number} has no Package field: no list of packages"
+            )
+        yield _package(package, fields)
+
+
+def _paragraphs(lines: Iterable[str], name: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Groups of fields with a blank line between, unfolded; each with the number of its last line."""
+    fields: dict[str, str] = {}
+    key, number = "", 0
+    for number, line in enumerate(lines, start=1):
+        text = line.rstrip()
+        if not text:
+            if fields:
+                yield number - 1, fields
+            fields, key = {}, ""
+        elif line[0] in " \t" and key:
+            fields[key] += f" {text.lstrip()}"
+        else:
+            key, colon, value = text.partition(":")
+            if not colon or line[0] in " \t":
+                raise ValueError(
+                    f"{name}: line {number} is {text[:40]!r}, not 'Field: value'; no list of packages"
+                )
+            fields[key] = value.strip()
+    if fields:
+        yield number, fields
+
+
+def _package(name: str, fields: Mapping[str, str]) -> Package:
+    section = fields.get("Section", "").rpartition("/")[2]
+    relations = {relation: _names(fields[key]) for key, relation in RELATIONS.items() if key in fields}
+    return Package(
+        name=name,
+        version=fields.get("Version", ""),
+        source=fields.get("Source", "").partition("(")[0].strip() or name,
+        maintainer=_maintainer(fields.get("Maintainer", "")),
+        section=section or None,
+        description=fields.get("Description", ""),
+        tags=tuple(sorted({tag.strip() for tag in fields.get("Tag", "").split(",")} - {""})),
+        relations={relation: names for relation, names in relations.items() if names},
+    )
+
+
+def _names(value: str) -> tuple[str, ...]:
+    """The packages named in a relation field; alternatives ("a | b") count as one each."""
+    found = (_NAME.search(part) for part in re.split(r"[,|]", value))
+    return tuple(dict.fromkeys(match.group() for match in found if match))
+
+
+def _maintainer(value: str) -> str | None:
+    """The address, because one maintainer's name is spelled in several ways."""
+    address = _ADDRESS.search(value)
+    return (address.group(1) if address else value).lower() or None

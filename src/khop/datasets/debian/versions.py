@@ -1,0 +1,36 @@
+"""The order of Debian versions (Debian Policy, section 5.6.12), as a sort key."""
+
+from __future__ import annotations
+
+import re
+
+Part = tuple[tuple[tuple[int, ...], int], ...]
+Key = tuple[int, Part, Part]
+
+_END = ((0,), 0)  # sorts after "~" and before everything else
+_RUNS = re.compile(r"(\D*)(\d*)")
+
+
+def version_key(version: str) -> Key:
+    """Keys compare as `dpkg --compare-versions` compares versions."""
+    epoch, colon, rest = version.partition(":")
+    if not (colon and epoch.isdecimal()):
+        epoch, rest = "0", version
+    upstream, hyphen, revision = rest.rpartition("-")
+    return int(epoch), _part(upstream if hyphen else rest), _part(revision if hyphen else "")
+
+
+def _part(text: str) -> Part:
+    runs = [
+        ((*(_rank(character) for character in letters), 0), int(digits or 0))
+        for letters, digits in _RUNS.findall(text)
+    ]
+    while runs and runs[-1] == _END:
+        runs.pop()
+    return (*runs, _END)
+
+
+def _rank(character: str) -> int:
+    if character == "~":
+        return -1
+    return ord(character) if character.isalpha() else ord(character) + 0x110000
