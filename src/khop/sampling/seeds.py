@@ -108,7 +108,7 @@ class SeedOrder:
 
 def check_fingerprint(found: Fingerprint, expected: Fingerprint) -> None:
     """ValueError that names what differs between a saved state and this run."""
-    words = {"seeds": "the seed list", "batch_size": "batch_size", "run_seed": "seed", "shuffle": "shuffle"}
+    words = {"seeds": "seed list", "batch_size": "batch_size", "run_seed": "seed", "shuffle": "shuffle"}
     differing = [
         words[name] if name == "seeds" else f"{words[name]} ({found.get(name)}, here {expected[name]})"
         for name in expected

@@ -1,0 +1,179 @@
+"""A function of the user's own is a sampler, with the draws and the checks of khop's."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from tests.reference.hops import PlainGraph
+from tests.sampling.strategies import Question, questions
+from tests.sampling.test_neighbor import EDGE, as_plain, as_seeds, ring, seeds
+from torch import Tensor
+
+from khop import DrawKey, Edges, FrontierSampler, FrontierView, NeighborSampler, Sample, Uniform
+from khop.sampling.frontier import EdgesByType, NodesByType
+
+KEY = DrawKey(5)
+
+
+def sample(question: Question, sampler: NeighborSampler | FrontierSampler) -> Sample:
+    return sampler.sample(as_seeds(question.seeds), DrawKey(question.key))
+
+
+@given(question=questions().filter(lambda question: bool(question.fanouts)))
+def test_neighbour_sampling_written_anew_gives_the_same_bits(question: Question) -> None:
+    graph = question.graph.opened()
+    rule = Uniform(question.replacement)
+    layers = len(question.fanouts)
+
+    def edges_for(layer: int, view: FrontierView, nodes: NodesByType) -> EdgesByType:
+        return view.sample_in_edges(nodes, question.fanouts[layers - 1 - layer], rule)
+
+    ours = sample(question, NeighborSampler(graph, question.fanouts, rule=rule, edge_ids=True))
+    anew = sample(question, FrontierSampler(graph, edges_for, layers))
+    assert as_plain(anew) == as_plain(ours)
+
+
+@given(question=questions().filter(lambda question: bool(question.fanouts)))
+def test_the_order_of_the_edges_is_kept_within_a_row_only(question: Question) -> None:
+    """The same edges, turned round: every row holds what it held, the other way round."""
+    graph = question.graph.opened()
+
+    def edges_for(layer: int, view: FrontierView, nodes: NodesByType) -> EdgesByType:
+        return {t: turned(edges) for t, edges in view.in_edges(nodes).items()}
+
+    def turned(edges: Edges) -> Edges:
+        assert edges.edge_ids is not None
+        return Edges(edges.sources.flip(0), edges.destinations.flip(0), edges.edge_ids.flip(0))
+
+    ours = sample(question, NeighborSampler(graph, [-1], edge_ids=True))
+    anew = sample(question, FrontierSampler(graph, edges_for, 1))
+    for edge_type, adjacency in ours.blocks[0].adjacencies.items():
+        other = anew.blocks[0].adjacencies[edge_type]
+        assert adjacency.edge_ids is not None
+        assert other.edge_ids is not None
+        assert other.indptr.tolist() == adjacency.indptr.tolist()
+        bounds = adjacency.indptr.tolist()
+        for begin, end in itertools.pairwise(bounds):
+            assert other.edge_ids[begin:end].tolist() == adjacency.edge_ids[begin:end].tolist()[::-1]
+
+
+def test_layers_are_numbered_from_the_input_and_asked_from_the_seeds() -> None:
+    asked: list[tuple[int, int]] = []
+
+    def edges_for(layer: int, view: FrontierView, nodes: NodesByType) -> EdgesByType:
+        asked.append((layer, nodes["node"].numel()))
+        return view.in_edges(nodes)
+
+    sampled = FrontierSampler(ring(100, 2), edges_for, 3).sample(seeds(0), KEY)
+    assert asked == [(2, 1), (1, 3), (0, 5)]
+    assert [block.num_dst for block in sampled.blocks] == [5, 3, 1]
+
+
+def test_a_views_draws_in_a_layer_are_independent_and_repeatable() -> None:
+    drawn: list[list[int]] = []
+
+    def edges_for(layer: int, view: FrontierView, nodes: NodesByType) -> EdgesByType:
+        view.in_edges(nodes)  # draws nothing, and so does not count
+        for _ in range(2):
+            edges = view.sample_in_edges(nodes, 5)
+            drawn.append(edges[EDGE].sources.tolist())
+        return edges
+
+    sampler = FrontierSampler(ring(1000, 50), edges_for, 1)
+    sampler.sample(seeds(3), KEY)
+    sampler.sample(seeds(3), KEY)
+    first, second, first_again, second_again = drawn
+    assert first != second
+    assert (first_again, second_again) == (first, second)
+    expected = NeighborSampler(ring(1000, 50), [5]).sample(seeds(3), KEY.plus(1))
+    assert second == expected.nodes["node"][1:].tolist()
+
+
+def test_edges_may_come_from_anywhere_in_the_graph_and_as_one_value() -> None:
+    """Random walks and the like: sources that are no neighbours of the frontier by any rule of khop's."""
+
+    def edges_for(layer: int, view: FrontierView, nodes: NodesByType) -> Edges:
+        return Edges(torch.tensor([90, 91, 90]), torch.tensor([1, 0, 1]))
+
+    block = FrontierSampler(ring(100, 2), edges_for, 1).sample(seeds(0, 1), KEY).blocks[0]
+    assert block.adjacency.indptr.tolist() == [0, 1, 3]
+    assert block.adjacency.indices.tolist() == [2, 3, 3]
+    assert block.adjacency.edge_ids is None
+
+
+def test_a_view_knows_the_graph_and_takes_any_nodes() -> None:
+    def edges_for(layer: int, view: FrontierView, nodes: NodesByType) -> EdgesByType:
+        assert view.num_nodes("node") == 100
+        assert view.schema.edge_types == (EDGE,)
+        assert view.in_edges(torch.tensor([7, 7]))[EDGE].sources.tolist() == [8, 9, 8, 9]
+        return view.sample_in_edges(nodes["node"][:1], 1)
+
+    sampled = FrontierSampler(ring(100, 2), edges_for, 1).sample(seeds(4, 5), KEY)
+    assert sampled.blocks[0].adjacency.indptr.tolist() == [0, 1, 1]
+
+
+def one_layer(sources: Tensor, destinations: Tensor, edge_ids: Tensor | None = None) -> Sample:
+    edges = Edges(sources, destinations, edge_ids)
+    return FrontierSampler(ring(10, 2), lambda layer, view, nodes: {EDGE: edges}, 1).sample(seeds(0, 1), KEY)
+
+
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        (([3, 4], [0, 5]), "into node 5, which is not among the nodes"),
+        (([3, 10], [0, 1]), "sources: there is no node 10; ids go from 0 to 9"),
+        (([3, 4], [0, 10]), "destinations: there is no node 10"),
+        (([3, 4], [0]), "{'sources': 2, 'destinations': 1}: one of each per edge"),
+        (([3], [0], [1, 2]), "'edge_ids': 2}: one of each per edge"),
+        (([3.0], [0]), "sources: torch.float32"),
+    ],
+)
+def test_edges_that_cannot_be_are_named(edges: tuple[list[int], ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        one_layer(*(torch.tensor(ids) for ids in edges))
+
+
+def test_an_edge_type_that_is_not_there_is_named() -> None:
+    none = Edges(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
+    sampler = FrontierSampler(ring(10, 2), lambda layer, view, nodes: {("a", "b", "c"): none}, 1)
+    with pytest.raises(ValueError, match=r"edges_for gave \('a', 'b', 'c'\): not an edge type"):
+        sampler.sample(seeds(0), KEY)
+
+
+def test_an_error_leaves_no_trace_in_the_next_sample() -> None:
+    wanted = [Edges(torch.tensor([3]), torch.tensor([5])), Edges(torch.tensor([3]), torch.tensor([0]))]
+    sampler = FrontierSampler(ring(10, 2), lambda layer, view, nodes: wanted.pop(0), 1)
+    with pytest.raises(ValueError, match="into node 5"):
+        sampler.sample(seeds(0), KEY)
+    assert sampler.sample(seeds(0), KEY).nodes["node"].tolist() == [0, 3]
+
+
+def test_typed_graphs_need_their_types_named() -> None:
+    graph = PlainGraph({"a": 2, "b": 2}, {("a", "to", "b"): [(0, 1)], ("b", "to", "a"): [(0, 1)]}).opened()
+    edges = Edges(torch.tensor([0]), torch.tensor([0]))
+    with pytest.raises(ValueError, match="edges_for gave one Edges: the graph has 2"):
+        FrontierSampler(graph, lambda *_: edges, 1).sample(as_seeds({"a": [0]}), KEY)
+    with pytest.raises(ValueError, match="nodes given as one tensor"):
+        FrontierSampler(graph, lambda layer, view, nodes: view.in_edges(nodes["a"]), 1).sample(
+            as_seeds({"a": [0]}), KEY
+        )
+
+
+def test_a_sampler_has_a_layer_at_least() -> None:
+    with pytest.raises(ValueError, match="layers 0: must be 1 or more"):
+        FrontierSampler(ring(10, 2), lambda layer, view, nodes: view.in_edges(nodes), 0)
+
+
+def test_seeds_are_checked_before_the_function_is_asked() -> None:
+    sampler = FrontierSampler(ring(10, 2), lambda layer, view, nodes: 1 // 0, 1)
+    with pytest.raises(ValueError, match="there is no node 10"):
+        sampler.sample(seeds(10), KEY)
+
+
+def test_a_layer_may_have_no_edges() -> None:
+    sampled = FrontierSampler(ring(10, 2), lambda layer, view, nodes: {}, 2).sample(seeds(2), KEY)
+    assert sampled.nodes["node"].tolist() == [2]
+    assert [block.adjacencies for block in sampled.blocks] == [{}, {}]

@@ -1,0 +1,162 @@
+"""Every seed once per epoch, in an order that only (seeds, batch size, run seed, epoch) decide."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.reference.sampling import permutation
+
+from khop.draw import DrawKey, Purpose
+from khop.sampling.sampler import Seeds
+from khop.sampling.seeds import SeedOrder, check_fingerprint
+
+TYPED_SEEDS = st.dictionaries(
+    st.sampled_from(["user", "item", "tag"]), st.lists(st.integers(0, 99), max_size=40), min_size=1
+).filter(lambda by_type: any(by_type.values()))
+
+
+def order_of(
+    by_type: dict[str, list[int]], batch_size: int, *, shuffle: bool = True, run_seed: int = 0
+) -> SeedOrder:
+    seeds = {node_type: torch.tensor(ids, dtype=torch.int64) for node_type, ids in by_type.items()}
+    return SeedOrder(seeds, batch_size, shuffle, run_seed)
+
+
+def shares(order: SeedOrder, epoch: int, step: int, world_size: int) -> list[Seeds]:
+    ranks = [replace(order, rank=rank, world_size=world_size) for rank in range(world_size)]
+    return [of_rank.share(epoch, step) for of_rank in ranks]
+
+
+def joined(parts: list[Seeds]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """Nodes and positions of all parts, rank after rank."""
+    types = parts[0].nodes.keys()
+    nodes = {t: [node for part in parts for node in part.nodes[t].tolist()] for t in types}
+    return nodes, {t: [p for part in parts for p in part.positions[t].tolist()] for t in types}
+
+
+@given(
+    by_type=TYPED_SEEDS,
+    batch_size=st.integers(1, 130),
+    world_size=st.integers(1, 9),
+    epoch=st.integers(0, 3),
+    shuffle=st.booleans(),
+)
+def test_every_seed_is_used_exactly_once(
+    by_type: dict[str, list[int]], batch_size: int, world_size: int, epoch: int, shuffle: bool
+) -> None:
+    order = order_of(by_type, batch_size, shuffle=shuffle)
+    used: dict[str, Counter[int]] = {node_type: Counter() for node_type in by_type}
+    positions: list[int] = []
+    for step in range(order.num_steps):
+        nodes, at = joined(shares(order, epoch, step, world_size))
+        for node_type, ids in nodes.items():
+            used[node_type].update(ids)
+        positions += [position for of_type in at.values() for position in of_type]
+        assert sum(len(ids) for ids in nodes.values()) == order.num_global_seeds(step)
+    assert used == {node_type: Counter(ids) for node_type, ids in by_type.items()}
+    assert sorted(positions) == list(range(order.num_seeds))
+
+
+@given(
+    by_type=TYPED_SEEDS, batch_size=st.integers(1, 130), world_size=st.integers(2, 9), step=st.integers(0, 3)
+)
+def test_ranks_share_the_batch_that_one_rank_would_have(
+    by_type: dict[str, list[int]], batch_size: int, world_size: int, step: int
+) -> None:
+    order = order_of(by_type, batch_size)
+    step %= order.num_steps
+    alone = joined(shares(order, 2, step, 1))
+    parts = shares(order, 2, step, world_size)
+    assert joined(parts) == alone
+    counts = [part.count for part in parts]
+    assert max(counts) - min(counts) <= 1
+
+
+def test_a_share_may_be_empty_and_the_rank_makes_the_step_all_the_same() -> None:
+    order = order_of({"node": [5, 6, 7]}, batch_size=2)
+    counts = [
+        [part.count for part in shares(order, 0, step, world_size=4)] for step in range(order.num_steps)
+    ]
+    assert [sum(of_step) for of_step in counts] == [2, 1]
+    assert min(counts[0]) == 0
+
+
+@given(count=st.integers(1, 60), epoch=st.integers(0, 5), run_seed=st.integers(0, 2**64 - 1))
+def test_the_order_is_the_keyed_permutation(count: int, epoch: int, run_seed: int) -> None:
+    order = order_of({"node": list(range(100, 100 + count))}, batch_size=7, run_seed=run_seed)
+    key = DrawKey.of(run_seed, Purpose.SHUFFLE, epoch).value
+    found = [
+        node for step in range(order.num_steps) for node in order.share(epoch, step).nodes["node"].tolist()
+    ]
+    assert found == [100 + permutation(key, count, position) for position in range(count)]
+
+
+def test_without_shuffle_the_order_is_the_lists() -> None:
+    order = order_of({"b": [3, 1], "a": [9, 9, 8]}, batch_size=3, shuffle=False)
+    first, second = order.share(4, 0), order.share(4, 1)
+    assert (first.nodes["b"].tolist(), first.nodes["a"].tolist()) == ([3, 1], [9])
+    assert (second.nodes["b"].tolist(), second.nodes["a"].tolist()) == ([], [9, 8])
+    assert (first.positions["a"].tolist(), second.positions["a"].tolist()) == ([2], [3, 4])
+
+
+def test_epochs_and_run_seeds_shuffle_differently() -> None:
+    order = order_of({"node": list(range(50))}, batch_size=50)
+    orders = [order.share(0, 0), order.share(1, 0), replace(order, run_seed=1).share(0, 0)]
+    assert len({tuple(seeds.nodes["node"].tolist()) for seeds in orders}) == 3
+
+
+def test_seeds_of_several_types_are_mixed() -> None:
+    order = order_of({"user": list(range(100)), "item": list(range(100))}, batch_size=20)
+    for step in range(order.num_steps):
+        assert all(ids.numel() > 0 for ids in order.share(0, step).nodes.values())
+
+
+def test_the_fingerprint_is_plain_and_the_same_for_the_same_order() -> None:
+    order = order_of({"node": [1, 2, 3]}, batch_size=2)
+    again = replace(order_of({"node": [1, 2, 3]}, batch_size=2), rank=1, world_size=3)
+    assert order.fingerprint == again.fingerprint
+    assert all(isinstance(value, str | int) for value in order.fingerprint.values())
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (order_of({"node": [1, 2, 4]}, 2), "saved with another seed list: its"),
+        (order_of({"item": [1, 2, 3]}, 2), "another seed list"),
+        (order_of({"node": [1, 2, 3]}, 3), r"batch_size \(3, here 2\)"),
+        (order_of({"node": [1, 2, 3]}, 2, run_seed=9), r"seed \(9, here 0\)"),
+        (order_of({"node": [1, 2, 3]}, 2, shuffle=False), r"shuffle \(False, here True\)"),
+    ],
+)
+def test_another_order_has_another_fingerprint_and_the_difference_is_named(
+    other: SeedOrder, named: str
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        check_fingerprint(other.fingerprint, order_of({"node": [1, 2, 3]}, 2).fingerprint)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": 0}, "batch_size 0: must be 1 or more"),
+        (
+            {"seeds": {"node": torch.empty(0, dtype=torch.int64)}},
+            r"seeds: none given for node types \['node'\]",
+        ),
+        ({"rank": 2, "world_size": 2}, "rank 2 of 2: must be from 0 to 1"),
+    ],
+)
+def test_an_order_that_cannot_be_is_an_error(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(order_of({"node": [1, 2, 3]}, 2), **change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("step", [-1, 2])
+def test_a_step_beyond_the_epoch_is_an_error(step: int) -> None:
+    with pytest.raises(ValueError, match="an epoch has steps 0 to 1"):
+        order_of({"node": [1, 2, 3]}, 2).share(0, step)

@@ -1,0 +1,138 @@
+"""A batch is a value: it unwraps, moves, is measured, and says what it has not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from khop import Adjacency, Batch, Block, Expansion, NeighborSampler, Sample, Seeds
+from khop.batch import num_bytes
+from khop.draw import DrawKey
+from tests.reference.hops import PlainGraph
+
+EDGE = ("node", "to", "node")
+TYPED = PlainGraph(
+    {"user": 3, "item": 4},
+    {("user", "buys", "item"): [(0, 0), (1, 0), (2, 3)], ("item", "by", "user"): [(0, 0), (3, 2)]},
+)
+PLAIN = PlainGraph({"node": 5}, {EDGE: [(1, 0), (2, 0), (3, 1), (4, 2), (0, 4)]})
+
+
+def sample_of(graph: PlainGraph, expansion: Expansion = Expansion.LAYERED) -> Sample:
+    node_type = next(iter(graph.counts))
+    ids = torch.tensor([0, 2, 0])
+    sampler = NeighborSampler(graph.opened(), [-1, -1], expansion=expansion, edge_ids=True)
+    return sampler.sample(Seeds({node_type: ids}, {node_type: torch.arange(3)}), DrawKey(0))
+
+
+def batch_of(graph: PlainGraph, expansion: Expansion = Expansion.LAYERED) -> Batch:
+    sample = sample_of(graph, expansion)
+    columns = {node_type: {"x": ids * 10} for node_type, ids in sample.nodes.items()}
+    node_type = next(iter(sample.seed_index))
+    seeds = {node_type: sample.nodes[node_type][sample.seed_index[node_type]]}
+    return Batch(sample, seeds, columns, {node_type: {"y": seeds[node_type] + 1}}, 0, 0, 6, world_size=2)
+
+
+def test_of_one_type_everything_unwraps() -> None:
+    batch = batch_of(PLAIN)
+    assert batch.seeds.tolist() == [0, 2, 0]
+    assert batch.input_nodes.tolist() == batch.sample.nodes["node"].tolist()
+    assert batch["x"].tolist() == (batch.input_nodes * 10).tolist()
+    assert batch.seed_column("y").tolist() == [1, 3, 1]
+    assert batch.input_nodes[batch.seed_index].tolist() == [0, 2, 0]
+    block = batch.blocks[-1]
+    assert (block.num_dst, block.num_src) == (2, 4)
+    assert block.edge_index.tolist() == [[2, 1, 3], [0, 0, 1]]
+
+
+def test_an_edge_index_names_source_and_destination_of_every_edge() -> None:
+    adjacency = Adjacency(torch.tensor([0, 2, 2, 3]), torch.tensor([4, 0, 1], dtype=torch.int32), num_src=5)
+    assert adjacency.edge_index.tolist() == [[4, 0, 1], [0, 0, 2]]
+    assert adjacency.edge_index.dtype == torch.int64
+    assert adjacency.num_dst == 3
+
+
+def test_of_several_types_one_has_to_be_named() -> None:
+    batch = batch_of(TYPED)
+    assert batch["item", "x"].tolist() == (batch.sample.nodes["item"] * 10).tolist()
+    assert batch.seed_column("y", "user").tolist() == batch.seed_column("y").tolist() == [1, 3, 1]
+    with pytest.raises(ValueError, match=r"column 'x': node types \['user', 'item'\] have it"):
+        batch["x"]
+    with pytest.raises(ValueError, match=r"batch.input_nodes: the graph has 2"):
+        _ = batch.input_nodes
+    with pytest.raises(ValueError, match=r"block.adjacency: the graph has 2"):
+        _ = batch.blocks[0].adjacency
+
+
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (lambda batch: batch["z"], "column 'z': not in this batch; the loader was asked for"),
+        (lambda batch: batch["user", "z"], "column 'z' of 'user': not in this batch"),
+        (lambda batch: batch["shop", "x"], "column 'x' of 'shop': not in this batch"),
+        (lambda batch: batch.seed_column("x"), "column 'x': not in this batch"),
+        (lambda batch: batch.seed_column("y", "item"), "column 'y' of 'item'"),
+    ],
+)
+def test_a_column_that_is_not_there_is_named(read: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read(batch_of(TYPED))  # type: ignore[operator]
+
+
+def test_a_column_of_one_type_needs_no_name() -> None:
+    batch = batch_of(TYPED)
+    only_items = Batch(batch.sample, batch.seed_nodes, {"item": {"w": torch.ones(2)}}, {}, 0, 0, 3)
+    assert only_items["w"].tolist() == [1, 1]
+
+
+def test_the_mean_over_ranks_of_global_means_is_the_mean_over_the_global_batch() -> None:
+    batch = batch_of(PLAIN)
+    mine, others = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 9.0])
+    averaged = (batch.global_mean(mine) + batch.global_mean(others)) / 2
+    assert averaged.item() == torch.cat([mine, others]).mean().item()
+
+
+def all_tensors(batch: Batch) -> list[Tensor]:
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    batch.map(note)
+    return found
+
+
+@pytest.mark.parametrize("expansion", list(Expansion))
+@pytest.mark.parametrize("graph", [PLAIN, TYPED], ids=["plain", "typed"])
+def test_moving_a_batch_moves_every_tensor_and_changes_none(graph: PlainGraph, expansion: Expansion) -> None:
+    batch = batch_of(graph, expansion)
+    moved = batch.to("meta")
+    assert {tensor.device.type for tensor in all_tensors(moved)} == {"meta"}
+    assert all(block.adjacencies[t].indices.is_meta for block in moved.blocks for t in block.adjacencies)
+    copied = batch.map(Tensor.clone)
+    for ours, copy in zip(all_tensors(batch), all_tensors(copied), strict=True):
+        assert torch.equal(ours, copy)
+        assert ours.data_ptr() != copy.data_ptr() or ours.numel() == 0
+
+
+def test_the_blocks_of_a_moved_subgraph_are_views_of_it() -> None:
+    copied = batch_of(PLAIN, Expansion.SUBGRAPH).map(Tensor.clone)
+    assert copied.sample.subgraph is not None
+    whole = copied.sample.subgraph.adjacencies[EDGE]
+    assert all(block.adjacency.indices.data_ptr() == whole.indices.data_ptr() for block in copied.blocks)
+    assert [block.num_dst for block in copied.blocks] == [4, 2]
+
+
+def test_a_block_moves_with_its_edge_columns() -> None:
+    weights = {"w": torch.ones(1)}
+    adjacency = Adjacency(torch.tensor([0, 1]), torch.tensor([0], dtype=torch.int32), 1, columns=weights)
+    block = Block({EDGE: adjacency}, {"node": 1}, {"node": 1}).to("meta")
+    assert block.adjacency.columns["w"].is_meta
+
+
+def test_the_bytes_of_a_batch_are_those_of_its_tensors_without_views() -> None:
+    layered, subgraph = batch_of(PLAIN), batch_of(PLAIN, Expansion.SUBGRAPH)
+    assert num_bytes(layered) == sum(tensor.nbytes for tensor in all_tensors(layered))
+    assert num_bytes(subgraph) < num_bytes(layered)
