@@ -65,7 +65,7 @@ class Graph:
     def __reduce__(self) -> tuple[Callable[..., Graph], tuple[object, ...]]:
         if self.folder is None:
             return Graph, (self.topology, self.features)
-        return open_graph, (self.folder.path.absolute(),)
+        return open_graph, (self.folder.path,)
 
     def _folder(self, what: str) -> GraphFolder:
         if self.folder is None:

@@ -26,7 +26,7 @@ class GraphFolder:
     Pickles as its path. Threads may share it.
     """
 
-    path: Path
+    path: Path  # absolute: arrays are mapped when they are first used, from wherever the process is by then
     schema: Schema
     fingerprint: str  # equal for equal graphs, wherever they lie
     manifest: Manifest = field(repr=False)
@@ -83,7 +83,7 @@ class GraphFolder:
         return self._map(layout.node_column(node.type, ORIGINAL_ID)) if ORIGINAL_ID in node.columns else None
 
     def __reduce__(self) -> tuple[Callable[[Path], GraphFolder], tuple[Path]]:
-        return open_folder, (self.path.absolute(),)
+        return open_folder, (self.path,)
 
     def _map(self, file: str) -> Tensor:
         if file not in self._mapped:
@@ -102,4 +102,4 @@ def open_folder(path: str | os.PathLike[str]) -> GraphFolder:
     manifest, fingerprint = read_manifest(folder)
     for file, problem in manifest.problems(folder):
         raise ValueError(f"{folder / file}: {problem}; {REMEDY}")
-    return GraphFolder(folder, manifest.schema(), fingerprint, manifest)
+    return GraphFolder(folder.absolute(), manifest.schema(), fingerprint, manifest)

@@ -74,8 +74,9 @@ def _by_type(
     schema: Schema, asked: Sequence[str] | NamesByType, types: Sequence[NodeType], what: str
 ) -> dict[NodeType | EdgeType, Names]:
     """The names of each type, each once."""
-    if isinstance(asked, str):
-        raise ValueError(f"{what}={asked!r}: give a list of names, [{asked!r}]")
+    for names in (asked, *asked.values()) if isinstance(asked, Mapping) else (asked,):
+        if isinstance(names, str):
+            raise ValueError(f"{what} {names!r}: give a list of names, [{names!r}]")
     if isinstance(asked, Mapping):
         for type_, names in asked.items():
             for name in names:

@@ -1,0 +1,89 @@
+"""A batch is a function of (epoch, step), and a position survives a file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.loading.shop import bits, shop
+
+from khop import NeighborSampler
+from khop.draw import DrawKey, Purpose
+from khop.loading.columns import ColumnChoice
+from khop.loading.loader import BatchMaker, Position
+from khop.sampling.seeds import SeedOrder
+
+GRAPH = shop()
+ORDER = SeedOrder({"user": torch.arange(40), "item": torch.arange(5)}, batch_size=8, shuffle=True, run_seed=3)
+MAKER = BatchMaker(
+    ORDER,
+    NeighborSampler(GRAPH, [3, 2]),
+    GRAPH.features,
+    ColumnChoice.of(GRAPH.schema, ["x"], ["x"], ["user", "item"]),
+)
+
+
+def test_a_batch_is_the_same_whenever_it_is_made() -> None:
+    first = bits(MAKER.batch(1, 4))
+    assert bits(MAKER.batch(1, 3)) != first
+    assert bits(MAKER.batch(2, 4)) != first
+    assert bits(MAKER.batch(1, 4)) == first
+
+
+def test_a_batch_is_the_steps_seeds_sampled_with_the_steps_key() -> None:
+    batch = MAKER.batch(2, 5)
+    seeds = ORDER.share(2, 5)
+    sample = NeighborSampler(GRAPH, [3, 2]).sample(seeds, DrawKey.of(3, Purpose.HOP, 2, 5))
+    assert (batch.epoch, batch.step, batch.world_size, batch.num_global_seeds) == (2, 5, 1, 45 - 5 * 8)
+    for node_type, ids in sample.nodes.items():
+        assert torch.equal(batch.sample.nodes[node_type], ids)
+        assert torch.equal(batch.seed_nodes[node_type], seeds.nodes[node_type])
+
+
+def test_a_batch_says_how_long_its_stages_took() -> None:
+    seconds = MAKER.batch(0, 0).seconds
+    assert sorted(seconds) == ["gathering", "sampling"]
+    assert all(value >= 0 for value in seconds.values())
+
+
+def test_a_rank_without_seeds_gets_a_batch_without_rows() -> None:
+    order = replace(ORDER, batch_size=2, rank=0, world_size=4)
+    batch = replace(MAKER, order=order).batch(0, 0)
+    assert batch.num_global_seeds == 2
+    assert sum(ids.numel() for ids in batch.seed_nodes.values()) == 0
+    assert batch["user", "x"].shape == (0, 2)
+    assert all(a.indptr.tolist() == [0] for block in batch.blocks for a in block.adjacencies.values())
+    assert batch.global_mean(torch.empty(0, requires_grad=True)).item() == 0
+
+
+def test_positions_walk_through_epochs() -> None:
+    positions = [Position()]
+    for _ in range(4):
+        positions.append(positions[-1].after(num_steps=2))
+    assert [(p.epoch, p.step) for p in positions] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
+
+
+def test_a_position_survives_a_file() -> None:
+    state = json.loads(json.dumps(Position(3, 2).state(ORDER)))
+    assert Position.of_state(state, ORDER) == Position(3, 2)
+
+
+GOOD = Position(3, 2).state(ORDER)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({}, "needs numbers epoch and step, and a fingerprint"),
+        ({**GOOD, "epoch": "3"}, "needs numbers"),
+        ({**GOOD, "fingerprint": None}, "needs numbers"),
+        ({**GOOD, "fingerprint": {}}, "saved with another seed list and another batch_size"),
+        ({**GOOD, "step": 6}, "epoch 3, step 6: an epoch has steps 0 to 5"),
+        ({**GOOD, "epoch": -1}, "epoch -1, step 2"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(state: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Position.of_state(state, ORDER)

@@ -1,0 +1,316 @@
+"""The loader keeps its promises: order, purity, exact resume, no thread left; and a graph is its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import threading
+import traceback
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.loading.shop import BUYS, bits, shop
+
+from khop import (
+    Batch,
+    EdgeTable,
+    FrontierSampler,
+    Graph,
+    Loader,
+    NeighborSampler,
+    NodeTable,
+    open_graph,
+    write_graph,
+)
+from khop.features.store import Gathered, Wanted
+
+GRAPH = shop()
+SEEDS = {"item": torch.arange(30), "user": torch.arange(0, 40, 3)}
+EDGE = ("node", "to", "node")
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = threading.active_count()
+    yield
+    assert threading.active_count() == before
+
+
+def loader_of(
+    *, threads: int = 2, prefetch: int = 4, prefetch_bytes: int = 1 << 20, batch_size: int = 9, seed: int = 5
+) -> Loader:
+    return Loader(
+        NeighborSampler(GRAPH, [3, 2], edge_ids=True),
+        SEEDS,
+        batch_size,
+        shuffle=True,
+        seed=seed,
+        columns={"user": ["x"], "item": ["x", "price"], BUYS: ["amount"]},
+        seed_columns=["x"],
+        threads=threads,
+        prefetch=prefetch,
+        prefetch_bytes=prefetch_bytes,
+    )
+
+
+EPOCHS = [[bits(loader_of().batch(epoch, step)) for step in range(5)] for epoch in range(3)]
+
+
+# --- batches -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize(("prefetch", "prefetch_bytes"), [(1, 1), (3, 4000), (16, 1 << 30)])
+def test_threads_and_prefetch_change_nothing(threads: int, prefetch: int, prefetch_bytes: int) -> None:
+    loader = loader_of(threads=threads, prefetch=prefetch, prefetch_bytes=prefetch_bytes)
+    assert [[bits(batch) for batch in loader.epoch(epoch)] for epoch in range(3)] == EPOCHS
+
+
+def test_kept_batches_stay_valid() -> None:
+    assert [bits(batch) for batch in list(loader_of().epoch(1))] == EPOCHS[1]
+
+
+def test_a_loader_has_as_many_steps_as_batches() -> None:
+    assert len(loader_of()) == len(list(loader_of().epoch(0))) == 5
+
+
+def test_a_batch_says_where_the_time_went() -> None:
+    seconds = next(loader_of().epoch(0)).seconds
+    assert sorted(seconds) == ["gathering", "moving", "sampling", "waiting"]
+
+
+def test_no_process_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "fork")
+    assert len(list(loader_of(threads=4).epoch(0))) == 5
+
+
+def test_a_graph_without_columns_gives_batches_without_columns() -> None:
+    loader = Loader(NeighborSampler(GRAPH.topology, [3]), SEEDS, 9)
+    assert next(loader.epoch(0)).columns == {}
+
+
+def test_a_sampler_of_ones_own_needs_nothing_but_sample() -> None:
+    class Mine:
+        def __init__(self) -> None:
+            self.sample = NeighborSampler(GRAPH, [3, 2], edge_ids=True).sample
+
+    theirs = loader_of()
+    mine = Loader(Mine(), SEEDS, 9, graph=GRAPH, shuffle=True, seed=5, columns=["x"], seed_columns=["x"])
+    for step in range(5):
+        assert torch.equal(mine.batch(0, step)["user", "x"], theirs.batch(0, step)["user", "x"])
+
+
+def test_a_frontier_sampler_loads_like_any_other() -> None:
+    sampler = FrontierSampler(GRAPH, lambda layer, view, nodes: view.sample_in_edges(nodes, [2, 3][layer]), 2)
+    loader = Loader(sampler, SEEDS, 9, shuffle=True, seed=5, columns=["x"])
+    for batch, expected in zip(loader.epoch(0), loader_of().epoch(0), strict=True):
+        assert torch.equal(batch["item", "x"], expected["item", "x"])
+
+
+# --- position ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("received", range(10))
+def test_a_run_resumes_with_the_very_next_batch(received: int) -> None:
+    """Killed after any batch, restored on other threads: the batches go on as if nothing had been."""
+    first = loader_of(threads=3, prefetch=7)
+    before = [bits(batch) for _, batch in zip(range(received), both_epochs(first), strict=False)]
+    state = json.loads(json.dumps(first.state_dict()))
+    second = loader_of(threads=1, prefetch=1)
+    second.load_state_dict(state)
+    assert (state["epoch"], state["step"]) == divmod(received, 5)
+    after = [bits(batch) for epoch in range(state["epoch"], 2) for batch in second.epoch(epoch)]
+    assert before + after == EPOCHS[0] + EPOCHS[1]
+
+
+def both_epochs(loader: Loader) -> Iterator[Batch]:
+    for epoch in range(2):
+        yield from loader.epoch(epoch)
+
+
+def test_iterating_goes_on_where_the_consumer_stands() -> None:
+    loader = loader_of()
+    found = []
+    for batch in loader:
+        found.append(bits(batch))
+        if batch.step == 1:
+            break
+    found += [bits(batch) for batch in loader]
+    assert found == EPOCHS[0]
+    assert [bits(batch) for batch in loader] == EPOCHS[1]
+    restored = loader_of()
+    restored.load_state_dict(loader_of().state_dict() | {"epoch": 2, "step": 3})
+    assert [bits(batch) for batch in restored] == EPOCHS[2][3:]
+
+
+def test_an_epoch_begins_anew_unless_a_state_was_loaded() -> None:
+    loader = loader_of()
+    for _ in range(2):
+        assert bits(next(loader.epoch(1))) == EPOCHS[1][0]
+    loader.load_state_dict(loader.state_dict())
+    assert bits(next(loader.epoch(1))) == EPOCHS[1][1]
+    assert bits(next(loader.epoch(1))) == EPOCHS[1][0]
+
+
+def test_another_epoch_than_the_loaded_one_is_an_error_that_names_both() -> None:
+    loader = loader_of()
+    loader.load_state_dict(loader.state_dict() | {"epoch": 1, "step": 3})
+    with pytest.raises(
+        ValueError, match=r"epoch 0: the loaded state stands at epoch 1, step 3; go on with epoch\(1\)"
+    ):
+        loader.epoch(0)
+    assert [bits(batch) for batch in loader.epoch(1)] == EPOCHS[1][3:]
+
+
+def test_what_was_made_ahead_does_not_move_the_state() -> None:
+    loader = loader_of(threads=4, prefetch=8)
+    batches = loader.epoch(0)
+    assert loader.state_dict()["step"] == 0
+    next(batches)
+    assert loader.state_dict()["step"] == 1
+    loader.batch(2, 4)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["step"]) == (0, 1)
+    batches.close()
+
+
+def test_a_state_of_another_run_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"another batch_size \(8, here 9\) and another seed \(6, here 5\)"):
+        loader_of().load_state_dict(loader_of(batch_size=8, seed=6).state_dict())
+
+
+# --- ends --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("received", [0, 1, 4])
+def test_an_abandoned_iterator_leaves_no_thread(received: int) -> None:
+    batches = loader_of(threads=4).epoch(0)
+    for _ in range(received):
+        next(batches)
+    del batches
+    assert threading.active_count() == 1
+
+
+def fails_in_the_loop() -> None:
+    for batch in loader_of():
+        if batch.step == 1:
+            raise RuntimeError("the loss is not a number")
+
+
+def test_an_exception_in_the_training_loop_leaves_no_thread() -> None:
+    with pytest.raises(RuntimeError, match="not a number"):
+        fails_in_the_loop()
+    assert threading.active_count() == 1
+
+
+def test_an_exception_in_a_worker_reaches_the_loop_with_its_traceback_and_the_state_stays_before_it() -> None:
+    class Broken:
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def gather(self, wanted: Wanted) -> Gathered:
+            self.calls += 1
+            if self.calls == 3:
+                raise OSError("bad sector")
+            return GRAPH.features.gather(wanted)
+
+    graph = replace(GRAPH, features=Broken())
+    loader = Loader(NeighborSampler(graph, [3]), SEEDS, 9, columns=["x"], threads=1)
+    batches = loader.epoch(0)
+    next(batches)
+    next(batches)
+    with pytest.raises(OSError, match="bad sector") as caught:
+        next(batches)
+    names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert names[-2:] == ["gather_columns", "gather"]
+    assert loader.state_dict()["step"] == 2
+    assert threading.active_count() == 1
+
+
+# --- bad input ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch_size": 0}, "batch_size 0: must be 1 or more"),
+        ({"threads": 0}, "threads in flight 0: must be 1 or more"),
+        ({"prefetch": 0}, "items in flight 0: must be 1 or more"),
+        ({"prefetch_bytes": 0}, "max_bytes in flight 0: must be 1 or more"),
+        ({"seeds": {}}, "seeds: none given"),
+        (
+            {"seeds": {"item": torch.empty(0, dtype=torch.int64)}},
+            r"seeds: none given for node types \['item'\]",
+        ),
+        (
+            {"seeds": {"item": torch.tensor([2, 30])}},
+            "seeds of 'item': there is no node 30; ids go from 0 to 29",
+        ),
+        ({"seeds": {"item": torch.tensor([-1])}}, "seeds of 'item': there is no node -1"),
+        ({"seeds": {"item": torch.ones(30, dtype=torch.bool)}}, "seeds of 'item': torch.bool"),
+        ({"seeds": {"shop": torch.tensor([0])}}, "seeds of 'shop': not a node type"),
+        ({"seeds": torch.tensor([0])}, "seeds given as one tensor: the graph has node types"),
+        ({"columns": ["colour"]}, "columns: no node type has a column 'colour'; there are"),
+        ({"seed_columns": ["colour"]}, "seed_columns: no node type has a column 'colour'; there are"),
+        ({"sampler": object()}, "has no attribute `graph`: give the loader graph="),
+        (
+            {"sampler": NeighborSampler(GRAPH.topology, [2]), "columns": ["x"]},
+            "columns are wanted, but the graph has",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(settings: dict[str, object], message: str) -> None:
+    arguments: dict[str, object] = {"sampler": NeighborSampler(GRAPH, [2]), "seeds": SEEDS, "batch_size": 4}
+    with pytest.raises(ValueError, match=message):
+        Loader(**(arguments | settings))  # type: ignore[arg-type]
+
+
+def test_a_negative_epoch_is_an_error() -> None:
+    with pytest.raises(ValueError, match="epoch -1: must be 0 or more"):
+        loader_of().epoch(-1)
+
+
+# --- graphs ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    nodes = {"node": NodeTable(6, {"x": torch.arange(12.0).view(6, 2)}, {"train": torch.tensor([5, 0, 2])})}
+    edges = {EDGE: EdgeTable(torch.tensor([0, 1, 2, 3, 4, 0]), torch.tensor([1, 2, 2, 2, 5, 0]))}
+    return write_graph(tmp_path / "graph", nodes, edges)
+
+
+def test_an_opened_graph_is_all_that_a_loop_needs(folder: Path) -> None:
+    graph = open_graph(folder)
+    loader = Loader(NeighborSampler(graph, [2, 2]), graph.split("train"), 2, columns=["x"])
+    for batch in loader.epoch(0):
+        assert torch.equal(batch["x"], graph.columns["node"]["x"][batch.input_nodes])
+    assert [batch.seeds.tolist() for batch in loader.epoch(0)] == [[5, 0], [2]]
+    assert graph.num_nodes("node") == 6
+    assert graph.schema.column("node", "x").shape == (2,)
+
+
+def test_a_homogeneous_graph_takes_its_seeds_as_one_tensor(folder: Path) -> None:
+    loader = Loader(NeighborSampler(open_graph(folder), [2]), torch.tensor([4, 4], dtype=torch.int32), 2)
+    assert next(loader.epoch(0)).seed_index.tolist() == [0, 0]
+
+
+def test_a_graph_pickles_as_its_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    graph = open_graph(folder.name)
+    written = pickle.dumps(graph)
+    monkeypatch.chdir("/")
+    again = pickle.loads(written)
+    assert len(written) < 300
+    assert torch.equal(again.split("train")["node"], graph.split("train")["node"])
+
+
+def test_a_graph_in_memory_pickles_whole_and_has_no_splits() -> None:
+    again = pickle.loads(pickle.dumps(GRAPH))
+    assert isinstance(again, Graph)
+    assert again.num_nodes("user") == 40
+    with pytest.raises(ValueError, match="split 'train': this graph was made in memory"):
+        GRAPH.split("train")
