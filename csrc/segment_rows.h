@@ -1,0 +1,149 @@
+// The loop that all reductions over the edges of a row share.
+//
+// A row's result is kept in registers, a tile of columns at a time, while its edges pass. What costs is waiting for source rows:
+// each is fetched, whole, kAhead edges before its turn, and long rows pass in chunks so that every tile finds it in the cache.
+// The last group of columns is moved back to end with the row; what it covers twice comes out the same twice.
+#pragma once
+
+#include "csc.h"
+#include "number.h"
+#include "parallel.h"
+#include "simd.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpsabi"  // see number.h
+
+namespace khop {
+
+inline constexpr int kTile = 4;              // groups of columns in registers: what AVX2 holds
+inline constexpr std::int64_t kAhead = 16;   // edges
+inline constexpr std::int64_t kChunk = 32;   // edges
+inline constexpr std::int64_t kPartBytes = 1 << 17;  // less is not worth a thread
+
+template <class T>
+KHOP_INLINE void prefetch_row(const T* row, std::int64_t width) {
+  constexpr std::int64_t line = 64 / sizeof(T);
+  for (std::int64_t column = 0; column < width; column += line) __builtin_prefetch(row + column);
+}
+
+// One edge as a Fold sees it.
+struct Edge {
+  std::int64_t source;
+  std::int64_t row;
+  bool repeated;  // the edge before it in the row has the same source
+};
+
+// A Fold has, for groups G of columns beginning at `column`:
+//   State<G>                              what is known of a row after some of its edges; begins as State<G>{}
+//   take(state, edge, column)             the next edge of the row
+//   finish(state, row, column, degree)    the row has ended
+//   prefetch(source)
+template <class Fold, class Index, class G>
+class RowLoop {
+ public:
+  using State = typename Fold::template State<G>;
+
+  static KHOP_INLINE void run(const Fold* fold, const Csc<Index>* edges, std::int64_t width, std::int64_t begin,
+                              std::int64_t end, State* partial) {
+    const RowLoop loop{*fold, edges->indptr.data(), edges->indices.data(), width};
+    const std::int64_t last_edge = loop.indptr_[end];
+    for (std::int64_t row = begin; row < end; ++row) {
+      std::int64_t edge = loop.indptr_[row];
+      do {
+        const std::int64_t stop = std::min(edge + kChunk, loop.indptr_[row + 1]);
+        for (std::int64_t next = edge + kAhead; next < std::min(stop + kAhead, last_edge); ++next) {
+          fold->prefetch(loop.indices_[next]);
+        }
+        loop.chunk(row, edge, stop, partial);
+        edge = stop;
+      } while (edge < loop.indptr_[row + 1]);
+    }
+  }
+
+  static std::int64_t groups(std::int64_t width) { return (width + G::count - 1) / G::count; }
+
+ private:
+  KHOP_INLINE void chunk(std::int64_t row, std::int64_t edge, std::int64_t stop, State* partial) const {
+    const std::int64_t all = groups(width_);
+    std::int64_t group = 0;
+    for (; group + kTile <= all; group += kTile) tile<kTile>(row, edge, stop, group, partial + group);
+    if (group + 3 == all) tile<3>(row, edge, stop, group, partial + group);
+    if (group + 2 == all) tile<2>(row, edge, stop, group, partial + group);
+    if (group + 1 == all) tile<1>(row, edge, stop, group, partial + group);
+  }
+
+  template <int size>
+  KHOP_INLINE void tile(std::int64_t row, std::int64_t edge, std::int64_t stop, std::int64_t group, State* partial) const {
+    const std::int64_t begin = indptr_[row], end = indptr_[row + 1];
+    std::int64_t columns[size];
+    State states[size];
+    for (int i = 0; i < size; ++i) {
+      columns[i] = std::min((group + i) * G::count, width_ - G::count);
+      states[i] = edge == begin ? State{} : partial[i];
+    }
+    for (; edge < stop; ++edge) {
+      const Edge taken{indices_[edge], row, edge > begin && indices_[edge - 1] == indices_[edge]};
+      for (int i = 0; i < size; ++i) fold_.take(states[i], taken, columns[i]);
+    }
+    for (int i = 0; i < size; ++i) {
+      if (stop == end) {
+        fold_.finish(states[i], row, columns[i], end - begin);
+      } else {
+        partial[i] = states[i];
+      }
+    }
+  }
+
+  const Fold& fold_;
+  const std::int64_t* indptr_;
+  const Index* indices_;
+  std::int64_t width_;
+
+  RowLoop(const Fold& fold, const std::int64_t* indptr, const Index* indices, std::int64_t width)
+      : fold_(fold), indptr_(indptr), indices_(indices), width_(width) {}
+};
+
+// The first row of a part, when edges and rows together are split evenly: a hub must not make one thread late.
+inline std::int64_t first_row(std::span<const std::int64_t> indptr, int part, int parts) {
+  const auto rows = static_cast<std::int64_t>(indptr.size()) - 1;
+  const std::int64_t target = part_begin(indptr[rows] + rows, part, parts);
+  std::int64_t low = 0, high = rows;
+  while (low < high) {
+    const std::int64_t middle = low + (high - low) / 2;
+    if (indptr[middle] + middle < target) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// Folds the edges of every row over `width` columns of T. A row is the work of one thread, its edges in order.
+template <class T, class Fold, class Index>
+void fold_rows(const Fold& fold, const Csc<Index>& edges, std::int64_t width, int threads) {
+  if (width == 0) return;
+  const auto steps = static_cast<std::int64_t>(edges.indices.size()) + edges.rows();
+  const int parts = parts_for(threads, steps * width * static_cast<std::int64_t>(sizeof(T)), kPartBytes);
+  const auto run = [&]<class G>(G, int part) {
+    using Loop = RowLoop<Fold, Index, G>;
+    std::vector<typename Loop::State> partial(Loop::groups(width));
+    run_widest<Loop>(&fold, &edges, width, first_row(edges.indptr, part, parts), first_row(edges.indptr, part + 1, parts),
+                     partial.data());
+  };
+  parallel_parts(parts, [&](int part) {
+    if (width >= Group<T>::count) {
+      run(Group<T>{}, part);
+    } else {
+      run(Single<T>{}, part);
+    }
+  });
+}
+
+}  // namespace khop
+
+#pragma GCC diagnostic pop
