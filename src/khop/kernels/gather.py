@@ -7,6 +7,7 @@ from torch import Tensor
 
 import khop._core as _core
 from khop.kernels.checks import check_ids
+from khop.kernels.memory import pooled
 
 
 def gather(table: Tensor, ids: Tensor, *, out: Tensor | None = None, threads: int = 1) -> Tensor:
@@ -20,7 +21,7 @@ def gather(table: Tensor, ids: Tensor, *, out: Tensor | None = None, threads: in
     if table.device.type != "cpu":
         return gather_reference(table, ids, out=out)
     if out is None:
-        out = torch.empty((ids.numel(), *table.shape[1:]), dtype=table.dtype)
+        out = pooled((ids.numel(), *table.shape[1:]), table.dtype)
     row_bytes = table[:1].nbytes if table.shape[0] else 0
     _core.gather(_as_bytes(table), row_bytes, ids.contiguous(), _as_bytes(out), threads)
     return out

@@ -18,6 +18,7 @@ import khop._core as _core
 from khop.kernels.build_csc import index_dtype
 from khop.kernels.checks import check_segments
 from khop.kernels.csc import Csc
+from khop.kernels.memory import pooled
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
@@ -52,9 +53,7 @@ def segment_mean_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor
 def transpose(indptr: Tensor, indices: Tensor, num_sources: int) -> Csc:
     """The edges turned around: row s lists, in edge order, the rows that have s. The input is valid."""
     rows = indptr.numel() - 1
-    transposed = Csc(
-        torch.empty(num_sources + 1, dtype=torch.int64), torch.empty(indices.numel(), dtype=index_dtype(rows))
-    )
+    transposed = Csc(pooled((num_sources + 1,), torch.int64), pooled((indices.numel(),), index_dtype(rows)))
     _core.transpose(indptr, indices, transposed.indptr, transposed.indices)
     return transposed
 
@@ -104,7 +103,7 @@ class _Segment(torch.autograd.Function):
             ctx.save_for_backward(indptr, indices)
             ctx.num_sources = x.shape[0]
             ctx.operation = operation
-        out = torch.empty(indptr.numel() - 1, x.shape[1], dtype=x.dtype)
+        out = pooled((indptr.numel() - 1, x.shape[1]), x.dtype)
         operation.forward(x.detach().contiguous(), indptr, indices, out, torch.get_num_threads())
         return out
 
@@ -113,7 +112,7 @@ class _Segment(torch.autograd.Function):
     def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         indptr, indices = ctx.saved_tensors
         edges = transpose(indptr, indices, ctx.num_sources)
-        out = torch.empty(ctx.num_sources, gradient.shape[1], dtype=gradient.dtype)
+        out = pooled((ctx.num_sources, gradient.shape[1]), gradient.dtype)
         ctx.operation.backward(gradient.contiguous(), indptr, edges, out, torch.get_num_threads())
         return out, None, None, None
 
