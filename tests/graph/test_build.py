@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -75,3 +76,291 @@ def test_indices_are_as_narrow_as_the_source_ids_allow(tmp_path: Path) -> None:
         folder = open_folder(write_pairs(tmp_path / str(users), users, 3, [(users - 1, 2), (0, 1)]))
         assert folder.csc(LINK).indices.dtype == dtype
         assert rows(folder.csc(LINK)) == [[], [0], [users - 1]]
+
+
+def test_an_edge_id_is_kept_only_where_columns_were_reordered(tmp_path: Path) -> None:
+    sorted_pairs, shuffled = [(1, 0), (0, 1)], [(0, 1), (1, 0)]
+    weight = np.array([0.5, 0.25])
+    plain = open_folder(write_pairs(tmp_path / "plain", 2, 2, shuffled))
+    in_order = open_folder(write_pairs(tmp_path / "sorted", 2, 2, sorted_pairs, weight=weight))
+    reordered = open_folder(write_pairs(tmp_path / "reordered", 2, 2, shuffled, weight=weight))
+    assert plain.edge_id(LINK) is None
+    assert in_order.edge_id(LINK) is None
+    assert reordered.edge_id(LINK).tolist() == [1, 0]
+    assert reordered.edge_id(LINK).dtype == torch.int32
+    assert reordered.columns()[LINK]["weight"].tolist() == [0.25, 0.5]
+
+
+def test_any_memory_layout_is_read_as_it_lies(tmp_path: Path) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.save(tmp_path / "x.npy", x)
+    columns = {
+        "mapped": np.load(tmp_path / "x.npy", mmap_mode="r"),
+        "fortran": np.asfortranarray(x),
+        "big-endian": x.astype(">f4"),
+        "every-second": np.repeat(x, 2, axis=0)[::2],
+        "trained": torch.tensor(x, requires_grad=True),
+        "transposed": torch.tensor(x).t().contiguous().t(),
+    }
+    ids = np.array([2, 0, 1])
+    ids.flags.writeable = False
+    edges = EdgeTable(ids, np.array([0, 2, 2], np.int16))
+    table = NodeTable(columns=columns, splits={"train": np.array([True, False, True]), "val": ids[2:]})
+    folder = open_folder(write_graph(tmp_path / "g", {"item": table}, {("item", "like", "item"): edges}))
+    for name, column in folder.columns()["item"].items():
+        assert column.tolist() == x.tolist(), name
+    assert rows(folder.csc(("item", "like", "item"))) == [[2], [], [0, 1]]
+    assert folder.split("train")["item"].tolist() == [0, 2]
+    assert folder.split("val")["item"].tolist() == [1]
+
+
+def test_a_column_larger_than_a_chunk_comes_back_whole(tmp_path: Path) -> None:
+    x = torch.arange(3 * (1 << 21), dtype=torch.int32).view(-1, 3)
+    order = torch.arange(len(x) - 1, -1, -1)
+    edges = EdgeTable(order, order, {"x": x})
+    folder = open_folder(
+        write_graph(tmp_path / "g", {"n": NodeTable(columns={"x": x})}, {("n", "to", "n"): edges})
+    )
+    assert torch.equal(folder.columns()["n"]["x"], x)
+    assert torch.equal(folder.columns()["n", "to", "n"]["x"], x.flip(0))
+    assert torch.equal(folder.edge_id(("n", "to", "n")), order.int())
+    assert torch.equal(folder.csc(("n", "to", "n")).indices, torch.arange(len(x), dtype=torch.int32))
+
+
+def test_the_same_graph_has_the_same_fingerprint_wherever_it_lies(tmp_path: Path) -> None:
+    paths = [write_pairs(tmp_path / name, 2, 2, [(1, 0), (0, 1)]) for name in ("a", "b")]
+    other = write_pairs(tmp_path / "c", 2, 2, [(1, 0), (1, 1)])
+    prints = [open_folder(path).fingerprint for path in (*paths, other)]
+    assert prints[0] == prints[1] != prints[2]
+    assert len(prints[0]) == 64
+
+
+def test_progress_ends_with_all_bytes_done(tmp_path: Path) -> None:
+    heard: list[tuple[str, int, int]] = []
+    x = np.ones((1000, 2))
+    weight = {"w": np.ones(2)}
+    nodes = {"user": NodeTable(columns={"x": x}, splits={"train": np.arange(5)}), "item": NodeTable(2)}
+    edges = {LINK: edge_table([(5, 1), (7, 0)], **weight)}
+    write_graph(tmp_path / "g", nodes, edges, notice=lambda *news: heard.append(news))
+    done = [news[1] for news in heard]
+    assert done == sorted(done)
+    assert {news[2] for news in heard} == {done[-1]}
+    assert heard[0] == ("nodes/user/x.npy", x.nbytes, done[-1])
+
+
+def test_reverses_are_mutual(tmp_path: Path) -> None:
+    reverse = ("item", "bought-by", "user")
+    edges = {
+        LINK: edge_table([(0, 1), (1, 0), (1, 1)]),
+        reverse: EdgeTable(np.array([1, 0, 1]), np.array([1, 1, 0]), reverse_of=LINK),
+        ("user", "knows", "user"): EdgeTable(
+            np.array([0, 1]), np.array([1, 0]), reverse_of=("user", "knows", "user")
+        ),
+    }
+    nodes = {"user": NodeTable(2), "item": NodeTable(2)}
+    schema = open_folder(write_graph(tmp_path / "g", nodes, edges)).schema
+    assert schema.reverse_of == {
+        LINK: reverse,
+        reverse: LINK,
+        ("user", "knows", "user"): ("user", "knows", "user"),
+    }
+
+
+def test_a_graph_may_be_empty(tmp_path: Path) -> None:
+    nothing = np.zeros(0, np.int64)
+    folder = open_folder(
+        write_graph(
+            tmp_path / "g",
+            {"user": NodeTable(0), "item": NodeTable(columns={"x": np.zeros((0, 3), np.float32)})},
+            {LINK: EdgeTable(nothing, nothing, {"w": np.zeros((0, 2))})},
+        )
+    )
+    assert folder.num_nodes("item") == folder.num_edges(LINK) == 0
+    assert rows(folder.csc(LINK)) == []
+    assert folder.columns()["item"]["x"].shape == (0, 3)
+    assert folder.columns()[LINK]["w"].shape == (0, 2)
+    assert open_folder(write_graph(tmp_path / "nothing", {}, {})).schema.node_types == ()
+
+
+NAN = float("nan")
+BAD_NODES = {
+    "nan feature": (
+        NodeTable(columns={"x": np.array([[0, 1], [2, NAN]])}),
+        "node type 'item': column 'x'[1, 1] is nan: not a finite number; replace it",
+    ),
+    "infinite half": (
+        NodeTable(columns={"x": torch.tensor([1.0, -torch.inf]).half()}),
+        "column 'x'[1] is -inf: not a finite number",
+    ),
+    "nan bfloat16": (
+        NodeTable(columns={"x": torch.tensor([[1.0], [NAN]], dtype=torch.bfloat16)}),
+        "column 'x'[1, 0] is nan: not a finite number",
+    ),
+    "label too high": (
+        NodeTable(columns={"y": np.array([0, -1, 3])}, num_classes={"y": 3}),
+        "column 'y'[2] is 3: there are 3 classes, labels 0 to 2, and -1 for unknown; raise num_classes",
+    ),
+    "label too low": (
+        NodeTable(columns={"y": np.array([0, -2])}, num_classes={"y": 3}),
+        "column 'y'[1] is -2: there are 3 classes",
+    ),
+    "real labels": (
+        NodeTable(columns={"y": np.array([0.5])}, num_classes={"y": 3}),
+        "column 'y' is float64 of shape (1,) with num_classes=3: labels are a vector of integers",
+    ),
+    "classes of no column": (
+        NodeTable(columns={"y": np.array([0])}, num_classes={"z": 3}),
+        "num_classes of 'z': no such column; there are ['y']",
+    ),
+    "unequal columns": (
+        NodeTable(columns={"a": np.zeros(3), "b": np.zeros(4)}),
+        "column 'b' has 4 rows, but node type 'item' has 3 nodes; give one row for each",
+    ),
+    "column shorter than count": (NodeTable(5, {"a": np.zeros(3)}), "column 'a' has 3 rows, but"),
+    "no count": (NodeTable(), "node type 'item': neither count nor column; give NodeTable(count=...)"),
+    "negative count": (NodeTable(-1), "node type 'item': count -1: give 0 or more"),
+    "list": (NodeTable(columns={"x": [1, 2]}), "column 'x' is a list: give a torch tensor or a NumPy array"),
+    "complex": (
+        NodeTable(columns={"x": np.zeros(2, complex)}),
+        "column 'x' is complex128: convert it to one",
+    ),
+    "text": (NodeTable(columns={"x": np.array(["a"])}), "column 'x' is str32: convert it to one of bool,"),
+    "number": (NodeTable(columns={"x": torch.tensor(1)}), "column 'x' is a single number: give one row per"),
+    "empty split": (
+        NodeTable(5, splits={"train": np.array([], int)}),
+        "node type 'item': split 'train' is empty; leave the split out or give it nodes",
+    ),
+    "empty mask": (NodeTable(5, splits={"train": np.zeros(5, bool)}), "split 'train' is empty"),
+    "short mask": (
+        NodeTable(5, splits={"train": np.ones(4, bool)}),
+        "split 'train' is a mask of shape (4,), but there are 5 nodes; give one each",
+    ),
+    "split out of range": (
+        NodeTable(5, splits={"train": np.array([4, 5])}),
+        "split 'train'[1] is 5: there are 5 'item' nodes, ids 0 to 4; drop the id or raise the count",
+    ),
+    "split of reals": (NodeTable(5, splits={"train": np.zeros(2)}), "split 'train' is float64 of shape (2,)"),
+    "id twice in a split": (
+        NodeTable(5, splits={"train": torch.tensor([3, 1, 4, 1, 3])}),
+        "split 'train'[3] is 1: that node is in the split already; drop one",
+    ),
+    "splits overlap": (
+        NodeTable(9, splits={"train": np.array([1, 2]), "val": np.array([3]), "test": np.array([8, 3])}),
+        "split 'test'[1] is 3: the node is in split 'val' too; drop it in one",
+    ),
+    "unsafe column": (
+        NodeTable(1, {"../x": np.zeros(1)}),
+        "node type 'item': column '../x': becomes a file name",
+    ),
+    "column twice": (
+        NodeTable(1, {"X": np.zeros(1), "x": np.zeros(1)}),
+        "column 'x': 'X' differs only in case and would share its file; rename one",
+    ),
+    "original ids of another kind": (
+        NodeTable(2, {"original_id": np.zeros(2)}),
+        "column 'original_id' is float64 of shape (2,): ids are an int64 vector",
+    ),
+    "negative original id": (
+        NodeTable(2, {"original_id": np.array([0, -4])}),
+        "column 'original_id'[1] is -4: an id is 0 or more; rename the column",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_NODES)
+def test_bad_nodes_are_refused_by_name_and_nothing_is_written(tmp_path: Path, case: str) -> None:
+    table, sentence = BAD_NODES[case]
+    refuse(tmp_path, {"item": table}, {}, sentence)
+
+
+def test_splits_of_different_groups_may_overlap(tmp_path: Path) -> None:
+    splits = {"train.0": np.array([0, 1]), "val.0": np.array([2]), "train.1": np.array([1, 2])}
+    folder = open_folder(write_graph(tmp_path / "g", {"item": NodeTable(3, splits=splits)}, {}))
+    assert folder.split_names == ("train.0", "val.0", "train.1")
+    again = {"item": NodeTable(3, splits={**splits, "val.1": np.array([1])})}
+    refuse(tmp_path / "again", again, {}, "split 'val.1'[0] is 1: the node is in split 'train.1' too")
+
+
+TWO = np.array([0, 1])
+BACK = ("item", "back", "user")
+BAD_EDGES = {
+    "source too high": (
+        {LINK: EdgeTable(np.array([0, 905]), TWO)},
+        "('user', 'buys', 'item'): sources[1] is 905: there are 900 'user' nodes, ids 0 to 899; drop the edge",
+    ),
+    "negative destination": (
+        {LINK: EdgeTable(TWO, torch.tensor([-1, 0]))},
+        "destinations[0] is -1: there are 2 'item' nodes, ids 0 to 1; drop the edge or raise the count",
+    ),
+    "no nodes at all": (
+        {("user", "in", "shop"): EdgeTable(TWO, TWO)},
+        "destinations[0] is 0: there are no 'shop' nodes",
+    ),
+    "more sources": (
+        {LINK: EdgeTable(np.array([0, 1, 1]), TWO)},
+        "('user', 'buys', 'item'): 3 sources, 2 destinations: an edge has both",
+    ),
+    "real ids": ({LINK: EdgeTable(np.zeros(2), TWO)}, "sources is float64 of shape (2,): ids are a vector"),
+    "masks": ({LINK: EdgeTable(np.zeros(2, bool), TWO)}, "sources is bool of shape (2,): ids are a vector"),
+    "matrix": ({LINK: EdgeTable(np.zeros((2, 2), int), TWO)}, "sources is int64 of shape (2, 2): ids are a"),
+    "short column": (
+        {LINK: EdgeTable(TWO, TWO, {"w": np.zeros(1)})},
+        "column 'w' has 1 rows, but edge type ('user', 'buys', 'item') has 2 edges; give one row for each",
+    ),
+    "nan in a column": ({LINK: EdgeTable(TWO, TWO, {"w": np.array([1, NAN])})}, "column 'w'[1] is nan"),
+    "no such node type": (
+        {("user", "to", "moon"): EdgeTable(TWO, TWO)},
+        "('user', 'to', 'moon'): no node type 'moon'; there are ['user', 'item', 'shop']",
+    ),
+    "unsafe relation": ({("user", "a/b", "item"): EdgeTable(TWO, TWO)}, "part 'a/b': becomes a file name"),
+    "ambiguous relation": (
+        {("user", "a__b", "item"): EdgeTable(TWO, TWO)},
+        "part 'a__b': becomes a file name",
+    ),
+    "relation twice": (
+        {LINK: EdgeTable(TWO, TWO), ("user", "Buys", "item"): EdgeTable(TWO, TWO)},
+        "edge type 'user__Buys__item': 'user__buys__item' differs only in case",
+    ),
+    "reverse of nothing": (
+        {LINK: EdgeTable(TWO, TWO, reverse_of=BACK)},
+        "reverse_of ('item', 'back', 'user'): no such edge type; there are [('user', 'buys', 'item')]",
+    ),
+    "reverse that is none": (
+        {
+            LINK: EdgeTable(TWO, TWO, reverse_of=("user", "b", "item")),
+            ("user", "b", "item"): EdgeTable(TWO, TWO),
+        },
+        "it must lead from destination to source",
+    ),
+    "reverse of fewer edges": (
+        {LINK: EdgeTable(TWO, TWO, reverse_of=BACK), BACK: EdgeTable(TWO[:1], TWO[:1])},
+        "some edge has no reverse there (2 and 1 edges); add it, or leave reverse_of out",
+    ),
+    "reverse of other edges": (
+        {LINK: EdgeTable(TWO, TWO, reverse_of=BACK), BACK: EdgeTable(TWO, TWO[::-1])},
+        "some edge has no reverse there (2 and 2 edges)",
+    ),
+    "reverse of two": (
+        {
+            LINK: EdgeTable(TWO, TWO, reverse_of=BACK),
+            ("user", "b", "item"): EdgeTable(TWO, TWO, reverse_of=BACK),
+            BACK: EdgeTable(TWO, TWO),
+        },
+        "reverse_of ('item', 'back', 'user'), whose reverse is ('user', 'buys', 'item'); name one",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_EDGES)
+def test_bad_edges_are_refused_by_name_and_nothing_is_written(tmp_path: Path, case: str) -> None:
+    edges, sentence = BAD_EDGES[case]
+    refuse(tmp_path, {"user": NodeTable(900), "item": NodeTable(2), "shop": NodeTable(0)}, edges, sentence)
+
+
+def refuse(
+    home: Path, nodes: dict[str, NodeTable], edges: dict[tuple[str, str, str], EdgeTable], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)) as refused:
+        write_graph(home / "g", nodes, edges)
+    assert "\n" not in str(refused.value)
+    assert not home.exists() or list(home.iterdir()) == []
