@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -22,25 +23,25 @@ MEGABYTE = 1_000_000
 RUNTIME = re.compile(r"lib(stdc\+\+|gcc_s|c|m|pthread|dl|rt)\.so\.\d+|ld-linux.*")
 VERSIONED = re.compile(r".+@(GLIBC|GLIBCXX|CXXABI|GCC)_[\d.]+")
 
+# In a process that sees the standard library and one folder.
+_LOAD = """
+import sys
+sys.path.insert(0, {folder!r})
+import _core
+assert not [name for name in sys.modules if name.split(".")[0] in ("torch", "numpy")]
+"""
+
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _build_wheel(sys.executable, tmp_path_factory.mktemp("wheel"))
+
+
+def _build_wheel(python: str, folder: Path) -> Path:
     """The wheel as `pip install .` makes it: in an environment of its own, which has no torch."""
-    folder = tmp_path_factory.mktemp("wheel")
-    config = ["--config-settings", f"build-dir={folder}/build"]
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        *config,
-        "--wheel-dir",
-        str(folder),
-        ".",
-    ]
-    subprocess.run(command, cwd=ROOT, check=True, env=_without_paths(), timeout=280)
+    command = [python, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+    options = ["--config-settings", f"build-dir={folder}/build", "--wheel-dir", str(folder), "."]
+    subprocess.run([*command, *options], cwd=ROOT, check=True, env=_without_paths())
     (path,) = folder.glob("khop-*.whl")
     return path
 
@@ -61,6 +62,7 @@ def _lines(*command: str | Path) -> list[str]:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
+@pytest.mark.timeout(600)  # two minutes on two idle cores, which tests do not have
 def test_the_wheel_is_small(wheel: Path, extension: Path) -> None:
     assert wheel.stat().st_size < 6 * MEGABYTE
     assert extension.stat().st_size < 2 * MEGABYTE
@@ -110,13 +112,32 @@ def test_the_extension_needs_no_symbol_but_the_runtimes_and_pythons(extension: P
 
 
 def test_the_extension_loads_in_a_process_without_torch(extension: Path) -> None:
-    script = f"""
-import sys
-sys.path.insert(0, {str(extension.parent)!r})
-import _core
-assert not [name for name in sys.modules if name.split(".")[0] in ("torch", "numpy")]
-"""
-    subprocess.run([sys.executable, "-I", "-S", "-c", script], check=True)
+    subprocess.run([sys.executable, "-I", "-S", "-c", _LOAD.format(folder=str(extension.parent))], check=True)
+
+
+def _newer_pythons() -> list[str]:
+    """Interpreters on this machine that have the stable ABI, other than this one."""
+    named = [shutil.which(f"python3.{minor}") for minor in range(12, 16)]
+    kept = [str(path) for path in Path.home().glob(".pyenv/versions/3.1[2-9].*/bin/python")]
+    works = [
+        path
+        for path in [*named, *kept]
+        if path and not subprocess.run([path, "-c", ""], capture_output=True).returncode
+    ]
+    return [path for path in works if Path(path).resolve() != Path(sys.executable).resolve()]
+
+
+@pytest.mark.long
+def test_a_wheel_built_by_one_newer_python_loads_in_another(tmp_path: Path) -> None:
+    pythons = _newer_pythons()
+    if not pythons:
+        pytest.skip("no Python from 3.12 on here but the one that runs the tests")
+    wheel = _build_wheel(pythons[0], tmp_path)
+    assert "-cp312-abi3-" in wheel.name
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extract("khop/_core.abi3.so", tmp_path)
+    for python in pythons:
+        subprocess.run([python, "-I", "-S", "-c", _LOAD.format(folder=str(tmp_path / "khop"))], check=True)
 
 
 def _modules_after(statement: str) -> set[str]:
