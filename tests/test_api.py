@@ -236,10 +236,11 @@ def test_an_exception_in_a_worker_reaches_the_loop_with_its_traceback_and_the_st
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"batch_size": 0}, "batch_size 0: must be 1 or more"),
-        ({"threads": 0}, "threads in flight 0: must be 1 or more"),
-        ({"prefetch": 0}, "items in flight 0: must be 1 or more"),
-        ({"prefetch_bytes": 0}, "max_bytes in flight 0: must be 1 or more"),
+        ({"batch_size": 0}, "batch_size 0: must be a whole number, 1 or more"),
+        ({"batch_size": 2.0}, "batch_size 2.0: must be a whole number"),
+        ({"threads": 0}, "threads 0: must be a whole number"),
+        ({"prefetch": 0}, "prefetch 0: must be a whole number"),
+        ({"prefetch_bytes": 0}, "prefetch_bytes 0: must be a whole number"),
         ({"seeds": {}}, "seeds: none given"),
         (
             {"seeds": {"item": torch.empty(0, dtype=torch.int64)}},
@@ -265,7 +266,7 @@ def test_an_exception_in_a_worker_reaches_the_loop_with_its_traceback_and_the_st
 def test_bad_arguments_are_named(settings: dict[str, object], message: str) -> None:
     arguments: dict[str, object] = {"sampler": NeighborSampler(GRAPH, [2]), "seeds": SEEDS, "batch_size": 4}
     with pytest.raises(ValueError, match=message):
-        Loader(**(arguments | settings))  # type: ignore[arg-type]
+        Loader(**(arguments | settings))
 
 
 def test_a_negative_epoch_is_an_error() -> None:

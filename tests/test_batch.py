@@ -77,7 +77,7 @@ def test_of_several_types_one_has_to_be_named() -> None:
 )
 def test_a_column_that_is_not_there_is_named(read: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        read(batch_of(TYPED))  # type: ignore[operator]
+        read(batch_of(TYPED))
 
 
 def test_a_column_of_one_type_needs_no_name() -> None:

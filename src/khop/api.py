@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +27,8 @@ from khop.sampling.neighbor import check_seeds
 from khop.sampling.sampler import Sampler
 from khop.sampling.seeds import SeedOrder
 from khop.schema import EdgeType, NodeType, Schema, sole_type
+
+Batches = Generator[Batch, None, None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +131,7 @@ class Loader:
         """One batch, made here and now: the same bits as in an iteration, whose state it does not touch."""
         return place(stage(self._maker.batch(epoch, step), self._device), self._device)
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
+    def epoch(self, epoch: int) -> Batches:
         """All batches of an epoch, in order; once, of the epoch of a loaded state, those that remain."""
         if epoch < 0:
             raise ValueError(f"epoch {epoch}: must be 0 or more")
@@ -141,7 +143,7 @@ class Loader:
             )
         return self._walk(loaded or Position(epoch))
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Batches:
         """What is left of the epoch where the loader stands; the next iteration is the next epoch."""
         return self._walk(self._next)
 
@@ -153,11 +155,11 @@ class Loader:
         """Go on from a saved state, on any number of threads or ranks; ValueError if it does not fit."""
         self._next = self._loaded = Position.of_state(state, self._maker.order)
 
-    def _walk(self, start: Position) -> Iterator[Batch]:
+    def _walk(self, start: Position) -> Batches:
         self._loaded = None
         return self._batches(start)
 
-    def _batches(self, start: Position) -> Iterator[Batch]:
+    def _batches(self, start: Position) -> Batches:
         steps = range(start.step, len(self))
         made = ordered_map(partial(self._stage, start.epoch), steps, self._in_flight, num_bytes)
         with closing(made):

@@ -39,7 +39,7 @@ def choice(columns: NamesByType | list[str], seed_columns: NamesByType | list[st
 def sample(
     expansion: Expansion = Expansion.LAYERED, fanouts: tuple[object, ...] = (3, 2), edge_ids: bool = True
 ) -> Sample:
-    sampler = NeighborSampler(GRAPH, fanouts, expansion=expansion, edge_ids=edge_ids)  # type: ignore[arg-type]
+    sampler = NeighborSampler(GRAPH, fanouts, expansion=expansion, edge_ids=edge_ids)
     items = torch.tensor([4, 9, 4, 29])
     return sampler.sample(Seeds({"item": items}, {"item": torch.arange(4)}), DrawKey(1))
 

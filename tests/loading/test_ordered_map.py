@@ -66,7 +66,7 @@ def test_results_come_in_the_order_of_the_items(
 
 def test_the_items_in_flight_are_bounded() -> None:
     begun: list[int] = []
-    results = ordered_map(begun.append, range(20), InFlight(threads=3, items=5), no_size)
+    results = ordered_map(begun.append, range(20), InFlight(threads=3, prefetch=5), no_size)
     next(results)
     wait_until(lambda: len(begun) == 6)  # one consumed, five in flight
     time.sleep(0.05)
@@ -79,7 +79,7 @@ def test_the_items_in_flight_are_bounded() -> None:
 
 def test_the_bytes_of_unconsumed_results_are_bounded() -> None:
     begun: list[int] = []
-    results = ordered_map(begun.append, range(20), InFlight(1, 10, max_bytes=100), size_of=lambda _: 60)
+    results = ordered_map(begun.append, range(20), InFlight(1, 10, prefetch_bytes=100), size_of=lambda _: 60)
     next(results)
     wait_until(lambda: len(begun) == 3)  # 60 bytes let another one begin, 120 do not
     time.sleep(0.05)
@@ -88,7 +88,7 @@ def test_the_bytes_of_unconsumed_results_are_bounded() -> None:
 
 
 def test_one_item_is_always_allowed() -> None:
-    results = ordered_map(str, range(4), InFlight(2, 3, max_bytes=1), size_of=lambda _: 1 << 40)
+    results = ordered_map(str, range(4), InFlight(2, 3, prefetch_bytes=1), size_of=lambda _: 1 << 40)
     assert list(results) == ["0", "1", "2", "3"]
 
 
@@ -191,9 +191,9 @@ def test_an_iterator_in_a_cycle_ends_with_the_cycle() -> None:
         pass
 
     holder = Holder()
-    holder.me = holder  # type: ignore[attr-defined]
-    holder.results = ordered_map(abs, range(1000), InFlight(2, 4), no_size)  # type: ignore[attr-defined]
-    next(holder.results)  # type: ignore[attr-defined]
+    holder.me = holder
+    holder.results = ordered_map(abs, range(1000), InFlight(2, 4), no_size)
+    next(holder.results)
     del holder
     gc.collect()
     assert workers() == []
@@ -214,9 +214,9 @@ def test_a_worker_may_be_the_one_that_collects_the_iterator() -> None:
     gc.disable()
     try:
         holder = Holder()
-        holder.me = holder  # type: ignore[attr-defined]
-        holder.results = ordered_map(collects, range(1000), InFlight(1, 4), no_size)  # type: ignore[attr-defined]
-        next(holder.results)  # type: ignore[attr-defined]
+        holder.me = holder
+        holder.results = ordered_map(collects, range(1000), InFlight(1, 4), no_size)
+        next(holder.results)
         del holder
         dropped.set()
         wait_until(lambda: workers() == [])
@@ -261,12 +261,13 @@ def test_ctrl_c_ends_a_wait_for_a_slow_worker() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ((0, 1, 1), "threads in flight 0"),
-        ((1, 0, 1), "items in flight 0"),
-        ((1, 1, 0), "max_bytes in flight 0"),
+        ((0, 1, 1), "threads 0: must be a whole number, 1 or more"),
+        ((1, 2.5, 1), "prefetch 2.5: must be a whole number"),
+        ((1, 1, -1), "prefetch_bytes -1"),
+        ((True, 1, 1), "threads True"),
     ],
 )
-def test_a_bound_below_one_is_an_error(values: tuple[int, int, int], message: str) -> None:
+def test_a_bound_that_is_no_count_is_an_error(values: tuple[int, int, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         InFlight(*values)
 

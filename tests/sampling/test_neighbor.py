@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 from collections.abc import Mapping
@@ -165,6 +166,16 @@ def test_threads_may_share_a_sampler(expansion: Expansion) -> None:
     assert found == expected * 5
 
 
+def test_a_sampler_goes_to_another_process_also_after_use() -> None:
+    sampler = NeighborSampler(ring(50, 5), [2, 2])
+    expected = as_plain_nodes(sampler.sample(seeds(3), KEY))
+    assert as_plain_nodes(pickle.loads(pickle.dumps(sampler)).sample(seeds(3), KEY)) == expected
+
+
+def as_plain_nodes(sample: Sample) -> list[int]:
+    return sample.nodes["node"].tolist()
+
+
 class FailsOnce:
     """A store that fails at the second hop that it is asked for."""
 
@@ -225,7 +236,7 @@ def test_sampling_leaves_the_gil_to_others() -> None:
 )
 def test_a_wrong_fanout_is_named(fanout: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        NeighborSampler(ring(10, 2), [5, fanout])  # type: ignore[list-item]
+        NeighborSampler(ring(10, 2), [5, fanout])
 
 
 @pytest.mark.parametrize(
@@ -245,7 +256,7 @@ def test_seeds_that_are_not_nodes_are_named(nodes: dict[str, torch.Tensor], mess
 
 def test_an_unknown_expansion_is_an_error() -> None:
     with pytest.raises(ValueError, match="sideways"):
-        NeighborSampler(ring(10, 2), [2], expansion="sideways")  # type: ignore[arg-type]
+        NeighborSampler(ring(10, 2), [2], expansion="sideways")
 
 
 def test_a_type_without_nodes_takes_part() -> None:

@@ -143,7 +143,7 @@ def test_another_order_has_another_fingerprint_and_the_difference_is_named(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"batch_size": 0}, "batch_size 0: must be 1 or more"),
+        ({"batch_size": 0}, "batch_size 0: must be a whole number, 1 or more"),
         (
             {"seeds": {"node": torch.empty(0, dtype=torch.int64)}},
             r"seeds: none given for node types \['node'\]",
@@ -153,7 +153,7 @@ def test_another_order_has_another_fingerprint_and_the_difference_is_named(
 )
 def test_an_order_that_cannot_be_is_an_error(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        replace(order_of({"node": [1, 2, 3]}, 2), **change)  # type: ignore[arg-type]
+        replace(order_of({"node": [1, 2, 3]}, 2), **change)
 
 
 @pytest.mark.parametrize("step", [-1, 2])

@@ -20,13 +20,13 @@ class InFlight:
     """How far work may run ahead of the consumer. None of it changes a result."""
 
     threads: int = 2
-    items: int = 4  # handed to a thread and not yet consumed
-    max_bytes: int = 1 << 30  # no new item while finished and unconsumed results hold more
+    prefetch: int = 4  # items handed to a thread and not yet consumed
+    prefetch_bytes: int = 1 << 30  # no new item while finished and unconsumed results hold more
 
     def __post_init__(self) -> None:
-        for name in ("threads", "items", "max_bytes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} in flight {getattr(self, name)}: must be 1 or more")
+        for name, value in vars(self).items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} {value!r}: must be a whole number, 1 or more")
 
 
 def ordered_map(
@@ -37,7 +37,7 @@ def ordered_map(
 ) -> Generator[Result, None, None]:
     """`map(function, items)`, computed ahead on threads that start with the first `next`.
 
-    Results come in the items' order. A size is known only when a result is made, so `max_bytes` can be
+    Results come in the items' order. A size is known only when a result is made, so `prefetch_bytes` can be
     exceeded by what was then being made; one item is always allowed. An exception reaches the consumer in
     its item's place, with the worker's traceback, and ends the iteration. Closing the iterator, also by
     dropping it, waits for the calls that are running and leaves no thread.
@@ -45,7 +45,7 @@ def ordered_map(
     line = _Line(function, items, in_flight, size_of)
     threads = [
         threading.Thread(target=line.work, name=f"khop-worker-{number}")
-        for number in range(min(in_flight.threads, in_flight.items, len(items)))
+        for number in range(min(in_flight.threads, in_flight.prefetch, len(items)))
     ]
     try:
         for thread in threads:
@@ -126,7 +126,7 @@ class _Line(Generic[Item, Result]):
 
     def _has_room(self) -> bool:
         count = self._handed_out - self._consumed
-        is_full = count >= self._in_flight.items or self._finished_bytes > self._in_flight.max_bytes
+        is_full = count >= self._in_flight.prefetch or self._finished_bytes > self._in_flight.prefetch_bytes
         return count == 0 or not is_full
 
     def _is_orphaned(self) -> bool:

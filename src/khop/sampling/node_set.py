@@ -45,6 +45,10 @@ class NodeSetPool:
         self._num_nodes = {node_type: graph.num_nodes(node_type) for node_type in graph.schema.node_types}
         self._idle: deque[NodeSet] = deque()
 
+    def __getstate__(self) -> dict[str, object]:
+        """A sampler goes to another process without its tables."""
+        return {**self.__dict__, "_idle": deque()}
+
     @contextmanager
     def lend(self) -> Iterator[NodeSet]:
         """An empty set for one user. It goes back to the pool also when the user fails."""

@@ -35,8 +35,8 @@ class SeedOrder:
     world_size: int = 1
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size {self.batch_size}: must be 1 or more")
+        if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
+            raise ValueError(f"batch_size {self.batch_size!r}: must be a whole number, 1 or more")
         if self.num_seeds == 0:
             raise ValueError(
                 f"seeds: none given for node types {list(self.seeds)}; an epoch needs one or more"
