@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import dropwhile
 from pathlib import Path
@@ -17,12 +16,11 @@ from rich.columns import Columns
 from rich.console import Console, JustifyMethod
 from rich.filesize import decimal
 from rich.panel import Panel
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from khop.cli.bytes_bar import bytes_bar
 from khop.graph.describe import EdgeSummary, FolderSummary, NodeSummary, describe_folder
-from khop.graph.progress import Notice
 from khop.graph.verify import verify_folder
 from khop.schema import EdgeType
 
@@ -56,7 +54,7 @@ def verify(folder: Folder, as_json: AsJson = False) -> None:
 
     Exit code 0 when all is well, 1 with findings.
     """
-    with _progress_bar() as notice:
+    with bytes_bar() as notice:
         findings = verify_folder(folder, notice)
     if as_json:
         typer.echo(json.dumps({"path": str(folder), "findings": [asdict(finding) for finding in findings]}))
@@ -66,23 +64,6 @@ def verify(folder: Folder, as_json: AsJson = False) -> None:
         typer.echo(f"{folder}: {_findings(len(findings))}" if findings else f"{folder}: all is well")
     if findings:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _progress_bar() -> Iterator[Notice]:
-    columns = (
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("")
-
-        def notice(what: str, done: int, total: int) -> None:
-            progress.update(task, description=what, completed=done, total=total)
-
-        yield notice
 
 
 def _heading(summary: FolderSummary) -> Text:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import khop
-from khop.cli import graph
+from khop.cli import graph, importing
 
 FAILED = 1  # the machine: no space, no permission
 BAD_INPUT = 2  # what was asked for
@@ -35,6 +35,7 @@ def main(
 
 
 graph.register(app)
+importing.register(app)
 
 
 def run(arguments: Sequence[str] | None = None) -> None:

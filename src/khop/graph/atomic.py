@@ -16,6 +16,12 @@ _LOCK = "writer.lock"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
+def refuse_existing(path: Path) -> None:
+    """ValueError where `new_folder` would not write: to be known before the work, not after it."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"{path}: exists already; remove it or choose another name")
+
+
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """A hidden sibling to write into: becomes `path` when the block ends well, is removed when it does not.
@@ -23,8 +29,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     A writer that is killed leaves only the hidden folder; the next writer of `path` removes it. Files
     must be flushed by whoever writes them; the folders' entries are flushed here.
     """
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"{path}: exists already; remove it or choose another name")
+    refuse_existing(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(path)
     hidden = path.parent / f".{path.name}.{uuid.uuid4().hex[:12]}{UNFINISHED}"

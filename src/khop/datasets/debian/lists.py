@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 import subprocess
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,20 +45,31 @@ def find_lists(folder: Path) -> list[Path]:
 
 def list_lines(path: Path) -> Iterator[str]:
     """The lines of a package list, decompressed as they are read: all of them, or an error."""
-    if path.suffix == "":
-        with path.open(encoding="utf-8") as lines:
-            yield from lines
-    elif path.suffix == ".gz":
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
-            yield from lines
-    else:
+    if path.suffix == ".gz":
+        yield from _unzipped_lines(path)
+    elif path.suffix:
         yield from _lines_by_apt(path)
+    else:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            yield from lines
+
+
+def _unzipped_lines(path: Path) -> Iterator[str]:
+    try:
+        with gzip.open(path, "rt", encoding="utf-8", errors="replace") as lines:
+            yield from lines
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(
+            f"{path}: damaged ({error}); run `apt-get update` again, or copy it again"
+        ) from error
 
 
 def _lines_by_apt(path: Path) -> Iterator[str]:
     command = (_APT_HELPER, "cat-file", str(path))
     try:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
+        )
     except FileNotFoundError as error:
         raise ValueError(
             f"{path}: only apt reads {path.suffix} and there is no {_APT_HELPER}; decompress it"
@@ -69,4 +81,6 @@ def _lines_by_apt(path: Path) -> Iterator[str]:
         yield from process.stdout
         complaint = process.stderr.read().strip()
     if process.returncode:
-        raise ValueError(f"{path}: apt cannot read it ({complaint}); run `apt-get update` again")
+        raise ValueError(
+            f"{path}: apt cannot read it ({complaint}); run `apt-get update` again, or copy it again"
+        )

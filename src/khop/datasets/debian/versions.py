@@ -7,7 +7,6 @@ import re
 Part = tuple[tuple[tuple[int, ...], int], ...]
 Key = tuple[int, Part, Part]
 
-_END = ((0,), 0)  # sorts after "~" and before everything else
 _RUNS = re.compile(r"(\D*)(\d*)")
 
 
@@ -21,13 +20,9 @@ def version_key(version: str) -> Key:
 
 
 def _part(text: str) -> Part:
-    runs = [
-        ((*(_rank(character) for character in letters), 0), int(digits or 0))
-        for letters, digits in _RUNS.findall(text)
-    ]
-    while runs and runs[-1] == _END:
-        runs.pop()
-    return (*runs, _END)
+    # The pattern's last match is empty: it sorts after "~" and before everything else, as an end must.
+    runs = _RUNS.findall(text or "0")
+    return tuple(((*map(_rank, letters), 0), int(digits or 0)) for letters, digits in runs)
 
 
 def _rank(character: str) -> int:

@@ -1,0 +1,30 @@
+"""A bar for long reading and writing: on stderr, if that is a terminal, and gone when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from khop.graph.progress import Notice
+
+
+@contextmanager
+def bytes_bar() -> Iterator[Notice]:
+    """What moves the bar: call it with what is being done, the bytes done and the bytes in all."""
+    columns = (
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("")
+
+        def notice(what: str, done: int, total: int) -> None:
+            progress.update(task, description=what, completed=done, total=total)
+
+        yield notice

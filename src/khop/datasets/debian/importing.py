@@ -1,0 +1,47 @@
+"""A graph folder of this or another machine's package lists: everything behind `khop import debian`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from khop.datasets.debian.facts import PACKAGE, Facts, collect
+from khop.datasets.debian.graph import write_debian
+from khop.datasets.debian.lists import find_lists, list_lines, machine_lists
+from khop.datasets.debian.packages import Package, parse_packages
+from khop.graph.atomic import refuse_existing
+from khop.graph.progress import Meter, Notice
+
+_PACKAGES_PER_NOTICE = 1000
+
+
+def import_debian(out: Path, name: str, lists: Path | None = None, notice: Notice | None = None) -> Facts:
+    """Write the graph called `name` ("debian" or "debian-typed") of all package lists in a folder to `out`.
+
+    Without `lists` that folder is apt's own. `notice` hears of the reading, then of the writing. Gives back
+    what was read, for who wants to say how much it was.
+    """
+    refuse_existing(out)
+    facts = read_facts(find_lists(machine_lists() if lists is None else lists), notice)
+    write_debian(out, name, facts, notice)
+    return facts
+
+
+def read_facts(lists: Sequence[Path], notice: Notice | None = None) -> Facts:
+    """The package graph of some lists together; ValueError where they hold no package at all."""
+    facts = collect(_packages(lists, Meter(sum(path.stat().st_size for path in lists), notice)))
+    if facts.counts[PACKAGE] == 0:
+        raise ValueError(
+            f"{', '.join(map(str, lists))}: no package in it; run `apt-get update` and try again"
+        )
+    return facts
+
+
+def _packages(lists: Sequence[Path], meter: Meter) -> Iterator[Package]:
+    # How far a compressed list has been read is not known while a pipe reads it: the bar moves list by list.
+    for path in lists:
+        for number, package in enumerate(parse_packages(list_lines(path), str(path))):
+            if number % _PACKAGES_PER_NOTICE == 0:
+                meter.at(f"{path.name}: {number:,} packages")
+            yield package
+        meter.at(path.name, path.stat().st_size)
