@@ -1,43 +1,47 @@
 #include "buffer_pool.h"
 
-#include <sys/mman.h>
-
+#include <algorithm>
 #include <bit>
+#include <cstdlib>
+#include <cstring>
 #include <new>
+
+#include "memory.h"
 
 namespace khop {
 namespace {
 
-constexpr std::size_t kPage = 4096;
-constexpr std::size_t kHugePage = std::size_t{1} << 21;
 constexpr std::size_t kDefaultLimit = std::size_t{1} << 30;
-
-std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+constexpr std::size_t kSmallest = 1024;
+constexpr std::size_t kMapped = std::size_t{1} << 17;  // smaller blocks leave no mapping of their own in the kernel's list
+constexpr std::size_t kAlignment = 64;
 
 // Four sizes per doubling: batches differ by a few per cent and must find each other's blocks.
 std::size_t capacity_for(std::size_t bytes) {
-  if (bytes <= kPage) return kPage;
+  if (bytes <= kSmallest) return kSmallest;
   const std::size_t step = std::bit_floor(bytes - 1) / 4;
-  return round_up(bytes, step < kPage ? kPage : step);
+  return (bytes + step - 1) / step * step;
 }
 
-void* map_anonymous(std::size_t bytes) {
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (data == MAP_FAILED) throw std::bad_alloc();
+std::size_t shelf_of(std::size_t capacity) {
+  const auto doubling = static_cast<std::size_t>(std::bit_width(capacity - 1));
+  const std::size_t step = std::bit_floor(capacity - 1) / 4;
+  return 4 * doubling + (capacity - 1) / step % 4;
+}
+
+void* fresh(std::size_t capacity) {
+  if (capacity >= kMapped) return map_memory(capacity);
+  void* const data = std::aligned_alloc(kAlignment, capacity);
+  if (data == nullptr) throw std::bad_alloc();
   return data;
 }
 
-void* fresh(std::size_t bytes) {
-  if (bytes < kHugePage) return map_anonymous(bytes);
-  // Only whole, aligned huge pages can be huge: map one more and give back what lies before and behind.
-  const std::size_t mapped = bytes + kHugePage;
-  auto* const base = static_cast<char*>(map_anonymous(mapped));
-  auto* const data = reinterpret_cast<char*>(round_up(reinterpret_cast<std::size_t>(base), kHugePage));
-  const std::size_t before = static_cast<std::size_t>(data - base), behind = mapped - before - bytes;
-  if (before > 0) munmap(base, before);
-  if (behind > 0) munmap(data + bytes, behind);
-  madvise(data, bytes, MADV_HUGEPAGE);  // advice: where the kernel refuses, pages are small
-  return data;
+void give_back(void* data, std::size_t capacity) noexcept {
+  if (capacity >= kMapped) {
+    unmap_memory(data, capacity);
+  } else {
+    std::free(data);
+  }
 }
 
 }  // namespace
@@ -46,32 +50,32 @@ BufferPool::~BufferPool() { shrink(0); }
 
 MemoryBlock BufferPool::acquire(std::size_t bytes) {
   const std::size_t capacity = capacity_for(bytes);
+  Shelf& shelf = shelves_[shelf_of(capacity)];
   {
     const std::lock_guard lock(mutex_);
-    usage_.lent_bytes += capacity;
-    const auto found = free_.find(capacity);
-    if (found != free_.end()) {
-      void* const data = found->second.back();
-      found->second.pop_back();
-      if (found->second.empty()) free_.erase(found);
-      usage_.free_bytes -= capacity;
+    shelf.asked = ++clock_;
+    if (shelf.first != nullptr) {
+      usage_.lent_bytes += capacity;
       ++usage_.reused;
-      return {data, capacity};
+      return {take(shelf), capacity};
     }
-    ++usage_.fresh;
   }
-  return {fresh(capacity), capacity};
+  const MemoryBlock block{fresh(capacity), capacity};
+  const std::lock_guard lock(mutex_);
+  usage_.lent_bytes += capacity;
+  ++usage_.fresh;
+  return block;
 }
 
 void BufferPool::release(MemoryBlock block) noexcept {
   const std::lock_guard lock(mutex_);
+  Shelf& shelf = shelves_[shelf_of(block.bytes)];
+  std::memcpy(block.data, &shelf.first, sizeof(void*));
+  shelf.first = block.data;
+  shelf.bytes = block.bytes;
   usage_.lent_bytes -= block.bytes;
-  if (usage_.free_bytes + block.bytes > limit_bytes_) {
-    munmap(block.data, block.bytes);
-    return;
-  }
-  free_[block.bytes].push_back(block.data);
   usage_.free_bytes += block.bytes;
+  shrink(limit_bytes_);
 }
 
 void BufferPool::set_limit(std::size_t limit_bytes) {
@@ -85,14 +89,18 @@ BufferPool::Usage BufferPool::usage() const {
   return usage_;
 }
 
-// Frees the largest blocks first: they are the fewest.
+void* BufferPool::take(Shelf& shelf) noexcept {
+  void* const data = shelf.first;
+  std::memcpy(&shelf.first, data, sizeof(void*));
+  usage_.free_bytes -= shelf.bytes;
+  return data;
+}
+
 void BufferPool::shrink(std::size_t limit_bytes) noexcept {
+  const auto rank = [](const Shelf& shelf) { return shelf.first == nullptr ? ~std::uint64_t{0} : shelf.asked; };
   while (usage_.free_bytes > limit_bytes) {
-    const auto largest = std::prev(free_.end());
-    munmap(largest->second.back(), largest->first);
-    usage_.free_bytes -= largest->first;
-    largest->second.pop_back();
-    if (largest->second.empty()) free_.erase(largest);
+    Shelf& oldest = *std::ranges::min_element(shelves_, {}, rank);
+    give_back(take(oldest), oldest.bytes);
   }
 }
 

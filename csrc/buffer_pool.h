@@ -2,10 +2,10 @@
 // so blocks that consumers let go are kept and handed out again.
 #pragma once
 
+#include <array>
 #include <cstddef>
-#include <map>
+#include <cstdint>
 #include <mutex>
-#include <vector>
 
 namespace khop {
 
@@ -18,13 +18,14 @@ struct MemoryBlock {
 class BufferPool {
  public:
   struct Usage {
-    std::size_t free_bytes;  // kept for later
-    std::size_t lent_bytes;  // in use
-    std::size_t reused;      // blocks handed out that were used before
-    std::size_t fresh;       // blocks that came from the system
+    std::size_t free_bytes = 0;  // kept for later
+    std::size_t lent_bytes = 0;  // in use
+    std::size_t reused = 0;      // blocks handed out that had been used before
+    std::size_t fresh = 0;       // blocks that came from the system
   };
 
-  // Keeps at most `limit_bytes` of free blocks; what is lent does not count.
+  // Keeps at most `limit_bytes` of free blocks; what is lent does not count. Where it would be more, sizes that have not been
+  // asked for longest go back to the system.
   explicit BufferPool(std::size_t limit_bytes) : limit_bytes_(limit_bytes) {}
   ~BufferPool();
   BufferPool(const BufferPool&) = delete;
@@ -39,12 +40,21 @@ class BufferPool {
   Usage usage() const;
 
  private:
+  // Free blocks of one size; each begins with the address of the next, so that keeping one allocates nothing.
+  struct Shelf {
+    void* first = nullptr;
+    std::size_t bytes = 0;
+    std::uint64_t asked = 0;  // when a block of this size was last asked for
+  };
+
+  void* take(Shelf& shelf) noexcept;
   void shrink(std::size_t limit_bytes) noexcept;
 
   mutable std::mutex mutex_;
   std::size_t limit_bytes_;
-  Usage usage_{};
-  std::map<std::size_t, std::vector<void*>> free_;  // capacity -> blocks
+  Usage usage_;
+  std::uint64_t clock_ = 0;
+  std::array<Shelf, 256> shelves_;  // four sizes per doubling
 };
 
 // The pool of this process. It is never destroyed: results may outlive every static object.

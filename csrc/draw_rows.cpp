@@ -1,7 +1,6 @@
 #include "draw_rows.h"
 
-#include <atomic>
-
+#include "dispatch.h"
 #include "draw_rows_lanes.h"
 #include "draw_rows_levels.h"
 
@@ -31,41 +30,22 @@ struct PlainLanes {
   static Word select(Mask mask, Word a, Word b) { return mask ? a : b; }
 };
 
-constexpr DrawLevel kLevels[] = {
-    {"plain", [] { return true; }, &draw_distinct<PlainLanes>, &draw_repeated<PlainLanes>},
-#if defined(__x86_64__)
-    {"avx2", [] { return __builtin_cpu_supports("avx2") != 0; }, &draw_distinct_avx2, &draw_repeated_avx2},
-    {"avx512", [] { return __builtin_cpu_supports("avx512f") != 0; }, &draw_distinct_avx512, &draw_repeated_avx512},
-#endif
-};
-
-const DrawLevel* best_level() {
-  const DrawLevel* best = &kLevels[0];
-  for (const DrawLevel& level : kLevels) {
-    if (level.supported()) best = &level;
-  }
-  return best;
-}
-
-std::atomic<const DrawLevel*>& current_level() {
-  static std::atomic<const DrawLevel*> level = best_level();
-  return level;
-}
+constexpr DrawFunctions kDrawFunctionsPlain{&draw_distinct<PlainLanes>, &draw_repeated<PlainLanes>};
 
 }  // namespace
 
-std::span<const DrawLevel> draw_levels() { return kLevels; }
-
-const DrawLevel& draw_level() { return *current_level().load(std::memory_order_relaxed); }
-
-bool set_draw_level(std::string_view name) {
-  for (const DrawLevel& level : kLevels) {
-    if (level.name == name && level.supported()) {
-      current_level().store(&level, std::memory_order_relaxed);
-      return true;
-    }
+const DrawFunctions& draw_functions() {
+#if defined(__x86_64__)
+  switch (dispatch_level()) {
+    case Level::avx512:
+      return kDrawFunctionsAvx512;
+    case Level::avx2:
+      return kDrawFunctionsAvx2;
+    case Level::plain:
+      break;
   }
-  return false;
+#endif
+  return kDrawFunctionsPlain;
 }
 
 }  // namespace khop

@@ -3,15 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
-#include <string_view>
 
 namespace khop {
 
 inline constexpr std::size_t kMaxRows = 64;    // a multiple of every lane count
 inline constexpr std::size_t kMaxFanout = 64;  // more slots than this are drawn row by row
 
-// Rows of one chunk that need draws, each of a degree below kWideDegree. Entries behind `count` are never read as results.
+// Rows of one chunk that need draws, each of a degree below kWideDegree. What lies behind `count` does not matter.
 struct DrawRows {
   std::size_t count = 0;
   alignas(64) std::uint32_t key_low[kMaxRows] = {};
@@ -21,23 +19,16 @@ struct DrawRows {
   alignas(64) std::uint32_t degree[kMaxRows] = {};
 };
 
-// picks[slot * kMaxRows + row] becomes the position within the row that slot draws; fanout <= kMaxFanout.
+// picks[slot * kMaxRows + row] becomes the position within the row that slot draws; fanout <= kMaxFanout; `picks` is aligned
+// to 64 bytes.
 using DrawFunction = void (*)(const DrawRows& rows, std::size_t fanout, std::uint32_t stream, std::uint32_t* picks);
 
-struct DrawLevel {
-  std::string_view name;
-  bool (*supported)();
+struct DrawFunctions {
   DrawFunction distinct;  // Floyd, every degree > fanout
   DrawFunction repeated;  // with replacement, every degree > 0
 };
 
-// What this build knows, plainest first.
-std::span<const DrawLevel> draw_levels();
-
-// The level in use: the best that the machine supports, until set_draw_level names another.
-const DrawLevel& draw_level();
-
-// False, and nothing changes, where the machine lacks that level. The bits drawn do not change.
-bool set_draw_level(std::string_view name);
+// Those of the current dispatch level.
+const DrawFunctions& draw_functions();
 
 }  // namespace khop

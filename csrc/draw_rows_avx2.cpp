@@ -36,13 +36,7 @@ struct Avx2Lanes {
 
 }  // namespace
 
-void draw_distinct_avx2(const DrawRows& rows, std::size_t fanout, std::uint32_t stream, std::uint32_t* picks) {
-  draw_distinct<Avx2Lanes>(rows, fanout, stream, picks);
-}
-
-void draw_repeated_avx2(const DrawRows& rows, std::size_t fanout, std::uint32_t stream, std::uint32_t* picks) {
-  draw_repeated<Avx2Lanes>(rows, fanout, stream, picks);
-}
+const DrawFunctions kDrawFunctionsAvx2{&draw_distinct<Avx2Lanes>, &draw_repeated<Avx2Lanes>};
 
 }  // namespace khop
 

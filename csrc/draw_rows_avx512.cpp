@@ -37,13 +37,7 @@ struct Avx512Lanes {
 
 }  // namespace
 
-void draw_distinct_avx512(const DrawRows& rows, std::size_t fanout, std::uint32_t stream, std::uint32_t* picks) {
-  draw_distinct<Avx512Lanes>(rows, fanout, stream, picks);
-}
-
-void draw_repeated_avx512(const DrawRows& rows, std::size_t fanout, std::uint32_t stream, std::uint32_t* picks) {
-  draw_repeated<Avx512Lanes>(rows, fanout, stream, picks);
-}
+const DrawFunctions kDrawFunctionsAvx512{&draw_distinct<Avx512Lanes>, &draw_repeated<Avx512Lanes>};
 
 }  // namespace khop
 

@@ -1,68 +1,67 @@
 // Node ids of one batch -> consecutive local ids, in first-seen order.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <variant>
 #include <vector>
 
+#include "node_slots.h"
+
 namespace khop {
 
-// Slots hold stamp = base + local id. Clearing raises the base above every stamp in use, so that old slots read as empty;
-// when the 32-bit stamps run out, the slots are zeroed once and the base starts again at 1.
+// Over one kind of table. Ids are in range already.
+template <class Slots>
+class SlotIndex {
+ public:
+  SlotIndex(std::size_t num_nodes, std::uint32_t base) : base_(base), slots_(num_nodes) {}
 
-// One slot per node of the graph.
-struct DenseSlots {
-  std::vector<std::uint32_t> stamps;
-};
+  // Throws std::invalid_argument, before anything is inserted, where there would be 2^31 nodes or more.
+  template <class Id>
+  void insert(std::span<const Id> ids, std::size_t num_nodes, std::int32_t* local);
+  void clear();
+  std::size_t size() const { return count_; }
+  void copy_nodes(std::size_t start, std::int64_t* output) const;
 
-// Open addressing with linear probing, at most half full.
-template <class Key>
-struct HashSlots {
-  struct Slot {
-    Key key = 0;
-    std::uint32_t stamp = 0;
-  };
-  std::vector<Slot> slots;
-  int shift = 0;  // 64 - log2(slots)
+ private:
+  void reserve(std::size_t most);
+
+  std::uint32_t base_;
+  std::size_t count_ = 0;
+  std::vector<typename Slots::Key> nodes_;  // count_ in use, the rest is room
+  Slots slots_;
 };
 
 // Not thread-safe: one per worker. Memory is kept over clear(), so that a warm index allocates nothing.
 class NodeIndex {
  public:
-  // Graphs of up to this many nodes get a dense table (16 MiB); larger ones a hash table that grows with the batch.
+  // Graphs of up to this many nodes get a dense table (4 bytes each); larger ones a hash table that grows with the batch.
   static constexpr std::int64_t kDenseNodes = std::int64_t{1} << 22;
 
-  // `base` is the first stamp; only tests of stamp exhaustion give another than 1.
+  // `base` is the first stamp; only tests of what happens when stamps run out give another than 1.
   explicit NodeIndex(std::int64_t num_nodes, std::uint32_t base = 1);
 
   // local[i] becomes the local id of ids[i]. Throws std::invalid_argument, before anything is inserted, where an id is out
-  // of range or where the index would exceed 2^31 - 1 nodes.
+  // of range or where there would be 2^31 nodes or more.
   template <class Id>
   void insert(std::span<const Id> ids, std::int32_t* local);
-
-  // The ids in local order; valid until the next insert or clear.
-  std::span<const std::int64_t> nodes() const { return {nodes_.data(), count_}; }
 
   // Forgets every node in O(1).
   void clear();
 
+  std::size_t size() const;
+
+  // Writes the ids of local ids start, start + 1, ..., size() - 1.
+  void copy_nodes(std::size_t start, std::int64_t* output) const;
+
  private:
-  template <class Id>
-  void check(std::span<const Id> ids) const;
-  void reserve(std::size_t ids);
-  template <class Id>
-  void insert_dense(DenseSlots& table, std::span<const Id> ids, std::int32_t* local);
-  template <class Key, class Id>
-  void insert_hashed(HashSlots<Key>& table, std::span<const Id> ids, std::int32_t* local);
-  template <class Key>
-  void grow(HashSlots<Key>& table, std::size_t slots);
+  using AnyIndex = std::variant<SlotIndex<DenseSlots>, SlotIndex<HashSlots<std::uint32_t>>, SlotIndex<HashSlots<std::uint64_t>>>;
+
+  static AnyIndex index_for(std::int64_t num_nodes, std::uint32_t base);
 
   std::int64_t num_nodes_;
-  std::uint32_t base_;
-  std::size_t count_ = 0;
-  std::vector<std::int64_t> nodes_;  // count_ in use, the rest is room
-  std::variant<DenseSlots, HashSlots<std::uint32_t>, HashSlots<std::uint64_t>> slots_;
+  AnyIndex index_;
 };
 
 }  // namespace khop

@@ -29,12 +29,12 @@ struct HopOutput {
 };
 
 // How many edges sample_hop may write: exact, or frontier x fanout where counting would cost more than the room.
-// Throws std::invalid_argument for a frontier node that is no row.
+// Throws std::invalid_argument for a frontier node that is no row of the graph, and as sample_hop does.
 template <class Index>
 std::int64_t edge_capacity(const Csc<Index>& graph, const HopRequest& request);
 
-// Writes row after row in the frontier's order and returns the number of edges. The result depends neither on the number of
-// threads nor on the vector instructions used. Throws std::invalid_argument for a frontier node that is no row and for a row
+// Draws for a request that edge_capacity has accepted: writes row after row in the frontier's order and returns the number of
+// edges. The result depends neither on the number of threads nor on the dispatch level. Throws std::invalid_argument for a row
 // whose indptr does not lie inside the graph.
 template <class Index>
 std::int64_t sample_hop(const Csc<Index>& graph, const HopRequest& request, const HopOutput<Index>& output);

@@ -1,6 +1,8 @@
 // One source, compiled for several instruction sets; the widest that the machine has is chosen at run time.
 #pragma once
 
+#include "dispatch.h"
+
 #define KHOP_INLINE inline __attribute__((always_inline))
 
 namespace khop {
@@ -22,11 +24,14 @@ __attribute__((target("avx2"))) void run_avx2(Args... args) {
 template <class Kernel, class... Args>
 void run_widest(Args... args) {
 #if defined(__x86_64__) && defined(__GNUC__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl")) {
-    return run_avx512<Kernel>(args...);
+  switch (dispatch_level()) {
+    case Level::avx512:
+      return run_avx512<Kernel>(args...);
+    case Level::avx2:
+      return run_avx2<Kernel>(args...);
+    case Level::plain:
+      break;
   }
-  if (__builtin_cpu_supports("avx2")) return run_avx2<Kernel>(args...);
 #endif
   Kernel::run(args...);
 }

@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "bindings.h"
+#include "memory.h"
 
 namespace {
 
@@ -15,10 +16,15 @@ khop::bindings::Out<std::uint8_t> pooled_bytes(std::size_t count) {
   return khop::bindings::Buffer<std::uint8_t>(count).tensor({count});
 }
 
+void expect_random_access(const khop::bindings::In<std::uint8_t>& bytes) {
+  khop::expect_random_access(bytes.data(), bytes.size());
+}
+
 }  // namespace
 
 void bind_memory(nb::module_& module) {
   module.def("pooled_bytes", &pooled_bytes, nb::arg("count"));
+  module.def("expect_random_access", &expect_random_access, nb::arg("bytes").noconvert());
   module.def("buffer_pool_usage", &buffer_pool_usage);
   module.def("set_buffer_pool_limit", [](std::size_t limit_bytes) { khop::buffer_pool().set_limit(limit_bytes); },
              nb::arg("limit_bytes"));

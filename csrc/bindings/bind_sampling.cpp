@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "bindings.h"
-#include "draw_rows.h"
+#include "dispatch.h"
 #include "node_index.h"
 #include "sample_hop.h"
 
@@ -70,23 +70,24 @@ Out<std::int32_t> insert(NodeIndex& index, In<Id> ids) {
 }
 
 Out<std::int64_t> nodes_from(const NodeIndex& index, std::size_t start) {
-  const auto nodes = index.nodes();
-  const std::size_t count = nodes.size() - std::min(start, nodes.size());
-  Buffer<std::int64_t> copy(count);
-  std::ranges::copy(nodes.last(count), copy.data());
-  return copy.tensor({count});
+  const std::size_t count = index.size() - std::min(start, index.size());
+  Buffer<std::int64_t> nodes(count);
+  index.copy_nodes(start, nodes.data());
+  return nodes.tensor({count});
 }
 
 std::vector<std::string> supported_levels() {
   std::vector<std::string> names;
-  for (const DrawLevel& level : draw_levels()) {
-    if (level.supported()) names.emplace_back(level.name);
+  for (const LevelInfo& level : dispatch_levels()) {
+    if (level.supported) names.emplace_back(level.name);
   }
   return names;
 }
 
+std::string level_name() { return std::string(dispatch_levels()[static_cast<std::size_t>(dispatch_level())].name); }
+
 void choose_level(std::string_view name) {
-  if (!set_draw_level(name)) throw std::invalid_argument("dispatch level " + std::string(name) + ": not on this machine");
+  if (!set_dispatch_level(name)) throw std::invalid_argument("dispatch level " + std::string(name) + ": not on this machine");
 }
 
 }  // namespace
@@ -97,7 +98,7 @@ void bind_sampling(nb::module_& module) {
   bind_sample<std::int32_t>(module);
   bind_sample<std::int64_t>(module);
   module.def("dispatch_levels", &supported_levels);
-  module.def("dispatch_level", [] { return std::string(khop::draw_level().name); });
+  module.def("dispatch_level", &level_name);
   module.def("set_dispatch_level", &choose_level, nb::arg("name"));
   nb::class_<khop::NodeIndex>(module, "NodeIndex")
       .def(nb::init<std::int64_t, std::uint32_t>(), nb::arg("num_nodes"), nb::arg("base") = 1)
@@ -105,5 +106,5 @@ void bind_sampling(nb::module_& module) {
       .def("insert", &insert<std::int64_t>, nb::arg("ids").noconvert())
       .def("nodes", &nodes_from, nb::arg("start"))
       .def("clear", &khop::NodeIndex::clear)
-      .def("__len__", [](const khop::NodeIndex& index) { return index.nodes().size(); });
+      .def("__len__", &khop::NodeIndex::size);
 }

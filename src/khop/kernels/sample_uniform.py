@@ -39,8 +39,8 @@ def sample_uniform(
     draws are keyed by; `tree` gives each frontier node the position of its disjoint tree's seed. A row that
     has no more edges than are wanted comes whole, in row order. Runs without the GIL.
     """
-    if fanout < -1:
-        raise ValueError(f"fanout {fanout}: must be 0 or more, or -1 for all neighbours")
+    if not -1 <= fanout < 1 << 31:
+        raise ValueError(f"fanout {fanout}: must be from 0 to 2^31 - 1, or -1 for all neighbours")
     _check_ids("nodes", nodes, csc, nodes.numel())
     if original_ids is not None:
         _check_ids("original_ids", original_ids, csc, csc.num_rows)

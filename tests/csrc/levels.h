@@ -1,0 +1,20 @@
+// A piece of a test at every dispatch level that the machine has.
+#pragma once
+
+#include <string>
+
+#include "dispatch.h"
+
+namespace khop::testing {
+
+template <class Fn>
+void at_every_level(const Fn& fn) {
+  const std::string before(dispatch_levels()[static_cast<std::size_t>(dispatch_level())].name);
+  for (const LevelInfo& level : dispatch_levels()) {
+    if (!set_dispatch_level(level.name)) continue;
+    fn();
+  }
+  set_dispatch_level(before);
+}
+
+}  // namespace khop::testing
