@@ -286,7 +286,7 @@ BACK = ("item", "back", "user")
 BAD_EDGES = {
     "source too high": (
         {LINK: EdgeTable(np.array([0, 905]), TWO)},
-        "('user', 'buys', 'item'): sources[1] is 905: there are 900 'user' nodes, ids 0 to 899; drop the edge",
+        "('user', 'buys', 'item'): sources[1] is 905: there are 900 'user' nodes, ids 0 to 899; drop the",
     ),
     "negative destination": (
         {LINK: EdgeTable(TWO, torch.tensor([-1, 0]))},

@@ -33,8 +33,8 @@ def new_folder(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(path)
     hidden = path.parent / f".{path.name}.{uuid.uuid4().hex[:12]}{UNFINISHED}"
-    hidden.mkdir()
     try:
+        hidden.mkdir()
         lock = _hold(hidden)
         try:
             yield hidden

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from khop.graph import layout
-from khop.graph.atomic import new_folder
+from khop.graph.atomic import new_folder, refuse_existing
 from khop.graph.checks import check_splits, checked_reverses
 from khop.graph.folder import ORIGINAL_ID
 from khop.graph.inputs import Array, Given
@@ -71,6 +71,7 @@ def write_graph(
     `notice` hears what is being written, bytes done and bytes in all.
     """
     target = Path(path)
+    refuse_existing(target)
     layout.check_names(nodes, "node type")
     layout.check_edge_types(edges)
     given_nodes = [_GivenNodes.of(node_type, table) for node_type, table in nodes.items()]

@@ -16,8 +16,27 @@ from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 FORMAT = "khop-graph"
 VERSION = 1
 NEEDS_KHOP = "0.1.0"  # the first khop that reads VERSION
-Shape = tuple[int, ...]
 REMEDY = "the file was changed or damaged. Re-import, or copy it again"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an array must be, by the counts."""
+
+    rows: int | None  # None: any number
+    dtypes: tuple[str, ...] = ()  # of a vector; () for a column, of any dtype and row shape
+
+    def fits(self, entry: ArrayEntry) -> bool:
+        """Whether the array that graph.json describes can be it."""
+        rows = self.rows is None or entry.shape[:1] == (self.rows,)
+        return rows and (not self.dtypes or (len(entry.shape) == 1 and entry.dtype in self.dtypes))
+
+    def __str__(self) -> str:
+        rows = "any" if self.rows is None else self.rows
+        return f"{' or '.join(self.dtypes)} of shape ({rows},)" if self.dtypes else f"shape ({rows}, ...)"
+
+
+_IDS = ("int32", "int64")
 
 
 @dataclass(frozen=True)
@@ -30,12 +49,12 @@ class NodeEntry:
     splits: tuple[str, ...] = ()
     num_classes: Mapping[str, int] = field(default_factory=dict)  # of label columns
 
-    def arrays(self) -> dict[str, Shape]:
-        """The files there must be, each with the leading part of its shape that follows from the counts."""
-        columns: dict[str, Shape] = {
-            layout.node_column(self.type, name): (self.count,) for name in self.columns
+    def arrays(self) -> dict[str, Expected]:
+        """The files there must be."""
+        columns = {layout.node_column(self.type, name): Expected(self.count) for name in self.columns}
+        return columns | {
+            layout.node_split(self.type, name): Expected(None, ("int64",)) for name in self.splits
         }
-        return columns | {layout.node_split(self.type, name): () for name in self.splits}
 
 
 @dataclass(frozen=True)
@@ -49,12 +68,12 @@ class EdgeEntry:
     reverse_of: EdgeType | None = None
     row_order: Literal["input"] = "input"  # how the edges of one destination are ordered
 
-    def arrays(self, num_destinations: int) -> dict[str, Shape]:
-        """The files there must be, each with the leading part of its shape that follows from the counts."""
+    def arrays(self, num_destinations: int) -> dict[str, Expected]:
+        """The files there must be."""
         names = ("indices", "edge_id") if self.edge_id else ("indices",)
-        arrays: dict[str, Shape] = {layout.edge_array(self.type, "indptr"): (num_destinations + 1,)}
-        arrays |= {layout.edge_array(self.type, name): (self.count,) for name in names}
-        return arrays | {layout.edge_column(self.type, name): (self.count,) for name in self.columns}
+        arrays = {layout.edge_array(self.type, "indptr"): Expected(num_destinations + 1, ("int64",))}
+        arrays |= {layout.edge_array(self.type, name): Expected(self.count, _IDS) for name in names}
+        return arrays | {layout.edge_column(self.type, name): Expected(self.count) for name in self.columns}
 
 
 @dataclass(frozen=True)
@@ -97,8 +116,8 @@ class Manifest:
                 return edge
         raise ValueError(f"no edge type {edge_type!r}; there are {[edge.type for edge in self.edges]}")
 
-    def check_names(self) -> None:
-        """ValueError for a name that cannot be part of a path."""
+    def check_types(self) -> None:
+        """ValueError for a name that cannot be part of a path, and for an edge type that leads nowhere."""
         layout.check_names((node.type for node in self.nodes), "node type")
         layout.check_edge_types(edge.type for edge in self.edges)
         for node in self.nodes:
@@ -106,11 +125,15 @@ class Manifest:
             layout.check_names(node.splits, f"split of node type {node.type!r}")
         for edge in self.edges:
             layout.check_names(edge.columns, f"column of edge type {edge.type}")
+            self.node(edge.type[0])
+            self.node(edge.type[2])
+            if edge.reverse_of:
+                self.edge(edge.reverse_of)
 
     def problems(self, folder: Path) -> Iterator[tuple[str, str]]:
         """(file, what is wrong) of what counts, sizes and headers show; milliseconds, no data is read."""
         counts = {node.type: node.count for node in self.nodes}
-        expected: dict[str, Shape] = {}
+        expected: dict[str, Expected] = {}
         for node in self.nodes:
             expected |= node.arrays()
         for edge in self.edges:
@@ -118,10 +141,11 @@ class Manifest:
         for file in sorted(expected.keys() ^ self.arrays.keys()):
             yield layout.MANIFEST, f"describes {file} in one place only"
         for file in sorted(expected.keys() & self.arrays.keys()):
-            shape = self.arrays[file].shape
-            if shape[: len(expected[file])] != expected[file]:
-                yield file, f"has shape {shape} in graph.json, which needs {expected[file]} by its counts"
-            elif problem := file_problem(folder / file, self.arrays[file]):
+            entry = self.arrays[file]
+            if not expected[file].fits(entry):
+                stated = f"is {entry.dtype} of shape {entry.shape} in graph.json"
+                yield file, f"{stated}, where its counts need {expected[file]}"
+            elif problem := file_problem(folder / file, entry):
                 yield file, problem
 
 
@@ -157,7 +181,10 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
     if claimed != fingerprint(document):
         raise ValueError(f"{path}: fingerprint differs from its content; {REMEDY}")
     manifest = _manifest(document, path)
-    manifest.check_names()
+    try:
+        manifest.check_types()
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; {REMEDY}") from error
     return manifest, str(claimed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import math
 import mmap
@@ -32,6 +33,7 @@ STORED = {  # logical dtype -> what the .npy header says; NumPy has no bfloat16,
 }
 _MAGIC = b"\x93NUMPY\x01\x00"
 _ALIGNMENT = 64
+_LONGEST_HEADER = 1 << 16
 # Without it Linux refuses to map a file larger than memory copy-on-write. Python names it since 3.13.
 _NORESERVE = 0x4000 if sys.platform == "linux" else 0
 
@@ -157,9 +159,16 @@ def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def _read_header(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran_order, dtype = read(file)
-    if fortran_order and len(shape) > 1:
-        raise ValueError("columns first")
-    return dtype.str, shape
+    # NumPy's own reader repairs and warns; what is not right is damage here.
+    magic = file.read(len(_MAGIC))
+    if magic[:-2] != _MAGIC[:-2]:
+        raise ValueError("not a .npy file")
+    length = int.from_bytes(file.read(2 if magic == _MAGIC else 4), "little")  # 4 since version 2.0
+    try:
+        header = ast.literal_eval(file.read(min(length, _LONGEST_HEADER)).decode("latin-1"))
+        descr, fortran_order, shape = (header[name] for name in ("descr", "fortran_order", "shape"))
+        if fortran_order and len(shape) > 1:
+            raise ValueError("columns first")
+        return str(descr), tuple(shape)
+    except (SyntaxError, TypeError, KeyError) as error:
+        raise ValueError(f"not a .npy header: {error}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,11 +45,12 @@ def verify_folder(path: str | os.PathLike[str], progress: Notice | None = None) 
             raise
         return [Finding(layout.MANIFEST, str(error))]
     findings = [Finding(file, f"{problem}; {REMEDY}") for file, problem in manifest.problems(folder)]
-    sound = sorted(manifest.arrays.keys() - {finding.file for finding in findings})
+    checks = _checks(manifest)
+    sound = sorted((manifest.arrays.keys() & checks.keys()) - {finding.file for finding in findings})
     meter = Meter(2 * sum(manifest.arrays[file].bytes for file in sound), progress)
     findings += _damage(folder, manifest, sound, meter)
     sound = sorted(set(sound) - {finding.file for finding in findings})
-    findings += _contradictions(folder, manifest, sound, meter)
+    findings += _contradictions(folder, manifest, {file: checks[file] for file in sound}, meter)
     meter.at("done", meter.total - meter.done)
     return sorted(findings, key=lambda finding: finding.file)
 
@@ -60,13 +61,14 @@ def _damage(folder: Path, manifest: Manifest, files: list[str], meter: Meter) ->
             yield Finding(file, f"checksum differs from graph.json; {REMEDY}")
 
 
-def _contradictions(folder: Path, manifest: Manifest, files: list[str], meter: Meter) -> Iterator[Finding]:
-    checks = _checks(manifest)
+def _contradictions(
+    folder: Path, manifest: Manifest, checks: Mapping[str, Check], meter: Meter
+) -> Iterator[Finding]:
     right: dict[str, Given] = {}
-    for file in files:
+    for file, check in checks.items():
         given = Given.of(map_array(folder / file, manifest.arrays[file]), file)
         try:
-            checks[file](given)
+            check(given)
             right[file] = given
         except ValueError as error:
             yield Finding(file, str(error))

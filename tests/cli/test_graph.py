@@ -1,0 +1,117 @@
+"""khop info and khop verify, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from khop.cli.main import app
+from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.folder import open_folder
+
+BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "bought-by", "user")
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    """1,200 users, three items of which the last is isolated, each user bought item 0 or 1."""
+    users = np.arange(1200)
+    items = users % 2
+    x = np.zeros((3, 8), np.float32)
+    table = NodeTable(
+        columns={"x": x, "y": np.array([0, 1, 6])}, splits={"train": np.array([0, 2])}, num_classes={"y": 7}
+    )
+    edges = {
+        BUYS: EdgeTable(users, items, {"price": users * 1.0}),
+        BOUGHT_BY: EdgeTable(items, users, reverse_of=BUYS),
+    }
+    return write_graph(tmp_path / "shop", {"user": NodeTable(1200), "item": table}, edges)
+
+
+def khop(*arguments: str) -> tuple[int, str]:
+    result = CliRunner(env={"COLUMNS": "120"}).invoke(app, arguments)
+    return result.exit_code, result.output
+
+
+def test_info_shows_what_people_look_for(graph: Path) -> None:
+    code, output = khop("info", str(graph))
+    assert code == 0
+    lines = [" ".join(line.split()) for line in output.splitlines()]
+    assert any(line.startswith("user 1,200") for line in lines)
+    assert any(line.startswith("item 3 train 2") for line in lines)
+    assert any(line.startswith("user -buys-> item 1,200 0 600 600 600 600 1 ") for line in lines)
+    assert "reverse of item -bought-by-> user" in lines
+    assert any(line.startswith("item x float32 8 ") for line in lines)
+    assert any(line.startswith("item y int64 number 7 ") for line in lines)
+    assert any(line.startswith("user -buys-> item price float64 number ") for line in lines)
+    assert any("512-1,023 ████████████████████ 2" in line for line in lines)
+    assert f"fingerprint {open_folder(graph).fingerprint[:12]}" in output
+
+
+def test_info_as_json_is_one_object(graph: Path) -> None:
+    code, output = khop("info", "--json", str(graph))
+    summary = json.loads(output)
+    assert code == 0
+    assert summary["nodes"][1]["splits"] == {"train": 2}
+    assert summary["edges"][0]["type"] == list(BUYS)
+    assert summary["edges"][0]["degrees"]["isolated"] == 1
+    assert summary["edges"][0]["degrees"]["histogram"][-1] == {"low": 512, "high": 1023, "nodes": 2}
+
+
+def test_info_of_an_empty_graph_has_tables_without_rows(tmp_path: Path) -> None:
+    code, output = khop("info", str(write_graph(tmp_path / "empty", {}, {})))
+    assert code == 0
+    assert "0 bytes" in output
+
+
+def test_verify_of_a_good_folder_is_silent_about_files(graph: Path) -> None:
+    assert khop("verify", str(graph)) == (0, f"{graph}: all is well\n")
+    assert json.loads(khop("verify", "--json", str(graph))[1]) == {"path": str(graph), "findings": []}
+
+
+def test_verify_names_each_damaged_file_and_fails(graph: Path) -> None:
+    damaged = ("edges/user__buys__item/indices.npy", "nodes/item/x.npy")
+    for file in damaged:
+        with (graph / file).open("r+b") as out:
+            out.seek(-1, os.SEEK_END)
+            out.write(b"\x55")
+    code, output = khop("verify", str(graph))
+    problem = "checksum differs from graph.json; the file was changed or damaged. Re-import, or copy it again"
+    assert code == 1
+    assert output.splitlines() == [f"{graph / file}: {problem}" for file in damaged] + [
+        f"{graph}: 2 findings"
+    ]
+
+    code, output = khop("verify", "--json", str(graph))
+    assert code == 1
+    assert [finding["file"] for finding in json.loads(output)["findings"]] == list(damaged)
+
+
+@pytest.mark.parametrize("command", ["info", "verify"])
+def test_no_folder_is_one_line_and_exit_code_2(
+    khop_command: Callable[..., object], tmp_path: Path, command: str
+) -> None:
+    ran = khop_command(command, str(tmp_path / "nowhere"))
+    assert ran == type(ran)(2, "", f"khop: {tmp_path}/nowhere: no such folder; write_graph makes one\n")
+
+
+def test_a_real_process_fails_as_scripts_expect(graph: Path) -> None:
+    (graph / "nodes/item/x.npy").unlink()
+    done = subprocess.run(
+        [sys.executable, "-m", "khop", "verify", str(graph)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert f"{graph}/nodes/item/x.npy: is missing; " in done.stdout
+    assert done.stdout.endswith(f"{graph}: 1 finding\n")

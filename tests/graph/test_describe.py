@@ -1,0 +1,69 @@
+"""The summary of a folder: counts, sizes that add up, degrees as quantiles and as a histogram."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from khop.graph.build import NodeTable, write_graph
+from khop.graph.describe import Bucket, Column, degrees_of, describe_folder
+from khop.graph.folder import open_folder
+
+
+def test_it_counts_what_the_folder_holds(shop: Path) -> None:
+    summary = describe_folder(shop)
+    user, item = summary.nodes
+    buys, bought_by = summary.edges
+    assert (user.type, user.count, user.columns, user.splits) == ("user", 4, (), {})
+    assert (item.type, item.count, item.splits) == ("item", 3, {"train": 1, "test": 2})
+    assert item.columns[0] == Column("x", "float32", (2,), None, (shop / "nodes/item/x.npy").stat().st_size)
+    assert [(column.name, column.num_classes) for column in item.columns[1:]] == [
+        ("half", None),
+        ("y", 3),
+        ("original_id", None),
+    ]
+    assert (buys.count, buys.index_dtype, buys.edge_id, buys.reverse_of) == (5, "int32", True, bought_by.type)
+    assert (bought_by.edge_id, bought_by.columns) == (False, ())
+    assert summary.fingerprint == open_folder(shop).fingerprint
+
+
+def test_sizes_are_those_on_disk(shop: Path) -> None:
+    summary = describe_folder(shop)
+    on_disk = sum(path.stat().st_size for path in shop.rglob("*.npy"))
+    assert summary.num_bytes == on_disk == sum(part.num_bytes for part in (*summary.nodes, *summary.edges))
+
+
+def test_degrees_of_a_graph_counted_by_hand() -> None:
+    degrees = degrees_of(torch.tensor([0, 0, 0, 1, 3, 6, 10, 19, 20, 21, 22]))  # 0 0 1 2 3 4 9 1 1 1
+    assert (degrees.minimum, degrees.median, degrees.p90, degrees.p99, degrees.maximum) == (0, 1, 4, 9, 9)
+    assert (degrees.mean, degrees.isolated) == (2.2, 2)
+    assert degrees.histogram == (
+        Bucket(0, 0, 2),
+        Bucket(1, 1, 4),
+        Bucket(2, 3, 2),
+        Bucket(4, 7, 1),
+        Bucket(8, 15, 1),
+    )
+
+
+@given(degrees=st.lists(st.integers(0, 100) | st.integers(0, 1 << 40), min_size=1, max_size=60))
+def test_quantiles_are_degrees_and_buckets_hold_all_nodes(degrees: list[int]) -> None:
+    described = degrees_of(torch.tensor(np.concatenate([[0], np.cumsum(degrees)])))
+    quantiles = [described.minimum, described.median, described.p90, described.p99, described.maximum]
+    assert quantiles == sorted(quantiles)
+    assert set(quantiles) <= set(degrees)
+    assert (quantiles[0], quantiles[-1]) == (min(degrees), max(degrees))
+    assert described.isolated == degrees.count(0)
+    for bucket in described.histogram:
+        assert bucket.nodes == sum(bucket.low <= degree <= bucket.high for degree in degrees)
+    assert sum(bucket.nodes for bucket in described.histogram) == len(degrees)
+
+
+def test_a_graph_without_nodes_has_no_degrees(tmp_path: Path) -> None:
+    assert degrees_of(torch.tensor([0])).histogram == ()
+    summary = describe_folder(write_graph(tmp_path / "g", {"n": NodeTable(0)}, {}))
+    assert (summary.nodes[0].count, summary.edges, summary.num_bytes) == (0, (), 0)

@@ -1,0 +1,210 @@
+"""An opened folder says what it holds at once, maps arrays lazily, and never opens what is damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.folder import open_folder
+from khop.graph.manifest import VERSION, fingerprint
+from khop.schema import ColumnSpec
+
+BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "bought-by", "user")
+
+
+def test_it_says_what_it_holds(shop: Path) -> None:
+    folder = open_folder(str(shop))
+    assert folder.path == shop
+    assert folder.schema.node_types == ("user", "item")
+    assert folder.schema.edge_types == (BUYS, BOUGHT_BY)
+    assert folder.schema.reverse_of == {BUYS: BOUGHT_BY, BOUGHT_BY: BUYS}
+    assert folder.schema.column("item", "y") == ColumnSpec("int64", (), num_classes=3)
+    assert folder.schema.column("item", "half") == ColumnSpec("bfloat16", ())
+    assert folder.schema.column(BUYS, "price") == ColumnSpec("float32", ())
+    assert (folder.num_nodes("user"), folder.num_nodes("item"), folder.num_edges(BUYS)) == (4, 3, 5)
+    assert folder.csc(BUYS).indptr.tolist() == [0, 2, 3, 5]
+    assert folder.csc(BUYS).indices.tolist() == [3, 2, 0, 0, 1]
+    assert folder.columns()[BUYS]["price"].tolist() == [1, 4, 3, 0, 2]
+    assert folder.edge_id(BUYS).tolist() == [1, 4, 3, 0, 2]
+    assert folder.edge_id(BOUGHT_BY) is None
+    assert folder.split_names == ("train", "test")
+    assert {node_type: ids.tolist() for node_type, ids in folder.split("test").items()} == {"item": [1, 0]}
+    assert folder.original_ids("item").tolist() == [7, 5, 6]
+    assert folder.original_ids("user") is None
+
+
+def test_what_it_does_not_hold_is_named(shop: Path) -> None:
+    folder = open_folder(shop)
+    with pytest.raises(ValueError, match=r"no node type 'shop'; there are \['user', 'item'\]"):
+        folder.num_nodes("shop")
+    with pytest.raises(ValueError, match=r"no edge type \('a', 'b', 'c'\); there are .*'buys'"):
+        folder.csc(("a", "b", "c"))
+    with pytest.raises(ValueError, match=r"shop: no split 'val'; there are \['train', 'test'\]"):
+        folder.split("val")
+
+
+def test_arrays_are_mapped_once_and_copied_when_written(shop: Path) -> None:
+    folder = open_folder(shop)
+    x = folder.columns()["item"]["x"]
+    assert folder.columns()["item"]["x"].data_ptr() == x.data_ptr()
+    assert str(shop / "nodes/item/x.npy") in Path("/proc/self/maps").read_text()
+    x[0, 0] = 99
+    assert open_folder(shop).columns()["item"]["x"].tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_a_read_only_folder_can_be_opened_and_its_arrays_written_to(shop: Path) -> None:
+    for path in shop.rglob("*.npy"):
+        path.chmod(0o444)
+    open_folder(shop).csc(BUYS).indices.zero_()
+    assert open_folder(shop).csc(BUYS).indices.tolist() == [3, 2, 0, 0, 1]
+
+
+def test_mapped_arrays_outlive_the_folder(shop: Path) -> None:
+    x = open_folder(shop).columns()["item"]["x"]
+    shutil.rmtree(shop)
+    assert x.tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_a_folder_pickles_as_its_path(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shop.parent)
+    pickled = pickle.dumps(open_folder("shop"))
+    monkeypatch.chdir("/")
+    assert len(pickled) < 1000
+    assert pickle.loads(pickled).fingerprint == open_folder(shop).fingerprint
+
+
+def test_opening_takes_milliseconds_whatever_the_size(tmp_path: Path) -> None:
+    """A sparse file stands for a large one: reading a terabyte of it would take minutes."""
+    path = write_graph(tmp_path / "g", {"n": NodeTable(columns={"x": np.zeros((4, 8))})}, {})
+    rows = (1 << 40) // 64
+    replace_array(path, "nodes/n/x.npy", rows)
+    open_folder(path)
+    start = time.perf_counter()
+    folder = open_folder(path)
+    x = folder.columns()["n"]["x"]
+    assert time.perf_counter() - start < 0.01
+    assert x.shape == (rows, 8)
+    assert x[rows // 2].tolist() == [0.0] * 8
+
+
+def replace_array(path: Path, file: str, rows: int) -> None:
+    """Make the one column of node type n `rows` long, with a hole for its data."""
+    graph = json.loads((path / "graph.json").read_text())
+    entry = graph["arrays"][file]
+    width = entry["shape"][1]
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({rows}, {width}), }}".ljust(117) + "\n"
+    with (path / file).open("wb") as out:
+        out.write(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode())
+        out.truncate(out.tell() + rows * width * 8)
+        entry["bytes"] = 128 + rows * width * 8
+    entry["shape"][0] = graph["nodes"][0]["count"] = rows
+    seal(path, graph)
+
+
+def seal(path: Path, graph: dict[str, object]) -> None:
+    """Write graph.json as one who made another folder would."""
+    del graph["fingerprint"]
+    (path / "graph.json").write_text(json.dumps({**graph, "fingerprint": fingerprint(graph)}))
+
+
+def test_checksums_are_what_sha256sum_prints(shop: Path) -> None:
+    arrays = json.loads((shop / "graph.json").read_text())["arrays"]
+    lines = "".join(f"{entry['sha256']}  {file}\n" for file, entry in arrays.items())
+    subprocess.run(["sha256sum", "--check", "--strict"], cwd=shop, input=lines, text=True, check=True)
+    assert {str(path.relative_to(shop)) for path in shop.rglob("*.npy")} == set(arrays)
+
+
+def test_any_tool_can_read_the_arrays(shop: Path) -> None:
+    assert np.load(shop / "nodes/item/x.npy").tolist() == [[0, 1], [2, 3], [4, 5]]
+    half = np.load(shop / "nodes/item/half.npy")
+    assert half.dtype == np.uint16
+    assert torch.from_numpy(half).view(torch.bfloat16).tolist() == [1, 2, -3]
+    assert np.load(shop / "edges/user__buys__item/indices.npy").dtype == np.int32
+    assert np.load(shop / "edges/user__buys__item/columns/price.npy").tolist() == [1, 4, 3, 0, 2]
+
+
+def test_arrays_that_numpy_wrote_are_read_too(shop: Path) -> None:
+    file = shop / "nodes/item/x.npy"
+    np.save(file, np.load(file))
+    graph = json.loads((shop / "graph.json").read_text())
+    graph["arrays"]["nodes/item/x.npy"]["bytes"] = file.stat().st_size
+    seal(shop, graph)
+    assert open_folder(shop).columns()["item"]["x"].tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_what_is_no_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nowhere: no such folder"):
+        open_folder(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"no graph folder, or unfinished: no graph\.json; write it again"):
+        open_folder(tmp_path)
+
+
+def test_a_newer_folder_says_which_khop_it_needs(shop: Path) -> None:
+    graph = json.loads((shop / "graph.json").read_text())
+    graph |= {"version": VERSION + 1, "needs_khop": "3.2.1", "something": "new"}
+    seal(shop, graph)
+    with pytest.raises(
+        ValueError, match=rf"graph\.json: format version {VERSION + 1}.*up to {VERSION}.*khop 3\.2\.1"
+    ):
+        open_folder(shop)
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda file: os.truncate(file, file.stat().st_size - 1), "has 151 bytes, graph.json says 152"),
+        (lambda file: os.truncate(file, 0), "has 0 bytes, graph.json says 152"),
+        (lambda file: file.write_bytes(file.read_bytes() + b"\0"), "has 153 bytes, graph.json says 152"),
+        (lambda file: file.unlink(), "is missing"),
+        (lambda file: file.write_bytes(b"\0" * 152), "has no readable .npy header"),
+        (
+            lambda file: file.write_bytes(file.read_bytes().replace(b"'<f4'", b"'<i4'")),
+            "holds <i4 of shape (3, 2), graph.json says <f4 of shape (3, 2)",
+        ),
+        (
+            lambda file: file.write_bytes(file.read_bytes().replace(b"False", b"True ")),
+            "has no readable .npy header",
+        ),
+    ],
+)  # fmt: skip
+def test_a_damaged_array_does_not_open(shop: Path, damage: object, sentence: str) -> None:
+    file = shop / "nodes/item/x.npy"
+    damage(file)
+    with pytest.raises(ValueError) as refused:  # noqa: PT011
+        open_folder(shop)
+    message = f"{file}: {sentence}; the file was changed or damaged. Re-import, or copy it again"
+    assert str(refused.value) == message
+
+
+def test_a_type_cannot_lead_out_of_the_folder(shop: Path) -> None:
+    graph = json.loads((shop / "graph.json").read_text())
+    graph["nodes"][0]["type"] = "../../user"
+    seal(shop, graph)
+    with pytest.raises(ValueError, match=r"'\.\./\.\./user': becomes a file name"):
+        open_folder(shop)
+
+
+def test_edges_come_back_from_int64_lists_of_any_size(tmp_path: Path) -> None:
+    generator = np.random.default_rng(3)
+    count, edges = 5_000, 200_000
+    sources, destinations = generator.integers(0, count, (2, edges))
+    table = EdgeTable(sources, destinations, {"at": np.arange(edges)})
+    folder = open_folder(
+        write_graph(tmp_path / "g", {"n": NodeTable(count)}, {("n", "to", "n"): table}, threads=2)
+    )
+    order = np.argsort(destinations, kind="stable")
+    csc = folder.csc(("n", "to", "n"))
+    assert np.array_equal(csc.indices, sources[order])
+    assert np.array_equal(csc.indptr.diff(), np.bincount(destinations, minlength=count))
+    assert np.array_equal(folder.edge_id(("n", "to", "n")), order)
+    assert np.array_equal(folder.columns()["n", "to", "n"]["at"], order)
