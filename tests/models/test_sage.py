@@ -209,11 +209,9 @@ def test_the_target_is_the_one_node_type_with_labels() -> None:
     assert SageSizes.of(schema) == SageSizes({"a": 3, "b": 3}, (), "b", 4)
     both = replace(schema, columns={"a": {"x": x, "kind": LABEL}, "b": {"x": x, "kind": LABEL}})
     assert SageSizes.of(both, target="a").target == "a"
-    with pytest.raises(
-        ValueError, match=r"target None: must be a node type with a label column: \['a', 'b'\]"
-    ):
+    with pytest.raises(ValueError, match=r"target is None: must be one of those with classes, \['a', 'b'\]"):
         SageSizes.of(both)
-    with pytest.raises(ValueError, match=r"target 'a': must be a node type with a label column: \['b'\]"):
+    with pytest.raises(ValueError, match=r"target is 'a': must be one of those with classes, \['b'\]"):
         SageSizes.of(schema, target="a")
 
 

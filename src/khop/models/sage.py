@@ -42,19 +42,24 @@ class SageSizes:
     column: str = "x"
 
     @classmethod
-    def of(cls, schema: Schema, target: NodeType | None = None, column: str = "x") -> SageSizes:
-        """Sizes from the schema; the target is the one node type with a label column unless it is named."""
-        classes = {t: _num_classes(schema, t) for t in schema.node_types if _num_classes(schema, t)}
-        if target is None and len(classes) == 1:
-            (target,) = classes
-        if target not in classes:
-            raise ValueError(f"target {target!r}: must be a node type with a label column: {sorted(classes)}")
+    def of(
+        cls, schema: Schema, target: NodeType | None = None, column: str = "x", label: str | None = None
+    ) -> SageSizes:
+        """Sizes from the schema; target and label are the one node type and its one column with classes
+        unless they are named.
+        """
         columns = {t: schema.columns.get(t, {}) for t in schema.node_types}
+        classes = {
+            t: {n: s.num_classes for n, s in of_type.items() if s.num_classes}
+            for t, of_type in columns.items()
+        }
+        target = _chosen("target", target, [t for t, labels in classes.items() if labels])
+        label = _chosen(f"label of {target!r}", label, list(classes[target]))
         inputs = {t: math.prod(specs[column].shape) for t, specs in columns.items() if column in specs}
         if not inputs:
             there = {t: sorted(specs) for t, specs in columns.items()}
             raise ValueError(f"column {column!r}: no node type has it; there are {there}")
-        return cls(inputs, schema.edge_types, target, classes[target], column)
+        return cls(inputs, schema.edge_types, target, classes[target][label], column)
 
 
 @dataclass(frozen=True)
@@ -116,9 +121,11 @@ class SAGE(nn.Module):
         dropout: float = 0.0,
         norm: Norm = "none",
         residual: bool = False,
+        label: str | None = None,
     ) -> SAGE:
-        """A SAGE that fits the graph and classifies `target`, by default the one node type with labels."""
-        return cls(SageSizes.of(graph.schema, target, column), hidden, layers, dropout, norm, residual)
+        """A SAGE that fits the graph and classifies `target` by `label`, by default the only ones."""
+        sizes = SageSizes.of(graph.schema, target, column, label)
+        return cls(sizes, hidden, layers, dropout, norm, residual)
 
     @property
     def num_layers(self) -> int:
@@ -225,9 +232,12 @@ def _weight(outputs: int, inputs: int) -> nn.Parameter:
     return nn.Parameter(nn.Linear(inputs, outputs, bias=False).weight)
 
 
-def _num_classes(schema: Schema, node_type: NodeType) -> int:
-    specs = schema.columns.get(node_type, {}).values()
-    return next((spec.num_classes for spec in specs if spec.num_classes), 0)
+def _chosen(what: str, named: str | None, there: list[str]) -> str:
+    if named is None and len(there) == 1:
+        return there[0]
+    if named not in there:
+        raise ValueError(f"{what} is {named!r}: must be one of those with classes, {there}")
+    return named
 
 
 def _key(*names: str) -> str:

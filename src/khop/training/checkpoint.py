@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -60,18 +61,10 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     if not standing_folder(folder).is_dir():
         raise ValueError(f"{folder}: no checkpoint there; train first, or name another run folder")
     folder = standing_folder(folder)
-    try:
-        state = json.loads(_read(folder / STATE))
-        version, checksums = state["format"], state["checksums"]
-        groups, training = state["groups"], state["training"]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise _damaged(folder / STATE) from error
-    if version != FORMAT:
-        raise ValueError(
-            f"{folder / STATE}: format {version}, this khop reads {FORMAT}; use the one that wrote it"
-        )
+    state = _state(folder / STATE)
+    checksums = state["checksums"]
     model, optimizer = (_tensors(folder / name, checksums.get(name)) for name in (MODEL, OPTIMIZER))
-    return Checkpoint(model, optimizer, groups, training)
+    return Checkpoint(model, optimizer, state["groups"], state["training"])
 
 
 def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
@@ -126,6 +119,21 @@ def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().clone(memory_format=own) for name, tensor in tensors.items()}
 
 
+def _state(path: Path) -> dict[str, Any]:
+    content = _read(path)
+    try:
+        state = json.loads(content)
+    except ValueError as error:  # no JSON, or no UTF-8
+        raise _damaged(path) from error
+    kinds = {"format": int, "checksums": dict, "groups": list, "training": dict}
+    if not isinstance(state, dict) or not all(isinstance(state.get(k), kind) for k, kind in kinds.items()):
+        raise _damaged(path)
+    if state["format"] != FORMAT:
+        reason = f"format {state['format']}, this khop reads {FORMAT}; use the khop that wrote it"
+        raise ValueError(f"{path}: {reason}")
+    return state
+
+
 def _tensors(path: Path, checksum: int | None) -> dict[str, Tensor]:
     content = _read(path)
     if zlib.crc32(content) != checksum:
@@ -157,7 +165,7 @@ def _compare(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, Tensor])
     ]
     reasons = [
         *_listed("lacks", (name for name in wanted if name not in shapes)),
-        *_listed("has too much:", (name for name in shapes if name not in wanted)),
+        *_listed("has too much:", sorted(shapes.keys() - wanted.keys())),
         *_listed("differs in shape:", differ),
     ]
     raise ValueError(

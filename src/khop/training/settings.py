@@ -32,8 +32,6 @@ class TrainerSettings:
         if not self.weight_decay >= 0:
             raise ValueError(f"weight_decay {self.weight_decay}: must not be negative")
         if self.patience is not None and self.patience < 1:
-            raise ValueError(
-                f"patience {self.patience}: must be at least 1; leave it out to never stop early"
-            )
+            raise ValueError(f"patience {self.patience}: must be at least 1, or None to never stop early")
         if self.precision not in get_args(Precision):
             raise ValueError(f"precision {self.precision!r}: must be one of {get_args(Precision)}")

@@ -117,6 +117,7 @@ class Trainer:
         )
         self.standing = Standing(config_hash=settings.config_hash)
         self._log = RunLog(out / "metrics.jsonl")
+        self._is_resumed = False
         self._seconds: dict[str, float] = {}
 
     def resume(self) -> None:
@@ -128,6 +129,7 @@ class Trainer:
         restore_model(self.model, checkpoint)
         restore_optimizer(self.model, self.optimizer, checkpoint)
         self.standing = standing
+        self._is_resumed = True
 
     def fit(self) -> TrainingResult:
         """Train to the last epoch, or until `patience` evaluations brought nothing better.
@@ -137,10 +139,12 @@ class Trainer:
         """
         begun = time.perf_counter()
         self.out.mkdir(parents=True, exist_ok=True)
+        if not self._is_resumed and (self._log.records() or self._folder("last").exists()):
+            raise ValueError(f"{self.out}: there is a run in it already; resume it, or choose another folder")
         self._log.keep(self.standing.epoch)
-        self.observer.started(self.settings.epochs, len(self.loader))
         device = torch.device(self.settings.device)
         try:
+            self.observer.started(self.settings.epochs, len(self.loader))
             with torch.random.fork_rng([] if device.type == "cpu" else [device]):
                 while not self.standing.is_over(self.settings):
                     self._train_epoch()

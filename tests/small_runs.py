@@ -1,0 +1,90 @@
+"""A training run of seconds, over a small graph, that several tests share and interrupt."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from khop.api import Graph, Loader
+from khop.models.sage import SAGE
+from khop.sampling.neighbor import NeighborSampler
+from khop.training.evaluation import scores
+from khop.training.inference import layerwise_inference
+from khop.training.observer import Unwatched
+from khop.training.run_log import Record
+from khop.training.settings import TrainerSettings
+from khop.training.tasks import NodeClassification
+from khop.training.trainer import Trainer
+from small_graphs import SmallGraph, one_type
+
+SETTINGS = TrainerSettings(epochs=3, learning_rate=0.01)
+STEPS = 5  # of an epoch
+
+
+@dataclass
+class Interrupting(Unwatched):
+    """An observer that sends this process a signal after one update."""
+
+    epoch: int
+    step: int
+    number: int = signal.SIGINT
+
+    def stepped(self, epoch: int, step: int, loss: float) -> None:
+        if (epoch, step) == (self.epoch, self.step):
+            os.kill(os.getpid(), self.number)
+
+
+@dataclass(frozen=True)
+class SmallRun:
+    """What a run is made of; `trainer` starts from the same weights each time."""
+
+    out: Path
+    settings: TrainerSettings = SETTINGS
+    graph: SmallGraph = one_type()  # noqa: RUF009
+    threads: int = 2
+    dropout: float = 0.5
+    observer: Unwatched = Unwatched()  # noqa: RUF009
+    evaluate: Callable[[], Mapping[str, float]] | None = None
+    model: Callable[[], nn.Module] | None = None
+
+    def trainer(self) -> Trainer:
+        """A trainer of 38 seeds in steps of 8, evaluated exactly on them and on the rest."""
+        with torch.random.fork_rng():
+            torch.manual_seed(7)
+            model = self.model() if self.model else SAGE.for_graph(self.graph.store, 16, dropout=self.dropout)
+        graph = Graph(self.graph.store, self.graph.features)
+        task = NodeClassification("node", "y")
+        splits = {"train": torch.arange(38), "val": torch.arange(38, 60)}
+        loader = Loader(
+            NeighborSampler(graph, [3, 3]),
+            splits["train"],
+            8,
+            shuffle=True,
+            seed=1,
+            columns=["x"],
+            seed_columns=["y"],
+            threads=self.threads,
+        )
+
+        def outputs_of(nodes: Tensor) -> Tensor:
+            return layerwise_inference(model, graph, graph.features, "node", nodes=nodes)
+
+        def evaluate() -> Mapping[str, float]:
+            return scores(task, graph.features, splits, outputs_of)
+
+        return Trainer(model, task, loader, self.evaluate or evaluate, self.settings, self.out, self.observer)
+
+    def with_(self, **settings: object) -> SmallRun:
+        """The same with other settings."""
+        return replace(self, settings=replace(self.settings, **settings))  # type: ignore[arg-type]
+
+
+def without_seconds(records: list[Record]) -> list[Record]:
+    """What has to be equal in two runs."""
+    return [{name: value for name, value in record.items() if name != "seconds"} for record in records]

@@ -1,0 +1,216 @@
+"""A checkpoint brings back what was saved, bit for bit, or says what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import khop
+from khop.training.checkpoint import load_checkpoint, restore_model, restore_optimizer, save_checkpoint
+
+
+def network(width: int = 3) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(2, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
+
+
+def trained(steps: int = 3) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(steps)
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, weight_decay=0.01)
+    for _ in range(steps):
+        step(model, optimizer)
+    return model, optimizer
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    model(torch.arange(8.0).reshape(4, 2)).square().sum().backward()
+    optimizer.step()
+
+
+def saved(folder: Path, steps: int = 3) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model, optimizer = trained(steps)
+    save_checkpoint(folder, model, optimizer, {"epoch": steps})
+    return model, optimizer
+
+
+def state_of(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def assert_same(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
+    assert first.keys() == second.keys()
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    model, optimizer = saved(tmp_path / "last")
+    again = network()
+    optimizer_again = torch.optim.Adam(again.parameters(), lr=9.0)
+
+    checkpoint = load_checkpoint(tmp_path / "last")
+    restore_model(again, checkpoint)
+    restore_optimizer(again, optimizer_again, checkpoint)
+    assert checkpoint.training == {"epoch": 3}
+    assert_same(state_of(again), state_of(model))
+    for _ in range(2):
+        step(model, optimizer)
+        step(again, optimizer_again)
+
+    assert_same(state_of(again), state_of(model))
+    assert optimizer_again.param_groups[0]["betas"] == (0.9, 0.999)
+    assert optimizer_again.param_groups[0]["lr"] == 0.1
+
+
+def test_parameter_groups_keep_their_settings(tmp_path: Path) -> None:
+    def grouped(model: nn.Sequential, first: float) -> torch.optim.Optimizer:
+        return torch.optim.Adam(
+            [{"params": model[2].parameters(), "lr": first}, {"params": model[0].parameters()}]
+        )
+
+    model = network()
+    optimizer = grouped(model, 0.5)
+    step(model, optimizer)
+    save_checkpoint(tmp_path / "last", model, optimizer, {})
+    again = network()
+    optimizer_again = grouped(again, 0.7)
+    restore_model(again, load_checkpoint(tmp_path / "last"))
+    restore_optimizer(again, optimizer_again, load_checkpoint(tmp_path / "last"))
+    step(model, optimizer)
+    step(again, optimizer_again)
+    assert_same(state_of(again), state_of(model))
+    assert [group["lr"] for group in optimizer_again.param_groups] == [0.5, 0.001]
+
+
+def test_tied_weights_and_views_are_saved_each_whole(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    save_checkpoint(tmp_path / "last", model, torch.optim.Adam(model.parameters()), {})
+    assert_same(dict(load_checkpoint(tmp_path / "last").model), state_of(model))
+
+
+def test_a_checkpoint_is_safetensors_and_json_and_nothing_that_runs_code(tmp_path: Path) -> None:
+    saved(tmp_path / "last")
+    names = {path.name for path in (tmp_path / "last").iterdir()}
+    assert names == {"model.safetensors", "optimizer.safetensors", "state.json"}
+    assert json.loads((tmp_path / "last" / "state.json").read_text())["khop"] == khop.__version__
+
+
+@pytest.mark.parametrize("limit", [0, 100, 1000])
+def test_a_disk_that_is_full_leaves_the_checkpoint_before(tmp_path: Path, limit: int) -> None:
+    before, _ = saved(tmp_path / "last", steps=1)
+    model, optimizer = trained(steps=2)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(
+            OSError, match="File too large: the checkpoint could not be written; the one before"
+        ):
+            save_checkpoint(tmp_path / "last", model, optimizer, {"epoch": 2})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    checkpoint = load_checkpoint(tmp_path / "last")
+    assert checkpoint.training == {"epoch": 1}
+    assert_same(dict(checkpoint.model), state_of(before))
+
+
+def test_a_folder_without_a_checkpoint_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match="last: no checkpoint there; train first, or name another run folder"
+    ):
+        load_checkpoint(tmp_path / "last")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    saved(tmp_path / "last")
+    (tmp_path / "last" / name).unlink()
+    with pytest.raises(ValueError, match=f"{name}: missing from the checkpoint; use another checkpoint"):
+        load_checkpoint(tmp_path / "last")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_a_file_that_was_cut_short_is_named(tmp_path: Path, name: str, share: float) -> None:
+    saved(tmp_path / "last")
+    path = tmp_path / "last" / name
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content.rstrip()) * share)])
+    with pytest.raises(ValueError, match=f"{name}: cut short or damaged; use another checkpoint"):
+        load_checkpoint(tmp_path / "last")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
+def test_a_flipped_bit_is_noticed(tmp_path: Path, name: str) -> None:
+    saved(tmp_path / "last")
+    path = tmp_path / "last" / name
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name}: cut short or damaged"):
+        load_checkpoint(tmp_path / "last")
+
+
+def rewritten(folder: Path, **entries: object) -> None:
+    state = json.loads((folder / "state.json").read_text()) | entries
+    (folder / "state.json").write_text(json.dumps(state))
+
+
+def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path / "last")
+    rewritten(tmp_path / "last", format=2)
+    with pytest.raises(ValueError, match=r"state\.json: format 2, this khop reads 1"):
+        load_checkpoint(tmp_path / "last")
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", '"text"', "{}", '{"format": 1, "checksums": 3, "groups": [], "training": 1}']
+)
+def test_a_state_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
+    saved(tmp_path / "last")
+    (tmp_path / "last" / "state.json").write_text(content)
+    with pytest.raises(ValueError, match=r"state\.json: cut short or damaged"):
+        load_checkpoint(tmp_path / "last")
+
+
+def test_a_model_of_other_shapes_is_told_which(tmp_path: Path) -> None:
+    saved(tmp_path / "last")
+    checkpoint = load_checkpoint(tmp_path / "last")
+    wider = network(5)
+    before = state_of(wider)
+    with pytest.raises(
+        ValueError, match=r"differs in shape: 0\.weight is \(3, 2\) instead of \(5, 2\), .* and 3 more"
+    ):
+        restore_model(wider, checkpoint)
+    assert_same(state_of(wider), before)
+
+
+def test_a_model_of_other_names_is_told_which(tmp_path: Path) -> None:
+    saved(tmp_path / "last")
+    checkpoint = load_checkpoint(tmp_path / "last")
+    other = nn.ModuleDict({"0": nn.Linear(2, 3), "extra": nn.Linear(1, 1)})
+    with pytest.raises(
+        ValueError, match=r"it lacks extra\.weight, extra\.bias; it has too much: 1\.bias, 1\.num"
+    ):
+        restore_model(other, checkpoint)
+
+
+def test_an_optimiser_of_other_parameters_is_refused(tmp_path: Path) -> None:
+    model, _ = saved(tmp_path / "last")
+    checkpoint = load_checkpoint(tmp_path / "last")
+    fewer = torch.optim.Adam(list(model.parameters())[:2])
+    with pytest.raises(ValueError, match="the optimiser's parameters differ from the checkpoint's"):
+        restore_optimizer(model, fewer, checkpoint)
+
+
+def test_moments_of_other_shapes_are_refused(tmp_path: Path) -> None:
+    saved(tmp_path / "last")
+    checkpoint = load_checkpoint(tmp_path / "last")
+    wider = network(5)
+    with pytest.raises(ValueError, match=r"the optimiser's \S+/exp_avg\w* .*3.* fits no parameter"):
+        restore_optimizer(wider, torch.optim.Adam(wider.parameters()), checkpoint)

@@ -1,0 +1,344 @@
+"""Training takes one course, whatever the threads and however often it is stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.nn import SAGEConv
+
+from khop.batch import Batch
+from khop.features.table import FeatureTable
+from khop.training.checkpoint import load_checkpoint
+from khop.training.observer import Unwatched
+from khop.training.trainer import Trainer
+from small_graphs import one_type
+from small_runs import STEPS, Interrupting, SmallRun, without_seconds
+
+
+def weights(trainer: Trainer) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+
+
+def assert_same(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> None:
+    assert first.keys() == second.keys()
+    assert [name for name in first if not torch.equal(first[name], second[name])] == []
+
+
+def lines(run: SmallRun) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]
+
+
+def checkpoint_bytes(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_sampler_threads_do_not_change_the_course(tmp_path: Path) -> None:
+    runs = [SmallRun(tmp_path / str(threads), threads=threads) for threads in (1, 2, 4)]
+    trainers = [run.trainer() for run in runs]
+    results = [trainer.fit() for trainer in trainers]
+    for trainer, result in zip(trainers[1:], results[1:], strict=True):
+        assert without_seconds(result.records) == without_seconds(results[0].records)
+        assert_same(weights(trainer), weights(trainers[0]))
+
+
+def test_every_epoch_has_a_line(tmp_path: Path) -> None:
+    run = SmallRun(tmp_path)
+    result = run.trainer().fit()
+    records = lines(run)
+    assert records == result.records
+    assert [(record["epoch"], record["step"]) for record in records] == [(0, 5), (1, 10), (2, 15)]
+    for record in records:
+        assert record.keys() == {"epoch", "step", "loss", "train_accuracy", "val_accuracy", "seconds"}
+        seconds = record["seconds"]
+        assert isinstance(seconds, dict)
+        stages = ("sampling", "gathering", "waiting", "computing", "evaluating", "total")
+        assert all(seconds[stage] >= 0 for stage in stages)
+        assert seconds["waiting"] + seconds["computing"] + seconds["evaluating"] <= seconds["total"] + 1e-3
+
+
+def test_the_loss_is_the_mean_over_the_seeds_before_each_update(tmp_path: Path) -> None:
+    """One epoch by hand, without dropout: losses of 8, 8, 8, 8 and 6 seeds, Adam in between."""
+    run = SmallRun(tmp_path, dropout=0.0).with_(epochs=1, weight_decay=0.1)
+    by_hand = run.trainer()
+    optimizer = torch.optim.Adam(by_hand.model.parameters(), lr=0.01, weight_decay=0.1)
+    total = 0.0
+    for batch in by_hand.loader.epoch(0):
+        losses = F.cross_entropy(by_hand.model(batch), batch.seed_column("y"), reduction="none")
+        total += float(losses.detach().double().sum())
+        optimizer.zero_grad()
+        losses.mean().backward()
+        optimizer.step()
+
+    trainer = run.trainer()
+    (record,) = trainer.fit().records
+
+    assert record["loss"] == pytest.approx(total / 38, abs=1e-6)
+    for name, tensor in weights(trainer).items():
+        torch.testing.assert_close(tensor, by_hand.model.state_dict()[name], rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_depends_on_the_seed_and_torchs_generator_is_left_alone(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    first = SmallRun(tmp_path / "a").trainer().fit()
+    assert torch.equal(torch.rand(4), expected)
+    torch.manual_seed(4)
+    again = SmallRun(tmp_path / "b").trainer().fit()
+    other = SmallRun(tmp_path / "c").with_(seed=1).trainer().fit()
+    assert without_seconds(again.records) == without_seconds(first.records)
+    assert without_seconds(other.records) != without_seconds(first.records)
+
+
+def test_ranks_drop_different_values(tmp_path: Path) -> None:
+    first = SmallRun(tmp_path / "a").trainer().fit()
+    other = SmallRun(tmp_path / "b").with_(rank=1).trainer().fit()
+    assert without_seconds(other.records) != without_seconds(first.records)
+
+
+def test_the_best_and_the_last_epoch_are_kept(tmp_path: Path) -> None:
+    given = iter([0.1, 0.5, 0.5, 0.4])
+    seen: list[dict[str, Tensor]] = []
+    run = SmallRun(tmp_path, evaluate=lambda: seen.append(weights(trainer)) or {"val": next(given)})
+    trainer = run.with_(epochs=4).trainer()
+    result = trainer.fit()
+    assert (result.best_epoch, result.best_score) == (1, 0.5)
+    best, last = (load_checkpoint(tmp_path / "checkpoints" / name) for name in ("best", "last"))
+    assert_same(best.model, seen[1])
+    assert_same(last.model, seen[3])
+    assert (best.training["epoch"], last.training["epoch"]) == (2, 4)
+
+
+def test_training_stops_when_patience_is_over(tmp_path: Path) -> None:
+    given = iter([0.1, 0.5, 0.4, 0.5, 0.9])
+    run = SmallRun(tmp_path, evaluate=lambda: {"val": next(given)}).with_(epochs=9, patience=2)
+    result = run.trainer().fit()
+    assert len(result.records) == 4
+    assert result.best_epoch == 1
+
+
+def test_only_some_epochs_are_evaluated_and_always_the_last(tmp_path: Path) -> None:
+    run = SmallRun(tmp_path, evaluate=lambda: {"val": 0.5, "extra": 1.0}).with_(epochs=5, evaluate_every=2)
+    run.trainer().fit()
+    assert ["val_accuracy" in record for record in lines(run)] == [False, True, False, True, True]
+    assert "extra_accuracy" in lines(run)[1]
+
+
+def test_scores_without_validation_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"evaluate\(\) gave scores of \['test'\]: 'val' must be one"):
+        SmallRun(tmp_path, evaluate=lambda: {"test": 1.0}).trainer().fit()
+
+
+@dataclass
+class Telling(Unwatched):
+    """Writes down what it is told."""
+
+    told: list[object] = field(default_factory=list)
+
+    def started(self, epochs: int, steps: int) -> None:
+        self.told.append((epochs, steps))
+
+    def stepped(self, epoch: int, step: int, loss: float) -> None:
+        self.told.append((epoch, step, loss > 0))
+
+    def epoch_ended(self, record: Mapping[str, object]) -> None:
+        self.told.append(record["epoch"])
+
+
+def test_the_observer_is_told_of_every_step_in_order(tmp_path: Path) -> None:
+    observer = Telling()
+    SmallRun(tmp_path, observer=observer).with_(epochs=2).trainer().fit()
+    steps = [[(epoch, step, True) for step in range(STEPS)] for epoch in range(2)]
+    assert observer.told == [(2, STEPS), *steps[0], 0, *steps[1], 1]
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [("float32", torch.float32), ("float64", torch.float64), ("bfloat16", torch.float32)],
+)
+def test_models_learn_in_every_precision(tmp_path: Path, precision: str, dtype: torch.dtype) -> None:
+    run = SmallRun(tmp_path, dropout=0.0).with_(epochs=8, learning_rate=0.05, precision=precision)
+    trainer = run.trainer()
+    losses = [float(str(record["loss"])) for record in trainer.fit().records]
+    assert losses[-1] < losses[0] - 0.1
+    assert {tensor.dtype for tensor in weights(trainer).values()} == {dtype}
+
+
+def test_precisions_differ_as_much_as_they_should(tmp_path: Path) -> None:
+    losses = {}
+    for precision in ("float32", "float64", "bfloat16"):
+        run = SmallRun(tmp_path / precision).with_(precision=precision, epochs=1)
+        losses[precision] = float(str(run.trainer().fit().records[0]["loss"]))
+    assert 0 < abs(losses["float32"] - losses["float64"]) < 1e-5
+    assert 1e-5 < abs(losses["bfloat16"] - losses["float64"]) < 0.05
+
+
+class Convolutions(nn.Module):
+    """A user's own module, which knows nothing of precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([SAGEConv(7, 8), SAGEConv(8, 3)])
+
+    def forward(self, batch: Batch) -> Tensor:
+        x = batch["x"]
+        for layer, block in zip(self.layers, batch.blocks, strict=True):
+            x = layer((x, x[: block.num_dst]), block.edge_index)
+        return x[batch.seed_index]
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
+def test_any_module_over_a_batch_trains(tmp_path: Path, precision: str) -> None:
+    run = SmallRun(tmp_path, model=Convolutions, evaluate=lambda: {"val": 0.5})
+    result = run.with_(precision=precision, epochs=6, learning_rate=0.03).trainer().fit()
+    losses = [float(str(record["loss"])) for record in result.records]
+    assert losses[-1] < losses[0]
+
+
+def without_numbers(run: SmallRun) -> SmallRun:
+    """The run over features that are all NaN."""
+    columns = run.graph.features.columns["node"]
+    x = torch.full_like(columns["x"], float("nan"))
+    return replace(run, graph=replace(run.graph, features=FeatureTable({"node": {**columns, "x": x}})))
+
+
+def test_a_loss_that_is_no_number_names_the_step_and_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+    run = SmallRun(tmp_path, evaluate=lambda: {"val": 0.5})
+    run.with_(epochs=1).trainer().fit()
+    before = checkpoint_bytes(tmp_path / "checkpoints" / "last")
+    trainer = without_numbers(run).trainer()
+    trainer.resume()
+    threads = threading.active_count()
+    with pytest.raises(ValueError, match=r"the loss is nan in epoch 1, step 0: lower .*last holds is intact"):
+        trainer.fit()
+    assert checkpoint_bytes(tmp_path / "checkpoints" / "last") == before
+    assert threading.active_count() == threads
+
+
+def test_an_endless_loss_is_an_error_too(tmp_path: Path) -> None:
+    class Endless(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+
+        def forward(self, batch: Batch) -> Tensor:
+            return torch.full((batch.seed_index.numel(), 3), -1e30) * self.weight * torch.tensor([1e30, 0, 0])
+
+    with pytest.raises(ValueError, match=r"the loss is (inf|nan) in epoch 0, step 0"):
+        SmallRun(tmp_path, model=Endless).trainer().fit()
+
+
+@pytest.mark.parametrize(("epoch", "step"), [(0, 0), (1, 2), (1, STEPS - 1), (2, STEPS - 1)])
+def test_after_ctrl_c_training_goes_on_with_the_very_next_batch(
+    tmp_path: Path, epoch: int, step: int
+) -> None:
+    undisturbed = SmallRun(tmp_path / "undisturbed").trainer()
+    expected = undisturbed.fit()
+    run = SmallRun(tmp_path / "run", observer=Interrupting(epoch, step))
+    threads = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        run.trainer().fit()
+    assert threading.active_count() == threads
+    assert load_checkpoint(run.out / "checkpoints" / "last").training["step"] == step + 1
+
+    again = replace(run, observer=Telling(), threads=1)
+    trainer = again.trainer()
+    trainer.resume()
+    result = trainer.fit()
+
+    assert isinstance(again.observer, Telling)
+    first = (epoch, step + 1, True) if step + 1 < STEPS else epoch
+    assert again.observer.told[1] == first
+    assert without_seconds(result.records) == without_seconds(expected.records)
+    assert_same(weights(trainer), weights(undisturbed))
+    assert result.best_epoch == expected.best_epoch
+
+
+def test_ctrl_c_in_the_evaluation_keeps_the_epoch(tmp_path: Path) -> None:
+    def interrupted() -> Mapping[str, float]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return {"val": 0.0}
+
+    expected = SmallRun(tmp_path / "undisturbed").trainer().fit()
+    with pytest.raises(KeyboardInterrupt):
+        SmallRun(tmp_path / "run", evaluate=interrupted).trainer().fit()
+    trainer = SmallRun(tmp_path / "run").trainer()
+    trainer.resume()
+    assert without_seconds(trainer.fit().records) == without_seconds(expected.records)
+
+
+KILLED = """
+import signal, sys
+from pathlib import Path
+from small_runs import Interrupting, SmallRun
+
+SmallRun(Path(sys.argv[1]), observer=Interrupting(2, 1, signal.SIGKILL)).trainer().fit()
+"""
+
+
+def test_a_killed_run_goes_on_from_its_last_whole_epoch(tmp_path: Path) -> None:
+    tests = str(Path(__file__).parent.parent)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([tests, *sys.path])}
+    run = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "run")], env=environment, check=False)
+    assert run.returncode == -signal.SIGKILL
+    expected = SmallRun(tmp_path / "undisturbed").trainer().fit()
+
+    trainer = SmallRun(tmp_path / "run").trainer()
+    trainer.resume()
+    assert (trainer.standing.epoch, trainer.standing.step) == (2, 0)
+    assert without_seconds(trainer.fit().records) == without_seconds(expected.records)
+
+
+def test_a_new_run_does_not_write_over_an_old_one(tmp_path: Path) -> None:
+    SmallRun(tmp_path).with_(epochs=1).trainer().fit()
+    with pytest.raises(ValueError, match="there is a run in it already; resume it, or choose another folder"):
+        SmallRun(tmp_path).trainer().fit()
+
+
+def test_a_run_that_ended_before_its_first_update_can_be_resumed(tmp_path: Path) -> None:
+    @dataclass
+    class InterruptedAtOnce(Unwatched):
+        def started(self, epochs: int, steps: int) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        SmallRun(tmp_path / "run", observer=InterruptedAtOnce()).trainer().fit()
+    trainer = SmallRun(tmp_path / "run").trainer()
+    trainer.resume()
+    expected = SmallRun(tmp_path / "undisturbed").trainer().fit()
+    assert without_seconds(trainer.fit().records) == without_seconds(expected.records)
+
+
+def test_resuming_without_a_checkpoint_or_with_other_seeds_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="last: no checkpoint there"):
+        SmallRun(tmp_path).trainer().resume()
+    SmallRun(tmp_path).with_(epochs=1).trainer().fit()
+    path = tmp_path / "checkpoints" / "last" / "state.json"
+    path.write_text(path.read_text().replace('"batch_size": 8', '"batch_size": 9'))
+    with pytest.raises(ValueError, match=r"another batch_size \(9, here 8\)"):
+        SmallRun(tmp_path).trainer().resume()
+
+
+def test_the_hash_of_the_config_is_kept(tmp_path: Path) -> None:
+    SmallRun(tmp_path).with_(epochs=1, config_hash="abc").trainer().fit()
+    assert load_checkpoint(tmp_path / "checkpoints" / "best").training["config_hash"] == "abc"
+
+
+def test_a_run_that_is_over_has_nothing_left_to_do(tmp_path: Path) -> None:
+    run = SmallRun(tmp_path, graph=one_type())
+    first = run.trainer().fit()
+    trainer = run.trainer()
+    trainer.resume()
+    assert trainer.fit().records == first.records
