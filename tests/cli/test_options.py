@@ -27,7 +27,7 @@ def parse() -> Parse:
             calls.append((source, as_json, options))
 
         app = typer.Typer()
-        app.command()(takes_run_options(command))
+        app.command()(takes_run_options(run_fields())(command))
         result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return calls[0]

@@ -33,8 +33,10 @@ def drawn_curve(records: Sequence[Record], best_epoch: int, title: str) -> bytes
     best = scores_of(records[best_epoch])
     for name in best:
         split, _, metric = name.partition("_")
-        values = [scores_of(record)[name] for record in records]
-        _line(right, epochs, values, _COLORS[split], f"{split}  {best[name]:.4f}")
+        measured = [record for record in records if name in record]
+        at = [number(record["epoch"]) + 1 for record in measured]
+        values = [number(record[name]) for record in measured]
+        _line(right, at, values, _COLORS[split], f"{split}  {best[name]:.4f}")
         _finish(right, metric.replace("_", " "), epochs)
     right.axvline(best_epoch + 1, color=_FAINT, linewidth=1, linestyle=":")
     note = f"epoch {best_epoch + 1},\nthe best by val"

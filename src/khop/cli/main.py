@@ -9,11 +9,10 @@ from typing import Annotated
 import typer
 
 import khop
-from khop.cli import graph, importing
+from khop.cli import evaluate, graph, importing, train
 
 FAILED = 1  # the machine: no space, no permission
 BAD_INPUT = 2  # what was asked for
-INTERRUPTED = 130  # as a shell reports SIGINT
 
 app = typer.Typer(name="khop", no_args_is_help=True, pretty_exceptions_show_locals=False)
 
@@ -34,8 +33,8 @@ def main(
     """Train graph neural networks on sampled neighbourhoods."""
 
 
-graph.register(app)
-importing.register(app)
+for commands in (train, evaluate, importing, graph):
+    commands.register(app)
 
 
 def run(arguments: Sequence[str] | None = None) -> None:

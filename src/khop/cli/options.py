@@ -3,66 +3,61 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated
 
 import typer
 
-from khop.config.fields import RunField, Value, run_fields
+from khop.config.fields import RunField, Value
 
 Options = Mapping[str, object]  # dotted path -> value, of the options that were given
 Command = Callable[..., None]
+# How a run is carried out: none of these makes it another run.
+HOW_NOT_WHAT = frozenset({"device", "threads", "compute_threads", "prefetch", "prefetch_bytes"})
 _METAVARS = {str: "TEXT", int: "INT", float: "NUMBER", tuple: "INT,INT,..."}
 
 
-def takes_run_options(command: Callable[[str | None, bool, Options], None]) -> Command:
-    """`command(source, as_json, options)` as a function with one typer option per field of a run."""
+def takes_run_options(fields: Iterable[RunField], default: str | None = None) -> Callable[[Command], Command]:
+    """Give a command that ends in `options` a typer option for each of the fields instead.
 
-    # typer passes options by name, and only the fields know the names: hence the one **kwargs of the package.
-    def with_options(source: str | None, as_json: bool, **given: object) -> None:
-        fields = {_parameter_name(entry): entry for entry in run_fields()}
-        options = {
-            fields[name].path: _parsed(fields[name], value)
-            for name, value in given.items()
-            if value is not None
-        }
-        command(source, as_json, options)
+    The help says `default` for all of them where it is not that of a new run.
+    """
+    by_name = {entry.option.removeprefix("--").replace("-", "_"): entry for entry in fields}
 
-    fixed = list(inspect.signature(command, eval_str=True).parameters.values())[:2]
-    signature = inspect.Signature([*fixed, *map(_parameter, run_fields())])
-    with_options.__signature__ = signature  # type: ignore[attr-defined]
-    with_options.__annotations__ = {
-        name: parameter.annotation for name, parameter in signature.parameters.items()
-    }
-    with_options.__doc__ = command.__doc__
+    def with_options(command: Command) -> Command:
+        # typer passes by name, and only the fields know the names: hence the one **kwargs of the package.
+        def called(**given: object) -> None:
+            values = {entry.path: _parsed(entry, given.pop(name)) for name, entry in by_name.items()}
+            command(**given, options={path: value for path, value in values.items() if value is not None})
+
+        *own, last = inspect.signature(command, eval_str=True).parameters.values()
+        assert last.name == "options", last
+        signature = inspect.Signature([*own, *(_parameter(n, e, default) for n, e in by_name.items())])
+        called.__signature__ = signature  # type: ignore[attr-defined]
+        called.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
+        called.__doc__ = command.__doc__
+        return called
+
     return with_options
 
 
-def _parameter_name(entry: RunField) -> str:
-    return entry.option.removeprefix("--").replace("-", "_")
-
-
-def _parameter(entry: RunField) -> inspect.Parameter:
-    annotation = Annotated[_annotation(entry), _option(entry)]  # type: ignore[valid-type]
-    return inspect.Parameter(
-        _parameter_name(entry), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
-    )
-
-
-def _annotation(entry: RunField) -> object:
+def _parameter(name: str, entry: RunField, default: str | None) -> inspect.Parameter:
     # Numbers are taken as text too: then one place, config.read, says what is wrong with them.
-    return bool | None if entry.kind is bool else str | None
+    kind = bool | None if entry.kind is bool else str | None
+    annotation = Annotated[kind, _option(entry, default)]  # type: ignore[valid-type]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _option(entry: RunField) -> object:
+def _option(entry: RunField, default: str | None) -> object:
     section = entry.section or "machine and files"
+    text = _help(entry, shown(entry.default) if default is None else default)
     if entry.kind is bool:
         flags = f"{entry.option}/--no-{entry.option.removeprefix('--')}"
-        return typer.Option(flags, help=_help(entry), show_default=False, rich_help_panel=section)
+        return typer.Option(flags, help=text, show_default=False, rich_help_panel=section)
     choices = list(entry.choices)
     return typer.Option(
         entry.option,
-        help=_help(entry),
+        help=text,
         show_default=False,
         metavar="|".join(choices) or _METAVARS[entry.kind],
         autocompletion=(lambda: choices) if choices else None,
@@ -70,9 +65,9 @@ def _option(entry: RunField) -> object:
     )
 
 
-def _help(entry: RunField) -> str:
-    default = shown(entry.default)
-    return f"{entry.description}; default: {default}" if default else entry.description
+def _help(entry: RunField, default: str) -> str:
+    text = f"{entry.description}; default: {default}" if default else entry.description
+    return text[0].upper() + text[1:] + "."
 
 
 def shown(value: Value) -> str:

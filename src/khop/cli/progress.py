@@ -133,11 +133,11 @@ def scores_of(record: Record) -> dict[str, float]:
     return {name: number(record[name]) for name, _ in named}
 
 
-def result_table(rows: Mapping[str, str]) -> Table:
-    """The end of a run as two columns."""
+def two_columns(outcome: Mapping[str, object]) -> Table:
+    """What came out, for people."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in rows.items():
-        table.add_row(name, value)
+    for name, value in outcome.items():
+        table.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
     return table
 
 

@@ -6,10 +6,10 @@ from itertools import count
 from pathlib import Path
 
 import khop
-from khop.config.read import checked, read_toml, to_toml
+from khop.config.read import RawRun, read_toml, to_toml
 from khop.config.values import RunConfig
 
-CONFIG, CURVE = "config.toml", "curve.png"
+CONFIG, CURVE, CHECKPOINTS = "config.toml", "curve.png", "checkpoints"
 
 
 def new_run_folder(config: RunConfig) -> Path:
@@ -56,8 +56,8 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
-def read_config(folder: Path) -> RunConfig:
+def read_run(folder: Path) -> RawRun:
     """The run that `folder` holds; ValueError where it is no run folder."""
     if not (folder / CONFIG).is_file():
         raise ValueError(f"{folder}: not a run folder, it has no {CONFIG}; name one that khop train has made")
-    return checked(read_toml(folder / CONFIG))
+    return read_toml(folder / CONFIG)

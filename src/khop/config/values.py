@@ -108,7 +108,7 @@ class Training(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63), Allowed("a whole number from 0 to 2^63 - 1")] = 0
     """decides weights, order, neighbours and dropout"""
     patience: Annotated[int, Field(ge=0)] = 0
-    """stop after so many epochs without a better validation score; 0 = never"""
+    """stop after so many evaluations that were no better than the best; 0 = never"""
 
 
 class Evaluation(Section):
@@ -120,6 +120,8 @@ class Evaluation(Section):
     """neighbours drawn per node; empty = exact, layer by layer over all neighbours"""
     batch_size: Count = 4096
     """nodes at a time"""
+    every: Count = 1
+    """epochs between evaluations; the last epoch is always evaluated"""
 
 
 class RunConfig(Section):

@@ -1,0 +1,164 @@
+"""Everything that a run needs, made from its config: the one place that knows every part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from khop.api import Graph, Loader, open_graph
+from khop.config.read import RawRun, checked
+from khop.config.resolve import open_graph_of, resolve
+from khop.config.values import RunConfig
+from khop.draw import Uniform
+from khop.loading.columns import ColumnChoice
+from khop.loading.ordered_map import InFlight
+from khop.models.sage import SAGE
+from khop.sampling.neighbor import Expansion, NeighborSampler
+from khop.training.checkpoint import load_checkpoint, restore_model
+from khop.training.inference import Progress, layerwise_inference, sampled_inference
+from khop.training.initial import seeded
+from khop.training.observer import Observer
+from khop.training.settings import TrainerSettings
+from khop.training.tasks import NodeClassification
+from khop.training.trainer import Trainer
+
+SPLITS = ("train", "val", "test")  # what results call them, whatever the graph does
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run, ready to train or to measure."""
+
+    config: RunConfig  # resolved
+    graph: Graph
+    model: SAGE
+    task: NodeClassification
+
+    def loader(self) -> Loader:
+        """The batches of training."""
+        config, target = self.config, self.task.node_type
+        return Loader(
+            self._sampler(config.sampler.fanouts),
+            {target: self.graph.split(config.task.train_split)[target]},
+            config.training.batch_size,
+            shuffle=True,
+            seed=config.training.seed,
+            columns=[config.model.column],
+            seed_columns={target: [self.task.label]},
+            device=config.device,
+            threads=config.threads,
+            prefetch=config.prefetch,
+            prefetch_bytes=config.prefetch_bytes,
+        )
+
+    def trainer(self, out: Path, observer: Observer) -> Trainer:
+        """What trains the model, measures every split and keeps the results in `out`."""
+        config, training = self.config, self.config.training
+        settings = TrainerSettings(
+            epochs=training.epochs,
+            learning_rate=training.learning_rate,
+            weight_decay=training.weight_decay,
+            evaluate_every=config.evaluation.every,
+            patience=training.patience or None,
+            precision=config.precision,
+            seed=training.seed,
+            device=config.device,
+        )
+        return Trainer(
+            self.model,
+            self.task,
+            self.loader(),
+            lambda: self.scores(SPLITS, observer.evaluating),
+            settings,
+            out,
+            observer,
+        )
+
+    def restore(self, checkpoint: Path) -> None:
+        """Take the weights of a checkpoint folder."""
+        restore_model(self.model, load_checkpoint(checkpoint))
+
+    def scores(self, splits: tuple[str, ...], progress: Progress) -> dict[str, float]:
+        """The task's metric on each of the splits, from one pass of evaluation."""
+        target = self.task.node_type
+        nodes = [self.graph.split(getattr(self.config.task, f"{split}_split"))[target] for split in splits]
+        every = torch.cat(nodes)
+        outputs = torch.split(self._outputs(every, progress), [each.numel() for each in nodes])
+        labels = self.graph.columns[target][self.task.label]
+        return {
+            split: self.task.score(output, labels[ids], ids)
+            for split, output, ids in zip(splits, outputs, nodes, strict=True)
+        }
+
+    def _outputs(self, nodes: torch.Tensor, progress: Progress) -> torch.Tensor:
+        config, target = self.config, self.task.node_type
+        evaluation = config.evaluation
+        in_flight = InFlight(config.threads, config.prefetch, config.prefetch_bytes)
+        if not evaluation.fanouts:
+            return layerwise_inference(
+                self.model,
+                self.graph,
+                self.graph.features,
+                target,
+                nodes=nodes,
+                chunk_size=evaluation.batch_size,
+                progress=progress,
+                in_flight=in_flight,
+            )
+        return sampled_inference(
+            self.model,
+            self._sampler(evaluation.fanouts),
+            self.graph.features,
+            target,
+            nodes=nodes,
+            columns=ColumnChoice.of(self.graph.schema, [config.model.column], (), ()),
+            seed=config.training.seed,
+            chunk_size=evaluation.batch_size,
+            progress=progress,
+            in_flight=in_flight,
+        )
+
+    def _sampler(self, fanouts: tuple[int, ...]) -> NeighborSampler:
+        sampler = self.config.sampler
+        return NeighborSampler(
+            self.graph,
+            fanouts,
+            rule=Uniform(replacement=sampler.replacement),
+            expansion=Expansion(sampler.expansion),
+        )
+
+
+def prepare(raw: RawRun, cache: Path) -> Run:
+    """Check all that can be checked, then make what the run needs; ValueError before anything long starts.
+
+    A built-in graph is unpacked into `cache` when it is first used. Equal runs start from equal weights.
+    """
+    written = checked(raw)
+    folder = open_graph_of(written, raw, cache)
+    config = resolve(written, folder, raw)
+    assert config.task.target is not None
+    assert config.task.label is not None
+    graph = open_graph(folder.path)
+    task = NodeClassification(config.task.target, config.task.label, config.task.metric)
+    return Run(config, graph, _model(config, graph), task)
+
+
+def _model(config: RunConfig, graph: Graph) -> SAGE:
+    model, layers = config.model, config.model.layers
+    assert layers is not None
+
+    def make() -> SAGE:
+        return SAGE.for_graph(
+            graph,
+            hidden=model.hidden,
+            layers=layers,
+            target=config.task.target,
+            column=model.column,
+            dropout=model.dropout,
+            norm=model.norm,
+            residual=model.residual,
+        )
+
+    return seeded(config.training.seed, make)

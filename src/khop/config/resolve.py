@@ -1,0 +1,127 @@
+"""A run meets its graph and its machine: what was left open is filled in, what cannot be is an error."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from khop.config.read import RawRun
+from khop.config.values import RunConfig, Task
+from khop.datasets.builtin import builtin_folder, builtin_names
+from khop.graph.folder import GraphFolder, open_folder
+from khop.schema import ColumnSpec, NodeType, Schema
+
+SPLIT_FIELDS = ("train_split", "val_split", "test_split")
+
+
+def open_graph_of(config: RunConfig, raw: RawRun, cache: Path) -> GraphFolder:
+    """The graph that the run names; a built-in one is unpacked into `cache` when first used."""
+    if config.graph in builtin_names():
+        return open_folder(builtin_folder(config.graph, cache))
+    path = Path(config.graph)
+    if not path.is_dir():
+        close = difflib.get_close_matches(config.graph, builtin_names(), n=1)
+        hint = f"did you mean {close[0]}?" if close else f"built-in graphs are {', '.join(builtin_names())}"
+        raise ValueError(f"graph is {config.graph!r}: no such folder; {hint} ({raw.where('graph')})")
+    return open_folder(path)
+
+
+def resolve(config: RunConfig, graph: GraphFolder, raw: RawRun) -> RunConfig:
+    """The same run with nothing left open; ValueError where graph or machine do not have what it asks for.
+
+    It names the graph by an absolute path, so that it can be repeated from anywhere.
+    """
+    task = _resolved_task(config.task, graph, raw)
+    _check_column(config.model.column, graph.schema, raw)
+    _check_device(config.device, raw)
+    assert task.target is not None
+    name = config.graph if config.graph in builtin_names() else str(graph.path.absolute())
+    return config.model_copy(
+        update={
+            "graph": name,
+            "task": task,
+            "model": config.model.model_copy(update={"layers": len(config.sampler.fanouts)}),
+            "compute_threads": config.compute_threads or len(os.sched_getaffinity(0)),
+        }
+    )
+
+
+def _resolved_task(task: Task, graph: GraphFolder, raw: RawRun) -> Task:
+    schema = graph.schema
+    labelled = {
+        node_type: labels for node_type in schema.node_types if (labels := _labels(schema, node_type))
+    }
+    target = _chosen("task.target", task.target, labelled, "node types with labels", raw)
+    label = _chosen("task.label", task.label, labelled[target], f"label columns of {target}", raw)
+    for field in SPLIT_FIELDS:
+        _check_split(field, getattr(task, field), graph, (target, label), raw)
+    return task.model_copy(update={"target": target, "label": label})
+
+
+def _labels(schema: Schema, node_type: NodeType) -> dict[str, ColumnSpec]:
+    columns = schema.columns.get(node_type, {})
+    return {name: spec for name, spec in columns.items() if spec.num_classes is not None}
+
+
+def _chosen(path: str, asked: str | None, there: Iterable[str], what: str, raw: RawRun) -> str:
+    names = list(there)
+    if asked is None:
+        if len(names) != 1:
+            listed = ", ".join(names) or "none"
+            raise ValueError(
+                f"{path} is not given, and the {what} are {listed}: name one ({raw.where(path)})"
+            )
+        return names[0]
+    if asked not in names:
+        raise ValueError(
+            f"{path} is {asked!r}: the {what} are {', '.join(names) or 'none'} ({raw.where(path)})"
+        )
+    return asked
+
+
+def _check_split(field: str, name: str, graph: GraphFolder, label: tuple[NodeType, str], raw: RawRun) -> None:
+    target, column = label
+    having = [split for split in graph.split_names if target in graph.split(split)]
+    where = raw.where(f"task.{field}")
+    if name not in having:
+        raise ValueError(
+            f"task.{field} is {name!r}: the splits of {target} are {', '.join(having) or 'none'} ({where})"
+        )
+    nodes = graph.split(name)[target]
+    unlabelled = _first_unlabelled(nodes, graph.columns()[target][column])
+    if unlabelled is not None:
+        raise ValueError(
+            f"task.{field} is {name!r}: node {unlabelled} of {target} in it has no {column}, its label is "
+            f"-1; leave such nodes out of the split ({where})"
+        )
+
+
+def _first_unlabelled(nodes: Tensor, labels: Tensor) -> int | None:
+    missing = nodes[labels[nodes] < 0]
+    return int(missing[0]) if missing.numel() else None
+
+
+def _check_column(column: str, schema: Schema, raw: RawRun) -> None:
+    names = {name for node_type in schema.node_types for name in schema.columns.get(node_type, {})}
+    if column not in names:
+        there, where = ", ".join(sorted(names)) or "none", raw.where("model.column")
+        raise ValueError(
+            f"model.column is {column!r}: no node type has it, the columns are {there} ({where})"
+        )
+
+
+def _check_device(device: str, raw: RawRun) -> None:
+    wanted = torch.device(device)
+    if wanted.type == "cpu":
+        return
+    there = torch.cuda.device_count()
+    if (wanted.index or 0) >= there:
+        devices = f"this torch sees {there} CUDA devices" if there else "this torch sees no CUDA device"
+        raise ValueError(
+            f"device is {device!r}: {devices}; use cpu or one that is there ({raw.where('device')})"
+        )

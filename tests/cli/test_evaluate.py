@@ -1,0 +1,69 @@
+"""`khop evaluate`: what training measured can be measured again, and in other ways."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Ran
+
+Command = Callable[..., Ran]
+
+
+@pytest.fixture
+def trained(khop_command: Command, small_run: Path) -> dict[str, object]:
+    outcome = json.loads(khop_command("train", str(small_run), "--out", "a", "--json").stdout)
+    assert isinstance(outcome, dict)
+    return outcome
+
+
+def test_the_best_checkpoint_scores_what_training_said(
+    khop_command: Command, trained: dict[str, object]
+) -> None:
+    ran = khop_command("evaluate", "a", "--split", "all", "--json")
+    measured = json.loads(ran.stdout)
+    assert measured == {
+        "run": "a",
+        "checkpoint": "best",
+        **{name: score for name, score in trained.items() if name.endswith("_accuracy")},
+    }
+    assert "test accuracy" in ran.stderr
+
+
+def test_the_test_split_is_measured_unless_another_is_named(
+    khop_command: Command, trained: dict[str, object]
+) -> None:
+    assert json.loads(khop_command("evaluate", "a", "--json").stdout) == {
+        "run": "a", "checkpoint": "best", "test_accuracy": trained["test_accuracy"],
+    }  # fmt: skip
+    shown = khop_command("evaluate", "a", "--split", "val").stdout
+    assert [line.split() for line in shown.splitlines()][-1][:2] == ["val", "accuracy"]
+
+
+def test_the_last_checkpoint_scores_as_the_last_epoch(
+    khop_command: Command, trained: dict[str, object]
+) -> None:
+    ran = khop_command("evaluate", "a", "--checkpoint", "last", "--split", "train", "--json")
+    last = json.loads(Path("a/metrics.jsonl").read_text().splitlines()[-1])
+    assert json.loads(ran.stdout)["train_accuracy"] == last["train_accuracy"]
+
+
+def test_all_neighbours_drawn_one_way_or_the_other_are_the_same(
+    khop_command: Command, trained: dict[str, object]
+) -> None:
+    exact = json.loads(khop_command("evaluate", "a", "--json").stdout)
+    sampled = khop_command("evaluate", "a", "--json", "--evaluation-fanouts", "-1,-1", "--threads", "2")
+    assert json.loads(sampled.stdout) == exact
+
+
+def test_a_folder_without_a_checkpoint_says_so(khop_command: Command, trained: dict[str, object]) -> None:
+    Path("a/checkpoints/best").rename("elsewhere")
+    ran = khop_command("evaluate", "a")
+    assert ran.code == 2
+    assert ran.stderr.startswith("khop: a/checkpoints/best: no checkpoint there; ")
+    assert khop_command("evaluate", "b").stderr == (
+        "khop: b: not a run folder, it has no config.toml; name one that khop train has made\n"
+    )

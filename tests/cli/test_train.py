@@ -1,0 +1,190 @@
+"""`khop train`: from a few words to a trained model in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from matplotlib.image import imread
+
+from khop.cli import train
+from khop.cli.cache import cache_folder
+from khop.config.presets import preset
+from khop.config.read import RawRun
+
+from .conftest import Ran
+
+Command = Callable[..., Ran]
+
+
+def metrics_of(folder: str | Path) -> list[dict[str, object]]:
+    """metrics.jsonl, times aside."""
+    lines = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+def test_a_run_leaves_config_metrics_checkpoints_and_a_picture(
+    khop_command: Command, small_run: Path
+) -> None:
+    ran = khop_command("train", str(small_run))
+    assert (ran.code, ran.stderr) == (0, "")
+    folder = Path("runs/toy-1")
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"config.toml", "metrics.jsonl", "checkpoints", "curve.png"}
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"best", "last"}
+    assert imread(folder / "curve.png").shape[2] == 4
+    assert [line["epoch"] for line in metrics_of(folder)] == [0, 1, 2]
+    assert "toy: sage 2 x 16, fanouts 4,3, seed 0; results in runs/toy-1\n" in ran.stdout
+    assert ran.stdout.count("\nepoch ") == 3
+
+
+def test_what_is_learnt_is_far_above_chance(khop_command: Command, small_run: Path) -> None:
+    ran = khop_command("train", str(small_run), "--epochs", "8", "--json")
+    assert json.loads(ran.stdout)["test_accuracy"] > 0.6  # four classes
+
+
+def test_json_is_one_line_on_stdout_and_all_else_goes_to_stderr(
+    khop_command: Command, small_run: Path
+) -> None:
+    ran = khop_command("train", str(small_run), "--json", "--out", "a")
+    outcome = json.loads(ran.stdout)
+    assert list(outcome) == [
+        "run", "epochs", "best_epoch", "seconds", "train_accuracy", "val_accuracy", "test_accuracy",
+    ]  # fmt: skip
+    assert (outcome["run"], outcome["epochs"]) == ("a", 3)
+    best = metrics_of("a")[outcome["best_epoch"] - 1]
+    assert (
+        outcome["val_accuracy"]
+        == best["val_accuracy"]
+        == max(line["val_accuracy"] for line in metrics_of("a"))
+    )
+    assert outcome["test_accuracy"] == best["test_accuracy"]
+    assert "epoch 3/3" in ran.stderr
+
+
+def test_equal_seeds_give_equal_metrics_whatever_the_threads(khop_command: Command, small_run: Path) -> None:
+    for name, threads in (("a", "1"), ("b", "1"), ("c", "2"), ("d", "4")):
+        assert khop_command("train", str(small_run), "--out", name, "--threads", threads).code == 0
+    assert metrics_of("a") == metrics_of("b") == metrics_of("c") == metrics_of("d")
+    khop_command("train", str(small_run), "--out", "e", "--seed", "1")
+    assert metrics_of("e") != metrics_of("a")
+
+
+def test_the_config_in_the_folder_repeats_the_run(khop_command: Command, small_run: Path) -> None:
+    khop_command("train", str(small_run), "--out", "a", "--epochs", "2", "--hidden", "8")
+    kept = tomllib.loads(Path("a/config.toml").read_text())
+    model = {"kind": "sage", "hidden": 8, "layers": 2, "dropout": 0.1, "norm": "none", "residual": False}
+    assert kept["model"] == model | {"column": "x"}
+    assert (kept["task"]["target"], kept["task"]["label"]) == ("item", "category")
+    khop_command("train", "a/config.toml")
+    assert metrics_of("runs/toy-1") == metrics_of("a")
+    assert Path("runs/toy-1/config.toml").read_text() == Path("a/config.toml").read_text()
+
+
+def test_a_run_goes_on_exactly_where_it_ended(khop_command: Command, small_run: Path) -> None:
+    khop_command("train", str(small_run), "--out", "whole", "--epochs", "4")
+    khop_command("train", str(small_run), "--out", "parts", "--epochs", "2")
+    ran = khop_command("train", "--resume", "parts", "--epochs", "4", "--threads", "2", "--json")
+    assert json.loads(ran.stdout)["epochs"] == 4
+    assert metrics_of("parts") == metrics_of("whole")
+    assert tomllib.loads(Path("parts/config.toml").read_text())["training"]["epochs"] == 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--precision", "float64"],
+        ["--precision", "bfloat16"],
+        ["--expansion", "subgraph", "--replacement"],
+        ["--norm", "layer", "--residual", "--layers", "2"],
+        ["--evaluation-fanouts", "5,5", "--evaluation-every", "2"],
+        ["--fanouts", "-1", "--weight-decay", "1e-4"],
+        ["--patience", "1", "--learning-rate", "1e-9"],
+    ],
+    ids=" ".join,
+)
+def test_every_part_that_can_be_chosen_trains(
+    khop_command: Command, small_run: Path, options: list[str]
+) -> None:
+    ran = khop_command("train", str(small_run), "--json", *options)
+    assert ran.code == 0, ran.stderr
+    assert 0.1 < json.loads(ran.stdout)["test_accuracy"] < 1
+
+
+def test_the_metric_can_be_roc_auc(khop_command: Command, small_run: Path) -> None:
+    ran = khop_command("train", str(small_run), "--json", "--metric", "roc-auc")
+    assert 0.5 < json.loads(ran.stdout)["test_roc_auc"] < 1
+
+
+def test_threads_are_those_of_the_run_and_recorded(khop_command: Command, small_run: Path) -> None:
+    khop_command(
+        "train", str(small_run), "--compute-threads", "2", "--threads", "3", "--out", "a", "--epochs", "1"
+    )
+    assert torch.get_num_threads() == 2
+    kept = tomllib.loads(Path("a/config.toml").read_text())
+    assert (kept["compute_threads"], kept["threads"]) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([], "which run? khop train debian, khop train run.toml, or khop train --graph FOLDER"),
+        (["nope.toml"], "nope.toml: no such file; give a run.toml, or a run that comes with khop: debian"),
+        (
+            ["run.toml", "--epochs", "x"],
+            "training.epochs is 'x': must be a whole number of at least 1 (--epochs)",
+        ),
+        (
+            ["run.toml", "--layers", "3"],
+            "sampler.fanouts has 2 entries, model.layers is 3: give one fanout per layer "
+            "(run.toml, --layers)",
+        ),
+        (
+            ["run.toml", "--train-split", "x"],
+            "task.train_split is 'x': the splits of item are train, val, test (--train-split)",
+        ),
+        (
+            ["run.toml", "--out", "."],
+            "out is '.': the folder is not empty; name another, or leave it out for a new one under runs/",
+        ),
+        (["--resume", "a"], "a: not a run folder, it has no config.toml; name one that khop train has made"),
+        (["run.toml", "--resume", "a"], "--resume a goes on with a run of its own: leave out 'run.toml'"),
+        (
+            ["--resume", "a b", "--hidden", "3"],
+            "--hidden cannot change when a run goes on; start another: "
+            "khop train 'a b/config.toml' --hidden ...",
+        ),
+    ],
+)
+def test_bad_input_is_one_line_with_exit_code_two_and_leaves_nothing(
+    khop_command: Command, small_run: Path, arguments: list[str], line: str
+) -> None:
+    assert khop_command("train", *arguments) == Ran(2, "", f"khop: {line}\n")
+    assert [path.name for path in Path().iterdir()] == ["run.toml"]
+
+
+def test_a_graph_and_options_are_a_run_without_a_file(
+    khop_command: Command, small_run: Path, learnable: Path
+) -> None:
+    ran = khop_command("train", "--graph", str(learnable), "--epochs", "1", "--hidden", "8", "--json")
+    assert json.loads(ran.stdout)["epochs"] == 1
+
+
+def test_debian_is_a_run_that_comes_with_khop() -> None:
+    assert train._written("debian", {}) == preset("debian")
+    assert train._written(None, {"graph": "g"}) == RawRun({}, "the command line")
+
+
+def test_built_in_graphs_are_unpacked_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/her")
+    monkeypatch.delenv("KHOP_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert cache_folder() == Path("/home/her/.cache/khop")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/var/cache")
+    assert cache_folder() == Path("/var/cache/khop")
+    monkeypatch.setenv("KHOP_CACHE", "/big/khop")
+    assert cache_folder() == Path("/big/khop")

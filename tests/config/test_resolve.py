@@ -1,0 +1,114 @@
+"""A run is compared with its graph before anything long starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from khop.config.read import RawRun, checked, with_options
+from khop.config.resolve import open_graph_of, resolve
+from khop.config.values import RunConfig
+from khop.graph.build import NodeTable, write_graph
+
+TABLES = {
+    "item": NodeTable(
+        columns={
+            "x": torch.zeros(4, 2),
+            "colour": torch.tensor([0, 1, -1, 1]),
+            "shape": torch.tensor([2, 2, 0, 1]),
+        },
+        splits={"train": torch.tensor([0, 1]), "val": torch.tensor([3]), "test": torch.tensor([2])},
+        num_classes={"colour": 2, "shape": 3},
+    ),
+    "shop": NodeTable(count=2, splits={"open": torch.tensor([1])}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_graph(tmp_path_factory.mktemp("graphs") / "shop", TABLES, {})
+
+
+def resolved(shop: Path, options: dict[str, object]) -> RunConfig:
+    task = {"label": "colour", "test_split": "val", "val_split": "val"}
+    raw = with_options(RawRun({"graph": str(shop), "task": task}, "run.toml"), options)
+    config = checked(raw)
+    return resolve(config, open_graph_of(config, raw, shop.parent / "cache"), raw)
+
+
+def test_what_a_run_leaves_open_is_filled_in(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shop.parent)
+    run = resolved(Path("shop"), {"sampler.fanouts": [3, 2, 1]})
+    assert (run.task.target, run.task.label) == ("item", "colour")
+    assert run.model.layers == 3
+    assert run.compute_threads == len(os.sched_getaffinity(0))
+    assert run.graph == str(shop)
+    assert resolved(shop, {"compute_threads": 3}).compute_threads == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"task.target": "itme"}, "task.target is 'itme': the node types with labels are item (--target)"),
+        (
+            {"task.label": "size"},
+            "task.label is 'size': the label columns of item are colour, shape (--label)",
+        ),
+        (
+            {"task.train_split": "trian"},
+            "task.train_split is 'trian': the splits of item are train, val, test (--train-split)",
+        ),
+        (
+            {"task.val_split": "open"},
+            "task.val_split is 'open': the splits of item are train, val, test (--val-split)",
+        ),
+        (
+            {"task.test_split": "test"},
+            "task.test_split is 'test': node 2 of item in it has no colour, its label is -1; "
+            "leave such nodes out of the split (--test-split)",
+        ),
+        (
+            {"model.column": "y"},
+            "model.column is 'y': no node type has it, the columns are colour, shape, x (--column)",
+        ),
+        (
+            {"device": "cuda:9"},
+            "device is 'cuda:9': this torch sees no CUDA device; use cpu or one that is there (--device)",
+        ),
+        (
+            {"graph": "debain"},
+            "graph is 'debain': no such folder; did you mean debian? (--graph)",
+        ),
+        (
+            {"graph": "graphs/nowhere"},
+            "graph is 'graphs/nowhere': no such folder; built-in graphs are debian, debian-typed (--graph)",
+        ),
+    ],
+)
+def test_what_the_graph_or_machine_does_not_have_is_named_with_what_there_is(
+    shop: Path, options: dict[str, object], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ValueError, match=r"\w") as caught:
+        resolved(shop, options)
+    assert str(caught.value) == sentence
+
+
+def test_a_choice_that_the_graph_leaves_open_has_to_be_named(shop: Path) -> None:
+    raw = RawRun({"graph": str(shop)}, "run.toml")
+    config = checked(raw)
+    with pytest.raises(
+        ValueError, match=r"task\.label is not given, and the label columns of item are colour, shape"
+    ):
+        resolve(config, open_graph_of(config, raw, shop), raw)
+
+
+def test_a_graph_without_labels_cannot_be_classified(tmp_path: Path) -> None:
+    graph = write_graph(tmp_path / "g", {"item": NodeTable(count=3)}, {})
+    raw = RawRun({"graph": str(graph)}, "run.toml")
+    config = checked(raw)
+    with pytest.raises(ValueError, match=r"the node types with labels are none: name one \(run\.toml\)"):
+        resolve(config, open_graph_of(config, raw, tmp_path), raw)
