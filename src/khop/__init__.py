@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from khop.batch import Block as Block
     from khop.batch import Sample as Sample
     from khop.batch import Subgraph as Subgraph
+    from khop.datasets.builtin import builtin_folder as builtin_folder
+    from khop.datasets.builtin import builtin_names as builtin_names
     from khop.draw import DrawKey as DrawKey
     from khop.draw import Uniform as Uniform
     from khop.errors import PeerLost as PeerLost
@@ -69,12 +71,14 @@ _PUBLIC = {
     "TrainerSettings": "khop.training.settings",
     "Uniform": "khop.draw",
     "layerwise_inference": "khop.training.inference",
+    "builtin_folder": "khop.datasets.builtin",
+    "builtin_names": "khop.datasets.builtin",
     "open_folder": "khop.graph.folder",
     "open_graph": "khop.api",
     "sampled_inference": "khop.training.inference",
     "write_graph": "khop.graph.build",
 }
-_MODULES = ("datasets", "models")
+_MODULES = ("models",)
 
 __all__ = [*_PUBLIC, *_MODULES]
 
