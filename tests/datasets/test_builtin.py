@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 import torch
@@ -106,14 +106,20 @@ def test_a_second_use_finds_the_folder_and_writes_nothing(plain: GraphFolder, ca
 
 
 def test_two_processes_at_once_both_get_the_graph(tmp_path: Path) -> None:
-    start_at = time.time() + 4
     program = (
-        "import sys, time, pathlib; from khop.datasets.builtin import builtin_folder\n"
-        "time.sleep(max(0, float(sys.argv[2]) - time.time()))\n"
+        "import sys, pathlib; from khop.datasets.builtin import builtin_folder\n"
+        "print('ready', flush=True); input()\n"
         "print(builtin_folder('debian', pathlib.Path(sys.argv[1])))"
     )
-    command = [sys.executable, "-c", program, str(tmp_path / "cache"), str(start_at)]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    command = [sys.executable, "-c", program, str(tmp_path / "cache")]
+    processes = [subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) for _ in range(2)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
     answers = [process.communicate(timeout=120)[0].strip() for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     assert answers[0] == answers[1]
@@ -133,7 +139,13 @@ def test_whoever_comes_second_takes_what_the_first_wrote(
     assert open_folder(builtin_folder("debian", tmp_path)).fingerprint == plain.fingerprint
 
 
-def test_a_failed_write_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_graph_that_cannot_be_written_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(builtin, "write_debian", _refuse_graph)
+    with pytest.raises(ValueError, match="no such graph"):
+        builtin_folder("debian", tmp_path)
+
+
+def test_a_cache_that_is_no_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the cache should be")
     with pytest.raises(OSError, match="cache"):
         builtin_folder("debian", tmp_path / "cache")
@@ -160,6 +172,10 @@ def _edges(folder: GraphFolder, edge_type: tuple[str, str, str]) -> torch.Tensor
     csc = folder.csc(edge_type)
     destinations = torch.repeat_interleave(csc.indptr.diff())
     return torch.stack([csc.indices.long(), destinations])
+
+
+def _refuse_graph(*_: object) -> Path:
+    raise ValueError("no such graph")
 
 
 def _refuse_notice(what: str, done: int, total: int) -> None:

@@ -1,0 +1,1 @@
+"""Graphs that come with khop, and graphs made of what other programs keep."""

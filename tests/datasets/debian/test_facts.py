@@ -14,7 +14,7 @@ Maintainer: A <a@example.org>
 Depends: libgame (>= 1), game-data | arcade-data, long-gone
 Provides: game, python3
 Section: contrib/games
-Tag: game::arcade, role::program
+Tag: role::program, game::arcade
 Description: zsnake is a snake game
 
 Package: libgame

@@ -17,7 +17,8 @@ from khop.graph.folder import GraphFolder, open_folder
 
 
 def package(name: str, section: str = "libs", **relations: tuple[str, ...]) -> Package:
-    return Package(name, "1", name, None, section, f"the {name} tool", ("use::driver",), relations)
+    kept = {"built_from": (name,), "tagged_with": ("use::driver",), **relations}
+    return Package(name, "1", section, f"the {name} tool", kept)
 
 
 # a 0, b 1, c 2, d 3; virtual 0

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from khop.datasets.debian.packages import PROVIDES, RELATIONS, Package
+from khop.datasets.debian.packages import (
+    BUILT_FROM,
+    MAINTAINED_BY,
+    PROVIDES,
+    RELATIONS,
+    TAGGED_WITH,
+    Package,
+)
 from khop.datasets.debian.versions import version_key
 from khop.datasets.debian.words import word_buckets
 from khop.schema import EdgeType, NodeType
@@ -18,9 +25,9 @@ NODE_TYPES = (PACKAGE, VIRTUAL, SOURCE, MAINTAINER, TAG)
 EDGE_TYPES: tuple[EdgeType, ...] = (
     *((PACKAGE, relation, PACKAGE) for relation in RELATIONS.values()),
     *((PACKAGE, relation, VIRTUAL) for relation in RELATIONS.values()),
-    (PACKAGE, "built_from", SOURCE),
-    (PACKAGE, "maintained_by", MAINTAINER),
-    (PACKAGE, "tagged_with", TAG),
+    (PACKAGE, BUILT_FROM, SOURCE),
+    (PACKAGE, MAINTAINED_BY, MAINTAINER),
+    (PACKAGE, TAGGED_WITH, TAG),
 )
 # Debian's sections in alphabetical order: a label is a position here, in every graph, so that a model trained
 # on one release can be tried on another. New sections may be added at the end only.
@@ -66,11 +73,9 @@ def collect(packages: Iterable[Package]) -> Facts:
     chosen = _newest(packages)
     ids = {package.name: number for number, package in enumerate(chosen)}
     relations = _Relations.of(chosen, ids)
-    sources, built_from = _numbered(chosen, lambda package: (package.source,))
-    maintainers, maintained_by = _numbered(
-        chosen, lambda package: (package.maintainer,) if package.maintainer else ()
-    )
-    tags, tagged_with = _numbered(chosen, lambda package: package.tags)
+    sources, built_from = _numbered(chosen, BUILT_FROM)
+    maintainers, maintained_by = _numbered(chosen, MAINTAINED_BY)
+    tags, tagged_with = _numbered(chosen, TAGGED_WITH)
     positions = {section: position for position, section in enumerate(SECTIONS)}
     return Facts(
         counts={
@@ -89,9 +94,9 @@ def collect(packages: Iterable[Package]) -> Facts:
         tags=tags,
         edges={
             **relations.edges(),
-            (PACKAGE, "built_from", SOURCE): built_from,
-            (PACKAGE, "maintained_by", MAINTAINER): maintained_by,
-            (PACKAGE, "tagged_with", TAG): tagged_with,
+            (PACKAGE, BUILT_FROM, SOURCE): built_from,
+            (PACKAGE, MAINTAINED_BY, MAINTAINER): maintained_by,
+            (PACKAGE, TAGGED_WITH, TAG): tagged_with,
         },
     )
 
@@ -135,15 +140,13 @@ class _Relations:
                     yield number, ids[name]
 
 
-def _numbered(
-    packages: Sequence[Package], keys: Callable[[Package], tuple[str, ...]]
-) -> tuple[tuple[str, ...], Pairs]:
-    """Number the keys of the packages as they first occur; the keys, and which package has which."""
+def _numbered(packages: Sequence[Package], relation: str) -> tuple[tuple[str, ...], Pairs]:
+    """Number what packages name in a relation as it first occurs: the names, and which package has which."""
     numbers: dict[str, int] = {}
     pairs = _pairs(
-        (number, numbers.setdefault(key, len(numbers)))
+        (number, numbers.setdefault(name, len(numbers)))
         for number, package in enumerate(packages)
-        for key in keys(package)
+        for name in package.relations.get(relation, ())
     )
     return tuple(numbers), pairs
 

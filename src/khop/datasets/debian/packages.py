@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-# Control field -> relation. Each says something of other packages; PROVIDES names a virtual one.
+# Control field -> relation to other packages, real or virtual ones.
 PROVIDES = "provides"
 RELATIONS = {
     "Pre-Depends": "pre_depends",
@@ -19,6 +19,7 @@ RELATIONS = {
     "Conflicts": "conflicts",
     "Provides": PROVIDES,
 }
+BUILT_FROM, MAINTAINED_BY, TAGGED_WITH = "built_from", "maintained_by", "tagged_with"
 # "python3:any (>= 3.11) [amd64] <!nocheck>": the name ends before the architecture, version and restrictions.
 _NAME = re.compile(r"[^\s:(\[<]+")
 _ADDRESS = re.compile(r"<([^<>]*)>")
@@ -30,12 +31,11 @@ class Package:
 
     name: str
     version: str
-    source: str  # the source package it is built from, often of the same name
-    maintainer: str | None  # tells maintainers apart while the graph is built; only their number stays
     section: str | None  # without the archive's area: "games", not "contrib/games"
     description: str  # the one-line description; only its hashed words stay
-    tags: tuple[str, ...]
-    relations: Mapping[str, tuple[str, ...]]  # relation -> names, each once, in the list's order
+    # Relation -> names of other nodes, each once, never none. They tell nodes apart while the graph is built:
+    # of all of them only debtags stay.
+    relations: Mapping[str, tuple[str, ...]]
 
 
 def parse_packages(lines: Iterable[str], name: str) -> Iterator[Package]:
@@ -77,16 +77,15 @@ def _paragraphs(lines: Iterable[str], name: str) -> Iterator[tuple[int, dict[str
 
 
 def _package(name: str, fields: Mapping[str, str]) -> Package:
-    section = fields.get("Section", "").rpartition("/")[2]
-    relations = {relation: _names(fields[key]) for key, relation in RELATIONS.items() if key in fields}
+    relations = {relation: _names(fields.get(key, "")) for key, relation in RELATIONS.items()}
+    relations[BUILT_FROM] = (fields.get("Source", "").partition("(")[0].strip() or name,)
+    relations[MAINTAINED_BY] = _maintainers(fields.get("Maintainer", ""))
+    relations[TAGGED_WITH] = _tags(fields.get("Tag", ""))
     return Package(
         name=name,
         version=fields.get("Version", ""),
-        source=fields.get("Source", "").partition("(")[0].strip() or name,
-        maintainer=_maintainer(fields.get("Maintainer", "")),
-        section=section or None,
+        section=fields.get("Section", "").rpartition("/")[2] or None,
         description=fields.get("Description", ""),
-        tags=tuple(sorted({tag.strip() for tag in fields.get("Tag", "").split(",")} - {""})),
         relations={relation: names for relation, names in relations.items() if names},
     )
 
@@ -97,7 +96,12 @@ def _names(value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(match.group() for match in found if match))
 
 
-def _maintainer(value: str) -> str | None:
+def _maintainers(value: str) -> tuple[str, ...]:
     """The address, because one maintainer's name is spelled in several ways."""
     address = _ADDRESS.search(value)
-    return (address.group(1) if address else value).lower() or None
+    maintainer = (address.group(1) if address else value).lower()
+    return (maintainer,) if maintainer else ()
+
+
+def _tags(value: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(tag for part in value.split(",") if (tag := part.strip())))
