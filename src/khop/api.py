@@ -22,7 +22,7 @@ from khop.graph.store import GraphStore
 from khop.loading.columns import ColumnChoice, NamesByType
 from khop.loading.loader import BatchMaker, Position, State
 from khop.loading.ordered_map import InFlight, ordered_map
-from khop.loading.transfer import place, stage
+from khop.loading.transfer import place
 from khop.sampling.neighbor import check_seeds
 from khop.sampling.sampler import Sampler
 from khop.sampling.seeds import SeedOrder
@@ -117,8 +117,7 @@ class Loader:
         rank, world_size = _rank_and_world_size()
         order = SeedOrder(nodes, batch_size, shuffle, seed, rank, world_size)
         choice = ColumnChoice.of(store.schema, columns, seed_columns, tuple(nodes))
-        self._maker = BatchMaker(order, sampler, _features(store, choice), choice)
-        self._device = torch.device(device)
+        self._maker = BatchMaker(order, sampler, _features(store, choice), choice, torch.device(device))
         self._in_flight = InFlight(threads, prefetch, prefetch_bytes)
         self._next = Position()
         self._loaded: Position | None = None  # until an iteration goes on from it
@@ -129,7 +128,7 @@ class Loader:
 
     def batch(self, epoch: int, step: int) -> Batch:
         """One batch, made here and now: the same bits as in an iteration, whose state it does not touch."""
-        return place(stage(self._maker.batch(epoch, step), self._device), self._device)
+        return place(self._maker.batch(epoch, step), self._maker.device)
 
     def epoch(self, epoch: int) -> Batches:
         """All batches of an epoch, in order; once, of the epoch of a loaded state, those that remain."""
@@ -161,20 +160,17 @@ class Loader:
 
     def _batches(self, start: Position) -> Batches:
         steps = range(start.step, len(self))
-        made = ordered_map(partial(self._stage, start.epoch), steps, self._in_flight, num_bytes)
+        made = ordered_map(partial(self._maker.batch, start.epoch), steps, self._in_flight, num_bytes)
         with closing(made):
             for step in steps:
                 yield self._receive(made, Position(start.epoch, step))
-
-    def _stage(self, epoch: int, step: int) -> Batch:
-        return stage(self._maker.batch(epoch, step), self._device)
 
     def _receive(self, made: Iterator[Batch], position: Position) -> Batch:
         # A function of its own, so that the suspended generator does not hold the batch.
         started = perf_counter()
         batch = next(made)
         received = perf_counter()
-        batch = place(batch, self._device)
+        batch = place(batch, self._maker.device)
         seconds = {"waiting": received - started, "moving": perf_counter() - received}
         self._next = position.after(len(self))
         return replace(batch, seconds={**batch.seconds, **seconds})

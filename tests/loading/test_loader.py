@@ -22,6 +22,7 @@ MAKER = BatchMaker(
     NeighborSampler(GRAPH, [3, 2]),
     GRAPH.features,
     ColumnChoice.of(GRAPH.schema, ["x"], ["x"], ["user", "item"]),
+    torch.device("cpu"),
 )
 
 

@@ -73,15 +73,11 @@ def gather_columns(
 def _by_type(
     schema: Schema, asked: Sequence[str] | NamesByType, types: Sequence[NodeType], what: str
 ) -> dict[NodeType | EdgeType, Names]:
-    """The names of each type, each once."""
-    for names in (asked, *asked.values()) if isinstance(asked, Mapping) else (asked,):
-        if isinstance(names, str):
-            raise ValueError(f"{what} {names!r}: give a list of names, [{names!r}]")
+    """The names of each type, each once; a plain list is of `types`."""
     if isinstance(asked, Mapping):
-        for type_, names in asked.items():
-            for name in names:
-                schema.column(type_, name)
-        return {type_: tuple(dict.fromkeys(names)) for type_, names in asked.items() if names}
+        return {t: _names(schema, t, names, what) for t, names in asked.items() if names}
+    if isinstance(asked, str):
+        raise _not_a_list(asked, what)
     there = {t: schema.columns.get(t, {}) for t in types}
     for name in asked:
         if not any(name in columns for columns in there.values()):
@@ -89,6 +85,18 @@ def _by_type(
             raise ValueError(f"{what}: no node type has a column {name!r}; there are {known}")
     chosen = {t: tuple(n for n in dict.fromkeys(asked) if n in columns) for t, columns in there.items()}
     return {t: names for t, names in chosen.items() if names}
+
+
+def _names(schema: Schema, type_: NodeType | EdgeType, names: Sequence[str], what: str) -> Names:
+    if isinstance(names, str):
+        raise _not_a_list(names, what)
+    for name in names:
+        schema.column(type_, name)
+    return tuple(dict.fromkeys(names))
+
+
+def _not_a_list(name: str, what: str) -> ValueError:
+    return ValueError(f"{what} {name!r}: give a list of names, [{name!r}]")
 
 
 def _node_rows(choice: ColumnChoice, sample: Sample, node_type: NodeType) -> Rows:

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
+import torch
+
 from khop.batch import Batch, Columns
 from khop.draw import DrawKey, Purpose
 from khop.features.store import FeatureStore
 from khop.loading.columns import ColumnChoice, gather_columns
+from khop.loading.transfer import stage
 from khop.sampling.sampler import Sampler
 from khop.sampling.seeds import SeedOrder, check_fingerprint
 
@@ -24,9 +27,10 @@ class BatchMaker:
     sampler: Sampler
     features: FeatureStore | None  # None where no column was asked for
     columns: ColumnChoice
+    device: torch.device  # where the batch will be wanted
 
     def batch(self, epoch: int, step: int) -> Batch:
-        """This rank's share of one step, with its columns. `seconds` says how long the stages took."""
+        """This rank's share of one step, with its columns, ready to be placed on the device."""
         started = perf_counter()
         seeds = self.order.share(epoch, step)
         sample = self.sampler.sample(seeds, DrawKey.of(self.order.run_seed, Purpose.HOP, epoch, step))
@@ -35,7 +39,7 @@ class BatchMaker:
         seed_columns: Columns = {}
         if self.features is not None:
             sample, columns, seed_columns = gather_columns(self.features, self.columns, sample)
-        return Batch(
+        batch = Batch(
             sample,
             seeds.nodes,
             columns,
@@ -46,6 +50,7 @@ class BatchMaker:
             world_size=self.order.world_size,
             seconds={"sampling": sampled - started, "gathering": perf_counter() - sampled},
         )
+        return stage(batch, self.device)
 
 
 @dataclass(frozen=True)

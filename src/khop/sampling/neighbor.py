@@ -99,6 +99,8 @@ def expand(seeds: Seeds, draw: Draw, num_hops: int, expansion: Expansion, node_s
     Every hop asks for all node types, with nodes or without, so that a store sees the same calls for every
     batch.
     """
+    if seeds.times is not None:
+        raise ValueError("seeds have times, which no rule here keeps to: the sample would see their future")
     nothing = dict.fromkeys(node_set.counts(), 0)
     seed_index = {t: node_set.insert(t, ids).long() for t, ids in seeds.nodes.items()}
     drawn: list[_DrawnHop] = []
