@@ -230,6 +230,20 @@ def test_an_iterator_that_was_never_started_has_no_threads() -> None:
     del results
 
 
+def test_where_a_thread_cannot_start_the_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def refuses_the_third(thread: threading.Thread) -> None:
+        if thread.name == "khop-worker-2":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuses_the_third)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        next(ordered_map(abs, range(10), InFlight(4, 4), no_size))
+    assert workers() == []
+
+
 def test_no_items_need_no_thread() -> None:
     assert list(ordered_map(abs, [], InFlight(), no_size)) == []
 

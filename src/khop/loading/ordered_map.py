@@ -43,13 +43,12 @@ def ordered_map(
     dropping it, waits for the calls that are running and leaves no thread.
     """
     line = _Line(function, items, in_flight, size_of)
-    threads = [
-        threading.Thread(target=line.work, name=f"khop-worker-{number}")
-        for number in range(min(in_flight.threads, in_flight.prefetch, len(items)))
-    ]
+    threads: list[threading.Thread] = []
     try:
-        for thread in threads:
+        for number in range(min(in_flight.threads, in_flight.prefetch, len(items))):
+            thread = threading.Thread(target=line.work, name=f"khop-worker-{number}")
             thread.start()
+            threads.append(thread)
         for index in range(len(items)):
             yield line.take(index)
     finally:
@@ -103,9 +102,7 @@ class _Line(Generic[Item, Result]):
         try:
             raise outcome.error
         finally:
-            del (
-                outcome
-            )  # an exception that its own traceback holds would outlive the consumer's interest in it
+            del outcome  # or the exception would be held by its own traceback
 
     def close(self) -> None:
         """Hand out nothing more."""

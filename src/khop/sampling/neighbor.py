@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -137,11 +138,9 @@ def _join(drawn: Sequence[_DrawnHop], counts: Counts) -> Subgraph:
     """The hops' rows under one another: frontiers follow each other, so rows are in local order."""
     edge_types = dict.fromkeys(edge_type for hop in drawn for edge_type in hop.rows)
     edges_per_hop = {t: tuple(_num_edges(hop, t) for hop in drawn) for t in edge_types}
+    levels = [*(hop.dst_counts for hop in drawn), counts]
     nodes_per_hop = {
-        t: (drawn[0].dst_counts[t], *(hop.src_counts[t] - hop.dst_counts[t] for hop in drawn))
-        if drawn
-        else (n,)
-        for t, n in counts.items()
+        t: (levels[0][t], *(later[t] - earlier[t] for earlier, later in pairwise(levels))) for t in counts
     }
     return Subgraph({t: _join_rows(drawn, t, counts) for t in edge_types}, nodes_per_hop, edges_per_hop)
 
