@@ -10,4 +10,10 @@ namespace khop {
 // out[i] = table[ids[i]], rows of row_bytes bytes. Ids are in range; out does not overlap the table.
 void gather(const std::byte* table, std::int64_t row_bytes, std::span<const std::int64_t> ids, std::byte* out, int threads);
 
+// The same as float32, exactly: `width` numbers of T a row, each multiplied by its column's scale where there are scales.
+// T is Float16, BFloat16, std::int8_t or std::uint8_t.
+template <class T>
+void gather_float32(const T* table, std::int64_t width, std::span<const std::int64_t> ids, const float* scales, float* out,
+                    int threads);
+
 }  // namespace khop

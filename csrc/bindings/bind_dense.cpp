@@ -4,8 +4,10 @@
 #include "segment.h"
 #include "visit.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 
+#include <optional>
 #include <utility>
 
 namespace {
@@ -29,6 +31,15 @@ void gather(const AnyIn& table, std::int64_t row_bytes, const In<std::int64_t>& 
   const nb::gil_scoped_release release;
   khop::gather(static_cast<const std::byte*>(table.data()), row_bytes, typed_span<const std::int64_t>(ids),
                static_cast<std::byte*>(out.data()), threads);
+}
+
+void gather_float32(const AnyIn& table, std::int64_t width, const In<std::int64_t>& ids, const std::optional<In<float>>& scales,
+                    const Into<float>& out, int threads) {
+  visit<khop::Float16, khop::BFloat16, std::int8_t, std::uint8_t>(table, [&](auto value) {
+    const nb::gil_scoped_release release;
+    khop::gather_float32(as<const decltype(value)>(table), width, typed_span<const std::int64_t>(ids),
+                         scales ? scales->data() : nullptr, out.data(), threads);
+  });
 }
 
 template <class Index>
@@ -99,6 +110,8 @@ void bind_dense(nb::module_& module) {
   module.def("first_wrong_offset", &first_wrong_offset, arg("indptr").noconvert(), arg("edges"));
   module.def("gather", &gather, arg("table").noconvert(), arg("row_bytes"), arg("ids").noconvert(), arg("out").noconvert(),
              arg("threads"));
+  module.def("gather_float32", &gather_float32, arg("table").noconvert(), arg("width"), arg("ids").noconvert(),
+             arg("scales").noconvert().none(), arg("out").noconvert(), arg("threads"));
   module.def("segment_sum", &segment_sum, arg("x").noconvert(), arg("indptr").noconvert(), arg("indices").noconvert(),
              arg("out").noconvert(), arg("threads"));
   module.def("segment_mean", &segment_mean, arg("x").noconvert(), arg("indptr").noconvert(), arg("indices").noconvert(),

@@ -15,6 +15,12 @@ struct dtype_traits<khop::BFloat16> {
   static constexpr auto name = const_name("bfloat16");
 };
 
+template <>
+struct dtype_traits<khop::Float16> {
+  static constexpr dlpack::dtype value{static_cast<std::uint8_t>(dlpack::dtype_code::Float), 16, 1};
+  static constexpr auto name = const_name("float16");
+};
+
 }  // namespace nanobind::detail
 
 namespace khop::bindings {

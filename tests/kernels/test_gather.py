@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from khop.kernels.gather import gather, gather_reference
+from khop.kernels.gather import (
+    SMALL_DTYPES,
+    gather,
+    gather_float32,
+    gather_float32_reference,
+    gather_reference,
+)
 
 DTYPES = (
     torch.float32,
@@ -107,3 +113,57 @@ def test_what_cannot_be_gathered_is_said(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         gather(table, ids, out=out)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("width", [1, 15, 16, 64])
+def test_every_16_bit_float_becomes_its_float32(dtype: torch.dtype, width: int) -> None:
+    numbers = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
+    table = numbers[: numbers.numel() // width * width].view(-1, width)
+    widened = gather_float32(table, torch.arange(table.shape[0]))
+    assert torch.equal(widened.nan_to_num(nan=0.5), table.float().nan_to_num(nan=0.5))
+    assert torch.equal(widened.signbit(), table.float().signbit())
+
+
+@given(
+    shape=st.sampled_from([(), (1,), (3,), (7, 5), (0,), (16,), (100,), (129,)]),
+    dtype=st.sampled_from(SMALL_DTYPES),
+    scaled=st.booleans(),
+    count=st.sampled_from([0, 1, 100]),
+    threads=st.integers(1, 4),
+)
+def test_small_numbers_become_float32(
+    shape: tuple[int, ...], dtype: torch.dtype, scaled: bool, count: int, threads: int
+) -> None:
+    table = some_table(40, shape, torch.float32).to(dtype)
+    random = torch.Generator().manual_seed(count)
+    ids = torch.randint(40, (count,), generator=random)
+    scales = torch.rand(shape, generator=random) if scaled else None
+    widened = gather_float32(table, ids, scales=scales, threads=threads)
+    assert widened.shape == (count, *shape)
+    assert torch.equal(widened, gather_float32_reference(table, ids, scales=scales))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_many_small_rows_into_a_buffer_of_ones_own(threads: int) -> None:
+    table = some_table(5000, (100,), torch.uint8)
+    ids = torch.randint(5000, (20_000,), generator=torch.Generator().manual_seed(0))
+    out = torch.full((20_000, 100), -1.0)
+    assert gather_float32(table, ids, out=out, threads=threads) is out
+    assert torch.equal(out, gather_float32_reference(table, ids, out=torch.empty_like(out)))
+
+
+@pytest.mark.parametrize(
+    ("table", "scales", "out", "message"),
+    [
+        (torch.zeros(4, 6), None, None, "table is torch.float32"),
+        (torch.zeros(4, 6).half(), torch.ones(4), None, "one per column"),
+        (torch.zeros(4, 6).half(), torch.ones(6).half(), None, "one per column"),
+        (torch.zeros(4, 6).half(), None, torch.zeros(1, 6).half(), "out has"),
+    ],
+)
+def test_what_cannot_become_float32_is_said(
+    table: Tensor, scales: Tensor | None, out: Tensor | None, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        gather_float32(table, torch.tensor([0]), scales=scales, out=out)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -9,21 +11,48 @@ import khop._core as _core
 from khop.kernels.checks import check_ids
 from khop.kernels.memory import pooled
 
+SMALL_DTYPES = (torch.float16, torch.bfloat16, torch.int8, torch.uint8)
+
 
 def gather(table: Tensor, ids: Tensor, *, out: Tensor | None = None, threads: int = 1) -> Tensor:
     """`table[ids]`: the rows of `table` (N, ...) at int64 `ids`, in their order, duplicates included.
 
     Any dtype; the table lies in memory or in a mapped file. `out` takes the rows instead of new memory and is
-    returned; it must not overlap the table. The ids' own memory is only read, and no gradient flows.
+    returned; it must not overlap the table. No gradient flows.
     """
-    _check(table, ids, out)
+    _check(table, ids, out, table.dtype)
     check_ids(ids, table.shape[0], "row", threads)
     if table.device.type != "cpu":
         return gather_reference(table, ids, out=out)
     if out is None:
         out = pooled((ids.numel(), *table.shape[1:]), table.dtype)
-    row_bytes = table[:1].nbytes if table.shape[0] else 0
+    row_bytes = math.prod(table.shape[1:]) * table.element_size()
     _core.gather(_as_bytes(table), row_bytes, ids.contiguous(), _as_bytes(out), threads)
+    return out
+
+
+def gather_float32(
+    table: Tensor,
+    ids: Tensor,
+    *,
+    scales: Tensor | None = None,
+    out: Tensor | None = None,
+    threads: int = 1,
+) -> Tensor:
+    """As `gather`, of a table of float16, bfloat16, int8 or uint8, whose numbers become float32 on the way.
+
+    `scales` are float32 of a row's shape: every number is multiplied by its column's.
+    """
+    _check(table, ids, out, torch.float32)
+    _check_small(table, scales)
+    check_ids(ids, table.shape[0], "row", threads)
+    if table.device.type != "cpu":
+        return gather_float32_reference(table, ids, scales=scales, out=out)
+    if out is None:
+        out = pooled((ids.numel(), *table.shape[1:]), torch.float32)
+    scales = None if scales is None else scales.detach().flatten().contiguous()
+    width = math.prod(table.shape[1:])
+    _core.gather_float32(table.detach(), width, ids.contiguous(), scales, out.detach().flatten(), threads)
     return out
 
 
@@ -33,7 +62,17 @@ def gather_reference(table: Tensor, ids: Tensor, *, out: Tensor | None = None) -
     return rows if out is None else out.copy_(rows)
 
 
-def _check(table: Tensor, ids: Tensor, out: Tensor | None) -> None:
+def gather_float32_reference(
+    table: Tensor, ids: Tensor, *, scales: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
+    """The same in plain torch, on any device; ids are in range."""
+    rows = table.detach().index_select(0, ids).float()
+    if scales is not None:
+        rows = rows * scales
+    return rows if out is None else out.copy_(rows)
+
+
+def _check(table: Tensor, ids: Tensor, out: Tensor | None, out_dtype: torch.dtype) -> None:
     if table.dim() == 0 or not table.is_contiguous():
         raise ValueError(
             f"table {tuple(table.shape)} with strides {table.stride()}: rows must lie one after another; "
@@ -45,10 +84,20 @@ def _check(table: Tensor, ids: Tensor, out: Tensor | None) -> None:
         raise ValueError(f"ids are on {ids.device}, the table is on {table.device}: move one of them")
     if out is None:
         return
-    given = (out.shape, out.dtype, out.device, out.is_contiguous())
-    wanted = ((ids.numel(), *table.shape[1:]), table.dtype, table.device, True)
+    given = (tuple(out.shape), out.dtype, out.device, out.is_contiguous())
+    wanted = ((ids.numel(), *table.shape[1:]), out_dtype, table.device, True)
     if given != wanted:
         raise ValueError(f"out has (shape, dtype, device, contiguous) {given}: must have {wanted}")
+
+
+def _check_small(table: Tensor, scales: Tensor | None) -> None:
+    if table.dtype not in SMALL_DTYPES:
+        raise ValueError(f"table is {table.dtype}: must be one of {SMALL_DTYPES} to become float32")
+    if scales is None:
+        return
+    given, wanted = (scales.shape, scales.dtype), (table.shape[1:], torch.float32)
+    if given != wanted:
+        raise ValueError(f"scales are {given}: must be {wanted}, one per column")
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:
