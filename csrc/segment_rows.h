@@ -34,7 +34,8 @@ KHOP_INLINE void prefetch_row(const T* row, std::int64_t width) {
 struct Edge {
   std::int64_t source;
   std::int64_t row;
-  bool repeated;  // the edge before it in the row has the same source
+  bool first;     // of its row
+  bool repeated;  // it has the source of the edge before it in its row
 };
 
 // A Fold has, for groups G of columns beginning at `column`:
@@ -86,7 +87,8 @@ class RowLoop {
       states[i] = edge == begin ? State{} : partial[i];
     }
     for (; edge < stop; ++edge) {
-      const Edge taken{indices_[edge], row, edge > begin && indices_[edge - 1] == indices_[edge]};
+      const bool first = edge == begin;
+      const Edge taken{indices_[edge], row, first, !first && indices_[edge - 1] == indices_[edge]};
       for (int i = 0; i < size; ++i) fold_.take(states[i], taken, columns[i]);
     }
     for (int i = 0; i < size; ++i) {

@@ -2,6 +2,8 @@
 #include "checks.h"
 #include "gather.h"
 #include "segment.h"
+#include "segment_max.h"
+#include "segment_softmax.h"
 #include "visit.h"
 
 #include <nanobind/stl/optional.h>
@@ -76,6 +78,40 @@ void segment_mean_gradient(const AnyIn& gradient, const Offsets& indptr, const O
   });
 }
 
+void segment_max(const AnyIn& x, const Offsets& indptr, const AnyIn& indices, const AnyInto& out,
+                 const std::optional<AnyInto>& winners, int threads) {
+  over_edges(x, indptr, indices, out, [&]<class T, class Index>(const T* values, auto width, khop::Csc<Index> edges, T* rows) {
+    khop::segment_max(values, width, edges, rows, winners ? as<Index>(*winners) : nullptr, threads);
+  });
+}
+
+void segment_max_gradient(const AnyIn& gradient, const Offsets& transposed_indptr, const AnyIn& transposed_indices,
+                          const AnyIn& winners, const AnyInto& out, int threads) {
+  over_edges(gradient, transposed_indptr, transposed_indices, out, [&](auto x, auto width, auto edges, auto rows) {
+    visit_index(winners, [&](auto index) {
+      khop::segment_max_gradient(x, width, edges, as<const decltype(index)>(winners), rows, threads);
+    });
+  });
+}
+
+void segment_softmax(const AnyIn& scores, std::int64_t heads, const Offsets& indptr, const AnyInto& out, int threads) {
+  visit_float(scores, [&](auto value) {
+    using T = decltype(value);
+    const nb::gil_scoped_release release;
+    khop::segment_softmax(as<const T>(scores), heads, typed_span<const std::int64_t>(indptr), as<T>(out), threads);
+  });
+}
+
+void segment_softmax_gradient(const AnyIn& result, const AnyIn& gradient, std::int64_t heads, const Offsets& indptr,
+                              const AnyInto& out, int threads) {
+  visit_float(result, [&](auto value) {
+    using T = decltype(value);
+    const nb::gil_scoped_release release;
+    khop::segment_softmax_gradient(as<const T>(result), as<const T>(gradient), heads,
+                                   typed_span<const std::int64_t>(indptr), as<T>(out), threads);
+  });
+}
+
 void transpose(const Offsets& indptr, const AnyIn& indices, const Into<std::int64_t>& transposed_indptr, const AnyInto& rows) {
   visit_index(indices, [&](auto index) {
     visit_index(rows, [&](auto row) {
@@ -119,6 +155,14 @@ void bind_dense(nb::module_& module) {
   module.def("segment_mean_gradient", &segment_mean_gradient, arg("gradient").noconvert(), arg("indptr").noconvert(),
              arg("transposed_indptr").noconvert(), arg("transposed_indices").noconvert(), arg("out").noconvert(),
              arg("threads"));
+  module.def("segment_max", &segment_max, arg("x").noconvert(), arg("indptr").noconvert(), arg("indices").noconvert(),
+             arg("out").noconvert(), arg("winners").noconvert().none(), arg("threads"));
+  module.def("segment_max_gradient", &segment_max_gradient, arg("gradient").noconvert(), arg("transposed_indptr").noconvert(),
+             arg("transposed_indices").noconvert(), arg("winners").noconvert(), arg("out").noconvert(), arg("threads"));
+  module.def("segment_softmax", &segment_softmax, arg("scores").noconvert(), arg("heads"), arg("indptr").noconvert(),
+             arg("out").noconvert(), arg("threads"));
+  module.def("segment_softmax_gradient", &segment_softmax_gradient, arg("result").noconvert(), arg("gradient").noconvert(),
+             arg("heads"), arg("indptr").noconvert(), arg("out").noconvert(), arg("threads"));
   module.def("transpose", &transpose, arg("indptr").noconvert(), arg("indices").noconvert(),
              arg("transposed_indptr").noconvert(), arg("rows").noconvert());
   module.def("build_csc", &build_csc, arg("sources").noconvert(), arg("destinations").noconvert(), arg("num_sources"),

@@ -50,6 +50,21 @@ def segment_mean_gradient(
     out: Tensor,
     threads: int,
 ) -> None: ...
+def segment_max(
+    x: Tensor, indptr: Tensor, indices: Tensor, out: Tensor, winners: Tensor | None, threads: int
+) -> None: ...
+def segment_max_gradient(
+    gradient: Tensor,
+    transposed_indptr: Tensor,
+    transposed_indices: Tensor,
+    winners: Tensor,
+    out: Tensor,
+    threads: int,
+) -> None: ...
+def segment_softmax(scores: Tensor, heads: int, indptr: Tensor, out: Tensor, threads: int) -> None: ...
+def segment_softmax_gradient(
+    result: Tensor, gradient: Tensor, heads: int, indptr: Tensor, out: Tensor, threads: int
+) -> None: ...
 def transpose(indptr: Tensor, indices: Tensor, transposed_indptr: Tensor, rows: Tensor) -> None: ...
 def build_csc(
     sources: Tensor,

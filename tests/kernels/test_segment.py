@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from khop.kernels.segment import (
+    segment_max,
+    segment_max_reference,
     segment_mean,
     segment_mean_reference,
     segment_sum,
@@ -19,6 +21,7 @@ Segment = Callable[[Tensor, Tensor, Tensor], Tensor]
 PAIRS = [
     pytest.param(segment_sum, segment_sum_reference, id="sum"),
     pytest.param(segment_mean, segment_mean_reference, id="mean"),
+    pytest.param(segment_max, segment_max_reference, id="max"),
 ]
 OPERATIONS = [pair.values[0] for pair in PAIRS]
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-13, torch.bfloat16: 1e-2}
@@ -150,6 +153,34 @@ def test_gradients_that_are_not_contiguous() -> None:
     segment_sum(x, torch.tensor([0, 2]), torch.tensor([1, 1])).sum().backward()  # sum's gradient is expanded
     assert x.grad is not None
     assert x.grad.tolist() == [[0.0] * 3, [2.0] * 3]
+
+
+def test_the_gradient_of_a_maximum_goes_to_the_first_of_equals_once() -> None:
+    x = torch.tensor([[1.0, 5.0], [3.0, 5.0], [3.0, 4.0]], requires_grad=True)
+    indptr, indices = torch.tensor([0, 0, 5]), torch.tensor([0, 2, 2, 1, 1])
+    out = segment_max(x, indptr, indices)
+    assert out.tolist() == [[0.0, 0.0], [3.0, 5.0]]
+    out.backward(torch.tensor([[7.0, 7.0], [10.0, 20.0]]))
+    assert x.grad is not None
+    assert x.grad.tolist() == [[0.0, 20.0], [0.0, 0.0], [10.0, 0.0]]
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("width", [3, 20])
+def test_one_nan_makes_a_maximum_nan(dtype: torch.dtype, width: int) -> None:
+    x = torch.arange(4.0).unsqueeze(1).repeat(1, width).to(dtype)
+    x[1, 1] = torch.nan
+    x.requires_grad_()
+    out = segment_max(x, torch.tensor([0, 4]), torch.tensor([0, 1, 2, 3]))
+    assert out.isnan().nonzero().tolist() == [[0, 1]]
+    out.backward(torch.ones_like(out))
+    assert x.grad is not None
+    assert x.grad.nonzero().tolist() == [[1, 1]] + [[3, column] for column in range(width) if column != 1]
+
+
+def test_rows_of_negative_infinities_keep_them() -> None:
+    x = torch.full((2, 17), -torch.inf)
+    assert torch.equal(segment_max(x, torch.tensor([0, 2]), torch.tensor([0, 1])), x[:1])
 
 
 def test_transposed_edges_keep_their_order() -> None:

@@ -29,8 +29,6 @@ def outside_error(what: str, ids: Tensor, position: int, limit: int) -> ValueErr
 
 def check_segments(indptr: Tensor, indices: Tensor, num_sources: int, threads: int = 1) -> None:
     """ValueError unless `indptr` cuts all of `indices` into rows and every index is a source row."""
-    if indptr.dim() != 1 or indptr.numel() == 0 or indptr.dtype != torch.int64:
-        raise ValueError(f"indptr is {indptr.dtype} {tuple(indptr.shape)}: must be int64 (rows + 1)")
     if indptr.device != indices.device:
         raise ValueError(f"indptr is on {indptr.device}, indices on {indices.device}: move one of them")
     check_offsets(indptr, indices.numel())
@@ -39,6 +37,8 @@ def check_segments(indptr: Tensor, indices: Tensor, num_sources: int, threads: i
 
 def check_offsets(indptr: Tensor, edges: int) -> None:
     """ValueError unless `indptr` begins with 0, never falls and ends with `edges`."""
+    if indptr.dim() != 1 or indptr.numel() == 0 or indptr.dtype != torch.int64:
+        raise ValueError(f"indptr is {indptr.dtype} {tuple(indptr.shape)}: must be int64 (rows + 1)")
     if indptr.device.type == "cpu":
         position = _core.first_wrong_offset(indptr.contiguous(), edges)
     else:

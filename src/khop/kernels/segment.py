@@ -1,8 +1,8 @@
-"""Sums and means of source rows over the in-edges of each destination.
+"""Sums, means and maxima of source rows over the in-edges of each destination.
 
 No message is materialised, forward or backward: the gradient runs over the transposed edges, so that one
-thread sums each source row, in edge order. The bits depend neither on the number of threads nor on the
-machine's instruction set.
+thread sums each source row, in edge order. The bits depend neither on the number of threads, which is
+torch's, nor on the machine's instruction set.
 """
 
 from __future__ import annotations
@@ -27,14 +27,25 @@ def segment_sum(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     """Row i is the sum of `x[indices[indptr[i]:indptr[i + 1]]]`, in edge order; 0 where there is no edge.
 
     x is (sources, width), float32, float64 or bfloat16 (summed in float32). Differentiable once, with respect
-    to x.
+    to x; where x needs no gradient, nothing is kept for one.
     """
-    return _segment(x, indptr, indices, _SUM)
+    return _segment_linear(x, indptr, indices, _SUM)
 
 
 def segment_mean(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     """As `segment_sum`, divided by the row's number of edges; 0 where there is none."""
-    return _segment(x, indptr, indices, _MEAN)
+    return _segment_linear(x, indptr, indices, _MEAN)
+
+
+def segment_max(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+    """As `segment_sum`, but the largest value of each column; 0 where there is no edge, NaN where a value is.
+
+    The gradient goes to the source that the value is from: of equal ones, to that of the first edge.
+    """
+    _check(x, indptr, indices)
+    if x.device.type != "cpu":
+        return segment_max_reference(x, indptr, indices)
+    return _apply_max(x, indptr.contiguous(), indices.contiguous())
 
 
 def segment_sum_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
@@ -50,6 +61,18 @@ def segment_mean_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor
     return (sums / indptr.diff().clamp(min=1).unsqueeze(1)).to(x.dtype)
 
 
+def segment_max_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+    """The same in plain torch, on any device."""
+    values = x.to(_accumulator(x.dtype))[indices]
+    rows = torch.repeat_interleave(indptr.diff()).unsqueeze(1).expand_as(values)
+    shape, edges = (indptr.numel() - 1, x.shape[1]), indices.numel()
+    largest = values.new_full(shape, -torch.inf).scatter_reduce(0, rows, values.detach(), "amax")
+    wins = (values == largest.gather(0, rows)) | values.isnan()
+    candidates = torch.where(wins, torch.arange(edges, device=x.device).unsqueeze(1), edges)
+    first = rows.new_full(shape, edges).scatter_reduce(0, rows, candidates, "amin")
+    return torch.cat([values, values.new_zeros(1, x.shape[1])]).gather(0, first).to(x.dtype)
+
+
 def transpose(indptr: Tensor, indices: Tensor, num_sources: int) -> Csc:
     """The edges turned around: row s lists, in edge order, the rows that have s. The input is valid."""
     rows = indptr.numel() - 1
@@ -59,7 +82,9 @@ def transpose(indptr: Tensor, indices: Tensor, num_sources: int) -> Csc:
 
 
 @dataclass(frozen=True)
-class _Operation:
+class _Linear:
+    """An operation whose gradient is a sum over transposed edges."""
+
     reference: Callable[[Tensor, Tensor, Tensor], Tensor]
     forward: Callable[[Tensor, Tensor, Tensor, Tensor, int], None]
     # (gradient of the output, indptr, transposed edges, gradient of x, threads)
@@ -74,31 +99,20 @@ def _mean_backward(gradient: Tensor, indptr: Tensor, edges: Csc, out: Tensor, th
     _core.segment_mean_gradient(gradient, indptr, edges.indptr, edges.indices, out, threads)
 
 
-_SUM = _Operation(segment_sum_reference, _core.segment_sum, _sum_backward)
-_MEAN = _Operation(segment_mean_reference, _core.segment_mean, _mean_backward)
-
-
-def _segment(x: Tensor, indptr: Tensor, indices: Tensor, operation: _Operation) -> Tensor:
-    if x.dim() != 2 or x.dtype not in DTYPES:
-        raise ValueError(f"x is {x.dtype} {tuple(x.shape)}: must be (sources, width), of one of {DTYPES}")
-    if x.device != indices.device:
-        raise ValueError(f"x is on {x.device}, indices are on {indices.device}: move one of them")
-    check_segments(indptr, indices, x.shape[0], torch.get_num_threads())
-    if x.device.type != "cpu":
-        return operation.reference(x, indptr, indices)
-    return _apply(x, indptr.contiguous(), indices.contiguous(), operation)
+_SUM = _Linear(segment_sum_reference, _core.segment_sum, _sum_backward)
+_MEAN = _Linear(segment_mean_reference, _core.segment_mean, _mean_backward)
 
 
 class _Context(FunctionCtx):
     needs_input_grad: tuple[bool, ...]
     saved_tensors: tuple[Tensor, ...]
     num_sources: int
-    operation: _Operation
+    operation: _Linear
 
 
-class _Segment(torch.autograd.Function):
+class _SegmentLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: _Context, x: Tensor, indptr: Tensor, indices: Tensor, operation: _Operation) -> Tensor:
+    def forward(ctx: _Context, x: Tensor, indptr: Tensor, indices: Tensor, operation: _Linear) -> Tensor:
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(indptr, indices)
             ctx.num_sources = x.shape[0]
@@ -117,8 +131,47 @@ class _Segment(torch.autograd.Function):
         return out, None, None, None
 
 
+class _SegmentMax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: _Context, x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+        shape = (indptr.numel() - 1, x.shape[1])
+        out, winners = pooled(shape, x.dtype), None
+        if ctx.needs_input_grad[0]:
+            winners = pooled(shape, indices.dtype)
+            ctx.save_for_backward(indptr, indices, winners)
+            ctx.num_sources = x.shape[0]
+        _core.segment_max(x.detach().contiguous(), indptr, indices, out, winners, torch.get_num_threads())
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None, None]:
+        indptr, indices, winners = ctx.saved_tensors
+        edges = transpose(indptr, indices, ctx.num_sources)
+        out = pooled((ctx.num_sources, gradient.shape[1]), gradient.dtype)
+        threads = torch.get_num_threads()
+        _core.segment_max_gradient(gradient.contiguous(), edges.indptr, edges.indices, winners, out, threads)
+        return out, None, None
+
+
 # What torch leaves without types.
-_apply: Callable[[Tensor, Tensor, Tensor, _Operation], Tensor] = _Segment.apply
+_apply_linear: Callable[[Tensor, Tensor, Tensor, _Linear], Tensor] = _SegmentLinear.apply
+_apply_max: Callable[[Tensor, Tensor, Tensor], Tensor] = _SegmentMax.apply
+
+
+def _segment_linear(x: Tensor, indptr: Tensor, indices: Tensor, operation: _Linear) -> Tensor:
+    _check(x, indptr, indices)
+    if x.device.type != "cpu":
+        return operation.reference(x, indptr, indices)
+    return _apply_linear(x, indptr.contiguous(), indices.contiguous(), operation)
+
+
+def _check(x: Tensor, indptr: Tensor, indices: Tensor) -> None:
+    if x.dim() != 2 or x.dtype not in DTYPES:
+        raise ValueError(f"x is {x.dtype} {tuple(x.shape)}: must be (sources, width), of one of {DTYPES}")
+    if x.device != indices.device:
+        raise ValueError(f"x is on {x.device}, indices are on {indices.device}: move one of them")
+    check_segments(indptr, indices, x.shape[0], torch.get_num_threads())
 
 
 def _accumulator(dtype: torch.dtype) -> torch.dtype:

@@ -1,0 +1,75 @@
+"""Softmax over the in-edges of each destination: what attention weights are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+import khop._core as _core
+from khop.kernels.checks import check_offsets
+from khop.kernels.memory import pooled
+from khop.kernels.segment import DTYPES
+
+
+def segment_softmax(scores: Tensor, indptr: Tensor) -> Tensor:
+    """Every row's scores, made positive with sum 1: exp(score) over the sum of exp over the row's edges.
+
+    scores are (edges) or (edges, heads), each head by itself, in CSC order: row i has edges
+    `indptr[i]:indptr[i + 1]`. float32, float64 or bfloat16 (computed in float32). Differentiable once. The
+    bits depend neither on the number of threads, which is torch's, nor on the machine's instruction set.
+    """
+    if scores.dim() not in (1, 2) or scores.dtype not in DTYPES:
+        raise ValueError(
+            f"scores are {scores.dtype} {tuple(scores.shape)}: must be (edges) or (edges, heads), "
+            f"of one of {DTYPES}"
+        )
+    if scores.device != indptr.device:
+        raise ValueError(f"scores are on {scores.device}, indptr is on {indptr.device}: move one of them")
+    check_offsets(indptr, scores.shape[0])
+    if scores.device.type != "cpu":
+        return segment_softmax_reference(scores, indptr)
+    return _apply(scores, indptr.contiguous())
+
+
+def segment_softmax_reference(scores: Tensor, indptr: Tensor) -> Tensor:
+    """The same in plain torch, on any device."""
+    wide = scores.to(torch.float32 if scores.dtype == torch.bfloat16 else scores.dtype)
+    rows = torch.repeat_interleave(indptr.diff())
+    by_edge = rows.reshape(-1, *[1] * (scores.dim() - 1)).expand_as(scores)
+    nothing = wide.new_zeros(indptr.numel() - 1, *scores.shape[1:])
+    largest = (nothing - torch.inf).scatter_reduce(0, by_edge, wide.detach(), "amax")
+    powers = (wide - largest[rows]).exp()
+    return (powers / nothing.index_add(0, rows, powers)[rows]).to(scores.dtype)
+
+
+class _Context(FunctionCtx):
+    needs_input_grad: tuple[bool, ...]
+    saved_tensors: tuple[Tensor, ...]
+
+
+class _SegmentSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: _Context, scores: Tensor, indptr: Tensor) -> Tensor:
+        out = pooled(tuple(scores.shape), scores.dtype)
+        heads = math.prod(scores.shape[1:])
+        _core.segment_softmax(scores.detach().contiguous(), heads, indptr, out, torch.get_num_threads())
+        if ctx.needs_input_grad[0]:
+            ctx.save_for_backward(out, indptr)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None]:
+        result, indptr = ctx.saved_tensors
+        out = pooled(tuple(result.shape), result.dtype)
+        heads, threads = math.prod(result.shape[1:]), torch.get_num_threads()
+        _core.segment_softmax_gradient(result.detach(), gradient.contiguous(), heads, indptr, out, threads)
+        return out, None
+
+
+# What torch leaves without types.
+_apply: Callable[[Tensor, Tensor], Tensor] = _SegmentSoftmax.apply
