@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from khop.api import Graph as Graph
     from khop.api import Loader as Loader
+    from khop.api import evaluate as evaluate
     from khop.api import open_graph as open_graph
     from khop.batch import Adjacency as Adjacency
     from khop.batch import Batch as Batch
@@ -70,6 +71,7 @@ _PUBLIC = {
     "Trainer": "khop.training.trainer",
     "TrainerSettings": "khop.training.settings",
     "Uniform": "khop.draw",
+    "evaluate": "khop.api",
     "layerwise_inference": "khop.training.inference",
     "builtin_folder": "khop.datasets.builtin",
     "builtin_names": "khop.datasets.builtin",

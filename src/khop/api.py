@@ -10,7 +10,7 @@ from functools import partial
 from time import perf_counter
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 from khop.batch import Batch, num_bytes
 from khop.draw import DrawKey, FrontierByType, Hop, NeighborsByType
@@ -23,10 +23,13 @@ from khop.loading.columns import ColumnChoice, NamesByType
 from khop.loading.loader import BatchMaker, Position, State
 from khop.loading.ordered_map import InFlight, ordered_map
 from khop.loading.transfer import place
-from khop.sampling.neighbor import check_seeds
+from khop.sampling.neighbor import Fanout, NeighborSampler, check_seeds
 from khop.sampling.sampler import Sampler
 from khop.sampling.seeds import SeedOrder
 from khop.schema import EdgeType, NodeType, Schema, sole_type
+from khop.training.evaluation import scores
+from khop.training.inference import Progress, layerwise_inference, sampled_inference, unwatched
+from khop.training.tasks import NodeClassification
 
 Batches = Generator[Batch, None, None]
 
@@ -174,6 +177,47 @@ class Loader:
         seconds = {"waiting": received - started, "moving": perf_counter() - received}
         self._next = position.after(len(self))
         return replace(batch, seconds={**batch.seconds, **seconds})
+
+
+def evaluate(
+    model: nn.Module,
+    graph: Graph,
+    *,
+    split: str,
+    task: NodeClassification | None = None,
+    fanouts: Sequence[Fanout] | None = None,
+    columns: Sequence[str] | NamesByType = ("x",),
+    progress: Progress = unwatched,
+) -> float:
+    """The task's score on a split: by default accuracy on the graph's one label column.
+
+    Exact, layer by layer over all neighbours, for a model that exposes its layers. With `fanouts`, of any
+    model over a batch with these `columns`, on neighbourhoods that are the same in every evaluation.
+    """
+    task = task or NodeClassification.of(graph.schema)
+    node_type = task.node_type
+
+    def outputs_of(nodes: Tensor) -> Tensor:
+        if fanouts is None:
+            return layerwise_inference(
+                model, graph, graph.features, node_type, nodes=nodes, progress=progress
+            )
+        return sampled_inference(
+            model,
+            NeighborSampler(graph, fanouts),
+            graph.features,
+            node_type,
+            nodes=nodes,
+            columns=ColumnChoice.of(graph.schema, columns, (), ()),
+            progress=progress,
+        )
+
+    nodes_by_type = graph.split(split)
+    if node_type not in nodes_by_type:
+        raise ValueError(
+            f"split {split!r}: has nodes of {list(nodes_by_type)}, the task is about {node_type!r}"
+        )
+    return scores(task, graph.features, {split: nodes_by_type[node_type]}, outputs_of)[split]
 
 
 def _rank_and_world_size() -> tuple[int, int]:

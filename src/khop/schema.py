@@ -50,6 +50,16 @@ class Schema:
             raise ValueError(f"column {name!r} of {type_!r}: not in the graph; there are {sorted(columns)}")
         return columns[name]
 
+    def label_column(
+        self, node_type: NodeType | None = None, name: str | None = None
+    ) -> tuple[NodeType, str]:
+        """A node type and its column with classes: the only ones there are, unless they are named."""
+        there = {
+            t: [n for n, spec in self.columns.get(t, {}).items() if spec.num_classes] for t in self.node_types
+        }
+        chosen = _chosen("node type with labels", node_type, [t for t, names in there.items() if names])
+        return chosen, _chosen(f"label column of {chosen!r}", name, there[chosen])
+
     def into(self, node_type: NodeType) -> tuple[EdgeType, ...]:
         """The edge types whose destination is `node_type`, in schema order."""
         return tuple(edge_type for edge_type in self.edge_types if edge_type[2] == node_type)
@@ -68,3 +78,13 @@ def sole_type(types: Iterable[NodeType], what: str) -> NodeType:
     if len(names) != 1:
         raise ValueError(f"{what}: the graph has node types {names}, name one")
     return names[0]
+
+
+def _chosen(what: str, named: str | None, there: list[str]) -> str:
+    if named is None and len(there) == 1:
+        return there[0]
+    if named is None:
+        raise ValueError(f"{what}: name one of {there}")
+    if named not in there:
+        raise ValueError(f"{what} is {named!r}: must be one of {there}")
+    return named

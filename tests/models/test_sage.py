@@ -209,10 +209,20 @@ def test_the_target_is_the_one_node_type_with_labels() -> None:
     assert SageSizes.of(schema) == SageSizes({"a": 3, "b": 3}, (), "b", 4)
     both = replace(schema, columns={"a": {"x": x, "kind": LABEL}, "b": {"x": x, "kind": LABEL}})
     assert SageSizes.of(both, target="a").target == "a"
-    with pytest.raises(ValueError, match=r"target is None: must be one of those with classes, \['a', 'b'\]"):
+    with pytest.raises(ValueError, match=r"node type with labels: name one of \['a', 'b'\]"):
         SageSizes.of(both)
-    with pytest.raises(ValueError, match=r"target is 'a': must be one of those with classes, \['b'\]"):
+    with pytest.raises(ValueError, match=r"node type with labels is 'a': must be one of \['b'\]"):
         SageSizes.of(schema, target="a")
+
+
+def test_the_label_is_the_one_column_with_classes() -> None:
+    columns = {"x": ColumnSpec("float32", (3,)), "kind": LABEL, "age": ColumnSpec("int64", (), num_classes=9)}
+    schema = Schema(("node",), (), columns={"node": columns})
+    assert SageSizes.of(schema, label="age").outputs == 9
+    with pytest.raises(ValueError, match=r"label column of 'node': name one of \['kind', 'age'\]"):
+        SageSizes.of(schema)
+    with pytest.raises(ValueError, match="label column of 'node' is 'x': must be one of"):
+        SageSizes.of(schema, label="x")
 
 
 def test_a_column_that_no_type_has_is_named() -> None:

@@ -48,18 +48,15 @@ class SageSizes:
         """Sizes from the schema; target and label are the one node type and its one column with classes
         unless they are named.
         """
+        target, label = schema.label_column(target, label)
+        classes = schema.column(target, label).num_classes
+        assert classes is not None
         columns = {t: schema.columns.get(t, {}) for t in schema.node_types}
-        classes = {
-            t: {n: s.num_classes for n, s in of_type.items() if s.num_classes}
-            for t, of_type in columns.items()
-        }
-        target = _chosen("target", target, [t for t, labels in classes.items() if labels])
-        label = _chosen(f"label of {target!r}", label, list(classes[target]))
         inputs = {t: math.prod(specs[column].shape) for t, specs in columns.items() if column in specs}
         if not inputs:
             there = {t: sorted(specs) for t, specs in columns.items()}
             raise ValueError(f"column {column!r}: no node type has it; there are {there}")
-        return cls(inputs, schema.edge_types, target, classes[target][label], column)
+        return cls(inputs, schema.edge_types, target, classes, column)
 
 
 @dataclass(frozen=True)
@@ -230,14 +227,6 @@ def mean_of_neighbors(h: Tensor, adjacency: Adjacency, weight: Tensor) -> Tensor
 
 def _weight(outputs: int, inputs: int) -> nn.Parameter:
     return nn.Parameter(nn.Linear(inputs, outputs, bias=False).weight)
-
-
-def _chosen(what: str, named: str | None, there: list[str]) -> str:
-    if named is None and len(there) == 1:
-        return there[0]
-    if named not in there:
-        raise ValueError(f"{what} is {named!r}: must be one of those with classes, {there}")
-    return named
 
 
 def _key(*names: str) -> str:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from khop.batch import Batch
-from khop.schema import NodeType
+from khop.schema import NodeType, Schema
 from khop.training.metrics import METRICS
 
 
@@ -37,6 +37,13 @@ class NodeClassification:
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
             raise ValueError(f"metric {self.metric!r}: must be one of {sorted(METRICS)}")
+
+    @classmethod
+    def of(
+        cls, schema: Schema, node_type: NodeType | None = None, label: str | None = None
+    ) -> NodeClassification:
+        """By accuracy, of the one node type by its one label column unless they are named."""
+        return cls(*schema.label_column(node_type, label))
 
     def losses(self, output: Tensor, batch: Batch) -> Tensor:
         """(seeds): the cross-entropy of each; ValueError names a seed without a valid label."""
