@@ -123,6 +123,13 @@ def test_a_living_writer_is_left_alone(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["first", "g", "h", "second"]
 
 
+def test_a_writer_that_has_no_lock_yet_is_left_alone(tmp_path: Path) -> None:
+    begun = tmp_path / f".g.begun{UNFINISHED}"
+    begun.mkdir()
+    write_graph(tmp_path / "g", {"n": NodeTable(3)}, {})
+    assert begun.exists()
+
+
 def test_of_two_writers_the_second_to_finish_says_so(tmp_path: Path) -> None:
     with (
         pytest.raises(ValueError, match=r"g: was written by another process meanwhile"),

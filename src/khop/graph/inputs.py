@@ -28,27 +28,17 @@ class Given:
     @classmethod
     def of(cls, array: Array, name: str) -> Given:
         """ValueError for what is no tensor or array, has no dimension, or a dtype that cannot be stored."""
-        if isinstance(array, Tensor):
-            return cls._of_tensor(array, name)
-        if not isinstance(array, np.ndarray):
+        if not isinstance(array, Tensor | np.ndarray):
             raise ValueError(f"{name} is a {type(array).__name__}: give a torch tensor or a NumPy array")
-        return cls(array, _storable(array.dtype.name, array.ndim, name), name)
-
-    @classmethod
-    def _of_tensor(cls, array: Tensor, name: str) -> Given:
-        dtype = _storable(str(array.dtype).removeprefix("torch."), array.ndim, name)
-        array = array.detach().cpu()
-        if dtype == "bfloat16":
-            return cls(array.view(torch.int16).numpy().view(np.uint16), dtype, name)
-        return cls(array.numpy(), dtype, name)
+        dtype = str(array.dtype).removeprefix("torch.") if isinstance(array, Tensor) else array.dtype.name
+        if dtype not in STORED:
+            raise ValueError(f"{name} is {dtype}: convert it to one of {', '.join(STORED)}")
+        if array.ndim == 0:
+            raise ValueError(f"{name} is a single number: give one row per node or edge")
+        return cls(_as_numpy(array) if isinstance(array, Tensor) else array, dtype, name)
 
     def __len__(self) -> int:
         return len(self.values)
-
-    @property
-    def is_float(self) -> bool:
-        """Whether NaN and infinity exist in it."""
-        return "float" in self.dtype
 
     def refuse(self, bad: Callable[[npt.NDArray[Any]], npt.NDArray[np.bool_]], reason: str) -> None:
         """ValueError with position and value of the first entry that is `bad`, followed by `reason`."""
@@ -57,7 +47,7 @@ class Given:
             if mask.any():
                 at = np.unravel_index(int(np.argmax(mask)), mask.shape)
                 position = ", ".join(map(str, (start + int(at[0]), *map(int, at[1:]))))
-                raise ValueError(f"{self.name}[{position}] is {self._shown(chunk[at])}: {reason}")
+                raise ValueError(f"{self.name}[{position}] is {_shown(chunk[at], self.dtype)}: {reason}")
 
     def check_ids(self, count: int, what: str, way_out: str) -> None:
         """ValueError unless it is a vector of ids in [0, count) of `what`."""
@@ -70,8 +60,11 @@ class Given:
 
     def check_finite(self) -> None:
         """ValueError for NaN and infinity."""
-        if self.is_float:
-            self.refuse(self._not_finite, "not a finite number; replace it, for example by torch.nan_to_num")
+        reason = "not a finite number; replace it, for example by torch.nan_to_num"
+        if self.dtype == "bfloat16":
+            self.refuse(lambda bits: np.asarray((bits & _BFLOAT16_EXPONENT) == _BFLOAT16_EXPONENT), reason)
+        elif "float" in self.dtype:
+            self.refuse(lambda numbers: np.asarray(~np.isfinite(numbers)), reason)
 
     def check_labels(self, num_classes: int) -> None:
         """ValueError unless it is a vector of classes in [0, num_classes), -1 for unknown."""
@@ -98,16 +91,6 @@ class Given:
         """The same memory as a tensor, only to be read; in native byte order and without gaps."""
         return torch.from_numpy(np.asarray(_Writable(np.ascontiguousarray(self.values, STORED[self.dtype]))))
 
-    def _not_finite(self, chunk: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        if self.dtype == "bfloat16":
-            return np.asarray((chunk & _BFLOAT16_EXPONENT) == _BFLOAT16_EXPONENT)
-        return np.asarray(~np.isfinite(chunk))
-
-    def _shown(self, value: np.generic) -> str:
-        if self.dtype == "bfloat16":
-            return str(torch.tensor(int(value), dtype=torch.uint16).view(torch.bfloat16).item())
-        return str(value.item())
-
 
 class _Writable:
     """An array's memory without its read-only mark: torch warns of the mark even where nobody writes."""
@@ -117,9 +100,14 @@ class _Writable:
         self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
 
 
-def _storable(dtype: str, dimensions: int, name: str) -> str:
-    if dtype not in STORED:
-        raise ValueError(f"{name} is {dtype}: convert it to one of {', '.join(STORED)}")
-    if dimensions == 0:
-        raise ValueError(f"{name} is a single number: give one row per node or edge")
-    return dtype
+def _as_numpy(tensor: Tensor) -> npt.NDArray[Any]:
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(np.uint16)
+    return tensor.numpy()
+
+
+def _shown(value: np.generic, dtype: str) -> str:
+    if dtype == "bfloat16":
+        return str(torch.tensor(int(value), dtype=torch.uint16).view(torch.bfloat16).item())
+    return str(value.item())
