@@ -72,6 +72,17 @@ def test_info_of_an_empty_graph_has_tables_without_rows(tmp_path: Path) -> None:
     assert "0 bytes" in output
 
 
+def test_a_built_in_graph_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KHOP_CACHE", str(tmp_path))
+    code, output = khop("info", "--json", "debian")
+    summary = json.loads(output)
+    assert code == 0
+    assert summary["path"].startswith(str(tmp_path))
+    assert [node["type"] for node in summary["nodes"]] == ["package"]
+    code, output = khop("verify", "debian")
+    assert (code, output) == (0, f"{summary['path']}: all is well\n")
+
+
 def test_verify_of_a_good_folder_is_silent_about_files(graph: Path) -> None:
     assert khop("verify", str(graph)) == (0, f"{graph}: all is well\n")
     assert json.loads(khop("verify", "--json", str(graph))[1]) == {"path": str(graph), "findings": []}

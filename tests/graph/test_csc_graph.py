@@ -93,6 +93,16 @@ def test_a_mapped_graph_pickles_as_its_path(tmp_path: Path, monkeypatch: pytest.
     assert done.stdout == "9\n"
 
 
+def test_damaged_offsets_are_an_error_and_no_crash(tmp_path: Path) -> None:
+    path = written(tmp_path / "g", SHOP)
+    with (path / "edges/item__like__item/indptr.npy").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x7f")  # the highest byte of the last offset
+    graph = CscGraph.open(path)
+    with pytest.raises(ValueError, match=r"like.*row 8.*damaged"):
+        graph.sample_hop({"item": Frontier(int64([0, 8]))}, Hop(1, {LIKE: 2}), KEY)
+
+
 def test_a_folder_that_is_open_need_not_be_opened_again(tmp_path: Path) -> None:
     folder = open_folder(written(tmp_path / "g", SHOP))
     graph, hop = CscGraph.open(folder), Hop(1, {LIKE: 2})

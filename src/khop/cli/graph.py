@@ -20,12 +20,14 @@ from rich.table import Table
 from rich.text import Text
 
 from khop.cli.bytes_bar import bytes_bar
+from khop.cli.cache import cache_folder
+from khop.datasets.builtin import builtin_folder, builtin_names
 from khop.graph.describe import EdgeSummary, FolderSummary, NodeSummary, describe_folder
 from khop.graph.verify import verify_folder
 from khop.schema import EdgeType
 
 _BAR_WIDTH = 20
-Folder = Annotated[Path, typer.Argument(help="A graph folder.", show_default=False)]
+Graph = Annotated[str, typer.Argument(help="A graph folder, or the name of a built-in graph.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 
@@ -35,9 +37,9 @@ def register(app: typer.Typer) -> None:
     app.command()(verify)
 
 
-def info(folder: Folder, as_json: AsJson = False) -> None:
+def info(graph: Graph, as_json: AsJson = False) -> None:
     """Show what a graph folder holds: types, counts, degrees, columns, splits, sizes on disk."""
-    summary = describe_folder(folder)
+    summary = describe_folder(_folder_of(graph))
     if as_json:
         typer.echo(json.dumps(asdict(summary)))
         return
@@ -49,11 +51,12 @@ def info(folder: Folder, as_json: AsJson = False) -> None:
     console.print(Columns(_degree_chart(edge) for edge in summary.edges))
 
 
-def verify(folder: Folder, as_json: AsJson = False) -> None:
+def verify(graph: Graph, as_json: AsJson = False) -> None:
     """Read all of a graph folder and check it: checksums, ids, offsets, lengths, labels, splits.
 
     Exit code 0 when all is well, 1 with findings.
     """
+    folder = _folder_of(graph)
     with bytes_bar() as notice:
         findings = verify_folder(folder, notice)
     if as_json:
@@ -64,6 +67,10 @@ def verify(folder: Folder, as_json: AsJson = False) -> None:
         typer.echo(f"{folder}: {_findings(len(findings))}" if findings else f"{folder}: all is well")
     if findings:
         raise typer.Exit(1)
+
+
+def _folder_of(graph: str) -> Path:
+    return builtin_folder(graph, cache_folder()) if graph in builtin_names() else Path(graph)
 
 
 def _heading(summary: FolderSummary) -> Text:
