@@ -67,8 +67,7 @@ def write_graph(
     names the first culprit. Indices are int32 where they fit. Where an edge type has columns and its edges
     are not given by destination, `edge_id` keeps each edge's input position; who needs it without columns
     gives it as a column. Beside the input this takes the memory of one edge type's indices and 10 bytes
-    per edge of it.
-    `notice` hears what is being written, bytes done and bytes in all.
+    per edge of it. `notice` hears what is being written, bytes done and bytes in all.
     """
     target = Path(path)
     refuse_existing(target)

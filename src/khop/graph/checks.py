@@ -20,10 +20,8 @@ def split_group(name: str) -> str:
 
 def check_splits(splits: Mapping[str, Given], count: int, nodes: str) -> None:
     """ValueError unless every split holds distinct ids of `nodes`, and splits of one group share none."""
-    taken: dict[
-        str, npt.NDArray[np.int16]
-    ] = {}  # per group and node, 1 + the position of the split that has it
     names = list(splits)
+    taken: dict[str, npt.NDArray[np.int16]] = {}  # group -> of each node the number of its split, or 0
     for number, (name, ids) in enumerate(splits.items(), start=1):
         if len(ids) == 0:
             raise ValueError(f"{ids.name} is empty; leave the split out or give it nodes")
@@ -81,7 +79,7 @@ def _first_repeated(ids: npt.NDArray[np.integer]) -> int:
 
 
 def _digest(first: Given, second: Given) -> int:
-    """A sum over the pairs, so that two lists of the same pairs have the same one in any order."""
+    """Equal for the same pairs in any order; for others with a chance of 2^-64. Sorting would take memory."""
     total = 0
     for start in range(0, len(first), _PAIRS_AT_ONCE):
         pairs = slice(start, start + _PAIRS_AT_ONCE)
