@@ -17,7 +17,7 @@ from khop.batch import Batch
 from khop.draw import DrawKey, Purpose, mix64
 from khop.training.checkpoint import load_checkpoint, restore_model, restore_optimizer, save_checkpoint
 from khop.training.interrupts import interrupts_held
-from khop.training.observer import Observer
+from khop.training.observer import Observer, Unwatched
 from khop.training.placement import mover
 from khop.training.run_log import Record, RunLog
 from khop.training.settings import TrainerSettings
@@ -102,7 +102,7 @@ class Trainer:
         evaluate: Callable[[], Mapping[str, float]],
         settings: TrainerSettings,
         out: Path,
-        observer: Observer,
+        observer: Observer | None = None,
     ) -> None:
         dtype = torch.float64 if settings.precision == "float64" else torch.float32
         self.model = model.to(settings.device, dtype)
@@ -111,7 +111,7 @@ class Trainer:
         self.evaluate = evaluate
         self.settings = settings
         self.out = out
-        self.observer = observer
+        self.observer = observer or Unwatched()
         self.optimizer = torch.optim.Adam(
             self.model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
         )
