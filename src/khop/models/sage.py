@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from khop.batch import Adjacency, Batch, Block, Columns
+from khop.kernels.dropout import dropout
 from khop.kernels.segment import segment_mean
 from khop.models.layered import destination_types
 from khop.schema import EdgeType, NodeType, Schema
@@ -205,7 +206,9 @@ class SageLayer(nn.Module):
                 out = out + mean_of_neighbors(h[edge_type[0]], block.adjacencies[edge_type], weight)
         if key in self.norm:
             out = self.norm[key](out)
-        out = F.dropout(F.relu(out), self.options.dropout, self.training)
+        out = F.relu(out)
+        if self.training:
+            out = dropout(out, self.options.dropout)
         if self.options.residual and before is not None and before.shape == out.shape:
             return out + before
         return out
