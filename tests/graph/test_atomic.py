@@ -82,15 +82,15 @@ def unfinished(home: Path) -> list[Path]:
     return [path for path in home.iterdir() if path.name.endswith(UNFINISHED)]
 
 
-@pytest.mark.parametrize("killer", ["events", "clock"])
-def test_a_killed_writer_leaves_nothing_that_opens(tmp_path: Path, killer: str) -> None:
+@pytest.mark.parametrize(("killer", "at_least"), [("events", 20), ("clock", 1)])
+def test_a_killed_writer_leaves_nothing_that_opens(tmp_path: Path, killer: str, at_least: int) -> None:
     """SIGKILL at every system call that Python reports, and at random moments."""
     assert python(WRITER, str(tmp_path), killer).returncode == 0
     whole = [path for path in tmp_path.iterdir() if not path.name.startswith(".")]
     assert len(whole) >= 1
     for path in whole:
         assert verify_folder(path) == []
-    assert len(unfinished(tmp_path)) >= 5
+    assert len(unfinished(tmp_path)) >= at_least
     for path in unfinished(tmp_path):
         with pytest.raises(ValueError, match="killed"):
             open_folder(path)

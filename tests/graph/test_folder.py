@@ -88,11 +88,12 @@ def test_opening_takes_milliseconds_whatever_the_size(tmp_path: Path) -> None:
     path = write_graph(tmp_path / "g", {"n": NodeTable(columns={"x": np.zeros((4, 8))})}, {})
     rows = (1 << 40) // 64
     replace_array(path, "nodes/n/x.npy", rows)
-    open_folder(path)
-    start = time.perf_counter()
-    folder = open_folder(path)
-    x = folder.columns()["n"]["x"]
-    assert time.perf_counter() - start < 0.01
+    seconds = []
+    for _ in range(20):  # the best of some: others use the machine too
+        start = time.perf_counter()
+        x = open_folder(path).columns()["n"]["x"]
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.01
     assert x.shape == (rows, 8)
     assert x[rows // 2].tolist() == [0.0] * 8
 
