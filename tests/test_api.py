@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.loading.shop import BUYS, bits, shop
 
 from khop import (
     Batch,
@@ -27,6 +26,7 @@ from khop import (
     write_graph,
 )
 from khop.features.store import Gathered, Wanted
+from typed_shop import BUYS, bits, shop
 
 GRAPH = shop()
 SEEDS = {"item": torch.arange(30), "user": torch.arange(0, 40, 3)}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.reference.hops import PlainGraph
 from torch import Tensor
 
 from khop import Adjacency, Batch, Block, Expansion, NeighborSampler, Sample, Seeds
 from khop.batch import num_bytes
 from khop.draw import DrawKey
+from reference.hops import PlainGraph
 
 EDGE = ("node", "to", "node")
 TYPED = PlainGraph(

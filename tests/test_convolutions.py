@@ -8,13 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.loading.shop import BUYS, shop
 from torch import Tensor
 
 from khop import Batch, Expansion, Graph, Loader, NeighborSampler, Schema
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.schema import ColumnSpec
+from typed_shop import BUYS, shop
 
 with warnings.catch_warnings():
     warnings.simplefilter(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.loading.shop import BOUGHT_BY, BUYS, shop
 
 from khop import DrawKey, Expansion, NeighborSampler, Sample, Seeds
 from khop.features.store import Gathered, Rows, Wanted
 from khop.loading.columns import ColumnChoice, NamesByType, gather_columns
+from typed_shop import BOUGHT_BY, BUYS, shop
 
 GRAPH = shop()
 EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.loading.shop import bits, shop
 
 from khop import NeighborSampler
 from khop.draw import DrawKey, Purpose
 from khop.loading.columns import ColumnChoice
 from khop.loading.loader import BatchMaker, Position
 from khop.sampling.seeds import SeedOrder
+from typed_shop import bits, shop
 
 GRAPH = shop()
 ORDER = SeedOrder({"user": torch.arange(40), "item": torch.arange(5)}, batch_size=8, shuffle=True, run_seed=3)

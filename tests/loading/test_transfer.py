@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.loading.shop import shop, tensors
 from torch import Tensor
 
 from khop import Loader, NeighborSampler
 from khop.loading.transfer import place, stage
+from typed_shop import shop, tensors
 
 GRAPH = shop()
 LOADER = Loader(

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from tests.reference.sampling import sample_hop
 
+from khop.batch import Sample
 from khop.draw import stream
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.csc import Csc
 from khop.schema import EdgeType, NodeType, Schema
+from reference.sampling import sample_hop
 
 Ids = list[int]
 
@@ -126,3 +127,21 @@ def _rows(
             edges.append(edge)
         indptr.append(len(sources))
     return indptr, sources, edges
+
+
+def as_plain(sample: Sample) -> PlainSample:
+    """A sample with edge ids, to be compared with the reference's; its dtypes and counts are checked."""
+    blocks = []
+    for block in sample.blocks:
+        rows = {}
+        for edge_type, adjacency in block.adjacencies.items():
+            assert adjacency.num_src == block.src_counts[edge_type[0]]
+            assert adjacency.num_dst == block.dst_counts[edge_type[2]]
+            assert adjacency.indptr.dtype == adjacency.edge_ids.dtype == torch.int64
+            assert adjacency.indices.dtype == torch.int32
+            columns = (adjacency.indptr, adjacency.indices, adjacency.edge_ids)
+            rows[edge_type] = tuple(column.tolist() for column in columns)
+        blocks.append(PlainBlock(rows, dict(block.src_counts), dict(block.dst_counts)))
+    nodes = {node_type: ids.tolist() for node_type, ids in sample.nodes.items()}
+    seed_index = {node_type: index.tolist() for node_type, index in sample.seed_index.items()}
+    return PlainSample(nodes, seed_index, blocks)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given
-from tests.reference.hops import PlainGraph
-from tests.sampling.strategies import Question, questions
-from tests.sampling.test_neighbor import EDGE, as_plain, as_seeds, ring, seeds
 from torch import Tensor
 
+from contracts.sampler import PROMISES, Make
 from khop import DrawKey, Edges, FrontierSampler, FrontierView, NeighborSampler, Sample, Uniform
 from khop.sampling.frontier import EdgesByType, NodesByType
+from random_graphs import EDGE, Question, as_seeds, questions, ring, seeds
+from reference.hops import PlainGraph, as_plain
 
 KEY = DrawKey(5)
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+def test_it_keeps(promise: Callable[[Make], None]) -> None:
+    promise(lambda graph: FrontierSampler(graph, lambda _, view, nodes: view.sample_in_edges(nodes, 3), 2))
 
 
 def sample(question: Question, sampler: NeighborSampler | FrontierSampler) -> Sample:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -14,49 +13,23 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.reference import hops
-from tests.reference.hops import PlainBlock, PlainGraph, PlainSample
-from tests.sampling.strategies import Question, questions
 
-from khop import DrawKey, Expansion, NeighborSampler, Sample, Seeds, Uniform
-from khop.draw import FrontierByType, Hop, NeighborsByType
-from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
+from contracts.sampler import PROMISES, Make
+from khop import DrawKey, Expansion, NeighborSampler, Sample, Uniform
+from khop.graph.csc_graph import CscGraph
 from khop.kernels.node_index import NodeIndex
+from random_graphs import EDGE, Question, as_seeds, questions, ring, seeds
+from reference import hops
+from reference.hops import PlainGraph, as_plain
 
-EDGE = ("node", "to", "node")
 EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
 KEY = DrawKey(11)
 
 
-def as_seeds(nodes: Mapping[str, list[int]]) -> Seeds:
-    tensors = {node_type: torch.tensor(ids, dtype=torch.int64) for node_type, ids in nodes.items()}
-    return Seeds(tensors, {node_type: torch.arange(ids.numel()) for node_type, ids in tensors.items()})
-
-
-def seeds(*nodes: int) -> Seeds:
-    return as_seeds({"node": list(nodes)})
-
-
-def as_plain(sample: Sample) -> PlainSample:
-    blocks = []
-    for block in sample.blocks:
-        rows = {}
-        for edge_type, adjacency in block.adjacencies.items():
-            assert adjacency.edge_ids is not None
-            assert (adjacency.num_src, adjacency.num_dst) == (
-                block.src_counts[edge_type[0]],
-                block.dst_counts[edge_type[2]],
-            )
-            assert adjacency.indptr.dtype == adjacency.edge_ids.dtype == torch.int64
-            assert adjacency.indices.dtype == torch.int32
-            columns = (adjacency.indptr, adjacency.indices, adjacency.edge_ids)
-            rows[edge_type] = tuple(column.tolist() for column in columns)
-        blocks.append(PlainBlock(rows, dict(block.src_counts), dict(block.dst_counts)))
-    return PlainSample(
-        {node_type: ids.tolist() for node_type, ids in sample.nodes.items()},
-        {node_type: index.tolist() for node_type, index in sample.seed_index.items()},
-        blocks,
-    )
+@EXPANSIONS
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+def test_it_keeps(promise: Callable[[Make], None], expansion: Expansion) -> None:
+    promise(lambda graph: NeighborSampler(graph, [3, 2], expansion=expansion, edge_ids=True))
 
 
 def answer(question: Question, expansion: Expansion, index_dtype: torch.dtype) -> Sample:
@@ -103,13 +76,6 @@ def test_a_subgraph_counts_what_each_hop_added(question: Question) -> None:
         assert adjacency.num_src == sample.nodes[edge_type[0]].numel()
 
 
-def ring(num_nodes: int, degree: int) -> CscGraph:
-    """Node i has in-edges from i + 1, ..., i + degree."""
-    nodes = torch.arange(num_nodes).repeat_interleave(degree)
-    sources = (nodes + torch.arange(1, degree + 1).repeat(num_nodes)) % num_nodes
-    return csc_graph_from_edges({"node": num_nodes}, {EDGE: (sources, nodes)})
-
-
 def test_a_subgraphs_blocks_are_views() -> None:
     sampler = NeighborSampler(ring(100, 6), [3, 2], expansion=Expansion.SUBGRAPH, edge_ids=True)
     sample = sampler.sample(seeds(0, 50), KEY)
@@ -118,16 +84,6 @@ def test_a_subgraphs_blocks_are_views() -> None:
     for block in sample.blocks:
         for name in ("indptr", "indices", "edge_ids"):
             assert getattr(block.adjacency, name).data_ptr() == getattr(whole, name).data_ptr()
-
-
-@EXPANSIONS
-def test_duplicate_seeds_share_a_row(expansion: Expansion) -> None:
-    sampler = NeighborSampler(ring(10, 2), [2], expansion=expansion)
-    sample = sampler.sample(seeds(7, 3, 7, 7), KEY)
-    assert sample.seed_index["node"].tolist() == [0, 1, 0, 0]
-    assert sample.nodes["node"].tolist()[:2] == [7, 3]
-    assert sample.blocks[0].num_dst == 2
-    assert sample.seed_index["node"].dtype == torch.int64
 
 
 @EXPANSIONS
@@ -159,47 +115,10 @@ def test_no_fanouts_give_the_seeds_alone() -> None:
     assert sample.blocks == ()
 
 
-@EXPANSIONS
-def test_threads_may_share_a_sampler(expansion: Expansion) -> None:
-    sampler = NeighborSampler(ring(5000, 12), [6, 5, 4], expansion=expansion, edge_ids=True)
-    asked = [seeds(*range(start, start + 40)) for start in range(0, 800, 40)]
-    expected = [as_plain(sampler.sample(of_batch, KEY)) for of_batch in asked]
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda of_batch: as_plain(sampler.sample(of_batch, KEY)), asked * 5))
-    assert found == expected * 5
-
-
 def test_a_sampler_goes_to_another_process_also_after_use() -> None:
-    sampler = NeighborSampler(ring(50, 5), [2, 2])
-    expected = as_plain_nodes(sampler.sample(seeds(3), KEY))
-    assert as_plain_nodes(pickle.loads(pickle.dumps(sampler)).sample(seeds(3), KEY)) == expected
-
-
-def as_plain_nodes(sample: Sample) -> list[int]:
-    return sample.nodes["node"].tolist()
-
-
-class FailsOnce:
-    """A store that fails at the second hop that it is asked for."""
-
-    def __init__(self, inner: CscGraph) -> None:
-        self.schema = inner.schema
-        self.num_nodes = inner.num_nodes
-        self._inner = inner
-        self._calls = 0
-
-    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
-        self._calls += 1
-        if self._calls == 2:
-            raise OSError("the disk is gone")
-        return self._inner.sample_hop(frontier, hop, key)
-
-
-def test_a_failed_sample_leaves_no_trace_in_the_next() -> None:
-    sampler = NeighborSampler(FailsOnce(ring(10, 2)), [2, 2])
-    with pytest.raises(OSError, match="disk is gone"):
-        sampler.sample(seeds(0), KEY)
-    assert sampler.sample(seeds(5), KEY).nodes["node"].tolist()[0] == 5
+    sampler = NeighborSampler(ring(50, 5), [2, 2], edge_ids=True)
+    expected = as_plain(sampler.sample(seeds(3), KEY))
+    assert as_plain(pickle.loads(pickle.dumps(sampler)).sample(seeds(3), KEY)) == expected
 
 
 class Watched:
@@ -262,21 +181,6 @@ def longest_rest(turns: list[float], begun: float, ended: float) -> float:
 def test_a_wrong_fanout_is_named(fanout: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         NeighborSampler(ring(10, 2), [5, fanout])
-
-
-@pytest.mark.parametrize(
-    ("nodes", "message"),
-    [
-        ({"node": torch.tensor([3, 10])}, "seeds of 'node': there is no node 10; ids go from 0 to 9"),
-        ({"node": torch.tensor([-1])}, "there is no node -1"),
-        ({"user": torch.tensor([1])}, "seeds of 'user': not a node type"),
-        ({"node": torch.tensor([0.5])}, "torch.float32"),
-        ({"node": torch.tensor([[1]])}, r"shape \(1, 1\)"),
-    ],
-)
-def test_seeds_that_are_not_nodes_are_named(nodes: dict[str, torch.Tensor], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        NeighborSampler(ring(10, 2), [2]).sample(Seeds(nodes, {}), KEY)
 
 
 def test_seeds_with_times_are_refused_rather_than_shown_their_future() -> None:

@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.reference.sampling import permutation
 
 from khop.draw import DrawKey, Purpose
 from khop.sampling.sampler import Seeds
 from khop.sampling.seeds import SeedOrder, check_fingerprint
+from reference.sampling import permutation
 
 TYPED_SEEDS = st.dictionaries(
     st.sampled_from(["user", "item", "tag"]), st.lists(st.integers(0, 99), max_size=40), min_size=1

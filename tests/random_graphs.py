@@ -1,14 +1,19 @@
-"""Small random graphs of every shape, and what to ask of them."""
+"""Small graphs of every shape, random and regular, and what to ask of them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from hypothesis import strategies as st
-from tests.reference.hops import PlainGraph
 
+from khop import Seeds
+from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.schema import EdgeType, NodeType
+from reference.hops import PlainGraph
 
+EDGE = ("node", "to", "node")
 NODE_TYPES = ("user", "item", "tag")
 FANOUTS = st.sampled_from([-1, 0, 1, 2, 3, 50])
 
@@ -28,6 +33,18 @@ def graphs(draw: st.DrawFn) -> PlainGraph:
     return PlainGraph(counts, edges)
 
 
+@st.composite
+def graphs_and_seeds(draw: st.DrawFn) -> tuple[PlainGraph, dict[NodeType, list[int]]]:
+    """Seeds with duplicates, of some types or none."""
+    graph = draw(graphs())
+    seeds = {
+        node_type: draw(st.lists(st.integers(0, count - 1), max_size=5)) if count else []
+        for node_type, count in graph.counts.items()
+        if draw(st.booleans())
+    }
+    return graph, seeds
+
+
 @dataclass(frozen=True)
 class Question:
     """A graph and a sample wanted of it."""
@@ -44,13 +61,25 @@ class Question:
 
 @st.composite
 def questions(draw: st.DrawFn) -> Question:
-    """Seeds with duplicates, of some types or none; fanouts for all edge types or for those named."""
-    graph = draw(graphs())
-    seeds = {
-        node_type: draw(st.lists(st.integers(0, count - 1), max_size=5)) if count else []
-        for node_type, count in graph.counts.items()
-        if draw(st.booleans())
-    }
+    """Fanouts for all edge types or for those named."""
+    graph, seeds = draw(graphs_and_seeds())
     by_type = st.dictionaries(st.sampled_from(list(graph.edges)), FANOUTS)
     fanouts = draw(st.lists(FANOUTS | by_type, max_size=3))
     return Question(graph, seeds, fanouts, draw(st.booleans()), draw(st.integers(0, 2**64 - 1)))
+
+
+def as_seeds(nodes: Mapping[NodeType, list[int]]) -> Seeds:
+    tensors = {node_type: torch.tensor(ids, dtype=torch.int64) for node_type, ids in nodes.items()}
+    return Seeds(tensors, {node_type: torch.arange(ids.numel()) for node_type, ids in tensors.items()})
+
+
+def seeds(*nodes: int) -> Seeds:
+    """Of a ring."""
+    return as_seeds({"node": list(nodes)})
+
+
+def ring(num_nodes: int, degree: int) -> CscGraph:
+    """Node i has in-edges from i + 1, ..., i + degree."""
+    nodes = torch.arange(num_nodes).repeat_interleave(degree)
+    sources = (nodes + torch.arange(1, degree + 1).repeat(num_nodes)) % num_nodes
+    return csc_graph_from_edges({"node": num_nodes}, {EDGE: (sources, nodes)})
