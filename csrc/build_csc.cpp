@@ -14,8 +14,8 @@
 namespace khop {
 namespace {
 
-constexpr std::int64_t kMaxBlocks = 2048;  // as many open output lines as the second-level cache holds
-constexpr int kMaxShift = 16;              // a destination within its block is kept in 16 bits
+constexpr std::int64_t kBlocks = 2048;  // as many open output lines as the second-level cache holds
+constexpr int kMaxShift = 16;           // a destination within its block is kept in 16 bits
 constexpr std::int64_t kPartEdges = 1 << 16;
 
 template <class Id, class Index>
@@ -26,7 +26,7 @@ class Builder {
       : edges_(edges), num_sources_(num_sources), num_destinations_(static_cast<std::int64_t>(indptr.size()) - 1),
         num_edges_(static_cast<std::int64_t>(edges.sources.size())), indptr_(indptr), indices_(indices), order_(order),
         parts_(parts_for(threads, num_edges_, kPartEdges)),
-        shift_(std::min<int>(kMaxShift, std::bit_width(static_cast<std::uint64_t>(num_destinations_ / kMaxBlocks)))),
+        shift_(block_shift(num_destinations_)),
         blocks_((num_destinations_ >> shift_) + 1), next_(parts_ * blocks_), outside_(parts_),
         within_(std::make_unique_for_overwrite<std::uint16_t[]>(num_edges_)), block_begin_(blocks_ + 1) {}
 
@@ -147,6 +147,10 @@ class Builder {
 };
 
 }  // namespace
+
+int block_shift(std::int64_t num_destinations) {
+  return std::min<int>(kMaxShift, std::bit_width(static_cast<std::uint64_t>(num_destinations / kBlocks)));
+}
 
 template <class Id, class Index>
 OutsideIds build_csc(EdgeList<Id> edges, std::int64_t num_sources, std::span<std::int64_t> indptr, std::span<Index> indices,

@@ -16,9 +16,12 @@ struct OutsideIds {
   std::int64_t source = -1, destination = -1;
 };
 
+// Edges are first dealt to blocks of 2^block_shift consecutive destinations: few blocks, each of at most 2^16.
+int block_shift(std::int64_t num_destinations);
+
 // Groups edges by destination, in input order within a row. order[position in CSC] = position in the input.
 // indptr holds num_destinations + 1 offsets. When an id is outside, the outputs hold nothing of use.
-// Beyond its arguments it takes 2 bytes an edge and what the fullest block of destinations needs (build_csc.cpp).
+// Beyond its arguments it takes 2 bytes an edge and, per thread, what the fullest block's edges do.
 template <class Id, class Index>
 OutsideIds build_csc(EdgeList<Id> edges, std::int64_t num_sources, std::span<std::int64_t> indptr, std::span<Index> indices,
                      std::span<std::int64_t> order, int threads);

@@ -3,30 +3,33 @@
 
 #include "csc.h"
 
+
 #include <cstdint>
 #include <span>
 
 namespace khop {
 
+// Edges of a batch: ids of 32 bits. Wider ones that fit are narrowed before.
+using Edges = Csc<std::int32_t>;
+
 // out[row] = sum of x[index] over the row's edges, in edge order; 0 for a row without edges. x and out have `width` columns;
 // offsets and indices are in range.
 // BFloat16 is summed in float32. The same bits for any number of threads and any instruction set.
-template <class T, class Index>
-void segment_sum(const T* x, std::int64_t width, Csc<Index> edges, T* out, int threads);
+template <class T>
+void segment_sum(const T* x, std::int64_t width, Edges edges, T* out, int threads);
 
 // As segment_sum, divided by the row's number of edges.
-template <class T, class Index>
-void segment_mean(const T* x, std::int64_t width, Csc<Index> edges, T* out, int threads);
+template <class T>
+void segment_mean(const T* x, std::int64_t width, Edges edges, T* out, int threads);
 
 // The gradient of segment_mean with respect to x: over the transposed edges, gradient rows divided by their number of edges.
 // `indptr` is that of segment_mean's own edges.
-template <class T, class Index>
-void segment_mean_gradient(const T* gradient, std::int64_t width, Csc<Index> transposed,
+template <class T>
+void segment_mean_gradient(const T* gradient, std::int64_t width, Edges transposed,
                            std::span<const std::int64_t> indptr, T* out, int threads);
 
 // Turns the edges around by a stable counting sort: row s of the result lists the rows that s is an index of, in edge order.
 // indptr has one entry more than there are sources.
-template <class Index, class Row>
-void transpose(Csc<Index> edges, std::span<std::int64_t> indptr, std::span<Row> rows);
+void transpose(Edges edges, std::span<std::int64_t> indptr, std::span<std::int32_t> rows);
 
 }  // namespace khop

@@ -4,20 +4,33 @@
 #include "segment_rows.h"
 
 #include <cstring>
-#include <type_traits>
 
 #pragma GCC diagnostic ignored "-Wpsabi"  // see number.h
 
 namespace khop {
 namespace {
 
-// Source ids beside the columns of G.
-template <class G, class Index>
-struct Ids {
-  typedef Index Value __attribute__((vector_size(G::count * sizeof(Index)), aligned(G::count * sizeof(Index))));
+typedef std::int32_t EightIds __attribute__((vector_size(32), aligned(32)));
+typedef std::int32_t SixteenIds __attribute__((vector_size(64), aligned(64)));
 
-  static KHOP_INLINE Value load(const Index* from) { return load_lanes<Value>(from); }
-  static KHOP_INLINE void store(Index* to, const Value& value) { std::memcpy(to, &value, sizeof value); }
+template <std::int64_t count>
+struct IdLanes;
+template <>
+struct IdLanes<8> {
+  using Value = EightIds;
+};
+template <>
+struct IdLanes<16> {
+  using Value = SixteenIds;
+};
+
+// Source ids beside the columns of G.
+template <class G>
+struct Ids {
+  using Value = typename IdLanes<G::count>::Value;
+
+  static KHOP_INLINE Value load(const std::int32_t* from) { return load_lanes<Value>(from); }
+  static KHOP_INLINE void store(std::int32_t* to, const Value& value) { std::memcpy(to, &value, sizeof value); }
   // What a comparison of values says, as wide as ids; and of ids, as wide as values.
   template <class Mask>
   static KHOP_INLINE Value mask(const Mask& values) {
@@ -29,12 +42,12 @@ struct Ids {
   }
 };
 
-template <class T, class Index>
-struct Ids<Single<T>, Index> {
-  using Value = Index;
+template <class T>
+struct Ids<Single<T>> {
+  using Value = std::int32_t;
 
-  static KHOP_INLINE Value load(const Index* from) { return *from; }
-  static KHOP_INLINE void store(Index* to, Value value) { *to = value; }
+  static KHOP_INLINE Value load(const std::int32_t* from) { return *from; }
+  static KHOP_INLINE void store(std::int32_t* to, Value value) { *to = value; }
   static KHOP_INLINE bool mask(bool values) { return values; }
   template <class Values>
   static KHOP_INLINE bool values(bool ids) {
@@ -42,26 +55,26 @@ struct Ids<Single<T>, Index> {
   }
 };
 
-template <class G, class Index>
+template <class G>
 struct MaxOf {
   typename G::Value largest;
-  typename Ids<G, Index>::Value winner;
+  typename Ids<G>::Value winner;
 };
 
-template <class T, class Index>
+template <class T>
 struct Max {
   template <class G>
-  using State = MaxOf<G, Index>;
+  using State = MaxOf<G>;
 
   const T* x;
   std::int64_t width;
   T* out;
-  Index* winners;  // or null
+  std::int32_t* winners;  // or null
 
   template <class G>
-  KHOP_INLINE void take(MaxOf<G, Index>& state, const Edge& edge, std::int64_t column) const {
+  KHOP_INLINE void take(MaxOf<G>& state, const Edge& edge, std::int64_t column) const {
     const auto value = G::load(x + edge.source * width + column);
-    const auto source = typename Ids<G, Index>::Value{} + static_cast<Index>(edge.source);
+    const auto source = typename Ids<G>::Value{} + static_cast<std::int32_t>(edge.source);
     if (edge.first) {
       state.largest = value;
       state.winner = source;
@@ -69,14 +82,14 @@ struct Max {
     }
     const auto larger = (value > state.largest) | ((value != value) & (state.largest == state.largest));
     state.largest = larger ? value : state.largest;
-    state.winner = Ids<G, Index>::mask(larger) ? source : state.winner;
+    state.winner = Ids<G>::mask(larger) ? source : state.winner;
   }
   template <class G>
-  KHOP_INLINE void finish(const MaxOf<G, Index>& state, std::int64_t row, std::int64_t column, std::int64_t degree) const {
+  KHOP_INLINE void finish(const MaxOf<G>& state, std::int64_t row, std::int64_t column, std::int64_t degree) const {
     G::store(out + row * width + column, state.largest);
     if (winners == nullptr) return;
-    const auto nobody = typename Ids<G, Index>::Value{} - Index{1};
-    Ids<G, Index>::store(winners + row * width + column, degree > 0 ? state.winner : nobody);
+    const auto nobody = typename Ids<G>::Value{} - 1;
+    Ids<G>::store(winners + row * width + column, degree > 0 ? state.winner : nobody);
   }
   KHOP_INLINE void prefetch(std::int64_t source) const { prefetch_row(x + source * width, width); }
 };
@@ -86,14 +99,14 @@ struct GradientOf {
   typename G::Value sum;
 };
 
-template <class T, class Index>
+template <class T>
 struct MaxGradient {
   template <class G>
   using State = GradientOf<G>;
 
   const T* gradient;
   std::int64_t width;
-  const Index* winners;
+  const std::int32_t* winners;
   T* out;
 
   // Turned around, an edge's source is a row of the output, and its row the source that may have won there.
@@ -101,8 +114,8 @@ struct MaxGradient {
   KHOP_INLINE void take(GradientOf<G>& state, const Edge& edge, std::int64_t column) const {
     if (edge.repeated) return;  // of parallel edges one has won
     const std::int64_t at = edge.source * width + column;
-    const auto won = Ids<G, Index>::load(winners + at) == static_cast<Index>(edge.row);
-    state.sum += Ids<G, Index>::template values<typename G::Value>(won) ? G::load(gradient + at) : typename G::Value{};
+    const auto won = Ids<G>::load(winners + at) == static_cast<std::int32_t>(edge.row);
+    state.sum += Ids<G>::template values<typename G::Value>(won) ? G::load(gradient + at) : typename G::Value{};
   }
   template <class G>
   KHOP_INLINE void finish(const GradientOf<G>& state, std::int64_t row, std::int64_t column, std::int64_t) const {
@@ -116,27 +129,23 @@ struct MaxGradient {
 
 }  // namespace
 
-template <class T, class Index>
-void segment_max(const T* x, std::int64_t width, Csc<Index> edges, T* out, Index* winners, int threads) {
-  fold_rows<T>(Max<T, Index>{x, width, out, winners}, edges, width, threads);
+template <class T>
+void segment_max(const T* x, std::int64_t width, Edges edges, T* out, std::int32_t* winners, int threads) {
+  fold_rows<T>(Max<T>{x, width, out, winners}, edges, width, threads);
 }
 
-template <class T, class Row, class Index>
-void segment_max_gradient(const T* gradient, std::int64_t width, Csc<Row> transposed, const Index* winners, T* out,
+template <class T>
+void segment_max_gradient(const T* gradient, std::int64_t width, Edges transposed, const std::int32_t* winners, T* out,
                           int threads) {
-  fold_rows<T>(MaxGradient<T, Index>{gradient, width, winners, out}, transposed, width, threads);
+  fold_rows<T>(MaxGradient<T>{gradient, width, winners, out}, transposed, width, threads);
 }
 
-#define KHOP_SEGMENT_MAX(T, Index)                                                                                    \
-  template void segment_max(const T*, std::int64_t, Csc<Index>, T*, Index*, int);                                     \
-  template void segment_max_gradient(const T*, std::int64_t, Csc<std::int32_t>, const Index*, T*, int);               \
-  template void segment_max_gradient(const T*, std::int64_t, Csc<std::int64_t>, const Index*, T*, int);
-KHOP_SEGMENT_MAX(float, std::int32_t)
-KHOP_SEGMENT_MAX(float, std::int64_t)
-KHOP_SEGMENT_MAX(double, std::int32_t)
-KHOP_SEGMENT_MAX(double, std::int64_t)
-KHOP_SEGMENT_MAX(BFloat16, std::int32_t)
-KHOP_SEGMENT_MAX(BFloat16, std::int64_t)
+#define KHOP_SEGMENT_MAX(T)                                                                   \
+  template void segment_max(const T*, std::int64_t, Edges, T*, std::int32_t*, int);           \
+  template void segment_max_gradient(const T*, std::int64_t, Edges, const std::int32_t*, T*, int);
+KHOP_SEGMENT_MAX(float)
+KHOP_SEGMENT_MAX(double)
+KHOP_SEGMENT_MAX(BFloat16)
 #undef KHOP_SEGMENT_MAX
 
 }  // namespace khop

@@ -2,12 +2,13 @@
 //
 // A row's result is kept in registers, a tile of columns at a time, while its edges pass. What costs is waiting for source rows:
 // each is fetched, whole, kAhead edges before its turn, and long rows pass in chunks so that every tile finds it in the cache.
-// The last group of columns is moved back to end with the row; what it covers twice comes out the same twice.
+// The last group of columns is moved back to end with the row, and so is the last tile; what they cover twice comes out the
+// same twice.
 #pragma once
 
-#include "csc.h"
 #include "number.h"
 #include "parallel.h"
+#include "segment.h"
 #include "simd.h"
 
 #include <algorithm>
@@ -43,12 +44,12 @@ struct Edge {
 //   take(state, edge, column)             the next edge of the row
 //   finish(state, row, column, degree)    the row has ended
 //   prefetch(source)
-template <class Fold, class Index, class G>
+template <class Fold, class G>
 class RowLoop {
  public:
   using State = typename Fold::template State<G>;
 
-  static KHOP_INLINE void run(const Fold* fold, const Csc<Index>* edges, std::int64_t width, std::int64_t begin,
+  static KHOP_INLINE void run(const Fold* fold, const Edges* edges, std::int64_t width, std::int64_t begin,
                               std::int64_t end, State* partial) {
     const RowLoop loop{*fold, edges->indptr.data(), edges->indices.data(), width};
     const std::int64_t last_edge = loop.indptr_[end];
@@ -65,16 +66,28 @@ class RowLoop {
     }
   }
 
-  static std::int64_t groups(std::int64_t width) { return (width + G::count - 1) / G::count; }
+  // How many states `partial` holds.
+  static std::int64_t room(std::int64_t width) { return groups(width) + kTile - 1; }
 
  private:
+  static std::int64_t groups(std::int64_t width) { return (width + G::count - 1) / G::count; }
+
   KHOP_INLINE void chunk(std::int64_t row, std::int64_t edge, std::int64_t stop, State* partial) const {
     const std::int64_t all = groups(width_);
-    std::int64_t group = 0;
-    for (; group + kTile <= all; group += kTile) tile<kTile>(row, edge, stop, group, partial + group);
-    if (group + 3 == all) tile<3>(row, edge, stop, group, partial + group);
-    if (group + 2 == all) tile<2>(row, edge, stop, group, partial + group);
-    if (group + 1 == all) tile<1>(row, edge, stop, group, partial + group);
+    if (all >= kTile) {
+      tiles<kTile>(row, edge, stop, all, partial);
+    } else if (all >= 2) {
+      tiles<2>(row, edge, stop, all, partial);
+    } else {
+      tiles<1>(row, edge, stop, all, partial);
+    }
+  }
+
+  template <int size>
+  KHOP_INLINE void tiles(std::int64_t row, std::int64_t edge, std::int64_t stop, std::int64_t all, State* partial) const {
+    for (std::int64_t group = 0; group < all; group += size) {
+      tile<size>(row, edge, stop, std::min(group, all - size), partial + group);
+    }
   }
 
   template <int size>
@@ -102,10 +115,10 @@ class RowLoop {
 
   const Fold& fold_;
   const std::int64_t* indptr_;
-  const Index* indices_;
+  const std::int32_t* indices_;
   std::int64_t width_;
 
-  RowLoop(const Fold& fold, const std::int64_t* indptr, const Index* indices, std::int64_t width)
+  RowLoop(const Fold& fold, const std::int64_t* indptr, const std::int32_t* indices, std::int64_t width)
       : fold_(fold), indptr_(indptr), indices_(indices), width_(width) {}
 };
 
@@ -126,22 +139,21 @@ inline std::int64_t first_row(std::span<const std::int64_t> indptr, int part, in
 }
 
 // Folds the edges of every row over `width` columns of T. A row is the work of one thread, its edges in order.
-template <class T, class Fold, class Index>
-void fold_rows(const Fold& fold, const Csc<Index>& edges, std::int64_t width, int threads) {
+template <class T, class Fold>
+void fold_rows(const Fold& fold, const Edges& edges, std::int64_t width, int threads) {
   if (width == 0) return;
   const auto steps = static_cast<std::int64_t>(edges.indices.size()) + edges.rows();
   const int parts = parts_for(threads, steps * width * static_cast<std::int64_t>(sizeof(T)), kPartBytes);
-  const auto run = [&]<class G>(G, int part) {
-    using Loop = RowLoop<Fold, Index, G>;
-    std::vector<typename Loop::State> partial(Loop::groups(width));
-    run_widest<Loop>(&fold, &edges, width, first_row(edges.indptr, part, parts), first_row(edges.indptr, part + 1, parts),
-                     partial.data());
-  };
   parallel_parts(parts, [&](int part) {
+    const std::int64_t begin = first_row(edges.indptr, part, parts), end = first_row(edges.indptr, part + 1, parts);
     if (width >= Group<T>::count) {
-      run(Group<T>{}, part);
+      using Loop = RowLoop<Fold, Group<T>>;
+      std::vector<typename Loop::State> partial(Loop::room(width));
+      run_widest<Loop>(&fold, &edges, width, begin, end, partial.data());
     } else {
-      run(Single<T>{}, part);
+      using Loop = RowLoop<Fold, Single<T>>;
+      std::vector<typename Loop::State> partial(Loop::room(width));
+      Loop::run(&fold, &edges, width, begin, end, partial.data());
     }
   });
 }

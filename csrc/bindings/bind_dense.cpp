@@ -16,6 +16,7 @@ namespace {
 
 using namespace khop::bindings;
 using Offsets = In<std::int64_t>;
+using Ids32 = In<std::int32_t>;
 
 std::int64_t first_outside(const AnyIn& ids, std::int64_t limit, int threads) {
   return visit_index(ids, [&](auto id) {
@@ -44,53 +45,53 @@ void gather_float32(const AnyIn& table, std::int64_t width, const In<std::int64_
   });
 }
 
-template <class Index>
-khop::Csc<Index> csc_of(const Offsets& indptr, const AnyIn& indices) {
-  return {typed_span<const std::int64_t>(indptr), typed_span<const Index>(indices)};
-}
-
-// fn(x, width, edges, out), typed.
+// fn(x, width, out), typed.
 template <class Fn>
-void over_edges(const AnyIn& x, const Offsets& indptr, const AnyIn& indices, const AnyInto& out, Fn&& fn) {
+void over_rows(const AnyIn& x, const AnyInto& out, Fn&& fn) {
   visit_float(x, [&](auto value) {
     using T = decltype(value);
-    visit_index(indices, [&](auto index) {
-      const auto width = static_cast<std::int64_t>(out.shape(1));
-      T* rows = as<T>(out);
-      const nb::gil_scoped_release release;
-      fn(as<const T>(x), width, csc_of<decltype(index)>(indptr, indices), rows);
-    });
+    const auto width = static_cast<std::int64_t>(out.shape(1));
+    const nb::gil_scoped_release release;
+    fn(as<const T>(x), width, as<T>(out));
   });
 }
 
-void segment_sum(const AnyIn& x, const Offsets& indptr, const AnyIn& indices, const AnyInto& out, int threads) {
-  over_edges(x, indptr, indices, out, [&](auto... typed) { khop::segment_sum(typed..., threads); });
+khop::Edges edges_of(const Offsets& indptr, const Ids32& indices) {
+  return {typed_span<const std::int64_t>(indptr), typed_span<const std::int32_t>(indices)};
 }
 
-void segment_mean(const AnyIn& x, const Offsets& indptr, const AnyIn& indices, const AnyInto& out, int threads) {
-  over_edges(x, indptr, indices, out, [&](auto... typed) { khop::segment_mean(typed..., threads); });
+void segment_sum(const AnyIn& x, const Offsets& indptr, const Ids32& indices, const AnyInto& out, int threads) {
+  over_rows(x, out, [&](auto values, auto width, auto rows) {
+    khop::segment_sum(values, width, edges_of(indptr, indices), rows, threads);
+  });
+}
+
+void segment_mean(const AnyIn& x, const Offsets& indptr, const Ids32& indices, const AnyInto& out, int threads) {
+  over_rows(x, out, [&](auto values, auto width, auto rows) {
+    khop::segment_mean(values, width, edges_of(indptr, indices), rows, threads);
+  });
 }
 
 void segment_mean_gradient(const AnyIn& gradient, const Offsets& indptr, const Offsets& transposed_indptr,
-                           const AnyIn& transposed_indices, const AnyInto& out, int threads) {
-  over_edges(gradient, transposed_indptr, transposed_indices, out, [&](auto x, auto width, auto edges, auto rows) {
-    khop::segment_mean_gradient(x, width, edges, typed_span<const std::int64_t>(indptr), rows, threads);
+                           const Ids32& transposed_indices, const AnyInto& out, int threads) {
+  over_rows(gradient, out, [&](auto values, auto width, auto rows) {
+    khop::segment_mean_gradient(values, width, edges_of(transposed_indptr, transposed_indices),
+                                typed_span<const std::int64_t>(indptr), rows, threads);
   });
 }
 
-void segment_max(const AnyIn& x, const Offsets& indptr, const AnyIn& indices, const AnyInto& out,
+void segment_max(const AnyIn& x, const Offsets& indptr, const Ids32& indices, const AnyInto& out,
                  const std::optional<AnyInto>& winners, int threads) {
-  over_edges(x, indptr, indices, out, [&]<class T, class Index>(const T* values, auto width, khop::Csc<Index> edges, T* rows) {
-    khop::segment_max(values, width, edges, rows, winners ? as<Index>(*winners) : nullptr, threads);
+  over_rows(x, out, [&](auto values, auto width, auto rows) {
+    khop::segment_max(values, width, edges_of(indptr, indices), rows, winners ? as<std::int32_t>(*winners) : nullptr, threads);
   });
 }
 
-void segment_max_gradient(const AnyIn& gradient, const Offsets& transposed_indptr, const AnyIn& transposed_indices,
+void segment_max_gradient(const AnyIn& gradient, const Offsets& transposed_indptr, const Ids32& transposed_indices,
                           const AnyIn& winners, const AnyInto& out, int threads) {
-  over_edges(gradient, transposed_indptr, transposed_indices, out, [&](auto x, auto width, auto edges, auto rows) {
-    visit_index(winners, [&](auto index) {
-      khop::segment_max_gradient(x, width, edges, as<const decltype(index)>(winners), rows, threads);
-    });
+  over_rows(gradient, out, [&](auto values, auto width, auto rows) {
+    khop::segment_max_gradient(values, width, edges_of(transposed_indptr, transposed_indices),
+                               as<const std::int32_t>(winners), rows, threads);
   });
 }
 
@@ -112,14 +113,10 @@ void segment_softmax_gradient(const AnyIn& result, const AnyIn& gradient, std::i
   });
 }
 
-void transpose(const Offsets& indptr, const AnyIn& indices, const Into<std::int64_t>& transposed_indptr, const AnyInto& rows) {
-  visit_index(indices, [&](auto index) {
-    visit_index(rows, [&](auto row) {
-      const nb::gil_scoped_release release;
-      khop::transpose(csc_of<decltype(index)>(indptr, indices), typed_span<std::int64_t>(transposed_indptr),
-                      typed_span<decltype(row)>(rows));
-    });
-  });
+void transpose(const Offsets& indptr, const Ids32& indices, const Into<std::int64_t>& transposed_indptr,
+               const Into<std::int32_t>& rows) {
+  const nb::gil_scoped_release release;
+  khop::transpose(edges_of(indptr, indices), typed_span<std::int64_t>(transposed_indptr), typed_span<std::int32_t>(rows));
 }
 
 std::pair<std::int64_t, std::int64_t> build_csc(const AnyIn& sources, const AnyIn& destinations, std::int64_t num_sources,

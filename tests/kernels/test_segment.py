@@ -191,6 +191,17 @@ def test_transposed_edges_keep_their_order() -> None:
     assert turned.indices.tolist() == [0, 2, 0, 2, 2]
 
 
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_ids_of_64_bits_are_taken_where_32_do_not_suffice(operation: Segment) -> None:
+    sources = 2**31 + 1
+    x = torch.tensor([[1.5, 2.5]]).expand(sources, 2)  # one row in memory
+    indptr, indices = torch.tensor([0, 2]), torch.tensor([sources - 1, 0])
+    assert operation(x, indptr, indices).tolist() == operation(x[:1], indptr, torch.tensor([0, 0])).tolist()
+    assert operation(x[1:, :0], indptr, indices - 1 + (indices == 0)).shape == (1, 0)
+    with pytest.raises(ValueError, match=f"source id {sources - 1} at position 0"):
+        operation(x[1:], indptr, indices)
+
+
 GOOD_X, GOOD_INDPTR, GOOD_INDICES = torch.zeros(3, 2), torch.tensor([0, 1, 2]), torch.tensor([0, 2])
 
 

@@ -43,9 +43,9 @@ def segment_max(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     The gradient goes to the source that the value is from: of equal ones, to that of the first edge.
     """
     _check(x, indptr, indices)
-    if x.device.type != "cpu":
+    if not _is_native(x, indptr):
         return segment_max_reference(x, indptr, indices)
-    return _apply_max(x, indptr.contiguous(), indices.contiguous())
+    return _apply_max(x, indptr.contiguous(), indices.int().contiguous())
 
 
 def segment_sum_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
@@ -74,11 +74,10 @@ def segment_max_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
 
 
 def transpose(indptr: Tensor, indices: Tensor, num_sources: int) -> Csc:
-    """The edges turned around: row s lists, in edge order, the rows that have s. The input is valid."""
-    rows = indptr.numel() - 1
-    transposed = Csc(pooled((num_sources + 1,), torch.int64), pooled((indices.numel(),), index_dtype(rows)))
-    _core.transpose(indptr, indices, transposed.indptr, transposed.indices)
-    return transposed
+    """The edges turned around: row s lists, in edge order, the rows that have s. All int32, and valid."""
+    edges = Csc(pooled((num_sources + 1,), torch.int64), pooled((indices.numel(),), torch.int32))
+    _core.transpose(indptr, indices, edges.indptr, edges.indices)
+    return edges
 
 
 @dataclass(frozen=True)
@@ -161,9 +160,15 @@ _apply_max: Callable[[Tensor, Tensor, Tensor], Tensor] = _SegmentMax.apply
 
 def _segment_linear(x: Tensor, indptr: Tensor, indices: Tensor, operation: _Linear) -> Tensor:
     _check(x, indptr, indices)
-    if x.device.type != "cpu":
+    if not _is_native(x, indptr):
         return operation.reference(x, indptr, indices)
-    return _apply_linear(x, indptr.contiguous(), indices.contiguous(), operation)
+    return _apply_linear(x, indptr.contiguous(), indices.int().contiguous(), operation)
+
+
+def _is_native(x: Tensor, indptr: Tensor) -> bool:
+    """Whether the core takes it: ids of sources and, turned around, of rows are 32-bit there."""
+    ids = max(x.shape[0], indptr.numel() - 1)
+    return x.device.type == "cpu" and index_dtype(ids) == torch.int32
 
 
 def _check(x: Tensor, indptr: Tensor, indices: Tensor) -> None:
