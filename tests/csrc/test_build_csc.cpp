@@ -1,0 +1,89 @@
+#include "build_csc.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "check.h"
+
+namespace {
+
+template <class Id, class Index>
+struct Built {
+  Built(const std::vector<Id>& sources, const std::vector<Id>& destinations, std::int64_t num_sources,
+        std::int64_t num_destinations, int threads)
+      : indptr(static_cast<std::size_t>(num_destinations) + 1), indices(sources.size()), order(sources.size()) {
+    outside = khop::build_csc<Id, Index>({sources, destinations}, num_sources, indptr, indices, order, threads);
+  }
+
+  std::vector<std::int64_t> indptr;
+  std::vector<Index> indices;
+  std::vector<std::int64_t> order;
+  khop::OutsideIds outside;
+};
+
+template <class Id, class Index>
+void equals_a_stable_sort(std::size_t edges, std::int64_t num_destinations, std::uint64_t stride) {
+  std::vector<Id> sources, destinations;
+  for (std::uint64_t edge = 0; edge < edges; ++edge) {
+    sources.push_back(static_cast<Id>(edge * 11 % 1000));
+    destinations.push_back(static_cast<Id>(edge * edge * stride % static_cast<std::uint64_t>(num_destinations)));
+  }
+  std::vector<std::int64_t> order(edges);
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](std::int64_t edge) { return destinations[static_cast<std::size_t>(edge)]; });
+  for (const int threads : {1, 2, 5}) {
+    const Built<Id, Index> built(sources, destinations, 1000, num_destinations, threads);
+    CHECK_EQUAL(built.outside.source, -1);
+    CHECK_EQUAL(built.outside.destination, -1);
+    CHECK(built.order == order);
+    for (std::size_t place = 0; place < edges; ++place) {
+      CHECK_EQUAL(built.indices[place], static_cast<Index>(sources[static_cast<std::size_t>(order[place])]));
+    }
+    for (std::int64_t row = 0; row < num_destinations; ++row) {
+      const auto begin = built.indptr[static_cast<std::size_t>(row)], end = built.indptr[static_cast<std::size_t>(row) + 1];
+      CHECK(begin <= end);
+      for (auto place = begin; place < end; ++place) {
+        CHECK_EQUAL(static_cast<std::int64_t>(destinations[static_cast<std::size_t>(order[static_cast<std::size_t>(place)])]), row);
+      }
+    }
+    CHECK_EQUAL(built.indptr.front(), 0);
+    CHECK_EQUAL(built.indptr.back(), static_cast<std::int64_t>(edges));
+  }
+}
+
+}  // namespace
+
+TEST(edges_are_grouped_by_destination_in_input_order) {
+  for (const std::int64_t num_destinations : {1, 2, 2047, 2048, 2049, 5000, 1 << 20}) {
+    for (const std::size_t edges : {0, 1, 1000, 150'000}) {
+      equals_a_stable_sort<std::int64_t, std::int32_t>(edges, num_destinations, 3);
+    }
+  }
+  equals_a_stable_sort<std::int32_t, std::int32_t>(150'000, 5000, 3);
+  equals_a_stable_sort<std::int64_t, std::int64_t>(150'000, 5000, 3);
+}
+
+TEST(all_edges_may_have_one_destination) { equals_a_stable_sort<std::int64_t, std::int32_t>(150'000, 5000, 0); }
+
+TEST(a_block_has_no_more_destinations_than_16_bits_tell_apart) {
+  CHECK_EQUAL(khop::block_shift(0), 0);
+  CHECK_EQUAL(khop::block_shift(2047), 0);
+  CHECK_EQUAL(khop::block_shift(2048), 1);
+  CHECK_EQUAL(khop::block_shift((std::int64_t{1} << 26) - 1), 15);
+  CHECK_EQUAL(khop::block_shift(std::int64_t{1} << 26), 16);
+  CHECK_EQUAL(khop::block_shift(std::int64_t{1} << 27), 16);
+  CHECK_EQUAL(khop::block_shift(std::int64_t{1} << 50), 16);
+}
+
+TEST(the_first_ids_outside_are_named_on_any_number_of_threads) {
+  for (const int threads : {1, 3}) {
+    std::vector<std::int64_t> good(300'000, 1), bad(300'000, 1);
+    bad[200'000] = 7;
+    bad[299'999] = -1;
+    CHECK_EQUAL((Built<std::int64_t, std::int32_t>(bad, good, 7, 7, threads).outside.source), 200'000);
+    CHECK_EQUAL((Built<std::int64_t, std::int32_t>(good, bad, 7, 7, threads).outside.destination), 200'000);
+    CHECK_EQUAL((Built<std::int64_t, std::int32_t>(bad, good, 8, 7, threads).outside.source), 299'999);
+  }
+}

@@ -1,0 +1,119 @@
+#include "gather.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "bytes.h"
+#include "check.h"
+#include "levels.h"
+#include "number.h"
+
+namespace {
+
+constexpr std::int64_t kRows = 37;
+
+// Ids that jump about, repeat, and have both ends of the table.
+std::vector<std::int64_t> some_ids(std::size_t count) {
+  std::vector<std::int64_t> ids(count);
+  for (std::size_t i = 0; i < count; ++i) ids[i] = static_cast<std::int64_t>(i * i * 7 + i) % kRows;
+  if (count > 1) ids.back() = kRows - 1;
+  return ids;
+}
+
+// Every row of T as float32, one number at a time.
+template <class T>
+std::vector<float> widened(const std::vector<T>& table, std::int64_t width, const std::vector<std::int64_t>& ids,
+                           const std::vector<float>& scales) {
+  std::vector<float> rows;
+  for (const std::int64_t id : ids) {
+    for (std::int64_t column = 0; column < width; ++column) {
+      const float value = khop::Single<T>::load(table.data() + id * width + column);
+      rows.push_back(scales.empty() ? value : value * scales[static_cast<std::size_t>(column)]);
+    }
+  }
+  return rows;
+}
+
+template <class T>
+void widens_as_one_by_one(T (*number)(std::size_t)) {
+  for (const std::int64_t width : {0, 1, 15, 16, 17, 100}) {
+    std::vector<T> table;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(kRows * width); ++i) table.push_back(number(i));
+    for (const bool scaled : {false, true}) {
+      const std::vector<float> scales(scaled ? static_cast<std::size_t>(width) : 0, 0.37F);
+      for (const std::size_t count : {0, 1, 20, 20'000}) {
+        const auto ids = some_ids(count);
+        const auto expected = widened(table, width, ids, scales);
+        std::vector<float> out(expected.size());
+        khop::gather_float32(table.data(), width, ids, scaled ? scales.data() : nullptr, out.data(), 3);
+        CHECK(khop::testing::same_bytes(out, expected));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST(rows_of_any_size_are_copied) {
+  khop::testing::at_every_level([] {
+    for (const std::int64_t bytes : {0, 1, 4, 8, 63, 400, 3000}) {
+      std::vector<std::byte> table(static_cast<std::size_t>(kRows * bytes));
+      for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::byte>(i * 31);
+      for (const std::size_t count : {0, 1, 20, 2000}) {
+        const auto ids = some_ids(count);
+        std::vector<std::byte> expected, out(count * static_cast<std::size_t>(bytes));
+        for (const std::int64_t id : ids) expected.insert(expected.end(), table.begin() + id * bytes, table.begin() + (id + 1) * bytes);
+        khop::gather(table.data(), bytes, ids, out.data(), 3);
+        CHECK(out == expected);
+      }
+    }
+  });
+}
+
+TEST(small_numbers_are_widened_to_the_same_bits_at_every_level) {
+  khop::testing::at_every_level([] {
+    widens_as_one_by_one<khop::Float16>([](std::size_t i) { return khop::Float16{static_cast<std::uint16_t>(i * 2551)}; });
+    widens_as_one_by_one<khop::BFloat16>([](std::size_t i) { return khop::BFloat16{static_cast<std::uint16_t>(i * 2551)}; });
+    widens_as_one_by_one<std::int8_t>([](std::size_t i) { return static_cast<std::int8_t>(i * 7); });
+    widens_as_one_by_one<std::uint8_t>([](std::size_t i) { return static_cast<std::uint8_t>(i * 7); });
+  });
+}
+
+TEST(every_float16_has_its_value) {
+  for (std::uint32_t bits = 0; bits < 1 << 16; ++bits) {
+    const khop::Float16 half{static_cast<std::uint16_t>(bits)};
+    const float value = khop::Single<khop::Float16>::load(&half);
+    const int exponent = (bits >> 10) & 31;
+    const auto mantissa = static_cast<float>(bits & 1023);
+    const float sign = bits >> 15 ? -1.0F : 1.0F;
+    if (exponent == 31) {
+      CHECK_EQUAL(std::isnan(value), mantissa != 0);
+      CHECK(mantissa != 0 || value == sign * INFINITY);
+    } else {
+      CHECK_EQUAL(value, sign * (exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25)));
+      CHECK_EQUAL(std::signbit(value), sign < 0);
+    }
+  }
+}
+
+TEST(rounding_to_bfloat16_is_to_nearest_even) {
+  const auto rounded = [](std::uint32_t bits) {
+    const float value = std::bit_cast<float>(bits);
+    khop::BFloat16 out;
+    khop::Single<khop::BFloat16>::store(&out, value);
+    khop::Floats values = khop::Floats{} + value;
+    khop::BFloat16 group[16];
+    khop::Group<khop::BFloat16>::store(group, values);
+    CHECK_EQUAL(group[15].bits, out.bits);
+    return out.bits;
+  };
+  CHECK_EQUAL(rounded(0x3F808000), 0x3F80);
+  CHECK_EQUAL(rounded(0x3F818000), 0x3F82);
+  CHECK_EQUAL(rounded(0x3F808001), 0x3F81);
+  CHECK_EQUAL(rounded(0x7F7FFFFF), 0x7F80);  // the largest float32 becomes infinite
+  CHECK_EQUAL(rounded(0xFF800000), 0xFF80);
+  CHECK_EQUAL(rounded(0x7F800001), 0x7FC0);  // a NaN whose upper half says infinity
+}
