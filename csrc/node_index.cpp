@@ -15,9 +15,10 @@ constexpr std::uint32_t kMostStamps = std::numeric_limits<std::uint32_t>::max();
 template <class Id>
 void check_ids(std::span<const Id> ids, std::int64_t num_nodes) {
   using Unsigned = std::make_unsigned_t<Id>;
-  Unsigned largest = 0;  // a negative id is larger than any other
+  constexpr std::uint64_t above = std::uint64_t{std::numeric_limits<Id>::max()} + 1;  // negative ids are here and higher
+  Unsigned largest = 0;
   for (const Id id : ids) largest = std::max(largest, static_cast<Unsigned>(id));
-  if (ids.empty() || static_cast<std::uint64_t>(largest) < static_cast<std::uint64_t>(num_nodes)) return;
+  if (ids.empty() || std::uint64_t{largest} < std::min(above, static_cast<std::uint64_t>(num_nodes))) return;
   const auto at = std::ranges::find(ids, static_cast<Id>(largest));
   throw std::invalid_argument("node id " + std::to_string(*at) + " at position " + std::to_string(at - ids.begin()) +
                               ": not in [0, " + std::to_string(num_nodes) + "), the graph's nodes");

@@ -10,13 +10,14 @@ namespace {
 
 constexpr std::uint32_t kPurpose = 0x5048;
 constexpr std::uint32_t kRounds = 8;
+constexpr int kLeastBits = 8;  // on fewer, eight rounds do not reach all orders evenly
 
 // Luby and Rackoff 1988: a Feistel network is a bijection whatever its round function. Numbers that leave [0, count) are
 // encrypted again until they are back (cycle-walking; Black and Rogaway 2002), which stays a bijection.
 class Permutation {
  public:
   Permutation(std::uint64_t key, std::uint64_t count) : key_(key), count_(count) {
-    const int bits = std::max(2, static_cast<int>(std::bit_width(count - 1)));
+    const int bits = std::max(kLeastBits, static_cast<int>(std::bit_width(count - 1)));
     right_bits_ = bits - bits / 2;
     left_mask_ = mask(bits / 2);
     right_mask_ = mask(right_bits_);

@@ -25,6 +25,20 @@ def mix64(value: int) -> int:
     return value ^ (value >> 31)
 
 
+def draw_key(run_seed: int, purpose: int, epoch: int, step: int) -> int:
+    value = 0
+    for word in (run_seed, purpose, epoch, step):
+        value = mix64(value ^ (word & MASK64))
+    return value
+
+
+def stream(hop: int, edge_type: tuple[str, str, str]) -> int:
+    digest = 0xCBF29CE484222325
+    for byte in "\x1f".join(edge_type).encode("utf-8"):
+        digest = ((digest ^ byte) * 0x100000001B3) & MASK64
+    return mix64(digest ^ hop) >> 32
+
+
 def tree_key(key: int, tree: int) -> int:
     return mix64(key ^ mix64(tree))
 
@@ -85,7 +99,7 @@ def sample_hop(
 
 def permutation(key: int, count: int, index: int) -> int:
     """Where a keyed permutation of [0, count) takes `index`."""
-    bits = max(2, (count - 1).bit_length())
+    bits = max(8, (count - 1).bit_length())
     right_bits = bits - bits // 2
     left_mask, right_mask = (1 << bits // 2) - 1, (1 << right_bits) - 1
     while True:

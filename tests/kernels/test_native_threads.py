@@ -1,0 +1,157 @@
+"""Native calls run without the GIL, and their results own their memory."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+import pytest
+import torch
+
+import khop._core as _core
+from khop.draw import DrawKey, Uniform
+from khop.kernels.csc import Csc
+from khop.kernels.node_index import NodeIndex
+from khop.kernels.permutation import permutation_slice
+from khop.kernels.philox import philox
+from khop.kernels.sample_uniform import sample_uniform
+
+ROWS, DEGREE = 2_000_000, 6
+
+
+@pytest.fixture(scope="module")
+def csc() -> Csc:
+    indices = torch.arange(ROWS * DEGREE, dtype=torch.int32) * 7919 % ROWS
+    return Csc(torch.arange(ROWS + 1) * DEGREE, indices)
+
+
+class Ticker:
+    """A Python thread that counts, and offers the GIL after every hundred."""
+
+    def __init__(self) -> None:
+        self.ticks = 0
+        self.stopping = False
+
+    def run(self) -> None:
+        while not self.stopping:
+            self.ticks += 1
+            if self.ticks % 100 == 0:
+                time.sleep(0)
+
+
+@contextmanager
+def ticking() -> Iterator[Ticker]:
+    """While it runs, no thread has to give up the GIL unless it offers it itself."""
+    interval = sys.getswitchinterval()
+    ticker = Ticker()
+    thread = threading.Thread(target=ticker.run)
+    sys.setswitchinterval(100.0)
+    thread.start()
+    try:
+        yield ticker
+    finally:
+        ticker.stopping = True
+        sys.setswitchinterval(interval)
+        thread.join()
+
+
+def long_calls(csc: Csc) -> dict[str, Callable[[], object]]:
+    nodes = torch.arange(ROWS)
+    index = NodeIndex(ROWS)
+    counters = torch.zeros(1_000_000, 4, dtype=torch.int64)
+    return {
+        "sample_uniform": lambda: sample_uniform(csc, nodes, 5, Uniform(), DrawKey(0), 1),
+        "insert": lambda: index.insert(csc.indices),
+        "permutation_slice": lambda: permutation_slice(DrawKey(0), 1 << 40, 0, 200_000),
+        "philox": lambda: philox(0, counters),
+    }
+
+
+@pytest.mark.parametrize("name", ["sample_uniform", "insert", "permutation_slice", "philox"])
+def test_python_runs_beside_a_long_native_call(csc: Csc, name: str) -> None:
+    call = long_calls(csc)[name]
+    with ticking() as ticker:
+        before = ticker.ticks
+        call()
+        assert ticker.ticks - before > 5_000
+
+
+def test_kept_results_stay_as_they_are(csc: Csc) -> None:
+    """Whoever keeps every batch gets other memory for each, at once."""
+
+    def batch(step: int) -> list[torch.Tensor]:
+        drawn = sample_uniform(csc, torch.arange(500) * 31, 5, Uniform(), DrawKey(step), 1, edge_ids=True)
+        index = NodeIndex(ROWS)
+        assert drawn.edges is not None
+        return [drawn.offsets, drawn.nodes, drawn.edges, index.insert(drawn.nodes), index.nodes()]
+
+    kept = [batch(step) for step in range(20)]
+    places = sorted((t.data_ptr(), t.data_ptr() + t.nbytes) for tensors in kept for t in tensors)
+    assert all(end <= start for (_, end), (start, _) in pairwise(places))
+    for step, tensors in enumerate(kept):
+        assert all(torch.equal(a, b) for a, b in zip(tensors, batch(step), strict=True))
+
+
+def test_a_warm_loop_takes_no_new_memory(csc: Csc) -> None:
+    index = NodeIndex(ROWS)
+
+    def batch(step: int) -> None:
+        index.clear()
+        index.insert(torch.arange(300) + step)
+        for hop in range(3):
+            drawn = sample_uniform(csc, index.nodes(), 5, Uniform(), DrawKey(step), hop)
+            index.insert(drawn.nodes)
+
+    for step in range(5):
+        batch(step)
+    _, lent, reused, fresh = _core.buffer_pool_usage()
+    for step in range(5, 50):
+        batch(step)
+    assert _core.buffer_pool_usage()[3] == fresh
+    assert _core.buffer_pool_usage()[2] > reused
+    assert _core.buffer_pool_usage()[1] == lent
+
+
+def test_results_outlive_what_made_them(csc: Csc) -> None:
+    nodes = NodeIndex(10)
+    local = nodes.insert(torch.tensor([4, 2, 4]))
+    del nodes
+    assert local.tolist() == [0, 1, 0]
+
+
+def test_results_can_be_written_and_resized_like_any_tensor(csc: Csc) -> None:
+    drawn = sample_uniform(csc, torch.tensor([0]), 3, Uniform(), DrawKey(0), 1)
+    drawn.nodes.fill_(7)
+    assert torch.cat([drawn.nodes, drawn.nodes]).tolist() == [7] * 6
+
+
+def test_threads_that_sample_at_once_get_what_one_gets(csc: Csc) -> None:
+    def sample(step: int) -> torch.Tensor:
+        frontier = torch.arange(5000) * 13
+        return sample_uniform(csc, frontier, 4, Uniform(), DrawKey(step), 1, threads=2).nodes
+
+    expected = [sample(step) for step in range(12)]
+    found: dict[int, torch.Tensor] = {}
+
+    def work(first: int) -> None:
+        for step in range(first, 12, 4):
+            found[step] = sample(step)
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(found[step], expected[step]) for step in range(12))
+
+
+def test_an_unknown_dispatch_level_is_refused() -> None:
+    before = _core.dispatch_level()
+    with pytest.raises(ValueError, match="dispatch level mmx"):
+        _core.set_dispatch_level("mmx")
+    assert _core.dispatch_level() == before
+    assert before in _core.dispatch_levels()

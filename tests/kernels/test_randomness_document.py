@@ -1,0 +1,113 @@
+"""docs/randomness.md against everything that draws: its vectors are read from the page."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.levels import LEVELS, dispatch_level
+from tests.reference import sampling as reference
+
+from khop.draw import DrawKey, Purpose, Uniform, mix64, stream
+from khop.kernels.csc import Csc
+from khop.kernels.permutation import permutation_slice
+from khop.kernels.philox import philox, philox_reference
+from khop.kernels.sample_uniform import sample_uniform, sample_uniform_reference
+
+PAGE = (Path(__file__).parents[2] / "docs" / "randomness.md").read_text()
+VECTORS: dict[str, list[dict[str, Any]]] = {}
+for block in re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
+    VECTORS |= json.loads(block)
+
+
+def each(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("vector", VECTORS[name], ids=str)
+
+
+def number(text: str) -> int:
+    return int(text, 16)
+
+
+def test_the_page_has_vectors_of_every_part() -> None:
+    assert set(VECTORS) == {"philox", "mix64", "key", "stream", "picks", "permutation"}
+
+
+@each("philox")
+def test_philox(vector: dict[str, Any]) -> None:
+    key, counter = number(vector["key"]), tuple(map(number, vector["counter"]))
+    words = [number(word) for word in vector["words"]]
+    counters = torch.tensor([counter])
+    assert list(reference.philox(key, counter)) == words
+    assert philox(key, counters).tolist() == [words]
+    keys = torch.tensor([[key & 0xFFFFFFFF, key >> 32]])
+    assert philox_reference(keys, counters).tolist() == [words]
+
+
+@each("mix64")
+def test_mix64(vector: dict[str, Any]) -> None:
+    assert mix64(number(vector["value"])) == number(vector["mixed"])
+    assert reference.mix64(number(vector["value"])) == number(vector["mixed"])
+
+
+@each("key")
+def test_key(vector: dict[str, Any]) -> None:
+    purpose = Purpose[vector["purpose"]]
+    key = DrawKey.of(vector["run_seed"], purpose, vector["epoch"], vector["step"])
+    assert key.value == number(vector["key"])
+    assert f"| {purpose.name} | {purpose.value} |" in PAGE
+
+
+@each("stream")
+def test_stream(vector: dict[str, Any]) -> None:
+    source, relation, destination = vector["edge_type"]
+    assert stream(vector["hop"], (source, relation, destination)) == number(vector["stream"])
+
+
+@each("picks")
+def test_picks_of_the_reference(vector: dict[str, Any]) -> None:
+    key, tree = number(vector["key"]), vector.get("tree")
+    key = key if tree is None else reference.tree_key(key, tree)
+    row = reference.Row(key, vector["node"], number(vector["stream"]), vector["degree"])
+    assert row.picks(vector["fanout"], vector["replacement"]) == vector["picks"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("vector", [v for v in VECTORS["picks"] if v["degree"] <= 1 << 21], ids=str)
+def test_picks_of_the_kernels(vector: dict[str, Any], level: str) -> None:
+    csc = Csc(torch.tensor([0, vector["degree"]]), torch.zeros(vector["degree"], dtype=torch.int32))
+    tree = vector.get("tree")
+    trees = None if tree is None else torch.tensor([tree])
+    rule, key, number_of_stream = (
+        Uniform(vector["replacement"]),
+        DrawKey(number(vector["key"])),
+        number(vector["stream"]),
+    )
+    nodes, original_ids = torch.tensor([0]), torch.tensor([vector["node"]])
+    with dispatch_level(level):
+        drawn = sample_uniform(
+            csc,
+            nodes,
+            vector["fanout"],
+            rule,
+            key,
+            number_of_stream,
+            original_ids=original_ids,
+            tree=trees,
+            edge_ids=True,
+        )
+    assert drawn.edges is not None
+    assert drawn.edges.tolist() == vector["picks"]
+    plain = sample_uniform_reference(
+        csc, nodes, vector["fanout"], rule, key, number_of_stream, original_ids, trees, True
+    )
+    assert plain.edges is not None
+    assert plain.edges.tolist() == vector["picks"]
+
+
+@each("permutation")
+def test_permutation(vector: dict[str, Any]) -> None:
+    key, count, entries = number(vector["key"]), vector["count"], vector["entries"]
+    assert [reference.permutation(key, count, index) for index in range(len(entries))] == entries
+    assert permutation_slice(DrawKey(key), count, 0, len(entries)).tolist() == entries
