@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "training": {"schema", "draw", "errors", "batch", "sampling", "loading", "models", "graph", "features"},
     **{part: VALUES | PARTS | FRONT for part in FRONT},
     "config": VALUES | PARTS | FRONT,
-    "cli": {"config", "api", "datasets", "graph", "schema"},
+    "cli": {"config", "api", "datasets", "graph", "schema", "training"},
     "__main__": {"cli"},
     "__init__": VALUES | PARTS | FRONT,
 }  # fmt: skip

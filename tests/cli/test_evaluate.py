@@ -13,16 +13,22 @@ from .conftest import Ran
 Command = Callable[..., Ran]
 
 
-@pytest.fixture
-def trained(khop_command: Command, small_run: Path) -> dict[str, object]:
-    outcome = json.loads(khop_command("train", str(small_run), "--out", "a", "--json").stdout)
+def train(khop_command: Command, *options: str) -> dict[str, object]:
+    outcome = json.loads(khop_command("train", "run.toml", "--out", "a", "--json", *options).stdout)
     assert isinstance(outcome, dict)
     return outcome
 
 
+@pytest.fixture
+def trained(khop_command: Command, small_run: Path) -> dict[str, object]:
+    return train(khop_command)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
 def test_the_best_checkpoint_scores_what_training_said(
-    khop_command: Command, trained: dict[str, object]
+    khop_command: Command, small_run: Path, precision: str
 ) -> None:
+    trained = train(khop_command, "--precision", precision)
     ran = khop_command("evaluate", "a", "--split", "all", "--json")
     measured = json.loads(ran.stdout)
     assert measured == {

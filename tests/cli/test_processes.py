@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,14 +11,22 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import khop
+
 from .conftest import Ran
 from .test_train import metrics_of
 
 KHOP = [sys.executable, "-m", "khop"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(khop.__file__).parents[1])}
+
+
+def process(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
 
 
 def test_a_script_reads_the_last_line_of_stdout(small_run: Path) -> None:
-    done = subprocess.run([*KHOP, "train", "run.toml", "--json"], capture_output=True, text=True, check=True)
+    done = process(*KHOP, "train", "run.toml", "--json")
+    assert done.returncode == 0
     outcome = json.loads(done.stdout.splitlines()[-1])
     assert {"run", "epochs", "seconds", "train_accuracy", "val_accuracy", "test_accuracy"} <= set(outcome)
     assert len(done.stdout.splitlines()) == 1
@@ -28,7 +37,8 @@ def test_ctrl_c_keeps_the_last_checkpoint_and_the_run_goes_on_exactly(
     khop_command: Callable[..., Ran], small_run: Path
 ) -> None:
     command = [*KHOP, "train", "run.toml", "--epochs", "100000", "--out", "a"]
-    training = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    training = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT)
     log = Path("a/metrics.jsonl")
     deadline = time.monotonic() + 60
     while not (log.exists() and log.read_text()) and time.monotonic() < deadline:
@@ -46,25 +56,21 @@ def test_ctrl_c_keeps_the_last_checkpoint_and_the_run_goes_on_exactly(
     assert metrics_of("a") == metrics_of("b")
 
 
-def test_a_disk_without_space_is_one_line_and_the_run_before_it_stays_whole(small_run: Path) -> None:
+def test_a_disk_without_space_is_one_line_and_nothing_is_half_written(small_run: Path) -> None:
     program = (
         "import resource, sys; from khop.cli.main import run; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000)); run(sys.argv[1:])"
     )
-    command = [sys.executable, "-c", program, "train", "run.toml", "--out", "a", "--hidden", "64"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = process(sys.executable, "-c", program, "train", "run.toml", "--out", "a", "--hidden", "64")
     assert done.returncode == 1
     assert done.stderr.startswith("khop: a/checkpoints/best: File too large")
     assert done.stderr.count("\n") == 1
-    assert sorted(path.name for path in Path("a").rglob("*") if path.is_file()) == [
-        "config.toml",
-        "metrics.jsonl",
-    ]
+    files = [path.name for path in Path("a").rglob("*") if path.is_file()]
+    assert sorted(files) == ["config.toml", "metrics.jsonl"]
 
 
 def test_a_place_where_nothing_can_be_written_is_one_line(small_run: Path) -> None:
-    command = [*KHOP, "train", "run.toml", "--out", "/proc/khop/a"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = process(*KHOP, "train", "run.toml", "--out", "/proc/khop/a")
     assert done.returncode == 1
     assert done.stderr.startswith("khop: /proc/khop")
     assert done.stderr.count("\n") == 1

@@ -6,7 +6,8 @@ import io
 
 from rich.console import Console
 
-from khop.cli.progress import Record, Watcher, epoch_line, scores_of, watching
+from khop.cli.progress import Record, epoch_line, scores_of, watching
+from khop.training.observer import Observer
 
 
 def record_of(epoch: int) -> Record:
@@ -21,7 +22,7 @@ def record_of(epoch: int) -> Record:
     }
 
 
-def drive(watcher: Watcher) -> None:
+def drive(watcher: Observer) -> None:
     watcher.started(epochs=12, steps=3)
     for step in range(3):
         watcher.stepped(0, step, 0.5)

@@ -11,10 +11,8 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from khop.cli import train
 from khop.cli.cache import cache_folder
-from khop.config.presets import preset
-from khop.config.read import RawRun
+from khop.training.trainer import Trainer
 
 from .conftest import Ran
 
@@ -174,9 +172,30 @@ def test_a_graph_and_options_are_a_run_without_a_file(
     assert json.loads(ran.stdout)["epochs"] == 1
 
 
-def test_debian_is_a_run_that_comes_with_khop() -> None:
-    assert train._written("debian", {}) == preset("debian")
-    assert train._written(None, {"graph": "g"}) == RawRun({}, "the command line")
+def test_debian_is_a_run_that_comes_with_khop(
+    khop_command: Command, small_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KHOP_CACHE", "cache")
+    tiny = ["--epochs", "1", "--hidden", "16", "--fanouts", "2,2", "--evaluation-fanouts", "2,2"]
+    ran = khop_command(
+        "train", "debian", "--json", "--compute-threads", "1", "--learning-rate", "0.02", *tiny
+    )
+    outcome = json.loads(ran.stdout)
+    assert outcome["run"] == "runs/debian-1"
+    assert outcome["test_accuracy"] > 0.3  # the most frequent section has less
+    assert tomllib.loads(Path("runs/debian-1/config.toml").read_text())["graph"] == "debian"
+
+
+def test_ctrl_c_before_the_first_update_says_that_there_is_nothing_to_go_on_with(
+    khop_command: Command, small_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Trainer) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, "fit", interrupted)
+    ran = khop_command("train", "run.toml", "--json")
+    assert ran.code == 130
+    assert ran.stderr.endswith("khop: stopped; there is no checkpoint yet\n")
 
 
 def test_built_in_graphs_are_unpacked_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from khop.config.read import RawRun, checked, with_options
-from khop.config.resolve import open_graph_of, resolve
+from khop.config.resolve import graph_folder, resolve
 from khop.config.values import RunConfig
 from khop.graph.build import NodeTable, write_graph
 
@@ -36,7 +36,7 @@ def resolved(shop: Path, options: dict[str, object]) -> RunConfig:
     task = {"label": "colour", "test_split": "val", "val_split": "val"}
     raw = with_options(RawRun({"graph": str(shop), "task": task}, "run.toml"), options)
     config = checked(raw)
-    return resolve(config, open_graph_of(config, raw, shop.parent / "cache"), raw)
+    return resolve(config, graph_folder(config, raw, shop.parent / "cache"), raw)
 
 
 def test_what_a_run_leaves_open_is_filled_in(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_a_choice_that_the_graph_leaves_open_has_to_be_named(shop: Path) -> None
     with pytest.raises(
         ValueError, match=r"task\.label is not given, and the label columns of item are colour, shape"
     ):
-        resolve(config, open_graph_of(config, raw, shop), raw)
+        resolve(config, graph_folder(config, raw, shop), raw)
 
 
 def test_a_graph_without_labels_cannot_be_classified(tmp_path: Path) -> None:
@@ -111,4 +111,4 @@ def test_a_graph_without_labels_cannot_be_classified(tmp_path: Path) -> None:
     raw = RawRun({"graph": str(graph)}, "run.toml")
     config = checked(raw)
     with pytest.raises(ValueError, match=r"the node types with labels are none: name one \(run\.toml\)"):
-        resolve(config, open_graph_of(config, raw, tmp_path), raw)
+        resolve(config, graph_folder(config, raw, tmp_path), raw)

@@ -11,6 +11,7 @@ import torch
 import typer
 from rich.console import Console
 
+from khop.cli.bytes_bar import bytes_bar
 from khop.cli.cache import cache_folder
 from khop.cli.options import HOW_NOT_WHAT, Options, takes_run_options
 from khop.cli.progress import two_columns, watching
@@ -61,7 +62,8 @@ def _evaluate(
 ) -> None:
     """Measure a trained model again: on another split, with other weights, exactly or on samples."""
     console = Console(stderr=as_json)
-    run = prepare(with_options(read_run(run_folder), options), cache_folder())
+    with bytes_bar() as notice:
+        run = prepare(with_options(read_run(run_folder), options), cache_folder(), notice)
     torch.set_num_threads(run.config.compute_threads)
     run.restore(run_folder / CHECKPOINTS / checkpoint)
     with watching(console) as watcher:

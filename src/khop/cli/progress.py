@@ -4,38 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from khop.training.observer import Observer
+
 Record = Mapping[str, object]  # one line of metrics.jsonl
 SCORES = ("train", "val", "test")
 
 
-class Watcher(Protocol):
-    """What the trainer tells; the trainer calls it an observer."""
-
-    def started(self, epochs: int, steps: int) -> None:
-        """Training begins."""
-        ...
-
-    def stepped(self, epoch: int, step: int, loss: float) -> None:
-        """One update is done."""
-        ...
-
-    def evaluating(self, done: int, total: int) -> None:
-        """The evaluation has come this far."""
-        ...
-
-    def epoch_ended(self, record: Record) -> None:
-        """An epoch is over and measured."""
-        ...
-
-
 @contextmanager
-def watching(console: Console) -> Iterator[Watcher]:
+def watching(console: Console) -> Iterator[Observer]:
     """Something that shows the training on `console` for as long as the block runs."""
     if not console.is_terminal:
         yield Lines(console)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
 from pathlib import Path
 
 import khop
@@ -29,14 +28,14 @@ def new_run_folder(config: RunConfig) -> Path:
 
 
 def _first_free(stem: Path) -> Path:
-    for number in count(1):
+    number = 1
+    while True:
         folder = stem.with_name(f"{stem.name}-{number}")
         try:
             folder.mkdir(parents=True)
-        except FileExistsError:  # made meanwhile, perhaps by another run
-            continue
-        return folder
-    raise AssertionError("count does not end")
+            return folder
+        except FileExistsError:  # an older run, or one that starts at the same time
+            number += 1
 
 
 def write_config(folder: Path, config: RunConfig) -> None:

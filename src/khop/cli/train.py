@@ -14,6 +14,7 @@ import torch
 import typer
 from rich.console import Console
 
+from khop.cli.bytes_bar import bytes_bar
 from khop.cli.cache import cache_folder
 from khop.cli.curve import drawn_curve
 from khop.cli.options import HOW_NOT_WHAT, Options, shown, takes_run_options
@@ -57,7 +58,8 @@ def _train(
     console = Console(stderr=as_json)
     _check_resumable(source, resume, options)
     raw = read_run(resume) if resume else _written(source, options)
-    run = prepare(with_options(raw, options), cache_folder())
+    with bytes_bar() as notice:
+        run = prepare(with_options(raw, options), cache_folder(), notice)
     folder = resume or new_run_folder(run.config)
     write_config(folder, run.config)
     torch.set_num_threads(run.config.compute_threads)

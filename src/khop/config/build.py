@@ -6,17 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from khop.api import Graph, Loader, open_graph
 from khop.config.read import RawRun, checked
-from khop.config.resolve import open_graph_of, resolve
+from khop.config.resolve import graph_folder, resolve
 from khop.config.values import RunConfig
 from khop.draw import Uniform
+from khop.graph.progress import Notice
 from khop.loading.columns import ColumnChoice
 from khop.loading.ordered_map import InFlight
 from khop.models.sage import SAGE
 from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.training.checkpoint import load_checkpoint, restore_model
+from khop.training.evaluation import scores
 from khop.training.inference import Progress, layerwise_inference, sampled_inference
 from khop.training.initial import seeded
 from khop.training.observer import Observer
@@ -41,7 +44,7 @@ class Run:
         config, target = self.config, self.task.node_type
         return Loader(
             self._sampler(config.sampler.fanouts),
-            {target: self.graph.split(config.task.train_split)[target]},
+            {target: self._nodes("train")},
             config.training.batch_size,
             shuffle=True,
             seed=config.training.seed,
@@ -82,17 +85,10 @@ class Run:
 
     def scores(self, splits: tuple[str, ...], progress: Progress) -> dict[str, float]:
         """The task's metric on each of the splits, from one pass of evaluation."""
-        target = self.task.node_type
-        nodes = [self.graph.split(getattr(self.config.task, f"{split}_split"))[target] for split in splits]
-        every = torch.cat(nodes)
-        outputs = torch.split(self._outputs(every, progress), [each.numel() for each in nodes])
-        labels = self.graph.columns[target][self.task.label]
-        return {
-            split: self.task.score(output, labels[ids], ids)
-            for split, output, ids in zip(splits, outputs, nodes, strict=True)
-        }
+        nodes = {split: self._nodes(split) for split in splits}
+        return scores(self.task, self.graph.features, nodes, lambda ids: self._outputs(ids, progress))
 
-    def _outputs(self, nodes: torch.Tensor, progress: Progress) -> torch.Tensor:
+    def _outputs(self, nodes: Tensor, progress: Progress) -> Tensor:
         config, target = self.config, self.task.node_type
         evaluation = config.evaluation
         in_flight = InFlight(config.threads, config.prefetch, config.prefetch_bytes)
@@ -120,6 +116,9 @@ class Run:
             in_flight=in_flight,
         )
 
+    def _nodes(self, split: str) -> Tensor:
+        return self.graph.split(getattr(self.config.task, f"{split}_split"))[self.task.node_type]
+
     def _sampler(self, fanouts: tuple[int, ...]) -> NeighborSampler:
         sampler = self.config.sampler
         return NeighborSampler(
@@ -130,13 +129,14 @@ class Run:
         )
 
 
-def prepare(raw: RawRun, cache: Path) -> Run:
+def prepare(raw: RawRun, cache: Path, notice: Notice | None = None) -> Run:
     """Check all that can be checked, then make what the run needs; ValueError before anything long starts.
 
-    A built-in graph is unpacked into `cache` when it is first used. Equal runs start from equal weights.
+    A built-in graph is unpacked into `cache` when it is first used, which `notice` hears of. Equal runs
+    start from equal weights.
     """
     written = checked(raw)
-    folder = open_graph_of(written, raw, cache)
+    folder = graph_folder(written, raw, cache, notice)
     config = resolve(written, folder, raw)
     assert config.task.target is not None
     assert config.task.label is not None
@@ -161,4 +161,5 @@ def _model(config: RunConfig, graph: Graph) -> SAGE:
             residual=model.residual,
         )
 
-    return seeded(config.training.seed, make)
+    dtype = torch.float64 if config.precision == "float64" else torch.float32
+    return seeded(config.training.seed, make).to(config.device, dtype)

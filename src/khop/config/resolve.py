@@ -14,15 +14,19 @@ from khop.config.read import RawRun
 from khop.config.values import RunConfig, Task
 from khop.datasets.builtin import builtin_folder, builtin_names
 from khop.graph.folder import GraphFolder, open_folder
+from khop.graph.progress import Notice
 from khop.schema import ColumnSpec, NodeType, Schema
 
 SPLIT_FIELDS = ("train_split", "val_split", "test_split")
 
 
-def open_graph_of(config: RunConfig, raw: RawRun, cache: Path) -> GraphFolder:
-    """The graph that the run names; a built-in one is unpacked into `cache` when first used."""
+def graph_folder(config: RunConfig, raw: RawRun, cache: Path, notice: Notice | None = None) -> GraphFolder:
+    """The graph that the run names; a built-in one is unpacked into `cache` when first used.
+
+    `notice` hears of the unpacking.
+    """
     if config.graph in builtin_names():
-        return open_folder(builtin_folder(config.graph, cache))
+        return open_folder(builtin_folder(config.graph, cache, notice))
     path = Path(config.graph)
     if not path.is_dir():
         close = difflib.get_close_matches(config.graph, builtin_names(), n=1)
