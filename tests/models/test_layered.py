@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from torch import nn
 
+from khop import models
 from khop.models.layered import Layered, destination_types
 from khop.models.sage import SAGE
 from small_graphs import one_type
@@ -14,6 +16,13 @@ EDGE_TYPES = (
     ("shop", "employs", "user"),
     ("tag", "on", "item"),
 )
+
+
+def test_models_are_imported_by_name_when_they_are_used() -> None:
+    assert dir(models) == sorted(models.__all__)
+    assert models.SAGE is SAGE
+    with pytest.raises(AttributeError, match=r"module 'khop\.models' has no attribute 'SAEG'"):
+        models.SAEG  # noqa: B018
 
 
 def test_a_sage_exposes_its_layers_and_a_plain_module_does_not() -> None:

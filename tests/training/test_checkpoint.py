@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import zlib
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,15 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path, name: str) -> None:
 def rewritten(folder: Path, **entries: object) -> None:
     state = json.loads((folder / "state.json").read_text()) | entries
     (folder / "state.json").write_text(json.dumps(state))
+
+
+def test_tensors_that_are_none_are_refused_though_their_checksum_is_right(tmp_path: Path) -> None:
+    saved(tmp_path / "last")
+    content = b"not a tensor" * 9
+    (tmp_path / "last" / "model.safetensors").write_bytes(content)
+    rewritten(tmp_path / "last", checksums={"model.safetensors": zlib.crc32(content)})
+    with pytest.raises(ValueError, match=r"model\.safetensors: cut short or damaged"):
+        load_checkpoint(tmp_path / "last")
 
 
 def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:

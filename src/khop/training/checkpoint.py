@@ -30,7 +30,7 @@ class Checkpoint:
 
     model: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]  # "parameter/name of its state"
-    groups: list[dict[str, object]]  # the optimiser's parameter groups, parameters by name
+    groups: list[dict[str, Any]]  # the optimiser's parameter groups, parameters by name
     training: Mapping[str, object]  # what the trainer put in: JSON values
 
 
@@ -82,21 +82,23 @@ def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, checkp
         raise ValueError(
             "the optimiser's parameters differ from the checkpoint's: use the settings it was made with"
         )
+    # torch numbers the parameters in the order of the groups.
+    numbers = {name: number for number, name in enumerate(name for group in order for name in group)}
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    position = {name: index for index, name in enumerate(name for group in order for name in group)}
     state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in checkpoint.optimizer.items():
         name, _, what = key.rpartition("/")
-        if name not in position or tensor.shape not in (shapes[name], torch.Size()):
+        if name not in numbers or tensor.shape not in (shapes[name], torch.Size()):
             raise ValueError(f"the optimiser's {key} {tuple(tensor.shape)} fits no parameter of the model")
-        state.setdefault(position[name], {})[what] = tensor
-    groups, start = [], 0
-    for group, parameters in zip(checkpoint.groups, order, strict=True):
-        indices = list(range(start, start + len(parameters)))
-        settings = {k: tuple(v) if isinstance(v, list) else v for k, v in group.items()}
-        groups.append(settings | {"params": indices})
-        start += len(parameters)
+        state.setdefault(numbers[name], {})[what] = tensor
+    groups = [_numbered(group, numbers) for group in checkpoint.groups]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _numbered(group: Mapping[str, Any], numbers: Mapping[str, int]) -> dict[str, Any]:
+    """A parameter group as torch takes it; JSON made lists of its tuples."""
+    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in group.items()}
+    return settings | {"params": [numbers[name] for name in group["params"]]}
 
 
 def _flatten_optimizer(

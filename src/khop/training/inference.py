@@ -62,7 +62,9 @@ def layerwise_inference(
     with _evaluating(model):
         for index, layer in enumerate(plan):
             values = {
-                t: meter.joined(chunks.of(t, torch.split(ids, chunk_size)), _layer(model, index, t))
+                t: meter.joined(
+                    ids.numel(), chunks.of(t, torch.split(ids, chunk_size)), _layer(model, index, t)
+                )
                 for t, ids in layer.items()
             }
             table = FeatureTable({t: {_VALUES: rows} for t, rows in values.items()})
@@ -92,7 +94,7 @@ def sampled_inference(
     key = DrawKey.of(seed, Purpose.EVALUATION)
     chunks = _Chunks(sampler, features, columns, key, mover(model), in_flight)
     with _evaluating(model):
-        return meter.joined(chunks.of(node_type, torch.split(nodes, chunk_size)), model)
+        return meter.joined(nodes.numel(), chunks.of(node_type, torch.split(nodes, chunk_size)), model)
 
 
 def _layer(model: Layered, index: int, node_type: NodeType) -> Callable[[Batch], Tensor]:
@@ -141,15 +143,19 @@ class _Meter:
         self._total = total
         self._done = 0
 
-    def joined(self, batches: Generator[Batch], rows_of: Callable[[Batch], Tensor]) -> Tensor:
-        """`rows_of` each batch, one after another, on the CPU."""
-        pieces: list[Tensor] = []
+    def joined(self, count: int, batches: Generator[Batch], rows_of: Callable[[Batch], Tensor]) -> Tensor:
+        """(count, ...): `rows_of` each batch, one after another, on the CPU; there is at least one."""
+        out, start = torch.empty(0), 0
         with closing(batches):
             for batch in batches:
-                pieces.append(rows_of(batch).cpu())
-                self._done += pieces[-1].shape[0]
-                self._progress(self._done, self._total)
-        return torch.cat(pieces)
+                rows = rows_of(batch)
+                if start == 0:
+                    out = torch.empty((count, *rows.shape[1:]), dtype=rows.dtype)
+                out[start : start + rows.shape[0]] = rows
+                start += rows.shape[0]
+                self._progress(self._done + start, self._total)
+        self._done += count
+        return out
 
 
 @contextmanager
