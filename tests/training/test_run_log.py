@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
+
+import pytest
 
 from khop.training.run_log import RunLog
 
@@ -15,6 +18,19 @@ def test_records_come_back_in_order(tmp_path: Path) -> None:
         log.append(record)
     assert log.records() == records
     assert log.path.read_text().count("\n") == 3
+
+
+def test_a_disk_that_is_full_keeps_the_lines_before(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "metrics.jsonl")
+    log.append({"epoch": 0})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))
+    try:
+        with pytest.raises(OSError, match=r"File too large: the epoch's line could .*metrics\.jsonl"):
+            log.append({"epoch": 1})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert log.records() == [{"epoch": 0}]
 
 
 def test_a_half_written_line_does_not_count_and_goes_with_the_next_cut(tmp_path: Path) -> None:

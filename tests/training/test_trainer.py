@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from torch_geometric.nn import SAGEConv
 
 from khop.batch import Batch
 from khop.features.table import FeatureTable
-from khop.training.checkpoint import load_checkpoint
+from khop.training.checkpoint import load_checkpoint, save_checkpoint
 from khop.training.observer import Unwatched
 from khop.training.trainer import Trainer
 from small_graphs import one_type
@@ -227,6 +228,26 @@ def test_a_loss_that_is_no_number_names_the_step_and_leaves_the_last_checkpoint(
     assert threading.active_count() == threads
 
 
+def test_a_disk_that_is_full_ends_the_run_and_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+    run = SmallRun(tmp_path / "run")
+    run.with_(epochs=1).trainer().fit()
+    before = checkpoint_bytes(run.out / "checkpoints" / "last")
+    trainer = run.trainer()
+    trainer.resume()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large: the checkpoint could not be written"):
+            trainer.fit()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert checkpoint_bytes(run.out / "checkpoints" / "last") == before
+    again = run.trainer()
+    again.resume()
+    expected = SmallRun(tmp_path / "undisturbed").trainer().fit()
+    assert without_seconds(again.fit().records) == without_seconds(expected.records)
+
+
 def test_an_endless_loss_is_an_error_too(tmp_path: Path) -> None:
     class Endless(nn.Module):
         def __init__(self) -> None:
@@ -329,6 +350,14 @@ def test_resuming_without_a_checkpoint_or_with_other_seeds_is_refused(tmp_path: 
     path.write_text(path.read_text().replace('"batch_size": 8', '"batch_size": 9'))
     with pytest.raises(ValueError, match=r"another batch_size \(9, here 8\)"):
         SmallRun(tmp_path).trainer().resume()
+
+
+def test_a_checkpoint_that_is_no_trainers_is_refused(tmp_path: Path) -> None:
+    run = SmallRun(tmp_path)
+    trainer = run.trainer()
+    save_checkpoint(tmp_path / "checkpoints" / "last", trainer.model, trainer.optimizer, {"epoch": 1})
+    with pytest.raises(ValueError, match=r"last: says \['epoch'\] of where training stood, .* are needed"):
+        trainer.resume()
 
 
 def test_the_hash_of_the_config_is_kept(tmp_path: Path) -> None:

@@ -199,14 +199,15 @@ class SageLayer(nn.Module):
         key, count = _key(node_type), block.dst_counts[node_type]
         before = h[node_type][:count] if key in self.own else None
         bias: Tensor = self.bias[key]
-        out = bias.expand(count, -1) if before is None else F.linear(before, self.own[key], bias)
+        # In place where nothing before keeps the value for its gradient: new memory costs more than the sum.
+        out = bias.repeat(count, 1) if before is None else F.linear(before, self.own[key], bias)
         for edge_type in self.edge_types:
             if edge_type[2] == node_type and edge_type in block.adjacencies:
                 weight = self.neighbors[_key(*edge_type)]
-                out = out + mean_of_neighbors(h[edge_type[0]], block.adjacencies[edge_type], weight)
+                out += mean_of_neighbors(h[edge_type[0]], block.adjacencies[edge_type], weight)
         if key in self.norm:
             out = self.norm[key](out)
-        out = F.relu(out)
+        out = out.relu_()
         if self.training:
             out = dropout(out, self.options.dropout)
         if self.options.residual and before is not None and before.shape == out.shape:

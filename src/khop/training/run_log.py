@@ -24,11 +24,15 @@ class RunLog:
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def append(self, record: Record) -> None:
-        """Add one line; it is on disk when this returns."""
-        with self.path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        """Add one line; it is on disk when this returns. OSError where the disk does not take it."""
+        try:
+            with self.path.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            message = f"{error.strerror}: the epoch's line could not be written; the lines before are intact"
+            raise OSError(error.errno, message, str(self.path)) from error
 
     def keep(self, count: int) -> None:
         """Drop all but the first `count` records, whole or not at all."""

@@ -6,9 +6,9 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -123,7 +123,7 @@ class Trainer:
     def resume(self) -> None:
         """Take up where checkpoints/last stands; `fit` then goes on with the very next batch."""
         checkpoint = load_checkpoint(self._folder("last"))
-        standing = Standing(**checkpoint.training)  # type: ignore[arg-type]
+        standing = _standing_of(checkpoint.training, self._folder("last"))
         if standing.loader:
             self.loader.load_state_dict(standing.loader)
         restore_model(self.model, checkpoint)
@@ -242,6 +242,16 @@ class Trainer:
 
     def _folder(self, name: str) -> Path:
         return self.out / "checkpoints" / name
+
+
+def _standing_of(saved: Mapping[str, Any], folder: Path) -> Standing:
+    expected = {entry.name for entry in fields(Standing)}
+    if saved.keys() != expected:
+        raise ValueError(
+            f"{folder}: says {sorted(saved)} of where training stood, {sorted(expected)} are needed; "
+            "it is not a trainer's, or of another khop"
+        )
+    return Standing(**saved)
 
 
 def _dropout_seed(settings: TrainerSettings, standing: Standing) -> int:
