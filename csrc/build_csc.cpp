@@ -3,6 +3,7 @@
 // whole is stable; a thread takes consecutive edges, then consecutive blocks, so the result does not depend on their number.
 #include "build_csc.h"
 
+#include "memory.h"
 #include "parallel.h"
 
 #include <algorithm>
@@ -28,7 +29,7 @@ class Builder {
         parts_(parts_for(threads, num_edges_, kPartEdges)),
         shift_(block_shift(num_destinations_)),
         blocks_((num_destinations_ >> shift_) + 1), next_(parts_ * blocks_), outside_(parts_),
-        within_(std::make_unique_for_overwrite<std::uint16_t[]>(num_edges_)), block_begin_(blocks_ + 1) {}
+        within_(static_cast<std::size_t>(num_edges_)), block_begin_(blocks_ + 1) {}
 
   OutsideIds run() {
     parallel_parts(parts_, [this](int part) { count(part); });
@@ -107,7 +108,7 @@ class Builder {
     const std::int64_t begin = block_begin_[block], count = block_begin_[block + 1] - begin;
     const std::int64_t first_row = block << shift_;
     const std::int64_t rows = std::min(num_destinations_ - first_row, std::int64_t{1} << shift_);
-    const std::uint16_t* within = within_.get() + begin;
+    const std::uint16_t* within = within_.data() + begin;
     std::fill_n(places.begin(), rows, 0);
     for (std::int64_t i = 0; i < count; ++i) ++places[within[i]];
     std::int64_t place = begin;
@@ -142,7 +143,7 @@ class Builder {
   const std::int64_t blocks_;
   std::vector<std::int64_t> next_;  // per part and block: first a count, then the next free place
   std::vector<OutsideIds> outside_;  // per part
-  const std::unique_ptr<std::uint16_t[]> within_;  // per dealt edge: its destination, counted from the block's first
+  ZeroedArray<std::uint16_t> within_;  // per dealt edge: its destination, counted from the block's first
   std::vector<std::int64_t> block_begin_;
 };
 

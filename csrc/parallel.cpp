@@ -1,11 +1,14 @@
 #include "parallel.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 namespace khop {
@@ -57,7 +60,7 @@ class Pool {
  public:
   void offer(const std::shared_ptr<Job>& job, int helpers) {
     const std::lock_guard lock(mutex_);
-    for (; workers_ < helpers; ++workers_) std::thread([this] { serve(); }).detach();
+    grow(helpers);
     jobs_.push_back(job);
     if (helpers == 1) {
       available_.notify_one();
@@ -72,6 +75,15 @@ class Pool {
   }
 
  private:
+  // As far as the system gives threads: the work gets done without them.
+  void grow(int workers) {
+    try {
+      for (; workers_ < workers; ++workers_) std::thread([this] { serve(); }).detach();
+    } catch (const std::system_error&) {
+      return;
+    }
+  }
+
   [[noreturn]] void serve() {
     std::unique_lock lock(mutex_);
     for (;;) {
@@ -95,8 +107,12 @@ class Pool {
 
 // Never destroyed: its threads may outlive every static object.
 Pool& pool() {
-  static Pool& instance = *new Pool;
-  return instance;
+  static Pool* instance = [] {
+    // A forked child has none of the threads, and perhaps a lock that nobody will open.
+    pthread_atfork(nullptr, nullptr, [] { instance = new Pool; });
+    return new Pool;
+  }();
+  return *instance;
 }
 
 }  // namespace

@@ -11,6 +11,8 @@
 #include "levels.h"
 #include "number.h"
 
+#pragma GCC diagnostic ignored "-Wpsabi"  // see number.h
+
 namespace {
 
 constexpr std::int64_t kRows = 37;

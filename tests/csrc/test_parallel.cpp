@@ -1,6 +1,9 @@
 #include "check.h"
 #include "parallel.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdint>
 #include <stdexcept>
@@ -46,4 +49,17 @@ TEST(calls_from_several_threads_and_from_within_a_part_all_end) {
   }
   for (std::thread& caller : callers) caller.join();
   CHECK_EQUAL(visits.load(), 4 * 50 * 3 * 2);
+}
+
+TEST(a_forked_child_works_on_alone) {
+  khop::parallel_parts(4, [](int) {});  // its parent's threads are there
+  const pid_t child = fork();
+  if (child == 0) {
+    std::atomic<int> visits = 0;
+    khop::parallel_parts(4, [&](int) { ++visits; });
+    _exit(visits == 4 ? 0 : 1);
+  }
+  int status = -1;
+  CHECK_EQUAL(waitpid(child, &status, 0), child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }

@@ -106,6 +106,15 @@ def test_inputs_that_are_not_contiguous() -> None:
         (torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int32), "must be alike"),
     ],
 )
-def test_edge_lists_that_are_none(sources: Tensor, destinations: Tensor, message: str) -> None:
+def test_what_is_no_edge_list_is_said(sources: Tensor, destinations: Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build_csc(sources, destinations, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"), [((-1, 5), "num_sources -1"), ((5, -2), "num_destinations -2")]
+)
+def test_counts_are_not_negative(counts: tuple[int, int], message: str) -> None:
+    none = torch.empty(0, dtype=torch.int64)
+    with pytest.raises(ValueError, match=message):
+        build_csc(none, none, *counts)

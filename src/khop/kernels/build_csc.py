@@ -8,6 +8,7 @@ from torch import Tensor
 import khop._core as _core
 from khop.kernels.checks import INDEX_DTYPES, check_ids, outside_error
 from khop.kernels.csc import Csc
+from khop.kernels.memory import pooled
 
 
 def build_csc(
@@ -19,15 +20,15 @@ def build_csc(
     `num_sources` is at most 2^31. The inputs, int32 or int64, are only read. Beyond the result it takes 2
     bytes an edge and, per thread, what the fullest of up to 2048 blocks of destinations needs.
     """
-    _check(sources, destinations)
+    _check(sources, destinations, num_sources, num_destinations)
     dtype = index_dtype(num_sources)
     if sources.device.type != "cpu":
         return build_csc_reference(sources, destinations, num_sources, num_destinations)
     if sources.dtype == torch.int32 and dtype == torch.int64:
         sources, destinations = sources.long(), destinations.long()
-    indptr = torch.empty(num_destinations + 1, dtype=torch.int64)
-    indices = torch.empty(sources.numel(), dtype=dtype)
-    order = torch.empty(sources.numel(), dtype=torch.int64)
+    indptr = pooled((num_destinations + 1,), torch.int64)
+    indices = pooled((sources.numel(),), dtype)
+    order = pooled((sources.numel(),), torch.int64)
     outside = _core.build_csc(
         sources.contiguous(), destinations.contiguous(), num_sources, indptr, indices, order, threads
     )
@@ -57,7 +58,10 @@ def index_dtype(count: int) -> torch.dtype:
     return torch.int32 if count <= 2**31 else torch.int64
 
 
-def _check(sources: Tensor, destinations: Tensor) -> None:
+def _check(sources: Tensor, destinations: Tensor, num_sources: int, num_destinations: int) -> None:
+    for what, count in (("num_sources", num_sources), ("num_destinations", num_destinations)):
+        if count < 0:
+            raise ValueError(f"{what} {count}: must not be negative")
     for what, ids in (("sources", sources), ("destinations", destinations)):
         if ids.dim() != 1 or ids.dtype not in INDEX_DTYPES:
             raise ValueError(f"{what} are {ids.dtype} {tuple(ids.shape)}: must be int32 or int64 (edges)")
