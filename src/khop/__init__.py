@@ -36,8 +36,11 @@ if TYPE_CHECKING:
     from khop.sampling.sampler import Seeds as Seeds
     from khop.schema import ColumnSpec as ColumnSpec
     from khop.schema import Schema as Schema
+    from khop.training.checkpoint import load_checkpoint as load_checkpoint
+    from khop.training.checkpoint import restore_model as restore_model
     from khop.training.inference import layerwise_inference as layerwise_inference
     from khop.training.inference import sampled_inference as sampled_inference
+    from khop.training.observer import Observer as Observer
     from khop.training.settings import TrainerSettings as TrainerSettings
     from khop.training.tasks import NodeClassification as NodeClassification
     from khop.training.trainer import Trainer as Trainer
@@ -62,6 +65,7 @@ _PUBLIC = {
     "NeighborSampler": "khop.sampling.neighbor",
     "NodeClassification": "khop.training.tasks",
     "NodeTable": "khop.graph.build",
+    "Observer": "khop.training.observer",
     "PeerLost": "khop.errors",
     "Sample": "khop.batch",
     "Sampler": "khop.sampling.sampler",
@@ -73,10 +77,12 @@ _PUBLIC = {
     "Uniform": "khop.draw",
     "evaluate": "khop.api",
     "layerwise_inference": "khop.training.inference",
+    "load_checkpoint": "khop.training.checkpoint",
     "builtin_folder": "khop.datasets.builtin",
     "builtin_names": "khop.datasets.builtin",
     "open_folder": "khop.graph.folder",
     "open_graph": "khop.api",
+    "restore_model": "khop.training.checkpoint",
     "sampled_inference": "khop.training.inference",
     "write_graph": "khop.graph.build",
 }
