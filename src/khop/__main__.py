@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from khop.cli.main import run
+from khop.cli.start import run
 
 if __name__ == "__main__":
     run()

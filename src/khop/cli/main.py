@@ -38,7 +38,7 @@ for commands in (train, evaluate, importing, graph):
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
-    """The entry point of `khop`: bad input and a failing machine give one line, a bug keeps its traceback."""
+    """Run the command: bad input and a failing machine give one line, a bug keeps its traceback."""
     try:
         app(args=arguments, prog_name="khop")
     except ValueError as error:

@@ -20,12 +20,11 @@ from khop.cli.curve import drawn_curve
 from khop.cli.options import HOW_NOT_WHAT, Options, shown, takes_run_options
 from khop.cli.progress import scores_of, two_columns, watching
 from khop.cli.run_folder import CHECKPOINTS, CURVE, new_run_folder, read_run, write_config, write_whole
+from khop.cli.start import INTERRUPTED
 from khop.config.build import Run, prepare
 from khop.config.fields import field_at, run_fields
 from khop.config.presets import preset, preset_names
 from khop.config.read import RawRun, read_toml, with_options
-
-INTERRUPTED = 130  # as a shell reports SIGINT
 
 Source = Annotated[
     str | None,

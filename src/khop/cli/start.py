@@ -1,0 +1,22 @@
+"""The entry point of `khop`: what has to happen before torch is imported."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+INTERRUPTED = 130  # as a shell reports SIGINT
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Run the command. Ctrl-C while modules are still loading ends it quietly, as it does later."""
+    # OpenMP reads this when torch loads it. Its threads would else spin between two operators, and take the
+    # cores from the sampler's threads and from other programs (measured: docs/decisions.md).
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    try:
+        import_module("khop.cli.main").run(arguments)
+    except KeyboardInterrupt:
+        print("khop: stopped", file=sys.stderr)
+        sys.exit(INTERRUPTED)
