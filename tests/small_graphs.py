@@ -13,7 +13,7 @@ from khop.draw import DrawKey
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.loading.columns import ColumnChoice, gather_columns
-from khop.sampling.neighbor import NeighborSampler
+from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.sampling.sampler import Seeds
 from khop.schema import ColumnSpec, EdgeType, NodeType
 
@@ -26,12 +26,16 @@ class SmallGraph:
     features: FeatureTable
     edges: Mapping[EdgeType, tuple[Tensor, Tensor]]
 
-    def batch(self, seeds: Tensor, fanouts: list[int], node_type: NodeType, key: int = 1) -> Batch:
+    def batch(
+        self,
+        seeds: Tensor,
+        fanouts: list[int],
+        node_type: NodeType,
+        expansion: Expansion = Expansion.LAYERED,
+    ) -> Batch:
         """A batch of seeds with the columns x of all nodes and y of the seeds."""
-        sampler = NeighborSampler(self.store, fanouts)
-        sample = sampler.sample(
-            Seeds({node_type: seeds}, {node_type: torch.arange(len(seeds))}), DrawKey(key)
-        )
+        sampler = NeighborSampler(self.store, fanouts, expansion=expansion)
+        sample = sampler.sample(Seeds({node_type: seeds}, {node_type: torch.arange(len(seeds))}), DrawKey(1))
         of_nodes = {t: ("x",) for t, columns in self.features.columns.items() if "x" in columns}
         choice = ColumnChoice(of_nodes, {}, {node_type: ("y",)})
         sample, columns, seed_columns = gather_columns(self.features, choice, sample)

@@ -13,6 +13,7 @@ from torch_geometric.nn import SAGEConv
 
 from khop.batch import Adjacency, Batch
 from khop.models.sage import SAGE, LayerOptions, SageSizes, mean_of_neighbors
+from khop.sampling.neighbor import Expansion
 from khop.schema import ColumnSpec, Schema
 from small_graphs import SmallGraph, one_type, shop, small_graph
 
@@ -54,16 +55,17 @@ def dense(model: SAGE, graph: SmallGraph, options: Mapping[str, object]) -> Tens
     return F.linear(h[model.sizes.target], weights["classifier.weight"], weights["classifier.bias"])
 
 
+@pytest.mark.parametrize("expansion", Expansion)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize(("make", "target"), GRAPHS)
 def test_a_batch_of_all_neighbours_gives_the_dense_full_graph_forward(
-    make: Make, target: str, options: Mapping[str, object]
+    make: Make, target: str, options: Mapping[str, object], expansion: Expansion
 ) -> None:
     graph = make(torch.float64)
     model = SAGE.for_graph(graph.store, hidden=8, layers=3, **options).double()
-    seeds = torch.arange(graph.store.num_nodes(target)).flip(0)
+    seeds = torch.arange(0, graph.store.num_nodes(target), 7).flip(0)
 
-    output = model(graph.batch(seeds, [-1, -1, -1], target))
+    output = model(graph.batch(seeds, [-1, -1, -1], target, expansion))
 
     torch.testing.assert_close(output, dense(model, graph, options)[seeds], rtol=0, atol=1e-12)
 
