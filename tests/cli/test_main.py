@@ -63,6 +63,13 @@ def test_what_the_user_or_the_machine_got_wrong_is_one_line(
     assert ran == type(ran)(code, "", line)
 
 
+def test_every_error_keeps_its_traceback_for_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KHOP_TRACEBACK", "1")
+    monkeypatch.setattr(main, "app", _raising(ValueError("fanouts")))
+    with pytest.raises(ValueError, match="fanouts"):
+        main.run(["go"])
+
+
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(main, "app", _raising(KeyError("bug")))
     with pytest.raises(KeyError, match="bug"):

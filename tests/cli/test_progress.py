@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from khop.cli.progress import Record, epoch_line, scores_of, watching
+from khop.cli.progress import Record, epoch_line, say, scores_of, two_columns, watching
 from khop.training.observer import Observer
 
 
@@ -54,6 +54,25 @@ def test_a_terminal_shows_loss_speed_evaluation_and_keeps_the_lines() -> None:
     assert epoch_line(record_of(0), 12) in shown
     for words in ("loss 0.2500", "evaluating", "1/12", "val accuracy 0.7500"):
         assert words in shown
+
+
+def test_an_evaluation_alone_shows_its_own_bar_alone() -> None:
+    out = io.StringIO()
+    with watching(Console(file=out, width=120, force_terminal=True, color_system=None)) as watcher:
+        watcher.evaluating(1, 4)
+    assert "evaluating" in out.getvalue()
+    assert "epochs" not in out.getvalue()
+
+
+def test_lines_are_printed_as_they_are() -> None:
+    out = io.StringIO()
+    long = "runs/[red]" + "x" * 100
+    say(Console(file=out, width=40), *two_columns({"run": long, "best_epoch": 3, "test_accuracy": 0.81234}))
+    assert out.getvalue().splitlines() == [
+        f"run            {long}",
+        "best epoch     3",
+        "test accuracy  0.8123",
+    ]
 
 
 def test_a_terminal_shows_the_speed_once_it_is_known() -> None:

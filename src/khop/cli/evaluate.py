@@ -14,7 +14,7 @@ from rich.console import Console
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.cache import cache_folder
 from khop.cli.options import HOW_NOT_WHAT, Options, takes_run_options
-from khop.cli.progress import two_columns, watching
+from khop.cli.progress import say, two_columns, watching
 from khop.cli.run_folder import CHECKPOINTS, read_run
 from khop.config.build import SPLITS, prepare
 from khop.config.fields import run_fields
@@ -74,6 +74,6 @@ def _evaluate(
         "checkpoint": checkpoint.value,
         **{f"{name}_{metric}": score for name, score in scores.items()},
     }
-    console.print(two_columns(outcome))
+    say(console, *two_columns(outcome))
     if as_json:
         print(json.dumps(outcome))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -38,21 +39,21 @@ for commands in (train, evaluate, importing, graph):
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
-    """Run the command: bad input and a failing machine give one line, a bug keeps its traceback."""
+    """Run the command: bad input and a failing machine give one line, a bug keeps its traceback.
+
+    With KHOP_TRACEBACK in the environment everything keeps it.
+    """
     try:
         app(args=arguments, prog_name="khop")
-    except ValueError as error:
-        _stop(str(error), BAD_INPUT)
-    except OSError as error:
-        _stop(_sentence(error), FAILED)
+    except (ValueError, OSError) as error:
+        if os.environ.get("KHOP_TRACEBACK"):
+            raise
+        sentence, code = (_sentence(error), FAILED) if isinstance(error, OSError) else (str(error), BAD_INPUT)
+        print(f"khop: {sentence}", file=sys.stderr)
+        sys.exit(code)
 
 
 def _sentence(error: OSError) -> str:
     if error.filename is None or error.strerror is None:
         return str(error)
     return f"{error.filename}: {error.strerror}"
-
-
-def _stop(sentence: str, code: int) -> None:
-    print(f"khop: {sentence}", file=sys.stderr)
-    sys.exit(code)

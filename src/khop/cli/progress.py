@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from khop.training.observer import Observer
 
@@ -53,7 +52,7 @@ class Lines:
 
     def epoch_ended(self, record: Record) -> None:
         """Print the epoch's line."""
-        self.console.print(epoch_line(record, self.epochs), highlight=False, soft_wrap=True)
+        say(self.console, epoch_line(record, self.epochs))
 
 
 class Bars:
@@ -62,15 +61,15 @@ class Bars:
     def __init__(self, bars: Progress) -> None:
         self.bars = bars
         self.lines = Lines(bars.console)
-        self.epochs = bars.add_task("epochs", note="", total=None)
-        self.steps = bars.add_task("steps", note="", total=None)
+        self.epochs = bars.add_task("epochs", note="", total=None, visible=False)
+        self.steps = bars.add_task("steps", note="", total=None, visible=False)
         self.evaluation = bars.add_task("evaluating", note="", total=None, visible=False)
 
     def started(self, epochs: int, steps: int) -> None:
         """Size the bars."""
         self.lines.started(epochs, steps)
-        self.bars.update(self.epochs, total=epochs)
-        self.bars.update(self.steps, total=steps)
+        self.bars.update(self.epochs, total=epochs, visible=True)
+        self.bars.update(self.steps, total=steps, visible=True)
 
     def stepped(self, epoch: int, step: int, loss: float) -> None:
         """Move the bar of the steps, with the loss and the speed beside it."""
@@ -114,12 +113,19 @@ def scores_of(record: Record) -> dict[str, float]:
     return {name: number(record[name]) for name, _ in named}
 
 
-def two_columns(outcome: Mapping[str, object]) -> Table:
-    """What came out, for people."""
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in outcome.items():
-        table.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
-    return table
+def two_columns(outcome: Mapping[str, object]) -> list[str]:
+    """What came out, for people: names and values in lines."""
+    width = max(map(len, outcome)) + 2
+    return [
+        name.replace("_", " ").ljust(width) + (f"{value:.4g}" if isinstance(value, float) else str(value))
+        for name, value in outcome.items()
+    ]
+
+
+def say(console: Console, *lines: str) -> None:
+    """Print lines as they are: neither wrapped, nor coloured, nor read as rich's markup."""
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _scores(record: Record, splits: tuple[str, ...]) -> list[str]:

@@ -18,7 +18,7 @@ from khop.cli.bytes_bar import bytes_bar
 from khop.cli.cache import cache_folder
 from khop.cli.curve import drawn_curve
 from khop.cli.options import HOW_NOT_WHAT, Options, shown, takes_run_options
-from khop.cli.progress import scores_of, two_columns, watching
+from khop.cli.progress import say, scores_of, two_columns, watching
 from khop.cli.run_folder import CHECKPOINTS, CURVE, new_run_folder, read_run, write_config, write_whole
 from khop.cli.start import INTERRUPTED
 from khop.config.build import Run, prepare
@@ -29,7 +29,7 @@ from khop.config.read import RawRun, read_toml, with_options
 Source = Annotated[
     str | None,
     typer.Argument(
-        metavar="[RUN]", help=f"A run.toml, or a run that comes with khop: {', '.join(preset_names())}."
+        metavar="RUN", help=f"A run.toml, or a run that comes with khop: {', '.join(preset_names())}."
     ),
 ]
 Resume = Annotated[
@@ -59,14 +59,14 @@ def _train(
     raw = read_run(resume) if resume else _written(source, options)
     with bytes_bar() as notice:
         run = prepare(with_options(raw, options), cache_folder(), notice)
-    folder = resume or new_run_folder(run.config)
-    write_config(folder, run.config)
     torch.set_num_threads(run.config.compute_threads)
-    console.print(f"{_title(run)}; results in {folder}", highlight=False, soft_wrap=True)
+    folder = resume or new_run_folder(run.config)
     with _stoppable(folder), watching(console) as watcher:
         trainer = run.trainer(folder, watcher)
         if resume:
             trainer.resume()
+        write_config(folder, run.config)
+        say(console, f"{_title(run)}; results in {folder}")
         result = trainer.fit()
     write_whole(folder / CURVE, drawn_curve(result.records, result.best_epoch, _title(run)))
     outcome = {
@@ -76,7 +76,7 @@ def _train(
         "seconds": round(result.seconds, 2),
         **scores_of(result.records[result.best_epoch]),
     }
-    console.print(two_columns(outcome))
+    say(console, *two_columns(outcome))
     if as_json:
         print(json.dumps(outcome))
 
