@@ -1,0 +1,114 @@
+"""What the docs show is true: their Python runs, their commands exist, their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from khop.cli.main import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+EXAMPLES = sorted(ROOT.glob("examples/*.py"))
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PATH = re.compile(r"\b(?:benchmarks|csrc|docs|examples|scripts|src|tests)/[\w./<>*-]*[\w/>*]")
+LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page."""
+
+    language: str
+    line: int  # of the page, where its text begins
+    text: str
+
+
+@dataclass(frozen=True)
+class Command:
+    """One `$ ...` line of a console block."""
+
+    page: Path
+    line: int
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+def blocks(page: Path, *languages: str) -> Iterator[Block]:
+    """The fenced blocks of a page in these languages, in order."""
+    text = page.read_text()
+    for match in BLOCK.finditer(text):
+        if match[1] in languages:
+            yield Block(match[1], text.count("\n", 0, match.start(2)) + 1, match[2])
+
+
+def commands() -> Iterator[Command]:
+    """Every command that a page tells its reader to type, in a fenced or an indented block."""
+    for page in PAGES:
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            if line.removeprefix("    ").startswith("$ "):
+                words = shlex.split(line.partition("$ ")[2], comments=True)
+                yield Command(page, number, tuple(words))
+
+
+COMMANDS = list(commands())
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(blocks(page, "python"))], ids=lambda page: page.name
+)
+def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its blocks in order, in one namespace, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": "__main__"}
+    for block in blocks(page, "python"):
+        padding = "\n" * (block.line - 1)  # a traceback then names the line of the page
+        exec(compile(padding + block.text, page, "exec"), namespace)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_an_example_runs(example: Path, tmp_path: Path) -> None:
+    finished = subprocess.run(
+        [sys.executable, example], cwd=tmp_path, capture_output=True, text=True, timeout=240
+    )
+    assert finished.returncode == 0, finished.stderr
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.words[0] == "khop"], ids=str)
+def test_a_khop_command_of_the_docs_exists(command: Command) -> None:
+    """Its subcommand and options are ones that the program takes: of others it complains before it helps."""
+    answer = CliRunner().invoke(app, [*command.words[1:], "--help"])
+    assert answer.exit_code == 0, answer.output
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.words[0] == "make"], ids=str)
+def test_a_make_target_of_the_docs_exists(command: Command) -> None:
+    targets = re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {word for word in command.words[1:] if "=" not in word} <= set(targets)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_files_that_a_page_names_are_there(page: Path) -> None:
+    named = {name for name in PATH.findall(page.read_text()) if "<" not in name and "*" not in name}
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    targets = [target for target in LINK.findall(page.read_text()) if "://" not in target]
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_there_is_something_to_check() -> None:
+    assert any(blocks(ROOT / "README.md", "python"))
+    assert any(command.words[0] == "khop" for command in COMMANDS)
