@@ -22,7 +22,7 @@ EVEN = (1e-4, 1 - 1e-4)  # where the tail probability of a fair draw lies, in al
 
 
 def graph_of(degrees: list[int], dtype: torch.dtype = torch.int32) -> Csc:
-    """Rows of these degrees; where an edge leads follows from its position, self loops and repeats included."""
+    """Rows of these degrees; an edge leads where its position says, self loops and repeats included."""
     indptr = torch.tensor([0, *degrees]).cumsum(0)
     edges = torch.arange(int(indptr[-1]))
     return Csc(indptr, (edges * 7 // 3 % max(1, len(degrees))).to(dtype))
