@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -61,7 +62,7 @@ class Pool {
   void offer(const std::shared_ptr<Job>& job, int helpers) {
     const std::lock_guard lock(mutex_);
     grow(helpers);
-    jobs_.push_back(job);
+    offers_.push_back({job, helpers});
     if (helpers == 1) {
       available_.notify_one();
     } else {
@@ -71,10 +72,15 @@ class Pool {
 
   void withdraw(const std::shared_ptr<Job>& job) {
     const std::lock_guard lock(mutex_);
-    std::erase(jobs_, job);
+    std::erase_if(offers_, [&](const Offer& offer) { return offer.job == job; });
   }
 
  private:
+  struct Offer {
+    std::shared_ptr<Job> job;
+    int seats;  // helpers that may still join
+  };
+
   // As far as the system gives threads: the work gets done without them.
   void grow(int workers) {
     try {
@@ -87,12 +93,13 @@ class Pool {
   [[noreturn]] void serve() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      std::erase_if(jobs_, [](const auto& job) { return job->exhausted(); });
-      if (jobs_.empty()) {
+      std::erase_if(offers_, [](const Offer& offer) { return offer.seats == 0 || offer.job->exhausted(); });
+      if (offers_.empty()) {
         available_.wait(lock);
         continue;
       }
-      const std::shared_ptr<Job> job = jobs_.front();
+      --offers_.front().seats;
+      const std::shared_ptr<Job> job = offers_.front().job;
       lock.unlock();
       job->work();
       lock.lock();
@@ -101,7 +108,7 @@ class Pool {
 
   std::mutex mutex_;
   std::condition_variable available_;
-  std::deque<std::shared_ptr<Job>> jobs_;
+  std::deque<Offer> offers_;
   int workers_ = 0;
 };
 
@@ -117,9 +124,9 @@ Pool& pool() {
 
 }  // namespace
 
-void run_parts(int parts, void (*call)(void*, int), void* context) {
+void run_parts(int threads, int parts, void (*call)(void*, int), void* context) {
   const auto job = std::make_shared<Job>(parts, call, context);
-  pool().offer(job, parts - 1);
+  pool().offer(job, std::min(threads, parts) - 1);
   job->work();
   pool().withdraw(job);
   job->wait();

@@ -20,9 +20,9 @@
 
 namespace khop {
 
-inline constexpr int kTile = 4;              // groups of columns in registers: what AVX2 holds
-inline constexpr std::int64_t kAhead = 16;   // edges
-inline constexpr std::int64_t kChunk = 32;   // edges
+inline constexpr int kTile = 4;                      // groups of columns in registers: what AVX2 holds
+inline constexpr std::int64_t kAhead = 16;           // edges
+inline constexpr std::int64_t kChunk = 32;           // edges
 inline constexpr std::int64_t kPartBytes = 1 << 17;  // less is not worth a thread
 
 template <class T>
@@ -143,8 +143,8 @@ template <class T, class Fold>
 void fold_rows(const Fold& fold, const Edges& edges, std::int64_t width, int threads) {
   if (width == 0) return;
   const auto steps = static_cast<std::int64_t>(edges.indices.size()) + edges.rows();
-  const int parts = parts_for(threads, steps * width * static_cast<std::int64_t>(sizeof(T)), kPartBytes);
-  parallel_parts(parts, [&](int part) {
+  const int parts = spare_parts(threads, steps * width * static_cast<std::int64_t>(sizeof(T)), kPartBytes);
+  parallel_parts(threads, parts, [&](int part) {
     const std::int64_t begin = first_row(edges.indptr, part, parts), end = first_row(edges.indptr, part + 1, parts);
     if (width >= Group<T>::count) {
       using Loop = RowLoop<Fold, Group<T>>;

@@ -120,8 +120,8 @@ struct SoftmaxGradient {
 // fn(first row, last row) for every part.
 template <class T, class Fn>
 void split_rows(std::span<const std::int64_t> indptr, std::int64_t heads, int threads, Fn&& fn) {
-  const int parts = parts_for(threads, indptr.back() * heads * static_cast<std::int64_t>(sizeof(T)), kPartBytes / 4);
-  parallel_parts(parts, [&](int part) { fn(first_row(indptr, part, parts), first_row(indptr, part + 1, parts)); });
+  const int parts = spare_parts(threads, indptr.back() * heads * static_cast<std::int64_t>(sizeof(T)), kPartBytes / 4);
+  parallel_parts(threads, parts, [&](int part) { fn(first_row(indptr, part, parts), first_row(indptr, part + 1, parts)); });
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
+#include <set>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -62,4 +64,18 @@ TEST(a_forked_child_works_on_alone) {
   int status = -1;
   CHECK_EQUAL(waitpid(child, &status, 0), child);
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+TEST(more_parts_than_threads_are_shared_among_so_many_and_no_more) {
+  khop::parallel_parts(8, [](int) {});  // threads that could all join
+  std::mutex mutex;
+  std::set<std::thread::id> threads;
+  std::atomic<int> visits = 0;
+  khop::parallel_parts(2, 100, [&](int) {
+    const std::lock_guard lock(mutex);
+    threads.insert(std::this_thread::get_id());
+    ++visits;
+  });
+  CHECK_EQUAL(visits.load(), 100);
+  CHECK(threads.size() <= 2);
 }
