@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -163,6 +164,20 @@ def test_bad_input_is_one_line_with_exit_code_two_and_leaves_nothing(
 ) -> None:
     assert khop_command("train", *arguments) == Ran(2, "", f"khop: {line}\n")
     assert [path.name for path in Path().iterdir()] == ["run.toml"]
+
+
+def test_a_damaged_graph_is_one_line_and_leaves_nothing(
+    khop_command: Command, small_run: Path, learnable: Path
+) -> None:
+    copy = Path("graphs/toy")
+    shutil.copytree(learnable, copy)
+    labels = copy / "nodes" / "item" / "category.npy"
+    labels.write_bytes(labels.read_bytes()[:-8])
+    ran = khop_command("train", "run.toml", "--graph", str(copy))
+    assert (ran.code, ran.stdout) == (2, "")
+    assert ran.stderr.startswith(f"khop: {labels}: ")
+    assert ran.stderr.count("\n") == 1
+    assert not Path("runs").exists()
 
 
 def test_a_graph_and_options_are_a_run_without_a_file(

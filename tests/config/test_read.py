@@ -26,14 +26,9 @@ def complaint(values: dict[str, object], options: dict[str, object] | None = Non
 
 
 def test_the_example_of_the_documentation_is_a_run(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "command.md"
     written = tmp_path / "run.toml"
-    written.write_text("""
-        graph = "graphs/shop"
-        task = { kind = "node-classification", target = "item", label = "category" }
-        sampler = { fanouts = [15, 10, 5] }
-        model = { kind = "sage", hidden = 256 }
-        training = { epochs = 20, batch_size = 1024, learning_rate = 1e-3, seed = 0 }
-    """)
+    written.write_text(page.read_text().partition("```toml\n")[2].partition("```")[0])
     run = checked(read_toml(written))
     assert (run.graph, run.task.target, run.sampler.fanouts) == ("graphs/shop", "item", (15, 10, 5))
     assert (run.training.epochs, run.training.learning_rate) == (20, 1e-3)
