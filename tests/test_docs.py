@@ -109,6 +109,13 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+def test_the_index_knows_every_page() -> None:
+    linked = {
+        (ROOT / "docs" / target).resolve() for target in LINK.findall((ROOT / "docs/index.md").read_text())
+    }
+    assert set(PAGES) - {ROOT / "docs/index.md"} <= linked
+
+
 def test_there_is_something_to_check() -> None:
     assert any(blocks(ROOT / "README.md", "python"))
     assert any(command.words[0] == "khop" for command in COMMANDS)
