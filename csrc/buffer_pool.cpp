@@ -50,14 +50,18 @@ BufferPool::~BufferPool() { shrink(0); }
 
 MemoryBlock BufferPool::acquire(std::size_t bytes) {
   const std::size_t capacity = capacity_for(bytes);
-  Shelf& shelf = shelves_[shelf_of(capacity)];
+  const std::size_t fitting = shelf_of(capacity);
   {
     const std::lock_guard lock(mutex_);
-    shelf.asked = ++clock_;
-    if (shelf.first != nullptr) {
-      usage_.lent_bytes += capacity;
+    shelves_[fitting].asked = ++clock_;
+    // The next size will do as well, or sizes about a border would be kept twice.
+    for (const std::size_t at : {fitting, fitting + 1}) {
+      Shelf& shelf = shelves_[at];
+      if (shelf.first == nullptr) continue;
+      shelf.asked = clock_;
+      usage_.lent_bytes += shelf.bytes;
       ++usage_.reused;
-      return {take(shelf), capacity};
+      return {take(shelf), shelf.bytes};
     }
   }
   const MemoryBlock block{fresh(capacity), capacity};

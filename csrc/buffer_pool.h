@@ -54,7 +54,7 @@ class BufferPool {
   std::size_t limit_bytes_;
   Usage usage_;
   std::uint64_t clock_ = 0;
-  std::array<Shelf, 256> shelves_;  // four sizes per doubling
+  std::array<Shelf, 4 * 65 + 1> shelves_;  // four sizes per doubling, in rising order
 };
 
 // The pool of this process. It is never destroyed: results may outlive every static object.

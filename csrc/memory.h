@@ -1,20 +1,19 @@
 // Memory straight from the system, for arrays that live long or are large.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <new>
 #include <utility>
 
 namespace khop {
 
-inline constexpr std::size_t kPageBytes = 4096;
+inline constexpr std::size_t kPageBytes = std::size_t{1} << 16;  // a multiple of the pages of every machine
 inline constexpr std::size_t kHugePageBytes = std::size_t{1} << 21;
 
 // Zeroed pages that take no memory until they are written; huge ones, suitably aligned, where the kernel grants them and
-// `bytes` is large enough. `bytes` is a multiple of kPageBytes. Throws std::bad_alloc.
+// `bytes` is large enough. Throws std::bad_alloc.
 void* map_memory(std::size_t bytes);
-void unmap_memory(void* data, std::size_t bytes) noexcept;
+void unmap_memory(void* data, std::size_t bytes) noexcept;  // as many as were mapped
 
 // Tells the kernel that this memory is going to be read at random: back it by huge pages (page tables are half the cost of a
 // random read) and, where it is a mapped file that fits the machine easily, begin to read it now. Call it before the first
@@ -25,19 +24,14 @@ void expect_random_access(const void* data, std::size_t bytes) noexcept;
 template <class T>
 class ZeroedArray {
  public:
-  explicit ZeroedArray(std::size_t count)
-      : count_(count), bytes_((std::max<std::size_t>(1, count) * sizeof(T) + kPageBytes - 1) / kPageBytes * kPageBytes) {
-    data_ = static_cast<T*>(map_memory(bytes_));
-  }
+  explicit ZeroedArray(std::size_t count) : data_(static_cast<T*>(map_memory(count * sizeof(T)))), count_(count) {}
   ~ZeroedArray() {
-    if (data_ != nullptr) unmap_memory(data_, bytes_);
+    if (data_ != nullptr) unmap_memory(data_, count_ * sizeof(T));
   }
-  ZeroedArray(ZeroedArray&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), count_(other.count_), bytes_(other.bytes_) {}
+  ZeroedArray(ZeroedArray&& other) noexcept : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
   ZeroedArray& operator=(ZeroedArray&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(count_, other.count_);
-    std::swap(bytes_, other.bytes_);
     return *this;
   }
 
@@ -48,9 +42,8 @@ class ZeroedArray {
   const T& operator[](std::size_t at) const { return data_[at]; }
 
  private:
-  T* data_ = nullptr;
+  T* data_;
   std::size_t count_;
-  std::size_t bytes_;
 };
 
 }  // namespace khop

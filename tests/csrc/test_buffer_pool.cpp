@@ -36,6 +36,17 @@ TEST(a_released_block_comes_back_for_a_similar_size) {
   CHECK_EQUAL(pool.usage().reused, std::size_t{2});
 }
 
+TEST(a_block_of_the_next_size_will_do) {
+  BufferPool pool(std::size_t{1} << 30);
+  const MemoryBlock large = pool.acquire((std::size_t{1} << 20) + 1);
+  pool.release(large);
+  const MemoryBlock found = pool.acquire(std::size_t{1} << 20);
+  CHECK(found.data == large.data);
+  CHECK_EQUAL(found.bytes, large.bytes);
+  pool.release(found);
+  CHECK_EQUAL(pool.usage().lent_bytes, std::size_t{0});
+}
+
 TEST(an_empty_pool_gives_fresh_memory_and_blocks_in_use_are_distinct) {
   BufferPool pool(std::size_t{1} << 30);
   std::vector<MemoryBlock> blocks;
@@ -55,10 +66,10 @@ TEST(free_memory_is_bounded_and_the_size_asked_for_last_stays) {
   for (int i = 0; i < 3; ++i) stale.push_back(pool.acquire(bytes));
   for (const MemoryBlock& block : stale) pool.release(block);
   CHECK_EQUAL(pool.usage().free_bytes, 3 * bytes);
-  const MemoryBlock wanted = pool.acquire(bytes / 2);
+  const MemoryBlock wanted = pool.acquire(bytes / 4);
   pool.release(wanted);
   CHECK(pool.usage().free_bytes <= 3 * bytes);
-  const MemoryBlock again = pool.acquire(bytes / 2);
+  const MemoryBlock again = pool.acquire(bytes / 4);
   CHECK(again.data == wanted.data);
   pool.release(again);
   pool.set_limit(0);

@@ -8,9 +8,9 @@
 #include "check.h"
 
 TEST(mapped_memory_is_zero_and_large_pieces_can_be_huge_pages) {
-  for (const std::size_t bytes : {khop::kPageBytes, khop::kHugePageBytes, khop::kHugePageBytes * 3 + khop::kPageBytes}) {
+  for (const std::size_t bytes : {std::size_t{1}, khop::kPageBytes, khop::kHugePageBytes, khop::kHugePageBytes * 3 + 1}) {
     auto* const data = static_cast<unsigned char*>(khop::map_memory(bytes));
-    const std::size_t unit = bytes < khop::kHugePageBytes ? khop::kPageBytes : khop::kHugePageBytes;
+    const std::size_t unit = bytes < khop::kHugePageBytes ? 4096 : khop::kHugePageBytes;
     CHECK_EQUAL(reinterpret_cast<std::uintptr_t>(data) % unit, std::uintptr_t{0});
     CHECK(std::all_of(data, data + bytes, [](unsigned char byte) { return byte == 0; }));
     std::fill(data, data + bytes, static_cast<unsigned char>(1));
