@@ -13,6 +13,7 @@ from khop.draw import DrawKey, Frontier, FrontierByType, Hop, Neighbors, Neighbo
 from khop.graph.folder import GraphFolder, open_folder
 from khop.kernels.build_csc import build_csc
 from khop.kernels.csc import Csc
+from khop.kernels.memory import expect_random_access
 from khop.kernels.sample_uniform import sample_uniform
 from khop.schema import EdgeType, NodeType, Schema
 
@@ -43,14 +44,18 @@ class CscGraph:
 
     @classmethod
     def open(cls, folder: GraphFolder | str | os.PathLike[str]) -> CscGraph:
-        """The graph of a folder, mapped: nothing is read before it is used."""
+        """The graph of a folder, mapped: it opens at once, and the edges are read in the background."""
         if not isinstance(folder, GraphFolder):
             folder = open_folder(folder)
+        edges = {edge_type: folder.csc(edge_type) for edge_type in folder.schema.edge_types}
+        for csc in edges.values():
+            expect_random_access(csc.indptr)
+            expect_random_access(csc.indices)
         originals = {node_type: folder.original_ids(node_type) for node_type in folder.schema.node_types}
         return cls(
             schema=folder.schema,
             counts={node_type: folder.num_nodes(node_type) for node_type in folder.schema.node_types},
-            edges={edge_type: folder.csc(edge_type) for edge_type in folder.schema.edge_types},
+            edges=edges,
             original_ids={node_type: ids for node_type, ids in originals.items() if ids is not None},
             path=folder.path,
         )
