@@ -10,9 +10,9 @@ from khop.config.read import RawRun
 _PRESETS: Mapping[str, Mapping[str, object]] = {
     "debian": {
         "graph": "debian",
-        "sampler": {"fanouts": [15, 10]},
-        "model": {"hidden": 256, "dropout": 0.5, "norm": "layer", "residual": True},
-        "training": {"epochs": 12, "batch_size": 1024, "learning_rate": 3e-3},
+        "sampler": {"fanouts": [5, 5]},
+        "model": {"hidden": 256, "dropout": 0.5, "norm": "layer"},
+        "training": {"epochs": 16, "batch_size": 1024, "learning_rate": 3e-3},
     },
 }
 
