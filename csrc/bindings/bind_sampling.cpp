@@ -72,7 +72,10 @@ Out<std::int32_t> insert(NodeIndex& index, In<Id> ids) {
 Out<std::int64_t> nodes_from(const NodeIndex& index, std::size_t start) {
   const std::size_t count = index.size() - std::min(start, index.size());
   Buffer<std::int64_t> nodes(count);
-  index.copy_nodes(start, nodes.data());
+  {
+    const nb::gil_scoped_release release;
+    index.copy_nodes(start, nodes.data());
+  }
   return nodes.tensor({count});
 }
 
