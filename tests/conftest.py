@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from hypothesis import HealthCheck, settings
 
 # The same examples on every run and machine. `make test-long` looks further, at other ones each time.
@@ -15,3 +17,7 @@ settings.register_profile(
 )
 settings.register_profile("long", settings.get_profile("khop"), max_examples=1500, derandomize=False)
 settings.load_profile("khop")
+
+# A shell starts what it sends to the background with SIGINT ignored, which children inherit: tests of Ctrl-C
+# need it as a terminal gives it.
+signal.signal(signal.SIGINT, signal.default_int_handler)

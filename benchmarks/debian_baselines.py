@@ -1,0 +1,163 @@
+"""What does Debian's package graph tell of a package's section, beyond the package's own words?
+
+Test accuracy on the fixed split of the largest class, of an MLP on the package's own features, and of
+GraphSAGE as `khop train debian` trains it. The MLP is that GraphSAGE without neighbours: as wide, as deep, as
+normalised, as long trained. Both are taken at the epoch that is best on the validation split.
+
+    python benchmarks/debian_baselines.py [--seeds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from harness import Figure, report
+from torch import Tensor, nn
+
+from khop.datasets.builtin import builtin_folder
+from khop.datasets.debian.facts import SECTIONS
+from khop.datasets.debian.words import BUCKETS
+from khop.graph.folder import open_folder
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One trained model."""
+
+    val: float
+    test: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Packages:
+    """What an MLP sees of the graph."""
+
+    x: Tensor  # float32 (packages, BUCKETS)
+    section: Tensor  # int64 (packages)
+    splits: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, folder: Path) -> Packages:
+        graph = open_folder(folder)
+        columns = graph.columns()["package"]
+        splits = {name: graph.split(name)["package"] for name in graph.split_names}
+        return cls(columns["x"].float(), columns["section"], splits)
+
+    def accuracy(self, predicted: Tensor, split: str) -> float:
+        ids = self.splits[split]
+        return (predicted[ids] == self.section[ids]).float().mean().item()
+
+
+def majority(packages: Packages) -> float:
+    """Test accuracy of saying the largest class of the training split, always."""
+    largest = packages.section[packages.splits["train"]].bincount().argmax()
+    return packages.accuracy(largest.expand_as(packages.section), "test")
+
+
+def graph_sage(seed: int, cache: Path, out: Path) -> Outcome:
+    """`khop train debian`, as a user runs it."""
+    command = [
+        sys.executable,
+        "-m",
+        "khop",
+        "train",
+        "debian",
+        "--seed",
+        str(seed),
+        "--out",
+        str(out),
+        "--json",
+    ]
+    done = subprocess.run(
+        command, env={**os.environ, "KHOP_CACHE": str(cache)}, stdout=subprocess.PIPE, text=True, check=True
+    )
+    result = json.loads(done.stdout.splitlines()[-1])
+    return Outcome(result["val_accuracy"], result["test_accuracy"], result["seconds"])
+
+
+def mlp(seed: int, packages: Packages, config: Config) -> Outcome:
+    """The model of `config` without its neighbours."""
+    torch.manual_seed(seed)
+    model, training = _layers(config["model"]), config["training"]
+    optimizer = torch.optim.Adam(model.parameters(), lr=training["learning_rate"])
+    train = packages.splits["train"]
+    best, begun = Outcome(0.0, 0.0, 0.0), time.perf_counter()
+    for _ in range(training["epochs"]):
+        model.train()
+        for ids in train[torch.randperm(len(train))].split(training["batch_size"]):
+            loss = F.cross_entropy(model(packages.x[ids]), packages.section[ids])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            predicted = model(packages.x).argmax(dim=1)
+        val, test = (packages.accuracy(predicted, split) for split in ("val", "test"))
+        if val > best.val:
+            best = Outcome(val, test, time.perf_counter() - begun)
+    return best
+
+
+def _layers(model: Config) -> nn.Module:
+    width, layers = BUCKETS, []
+    for _ in range(model["layers"]):
+        norm = nn.LayerNorm(model["hidden"]) if model["norm"] == "layer" else nn.Identity()
+        layers += [nn.Linear(width, model["hidden"]), norm, nn.ReLU(), nn.Dropout(model["dropout"])]
+        width = model["hidden"]
+    return nn.Sequential(*layers, nn.Linear(width, len(SECTIONS)))
+
+
+def figure(name: str, outcomes: Sequence[Outcome], notes: Config) -> Figure:
+    """Mean test accuracy, and its standard deviation over the seeds."""
+    tests = [outcome.test for outcome in outcomes]
+    deviation = statistics.stdev(tests) if len(tests) > 1 else 0.0
+    shown = {
+        "deviation": round(deviation, 4),
+        "test": [round(test, 4) for test in tests],
+        "val": [round(outcome.val, 4) for outcome in outcomes],
+        "seconds": [round(outcome.seconds, 1) for outcome in outcomes],
+    }
+    return Figure(name, round(statistics.mean(tests), 4), "test accuracy", notes={**shown, **notes})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=3)
+    seeds = range(parser.parse_args().seeds)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        packages = Packages.of(builtin_folder("debian", folder / "cache"))
+        sage = [graph_sage(seed, folder / "cache", folder / f"run-{seed}") for seed in seeds]
+        config = tomllib.loads((folder / "run-0" / "config.toml").read_text())
+        torch.set_num_threads(config["compute_threads"])
+        own = [mlp(seed, packages, config) for seed in seeds]
+    settings = {"sampler": config["sampler"], "model": config["model"], "training": config["training"]}
+    report(
+        "debian_baselines",
+        [
+            Figure("majority class", round(majority(packages), 4), "test accuracy"),
+            figure("MLP on own features", own, {}),
+            figure("GraphSAGE, khop train debian", sage, settings),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()
