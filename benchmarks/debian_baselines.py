@@ -19,7 +19,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -124,17 +124,17 @@ def _layers(model: Config) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(width, len(SECTIONS)))
 
 
-def figure(name: str, outcomes: Sequence[Outcome], notes: Config) -> Figure:
-    """Mean test accuracy, and its standard deviation over the seeds."""
+def figure(name: str, outcomes: Sequence[Outcome], settings: Config) -> Figure:
+    """Mean test accuracy over the seeds, from the lowest to the highest."""
     tests = [outcome.test for outcome in outcomes]
-    deviation = statistics.stdev(tests) if len(tests) > 1 else 0.0
-    shown = {
-        "deviation": round(deviation, 4),
-        "test": [round(test, 4) for test in tests],
-        "val": [round(outcome.val, 4) for outcome in outcomes],
-        "seconds": [round(outcome.seconds, 1) for outcome in outcomes],
+    notes = {
+        "stdev": round(statistics.stdev(tests), 4) if len(tests) > 1 else None,
+        "runs": [asdict(outcome) for outcome in outcomes],
+        **settings,
     }
-    return Figure(name, round(statistics.mean(tests), 4), "test accuracy", notes={**shown, **notes})
+    spread = (round(min(tests), 4), round(max(tests), 4))
+    unit = f"test accuracy, mean of {len(tests)}"
+    return Figure(name, round(statistics.mean(tests), 4), unit, spread=spread, notes=notes)
 
 
 def main() -> None:
