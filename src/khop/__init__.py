@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from khop.datasets.builtin import builtin_folder as builtin_folder
     from khop.datasets.builtin import builtin_names as builtin_names
     from khop.draw import DrawKey as DrawKey
+    from khop.draw import Keep as Keep
+    from khop.draw import Temporal as Temporal
     from khop.draw import Uniform as Uniform
+    from khop.draw import Weighted as Weighted
     from khop.errors import PeerLost as PeerLost
     from khop.graph.build import EdgeTable as EdgeTable
     from khop.graph.build import NodeTable as NodeTable
@@ -61,6 +64,7 @@ _PUBLIC = {
     "FrontierSampler": "khop.sampling.frontier",
     "FrontierView": "khop.sampling.frontier",
     "Graph": "khop.api",
+    "Keep": "khop.draw",
     "Loader": "khop.api",
     "NeighborSampler": "khop.sampling.neighbor",
     "NodeClassification": "khop.training.tasks",
@@ -72,9 +76,11 @@ _PUBLIC = {
     "Schema": "khop.schema",
     "Seeds": "khop.sampling.sampler",
     "Subgraph": "khop.batch",
+    "Temporal": "khop.draw",
     "Trainer": "khop.training.trainer",
     "TrainerSettings": "khop.training.settings",
     "Uniform": "khop.draw",
+    "Weighted": "khop.draw",
     "evaluate": "khop.api",
     "layerwise_inference": "khop.training.inference",
     "load_checkpoint": "khop.training.checkpoint",

@@ -5,13 +5,13 @@ The bits are specified in docs/randomness.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 from torch import Tensor
 
-from khop.schema import EdgeType, NodeType
+from khop.schema import EdgeType, NodeType, Schema
 
 MASK64 = (1 << 64) - 1
 
@@ -69,7 +69,83 @@ class Uniform:
     replacement: bool = False
 
 
-Rule = Uniform
+@dataclass(frozen=True)
+class Weighted:
+    """An edge is as likely as its weight says; one of weight zero is never drawn.
+
+    Without replacement the picks are those of successive sampling: each in proportion to the weights that are
+    left. Edge types without the column are drawn uniformly.
+    """
+
+    column: str  # of edges: one number each, zero or more
+    replacement: bool = False
+
+
+class Keep(StrEnum):
+    """Which of the edges that a time limit leaves."""
+
+    ANY = "any"  # those that the inner rule draws
+    LATEST = "latest"  # the last `fanout` of them; nothing is drawn
+
+
+@dataclass(frozen=True)
+class Temporal:
+    """No edge and no node later than the seed: `inner` draws among the edges that the seed's time leaves.
+
+    An edge's time is that of its own column, or of its source node's; the later, where both have it. Edge
+    types with neither are not limited. With a window the time also lies in [limit - before, limit + after].
+    """
+
+    column: str  # of edges or of nodes, whole numbers; rows of the graph are sorted by it
+    keep: Keep = Keep.ANY
+    window: tuple[int, int] | None = None  # (before, after); after is 0 or less
+    inner: Uniform | Weighted = Uniform()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keep", Keep(self.keep))
+        if self.keep is Keep.LATEST and self.inner != Uniform():
+            raise ValueError(
+                f"keep=LATEST with {self.inner}: the latest edges are not drawn; leave inner out"
+            )
+        if self.window is None:
+            return
+        before, after = self.window
+        if after > 0:
+            raise ValueError(f"window {self.window}: after {after} would show the future; give 0 or less")
+        if -after > before:
+            raise ValueError(f"window {self.window}: no time lies in it; before must be {-after} or more")
+
+
+Rule = Uniform | Weighted | Temporal
+
+
+def check_rule(rule: Rule, schema: Schema) -> None:
+    """ValueError unless some edge type has each column that the rule names, as numbers that it can use."""
+    if isinstance(rule, Temporal):
+        check_rule(rule.inner, schema)
+        sources = {edge_type[0] for edge_type in schema.edge_types}
+        _check_column(schema, rule, "integer", (*schema.edge_types, *sources))
+    elif isinstance(rule, Weighted):
+        _check_column(schema, rule, "number", schema.edge_types)
+
+
+_NOT_INTEGERS = ("float16", "float32", "float64", "bfloat16", "bool")
+
+
+def _check_column(
+    schema: Schema, rule: Weighted | Temporal, kind: str, types: Sequence[NodeType | EdgeType]
+) -> None:
+    columns = {type_: schema.columns.get(type_, {}) for type_ in types}
+    having = {type_: of_type[rule.column] for type_, of_type in columns.items() if rule.column in of_type}
+    if not having:
+        there = {type_: sorted(of_type) for type_, of_type in columns.items()}
+        raise ValueError(f"{rule}: no column {rule.column!r}; there are {there}")
+    for type_, spec in having.items():
+        if spec.shape or (kind == "integer" and spec.dtype in _NOT_INTEGERS):
+            raise ValueError(
+                f"{rule}: column {rule.column!r} of {type_!r} is {spec.dtype} of shape {spec.shape}: "
+                f"one {kind} per row is needed; write the graph with such a column"
+            )
 
 
 @dataclass(frozen=True)
@@ -87,7 +163,7 @@ class Frontier:
     """The nodes of one type to expand."""
 
     nodes: Tensor  # int64 (n), global ids
-    until: Tensor | None = None  # int64 (n), no edge or node later than this
+    until: Tensor | None = None  # int64 (n), no edge or node later than this; what Temporal asks for
     tree: Tensor | None = None  # int64 (n), the position of the seed whose disjoint tree it is
 
 

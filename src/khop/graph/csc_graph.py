@@ -6,16 +6,19 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from torch import Tensor
 
-from khop.draw import DrawKey, Frontier, FrontierByType, Hop, Neighbors, NeighborsByType, stream
+from khop.draw import DrawKey, Frontier, FrontierByType, Hop, Neighbors, NeighborsByType, Uniform, stream
 from khop.graph.folder import GraphFolder, open_folder
 from khop.kernels.build_csc import build_csc
 from khop.kernels.csc import Csc
 from khop.kernels.memory import expect_random_access
 from khop.kernels.sample_uniform import sample_uniform
-from khop.schema import EdgeType, NodeType, Schema
+from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
+
+Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,13 +26,15 @@ class CscGraph:
     """A graph store over CSC arrays. Threads may share it; sampling runs without the GIL.
 
     `original_ids`, of node types that were renumbered, are what draws are keyed by: renumbering changes
-    no draw. Pickles as `path` where it has one.
+    no draw. `columns` are those that rules may name; the schema lists them. Pickles as `path` where it has
+    one.
     """
 
     schema: Schema
     counts: Mapping[NodeType, int]
     edges: Mapping[EdgeType, Csc]
     original_ids: Mapping[NodeType, Tensor] = field(default_factory=dict)  # int64 (nodes)
+    columns: Columns = field(default_factory=dict)  # one row per node, or per edge in CSC order
     path: Path | None = None  # of the folder it maps
 
     def __post_init__(self) -> None:
@@ -57,6 +62,7 @@ class CscGraph:
             counts={node_type: folder.num_nodes(node_type) for node_type in folder.schema.node_types},
             edges=edges,
             original_ids={node_type: ids for node_type, ids in originals.items() if ids is not None},
+            columns=folder.columns(),
             path=folder.path,
         )
 
@@ -78,6 +84,8 @@ class CscGraph:
         }
 
     def _drawn(self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey) -> Neighbors:
+        if not isinstance(hop.rule, Uniform):
+            raise ValueError(f"{edge_type}: {hop.rule}: this graph store draws uniformly only")
         if frontier.until is not None:
             raise ValueError(f"{edge_type}: the frontier has time limits, which {hop.rule} does not know")
         try:
@@ -98,16 +106,37 @@ class CscGraph:
     def __reduce__(self) -> tuple[Callable[..., CscGraph], tuple[object, ...]]:
         if self.path is not None:
             return CscGraph.open, (self.path.absolute(),)
-        return CscGraph, (self.schema, self.counts, self.edges, self.original_ids)
+        return CscGraph, (self.schema, self.counts, self.edges, self.original_ids, self.columns)
 
 
 def csc_graph_from_edges(
-    counts: Mapping[NodeType, int], edges: Mapping[EdgeType, tuple[Tensor, Tensor]], threads: int = 1
+    counts: Mapping[NodeType, int],
+    edges: Mapping[EdgeType, tuple[Tensor, Tensor]],
+    threads: int = 1,
+    *,
+    columns: Columns = MappingProxyType({}),
 ) -> CscGraph:
-    """A graph in memory from `(sources, destinations)` per edge type; rows keep the order of the edges."""
-    schema = Schema(tuple(counts), tuple(edges))
-    built = {
-        edge_type: build_csc(*ends, counts[edge_type[0]], counts[edge_type[2]], threads=threads)[0]
-        for edge_type, ends in edges.items()
+    """A graph in memory from `(sources, destinations)` per edge type; rows keep the order of the edges.
+
+    `columns` are those that rules may name: one row per node, or per edge in the order of `edges`.
+    """
+    built: dict[EdgeType, Csc] = {}
+    ordered = {type_: dict(of_type) for type_, of_type in columns.items()}
+    for edge_type, ends in edges.items():
+        built[edge_type], order = build_csc(
+            *ends, counts[edge_type[0]], counts[edge_type[2]], threads=threads
+        )
+        for name, column in columns.get(edge_type, {}).items():
+            ordered[edge_type][name] = column[order]
+    schema = Schema(tuple(counts), tuple(edges), columns=_specs(ordered))
+    return CscGraph(schema, counts, built, columns=ordered)
+
+
+def _specs(columns: Columns) -> dict[NodeType | EdgeType, dict[str, ColumnSpec]]:
+    return {
+        type_: {
+            name: ColumnSpec(str(column.dtype).removeprefix("torch."), tuple(column.shape[1:]))
+            for name, column in of_type.items()
+        }
+        for type_, of_type in columns.items()
     }
-    return CscGraph(schema, counts, built)
