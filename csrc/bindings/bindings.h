@@ -64,4 +64,5 @@ class Buffer {
 void bind_dense(nb::module_& module);
 void bind_memory(nb::module_& module);
 void bind_random(nb::module_& module);
+void bind_rules(nb::module_& module);
 void bind_sampling(nb::module_& module);

@@ -5,5 +5,6 @@ NB_MODULE(_core, module) {
   bind_dense(module);
   bind_memory(module);
   bind_random(module);
+  bind_rules(module);
   bind_sampling(module);
 }

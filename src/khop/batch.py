@@ -127,12 +127,15 @@ class Sample:
     blocks: tuple[Block, ...]
     seed_index: Mapping[NodeType, Tensor]  # int64 (seeds), the local id of each seed, duplicates included
     subgraph: Subgraph | None = None  # of the subgraph expansion; the blocks are then views of it
+    trees: Mapping[NodeType, Tensor] | None = None  # int64 (rows), the seed whose disjoint tree a node is in
 
     def map(self, change: Change) -> Sample:
         """The same sample with every tensor changed, each once: blocks that are views stay views."""
         subgraph = None if self.subgraph is None else self.subgraph.map(change)
         blocks = tuple(b.map(change) for b in self.blocks) if subgraph is None else subgraph.blocks()
-        return Sample(_map_all(self.nodes, change), blocks, _map_all(self.seed_index, change), subgraph)
+        trees = None if self.trees is None else _map_all(self.trees, change)
+        nodes, seed_index = _map_all(self.nodes, change), _map_all(self.seed_index, change)
+        return Sample(nodes, blocks, seed_index, subgraph, trees)
 
 
 @dataclass(frozen=True)

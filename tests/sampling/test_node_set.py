@@ -15,12 +15,13 @@ def test_every_type_has_its_own_numbers() -> None:
     assert nodes.insert("item", torch.tensor([3, 9])).tolist() == [0, 1]
     assert nodes.insert("user", torch.tensor([9, 3], dtype=torch.int32)).tolist() == [2, 1]
     assert nodes.counts() == {"user": 3, "item": 2}
-    found = nodes.nodes(start={"user": 1, "item": 0})
-    assert {node_type: ids.tolist() for node_type, ids in found.items()} == {"user": [3, 9], "item": [3, 9]}
+    assert {t: ids.tolist() for t, ids in nodes.nodes().items()} == {"user": [7, 3, 9], "item": [3, 9]}
+    frontier = nodes.frontier(start={"user": 1, "item": 0})
+    assert {t: of_type.nodes.tolist() for t, of_type in frontier.items()} == {"user": [3, 9], "item": [3, 9]}
 
 
 def test_a_set_comes_back_empty_also_after_a_failure() -> None:
-    pool = NodeSetPool(ring(10, 2))
+    pool = NodeSetPool(ring(10, 2), NodeSet)
     with pool.lend() as first:
         first.insert("node", torch.tensor([1, 2]))
     with pytest.raises(ValueError, match="10"), pool.lend() as again:
@@ -31,7 +32,7 @@ def test_a_set_comes_back_empty_also_after_a_failure() -> None:
 
 
 def test_two_users_at_once_have_two_sets() -> None:
-    pool = NodeSetPool(ring(10, 2))
+    pool = NodeSetPool(ring(10, 2), NodeSet)
     with pool.lend() as one, pool.lend() as other:
         assert one is not other
 

@@ -98,7 +98,7 @@ class FrontierSampler:
         self.graph = graph
         self.layers = layers
         self._edges_for = edges_for
-        self._node_sets = NodeSetPool(graph)
+        self._node_sets = NodeSetPool(graph, NodeSet)
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """Blocks over what `edges_for` gave, rows in the order in which it gave them."""
@@ -113,6 +113,8 @@ class FrontierSampler:
                 return _group(self.graph, edges, nodes, destinations)
 
         check_seeds(self.graph, seeds.nodes)
+        if seeds.times is not None:
+            raise ValueError("seeds have times, which edges_for does not see; leave them out")
         with self._node_sets.lend() as node_set:
             return expand(seeds, draw, self.layers, Expansion.LAYERED, node_set)
 

@@ -11,10 +11,20 @@ import torch
 from torch import Tensor
 
 from khop.batch import Adjacency, Block, Sample, Subgraph
-from khop.draw import DrawKey, Frontier, FrontierByType, Hop, NeighborsByType, Rule, Uniform
+from khop.draw import (
+    DrawKey,
+    FrontierByType,
+    Hop,
+    NeighborsByType,
+    Rule,
+    Temporal,
+    Uniform,
+    check_rule,
+)
 from khop.graph.store import GraphStore
-from khop.sampling.node_set import NodeSet, NodeSetPool, check_ids
+from khop.sampling.node_set import NodeSet, NodeSetPool, Reached, check_ids
 from khop.sampling.sampler import Seeds
+from khop.sampling.tree_set import TreeSet
 from khop.schema import EdgeType, NodeType, Schema
 
 Counts = Mapping[NodeType, int]
@@ -33,8 +43,9 @@ class NeighborSampler:
     """Draws up to `fanouts[i]` in-neighbours per node and edge type at hop i + 1, the seeds' being hop 1.
 
     A fanout is one number for all edge types, or a number per edge type (one not named is not followed); -1
-    takes all neighbours. A pure function of (graph, settings, seeds, key); any number of threads may share
-    one sampler.
+    takes all neighbours. With `disjoint`, which Temporal implies, every seed has a tree of its own: nodes are
+    unique within a tree, and duplicate seeds have a row each. A pure function of (graph, settings, seeds,
+    key); any number of threads may share one sampler.
     """
 
     def __init__(
@@ -45,14 +56,21 @@ class NeighborSampler:
         rule: Rule = Uniform(),  # noqa: B008
         expansion: Expansion = Expansion.LAYERED,
         edge_ids: bool = False,
+        disjoint: bool = False,
     ) -> None:
+        check_rule(rule, graph.schema)
         self.graph = graph
         self.expansion = Expansion(expansion)
         self._hops = tuple(
             Hop(number, fanout_by_type(graph.schema, fanout), rule, edge_ids)
             for number, fanout in enumerate(fanouts, start=1)
         )
-        self._node_sets = NodeSetPool(graph)
+        self._rule = rule
+        self._node_sets: NodeSetPool[TreeSet] | NodeSetPool[NodeSet] = (
+            NodeSetPool(graph, TreeSet)
+            if disjoint or isinstance(rule, Temporal)
+            else NodeSetPool(graph, NodeSet)
+        )
 
     @property
     def layers(self) -> int:
@@ -69,6 +87,7 @@ class NeighborSampler:
             return self.graph.sample_hop(frontier, self._hops[hop - 1], key)
 
         check_seeds(self.graph, seeds.nodes)
+        _check_times(seeds, self._rule)
         with self._node_sets.lend() as node_set:
             return expand(seeds, draw, self.layers, self.expansion, node_set)
 
@@ -94,23 +113,41 @@ def check_seeds(graph: GraphStore, nodes: Mapping[NodeType, Tensor]) -> None:
         check_ids(f"seeds of {node_type!r}", ids, graph.num_nodes(node_type))
 
 
-def expand(seeds: Seeds, draw: Draw, num_hops: int, expansion: Expansion, node_set: NodeSet) -> Sample:
+def _check_times(seeds: Seeds, rule: Rule) -> None:
+    if not isinstance(rule, Temporal):
+        if seeds.times is not None:
+            raise ValueError(
+                f"seeds have times, which {rule} does not keep to: the sample would show their future; "
+                "sample by khop.Temporal(column), or leave the times out"
+            )
+        return
+    for node_type, ids in seeds.nodes.items():
+        times = (seeds.times or {}).get(node_type)
+        if times is None:
+            raise ValueError(
+                f"seeds of {node_type!r} have no times, which {rule} needs: give the loader seed_times=..."
+            )
+        if times.dtype != torch.int64 or times.shape != ids.shape:
+            raise ValueError(
+                f"times of {node_type!r} are {times.dtype} of shape {tuple(times.shape)}: give int64, "
+                f"one for each of {ids.numel()} seeds"
+            )
+
+
+def expand(seeds: Seeds, draw: Draw, num_hops: int, expansion: Expansion, node_set: Reached) -> Sample:
     """What `num_hops` rounds of `draw` reach from the seeds. `node_set` is empty and knows every node type.
 
     Every hop asks for all node types, with nodes or without, so that a store sees the same calls for every
     batch.
     """
-    if seeds.times is not None:
-        raise ValueError("seeds have times, which no rule here keeps to: the sample would see their future")
     nothing = dict.fromkeys(node_set.counts(), 0)
-    seed_index = {t: node_set.insert(t, ids).long() for t, ids in seeds.nodes.items()}
+    seed_index = node_set.plant(seeds)
     drawn: list[_DrawnHop] = []
     first = nothing
     for number in range(1, num_hops + 1):
         dst_counts = node_set.counts()
-        nodes = node_set.nodes(start=first)
-        neighbors = draw(number, {t: Frontier(ids) for t, ids in nodes.items()})
-        indices = {t: node_set.insert(t[0], found.nodes) for t, found in neighbors.items()}
+        neighbors = draw(number, node_set.frontier(start=first))
+        indices = {t: node_set.reach(t, found) for t, found in neighbors.items()}
         src_counts = node_set.counts()
         rows = {
             t: Adjacency(found.offsets, indices[t], src_counts[t[0]], found.edges)
@@ -118,12 +155,12 @@ def expand(seeds: Seeds, draw: Draw, num_hops: int, expansion: Expansion, node_s
         }
         drawn.append(_DrawnHop(rows, first, dst_counts, src_counts))
         first = dst_counts if expansion is Expansion.SUBGRAPH else nothing
-    nodes = node_set.nodes(start=nothing)
+    nodes, trees = node_set.nodes(), node_set.trees()
     if expansion is Expansion.LAYERED:
         blocks = tuple(Block(hop.rows, hop.src_counts, hop.dst_counts) for hop in reversed(drawn))
-        return Sample(nodes, blocks, seed_index)
+        return Sample(nodes, blocks, seed_index, trees=trees)
     subgraph = _join(drawn, node_set.counts())
-    return Sample(nodes, subgraph.blocks(), seed_index, subgraph)
+    return Sample(nodes, subgraph.blocks(), seed_index, subgraph, trees=trees)
 
 
 @dataclass(frozen=True)

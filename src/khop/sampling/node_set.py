@@ -3,15 +3,53 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from khop.draw import Frontier, Neighbors
 from khop.graph.store import GraphStore
 from khop.kernels.node_index import NodeIndex
-from khop.schema import NodeType
+from khop.sampling.sampler import Seeds
+from khop.schema import EdgeType, NodeType
+
+
+class Reached(Protocol):
+    """What the hop loop fills: the nodes of a batch, numbered in first-seen order."""
+
+    def plant(self, seeds: Seeds) -> dict[NodeType, Tensor]:
+        """Take the seeds into an empty set; the local ids, int64, of the seeds."""
+        ...
+
+    def frontier(self, start: Mapping[NodeType, int]) -> dict[NodeType, Frontier]:
+        """What to expand: the nodes in local order from `start` on."""
+        ...
+
+    def reach(self, edge_type: EdgeType, found: Neighbors) -> Tensor:
+        """Take what the last frontier drew; int32 local ids."""
+        ...
+
+    def counts(self) -> dict[NodeType, int]:
+        """Nodes so far."""
+        ...
+
+    def nodes(self) -> dict[NodeType, Tensor]:
+        """int64 global ids, in local order."""
+        ...
+
+    def trees(self) -> dict[NodeType, Tensor] | None:
+        """int64, the number of the seed whose tree a node is in; None where trees are not disjoint."""
+        ...
+
+    def clear(self) -> None:
+        """Forget all nodes."""
+        ...
+
+
+Set = TypeVar("Set", bound=Reached)
 
 
 class NodeSet:
@@ -19,6 +57,18 @@ class NodeSet:
 
     def __init__(self, num_nodes: Mapping[NodeType, int]) -> None:
         self._indexes = {node_type: NodeIndex(count) for node_type, count in num_nodes.items()}
+
+    def plant(self, seeds: Seeds) -> dict[NodeType, Tensor]:
+        """Take the seeds; their local ids, int64. Duplicates share one."""
+        return {node_type: self.insert(node_type, ids).long() for node_type, ids in seeds.nodes.items()}
+
+    def frontier(self, start: Mapping[NodeType, int]) -> dict[NodeType, Frontier]:
+        """The nodes in local order from `start` on."""
+        return {t: Frontier(index.nodes(start[t])) for t, index in self._indexes.items()}
+
+    def reach(self, edge_type: EdgeType, found: Neighbors) -> Tensor:
+        """int32 local ids of what a hop drew."""
+        return self.insert(edge_type[0], found.nodes)
 
     def insert(self, node_type: NodeType, ids: Tensor) -> Tensor:
         """int32 local ids of global ids; the new ones are numbered on."""
@@ -28,9 +78,12 @@ class NodeSet:
         """Nodes so far."""
         return {node_type: len(index) for node_type, index in self._indexes.items()}
 
-    def nodes(self, start: Mapping[NodeType, int]) -> dict[NodeType, Tensor]:
-        """int64 global ids, in local order from `start` on."""
-        return {node_type: index.nodes(start[node_type]) for node_type, index in self._indexes.items()}
+    def nodes(self) -> dict[NodeType, Tensor]:
+        """int64 global ids, in local order."""
+        return {node_type: index.nodes() for node_type, index in self._indexes.items()}
+
+    def trees(self) -> None:
+        """None: all seeds share one set of nodes."""
 
     def clear(self) -> None:
         """Forget all nodes; the memory stays."""
@@ -38,24 +91,25 @@ class NodeSet:
             index.clear()
 
 
-class NodeSetPool:
-    """As many node sets as there were ever users at once, so that a batch allocates none."""
+class NodeSetPool(Generic[Set]):
+    """As many sets as there were ever users at once, so that a batch allocates none."""
 
-    def __init__(self, graph: GraphStore) -> None:
+    def __init__(self, graph: GraphStore, make: Callable[[Mapping[NodeType, int]], Set]) -> None:
+        self._make = make
         self._num_nodes = {node_type: graph.num_nodes(node_type) for node_type in graph.schema.node_types}
-        self._idle: deque[NodeSet] = deque()
+        self._idle: deque[Set] = deque()
 
     def __getstate__(self) -> dict[str, object]:
         """A sampler goes to another process without its tables."""
         return {**self.__dict__, "_idle": deque()}
 
     @contextmanager
-    def lend(self) -> Iterator[NodeSet]:
+    def lend(self) -> Iterator[Set]:
         """An empty set for one user. It goes back to the pool also when the user fails."""
         try:
             node_set = self._idle.pop()
         except IndexError:
-            node_set = NodeSet(self._num_nodes)
+            node_set = self._make(self._num_nodes)
         try:
             yield node_set
         finally:

@@ -1,0 +1,79 @@
+#include "tree_index.h"
+
+#include <algorithm>
+#include <bit>
+#include <stdexcept>
+#include <string>
+
+#include "checks.h"
+
+namespace khop {
+namespace {
+
+int bits_for(std::int64_t count) { return count > 1 ? std::bit_width(static_cast<std::uint64_t>(count - 1)) : 0; }
+
+[[noreturn]] void refuse(const char* what, std::int64_t id, std::int64_t limit) {
+  throw std::invalid_argument(std::string(what) + ' ' + std::to_string(id) + ": not in [0, " + std::to_string(limit) + ')');
+}
+
+}  // namespace
+
+TreeIndex::TreeIndex(std::int64_t num_nodes)
+    : num_nodes_(num_nodes), node_bits_(bits_for(num_nodes)), index_(std::int64_t{1} << node_bits_) {}
+
+void TreeIndex::reset(std::int64_t num_trees) {
+  index_.clear();
+  num_trees_ = num_trees;
+  if (num_trees <= capacity_) return;
+  if (bits_for(num_trees) + node_bits_ > 62) {
+    throw std::invalid_argument(std::to_string(num_trees) + " disjoint trees over " + std::to_string(num_nodes_) +
+                                " nodes do not fit 63 bits: make the batch smaller");
+  }
+  capacity_ = std::int64_t{1} << bits_for(num_trees);
+  index_ = NodeIndex(capacity_ << node_bits_);
+}
+
+template <class Id>
+void TreeIndex::insert(std::span<const Id> ids, std::span<const std::int64_t> offsets, std::span<const std::int64_t> trees,
+                       std::int32_t* local) {
+  if (offsets.size() != trees.size() + 1) throw std::invalid_argument("offsets and trees: one offset more is needed");
+  if (const std::int64_t at = first_wrong_offset(offsets, static_cast<std::int64_t>(ids.size())); at >= 0) {
+    throw std::invalid_argument("offset " + std::to_string(offsets[static_cast<std::size_t>(at)]) + " at position " +
+                                std::to_string(at) + ": offsets must rise from 0 to the number of ids");
+  }
+  if (const std::int64_t at = first_outside(trees, num_trees_, 1); at >= 0) {
+    refuse("tree", trees[static_cast<std::size_t>(at)], num_trees_);
+  }
+  if (const std::int64_t at = first_outside(ids, num_nodes_, 1); at >= 0) {
+    refuse("node id", ids[static_cast<std::size_t>(at)], num_nodes_);
+  }
+  pack(ids, offsets, trees);
+  index_.insert(std::span<const std::int64_t>(pairs_.data(), ids.size()), local);
+}
+
+template <class Id>
+void TreeIndex::pack(std::span<const Id> ids, std::span<const std::int64_t> offsets, std::span<const std::int64_t> trees) {
+  if (pairs_.size() < ids.size()) pairs_.resize(std::max(ids.size(), pairs_.size() + pairs_.size() / 2));
+  for (std::size_t row = 0; row < trees.size(); ++row) {
+    const std::int64_t tree = trees[row] << node_bits_;
+    for (auto e = static_cast<std::size_t>(offsets[row]); e < static_cast<std::size_t>(offsets[row + 1]); ++e) {
+      pairs_[e] = tree | static_cast<std::int64_t>(ids[e]);
+    }
+  }
+}
+
+void TreeIndex::copy_pairs(std::size_t start, std::int64_t* nodes, std::int64_t* trees) const {
+  index_.copy_nodes(start, nodes);
+  const std::int64_t node_mask = (std::int64_t{1} << node_bits_) - 1;
+  for (std::size_t i = 0; i + start < size(); ++i) {
+    trees[i] = nodes[i] >> node_bits_;
+    nodes[i] &= node_mask;
+  }
+}
+
+template void TreeIndex::insert(std::span<const std::int32_t>, std::span<const std::int64_t>, std::span<const std::int64_t>,
+                                std::int32_t*);
+template void TreeIndex::insert(std::span<const std::int64_t>, std::span<const std::int64_t>, std::span<const std::int64_t>,
+                                std::int32_t*);
+
+}  // namespace khop

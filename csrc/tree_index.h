@@ -1,0 +1,46 @@
+// (tree, node) pairs of one batch of disjoint trees -> consecutive local ids, in first-seen order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "node_index.h"
+
+namespace khop {
+
+// Not thread-safe: one per worker. Memory is kept over reset(), so that a warm index allocates nothing.
+class TreeIndex {
+ public:
+  explicit TreeIndex(std::int64_t num_nodes);
+
+  // Forgets every pair and makes room for trees 0 to num_trees - 1. Throws std::invalid_argument where tree and node
+  // together do not fit 63 bits.
+  void reset(std::int64_t num_trees);
+
+  // Node ids[e] is in the tree trees[row] of the row that has edge e: offsets[row] <= e < offsets[row + 1]; local[e] becomes
+  // its local id. Offsets rise from 0 to the number of ids. Throws std::invalid_argument, before anything is inserted, for an
+  // offset, a tree or an id out of range, and where there would be 2^31 pairs or more.
+  template <class Id>
+  void insert(std::span<const Id> ids, std::span<const std::int64_t> offsets, std::span<const std::int64_t> trees,
+              std::int32_t* local);
+
+  std::size_t size() const { return index_.size(); }
+
+  // Writes node and tree of local ids start, start + 1, ..., size() - 1.
+  void copy_pairs(std::size_t start, std::int64_t* nodes, std::int64_t* trees) const;
+
+ private:
+  template <class Id>
+  void pack(std::span<const Id> ids, std::span<const std::int64_t> offsets, std::span<const std::int64_t> trees);
+
+  std::int64_t num_nodes_;
+  int node_bits_;              // a pair is one number: the tree above the node
+  std::int64_t num_trees_ = 0;
+  std::int64_t capacity_ = 1;  // trees that index_ has room for
+  NodeIndex index_;
+  std::vector<std::int64_t> pairs_;  // scratch
+};
+
+}  // namespace khop

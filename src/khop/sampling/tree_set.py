@@ -1,0 +1,78 @@
+"""The nodes of a batch of disjoint trees in the making: a node is unique within a tree, not among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from khop.draw import Frontier, Neighbors
+from khop.kernels.tree_index import TreeIndex
+from khop.sampling.sampler import Seeds
+from khop.schema import EdgeType, NodeType
+
+
+class TreeSet:
+    """(tree, node) pairs by node type, numbered in first-seen order. Not thread-safe: see `NodeSetPool`.
+
+    Every seed is the root of a tree of its own. Trees are numbered as the seeds stand, type after type.
+    """
+
+    def __init__(self, num_nodes: Mapping[NodeType, int]) -> None:
+        self._indexes = {node_type: TreeIndex(count) for node_type, count in num_nodes.items()}
+        self._positions = torch.empty(0, dtype=torch.int64)  # of each tree's seed in the epoch's global order
+        self._until: Tensor | None = None  # of each tree
+        self._expanded: dict[NodeType, Tensor] = {}  # the trees of the last frontier's rows
+
+    def plant(self, seeds: Seeds) -> dict[NodeType, Tensor]:
+        """A tree for each seed of an empty set; the local ids, int64, of the seeds."""
+        count = seeds.count
+        for index in self._indexes.values():
+            index.reset(count)
+        self._positions = _joined(seeds.positions)
+        self._until = None if seeds.times is None else _joined(seeds.times)
+        roots, planted = {}, 0
+        for node_type, ids in seeds.nodes.items():
+            trees = torch.arange(planted, planted + ids.numel())
+            roots[node_type] = (
+                self._indexes[node_type].insert(ids, torch.arange(ids.numel() + 1), trees).long()
+            )
+            planted += ids.numel()
+        return roots
+
+    def frontier(self, start: Mapping[NodeType, int]) -> dict[NodeType, Frontier]:
+        """The nodes in local order from `start` on, with the key and the time limit of their tree."""
+        frontier = {}
+        for node_type, index in self._indexes.items():
+            nodes, trees = index.pairs(start[node_type])
+            self._expanded[node_type] = trees
+            until = None if self._until is None else self._until[trees]
+            frontier[node_type] = Frontier(nodes, until, self._positions[trees])
+        return frontier
+
+    def reach(self, edge_type: EdgeType, found: Neighbors) -> Tensor:
+        """int32 local ids of what the last frontier's rows drew: each is in its row's tree."""
+        source, _, destination = edge_type
+        return self._indexes[source].insert(found.nodes, found.offsets, self._expanded[destination])
+
+    def counts(self) -> dict[NodeType, int]:
+        """Pairs so far."""
+        return {node_type: len(index) for node_type, index in self._indexes.items()}
+
+    def nodes(self) -> dict[NodeType, Tensor]:
+        """int64 global ids, in local order."""
+        return {node_type: index.pairs()[0] for node_type, index in self._indexes.items()}
+
+    def trees(self) -> dict[NodeType, Tensor]:
+        """int64, the tree of each node: the number of its seed in the batch."""
+        return {node_type: index.pairs()[1] for node_type, index in self._indexes.items()}
+
+    def clear(self) -> None:
+        """Forget all pairs; the memory stays."""
+        for index in self._indexes.values():
+            index.reset(0)
+
+
+def _joined(by_type: Mapping[NodeType, Tensor]) -> Tensor:
+    return torch.cat([torch.empty(0, dtype=torch.int64), *by_type.values()])
