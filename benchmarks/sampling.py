@@ -12,8 +12,11 @@ usage: python benchmarks/sampling.py [--graph products] [--rounds 5] [--batches 
 
 from __future__ import annotations
 
+import subprocess
+from statistics import median
+
 from common_arguments import Arguments, parsed
-from harness import Figure, compare, contenders, interleaved, report
+from harness import ROOT, Figure, Settings, compare, contenders, interleaved, report
 
 CASES = (
     ("sampling [15,10,5] subgraph", [15, 10, 5], "subgraph"),
@@ -23,22 +26,48 @@ CASES = (
 )
 
 
-def thread_ratio(arguments: Arguments) -> Figure:
-    """Throughput of two threads over one, khop alone."""
+def thread_ratios(arguments: Arguments) -> list[Figure]:
+    """Throughput of two threads over one: of khop, of the bare C++ loop over the same kernels, and one over
+    the other."""
     (khop,) = contenders([])
-    base = {
+    settings = {
         "graph": arguments.graph,
         "batch_size": 1024,
-        "batches": arguments.batches,
+        "batches": 2 * arguments.batches,
         "fanouts": [15, 10, 5],
+        "expansion": "subgraph",
     }
-    ratios = []
-    for _ in range(arguments.rounds):
-        one, two = (khop.run("sampling", {**base, "threads": n, "expansion": "subgraph"}) for n in (1, 2))
-        ratios.append(one["value"] / two["value"])
+    program = native_program()
+    times: dict[str, list[float]] = {"khop 1": [], "bare 1": [], "khop 2": [], "bare 2": []}
+    for _ in range(3 * arguments.rounds):  # cheap, and a ratio of two noisy numbers needs them
+        for threads in (1, 2):
+            times[f"bare {threads}"].append(bare_ms(program, settings, threads))
+            answer = khop.run("shared_sampling", {**settings, "threads": threads})
+            times[f"khop {threads}"].append(answer["value"])
     khop.close()
-    ratios.sort()
-    return Figure("sampling throughput, 2 threads over 1", round(ratios[len(ratios) // 2], 3), "x")
+    notes = {name: round(median(of_kind), 3) for name, of_kind in times.items()}
+    own, bare = (notes[f"{name} 1"] / notes[f"{name} 2"] for name in ("khop", "bare"))
+    figure = "sampling throughput, 2 threads over 1"
+    return [
+        Figure(figure, round(own, 3), "x", notes=notes),
+        Figure(f"{figure} (bare C++ loop)", round(bare, 3), "x", "bare", round(own / bare, 3)),
+        Figure("sampling, bare C++ loop over the same kernels", notes["bare 1"], "ms/batch", "bare"),
+    ]
+
+
+def native_program() -> str:
+    """The path of benchmarks/native, built."""
+    built = subprocess.run(
+        [ROOT / "scripts" / "build-native-benchmark"], check=True, capture_output=True, text=True
+    )
+    return built.stdout.strip()
+
+
+def bare_ms(program: str, settings: Settings, threads: int) -> float:
+    """ms per batch of the core alone."""
+    numbers = (settings["batch_size"], settings["batches"], threads, 1)
+    command = [program, "sampling", f"{settings['graph']}/graph", *map(str, numbers)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def main() -> None:
@@ -56,7 +85,7 @@ def main() -> None:
         figures += compare(figure, interleaved(runners, "sampling", settings, arguments.rounds))
     for runner in runners:
         runner.close()
-    report("sampling", [*figures, thread_ratio(arguments)])
+    report("sampling", [*figures, *thread_ratios(arguments)])
 
 
 if __name__ == "__main__":

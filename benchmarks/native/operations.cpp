@@ -1,0 +1,136 @@
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "benchmark.h"
+#include "build_csc.h"
+#include "gather.h"
+#include "measured.h"
+#include "node_index.h"
+#include "random.h"
+#include "sample_hop.h"
+#include "segment.h"
+
+namespace khop::benchmark {
+namespace {
+
+constexpr std::int64_t kNodes = 20'000, kEdges = 400'000, kRows = 2'000, kWidth = 100, kFanout = 10;
+
+// `count` ids below `limit`, the smaller ones more often.
+std::vector<std::int64_t> skewed_ids(std::size_t count, std::int64_t limit, std::uint64_t key) {
+  std::vector<std::int64_t> ids(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const Words words = philox(key, {static_cast<std::uint32_t>(i), 0, 0, 0});
+    const auto below = [limit](std::uint64_t word) { return static_cast<std::int64_t>((word * static_cast<std::uint64_t>(limit)) >> 32); };
+    ids[i] = std::min(below(words[0]), below(words[1]));
+  }
+  return ids;
+}
+
+// A fixed graph of 20,000 nodes and 400,000 edges, by destination.
+struct Graph {
+  Graph() : sources(skewed_ids(kEdges, kNodes, 1)), destinations(skewed_ids(kEdges, kNodes, 2)) { build(); }
+
+  void build() { build_csc<std::int64_t, std::int32_t>({sources, destinations}, kNodes, indptr, indices, order, 1); }
+
+  Csc<std::int32_t> csc() const { return {indptr, indices}; }
+
+  std::vector<std::int64_t> sources, destinations;
+  std::vector<std::int64_t> indptr = std::vector<std::int64_t>(kNodes + 1);
+  std::vector<std::int32_t> indices = std::vector<std::int32_t>(kEdges);
+  std::vector<std::int64_t> order = std::vector<std::int64_t>(kEdges);
+};
+
+// A frontier and room for what a hop draws from it.
+struct Hop {
+  explicit Hop(std::int64_t fanout_of_hop) : fanout(fanout_of_hop) {}
+
+  std::int64_t draw() {
+    const HopRequest request{frontier, {}, {}, fanout, Replacement::without, 7, 1, 1};
+    neighbors.resize(static_cast<std::size_t>(edge_capacity(graph.csc(), request)));
+    return sample_hop(graph.csc(), request, {offsets.data(), neighbors.data(), nullptr});
+  }
+
+  Graph graph;
+  std::int64_t fanout;
+  std::vector<std::int64_t> frontier = skewed_ids(kRows, kNodes, 3);
+  std::vector<std::int64_t> offsets = std::vector<std::int64_t>(kRows + 1);
+  std::vector<std::int32_t> neighbors = std::vector<std::int32_t>(kRows * kFanout);
+};
+
+void measure_sample_hop() {
+  Hop hop(kFanout);
+  khop_measured([&] { hop.draw(); });
+}
+
+void measure_node_index() {
+  Hop hop(kFanout);
+  const auto edges = static_cast<std::size_t>(hop.draw());
+  NodeIndex index(kNodes);
+  std::vector<std::int32_t> local(edges);
+  std::vector<std::int64_t> nodes(edges);
+  const auto number = [&] {
+    index.insert(std::span<const std::int32_t>(hop.neighbors.data(), edges), local.data());
+    index.copy_nodes(0, nodes.data());
+    index.clear();
+  };
+  number();  // a warm index allocates nothing
+  khop_measured(number);
+}
+
+void measure_gather() {
+  const std::vector<float> table(kNodes * kWidth, 1.0F);
+  const auto ids = skewed_ids(kRows, kNodes, 4);
+  std::vector<float> out(kRows * kWidth);
+  khop_measured([&] {
+    gather(reinterpret_cast<const std::byte*>(table.data()), kWidth * static_cast<std::int64_t>(sizeof(float)), ids,
+           reinterpret_cast<std::byte*>(out.data()), 1);
+  });
+}
+
+void measure_gather_int8() {
+  const std::vector<std::int8_t> table(kNodes * kWidth, 3);
+  const std::vector<float> scales(kWidth, 0.5F);
+  const auto ids = skewed_ids(kRows, kNodes, 4);
+  std::vector<float> out(kRows * kWidth);
+  khop_measured([&] { gather_float32(table.data(), kWidth, ids, scales.data(), out.data(), 1); });
+}
+
+void measure_segment_mean() {
+  Hop hop(kFanout);
+  hop.draw();
+  const std::vector<float> x(kNodes * kWidth, 1.0F);
+  std::vector<float> out(kRows * kWidth);
+  khop_measured([&] { segment_mean(x.data(), kWidth, Edges{hop.offsets, hop.neighbors}, out.data(), 1); });
+}
+
+void measure_build_csc() {
+  Graph graph;
+  khop_measured([&] { graph.build(); });
+}
+
+const std::map<std::string, void (*)()>& operations() {
+  static const std::map<std::string, void (*)()> all = {
+      {"sample_hop", measure_sample_hop},   {"node_index", measure_node_index},     {"gather", measure_gather},
+      {"gather_int8", measure_gather_int8}, {"segment_mean", measure_segment_mean}, {"build_csc", measure_build_csc},
+  };
+  return all;
+}
+
+}  // namespace
+
+bool run_operation(const char* name) {
+  const auto found = operations().find(name);
+  if (found == operations().end()) return false;
+  found->second();
+  return true;
+}
+
+void list_operations() {
+  for (const auto& [name, run] : operations()) std::puts(name.c_str());
+}
+
+}  // namespace khop::benchmark
