@@ -22,6 +22,7 @@ FRONT = {"api", "datasets", "pyg"}
 MAY_IMPORT = {
     "errors": set(),
     "schema": set(),
+    "process_memory": set(),
     "draw": {"schema"},
     "kernels": {"errors", "draw", "_core"},
     "batch": {"schema"},
@@ -37,9 +38,9 @@ MAY_IMPORT = {
     "training": {"schema", "draw", "errors", "batch", "sampling", "loading", "models", "graph", "features"},
     **{part: VALUES | PARTS | FRONT for part in FRONT},
     "config": VALUES | PARTS | FRONT,
-    "cli": {"config", "api", "datasets", "graph", "schema", "training"},
+    "cli": {"config", "api", "datasets", "graph", "process_memory", "schema", "training"},
     "__main__": {"cli"},
-    "__init__": VALUES | PARTS | FRONT,
+    "__init__": VALUES | PARTS | FRONT | {"process_memory"},
 }  # fmt: skip
 
 # Packages that are slow to import or not always there, and the one place for each.

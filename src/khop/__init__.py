@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from khop.graph.build import NodeTable as NodeTable
     from khop.graph.build import write_graph as write_graph
     from khop.graph.folder import open_folder as open_folder
+    from khop.process_memory import tune_memory as tune_memory
     from khop.sampling.frontier import Edges as Edges
     from khop.sampling.frontier import FrontierSampler as FrontierSampler
     from khop.sampling.frontier import FrontierView as FrontierView
@@ -90,6 +91,7 @@ _PUBLIC = {
     "open_graph": "khop.api",
     "restore_model": "khop.training.checkpoint",
     "sampled_inference": "khop.training.inference",
+    "tune_memory": "khop.process_memory",
     "write_graph": "khop.graph.build",
 }
 _MODULES = ("models",)

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from khop.process_memory import tune_memory
+
 INTERRUPTED = 130  # as a shell reports SIGINT
 
 
@@ -15,8 +17,17 @@ def run(arguments: Sequence[str] | None = None) -> None:
     # OpenMP reads this when torch loads it. Its threads would else spin between two operators, and take the
     # cores from the sampler's threads and from other programs (measured: docs/decisions.md).
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if not _has_chosen_allocation():
+        tune_memory()
     try:
         import_module("khop.cli.main").run(arguments)
     except KeyboardInterrupt:
         print("khop: stopped", file=sys.stderr)
         sys.exit(INTERRUPTED)
+
+
+def _has_chosen_allocation() -> bool:
+    """Whether the environment tunes the allocator already, or says that it is not glibc's own."""
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    own = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "LD_PRELOAD")
+    return "glibc.malloc" in tunables or any(name in os.environ for name in own)

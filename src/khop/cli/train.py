@@ -53,7 +53,11 @@ def register(app: typer.Typer) -> None:
 def _train(
     source: Source = None, resume: Resume = None, as_json: AsJson = False, *, options: Options
 ) -> None:
-    """Train a model: khop train debian, or khop train run.toml. Every field of a run is an option."""
+    """Train a model: khop train debian, or khop train run.toml. Every field of a run is an option.
+
+    Memory that large tensors leave stays with the process, and huge pages are asked for: 1.5 x as fast on a
+    CPU with glibc. Left alone where GLIBC_TUNABLES, MALLOC_..._THRESHOLD_ or LD_PRELOAD set the allocator up.
+    """
     console = Console(stderr=as_json)
     _check_resumable(source, resume, options)
     raw = read_run(resume) if resume else _written(source, options)
