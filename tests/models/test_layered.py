@@ -31,7 +31,7 @@ def test_a_sage_exposes_its_layers_and_a_plain_module_does_not() -> None:
 
 
 def test_types_are_those_that_reach_the_target_in_the_layers_that_are_left() -> None:
-    assert destination_types(EDGE_TYPES, "item", 3) == [
+    assert destination_types(EDGE_TYPES, ("item",), 3) == [
         ("item", "user", "tag", "shop"),
         ("item", "user", "tag"),
         ("item",),
@@ -39,5 +39,5 @@ def test_types_are_those_that_reach_the_target_in_the_layers_that_are_left() -> 
 
 
 def test_without_layers_or_edges_there_is_little_to_reach() -> None:
-    assert destination_types(EDGE_TYPES, "item", 0) == []
-    assert destination_types((), "item", 2) == [("item",), ("item",)]
+    assert destination_types(EDGE_TYPES, ("item",), 0) == []
+    assert destination_types((), ("item",), 2) == [("item",), ("item",)]

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch_geometric.nn import SAGEConv
 
 from khop.batch import Adjacency, Batch
-from khop.models.sage import SAGE, LayerOptions, SageSizes, mean_of_neighbors
+from khop.models.layer import LayerOptions, mean_of_neighbors
+from khop.models.sage import SAGE
 from khop.sampling.neighbor import Expansion
-from khop.schema import ColumnSpec, Schema
 from small_graphs import SmallGraph, one_type, shop, small_graph
 
 Make = Callable[[torch.dtype], SmallGraph]
@@ -33,7 +33,7 @@ def dense(model: SAGE, graph: SmallGraph, options: Mapping[str, object]) -> Tens
     counts = graph.store.counts
     h = {t: columns["x"] for t, columns in graph.features.columns.items() if "x" in columns}
     for index in range(model.num_layers):
-        layer = f"layers.{index}"
+        layer = f"layers.{index}.weights"
         after = {}
         for t in (t for t in counts if f"{layer}.bias.node:{t}" in weights):
             z = weights[f"{layer}.bias.node:{t}"].expand(counts[t], -1)
@@ -52,7 +52,8 @@ def dense(model: SAGE, graph: SmallGraph, options: Mapping[str, object]) -> Tens
             z = F.relu(z)
             after[t] = z + h[t] if options.get("residual") and t in h and h[t].shape == z.shape else z
         h = after
-    return F.linear(h[model.sizes.target], weights["classifier.weight"], weights["classifier.bias"])
+    target = model.sizes.target_types[0]
+    return F.linear(h[target], weights[f"heads.node:{target}.weight"], weights[f"heads.node:{target}.bias"])
 
 
 @pytest.mark.parametrize("expansion", Expansion)
@@ -95,13 +96,16 @@ def test_a_layer_is_what_torch_geometric_calls_sage_convolution() -> None:
     convolution = SAGEConv(7, 8)
     weights = dict(model.named_parameters())
     convolution.lin_l.load_state_dict(
-        {"weight": weights["layers.0.neighbors.node:to:node"], "bias": weights["layers.0.bias.node:node"]}
+        {
+            "weight": weights["layers.0.weights.neighbors.node:to:node"],
+            "bias": weights["layers.0.weights.bias.node:node"],
+        }
     )
-    convolution.lin_r.load_state_dict({"weight": weights["layers.0.own.node:node"]})
+    convolution.lin_r.load_state_dict({"weight": weights["layers.0.weights.own.node:node"]})
     batch = graph.batch(torch.arange(20), [4], "node")
     block = batch.blocks[0]
 
-    ours = model.layer(0, model.encode(batch.columns), block)["node"]
+    ours = model.layer(0, model.encode(batch), block)["node"]
     theirs = convolution((batch["x"], batch["x"][: block.num_dst]), block.edge_index).relu()
 
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
@@ -141,8 +145,14 @@ def test_every_parameter_has_a_gradient_and_the_inputs_need_none() -> None:
 def test_only_what_reaches_the_target_has_weights() -> None:
     model = SAGE.for_graph(shop().store, hidden=8, layers=2)
     last = [name for name, _ in model.layers[1].named_parameters()]
-    assert last == ["own.node:item", "neighbors.tag:on:item", "neighbors.user:buys:item", "bias.node:item"]
-    assert "neighbors.tag:on:item" not in dict(model.layers[0].named_parameters())  # a tag has no column
+    assert last == [
+        "weights.own.node:item",
+        "weights.neighbors.tag:on:item",
+        "weights.neighbors.user:buys:item",
+        "weights.bias.node:item",
+    ]
+    first = dict(model.layers[0].named_parameters())
+    assert "weights.neighbors.tag:on:item" not in first  # a tag has no column
 
 
 def test_a_seed_that_stands_twice_has_two_rows() -> None:
@@ -157,7 +167,7 @@ def test_layers_give_rows_for_destinations_alone() -> None:
     graph = one_type()
     model = SAGE.for_graph(graph.store, hidden=8)
     batch = graph.batch(torch.arange(4), [3, 3], "node")
-    h = model.encode(batch.columns)
+    h = model.encode(batch)
     for index, block in enumerate(batch.blocks):
         h = model.layer(index, h, block)
         assert h["node"].shape == (block.num_dst, 8)
@@ -177,13 +187,6 @@ def test_columns_of_other_dtypes_are_cast_to_the_parameters(dtype: torch.dtype) 
     assert model.double()(replace(batch, columns={"node": {"x": stored}})).dtype == torch.float64
 
 
-def test_scalar_and_matrix_columns_are_rows_of_numbers() -> None:
-    for shape, width in (((), 1), ((2, 3), 6)):
-        schema = Schema(("node",), (), columns={"node": {"x": ColumnSpec("float32", shape), "y": LABEL}})
-        model = SAGE(SageSizes.of(schema), hidden=4)
-        assert model.encode({"node": {"x": torch.ones(5, *shape)}})["node"].shape == (5, width)
-
-
 def test_dropout_acts_in_training_alone() -> None:
     graph = one_type()
     model = SAGE.for_graph(graph.store, hidden=64, dropout=0.5)
@@ -199,39 +202,7 @@ def test_type_names_may_be_those_of_methods_and_hold_any_sign() -> None:
     graph = small_graph(dict.fromkeys(types, 12), edge_counts, dict.fromkeys(types, 3), "items")
     model = SAGE.for_graph(graph.store, hidden=4)
     assert model(graph.batch(torch.arange(12), [2, 2], "items")).shape == (12, 3)
-    assert len(model.layers[0].neighbors) == len(edge_counts)
-
-
-LABEL = ColumnSpec("int64", (), num_classes=4)
-
-
-def test_the_target_is_the_one_node_type_with_labels() -> None:
-    x = ColumnSpec("float32", (3,))
-    schema = Schema(("a", "b"), (), columns={"a": {"x": x}, "b": {"x": x, "kind": LABEL}})
-    assert SageSizes.of(schema) == SageSizes({"a": 3, "b": 3}, (), "b", 4)
-    both = replace(schema, columns={"a": {"x": x, "kind": LABEL}, "b": {"x": x, "kind": LABEL}})
-    assert SageSizes.of(both, target="a").target == "a"
-    with pytest.raises(ValueError, match=r"node type with labels: name one of \['a', 'b'\]"):
-        SageSizes.of(both)
-    with pytest.raises(ValueError, match=r"node type with labels is 'a': must be one of \['b'\]"):
-        SageSizes.of(schema, target="a")
-
-
-def test_the_label_is_the_one_column_with_classes() -> None:
-    columns = {"x": ColumnSpec("float32", (3,)), "kind": LABEL, "age": ColumnSpec("int64", (), num_classes=9)}
-    schema = Schema(("node",), (), columns={"node": columns})
-    assert SageSizes.of(schema, label="age").outputs == 9
-    with pytest.raises(ValueError, match=r"label column of 'node': name one of \['kind', 'age'\]"):
-        SageSizes.of(schema)
-    with pytest.raises(ValueError, match="label column of 'node' is 'x': must be one of"):
-        SageSizes.of(schema, label="x")
-
-
-def test_a_column_that_no_type_has_is_named() -> None:
-    with pytest.raises(
-        ValueError, match=r"column 'z': no node type has it; there are \{'node': \['x', 'y'\]\}"
-    ):
-        SAGE.for_graph(one_type().store, column="z")
+    assert len(model.layers[0].weights.neighbors) == len(edge_counts)
 
 
 @pytest.mark.parametrize(

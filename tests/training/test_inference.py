@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
-from khop.batch import Batch, Block, Columns
+from khop.batch import Batch, Block
 from khop.loading.columns import ColumnChoice
 from khop.loading.ordered_map import InFlight
 from khop.models.sage import SAGE
@@ -33,15 +33,15 @@ class Convolutions(nn.Module):
         self.layers = nn.ModuleList([SAGEConv(7, 8), SAGEConv(8, 8)])
         self.out = nn.Linear(8, 3)
 
-    def encode(self, columns: Columns) -> dict[str, Tensor]:
-        return {"node": columns["node"]["x"]}
+    def encode(self, batch: Batch) -> dict[str, Tensor]:
+        return {"node": batch["x"]}
 
     def layer(self, index: int, h: dict[str, Tensor], block: Block) -> dict[str, Tensor]:
         x = h["node"]
         return {"node": self.layers[index]((x, x[: block.num_dst]), block.edge_index).relu()}
 
-    def head(self, h: dict[str, Tensor]) -> Tensor:
-        return self.out(h["node"])
+    def head(self, node_type: str, h: Tensor) -> Tensor:
+        return self.out(h)
 
     def full(self, x: Tensor, edge_index: Tensor) -> Tensor:
         for layer in self.layers:
@@ -149,13 +149,13 @@ def test_modes_and_gradients_are_as_before_and_no_thread_is_left() -> None:
     graph = one_type()
     model = SAGE.for_graph(graph.store, hidden=8, dropout=0.5)
     model.train()
-    model.classifier.eval()
+    model.heads.eval()
     before = threading.active_count()
     output = layerwise_inference(model, graph.store, graph.features, "node", chunk_size=8)
     assert not output.requires_grad
     assert model.training
     assert model.layers[0].training
-    assert not model.classifier.training
+    assert not model.heads.training
     assert threading.active_count() == before
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from khop.models.layered import Layered as Layered
     from khop.models.sage import SAGE as SAGE
-    from khop.models.sage import SageSizes as SageSizes
+    from khop.models.sizes import ModelSizes as ModelSizes
 
 _PUBLIC = {
     "SAGE": "khop.models.sage",
     "Layered": "khop.models.layered",
-    "SageSizes": "khop.models.sage",
+    "ModelSizes": "khop.models.sizes",
 }
 
 __all__ = [*_PUBLIC]

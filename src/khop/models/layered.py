@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from khop.batch import Block, Columns
+from khop.batch import Batch, Block
 from khop.schema import EdgeType, NodeType
 
 
@@ -16,7 +16,7 @@ class Layered(Protocol):
     """A model whose layers can be run one at a time, each over all nodes before the next begins.
 
     `forward(batch)` must be encode, then every layer over its block, then head. What stands in `h` is one
-    tensor per node type, a row per node; a type without input columns may be left out of it.
+    tensor per node type, a row per node; a type without input may be left out of it.
     """
 
     @property
@@ -29,24 +29,27 @@ class Layered(Protocol):
         """The columns that `encode` reads, per node type."""
         ...
 
-    def encode(self, columns: Columns) -> dict[NodeType, Tensor]:
-        """What the first layer takes, row by row from the input columns."""
+    def encode(self, batch: Batch) -> dict[NodeType, Tensor]:
+        """What the first layer takes, row by row from the batch's input columns and node ids."""
         ...
 
     def layer(self, index: int, h: Mapping[NodeType, Tensor], block: Block) -> dict[NodeType, Tensor]:
-        """The values of the block's destinations from those of its sources; layer 0 is the input layer."""
+        """The values of the block's destinations from those of its sources; layer 0 is the input layer.
+
+        Of the types in `block.dst_counts` alone: `h` need not have what others would be computed from.
+        """
         ...
 
-    def head(self, h: Mapping[NodeType, Tensor]) -> Tensor:
-        """The model's output, row by row from what the last layer gives for the nodes it is about."""
+    def head(self, node_type: NodeType, h: Tensor) -> Tensor:
+        """The model's output for nodes of one type, row by row from what the last layer gives for them."""
         ...
 
 
 def destination_types(
-    edge_types: tuple[EdgeType, ...], target: NodeType, num_layers: int
+    edge_types: tuple[EdgeType, ...], targets: tuple[NodeType, ...], num_layers: int
 ) -> list[tuple[NodeType, ...]]:
-    """Per layer, input layer first: the node types that can still reach the target, which is first."""
-    found: list[tuple[NodeType, ...]] = [(target,)] if num_layers else []
+    """Per layer, input layer first: the node types that can still reach a target; the targets come first."""
+    found: list[tuple[NodeType, ...]] = [targets] if num_layers else []
     while len(found) < num_layers:
         sources = [edge_type[0] for edge_type in edge_types if edge_type[2] in found[0]]
         found.insert(0, tuple(dict.fromkeys((*found[0], *sources))))

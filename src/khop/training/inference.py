@@ -51,7 +51,7 @@ def layerwise_inference(
             f"{type(model).__name__} does not expose its layers: for exact evaluation give it num_layers, "
             "input_columns, encode, layer and head (khop.models.Layered); or sample, with fanouts=[...]"
         )
-    reach = destination_types(graph.schema.edge_types, node_type, model.num_layers)
+    reach = destination_types(graph.schema.edge_types, (node_type,), model.num_layers)
     plan = [{t: torch.arange(graph.num_nodes(t)) for t in types} for types in reach]
     if nodes is not None:
         plan[-1] = {node_type: nodes}
@@ -102,12 +102,15 @@ def _layer(model: Layered, index: int, node_type: NodeType) -> Callable[[Batch],
 
     def rows(batch: Batch) -> Tensor:
         if index == 0:
-            h = model.encode(batch.columns)
+            h = model.encode(batch)
         else:
             h = {t: of_type[_VALUES] for t, of_type in batch.columns.items()}
-        out = model.layer(index, h, batch.blocks[0])[node_type]
+        block = batch.blocks[0]
+        # Other types are no destinations of the chunk, and what they would be computed from is not in h.
+        block = replace(block, dst_counts={node_type: block.dst_counts[node_type]})
+        out = model.layer(index, h, block)[node_type]
         out = out.index_select(0, batch.sample.seed_index[node_type])
-        return model.head({node_type: out}) if index == model.num_layers - 1 else out
+        return model.head(node_type, out) if index == model.num_layers - 1 else out
 
     return rows
 

@@ -1,0 +1,74 @@
+"""From a batch's columns to what a model's first layer takes, per node type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
+
+from torch import Tensor, nn
+
+from khop.batch import Batch
+from khop.models.names import parameter_name
+from khop.models.sizes import ModelSizes
+from khop.schema import NodeType
+
+Encoding = Literal["none", "linear"]
+
+
+class Encoder(nn.Module):
+    """The input column as numbers ("none"), or a linear layer of it per node type ("linear").
+
+    Types without the column have a learned row per node where `sizes.embedding` is above 0, of that width or
+    with "linear" of `width`; else they are left out of what comes out. `tables` holds the learned rows:
+    torch's own embeddings, so that `table.sparse = True` gives them row-sparse gradients.
+    """
+
+    def __init__(
+        self, sizes: ModelSizes, node_types: Sequence[NodeType], encoding: Encoding, width: int
+    ) -> None:
+        super().__init__()
+        if encoding not in get_args(Encoding):
+            raise ValueError(f"encoder {encoding!r}: must be one of {get_args(Encoding)}")
+        self.column = sizes.column
+        self.inputs = {t: sizes.inputs[t] for t in node_types if t in sizes.inputs}
+        counts = {t: sizes.embedded[t] for t in node_types if t in sizes.embedded}
+        linear = encoding == "linear"
+        self.tables = nn.ModuleDict(
+            {parameter_name(t): _table(n, sizes.embedding) for t, n in counts.items()}
+        )
+        raw = {t: self.inputs.get(t, sizes.embedding) for t in node_types if t in self.inputs or t in counts}
+        self.linear = nn.ModuleDict(
+            {parameter_name(t): nn.Linear(before, width) for t, before in raw.items() if linear}
+        )
+        self.widths: Mapping[NodeType, int] = dict.fromkeys(raw, width) if linear else raw
+
+    def forward(self, batch: Batch) -> dict[NodeType, Tensor]:
+        """(rows, width) of each type in `widths`; a type that the batch has no nodes of has no rows."""
+        return {node_type: self._rows(node_type, batch) for node_type in self.widths}
+
+    def _rows(self, node_type: NodeType, batch: Batch) -> Tensor:
+        name = parameter_name(node_type)
+        if node_type in self.inputs:
+            rows = self._column(node_type, batch)
+        else:
+            rows = self.tables[name](batch.sample.nodes[node_type])
+        if name not in self.linear:
+            return rows
+        linear: nn.Linear = self.linear[name]  # type: ignore[assignment]
+        out: Tensor = linear(rows.to(linear.weight.dtype))
+        return out
+
+    def _column(self, node_type: NodeType, batch: Batch) -> Tensor:
+        if self.column not in batch.columns.get(node_type, {}):
+            raise ValueError(
+                f"column {self.column!r} of {node_type!r}: the model reads it, the batch does not have it; "
+                f"give the loader columns=[{self.column!r}]"
+            )
+        return batch.columns[node_type][self.column].reshape(-1, self.inputs[node_type])
+
+
+def _table(count: int, width: int) -> nn.Embedding:
+    table = nn.Embedding(count, width)
+    # As large as the rows of a normalised layer would be in sum, not each number: many rows are added up.
+    nn.init.normal_(table.weight, std=width**-0.5)
+    return table

@@ -1,0 +1,110 @@
+"""What a model has to know of its graph, and of what it is for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from khop.schema import EdgeType, NodeType, Schema
+
+Targets = NodeType | tuple[NodeType, ...]
+
+
+class HasTypes(Protocol):
+    """Anything whose types, columns and counts are known: a graph, a graph store, a folder."""
+
+    @property
+    def schema(self) -> Schema:
+        """The types of the graph."""
+        ...
+
+    def num_nodes(self, node_type: NodeType) -> int:
+        """How many nodes of a type there are."""
+        ...
+
+
+@dataclass(frozen=True)
+class ModelSizes:
+    """Types, widths and counts that decide the shapes of a model's parameters."""
+
+    inputs: Mapping[NodeType, int]  # width of the input column; types without it are left out
+    edge_types: tuple[EdgeType, ...]
+    targets: Targets  # one node type, and outputs are its rows; or several, and outputs are a mapping
+    outputs: int  # width of an output row: classes, or what a decoder takes
+    column: str = "x"
+    embedding: int = 0  # width of the learned rows of types without the input column; 0 = no rows
+    embedded: Mapping[NodeType, int] = field(default_factory=dict)  # nodes of those types
+
+    @property
+    def target_types(self) -> tuple[NodeType, ...]:
+        """The node types of the output's rows."""
+        return (self.targets,) if isinstance(self.targets, str) else self.targets
+
+    @classmethod
+    def of(
+        cls,
+        graph: HasTypes,
+        target: NodeType | Sequence[NodeType] | None = None,
+        column: str = "x",
+        label: str | None = None,
+        outputs: int | None = None,
+        embedding: int = 0,
+    ) -> ModelSizes:
+        """Sizes of a classifier of one type, or, with a list of targets, of an encoder of several types.
+
+        A classifier's target and label are the one node type and its one column with classes unless they are
+        named; an encoder gives `outputs` numbers per node.
+        """
+        schema = graph.schema
+        targets: Targets
+        if target is None or isinstance(target, str):
+            targets, outputs = _classifier(schema, target, label, outputs)
+        else:
+            targets, outputs = _encoder(schema, tuple(target), label, outputs)
+        if embedding < 0:
+            raise ValueError(f"embedding {embedding}: must be a width of at least 1, or 0 for none")
+        specs = {t: schema.columns.get(t, {}) for t in schema.node_types}
+        inputs = {t: math.prod(of_type[column].shape) for t, of_type in specs.items() if column in of_type}
+        if not inputs and not embedding:
+            there = {t: sorted(of_type) for t, of_type in specs.items()}
+            raise ValueError(
+                f"column {column!r}: no node type has it; there are {there}. Name one of these, or give "
+                "embedding=64 for learned rows instead"
+            )
+        embedded = {t: graph.num_nodes(t) for t in schema.node_types if embedding and t not in inputs}
+        return cls(inputs, schema.edge_types, targets, outputs, column, embedding, embedded)
+
+
+def _classifier(
+    schema: Schema, target: NodeType | None, label: str | None, outputs: int | None
+) -> tuple[NodeType, int]:
+    if outputs is not None:
+        raise ValueError(
+            f"outputs {outputs}: a classifier has as many as its label has classes; for rows of "
+            "any width give a list of targets, as target=['item']"
+        )
+    target, label = schema.label_column(target, label)
+    classes = schema.column(target, label).num_classes
+    assert classes is not None
+    return target, classes
+
+
+def _encoder(
+    schema: Schema, targets: tuple[NodeType, ...], label: str | None, outputs: int | None
+) -> tuple[tuple[NodeType, ...], int]:
+    if label is not None:
+        raise ValueError(
+            f"label {label!r}: an encoder of {list(targets)} has none; name one target to classify it"
+        )
+    strangers = [t for t in targets if t not in schema.node_types]
+    if strangers or not targets or len(set(targets)) != len(targets):
+        raise ValueError(
+            f"target {list(targets)}: must be different node types of the graph, of {list(schema.node_types)}"
+        )
+    if outputs is None or outputs < 1:
+        raise ValueError(
+            f"outputs {outputs}: an encoder of {list(targets)} needs the width of its rows, at least 1"
+        )
+    return targets, outputs

@@ -1,0 +1,99 @@
+"""What models over blocks have in common: an encoder, layers, and a linear head per target type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor, nn
+
+from khop.batch import Batch, Block
+from khop.models.encoder import Encoder, Encoding
+from khop.models.layer import Layer, LayerOptions
+from khop.models.layered import destination_types
+from khop.models.names import parameter_name
+from khop.models.sizes import ModelSizes
+from khop.schema import EdgeType, NodeType
+
+# (width of each type's rows, destination types, edge types into them, options) -> the layer's weights
+MakeWeights = Callable[
+    [Mapping[NodeType, int], tuple[NodeType, ...], tuple[EdgeType, ...], LayerOptions], nn.Module
+]
+
+
+class Stack(nn.Module):
+    """Encoder, layers and heads over the blocks of any schema; see `khop.models.Layered`.
+
+    Only what can reach a target has parameters, and all of them take part in every batch.
+    """
+
+    def __init__(
+        self,
+        sizes: ModelSizes,
+        encoding: Encoding,
+        layers: int,
+        options: LayerOptions,
+        make_weights: MakeWeights,
+    ) -> None:
+        super().__init__()
+        if layers < 1:
+            raise ValueError(f"layers {layers}: must be at least 1")
+        self.sizes = sizes
+        inputs, *destinations = destination_types(sizes.edge_types, sizes.target_types, layers + 1)
+        self.encoder = Encoder(sizes, inputs, encoding, options.hidden)
+        if not self.encoder.widths:
+            raise ValueError(
+                f"column {sizes.column!r}: none of the node types that reach {sizes.targets!r}, "
+                f"{list(inputs)}, has it; name another column, or give embedding=64 for learned rows instead"
+            )
+        self.layers = nn.ModuleList()
+        widths = dict(self.encoder.widths)
+        for types in destinations:
+            edge_types = tuple(t for t in sizes.edge_types if t[2] in types and t[0] in widths)
+            self.layers.append(Layer(make_weights(widths, types, edge_types, options), types, options))
+            widths = dict.fromkeys(types, options.hidden)
+        heads = {parameter_name(t): nn.Linear(options.hidden, sizes.outputs) for t in sizes.target_types}
+        self.heads = nn.ModuleDict(heads)
+
+    @property
+    def num_layers(self) -> int:
+        """How many blocks a batch needs."""
+        return len(self.layers)
+
+    @property
+    def input_columns(self) -> Mapping[NodeType, tuple[str, ...]]:
+        """The input column, of each node type that has it and can reach a target."""
+        return dict.fromkeys(self.encoder.inputs, (self.sizes.column,))
+
+    def encode(self, batch: Batch) -> dict[NodeType, Tensor]:
+        """(rows, width) in the parameters' dtype, of each node type with the input column or learned rows."""
+        dtype = next(self.heads.parameters()).dtype
+        return {node_type: rows.to(dtype) for node_type, rows in self.encoder(batch).items()}
+
+    def layer(self, index: int, h: Mapping[NodeType, Tensor], block: Block) -> dict[NodeType, Tensor]:
+        """(destinations, hidden) of each destination type that this layer has."""
+        out: dict[NodeType, Tensor] = self.layers[index](h, block)
+        return out
+
+    def head(self, node_type: NodeType, h: Tensor) -> Tensor:
+        """(rows, outputs): logits, or what a decoder takes, of nodes of a target type."""
+        out: Tensor = self.heads[parameter_name(node_type)](h)
+        return out
+
+    def forward(self, batch: Batch) -> Tensor | dict[NodeType, Tensor]:
+        """(seeds, outputs), one row per seed, duplicates included; of several targets a mapping by type."""
+        if len(batch.blocks) != self.num_layers:
+            raise ValueError(
+                f"the batch has {len(batch.blocks)} blocks, the model {self.num_layers} layers: "
+                "give the sampler one fanout per layer"
+            )
+        h = self.encode(batch)
+        for index, block in enumerate(batch.blocks):
+            h = self.layer(index, h, block)
+        index_of = batch.sample.seed_index
+        # index_select, not h[...]: its backward adds in a fixed order where a seed stands twice.
+        rows = {
+            t: h[t].index_select(0, index_of[t]) if t in index_of else h[t][:0]
+            for t in self.sizes.target_types
+        }
+        out = {node_type: self.head(node_type, of_type) for node_type, of_type in rows.items()}
+        return out[self.sizes.targets] if isinstance(self.sizes.targets, str) else out

@@ -1,0 +1,136 @@
+"""Models over typed graphs: several targets, learned rows, types and edge types that a batch lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from khop.batch import Batch
+from khop.draw import DrawKey
+from khop.graph.csc_graph import CscGraph
+from khop.loading.columns import ColumnChoice, gather_columns
+from khop.models.sage import SAGE
+from khop.models.stack import Stack
+from khop.sampling.neighbor import Fanout, NeighborSampler
+from khop.sampling.sampler import Seeds
+from khop.schema import Schema
+from khop.training.inference import layerwise_inference
+from small_graphs import SmallGraph, shop
+
+MODELS: Mapping[str, Callable[[SmallGraph], Stack]] = {
+    "sage": lambda graph: SAGE.for_graph(
+        graph.store, hidden=8, layers=3, target=["item", "user"], outputs=4, norm="layer", embedding=5
+    ),
+    "sage-linear": lambda graph: SAGE.for_graph(
+        graph.store, 8, 3, ("item", "user"), residual=True, outputs=4, embedding=5, encoder="linear"
+    ),
+}
+every_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+COLUMNS = ColumnChoice({"user": ("x",), "item": ("x",)})
+
+
+def batch_of(graph: SmallGraph, seeds: Mapping[str, Tensor], fanouts: Sequence[Fanout]) -> Batch:
+    positions = {t: torch.arange(ids.numel()) for t, ids in seeds.items()}
+    sample = NeighborSampler(graph.store, fanouts).sample(Seeds(seeds, positions), DrawKey(1))
+    sample, columns, _ = gather_columns(graph.features, COLUMNS, sample)
+    return Batch(sample, seeds, columns, {}, 0, 0, sum(ids.numel() for ids in seeds.values()))
+
+
+def without_gradient(model: Stack, batch: Batch) -> list[str]:
+    """The parameters that have none after a backward pass through all of the model's rows."""
+    model.zero_grad(set_to_none=True)
+    torch.autograd.backward(torch.stack([rows.sum() for rows in model(batch).values()]).sum())
+    return [name for name, parameter in model.named_parameters() if parameter.grad is None]
+
+
+@every_model
+def test_several_targets_give_a_mapping_with_a_row_per_seed(make: Callable[[SmallGraph], Stack]) -> None:
+    graph, seeds = shop(), {"user": torch.tensor([3, 1, 3]), "item": torch.tensor([8, 9])}
+    output = make(graph)(batch_of(graph, seeds, [-1, -1, -1]))
+    assert {t: tuple(rows.shape) for t, rows in output.items()} == {"item": (2, 4), "user": (3, 4)}
+    assert torch.equal(output["user"][0], output["user"][2])
+
+
+@every_model
+def test_all_neighbours_give_what_exact_inference_gives(make: Callable[[SmallGraph], Stack]) -> None:
+    graph = shop(torch.float64)
+    model = make(graph).double()
+    seeds = {"user": torch.arange(30), "item": torch.arange(40)}
+    output = model(batch_of(graph, seeds, [-1, -1, -1]))
+    for node_type, rows in output.items():
+        exact = layerwise_inference(model, graph.store, graph.features, node_type, chunk_size=7)
+        torch.testing.assert_close(exact, rows.detach(), rtol=0, atol=1e-12)
+
+
+@every_model
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param({"user": torch.arange(4)}, id="no item among the seeds"),
+        pytest.param({"item": torch.empty(0, dtype=torch.int64)}, id="no seed at all"),
+    ],
+)
+def test_seeds_may_lack_a_target(make: Callable[[SmallGraph], Stack], seeds: Mapping[str, Tensor]) -> None:
+    graph = shop()
+    model, batch = make(graph), batch_of(graph, seeds, [2, 2, 2])
+    assert model(batch)["item"].shape == (0, 4)
+    assert without_gradient(model, batch) == []
+
+
+@every_model
+def test_types_without_nodes_have_gradients_of_zero(make: Callable[[SmallGraph], Stack]) -> None:
+    graph = shop()
+    model = make(graph)
+    batch = batch_of(graph, {"item": torch.arange(5)}, [dict.fromkeys(graph.edges, 0)] * 3)
+    assert {t: ids.numel() for t, ids in batch.sample.nodes.items()} == {"user": 0, "item": 5, "tag": 0}
+    assert without_gradient(model, batch) == []
+    about_others = [p.grad for name, p in model.named_parameters() if "user" in name or "tag" in name]
+    assert about_others
+    assert all(torch.equal(gradient, torch.zeros_like(gradient)) for gradient in about_others)
+
+
+@every_model
+def test_edge_types_that_a_hop_skips_have_gradients_of_zero(make: Callable[[SmallGraph], Stack]) -> None:
+    graph = shop()
+    model = make(graph)
+    buys = {("user", "buys", "item"): 2}
+    batch = batch_of(graph, {"item": torch.arange(5), "user": torch.arange(5)}, [buys, 2, buys])
+    assert ("tag", "on", "item") not in batch.blocks[0].adjacencies
+    assert without_gradient(model, batch) == []
+
+
+def test_only_what_reaches_a_target_is_encoded() -> None:
+    graph = shop()
+    one_layer = SAGE.for_graph(graph.store, hidden=8, layers=1, target=["tag"], outputs=2, embedding=3)
+    assert dict(one_layer.encoder.widths) == {"tag": 3, "item": 6}
+    assert dict(one_layer.input_columns) == {"item": ("x",)}
+
+
+def test_a_graph_whose_columns_do_not_reach_the_target_is_refused() -> None:
+    schema = Schema(("user", "item"), (), columns=shop().store.schema.columns)
+    graph = CscGraph(schema, {"user": 3, "item": 4}, {})
+    with pytest.raises(ValueError, match=r"column 'y': none of the node types that reach .* \['user'\]"):
+        SAGE.for_graph(graph, target=["user"], column="y", outputs=2)
+
+
+def test_learned_rows_may_have_sparse_gradients() -> None:
+    graph = shop()
+    model = MODELS["sage"](graph)
+    for table in model.encoder.tables.values():
+        table.sparse = True  # type: ignore[assignment]
+    batch = batch_of(graph, {"item": torch.arange(40)}, [-1, -1, -1])
+    assert without_gradient(model, batch) == []
+    gradient = model.encoder.tables["node:tag"].weight.grad
+    assert isinstance(gradient, Tensor)
+    assert gradient.is_sparse
+
+
+def test_a_column_that_the_loader_was_not_asked_for_is_named() -> None:
+    graph = shop()
+    batch = graph.batch(torch.arange(3), [2, 2, 2], "item")
+    bare = Batch(batch.sample, batch.seed_nodes, {"user": batch.columns["user"]}, {}, 0, 0, 3)
+    with pytest.raises(ValueError, match=r"column 'x' of 'item'.*give the loader columns=\['x'\]"):
+        MODELS["sage"](graph)(bare)
