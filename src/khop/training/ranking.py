@@ -1,0 +1,219 @@
+"""How well scores put what is there before what is not: exact, and with one answer where scores are equal.
+
+Equal scores have no order. So ROC AUC, MRR, Hits, Recall and NDCG are what a random order of equals gives on
+average: a scorer that says the same of everything scores as much as guessing does, never all or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+ScoresOf = Callable[[Tensor], Tensor]  # int64 (n) queries -> (n, candidates)
+
+
+def binary_roc_auc(scores: Tensor, positive: Tensor) -> float:
+    """The share of (positive, negative) pairs that the scores put in order, ties by half: counted exactly."""
+    _check_scores(scores, "roc-auc")
+    positive = positive.bool()
+    order = torch.unique(scores, return_inverse=True)[1]
+    levels = int(order.max()) + 1 if order.numel() else 0
+    positives = torch.bincount(order[positive], minlength=levels)
+    negatives = torch.bincount(order[~positive], minlength=levels)
+    pairs = int(positives.sum()) * int(negatives.sum())
+    if pairs == 0:
+        kind = "positive" if positive.any() else "negative"
+        raise ValueError(f"roc-auc: all {positive.numel()} labels are {kind}, it needs both kinds")
+    # Halves are counted as integers: Python's division of two of them is correctly rounded.
+    halves = int((positives * (2 * negatives.cumsum(0) - negatives)).sum())
+    return halves / (2 * pairs)
+
+
+def average_precision(scores: Tensor, positive: Tensor) -> float:
+    """The area under the precision-recall curve by steps: the precision at each distinct score, weighted by
+    the positives that it adds. Equal scores are one step, as scikit-learn has it.
+    """
+    _check_scores(scores, "average precision")
+    positive = positive.bool()
+    if not positive.any():
+        raise ValueError(f"average precision: none of {positive.numel()} labels is positive, it needs one")
+    level = torch.unique(-scores, return_inverse=True)[1]
+    found = torch.bincount(level, positive.double())
+    precision = found.cumsum(0) / torch.bincount(level).cumsum(0)
+    return float((precision * found).sum() / found.sum())
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where each positive stands among its rivals: from above + 1 to above + tied + 1, each as likely."""
+
+    above: Tensor  # int64 (positives), rivals that score higher
+    tied: Tensor  # int64 (positives), rivals that score the same
+
+    @classmethod
+    def of(cls, positives: Tensor, rivals: Tensor) -> Places:
+        """From scores: (n) of the positives, (n, k) of what each is compared with."""
+        _check_scores(positives, "ranking")
+        _check_scores(rivals, "ranking")
+        own = positives.unsqueeze(1)
+        return cls((rivals > own).sum(1), (rivals == own).sum(1))
+
+    def mean_reciprocal_rank(self) -> float:
+        """The mean of 1 / place."""
+        self._check_not_empty("mrr")
+        last = int((self.above + self.tied).max()) + 1
+        gains = 1 / torch.arange(1, last + 1, dtype=torch.float64)
+        return float(self._expected(gains).mean())
+
+    def hits(self, k: int) -> float:
+        """The share of positives among the first k."""
+        self._check_not_empty(f"hits@{k}")
+        _check_k(k)
+        return float(self._expected(torch.ones(k, dtype=torch.float64)).mean())
+
+    def discounted_gains(self, k: int) -> Tensor:
+        """float64 (positives): 1 / log2(place + 1) for the first k places, 0 for what comes after."""
+        return self._expected(_discounts(k))
+
+    def reached(self, k: int) -> Tensor:
+        """float64 (positives): the probability of being among the first k."""
+        return self._expected(torch.ones(k, dtype=torch.float64))
+
+    def _expected(self, gains: Tensor) -> Tensor:
+        """The mean gain of each positive: `gains` lists that of place 1, 2, ...; later ones have none."""
+        total = torch.cat([gains.new_zeros(1), gains.cumsum(0)])
+        first, last = self.above, self.above + self.tied + 1
+        ends = [at.clamp(max=gains.numel()) for at in (first, last)]
+        mean = (total[ends[1]] - total[ends[0]]) / (self.tied + 1)
+        # A place that is certain has its very gain, without what a difference of sums rounds away.
+        certain = (self.tied == 0) & (first < gains.numel())
+        return torch.where(certain, gains[first.clamp(max=gains.numel() - 1)], mean)
+
+    def _check_not_empty(self, metric: str) -> None:
+        if self.above.numel() == 0:
+            raise ValueError(f"{metric}: there are no positives to rank; give it one or more")
+
+
+@dataclass(frozen=True)
+class FullRanking:
+    """Means over the queries that have something to find."""
+
+    queries: int
+    recall: dict[int, float]  # k -> the share of what is to be found that is among the first k
+    ndcg: dict[int, float]  # k -> the discounted gain over that of the best order
+
+
+def full_ranking(
+    scores_of: ScoresOf,
+    held_out: Tensor,
+    seen: Tensor,
+    num_candidates: int,
+    at: Sequence[int] = (10, 20),
+    *,
+    chunk_bytes: int = 1 << 28,
+) -> FullRanking:
+    """Rank every candidate for every query of `held_out`, without those that the query has in `seen`.
+
+    Both are int64 (2, pairs): queries over candidates. A pair that stands twice counts once, one that is
+    also in `seen` not at all. `scores_of` gets as many queries at a time as `chunk_bytes` have room for.
+    """
+    if not at:
+        raise ValueError("full ranking: at is empty, name the ks of Recall@k and NDCG@k")
+    for k in at:
+        _check_k(k)
+    masked = _keys(seen, num_candidates, "seen")
+    keys = _keys(held_out, num_candidates, "held_out")
+    keys = keys[~torch.isin(keys, masked)]
+    if keys.numel() == 0:
+        raise ValueError("full ranking: held_out has no pair that is not in seen; there is nothing to find")
+    queries, sizes = torch.unique_consecutive(keys // num_candidates, return_counts=True)
+    sums = torch.zeros(2, len(at), dtype=torch.float64)
+    rows, begin = max(1, chunk_bytes // (16 * num_candidates)), 0
+    for chunk, found in zip(torch.split(queries, rows), torch.split(sizes, rows), strict=True):
+        count = int(found.sum())
+        scores = _masked_scores(scores_of(chunk), chunk, masked, num_candidates)
+        row = torch.repeat_interleave(torch.arange(chunk.numel()), found)
+        places = _places_in(scores, row, keys[begin : begin + count] % num_candidates, max(at))
+        sums += _sums(places, row, found, at)
+        begin += count
+    recall, ndcg = (sums / queries.numel()).tolist()
+    return FullRanking(queries.numel(), dict(zip(at, recall, strict=True)), dict(zip(at, ndcg, strict=True)))
+
+
+def _keys(pairs: Tensor, num_candidates: int, what: str) -> Tensor:
+    """Each pair as one number, sorted, once."""
+    if pairs.dim() != 2 or pairs.shape[0] != 2:
+        raise ValueError(f"full ranking: {what} is {tuple(pairs.shape)}, must be (2, pairs)")
+    outside = (pairs[1] < 0) | (pairs[1] >= num_candidates) | (pairs[0] < 0)
+    if outside.any():
+        query, candidate = pairs[:, outside][:, 0].tolist()
+        raise ValueError(
+            f"full ranking: {what} has query {query} with candidate {candidate}; "
+            f"candidates are 0 to {num_candidates - 1}"
+        )
+    keys: Tensor = torch.unique(pairs[0].long() * num_candidates + pairs[1])
+    return keys
+
+
+def _masked_scores(scores: Tensor, queries: Tensor, masked: Tensor, num_candidates: int) -> Tensor:
+    """A copy on the CPU in which what a query has seen is below everything else."""
+    expected = (queries.numel(), num_candidates)
+    if scores.shape != expected:
+        raise ValueError(
+            f"full ranking: scores are {tuple(scores.shape)}, must be (queries, candidates): {expected}"
+        )
+    _check_scores(scores, "full ranking")
+    scores = scores.detach().cpu().clone()
+    first, last = torch.searchsorted(
+        masked, queries[[0, -1]] * num_candidates + torch.tensor([0, num_candidates])
+    )
+    near = masked[int(first) : int(last)]
+    row = torch.searchsorted(queries, near // num_candidates)
+    here = queries[row] == near // num_candidates
+    scores[row[here], near[here] % num_candidates] = -torch.inf
+    return scores
+
+
+def _places_in(scores: Tensor, row: Tensor, candidate: Tensor, depth: int) -> Places:
+    """The places of candidates in their rows, as far as the first `depth` tell; `above` stops there."""
+    own = scores[row, candidate].unsqueeze(1)
+    top = scores.topk(min(depth, scores.shape[1]), dim=1).values
+    above, equal = (top[row] > own).sum(1), (top[row] == own).sum(1)
+    # Of those that score as the last of the first, some may have been cut off.
+    boundary = top[:, -1:]
+    at_boundary = (scores == boundary).sum(1)
+    rivals = torch.where((own == boundary[row]).squeeze(1), at_boundary[row], equal)
+    return Places(above, (rivals - 1).clamp(min=0))
+
+
+def _sums(places: Places, row: Tensor, found: Tensor, at: Sequence[int]) -> Tensor:
+    """Recall and NDCG at each k, summed over the queries."""
+    sums = []
+    for k in at:
+        reached = torch.zeros(found.numel(), dtype=torch.float64).index_add_(0, row, places.reached(k))
+        gains = torch.zeros(found.numel(), dtype=torch.float64).index_add_(0, row, places.discounted_gains(k))
+        best = _discounts(k).cumsum(0)[found.clamp(max=k) - 1]
+        sums.append(torch.stack([(reached / found).sum(), (gains / best).sum()]))
+    return torch.stack(sums, dim=1)
+
+
+def _discounts(k: int) -> Tensor:
+    return 1 / torch.log2(torch.arange(2, k + 2, dtype=torch.float64))
+
+
+def _check_scores(scores: Tensor, metric: str) -> None:
+    wrong = ~scores.isfinite()
+    if wrong.any():
+        at = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"{metric}: the score at {at} is {float(scores[tuple(at)])}, which has no place in an order; "
+            "look for NaN in the columns"
+        )
+
+
+def _check_k(k: int) -> None:
+    if k < 1:
+        raise ValueError(f"k {k}: must be at least 1")
