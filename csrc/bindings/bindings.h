@@ -61,6 +61,7 @@ class Buffer {
 
 }  // namespace khop::bindings
 
+void bind_cooccurrences(nb::module_& module);
 void bind_dense(nb::module_& module);
 void bind_memory(nb::module_& module);
 void bind_random(nb::module_& module);

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from khop.graph.build import EdgeTable as EdgeTable
     from khop.graph.build import NodeTable as NodeTable
     from khop.graph.build import write_graph as write_graph
+    from khop.graph.cooccurrence import cooccurrence as cooccurrence
     from khop.graph.folder import open_folder as open_folder
     from khop.process_memory import tune_memory as tune_memory
     from khop.sampling.frontier import Edges as Edges
@@ -82,6 +83,7 @@ _PUBLIC = {
     "TrainerSettings": "khop.training.settings",
     "Uniform": "khop.draw",
     "Weighted": "khop.draw",
+    "cooccurrence": "khop.graph.cooccurrence",
     "evaluate": "khop.api",
     "layerwise_inference": "khop.training.inference",
     "load_checkpoint": "khop.training.checkpoint",

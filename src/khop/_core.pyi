@@ -82,3 +82,11 @@ def build_csc(
     order: Tensor,
     threads: int,
 ) -> tuple[int, int]: ...
+def cooccurrences(
+    there_indptr: Tensor,
+    there_indices: Tensor,
+    back_indptr: Tensor,
+    back_indices: Tensor,
+    min_count: int,
+    threads: int,
+) -> tuple[Tensor, Tensor, Tensor]: ...

@@ -16,9 +16,11 @@ from khop.batch import Batch, num_bytes
 from khop.draw import DrawKey, FrontierByType, Hop, NeighborsByType
 from khop.features.store import FeatureStore
 from khop.features.table import FeatureTable
-from khop.graph.csc_graph import CscGraph
+from khop.graph.build import EdgeTable
+from khop.graph.csc_graph import Columns, CscGraph
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.store import GraphStore
+from khop.kernels.csc import Csc
 from khop.loading.columns import ColumnChoice, NamesByType
 from khop.loading.loader import BatchMaker, Position, State
 from khop.loading.ordered_map import InFlight, ordered_map
@@ -58,6 +60,23 @@ class Graph:
         """The topology's: draw in-edges of every frontier node."""
         return self.topology.sample_hop(frontier, hop, key)
 
+    def csc(self, edge_type: EdgeType) -> Csc:
+        """The edges of a type by destination."""
+        return self._local(f"the edges of {edge_type}").csc(edge_type)
+
+    def with_edges(self, edges: Mapping[EdgeType, EdgeTable]) -> Graph:
+        """The same graph, in memory, with further edge types; what it had is shared and not copied."""
+        topology = self._local("with_edges").with_edges(edges)
+        features = self.features
+        if any(table.columns for table in edges.values()):
+            if not isinstance(features, FeatureTable):
+                raise ValueError(
+                    f"with_edges: columns of edges cannot join {type(features).__name__}; leave them out"
+                )
+            added: Columns = {edge_type: topology.columns[edge_type] for edge_type in edges}
+            features = FeatureTable({**features.columns, **added}, features.threads)
+        return Graph(topology, features)
+
     @property
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
         """Every column of every type, whole and mapped."""
@@ -71,6 +90,13 @@ class Graph:
         if self.folder is None:
             return Graph, (self.topology, self.features)
         return open_graph, (self.folder.path,)
+
+    def _local(self, what: str) -> CscGraph:
+        if not isinstance(self.topology, CscGraph):
+            raise ValueError(
+                f"{what}: the edges of a {type(self.topology).__name__} do not lie in this process"
+            )
+        return self.topology
 
     def _folder(self, what: str) -> GraphFolder:
         if self.folder is None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
+import torch
 from torch import Tensor
 
 from khop.draw import DrawKey, Frontier, FrontierByType, Hop, Neighbors, NeighborsByType, Uniform, stream
+from khop.graph.build import EdgeTable
 from khop.graph.folder import GraphFolder, open_folder
 from khop.kernels.build_csc import build_csc
 from khop.kernels.csc import Csc
@@ -72,6 +74,46 @@ class CscGraph:
             raise ValueError(f"no node type {node_type!r}; there are {list(self.counts)}")
         return self.counts[node_type]
 
+    def csc(self, edge_type: EdgeType) -> Csc:
+        """The edges of a type by destination."""
+        if edge_type not in self.edges:
+            raise ValueError(f"no edge type {edge_type!r}; there are {list(self.edges)}")
+        return self.edges[edge_type]
+
+    def with_edges(self, edges: Mapping[EdgeType, EdgeTable], threads: int = 1) -> CscGraph:
+        """The same graph, in memory, with further edge types; what it had is shared and not copied."""
+        for edge_type in edges:
+            if edge_type in self.edges:
+                raise ValueError(
+                    f"edge type {edge_type}: the graph has it already, give the new one another name"
+                )
+        added = csc_graph_from_edges(
+            self.counts,
+            {
+                t: (torch.as_tensor(table.sources), torch.as_tensor(table.destinations))
+                for t, table in edges.items()
+            },
+            threads,
+            columns={
+                t: {name: torch.as_tensor(column) for name, column in table.columns.items()}
+                for t, table in edges.items()
+            },
+        )
+        reverses = {t: table.reverse_of for t, table in edges.items() if table.reverse_of is not None}
+        schema = Schema(
+            self.schema.node_types,
+            (*self.schema.edge_types, *edges),
+            {**self.schema.reverse_of, **reverses},
+            {**self.schema.columns, **added.schema.columns},
+        )
+        return CscGraph(
+            schema,
+            self.counts,
+            {**self.edges, **added.edges},
+            self.original_ids,
+            {**self.columns, **added.columns},
+        )
+
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw in-edges of every frontier node; see GraphStore."""
         for edge_type in hop.fanouts:
@@ -120,6 +162,7 @@ def csc_graph_from_edges(
 
     `columns` are those that rules may name: one row per node, or per edge in the order of `edges`.
     """
+    schema = Schema(tuple(counts), tuple(edges))
     built: dict[EdgeType, Csc] = {}
     ordered = {type_: dict(of_type) for type_, of_type in columns.items()}
     for edge_type, ends in edges.items():
@@ -128,8 +171,7 @@ def csc_graph_from_edges(
         )
         for name, column in columns.get(edge_type, {}).items():
             ordered[edge_type][name] = column[order]
-    schema = Schema(tuple(counts), tuple(edges), columns=_specs(ordered))
-    return CscGraph(schema, counts, built, columns=ordered)
+    return CscGraph(replace(schema, columns=_specs(ordered)), counts, built, columns=ordered)
 
 
 def _specs(columns: Columns) -> dict[NodeType | EdgeType, dict[str, ColumnSpec]]:

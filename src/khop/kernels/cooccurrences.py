@@ -1,0 +1,46 @@
+"""Which nodes have neighbours in common, and how many."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import khop._core as _core
+from khop.kernels.checks import check_segments
+from khop.kernels.csc import Csc
+
+
+def cooccurrences(there: Csc, back: Csc, min_count: int, *, threads: int = 1) -> tuple[Csc, Tensor]:
+    """The pairs of different rows of `there` that at least `min_count` ways join, and how many ways each.
+
+    A way goes from a row to an entry of it, and from there to an entry of that one's row in `back`; parallel
+    edges are ways of their own. Indices ascend within a row; the second value is int32 (pairs), at most
+    2^31 - 1. Beyond its result it takes 8 bytes a row and as many again per thread (16 above 2^31 rows).
+    """
+    if min_count < 1:
+        raise ValueError(f"min_count {min_count}: must be at least 1")
+    check_segments(there.indptr, there.indices, back.num_rows, threads)
+    check_segments(back.indptr, back.indices, there.num_rows, threads)
+    if there.indices.device.type != "cpu":
+        return cooccurrences_reference(there, back, min_count)
+    dtype = torch.promote_types(there.indices.dtype, back.indices.dtype)
+    indptr, indices, counts = _core.cooccurrences(
+        there.indptr, there.indices.to(dtype), back.indptr, back.indices.to(dtype), min_count, threads
+    )
+    return Csc(indptr, indices.to(back.indices.dtype)), counts
+
+
+def cooccurrences_reference(there: Csc, back: Csc, min_count: int) -> tuple[Csc, Tensor]:
+    """The same in plain torch, on any device, with every way written out."""
+    rows = torch.repeat_interleave(there.indptr.diff())
+    middles = there.indices.long()
+    degrees = back.indptr.diff()[middles]
+    ways = torch.repeat_interleave(degrees)  # the first step of each way
+    offsets = torch.arange(ways.numel(), device=ways.device) - (degrees.cumsum(0) - degrees)[ways]
+    ends = back.indices[back.indptr[middles[ways]] + offsets].long()
+    pairs, counts = torch.unique(rows[ways] * there.num_rows + ends, return_counts=True)
+    rows, ends = pairs // max(there.num_rows, 1), pairs % max(there.num_rows, 1)
+    kept = (counts >= min_count) & (rows != ends)
+    per_row = torch.bincount(rows[kept], minlength=there.num_rows)
+    indptr = torch.cat([per_row.new_zeros(1), per_row.cumsum(0)])
+    return Csc(indptr, ends[kept].to(back.indices.dtype)), counts[kept].int()
