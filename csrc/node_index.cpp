@@ -70,6 +70,12 @@ void NodeIndex::insert(std::span<const Id> ids, std::int32_t* local) {
   std::visit([&](auto& index) { index.insert(ids, static_cast<std::size_t>(num_nodes_), local); }, index_);
 }
 
+template <class Id>
+void NodeIndex::find(std::span<const Id> ids, std::int32_t* local) const {
+  check_ids(ids, num_nodes_);
+  std::visit([&](const auto& index) { index.find(ids, local); }, index_);
+}
+
 void NodeIndex::clear() {
   std::visit([](auto& index) { index.clear(); }, index_);
 }
@@ -84,5 +90,7 @@ void NodeIndex::copy_nodes(std::size_t start, std::int64_t* output) const {
 
 template void NodeIndex::insert(std::span<const std::int32_t>, std::int32_t*);
 template void NodeIndex::insert(std::span<const std::int64_t>, std::int32_t*);
+template void NodeIndex::find(std::span<const std::int32_t>, std::int32_t*) const;
+template void NodeIndex::find(std::span<const std::int64_t>, std::int32_t*) const;
 
 }  // namespace khop

@@ -20,6 +20,10 @@ class SlotIndex {
   // Throws std::invalid_argument, before anything is inserted, where there would be 2^31 nodes or more.
   template <class Id>
   void insert(std::span<const Id> ids, std::size_t num_nodes, std::int32_t* local);
+  template <class Id>
+  void find(std::span<const Id> ids, std::int32_t* local) const {
+    slots_.find(ids, base_, local);
+  }
   void clear();
   std::size_t size() const { return count_; }
   void copy_nodes(std::size_t start, std::int64_t* output) const;
@@ -46,6 +50,11 @@ class NodeIndex {
   // of range or where there would be 2^31 nodes or more.
   template <class Id>
   void insert(std::span<const Id> ids, std::int32_t* local);
+
+  // local[i] becomes the local id of ids[i], or -1 where that was not inserted. Throws std::invalid_argument where an id is out
+  // of range.
+  template <class Id>
+  void find(std::span<const Id> ids, std::int32_t* local) const;
 
   // Forgets every node in O(1).
   void clear();

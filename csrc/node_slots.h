@@ -49,6 +49,17 @@ class DenseSlots {
     return next - base;
   }
 
+  // The local ids of ids; -1 of those that have none.
+  template <class Id>
+  void find(std::span<const Id> ids, std::uint32_t base, std::int32_t* local) const {
+    const std::uint32_t* const stamps = stamps_.data();
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (i + kPrefetchAhead < ids.size()) __builtin_prefetch(stamps + ids[i + kPrefetchAhead]);
+      const std::uint32_t stamp = stamps[static_cast<std::size_t>(ids[i])];
+      local[i] = stamp < base ? -1 : static_cast<std::int32_t>(stamp - base);
+    }
+  }
+
   // Empties the table, then stamps `nodes` from `base` on.
   void refill(std::span<const Key> nodes, std::uint32_t base) {
     stamps_ = ZeroedArray<std::uint32_t>(stamps_.size());
@@ -93,6 +104,21 @@ class HashSlots {
     return count;
   }
 
+  // As DenseSlots::find.
+  template <class Id>
+  void find(std::span<const Id> ids, std::uint32_t base, std::int32_t* local) const {
+    const std::size_t mask = slots_.size() - 1;
+    const int shift = 64 - std::countr_zero(slots_.size());
+    const auto home = [&](Id id) { return static_cast<std::size_t>((std::uint64_t(static_cast<Key>(id)) * kGolden) >> shift); };
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (i + kPrefetchAhead < ids.size()) __builtin_prefetch(slots_.data() + home(ids[i + kPrefetchAhead]));
+      const auto key = static_cast<Key>(ids[i]);
+      std::size_t at = home(ids[i]);
+      while (slots_[at].stamp >= base && slots_[at].key != key) at = (at + 1) & mask;
+      local[i] = slots_[at].stamp < base ? -1 : static_cast<std::int32_t>(slots_[at].stamp - base);
+    }
+  }
+
   // As DenseSlots::refill.
   void refill(std::span<const Key> nodes, std::uint32_t base) {
     slots_ = ZeroedArray<Slot>(slots_.size());
@@ -100,6 +126,7 @@ class HashSlots {
   }
 
  private:
+  static constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15;
   static constexpr std::size_t kBlock = 256;  // ids inserted between two looks at how full the table is
 
   struct Slot {
@@ -113,7 +140,7 @@ class HashSlots {
 
     // Fibonacci hashing (Knuth, TAOCP 3, 6.4): the high bits of the product are well mixed even for consecutive ids.
     std::size_t home(Key key) const {
-      return static_cast<std::size_t>((std::uint64_t{key} * 0x9E3779B97F4A7C15) >> shift);
+      return static_cast<std::size_t>((std::uint64_t{key} * kGolden) >> shift);
     }
 
     // The slot that holds `key`, or the empty one where it belongs.

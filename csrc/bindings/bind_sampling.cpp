@@ -12,6 +12,7 @@
 
 #include "bindings.h"
 #include "dispatch.h"
+#include "known_edges.h"
 #include "node_index.h"
 #include "sample_hop.h"
 
@@ -79,6 +80,27 @@ Out<std::int64_t> nodes_from(const NodeIndex& index, std::size_t start) {
   return nodes.tensor({count});
 }
 
+using Known = std::tuple<Out<std::int64_t>, Out<std::int32_t>, Out<std::int64_t>>;
+
+template <class Id>
+Known known(const NodeIndex& index, Ids offsets, In<Id> nodes, Ids edges) {
+  const EdgeRows<Id> rows{span_of(offsets), span_of(nodes), span_of(edges)};
+  Buffer<std::int64_t> kept_offsets(offsets.size()), kept_edges(nodes.size());
+  Buffer<std::int32_t> local(nodes.size());
+  std::size_t count = 0;
+  {
+    const nb::gil_scoped_release release;
+    count = known_edges(index, rows, {kept_offsets.data(), local.data(), kept_edges.data()});
+  }
+  return {kept_offsets.tensor({offsets.size()}), local.tensor({count}), kept_edges.tensor({count})};
+}
+
+template <class Id>
+void bind_known(nb::module_& module) {
+  module.def("known_edges", &known<Id>, nb::arg("index"), nb::arg("offsets").noconvert(), nb::arg("nodes").noconvert(),
+             nb::arg("edges").noconvert());
+}
+
 std::vector<std::string> supported_levels() {
   std::vector<std::string> names;
   for (const LevelInfo& level : dispatch_levels()) {
@@ -109,5 +131,6 @@ void bind_sampling(nb::module_& module) {
       .def("insert", &insert<std::int64_t>, nb::arg("ids").noconvert())
       .def("nodes", &nodes_from, nb::arg("start"))
       .def("clear", &khop::NodeIndex::clear)
-      .def("__len__", &khop::NodeIndex::size);
+      .def("__len__", &khop::NodeIndex::size);  bind_known<std::int32_t>(module);
+  bind_known<std::int64_t>(module);
 }

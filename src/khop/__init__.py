@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from khop.sampling.frontier import FrontierView as FrontierView
     from khop.sampling.neighbor import Expansion as Expansion
     from khop.sampling.neighbor import NeighborSampler as NeighborSampler
+    from khop.sampling.outputs import Output as Output
     from khop.sampling.sampler import Sampler as Sampler
     from khop.sampling.sampler import Seeds as Seeds
     from khop.schema import ColumnSpec as ColumnSpec
@@ -72,6 +73,7 @@ _PUBLIC = {
     "NodeClassification": "khop.training.tasks",
     "NodeTable": "khop.graph.build",
     "Observer": "khop.training.observer",
+    "Output": "khop.sampling.outputs",
     "PeerLost": "khop.errors",
     "Sample": "khop.batch",
     "Sampler": "khop.sampling.sampler",

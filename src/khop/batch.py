@@ -24,6 +24,7 @@ class Adjacency:
     num_src: int
     edge_ids: Tensor | None = None  # int64 (edges), positions in the graph's CSC order
     columns: Mapping[str, Tensor] = field(default_factory=dict)  # edge column name -> (edges, ...)
+    reverse: Tensor | None = None  # bool (edges), of bidirectional output: the edge was turned round
 
     @property
     def num_dst(self) -> int:
@@ -42,13 +43,17 @@ class Adjacency:
         """The first `num_dst` rows, which hold `num_edges` edges: views, nothing is copied."""
         edge_ids = None if self.edge_ids is None else self.edge_ids[:num_edges]
         columns = {name: column[:num_edges] for name, column in self.columns.items()}
-        return Adjacency(self.indptr[: num_dst + 1], self.indices[:num_edges], num_src, edge_ids, columns)
+        reverse = None if self.reverse is None else self.reverse[:num_edges]
+        indptr, indices = self.indptr[: num_dst + 1], self.indices[:num_edges]
+        return Adjacency(indptr, indices, num_src, edge_ids, columns, reverse)
 
     def map(self, change: Change) -> Adjacency:
         """The same edges with every tensor changed."""
         edge_ids = None if self.edge_ids is None else change(self.edge_ids)
         columns = _map_all(self.columns, change)
-        return Adjacency(change(self.indptr), change(self.indices), self.num_src, edge_ids, columns)
+        reverse = None if self.reverse is None else change(self.reverse)
+        indptr, indices = change(self.indptr), change(self.indices)
+        return Adjacency(indptr, indices, self.num_src, edge_ids, columns, reverse)
 
 
 @dataclass(frozen=True)
@@ -93,27 +98,32 @@ class Subgraph:
     """One graph of all sampled nodes (the subgraph expansion): seeds first, then first-seen order.
 
     Rows are in local id order and a node is expanded once, at the hop after the one that found it. So the
-    rows that a layer needs are a prefix, and a block is a view. The last hop's nodes have empty rows.
+    rows that a layer needs are a prefix, and a block is a view. The last hop's nodes have empty rows. Where
+    the edges are others than those drawn (khop.Output), there is no such prefix: every block is the whole.
     """
 
     adjacencies: Mapping[EdgeType, Adjacency]  # rows: all nodes of the destination type
     nodes_per_hop: Mapping[NodeType, tuple[int, ...]]  # new nodes at hop 0 (the seeds), 1, 2, ...
-    edges_per_hop: Mapping[EdgeType, tuple[int, ...]]  # edges drawn at hop 1, 2, ...
+    edges_per_hop: Mapping[EdgeType, tuple[int, ...]] | None  # drawn at hop 1, 2, ...; None: not those drawn
+    turned: Mapping[EdgeType, EdgeType] = field(default_factory=dict)  # of reverses -> whose edges they are
 
     def blocks(self) -> tuple[Block, ...]:
         """One per layer, input layer first: views of what trimming the subgraph per layer would leave."""
         num_hops = len(next(iter(self.nodes_per_hop.values()))) - 1
-        return tuple(self._block(depth) for depth in range(num_hops, 0, -1))
+        if self.edges_per_hop is None:
+            counts = {t: sum(of_type) for t, of_type in self.nodes_per_hop.items()}
+            return (Block(self.adjacencies, counts, counts),) * num_hops
+        return tuple(self._block(depth, self.edges_per_hop) for depth in range(num_hops, 0, -1))
 
     def map(self, change: Change) -> Subgraph:
         """The same subgraph with every tensor changed."""
         return replace(self, adjacencies={t: a.map(change) for t, a in self.adjacencies.items()})
 
-    def _block(self, depth: int) -> Block:
+    def _block(self, depth: int, edges_per_hop: Mapping[EdgeType, tuple[int, ...]]) -> Block:
         dst_counts = {t: sum(counts[:depth]) for t, counts in self.nodes_per_hop.items()}
         src_counts = {t: sum(counts[: depth + 1]) for t, counts in self.nodes_per_hop.items()}
         adjacencies = {
-            t: a.prefix(dst_counts[t[2]], sum(self.edges_per_hop[t][:depth]), src_counts[t[0]])
+            t: a.prefix(dst_counts[t[2]], sum(edges_per_hop[t][:depth]), src_counts[t[0]])
             for t, a in self.adjacencies.items()
         }
         return Block(adjacencies, src_counts, dst_counts)

@@ -18,7 +18,7 @@ class NodeIndex:
     def __init__(self, num_nodes: int) -> None:
         if num_nodes < 0:
             raise ValueError(f"num_nodes {num_nodes}: a graph cannot have fewer than 0 nodes")
-        self._core = _core.NodeIndex(num_nodes)
+        self.core = _core.NodeIndex(num_nodes)  # for kernels that look nodes up
 
     def insert(self, ids: Tensor) -> Tensor:
         """The local id, int32, of each id (int32 or int64); ids new since the last clear get the next ones.
@@ -28,15 +28,15 @@ class NodeIndex:
         if ids.dtype not in (torch.int32, torch.int64) or ids.dim() != 1 or ids.device.type != "cpu":
             given = f"ids are {ids.dtype} {tuple(ids.shape)} on {ids.device}"
             raise ValueError(f"{given}: must be int32 or int64 (n) on the cpu")
-        return self._core.insert(ids.contiguous())
+        return self.core.insert(ids.contiguous())
 
     def nodes(self, start: int = 0) -> Tensor:
         """The global ids, int64, of local ids `start` and above: a copy."""
-        return self._core.nodes(start)
+        return self.core.nodes(start)
 
     def clear(self) -> None:
         """Forget all nodes, in constant time."""
-        self._core.clear()
+        self.core.clear()
 
     def __len__(self) -> int:
-        return len(self._core)
+        return len(self.core)

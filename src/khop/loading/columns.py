@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from khop.batch import Adjacency, Block, Columns, Sample
+from khop.batch import Adjacency, Block, Columns, Sample, Subgraph
 from khop.features.store import FeatureStore, Rows
 from khop.schema import EdgeType, NodeType, Schema
 
 Names = tuple[str, ...]
 NamesByType = Mapping[NodeType | EdgeType, Sequence[str]]
 EdgeColumns = Mapping[EdgeType, Mapping[str, Tensor]]
+_Remaining = dict[EdgeType, dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -111,9 +112,16 @@ def _node_rows(choice: ColumnChoice, sample: Sample, node_type: NodeType) -> Row
 
 
 def _parts(sample: Sample, edge_type: EdgeType) -> list[Adjacency]:
-    """Where edges of a type lie: in the subgraph, or block by block."""
-    holders = sample.blocks if sample.subgraph is None else (sample.subgraph,)
-    return [holder.adjacencies[edge_type] for holder in holders if edge_type in holder.adjacencies]
+    """Where edges of a type lie: in the subgraph, there also turned round, or block by block."""
+    if sample.subgraph is not None:
+        adjacencies = sample.subgraph.adjacencies
+        return [adjacencies[t] for t in _types_of(sample.subgraph, edge_type) if t in adjacencies]
+    return [b.adjacencies[edge_type] for b in sample.blocks if edge_type in b.adjacencies]
+
+
+def _types_of(subgraph: Subgraph, edge_type: EdgeType) -> list[EdgeType]:
+    """The adjacencies whose edge ids are of `edge_type`."""
+    return [edge_type, *(t for t, origin in subgraph.turned.items() if origin == edge_type)]
 
 
 def _edge_ids(sample: Sample, edge_type: EdgeType) -> Tensor:
@@ -128,25 +136,32 @@ def _edge_ids(sample: Sample, edge_type: EdgeType) -> Tensor:
 def _with_edge_columns(sample: Sample, columns: EdgeColumns) -> Sample:
     if not columns:
         return sample
+    remaining = {t: dict(of_type) for t, of_type in columns.items()}
     if sample.subgraph is not None:
         adjacencies = dict(sample.subgraph.adjacencies)
-        for edge_type, of_type in columns.items():
-            if edge_type in adjacencies:
-                adjacencies[edge_type] = replace(adjacencies[edge_type], columns=of_type)
+        for edge_type in columns:
+            for part in _types_of(sample.subgraph, edge_type):
+                _fill(adjacencies, part, remaining, edge_type)
         subgraph = replace(sample.subgraph, adjacencies=adjacencies)
         return replace(sample, subgraph=subgraph, blocks=subgraph.blocks())
-    remaining = {t: dict(of_type) for t, of_type in columns.items()}
-    return replace(sample, blocks=tuple(_fill(block, remaining) for block in sample.blocks))
+    return replace(sample, blocks=tuple(_filled(block, remaining) for block in sample.blocks))
 
 
-def _fill(block: Block, remaining: dict[EdgeType, dict[str, Tensor]]) -> Block:
-    """The block with the next rows of every column, which leave `remaining`."""
+def _filled(block: Block, remaining: _Remaining) -> Block:
     adjacencies = dict(block.adjacencies)
-    for edge_type, columns in remaining.items():
-        if edge_type not in adjacencies:
-            continue
-        count = adjacencies[edge_type].indices.numel()
-        of_block = {name: column[:count] for name, column in columns.items()}
-        adjacencies[edge_type] = replace(adjacencies[edge_type], columns=of_block)
-        remaining[edge_type] = {name: column[count:] for name, column in columns.items()}
+    for edge_type in remaining:
+        _fill(adjacencies, edge_type, remaining, edge_type)
     return replace(block, adjacencies=adjacencies)
+
+
+def _fill(
+    adjacencies: dict[EdgeType, Adjacency], part: EdgeType, remaining: _Remaining, edge_type: EdgeType
+) -> None:
+    """Give one adjacency the next rows of every column of `edge_type`, which leave `remaining`."""
+    if part not in adjacencies:
+        return
+    columns = remaining[edge_type]
+    count = adjacencies[part].indices.numel()
+    taken = {name: column[:count] for name, column in columns.items()}
+    adjacencies[part] = replace(adjacencies[part], columns=taken)
+    remaining[edge_type] = {name: column[count:] for name, column in columns.items()}

@@ -24,6 +24,7 @@ from khop.draw import (
 from khop.graph.store import GraphStore
 from khop.kernels.memory import pooled
 from khop.sampling.node_set import NodeSet, NodeSetPool, Reached, check_ids
+from khop.sampling.outputs import Output, bidirectional, check_output, induced
 from khop.sampling.sampler import Seeds
 from khop.sampling.tree_set import TreeSet
 from khop.schema import EdgeType, NodeType, Schema
@@ -45,8 +46,8 @@ class NeighborSampler:
 
     A fanout is one number for all edge types, or a number per edge type (one not named is not followed); -1
     takes all neighbours. With `disjoint`, which Temporal implies, every seed has a tree of its own: nodes are
-    unique within a tree, and duplicate seeds have a row each. A pure function of (graph, settings, seeds,
-    key); any number of threads may share one sampler.
+    unique within a tree, and duplicate seeds have a row each. `output` says which edges a subgraph shows. A
+    pure function of (graph, settings, seeds, key); any number of threads may share one sampler.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class NeighborSampler:
         expansion: Expansion = Expansion.LAYERED,
         edge_ids: bool = False,
         disjoint: bool = False,
+        output: Output = Output.DIRECTIONAL,
     ) -> None:
         check_rule(rule, graph.schema)
         self.graph = graph
@@ -67,11 +69,20 @@ class NeighborSampler:
             for number, fanout in enumerate(fanouts, start=1)
         )
         self._rule = rule
+        self.output = Output(output)
+        check_output(self.output, graph.schema)
+        if self.output is not Output.DIRECTIONAL and self.expansion is not Expansion.SUBGRAPH:
+            raise ValueError(f"output {self.output} with blocks per layer: give expansion=Expansion.SUBGRAPH")
         self._node_sets: NodeSetPool[TreeSet] | NodeSetPool[NodeSet] = (
             NodeSetPool(graph, TreeSet)
             if disjoint or isinstance(rule, Temporal)
             else NodeSetPool(graph, NodeSet)
         )
+        if self.output is Output.INDUCED and (disjoint or isinstance(rule, Temporal)):
+            raise ValueError(
+                f"output {self.output} of disjoint trees: edges among all nodes would cross trees; "
+                "use directional or bidirectional"
+            )
 
     @property
     def layers(self) -> int:
@@ -90,7 +101,10 @@ class NeighborSampler:
         check_seeds(self.graph, seeds.nodes)
         _check_times(seeds, self._rule)
         with self._node_sets.lend() as node_set:
-            return expand(seeds, draw, self.layers, self.expansion, node_set)
+            sample = expand(seeds, draw, self.layers, self.expansion, node_set)
+            if isinstance(node_set, NodeSet) and self.output is Output.INDUCED:
+                return induced(self.graph, node_set, sample)
+        return bidirectional(sample) if self.output is Output.BIDIRECTIONAL else sample
 
 
 def fanout_by_type(schema: Schema, fanout: Fanout) -> dict[EdgeType, int]:

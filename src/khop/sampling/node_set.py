@@ -74,6 +74,10 @@ class NodeSet:
         """int32 local ids of global ids; the new ones are numbered on."""
         return self._indexes[node_type].insert(ids)
 
+    def index(self, node_type: NodeType) -> NodeIndex:
+        """Where a type's nodes are looked up."""
+        return self._indexes[node_type]
+
     def counts(self) -> dict[NodeType, int]:
         """Nodes so far."""
         return {node_type: len(index) for node_type, index in self._indexes.items()}

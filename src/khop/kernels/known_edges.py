@@ -1,0 +1,35 @@
+"""Of many edges, those whose source is among the nodes of a batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import khop._core as _core
+from khop.draw import Neighbors
+from khop.kernels.checks import check_offsets
+from khop.kernels.node_index import NodeIndex
+
+
+def known_edges(index: NodeIndex, found: Neighbors) -> tuple[Tensor, Tensor, Tensor]:
+    """The edges from nodes of `index`: offsets int64, sources as int32 local ids, and edge ids int64.
+
+    Rows and the order within them stay. `found` comes with edge ids. Runs without the GIL.
+    """
+    if found.edges is None or found.edges.numel() != found.nodes.numel():
+        raise ValueError(f"{found.nodes.numel()} edges without an edge id each: sample with edge_ids")
+    check_offsets(found.offsets, found.nodes.numel())
+    return _core.known_edges(
+        index.core, found.offsets.contiguous(), found.nodes.contiguous(), found.edges.contiguous()
+    )
+
+
+def known_edges_reference(nodes: Tensor, found: Neighbors) -> tuple[Tensor, Tensor, Tensor]:
+    """The same in plain torch, of an index that holds `nodes`, int64 in local order."""
+    assert found.edges is not None
+    order = nodes.argsort()
+    place = torch.searchsorted(nodes[order], found.nodes.long()).clamp(max=max(nodes.numel() - 1, 0))
+    local = order[place] if nodes.numel() else place.new_full(place.shape, -1)
+    known = nodes[local] == found.nodes if nodes.numel() else torch.zeros_like(place, dtype=torch.bool)
+    counts = torch.cat([known.new_zeros(1).long(), known.cumsum(0)])
+    return counts[found.offsets], local[known].int(), found.edges[known]

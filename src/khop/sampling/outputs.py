@@ -1,0 +1,150 @@
+"""Which edges a sampled subgraph shows: those drawn, both directions of them, or all among its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from khop.batch import Adjacency, Sample, Subgraph
+from khop.draw import DrawKey, Frontier, Hop
+from khop.graph.store import GraphStore
+from khop.kernels.known_edges import known_edges
+from khop.sampling.node_set import NodeSet
+from khop.schema import EdgeType, NodeType, Schema
+
+ROWS_AT_ONCE = 1 << 14  # destinations whose in-edges are in memory at a time
+
+
+class Output(StrEnum):
+    """The edges of a subgraph. Of the others than DIRECTIONAL every layer sees the whole subgraph."""
+
+    DIRECTIONAL = "directional"  # the edges drawn
+    BIDIRECTIONAL = "bidirectional"  # and their reverses; of several edges between two nodes one
+    INDUCED = "induced"  # every edge of the graph between two of its nodes
+
+
+def check_output(output: Output, schema: Schema) -> None:
+    """ValueError where a graph's edges cannot be turned round without two kinds of them in one type."""
+    for edge_type in schema.edge_types:
+        turned = reversed_type(edge_type)
+        clash = turned if turned != edge_type and turned in schema.edge_types else None
+        clash = clash or schema.reverse_of.get(edge_type)
+        if output is Output.BIDIRECTIONAL and clash:
+            raise ValueError(
+                f"output {output}: the graph has the reverse of {edge_type}, {clash}, as a type of its own; "
+                "sample it directional, both directions are there"
+            )
+
+
+def reversed_type(edge_type: EdgeType) -> EdgeType:
+    """Where the reverses of a type's edges stand: in the type itself where its ends are of one type."""
+    source, relation, destination = edge_type
+    return edge_type if source == destination else (destination, f"rev_{relation}", source)
+
+
+def bidirectional(sample: Sample) -> Sample:
+    """The sample with the reverse of every edge, which carries the edge's id; edges by (destination, source).
+
+    Between two nodes there is one edge in each direction: one drawn that way, the first, where there is one.
+    """
+    subgraph = sample.subgraph
+    assert subgraph is not None
+    adjacencies: dict[EdgeType, Adjacency] = {}
+    turned: dict[EdgeType, EdgeType] = {}
+    for edge_type, drawn in subgraph.adjacencies.items():
+        target = reversed_type(edge_type)
+        if target == edge_type:
+            adjacencies[edge_type] = _both_ways(drawn)
+            continue
+        adjacencies[edge_type] = _by_destination(_Ends.of(drawn), drawn.num_src, drawn.num_dst)
+        adjacencies[target] = _by_destination(_Ends.of(drawn).turned(), drawn.num_dst, drawn.num_src)
+        turned[target] = edge_type
+    return _with_edges(sample, subgraph, adjacencies, turned)
+
+
+def induced(graph: GraphStore, node_set: NodeSet, sample: Sample) -> Sample:
+    """The sample's nodes with every edge among them, in local order of destinations, then the graph's own."""
+    subgraph = sample.subgraph
+    assert subgraph is not None
+    hop = Hop(0, dict.fromkeys(graph.schema.edge_types, -1), edge_ids=True)
+    pieces: dict[EdgeType, list[tuple[Tensor, Tensor, Tensor]]] = {t: [] for t in graph.schema.edge_types}
+    for frontier in _frontiers(sample.nodes):
+        for edge_type, found in graph.sample_hop(frontier, hop, DrawKey(0)).items():
+            pieces[edge_type].append(known_edges(node_set.index(edge_type[0]), found))
+    counts = {node_type: ids.numel() for node_type, ids in sample.nodes.items()}
+    adjacencies = {t: _joined(of_type, counts[t[0]]) for t, of_type in pieces.items()}
+    return _with_edges(sample, subgraph, adjacencies, {})
+
+
+def _with_edges(
+    sample: Sample,
+    subgraph: Subgraph,
+    adjacencies: Mapping[EdgeType, Adjacency],
+    turned: Mapping[EdgeType, EdgeType],
+) -> Sample:
+    changed = replace(subgraph, adjacencies=adjacencies, edges_per_hop=None, turned=turned)
+    return replace(sample, subgraph=changed, blocks=changed.blocks())
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """Edges one by one."""
+
+    pairs: Tensor  # int64 (2, edges), sources over destinations
+    edge_ids: Tensor | None  # int64 (edges)
+    reverse: Tensor  # bool (edges), whether an edge was turned round
+
+    @classmethod
+    def of(cls, drawn: Adjacency) -> _Ends:
+        return cls(drawn.edge_index, drawn.edge_ids, torch.zeros(drawn.indices.numel(), dtype=torch.bool))
+
+    def turned(self) -> _Ends:
+        return _Ends(self.pairs.flip(0), self.edge_ids, ~self.reverse)
+
+    def and_turned(self) -> _Ends:
+        turned = self.turned()
+        edge_ids = None if self.edge_ids is None else self.edge_ids.repeat(2)
+        pairs = torch.cat([self.pairs, turned.pairs], dim=1)
+        return _Ends(pairs, edge_ids, torch.cat([self.reverse, turned.reverse]))
+
+
+def _both_ways(drawn: Adjacency) -> Adjacency:
+    return _by_destination(_Ends.of(drawn).and_turned(), drawn.num_src, drawn.num_dst)
+
+
+def _by_destination(ends: _Ends, num_src: int, num_dst: int) -> Adjacency:
+    """Of the edges between two nodes the first."""
+    sources, destinations = ends.pairs
+    places, order = (destinations * num_src + sources).sort(stable=True)
+    first = torch.ones_like(places, dtype=torch.bool)
+    first[1:] = places[1:] != places[:-1]
+    kept = order[first]
+    counts = torch.bincount(destinations[kept], minlength=num_dst)
+    return Adjacency(
+        torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
+        sources[kept].int(),
+        num_src,
+        None if ends.edge_ids is None else ends.edge_ids[kept],
+        reverse=ends.reverse[kept],
+    )
+
+
+def _frontiers(nodes: Mapping[NodeType, Tensor]) -> Iterator[dict[NodeType, Frontier]]:
+    """All nodes, some at a time; every frontier names all types, also where there is no node at all."""
+    for start in range(0, max(1, *(ids.numel() for ids in nodes.values())), ROWS_AT_ONCE):
+        yield {t: Frontier(ids[start : start + ROWS_AT_ONCE]) for t, ids in nodes.items()}
+
+
+def _joined(pieces: list[tuple[Tensor, Tensor, Tensor]], num_src: int) -> Adjacency:
+    """The pieces' rows under one another."""
+    degrees = torch.cat([offsets.diff() for offsets, _, _ in pieces])
+    return Adjacency(
+        torch.cat([degrees.new_zeros(1), degrees.cumsum(0)]),
+        torch.cat([local for _, local, _ in pieces]),
+        num_src,
+        torch.cat([edge_ids for _, _, edge_ids in pieces]),
+    )
