@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::int64_t kAhead = 16;           // rows fetched before they are copied
 constexpr std::int64_t kFetchedBytes = 1024;  // of a row; behind them the machine sees where it goes on by itself
+constexpr std::int64_t kBlockIds = 4096;      // of which every column is gathered before the next ones are read
 constexpr std::int64_t kPartBytes = 1 << 18;  // less is not worth a thread
 
 // Fetches the row that is kAhead ids behind `i`.
@@ -84,5 +85,48 @@ KHOP_GATHER(BFloat16)
 KHOP_GATHER(std::int8_t)
 KHOP_GATHER(std::uint8_t)
 #undef KHOP_GATHER
+
+namespace {
+
+template <class T>
+void widen(const GatherColumn& column, std::span<const std::int64_t> ids, std::int64_t first) {
+  gather_float32(static_cast<const T*>(column.table), column.width, ids, column.scales,
+                 static_cast<float*>(column.out) + first * column.width, 1);
+}
+
+// The rows of `ids`, which are rows `first` and following of the output.
+void gather_block(const GatherColumn& column, std::span<const std::int64_t> ids, std::int64_t first) {
+  switch (column.kind) {
+    case GatherColumn::Kind::bytes:
+      return gather(static_cast<const std::byte*>(column.table), column.width, ids,
+                    static_cast<std::byte*>(column.out) + first * column.width, 1);
+    case GatherColumn::Kind::float16:
+      return widen<Float16>(column, ids, first);
+    case GatherColumn::Kind::bfloat16:
+      return widen<BFloat16>(column, ids, first);
+    case GatherColumn::Kind::int8:
+      return widen<std::int8_t>(column, ids, first);
+    case GatherColumn::Kind::uint8:
+      return widen<std::uint8_t>(column, ids, first);
+  }
+}
+
+}  // namespace
+
+void gather_columns(std::span<const GatherColumn> columns, std::span<const std::int64_t> ids, int threads) {
+  std::int64_t count = 0, row_bytes = 1;
+  for (const GatherColumn& column : columns) {
+    count = std::max(count, column.count);
+    row_bytes += column.width;
+  }
+  parallel_for(threads, count, std::max<std::int64_t>(kPartBytes / row_bytes, 1), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t first = begin; first < end; first += kBlockIds) {
+      for (const GatherColumn& column : columns) {
+        const std::int64_t last = std::min({end, first + kBlockIds, column.count});
+        if (first < last) gather_block(column, ids.subspan(first, last - first), first);
+      }
+    }
+  });
+}
 
 }  // namespace khop

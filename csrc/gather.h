@@ -16,4 +16,19 @@ template <class T>
 void gather_float32(const T* table, std::int64_t width, std::span<const std::int64_t> ids, const float* scales, float* out,
                     int threads);
 
+// One of several columns that are gathered by the same ids.
+struct GatherColumn {
+  enum class Kind { bytes, float16, bfloat16, int8, uint8 };  // copied as they are, or to float32
+
+  Kind kind = Kind::bytes;
+  const void* table = nullptr;
+  std::int64_t width = 0;         // of a row: bytes, or numbers
+  const float* scales = nullptr;  // or none
+  std::int64_t count = 0;         // only the first so many ids
+  void* out = nullptr;
+};
+
+// The same as gather and gather_float32 of each column, in one pass over the ids.
+void gather_columns(std::span<const GatherColumn> columns, std::span<const std::int64_t> ids, int threads);
+
 }  // namespace khop

@@ -8,9 +8,13 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <optional>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 namespace {
 
@@ -43,6 +47,26 @@ void gather_float32(const AnyIn& table, std::int64_t width, const In<std::int64_
     khop::gather_float32(as<const decltype(value)>(table), width, typed_span<const std::int64_t>(ids),
                          scales ? scales->data() : nullptr, out.data(), threads);
   });
+}
+
+// Table, width of a row in its numbers (to float32) or bytes, scales, rows wanted, output.
+using ColumnArguments = std::tuple<AnyIn, std::int64_t, std::optional<In<float>>, std::int64_t, AnyInto>;
+
+khop::GatherColumn::Kind kind_of(const AnyIn& table, const AnyInto& out) {
+  using Kind = khop::GatherColumn::Kind;
+  if (out.dtype() == nb::dtype<std::uint8_t>()) return Kind::bytes;
+  if (table.dtype() == nb::dtype<khop::Float16>()) return Kind::float16;
+  if (table.dtype() == nb::dtype<khop::BFloat16>()) return Kind::bfloat16;
+  return table.dtype() == nb::dtype<std::int8_t>() ? Kind::int8 : Kind::uint8;
+}
+
+void gather_columns(const std::vector<ColumnArguments>& arguments, const In<std::int64_t>& ids, int threads) {
+  std::vector<khop::GatherColumn> columns;
+  for (const auto& [table, width, scales, count, out] : arguments) {
+    columns.push_back({kind_of(table, out), table.data(), width, scales ? scales->data() : nullptr, count, out.data()});
+  }
+  const nb::gil_scoped_release release;
+  khop::gather_columns(columns, span_of(ids), threads);
 }
 
 // fn(x, width, out), typed.
@@ -145,6 +169,7 @@ void bind_dense(nb::module_& module) {
              arg("threads"));
   module.def("gather_float32", &gather_float32, arg("table").noconvert(), arg("width"), arg("ids").noconvert(),
              arg("scales").noconvert().none(), arg("out").noconvert(), arg("threads"));
+  module.def("gather_columns", &gather_columns, arg("columns"), arg("ids").noconvert(), arg("threads"));
   module.def("segment_sum", &segment_sum, arg("x").noconvert(), arg("indptr").noconvert(), arg("indices").noconvert(),
              arg("out").noconvert(), arg("threads"));
   module.def("segment_mean", &segment_mean, arg("x").noconvert(), arg("indptr").noconvert(), arg("indices").noconvert(),

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from khop.graph.build import write_graph as write_graph
     from khop.graph.cooccurrence import cooccurrence as cooccurrence
     from khop.graph.folder import open_folder as open_folder
+    from khop.graph.quantise import Quantised as Quantised
+    from khop.graph.quantise import quantise as quantise
     from khop.process_memory import tune_memory as tune_memory
     from khop.sampling.frontier import Edges as Edges
     from khop.sampling.frontier import FrontierSampler as FrontierSampler
@@ -75,6 +77,7 @@ _PUBLIC = {
     "Observer": "khop.training.observer",
     "Output": "khop.sampling.outputs",
     "PeerLost": "khop.errors",
+    "Quantised": "khop.graph.quantise",
     "Sample": "khop.batch",
     "Sampler": "khop.sampling.sampler",
     "Schema": "khop.schema",
@@ -93,6 +96,7 @@ _PUBLIC = {
     "builtin_names": "khop.datasets.builtin",
     "open_folder": "khop.graph.folder",
     "open_graph": "khop.api",
+    "quantise": "khop.graph.quantise",
     "restore_model": "khop.training.checkpoint",
     "sampled_inference": "khop.training.inference",
     "tune_memory": "khop.process_memory",

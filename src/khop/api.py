@@ -21,7 +21,7 @@ from khop.graph.csc_graph import Columns, CscGraph
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.store import GraphStore
 from khop.kernels.csc import Csc
-from khop.loading.columns import ColumnChoice, NamesByType
+from khop.loading.columns import ColumnChoice, NamesByType, Narrow
 from khop.loading.loader import BatchMaker, Position, State
 from khop.loading.ordered_map import InFlight, ordered_map
 from khop.loading.transfer import place
@@ -109,7 +109,7 @@ class Graph:
 def open_graph(path: str | os.PathLike[str]) -> Graph:
     """Open a graph folder in milliseconds: its files are mapped, and processes share the pages."""
     folder = open_folder(path)
-    return Graph(CscGraph.open(folder), FeatureTable(folder.columns()), folder)
+    return Graph(CscGraph.open(folder), FeatureTable.of(folder.schema, folder.columns()), folder)
 
 
 class Loader:
@@ -119,7 +119,8 @@ class Loader:
     threads, prefetch and device never change it. `batch_size` is the number of seeds per step over all
     ranks; each seed is used once per epoch. `columns` are wanted of all nodes of a batch, `seed_columns` of
     its seeds: names, or a mapping from type to names, in `columns` also of edge types (see
-    `Adjacency.columns`). At most `prefetch` batches are in flight; none is begun while finished ones hold
+    `Adjacency.columns`). Columns of float16, bfloat16 or quantised ones come as float32 unless `narrow` is
+    "stored". At most `prefetch` batches are in flight; none is begun while finished ones hold
     more than `prefetch_bytes`.
     """
 
@@ -134,6 +135,7 @@ class Loader:
         seed: int = 0,
         columns: Sequence[str] | NamesByType = (),
         seed_columns: Sequence[str] | NamesByType = (),
+        narrow: Narrow | str = Narrow.FLOAT32,
         device: torch.device | str | int = "cpu",
         threads: int = 2,
         prefetch: int = 4,
@@ -145,7 +147,7 @@ class Loader:
         nodes = _seed_nodes(store, seeds)
         rank, world_size = _rank_and_world_size()
         order = SeedOrder(nodes, batch_size, shuffle, seed, rank, world_size)
-        choice = ColumnChoice.of(store.schema, columns, seed_columns, tuple(nodes))
+        choice = ColumnChoice.of(store.schema, columns, seed_columns, tuple(nodes), Narrow(narrow))
         self._maker = BatchMaker(order, sampler, _features(store, choice), choice, torch.device(device))
         self._in_flight = InFlight(threads, prefetch, prefetch_bytes)
         self._next = Position()

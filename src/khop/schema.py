@@ -9,6 +9,7 @@ from typing import TypeVar
 NodeType = str
 EdgeType = tuple[str, str, str]
 Value = TypeVar("Value")
+NARROW_FLOATS = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,12 @@ class ColumnSpec:
     dtype: str  # logical dtype by torch's name: "float32", "int64", "uint8", ...
     shape: tuple[int, ...]  # of one row; () for a scalar column
     num_classes: int | None = None  # of a label column; a label of -1 means "unknown"
+    scales: tuple[float, ...] | None = None  # of a quantised column, one per number of a row
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it stands for float32 numbers in fewer bits: a half float, or scaled integers."""
+        return self.dtype in NARROW_FLOATS or self.scales is not None
 
 
 @dataclass(frozen=True)

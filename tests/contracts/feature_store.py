@@ -57,6 +57,15 @@ def rows_are_in_the_order_of_the_ids(make: Make) -> None:
     check()
 
 
+def narrow_floats_come_as_float32_where_they_are_wanted_so(make: Make) -> None:
+    """What is wide already, or no float, comes as it is stored."""
+    wanted = Rows(int64(3, 0), ("x", "sold"), {"x": 1}, frozenset({"x", "sold"}))
+    rows = make(SHOP).gather({"item": wanted, BUYS: Rows(int64(5), ("price",), {}, frozenset({"price"}))})
+    assert (rows["item"]["x"].dtype, rows["item"]["x"].tolist()) == (torch.float32, [[6.0, 7.0]])
+    assert rows["item"]["sold"].tolist() == [True, True]
+    assert rows[BUYS]["price"].dtype == torch.float64
+
+
 def no_ids_give_no_rows_of_the_right_kind(make: Make) -> None:
     rows = make(SHOP).gather({"item": Rows(int64(), ("x",))})["item"]["x"]
     assert (rows.shape, rows.dtype) == ((0, 2), torch.bfloat16)
@@ -108,6 +117,7 @@ def an_id_out_of_range_is_named(make: Make) -> None:
 
 PROMISES: tuple[Callable[[Make], None], ...] = (
     rows_are_in_the_order_of_the_ids,
+    narrow_floats_come_as_float32_where_they_are_wanted_so,
     no_ids_give_no_rows_of_the_right_kind,
     only_what_is_wanted_comes,
     rows_are_the_callers_own,

@@ -119,3 +119,31 @@ TEST(rounding_to_bfloat16_is_to_nearest_even) {
   CHECK_EQUAL(rounded(0xFF800000), 0xFF80);
   CHECK_EQUAL(rounded(0x7F800001), 0x7FC0);  // a NaN whose upper half says infinity
 }
+
+TEST(several_columns_are_gathered_as_each_by_itself) {
+  using Kind = khop::GatherColumn::Kind;
+  constexpr std::int64_t kWidth = 19;
+  std::vector<std::int8_t> bytes;
+  std::vector<khop::BFloat16> halves;
+  for (std::int64_t i = 0; i < kRows * kWidth; ++i) {
+    bytes.push_back(static_cast<std::int8_t>(i));
+    halves.push_back({static_cast<std::uint16_t>(0x3F80 + i)});
+  }
+  const std::vector<float> scales(kWidth, 0.5F);
+  for (const int threads : {1, 4}) {
+    const auto ids = some_ids(30'000);
+    const std::int64_t rows = 30'000, fewer = 9'000;
+    std::vector<float> one(static_cast<std::size_t>(rows * kWidth)), two(static_cast<std::size_t>(fewer * kWidth));
+    std::vector<std::int8_t> three(static_cast<std::size_t>(rows * kWidth));
+    const khop::GatherColumn columns[] = {{Kind::int8, bytes.data(), kWidth, scales.data(), rows, one.data()},
+                                          {Kind::bfloat16, halves.data(), kWidth, nullptr, fewer, two.data()},
+                                          {Kind::bytes, bytes.data(), kWidth, nullptr, rows, three.data()}};
+    khop::gather_columns(columns, ids, threads);
+    CHECK(khop::testing::same_bytes(one, widened(bytes, kWidth, ids, scales)));
+    const std::vector<std::int64_t> first(ids.begin(), ids.begin() + fewer);
+    CHECK(khop::testing::same_bytes(two, widened(halves, kWidth, first, {})));
+    std::vector<std::int8_t> copied(three.size());
+    khop::gather(reinterpret_cast<const std::byte*>(bytes.data()), kWidth, ids, reinterpret_cast<std::byte*>(copied.data()), 1);
+    CHECK(khop::testing::same_bytes(three, copied));
+  }
+}

@@ -13,6 +13,7 @@ from khop.features.store import Rows
 from khop.features.table import FeatureTable
 from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.graph.folder import open_folder
+from khop.graph.quantise import quantise
 
 
 def mapped(path: Path, columns: Columns) -> FeatureTable:
@@ -43,3 +44,22 @@ def test_the_number_of_threads_changes_nothing() -> None:
     one, four = (FeatureTable({"item": {"x": x}}, n).gather({"item": Rows(ids, ("x",))}) for n in (1, 4))
     assert torch.equal(one["item"]["x"], four["item"]["x"])
     assert torch.equal(one["item"]["x"], x[ids])
+
+
+def test_quantised_columns_come_times_their_scales_from_a_folder(tmp_path: Path) -> None:
+    x = torch.randn(50, 2, 3, generator=torch.Generator().manual_seed(0))
+    edges = EdgeTable(int64(0, 1), int64(1, 0), {"w": quantise(torch.tensor([2.0, -1.0]))})
+    node = NodeTable(columns={"x": quantise(x), "bytes": torch.arange(50, dtype=torch.int8)})
+    folder = open_folder(write_graph(tmp_path / "g", {"n": node}, {("n", "to", "n"): edges}))
+    table = FeatureTable.of(folder.schema, folder.columns(), threads=2)
+    ids = int64(49, 0, 49)
+    rows = table.gather(
+        {
+            "n": Rows(ids, ("x", "bytes"), as_float32=frozenset({"x", "bytes"})),
+            ("n", "to", "n"): Rows(int64(1, 0), ("w",), as_float32=frozenset({"w"})),
+        }
+    )
+    assert (rows["n"]["x"] - x[ids]).abs().max() <= x.abs().max() / 254 * 1.001
+    assert (rows["n"]["bytes"].dtype, rows["n"]["bytes"].tolist()) == (torch.int8, [49, 0, 49])
+    torch.testing.assert_close(rows[("n", "to", "n")]["w"], torch.tensor([2.0, -1.0]), atol=2 / 254, rtol=0)
+    assert table.gather({"n": Rows(ids, ("x",))})["n"]["x"].dtype == torch.int8

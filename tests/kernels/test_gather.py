@@ -9,7 +9,9 @@ from torch import Tensor
 
 from khop.kernels.gather import (
     SMALL_DTYPES,
+    Column,
     gather,
+    gather_columns,
     gather_float32,
     gather_float32_reference,
     gather_reference,
@@ -167,3 +169,37 @@ def test_what_cannot_become_float32_is_said(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         gather_float32(table, torch.tensor([0]), scales=scales, out=out)
+
+
+@given(
+    count=st.sampled_from([0, 1, 100, 9000]),
+    threads=st.integers(1, 3),
+    limit=st.sampled_from([None, 0, 7, 5000]),
+)
+def test_several_columns_at_once_are_each_by_itself(count: int, threads: int, limit: int | None) -> None:
+    ids = torch.randint(40, (count,), generator=torch.Generator().manual_seed(count))
+    scales = torch.rand(3, generator=torch.Generator().manual_seed(1))
+    tables = [some_table(40, (3,), dtype) for dtype in (torch.float64, *SMALL_DTYPES)]
+    columns = [
+        Column(tables[0], count=limit),
+        *(Column(table, as_float32=True, scales=scales) for table in tables[1:]),
+        Column(tables[1]),
+    ]
+    together = gather_columns(columns, ids, threads=threads)
+    assert same_bits(together[0], gather(tables[0], ids[:limit]))
+    for table, rows in zip(tables[1:], together[1:-1], strict=True):
+        assert same_bits(rows, gather_float32(table, ids, scales=scales))
+    assert same_bits(together[-1], gather(tables[1], ids))
+
+
+def test_of_several_columns_the_one_without_the_row_is_named() -> None:
+    columns = [Column(torch.ones(5), "first"), Column(torch.ones(3), "second")]
+    with pytest.raises(ValueError, match=r"second id 4 at position 1: must be in \[0, 3\)"):
+        gather_columns(columns, torch.tensor([2, 4]))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="where there is a GPU")
+def test_several_columns_on_a_gpu_are_the_same() -> None:
+    table = some_table(40, (3,), torch.float16).cuda()
+    rows = gather_columns([Column(table), Column(table, as_float32=True)], torch.tensor([39, 0]).cuda())
+    assert rows[1].tolist() == rows[0].float().tolist() == table[[39, 0]].float().tolist()

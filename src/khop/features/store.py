@@ -18,6 +18,7 @@ class Rows:
     ids: Tensor  # int64 (n), global node ids, or positions in the edge type's CSC order
     columns: tuple[str, ...]
     limits: Mapping[str, int] = field(default_factory=dict)  # column -> only the first so many ids; else all
+    as_float32: frozenset[str] = frozenset()  # of the columns, those whose numbers are wanted as float32
 
 
 Wanted = Mapping[NodeType | EdgeType, Rows]
@@ -31,5 +32,7 @@ class FeatureStore(Protocol):
         """Type -> column -> (n, ...), rows in the order of the ids.
 
         One call per batch, all types and columns together. A column with a limit has that many rows.
+        Columns come as they are stored; where float32 is wanted, numbers of a narrow dtype are widened on
+        the way, times their scale where the column was quantised.
         """
         ...

@@ -20,6 +20,7 @@ from khop.graph.inputs import Array, Given
 from khop.graph.manifest import EdgeEntry, Manifest, NodeEntry, write_manifest
 from khop.graph.npy import CHUNK_BYTES, ArrayEntry, row_chunks, write_array
 from khop.graph.progress import Meter, Notice
+from khop.graph.quantise import Quantised
 from khop.kernels.build_csc import build_csc, index_dtype
 from khop.kernels.checks import INDEX_DTYPES
 from khop.schema import EdgeType, NodeType
@@ -38,7 +39,7 @@ class NodeTable:
     """
 
     count: int | None = None
-    columns: Mapping[str, Array] = field(default_factory=dict)  # (count, ...) each
+    columns: Mapping[str, Array | Quantised] = field(default_factory=dict)  # (count, ...) each
     splits: Mapping[str, Array] = field(default_factory=dict)
     num_classes: Mapping[str, int] = field(default_factory=dict)  # of label columns; -1 in them is "unknown"
 
@@ -49,7 +50,7 @@ class EdgeTable:
 
     sources: Array  # integers (edges), ids of the source type
     destinations: Array  # integers (edges), ids of the destination type
-    columns: Mapping[str, Array] = field(default_factory=dict)  # (edges, ...) each, in the order of the edges
+    columns: Mapping[str, Array | Quantised] = field(default_factory=dict)  # (edges, ...), in edge order
     reverse_of: EdgeType | None = None  # the edge type that holds the same edges turned round
 
 
@@ -102,9 +103,7 @@ class _GivenNodes:
         where = f"node type {node_type!r}"
         layout.check_names(table.columns, f"{where}: column")
         layout.check_names(table.splits, f"{where}: split")
-        columns = {
-            name: Given.of(array, f"{where}: column {name!r}") for name, array in table.columns.items()
-        }
+        columns = _given_columns(where, table.columns)
         count = _node_count(where, table.count, columns)
         _check_columns(columns, count, f"{where} has {count:,} nodes")
         for name, num_classes in table.num_classes.items():
@@ -119,7 +118,8 @@ class _GivenNodes:
             name: _split_ids(array, count, f"{where}: split {name!r}") for name, array in table.splits.items()
         }
         check_splits(splits, count, f"{node_type!r} nodes")
-        entry = NodeEntry(node_type, count, tuple(columns), tuple(splits), dict(table.num_classes))
+        scales = _scales(table.columns)
+        entry = NodeEntry(node_type, count, tuple(columns), tuple(splits), dict(table.num_classes), scales)
         return cls(entry, columns, splits)
 
     @property
@@ -157,11 +157,10 @@ class _GivenEdges:
             raise ValueError(
                 f"{where}: {len(sources):,} sources, {len(destinations):,} destinations: an edge has both"
             )
-        columns = {
-            name: Given.of(array, f"{where}: column {name!r}") for name, array in table.columns.items()
-        }
+        columns = _given_columns(where, table.columns)
         _check_columns(columns, len(sources), f"{where} has {len(sources):,} edges")
-        return cls(EdgeEntry(edge_type, len(sources), tuple(columns)), sources, destinations, columns)
+        entry = EdgeEntry(edge_type, len(sources), tuple(columns), scales=_scales(table.columns))
+        return cls(entry, sources, destinations, columns)
 
     def ends(self) -> tuple[Tensor, Tensor]:
         """Sources and destinations, both int32 or both int64."""
@@ -244,6 +243,16 @@ def _node_count(where: str, count: int | None, columns: Mapping[str, Given]) -> 
     if count < 0:
         raise ValueError(f"{where}: count {count}: give 0 or more")
     return count
+
+
+def _given_columns(where: str, columns: Mapping[str, Array | Quantised]) -> dict[str, Given]:
+    arrays = {name: c.values if isinstance(c, Quantised) else c for name, c in columns.items()}
+    return {name: Given.of(array, f"{where}: column {name!r}") for name, array in arrays.items()}
+
+
+def _scales(columns: Mapping[str, Array | Quantised]) -> dict[str, tuple[float, ...]]:
+    quantised = {name: column for name, column in columns.items() if isinstance(column, Quantised)}
+    return {name: tuple(column.scales.flatten().tolist()) for name, column in quantised.items()}
 
 
 def _check_columns(columns: Mapping[str, Given], count: int, owner: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -36,6 +37,7 @@ class Expected:
         return f"{' or '.join(self.dtypes)} of shape ({rows},)" if self.dtypes else f"shape ({rows}, ...)"
 
 
+Scales = tuple[float, ...]  # one per number of a row
 _IDS = ("int32", "int64")
 
 
@@ -48,6 +50,7 @@ class NodeEntry:
     columns: tuple[str, ...] = ()
     splits: tuple[str, ...] = ()
     num_classes: Mapping[str, int] = field(default_factory=dict)  # of label columns
+    scales: Mapping[str, Scales] = field(default_factory=dict)  # of quantised columns
 
     def arrays(self) -> dict[str, Expected]:
         """The files there must be."""
@@ -67,6 +70,7 @@ class EdgeEntry:
     edge_id: bool = False  # whether CSC positions differ from input positions and the latter are kept
     reverse_of: EdgeType | None = None
     row_order: Literal["input"] = "input"  # how the edges of one destination are ordered
+    scales: Mapping[str, Scales] = field(default_factory=dict)  # of quantised columns
 
     def arrays(self, num_destinations: int) -> dict[str, Expected]:
         """The files there must be."""
@@ -90,11 +94,14 @@ class Manifest:
         for node in self.nodes:
             files = {name: self.arrays[layout.node_column(node.type, name)] for name in node.columns}
             columns[node.type] = {
-                n: ColumnSpec(f.dtype, f.shape[1:], node.num_classes.get(n)) for n, f in files.items()
+                n: ColumnSpec(f.dtype, f.shape[1:], node.num_classes.get(n), node.scales.get(n))
+                for n, f in files.items()
             }
         for edge in self.edges:
             files = {name: self.arrays[layout.edge_column(edge.type, name)] for name in edge.columns}
-            columns[edge.type] = {n: ColumnSpec(f.dtype, f.shape[1:]) for n, f in files.items()}
+            columns[edge.type] = {
+                n: ColumnSpec(f.dtype, f.shape[1:], scales=edge.scales.get(n)) for n, f in files.items()
+            }
         return Schema(
             node_types=tuple(node.type for node in self.nodes),
             edge_types=tuple(edge.type for edge in self.edges),
@@ -123,12 +130,20 @@ class Manifest:
         for node in self.nodes:
             layout.check_names(node.columns, f"column of node type {node.type!r}")
             layout.check_names(node.splits, f"split of node type {node.type!r}")
+            self._check_scales({layout.node_column(node.type, n): s for n, s in node.scales.items()})
         for edge in self.edges:
             layout.check_names(edge.columns, f"column of edge type {edge.type}")
+            self._check_scales({layout.edge_column(edge.type, n): s for n, s in edge.scales.items()})
             self.node(edge.type[0])
             self.node(edge.type[2])
             if edge.reverse_of:
                 self.edge(edge.reverse_of)
+
+    def _check_scales(self, by_file: Mapping[str, Scales]) -> None:
+        for file, scales in by_file.items():
+            entry = self.arrays.get(file)
+            if entry is None or entry.dtype != "int8" or len(scales) != math.prod(entry.shape[1:]):
+                raise ValueError(f"{file}: {len(scales)} scales do not fit a row of it")
 
     def problems(self, folder: Path) -> Iterator[tuple[str, str]]:
         """(file, what is wrong) of what counts, sizes and headers show; milliseconds, no data is read."""
@@ -152,6 +167,9 @@ class Manifest:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write graph.json and flush it; the last file of a folder."""
     content = {"format": FORMAT, "version": VERSION, "needs_khop": NEEDS_KHOP, **asdict(manifest)}
+    for entry in (*content["nodes"], *content["edges"]):
+        if not entry["scales"]:  # so that a graph without them has the bytes it always had
+            del entry["scales"]
     document = {**content, "fingerprint": fingerprint(content)}
     with (folder / layout.MANIFEST).open("wb") as file:
         file.write(json.dumps(document, indent=1).encode("ascii") + b"\n")
@@ -213,6 +231,7 @@ def _node_entry(entry: Mapping[str, Any]) -> NodeEntry:
         columns=tuple(entry["columns"]),
         splits=tuple(entry["splits"]),
         num_classes=dict(entry["num_classes"]),
+        scales=_scales(entry),
     )
 
 
@@ -225,7 +244,12 @@ def _edge_entry(entry: Mapping[str, Any]) -> EdgeEntry:
         columns=tuple(entry["columns"]),
         edge_id=bool(entry["edge_id"]),
         reverse_of=_edge_type(entry["reverse_of"]) if entry["reverse_of"] else None,
+        scales=_scales(entry),
     )
+
+
+def _scales(entry: Mapping[str, Any]) -> dict[str, Scales]:
+    return {name: tuple(map(float, numbers)) for name, numbers in entry.get("scales", {}).items()}
 
 
 def _edge_type(parts: Sequence[str]) -> EdgeType:

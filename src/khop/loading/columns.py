@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 import torch
 from torch import Tensor
@@ -13,9 +14,17 @@ from khop.features.store import FeatureStore, Rows
 from khop.schema import EdgeType, NodeType, Schema
 
 Names = tuple[str, ...]
+Type = NodeType | EdgeType
 NamesByType = Mapping[NodeType | EdgeType, Sequence[str]]
 EdgeColumns = Mapping[EdgeType, Mapping[str, Tensor]]
 _Remaining = dict[EdgeType, dict[str, Tensor]]
+
+
+class Narrow(StrEnum):
+    """How columns of few bits come: float16, bfloat16 and quantised ones."""
+
+    FLOAT32 = "float32"  # widened while they are gathered, as a model on the CPU wants them
+    STORED = "stored"  # as they are: half of what goes to another device, which can widen them itself
 
 
 @dataclass(frozen=True)
@@ -25,6 +34,7 @@ class ColumnChoice:
     of_nodes: Mapping[NodeType, Names] = field(default_factory=dict)
     of_edges: Mapping[EdgeType, Names] = field(default_factory=dict)
     of_seeds: Mapping[NodeType, Names] = field(default_factory=dict)
+    as_float32: Mapping[Type, frozenset[str]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -33,6 +43,7 @@ class ColumnChoice:
         columns: Sequence[str] | NamesByType,
         seed_columns: Sequence[str] | NamesByType,
         seed_types: Sequence[NodeType],
+        narrow: Narrow = Narrow.FLOAT32,
     ) -> ColumnChoice:
         """What was asked for, checked. A plain list means every node (or seed) type with the column."""
         asked = _by_type(schema, columns, schema.node_types, "columns")
@@ -40,10 +51,13 @@ class ColumnChoice:
         for type_ in asked_of_seeds:
             if type_ not in seed_types:
                 raise ValueError(f"seed_columns of {type_!r}: there are seeds of {list(seed_types)}")
+        types = {**asked, **asked_of_seeds} if Narrow(narrow) is Narrow.FLOAT32 else {}
+        widened = {t: _narrow_columns(schema, t) for t in types}
         return cls(
             {t: names for t, names in asked.items() if isinstance(t, str)},
             {t: names for t, names in asked.items() if isinstance(t, tuple)},
             {t: names for t, names in asked_of_seeds.items() if isinstance(t, str)},
+            {t: names for t, names in widened.items() if names},
         )
 
     @property
@@ -60,7 +74,8 @@ def gather_columns(
     for node_type in dict.fromkeys([*choice.of_nodes, *choice.of_seeds]):
         wanted[node_type] = _node_rows(choice, sample, node_type)
     for edge_type, names in choice.of_edges.items():
-        wanted[edge_type] = Rows(_edge_ids(sample, edge_type), names)
+        widened = choice.as_float32.get(edge_type, frozenset())
+        wanted[edge_type] = Rows(_edge_ids(sample, edge_type), names, as_float32=widened)
     gathered = features.gather(wanted)
     of_edges = {edge_type: gathered[edge_type] for edge_type in choice.of_edges}
     of_nodes = {t: {name: gathered[t][name] for name in names} for t, names in choice.of_nodes.items()}
@@ -104,11 +119,17 @@ def _node_rows(choice: ColumnChoice, sample: Sample, node_type: NodeType) -> Row
     """Columns of seeds alone are read no further than the seeds go, which come first."""
     of_nodes = choice.of_nodes.get(node_type, ())
     of_seeds = [name for name in choice.of_seeds.get(node_type, ()) if name not in of_nodes]
+    widened = choice.as_float32.get(node_type, frozenset())
     if not of_seeds:
-        return Rows(sample.nodes[node_type], of_nodes)
+        return Rows(sample.nodes[node_type], of_nodes, as_float32=widened)
     index = sample.seed_index[node_type]
     limit = int(index.max()) + 1 if index.numel() else 0
-    return Rows(sample.nodes[node_type], (*of_nodes, *of_seeds), dict.fromkeys(of_seeds, limit))
+    names = (*of_nodes, *of_seeds)
+    return Rows(sample.nodes[node_type], names, dict.fromkeys(of_seeds, limit), widened)
+
+
+def _narrow_columns(schema: Schema, type_: Type) -> frozenset[str]:
+    return frozenset(name for name, spec in schema.columns.get(type_, {}).items() if spec.is_narrow)
 
 
 def _parts(sample: Sample, edge_type: EdgeType) -> list[Adjacency]:

@@ -19,7 +19,7 @@ from khop.loading.ordered_map import InFlight, ordered_map
 from khop.models.layered import Layered, destination_types
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.sampler import Sampler, Seeds
-from khop.schema import NodeType
+from khop.schema import EdgeType, NodeType
 from khop.training.placement import mover
 
 Progress = Callable[[int, int], None]  # (done, total)
@@ -56,7 +56,8 @@ def layerwise_inference(
     if nodes is not None:
         plan[-1] = {node_type: nodes}
     meter = _Meter(progress, sum(ids.numel() for layer in plan for ids in layer.values()))
-    inputs = ColumnChoice({t: tuple(names) for t, names in model.input_columns.items()})
+    columns: dict[NodeType | EdgeType, Sequence[str]] = {t: names for t, names in model.input_columns.items()}
+    inputs = ColumnChoice.of(graph.schema, columns, (), ())
     chunks = _Chunks(NeighborSampler(graph, [-1]), features, inputs, DrawKey(0), mover(model), in_flight)
     values: dict[NodeType, Tensor] = {}
     with _evaluating(model):
