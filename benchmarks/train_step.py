@@ -2,7 +2,7 @@
 
 [15,10,5], batch 1024, on the products-like graph. Every contender trains the same model on blocks of its
 own loader;
-PyG uses its library trimming. `overhead` is khop's epoch time over that of the same steps on ready-made
+PyG's layers compute all rows, as in its tutorials: torch-sparse gives no counts to trim by. `overhead` is khop's epoch time over that of the same steps on ready-made
 batches.
 
 usage: python benchmarks/train_step.py [--graph products] [--rounds 3] [--batches 10] [--peers dgl dgl-tuned
