@@ -1,12 +1,11 @@
 """How long does a training step take, loading included? SAGE mean, 3 layers of 256, Adam, float32, two cores.
 
-[15,10,5], batch 1024, on the products-like graph. Every contender trains the same model on blocks of its
-own loader;
-PyG's layers compute all rows, as in its tutorials: torch-sparse gives no counts to trim by. `overhead` is khop's epoch time over that of the same steps on ready-made
-batches.
+[15,10,5], batch 1024, on the products-like graph. DGL trains the same model on blocks of its own loader.
+PyG's layers compute all rows, as in its tutorials: torch-sparse gives no counts to trim by. The last is
+khop's epoch time over that of the same steps on ready-made batches.
 
-usage: python benchmarks/train_step.py [--graph products] [--rounds 3] [--batches 10] [--peers dgl dgl-tuned
-pyg]
+usage: python benchmarks/train_step.py [--graph products] [--rounds 3] [--batches 10]
+                                       [--peers dgl dgl-tuned pyg]
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class PeakMemory:
     mib = 0.0
 
     def __enter__(self) -> PeakMemory:
-        self._before = self._anonymous_mib()
+        self._before = anonymous_mib()
         self._ended = threading.Event()
         self._watcher = threading.Thread(target=self._watch)
         self._watcher.start()
@@ -68,14 +68,15 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._ended.wait(0.005):
-            self.mib = max(self.mib, self._anonymous_mib() - self._before)
+            self.mib = max(self.mib, anonymous_mib() - self._before)
 
-    @staticmethod
-    def _anonymous_mib() -> float:
-        fields = dict(
-            line.split(":") for line in Path("/proc/self/status").read_text().splitlines() if ":" in line
-        )
-        return int(fields["RssAnon"].split()[0]) / 1024
+
+def anonymous_mib() -> float:
+    """The anonymous memory that this process holds: mapped files not counted."""
+    fields = dict(
+        line.split(":") for line in Path("/proc/self/status").read_text().splitlines() if ":" in line
+    )
+    return int(fields["RssAnon"].split()[0]) / 1024
 
 
 def peak_rss_mib() -> float:

@@ -1,0 +1,116 @@
+"""Write the tables and the plot of docs/performance.md from benchmarks/results/*.json.
+
+usage: python benchmarks/table.py            replaces what stands between the markers in docs/performance.md
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+from harness import RESULTS, ROOT
+
+PAGE = ROOT / "docs" / "performance.md"
+PLOT = ROOT / "docs" / "performance.png"
+NAMES = ("sampling", "loader", "train_step", "build", "gather", "memory", "scaling")
+# ms per batch of [15,10,5] and [25,10], subgraph expansion, one thread, int64; DGL in the same recorded run.
+RECORDED = {"[15,10,5]": {"pyg-lib": 134.0, "dgl": 116.0}, "[25,10]": {"pyg-lib": 30.0, "dgl": 17.0}}
+Result = dict[str, Any]
+
+
+def results() -> dict[str, Result]:
+    """Every kept result that this page shows, by the name of its benchmark."""
+    files = {name: RESULTS / f"{name}.json" for name in NAMES}
+    return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+
+
+def table(name: str, result: Result) -> str:
+    """One benchmark as a Markdown table, with its machine and its command."""
+    facts = result["machine"]
+    machine = f"{facts['cores']} cores of {facts['processor']}, {facts['memory_gib']} GiB"
+    head = f"`python benchmarks/{name}.py` on {machine}"
+    lines = [head, "", "| figure | median | quartiles | unit | khop is faster by |", "|---|--:|--:|---|--:|"]
+    for figure in result["figures"]:
+        spread = "" if figure["spread"] is None else " to ".join(f"{value:g}" for value in figure["spread"])
+        ratio = "" if figure["ratio"] is None else f"{figure['ratio']:.2f} x"
+        lines.append(f"| {figure['figure']} | {figure['value']:g} | {spread} | {figure['unit']} | {ratio} |")
+    return "\n".join(lines)
+
+
+def pyg_lib(sampling: Result) -> str:
+    """pyg-lib's recorded time, scaled by how fast DGL was here and there, beside khop's time here."""
+    values = {figure["figure"]: figure["value"] for figure in sampling["figures"]}
+    lines = [
+        "| fanouts | pyg-lib recorded | scaled by DGL | khop | khop is faster by |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    for fanouts, recorded in RECORDED.items():
+        dgl = values[f"sampling {fanouts} layered (dgl)"]
+        own = values[f"sampling {fanouts} subgraph"]
+        scaled = recorded["pyg-lib"] * dgl / recorded["dgl"]
+        lines.append(
+            f"| {fanouts} | {recorded['pyg-lib']:g} ms | {scaled:.0f} ms | {own:.1f} ms "
+            f"| {scaled / own:.0f} x |"
+        )
+    return "\n".join(lines)
+
+
+def filled(page: str, name: str, text: str) -> str:
+    """The page with `text` between the markers of `name`."""
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, found, rest = page.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise SystemExit(f"{PAGE}: no markers {begin} and {end}")
+    return f"{before}{begin}\n{text}\n{end}{after}"
+
+
+def plot(found: dict[str, Result]) -> None:
+    """Ratios to the peers as bars, and the cost per sampled edge against graph size."""
+    figure, (bars, line) = plt.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
+    ratios = [
+        (entry["figure"], entry["ratio"])
+        for name in ("train_step", "loader", "sampling")
+        for entry in found.get(name, {"figures": []})["figures"]
+        if entry["ratio"] is not None
+    ]
+    if ratios:
+        bars.barh([label for label, _ in ratios], [ratio for _, ratio in ratios], color="#3b6ea5")
+        bars.bar_label(bars.containers[0], fmt="%.1f x", padding=3)
+    bars.axvline(1, color="black", linewidth=1)
+    bars.set_xscale("log")
+    bars.set_xlabel("times that khop is faster")
+    sizes = [
+        (float(match[1]), entry["value"])
+        for entry in found.get("scaling", {"figures": []})["figures"]
+        if (match := re.match(r"graph of (\S+) edges", entry["figure"]))
+    ]
+    if sizes:
+        line.plot(*zip(*sizes, strict=True), marker="o", color="#3b6ea5")
+        line.set_xscale("log")
+    line.set_ylim(bottom=0)
+    line.set_xlabel("edges of the graph")
+    line.set_ylabel("ns per sampled edge")
+    for axes in (bars, line):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(PLOT, dpi=110)
+
+
+def main() -> None:
+    found = results()
+    page = PAGE.read_text()
+    for name, result in found.items():
+        page = filled(page, name, table(name, result))
+    if "sampling" in found:
+        page = filled(page, "pyg-lib", pyg_lib(found["sampling"]))
+    PAGE.write_text(page)
+    plot(found)
+
+
+if __name__ == "__main__":
+    main()
