@@ -92,7 +92,7 @@ def contenders(names: Iterable[str]) -> list[Contender]:
 
     `<peer>-tuned` is the peer with the allocator told to keep large blocks and to ask for huge pages.
     """
-    found = [Contender("khop", "khop_contender.py")]
+    found = [Contender("khop", "khop_contender.py", environment={"OMP_WAIT_POLICY": "passive"})]
     for name in names:
         peer = name.removesuffix("-tuned")
         python = peer_python(peer)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from khop import (
     Batch,
@@ -72,6 +73,37 @@ def test_threads_and_prefetch_change_nothing(threads: int, prefetch: int, prefet
 
 def test_kept_batches_stay_valid() -> None:
     assert [bits(batch) for batch in list(loader_of().epoch(1))] == EPOCHS[1]
+
+
+@pytest.mark.parametrize("prefetch", [1, 4])
+def test_a_consumer_that_keeps_every_batch_gets_fresh_memory_and_never_waits_for_any(prefetch: int) -> None:
+    """Not one block is lent twice while its batch lives, though the loader may run one batch ahead only."""
+    kept = [batch for epoch in range(3) for batch in loader_of(prefetch=prefetch).epoch(epoch)]
+    own = [addresses_of(batch) for batch in kept]
+    assert sum(map(len, own)) == len(set().union(*own))
+    assert [bits(batch) for batch in kept] == [one for epoch in EPOCHS for one in epoch]
+
+
+def addresses_of(batch: Batch) -> set[int]:
+    """Of everything in it that takes memory."""
+    found: set[int] = set()
+
+    def note(tensor: Tensor) -> Tensor:
+        if tensor.numel():
+            found.add(tensor.untyped_storage().data_ptr())
+        return tensor
+
+    batch.map(note)
+    return found
+
+
+def test_one_batch_made_by_several_threads_has_the_same_bits() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        assert [bits(loader_of().batch(1, step)) for step in range(5)] == EPOCHS[1]
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_loader_has_as_many_steps_as_batches() -> None:

@@ -103,13 +103,21 @@ def loader_of(graph: khop.Graph, settings: dict[str, Any]) -> khop.Loader:
         seed=settings.get("round", 0),
         columns=[settings.get("column", "x")],
         seed_columns=["y"],
-        threads=settings.get("threads", 2),
+        **{name: settings[name] for name in ("threads", "prefetch") if name in settings},
     )
+
+
+def set_up_process(settings: dict[str, Any]) -> None:
+    """What the command does for its users, who else would do it by a line of their own."""
+    if settings.get("tuned", True):
+        khop.tune_memory()
+    if "compute_threads" in settings:
+        torch.set_num_threads(settings["compute_threads"])
 
 
 def loader(settings: dict[str, Any]) -> Answer:
     """ms per batch of a loader in steady state: sample, features and labels."""
-    torch.set_num_threads(settings.get("compute_threads", 2))
+    set_up_process(settings)
     batches = loader_of(opened(settings), settings).epoch(0)
     value = mean_ms(batches, settings["batches"])
     batches.close()  # type: ignore[attr-defined]
@@ -118,7 +126,7 @@ def loader(settings: dict[str, Any]) -> Answer:
 
 def train_step(settings: dict[str, Any]) -> Answer:
     """ms per batch of training: loading included, or on batches that were made before (`ready`)."""
-    torch.set_num_threads(settings.get("compute_threads", 2))
+    set_up_process(settings)
     torch.manual_seed(0)
     graph = opened(settings)
     model = khop.models.SAGE.for_graph(graph, hidden=256, layers=3)

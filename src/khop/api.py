@@ -158,8 +158,12 @@ class Loader:
         return self._maker.order.num_steps
 
     def batch(self, epoch: int, step: int) -> Batch:
-        """One batch, made here and now: the same bits as in an iteration, whose state it does not touch."""
-        return place(self._maker.batch(epoch, step), self._maker.device)
+        """One batch, made here and now: the same bits as in an iteration, whose state it does not touch.
+
+        Torch's number of threads share the work of it.
+        """
+        maker = _split_over(self._maker, torch.get_num_threads())
+        return place(maker.batch(epoch, step), maker.device)
 
     def epoch(self, epoch: int) -> Batches:
         """All batches of an epoch, in order; once, of the epoch of a loaded state, those that remain."""
@@ -246,6 +250,16 @@ def evaluate(
             f"split {split!r}: has nodes of {list(nodes_by_type)}, the task is about {node_type!r}"
         )
     return scores(task, graph.features, {split: nodes_by_type[node_type]}, outputs_of)[split]
+
+
+def _split_over(maker: BatchMaker, threads: int) -> BatchMaker:
+    """The same batches, each made by several threads where its parts know how."""
+    sampler, features = maker.sampler, maker.features
+    if isinstance(sampler, NeighborSampler):
+        sampler = sampler.split_over(threads)
+    if isinstance(features, FeatureTable):
+        features = replace(features, threads=threads)
+    return replace(maker, sampler=sampler, features=features)
 
 
 def _rank_and_world_size() -> tuple[int, int]:

@@ -156,6 +156,7 @@ class Hop:
     fanouts: Mapping[EdgeType, int]  # neighbours per frontier node; -1 = all, 0 = none
     rule: Rule = Uniform()
     edge_ids: bool = False  # whether Neighbors.edges is wanted
+    threads: int = 1  # that may share the frontier; no number changes a draw
 
 
 @dataclass(frozen=True)

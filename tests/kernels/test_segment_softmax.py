@@ -108,3 +108,16 @@ def test_scores_and_gradients_that_are_not_contiguous() -> None:
 def test_what_has_no_softmax_is_said(scores: Tensor, indptr: Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         segment_softmax(scores, indptr)
+
+
+def test_autocast_may_hand_it_bfloat16_between_float32_weights() -> None:
+    indptr = torch.tensor([0, 3, 3, 5])
+    score = torch.nn.Linear(4, 2)
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        weights = segment_softmax(score(x), indptr)
+    assert weights.dtype == torch.bfloat16
+    (wanted,) = torch.autograd.grad(segment_softmax(score(x), indptr).square().sum(), score.weight)
+    weights.float().square().sum().backward()
+    assert score.weight.grad is not None
+    torch.testing.assert_close(score.weight.grad, wanted, rtol=0.1, atol=0.02)

@@ -12,6 +12,10 @@ from torch import Tensor
 from torch_geometric.nn import SAGEConv
 
 from khop.batch import Adjacency, Batch
+from khop.kernels import segment
+from khop.kernels.csc import Csc
+from khop.kernels.segment import segment_mean, transpose
+from khop.models import layer
 from khop.models.layer import LayerOptions, mean_of_neighbors
 from khop.models.sage import SAGE
 from khop.sampling.neighbor import Expansion
@@ -237,3 +241,60 @@ def test_an_empty_batch_has_no_rows() -> None:
     output = SAGE.for_graph(graph.store, hidden=4)(batch)
     assert output.shape == (0, 3)
     output.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "num_src", "num_dst", "aggregated"),
+    [
+        (200, 8, 50, 50, 8),  # the weight narrows: first the weight, then the mean of its results
+        (8, 200, 50, 50, 8),  # it widens: first the mean
+        (64, 64, 500, 5, 64),
+        (100, 60, 5000, 10, 100),  # it narrows, but of 5000 sources only 10 rows are wanted
+    ],
+)
+def test_shapes_decide_whether_the_weight_comes_before_the_mean(
+    inputs: int, outputs: int, num_src: int, num_dst: int, aggregated: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widths: list[int] = []
+
+    def watched(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+        widths.append(x.shape[1])
+        return segment_mean(x, indptr, indices)
+
+    monkeypatch.setattr(layer, "segment_mean", watched)
+    indptr = torch.arange(num_dst + 1) * 3
+    adjacency = Adjacency(indptr, torch.randint(num_src, (3 * num_dst,), dtype=torch.int32), num_src)
+    mean_of_neighbors(torch.randn(num_src, inputs), adjacency, torch.randn(outputs, inputs))
+    assert widths == [aggregated]
+
+
+def test_the_input_layer_computes_no_gradient_of_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turning the edges around is the first thing that a gradient does, and only hidden layers' is wanted."""
+    turned: list[int] = []
+
+    def watched(indptr: Tensor, indices: Tensor, num_sources: int) -> Csc:
+        turned.append(num_sources)
+        return transpose(indptr, indices, num_sources)
+
+    monkeypatch.setattr(segment, "transpose", watched)
+    graph = one_type(torch.float32)
+    batch = graph.batch(torch.arange(3), [2, 2, 2], "node")
+    SAGE.for_graph(graph.store, hidden=64, layers=3)(batch).sum().backward()
+    assert sorted(turned) == sorted(block.num_src for block in batch.blocks[1:])
+
+
+def test_a_loop_of_ones_own_may_run_under_bfloat16_autocast() -> None:
+    graph = shop(torch.float32)
+    batch = graph.batch(torch.arange(10), [2, 2], "item")
+    model = SAGE.for_graph(graph.store, hidden=8, layers=2, norm="layer", dropout=0.1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    losses = []
+    for _ in range(30):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = F.cross_entropy(model(batch).float(), torch.zeros(10, dtype=torch.int64))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.5 * losses[0]
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())

@@ -199,3 +199,16 @@ def test_a_type_without_nodes_takes_part() -> None:
     sample = NeighborSampler(graph, [3], edge_ids=True).sample(as_seeds({"user": [1]}), KEY)
     assert sample.nodes["item"].tolist() == []
     assert sample.blocks[0].adjacency.indptr.tolist() == [0, 0]
+
+
+@EXPANSIONS
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_a_sample_split_over_threads_has_the_same_bits(expansion: Expansion, threads: int) -> None:
+    sampler = NeighborSampler(ring(6000, 9), [5, 4], expansion=expansion, edge_ids=True)
+    wanted = seeds(*range(0, 6000, 3))  # enough rows for every thread to get some
+    assert as_plain(sampler.split_over(threads).sample(wanted, KEY)) == as_plain(sampler.sample(wanted, KEY))
+
+
+def test_a_sampler_is_split_over_a_thread_at_least() -> None:
+    with pytest.raises(ValueError, match="threads 0: must be 1 or more"):
+        NeighborSampler(ring(5, 2), [1]).split_over(0)

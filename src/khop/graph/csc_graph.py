@@ -141,6 +141,7 @@ class CscGraph:
                 original_ids=self.original_ids.get(edge_type[2]),
                 tree=frontier.tree,
                 edge_ids=hop.edge_ids,
+                threads=hop.threads,
             )
         except ValueError as error:
             raise ValueError(f"edge type {edge_type}: {error}") from error

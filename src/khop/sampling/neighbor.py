@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
@@ -88,6 +89,17 @@ class NeighborSampler:
     def layers(self) -> int:
         """How many blocks a sample has: one per hop."""
         return len(self._hops)
+
+    def split_over(self, threads: int) -> NeighborSampler:
+        """The same sampler, each of whose samples is drawn by up to `threads` threads: the same bits, sooner.
+
+        For one sample that is waited for. Where many are wanted, a thread for each costs less in all.
+        """
+        if threads < 1:
+            raise ValueError(f"threads {threads}: must be 1 or more")
+        sampler = copy(self)
+        sampler._hops = tuple(replace(hop, threads=threads) for hop in self._hops)
+        return sampler
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """The seeds' neighbourhood. Duplicate seeds share one row; local ids are in first-seen order.
