@@ -22,6 +22,7 @@ from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.store import GraphStore
 from khop.kernels.csc import Csc
 from khop.loading.columns import ColumnChoice, NamesByType, Narrow
+from khop.loading.cores import sampler_threads, usable_cores
 from khop.loading.loader import BatchMaker, Position, State
 from khop.loading.ordered_map import InFlight, ordered_map
 from khop.loading.transfer import place
@@ -120,8 +121,8 @@ class Loader:
     ranks; each seed is used once per epoch. `columns` are wanted of all nodes of a batch, `seed_columns` of
     its seeds: names, or a mapping from type to names, in `columns` also of edge types (see
     `Adjacency.columns`). Columns of float16, bfloat16 or quantised ones come as float32 unless `narrow` is
-    "stored". At most `prefetch` batches are in flight; none is begun while finished ones hold
-    more than `prefetch_bytes`.
+    "stored". `threads` are chosen from the machine's cores unless given. At most `prefetch` batches are in
+    flight; none is begun while finished ones hold more than `prefetch_bytes`.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class Loader:
         seed_columns: Sequence[str] | NamesByType = (),
         narrow: Narrow | str = Narrow.FLOAT32,
         device: torch.device | str | int = "cpu",
-        threads: int = 2,
+        threads: int | None = None,
         prefetch: int = 4,
         prefetch_bytes: int = 1 << 30,
     ) -> None:
@@ -149,6 +150,7 @@ class Loader:
         order = SeedOrder(nodes, batch_size, shuffle, seed, rank, world_size)
         choice = ColumnChoice.of(store.schema, columns, seed_columns, tuple(nodes), Narrow(narrow))
         self._maker = BatchMaker(order, sampler, _features(store, choice), choice, torch.device(device))
+        threads = sampler_threads(usable_cores()) if threads is None else threads
         self._in_flight = InFlight(threads, prefetch, prefetch_bytes)
         self._next = Position()
         self._loaded: Position | None = None  # until an iteration goes on from it

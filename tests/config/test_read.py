@@ -47,7 +47,7 @@ FANOUTS_ALLOWED = "a list of whole numbers, one per hop: neighbours per node, -1
         ({"task": {"label": ""}}, "task.label is '': must be text that is not empty"),
         ({"precision": "half"}, "precision is 'half': must be one of float32, float64, bfloat16"),
         ({"device": "gpu"}, "device is 'gpu': must be cpu, cuda or cuda:<number>"),
-        ({"threads": 0}, "threads is 0: must be a whole number of at least 1 and at most 1024"),
+        ({"threads": -1}, "threads is -1: must be a whole number of at least 0 and at most 1024"),
         ({"training": {"epochs": "3"}}, "training.epochs is '3': must be a whole number of at least 1"),
         ({"training": {"epochs": 3.0}}, "training.epochs is 3.0: must be a whole number of at least 1"),
         ({"training": {"epochs": True}}, "training.epochs is true: must be a whole number of at least 1"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from khop.config.read import RawRun, checked, with_options
 from khop.config.resolve import graph_folder, resolve
 from khop.config.values import RunConfig
 from khop.graph.build import NodeTable, write_graph
+from khop.loading.cores import sampler_threads, usable_cores
 
 TABLES = {
     "item": NodeTable(
@@ -44,9 +44,11 @@ def test_what_a_run_leaves_open_is_filled_in(shop: Path, monkeypatch: pytest.Mon
     run = resolved(Path("shop"), {"sampler.fanouts": [3, 2, 1]})
     assert (run.task.target, run.task.label) == ("item", "colour")
     assert run.model.layers == 3
-    assert run.compute_threads == len(os.sched_getaffinity(0))
+    assert run.compute_threads == usable_cores()
+    assert run.threads == sampler_threads(usable_cores())
     assert run.graph == str(shop)
     assert resolved(shop, {"compute_threads": 3}).compute_threads == 3
+    assert resolved(shop, {"threads": 5}).threads == 5
 
 
 @pytest.mark.parametrize(

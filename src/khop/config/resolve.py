@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from khop.config.values import RunConfig, Task
 from khop.datasets.builtin import builtin_folder, builtin_names
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.progress import Notice
+from khop.loading.cores import sampler_threads, usable_cores
 from khop.schema import ColumnSpec, NodeType, Schema
 
 SPLIT_FIELDS = ("train_split", "val_split", "test_split")
@@ -50,7 +50,8 @@ def resolve(config: RunConfig, graph: GraphFolder, raw: RawRun) -> RunConfig:
             "graph": name,
             "task": task,
             "model": config.model.model_copy(update={"layers": len(config.sampler.fanouts)}),
-            "compute_threads": config.compute_threads or len(os.sched_getaffinity(0)),
+            "threads": config.threads or sampler_threads(usable_cores()),
+            "compute_threads": config.compute_threads or usable_cores(),
         }
     )
 

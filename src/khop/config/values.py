@@ -33,7 +33,7 @@ Fanouts = Annotated[
 ]
 Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
-Threads = Annotated[int, Field(ge=1, le=1024)]
+Threads = Annotated[int, Field(ge=0, le=1024)]
 
 
 class Section(BaseModel):
@@ -137,9 +137,9 @@ class RunConfig(Section):
     """where the model computes"""
     precision: Literal["float32", "float64", "bfloat16"] = "float32"
     """dtype of weights and activations"""
-    threads: Threads = 1
-    """sampler threads; any number gives the same batches"""
-    compute_threads: Annotated[int, Field(ge=0, le=1024)] = 0
+    threads: Threads = 0
+    """sampler threads, any number gives the same batches; 0 = chosen from the cores of this machine"""
+    compute_threads: Threads = 0
     """threads of torch and of khop's kernels; 0 = one per core of this machine"""
     prefetch: Count = 4
     """batches made ahead of the model"""
