@@ -26,7 +26,8 @@ from khop.loading.cores import sampler_threads, usable_cores
 from khop.loading.loader import BatchMaker, Position, State
 from khop.loading.ordered_map import InFlight, ordered_map
 from khop.loading.transfer import place
-from khop.sampling.neighbor import Fanout, NeighborSampler, check_seeds
+from khop.sampling.fanouts import Fanout
+from khop.sampling.neighbor import NeighborSampler, check_seeds
 from khop.sampling.sampler import Sampler
 from khop.sampling.seeds import SeedOrder
 from khop.schema import EdgeType, NodeType, Schema, sole_type

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from khop.graph.csc_graph import CscGraph
 from khop.loading.columns import ColumnChoice, gather_columns
 from khop.models.sage import SAGE
 from khop.models.stack import Stack
-from khop.sampling.neighbor import Fanout, NeighborSampler
+from khop.sampling.fanouts import Fanout
+from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.sampler import Seeds
 from khop.schema import Schema
 from khop.training.inference import layerwise_inference
@@ -96,9 +98,17 @@ def test_types_without_nodes_have_gradients_of_zero(make: Callable[[SmallGraph],
 def test_edge_types_that_a_hop_skips_have_gradients_of_zero(make: Callable[[SmallGraph], Stack]) -> None:
     graph = shop()
     model = make(graph)
-    buys = {("user", "buys", "item"): 2}
-    batch = batch_of(graph, {"item": torch.arange(5), "user": torch.arange(5)}, [buys, 2, buys])
-    assert ("tag", "on", "item") not in batch.blocks[0].adjacencies
+    no_tags = {("tag", "on", "item"): 0, "*": 2}
+    batch = batch_of(graph, {"item": torch.arange(5), "user": torch.arange(5)}, [no_tags, 2, no_tags])
+    assert without_gradient(model, batch) == []
+
+
+@every_model
+def test_blocks_may_lack_an_edge_type(make: Callable[[SmallGraph], Stack]) -> None:
+    graph = shop()
+    model, batch = make(graph), batch_of(graph, {"item": torch.arange(5)}, [2, 2, 2])
+    lacking = [replace(b, adjacencies=dict(list(b.adjacencies.items())[:2])) for b in batch.blocks]
+    batch = replace(batch, sample=replace(batch.sample, blocks=tuple(lacking)))
     assert without_gradient(model, batch) == []
 
 

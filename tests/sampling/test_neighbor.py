@@ -174,7 +174,7 @@ def longest_rest(turns: list[float], begun: float, ended: float) -> float:
         (-2, r"fanout -2 for \('node', 'to', 'node'\): must be 0 or more, or -1"),
         (1.5, "fanout 1.5 for"),
         (True, "fanout True for"),
-        ({("node", "by", "node"): 3}, "not an edge type; there are"),
+        ({("node", "by", "node"): 3}, r"fanout 3 for \('node', 'by', 'node'\): fits no edge type of"),
     ],
 )
 def test_a_wrong_fanout_is_named(fanout: object, message: str) -> None:

@@ -11,7 +11,8 @@ from torch import Tensor
 from khop.batch import Sample
 from khop.draw import DrawKey, Frontier, FrontierByType, Hop, Neighbors, NeighborsByType, Rule, Uniform
 from khop.graph.store import GraphStore
-from khop.sampling.neighbor import Expansion, Fanout, check_seeds, expand, fanout_by_type
+from khop.sampling.fanouts import Fanout, fanout_by_type
+from khop.sampling.neighbor import Expansion, check_seeds, expand
 from khop.sampling.node_set import NodeSet, NodeSetPool, check_ids
 from khop.sampling.sampler import Seeds
 from khop.schema import EdgeType, NodeType, Schema, only, sole_type

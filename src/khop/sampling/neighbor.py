@@ -24,14 +24,14 @@ from khop.draw import (
 )
 from khop.graph.store import GraphStore
 from khop.kernels.memory import pooled
+from khop.sampling.fanouts import Fanout, fanout_by_type
 from khop.sampling.node_set import NodeSet, NodeSetPool, Reached, check_ids
 from khop.sampling.outputs import Output, bidirectional, check_output, induced
 from khop.sampling.sampler import Seeds
 from khop.sampling.tree_set import TreeSet
-from khop.schema import EdgeType, NodeType, Schema
+from khop.schema import EdgeType, NodeType
 
 Counts = Mapping[NodeType, int]
-Fanout = int | Mapping[EdgeType, int]
 Draw = Callable[[int, FrontierByType], NeighborsByType]  # hop number, frontier -> its in-edges
 
 
@@ -45,10 +45,11 @@ class Expansion(StrEnum):
 class NeighborSampler:
     """Draws up to `fanouts[i]` in-neighbours per node and edge type at hop i + 1, the seeds' being hop 1.
 
-    A fanout is one number for all edge types, or a number per edge type (one not named is not followed); -1
-    takes all neighbours. With `disjoint`, which Temporal implies, every seed has a tree of its own: nodes are
-    unique within a tree, and duplicate seeds have a row each. `output` says which edges a subgraph shows. A
-    pure function of (graph, settings, seeds, key); any number of threads may share one sampler.
+    A fanout is one number for all edge types, or a number for each, by edge type or by patterns such as
+    `{("user", "buys", "item"): 5, "*": 2}`; -1 takes all neighbours, 0 none. With `disjoint`, which Temporal
+    implies, every seed has a tree of its own: nodes are unique within a tree, and duplicate seeds have a row
+    each. `output` says which edges a subgraph shows. A pure function of (graph, settings, seeds, key); any
+    number of threads may share one sampler.
     """
 
     def __init__(
@@ -117,19 +118,6 @@ class NeighborSampler:
             if isinstance(node_set, NodeSet) and self.output is Output.INDUCED:
                 return induced(self.graph, node_set, sample)
         return bidirectional(sample) if self.output is Output.BIDIRECTIONAL else sample
-
-
-def fanout_by_type(schema: Schema, fanout: Fanout) -> dict[EdgeType, int]:
-    """A hop's fanout per edge type, in schema order."""
-    named = fanout if isinstance(fanout, Mapping) else dict.fromkeys(schema.edge_types, fanout)
-    for edge_type, number in named.items():
-        if edge_type not in schema.edge_types:
-            raise ValueError(f"fanout for {edge_type}: not an edge type; there are {list(schema.edge_types)}")
-        if isinstance(number, bool) or not isinstance(number, int) or number < -1:
-            raise ValueError(
-                f"fanout {number!r} for {edge_type}: must be 0 or more, or -1 for all neighbours"
-            )
-    return {edge_type: named[edge_type] for edge_type in schema.edge_types if edge_type in named}
 
 
 def check_seeds(graph: GraphStore, nodes: Mapping[NodeType, Tensor]) -> None:

@@ -1,0 +1,55 @@
+"""How many neighbours a hop draws of each edge type: one number for all, or a number per edge type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
+from khop.schema import EdgeType, Schema
+
+# -1 = all neighbours, 0 = none. Of a mapping see `fanout_by_type`.
+Fanout = int | Mapping[EdgeType | str, int]
+
+
+def fanout_by_type(schema: Schema, fanout: Fanout) -> dict[EdgeType, int]:
+    """A hop's fanout of every edge type, in schema order.
+
+    A mapping's keys are edge types, or patterns of them: `"user buys item"`, `"user * item"`, `"*"`. An edge
+    type's own name comes first, then the first pattern that fits. ValueError names an edge type that nothing
+    is given for, and a key that nothing is left for.
+    """
+    named = fanout if isinstance(fanout, Mapping) else {"*": fanout}
+    keys = {edge_type: _key(named, edge_type) for edge_type in schema.edge_types}
+    there = ", ".join(f'"{" ".join(edge_type)}"' for edge_type in schema.edge_types)
+    used = set(keys.values())
+    for key in named if isinstance(fanout, Mapping) else ():
+        if key not in used:
+            others = isinstance(key, str) and _fitting(key, schema)
+            why = "comes after what fits the same edge types" if others else f"fits no edge type of {there}"
+            raise ValueError(f"fanout {named[key]!r} for {key!r}: {why}; leave it out or correct it")
+    return {edge_type: _checked(named, key, edge_type) for edge_type, key in keys.items()}
+
+
+def _key(named: Mapping[EdgeType | str, int], edge_type: EdgeType) -> EdgeType | str | None:
+    """The key that an edge type's number stands under."""
+    words = " ".join(edge_type)
+    for own in (edge_type, words):
+        if own in named:
+            return own
+    return next((key for key in named if isinstance(key, str) and fnmatchcase(words, key)), None)
+
+
+def _fitting(pattern: str, schema: Schema) -> bool:
+    return any(fnmatchcase(" ".join(edge_type), pattern) for edge_type in schema.edge_types)
+
+
+def _checked(named: Mapping[EdgeType | str, int], key: EdgeType | str | None, edge_type: EdgeType) -> int:
+    if key is None:
+        raise ValueError(
+            f"no fanout for {edge_type}: name it (0 draws none of it), or give '*' a number, which is for "
+            "all that are not named"
+        )
+    number = named[key]
+    if isinstance(number, bool) or not isinstance(number, int) or number < -1:
+        raise ValueError(f"fanout {number!r} for {edge_type}: must be 0 or more, or -1 for all neighbours")
+    return number
