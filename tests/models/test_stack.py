@@ -13,6 +13,7 @@ from khop.batch import Batch
 from khop.draw import DrawKey
 from khop.graph.csc_graph import CscGraph
 from khop.loading.columns import ColumnChoice, gather_columns
+from khop.models.rgcn import RGCN
 from khop.models.sage import SAGE
 from khop.models.stack import Stack
 from khop.sampling.fanouts import Fanout
@@ -29,6 +30,10 @@ MODELS: Mapping[str, Callable[[SmallGraph], Stack]] = {
     "sage-linear": lambda graph: SAGE.for_graph(
         graph.store, 8, 3, ("item", "user"), residual=True, outputs=4, embedding=5, encoder="linear"
     ),
+    "rgcn": lambda graph: RGCN.for_graph(
+        graph.store, 8, 3, ["item", "user"], norm="layer", residual=True, outputs=4, embedding=5
+    ),
+    "rgcn-bases": lambda graph: RGCN.for_graph(graph.store, 8, 3, ["item", "user"], outputs=4, bases=2),
 }
 every_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 COLUMNS = ColumnChoice({"user": ("x",), "item": ("x",)})

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from khop.models.layered import Layered as Layered
+    from khop.models.rgcn import RGCN as RGCN
     from khop.models.sage import SAGE as SAGE
     from khop.models.sizes import ModelSizes as ModelSizes
 
 _PUBLIC = {
+    "RGCN": "khop.models.rgcn",
     "SAGE": "khop.models.sage",
     "Layered": "khop.models.layered",
     "ModelSizes": "khop.models.sizes",

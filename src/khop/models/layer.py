@@ -123,6 +123,11 @@ def mean_of_neighbors(h: Tensor, adjacency: Adjacency, weight: Tensor) -> Tensor
     return F.linear(segment_mean(h, adjacency.indptr, adjacency.indices), weight)
 
 
+def linear_weight(outputs: int, inputs: int) -> nn.Parameter:
+    """A weight as torch's linear layer would start with."""
+    return nn.Parameter(nn.Linear(inputs, outputs, bias=False).weight)
+
+
 def _nothing(h: Tensor, weight: Tensor) -> Tensor:
     """A zero that h and the weight take part in: their gradients are zeros, not None."""
     return F.linear(h[:0], weight).sum()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from khop.models.encoder import Encoding
-from khop.models.layer import LayerOptions, Norm
+from khop.models.layer import LayerOptions, Norm, linear_weight
 from khop.models.names import parameter_name
 from khop.models.sizes import HasTypes, ModelSizes
 from khop.models.stack import Stack
@@ -103,8 +103,3 @@ class SageWeights(nn.Module):
         if name not in self.norm:
             return None
         return self.norm[name]
-
-
-def linear_weight(outputs: int, inputs: int) -> nn.Parameter:
-    """A weight as torch's linear layer would start with."""
-    return nn.Parameter(nn.Linear(inputs, outputs, bias=False).weight)

@@ -1,0 +1,116 @@
+"""Relational graph convolutions (Schlichtkrull et al. 2018), over the blocks of any schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from khop.models.layer import LayerOptions, Norm, linear_weight
+from khop.models.names import parameter_name
+from khop.models.sizes import HasTypes, ModelSizes
+from khop.models.stack import Stack
+from khop.schema import EdgeType, NodeType
+
+
+class RGCN(Stack):
+    """R-GCN with a linear encoder per node type below and a linear head on top.
+
+    A layer gives each destination norm(W h + b + sum over edge types of W_e mean(h of its in-neighbours)),
+    then relu and dropout, plus h itself where `residual`. All node types share W, b and norm. Each edge type
+    has its own W_e, or with `bases` above 0 its own mixture of so many matrices that all share: fewer
+    parameters, for many edge types with few edges.
+    """
+
+    def __init__(
+        self,
+        sizes: ModelSizes,
+        hidden: int = 256,
+        layers: int = 2,
+        dropout: float = 0.0,
+        norm: Norm = "none",
+        residual: bool = False,
+        bases: int = 0,
+    ) -> None:
+        if bases < 0:
+            raise ValueError(f"bases {bases}: must be at least 1, or 0 for a matrix per edge type")
+
+        def make_weights(
+            widths: Mapping[NodeType, int],
+            destinations: tuple[NodeType, ...],
+            edge_types: tuple[EdgeType, ...],
+            options: LayerOptions,
+        ) -> nn.Module:
+            has_own = tuple(node_type for node_type in destinations if node_type in widths)
+            return RgcnWeights(has_own, edge_types, options, bases)
+
+        super().__init__(sizes, "linear", layers, LayerOptions(hidden, dropout, norm, residual), make_weights)
+
+    @classmethod
+    def for_graph(
+        cls,
+        graph: HasTypes,
+        hidden: int = 256,
+        layers: int = 2,
+        target: NodeType | Sequence[NodeType] | None = None,
+        column: str = "x",
+        dropout: float = 0.0,
+        norm: Norm = "none",
+        residual: bool = False,
+        label: str | None = None,
+        outputs: int | None = None,
+        embedding: int = 0,
+        bases: int = 0,
+    ) -> RGCN:
+        """An R-GCN that fits the graph; target, label, outputs and embedding as of `SAGE.for_graph`."""
+        sizes = ModelSizes.of(graph, target, column, label, outputs, embedding)
+        return cls(sizes, hidden, layers, dropout, norm, residual, bases)
+
+
+class RgcnWeights(nn.Module):
+    """One weight, bias and norm for all node types; a weight for every edge type, or a mixture of `bases`."""
+
+    def __init__(
+        self,
+        has_own: tuple[NodeType, ...],
+        edge_types: tuple[EdgeType, ...],
+        options: LayerOptions,
+        bases: int,
+    ) -> None:
+        super().__init__()
+        hidden = options.hidden
+        self._has_own = has_own
+        self._edge_types = edge_types
+        self.own = linear_weight(hidden, hidden) if has_own else None
+        self.bias = nn.Parameter(torch.zeros(hidden))
+        self.norm = nn.LayerNorm(hidden) if options.norm == "layer" else None
+        self.bases = nn.ParameterList(
+            [linear_weight(hidden, hidden) for _ in range(bases if edge_types else 0)]
+        )
+        own_weights = () if bases else edge_types
+        self.neighbors = nn.ParameterDict(
+            {parameter_name(*t): linear_weight(hidden, hidden) for t in own_weights}
+        )
+        # Of variance 1 / bases, so that a mixture is as large as one weight.
+        shares = torch.randn(len(edge_types), bases) * max(bases, 1) ** -0.5
+        self.shares = nn.Parameter(shares) if len(self.bases) else None
+
+    def own_of(self, node_type: NodeType) -> Tensor | None:
+        """The one of all node types; None for a type that has no rows."""
+        return self.own if node_type in self._has_own else None
+
+    def bias_of(self, node_type: NodeType) -> Tensor:
+        """The one of all node types."""
+        return self.bias
+
+    def by_edge_type(self) -> Mapping[EdgeType, Tensor]:
+        """The edge types' own, or their mixtures."""
+        if self.shares is None:
+            return {t: self.neighbors[parameter_name(*t)] for t in self._edge_types}
+        mixed = torch.einsum("eb,boi->eoi", self.shares, torch.stack(list(self.bases)))
+        return dict(zip(self._edge_types, mixed, strict=True))
+
+    def norm_of(self, node_type: NodeType) -> nn.Module | None:
+        """The one of all node types, if there are norms."""
+        return self.norm

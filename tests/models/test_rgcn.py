@@ -1,0 +1,71 @@
+"""An R-GCN gives what its formula says; what is shared is shared."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from khop.models.rgcn import RGCN
+from small_graphs import SmallGraph, one_type, shop
+
+
+def dense(model: RGCN, graph: SmallGraph, node_type: str) -> Tensor:
+    """The full-graph forward pass with one dense matrix per edge type: the formula and nothing else."""
+    weights, counts = dict(model.named_parameters()), graph.store.counts
+    h = {
+        t: F.linear(
+            x["x"], weights[f"encoder.linear.node:{t}.weight"], weights[f"encoder.linear.node:{t}.bias"]
+        )
+        for t, x in graph.features.columns.items()
+        if f"encoder.linear.node:{t}.weight" in weights
+    }
+    for index, layer in enumerate(model.layers):
+        name, after = f"layers.{index}.weights", {}
+        for t in layer.destinations:  # type: ignore[union-attr]
+            z = weights[f"{name}.bias"].expand(counts[t], -1)
+            z = z + h[t] @ weights[f"{name}.own"].T if t in h else z
+            for number, edge_type in enumerate(layer.weights._edge_types):  # type: ignore[union-attr]
+                if edge_type[2] != t:
+                    continue
+                if f"{name}.shares" in weights:
+                    share = weights[f"{name}.shares"][number]
+                    weight = sum(share[b] * weights[f"{name}.bases.{b}"] for b in range(len(share)))
+                else:
+                    weight = weights[f"{name}.neighbors.{':'.join(edge_type)}"]
+                sources, destinations = graph.edges[edge_type]
+                matrix = torch.zeros(counts[t], counts[edge_type[0]], dtype=z.dtype)
+                matrix.index_put_((destinations, sources), torch.ones(1, dtype=z.dtype), accumulate=True)
+                z = z + matrix / matrix.sum(dim=1, keepdim=True).clamp(min=1) @ h[edge_type[0]] @ weight.T
+            after[t] = F.relu(z)
+        h = after
+    return F.linear(
+        h[node_type], weights[f"heads.node:{node_type}.weight"], weights[f"heads.node:{node_type}.bias"]
+    )
+
+
+@pytest.mark.parametrize("bases", [0, 3])
+@pytest.mark.parametrize(("make", "target"), [(one_type, "node"), (shop, "item")])
+def test_a_batch_of_all_neighbours_gives_the_dense_full_graph_forward(
+    make: type[SmallGraph], target: str, bases: int
+) -> None:
+    graph = make(torch.float64)  # type: ignore[call-arg, arg-type]
+    model = RGCN.for_graph(graph.store, hidden=8, layers=2, bases=bases).double()
+    seeds = torch.arange(0, graph.store.num_nodes(target), 3).flip(0)
+    output = model(graph.batch(seeds, [-1, -1], target))
+    torch.testing.assert_close(output, dense(model, graph, target)[seeds], rtol=0, atol=1e-12)
+
+
+def test_bases_take_fewer_parameters_than_a_matrix_per_edge_type() -> None:
+    def count(bases: int) -> int:
+        model = RGCN.for_graph(shop().store, hidden=8, layers=2, bases=bases)
+        return sum(p.numel() for name, p in model.layers.named_parameters() if "bias" not in name)
+
+    # Own weights of both layers; then 3 edge types that something flows along, and 2.
+    assert (count(0), count(2)) == (2 * 64 + 5 * 64, 2 * 64 + 2 * 2 * 64 + 2 * (3 + 2))
+
+
+def test_a_wrong_number_of_bases_is_named() -> None:
+    with pytest.raises(ValueError, match="bases -1: must be at least 1, or 0 for a matrix per edge type"):
+        RGCN.for_graph(shop().store, bases=-1)
