@@ -38,7 +38,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Graph:
 
 
 def test_the_exact_score_is_that_of_exact_inference(graph: Graph) -> None:
-    model = SAGE.for_graph(graph, hidden=8, dropout=0.5)
+    model = SAGE.for_graph(graph, hidden=8, dropout=0.5, embedding=0)
     seen: list[tuple[int, int]] = []
     score = evaluate(model, graph, split="val", progress=lambda *at: seen.append(at))
     outputs = layerwise_inference(model, graph, graph.features, "item")
@@ -48,7 +48,7 @@ def test_the_exact_score_is_that_of_exact_inference(graph: Graph) -> None:
 
 
 def test_samples_of_all_neighbours_give_the_exact_score_and_others_repeat(graph: Graph) -> None:
-    model = SAGE.for_graph(graph, hidden=8)
+    model = SAGE.for_graph(graph, hidden=8, embedding=0)
     exact = evaluate(model, graph, split="val")
     assert evaluate(model, graph, split="val", fanouts=[-1, -1]) == exact
     sampled = [evaluate(model, graph, split="val", fanouts=[1, 1]) for _ in range(2)]
@@ -69,12 +69,17 @@ def test_a_module_without_layers_is_sampled_or_told_how(graph: Graph) -> None:
 
 
 def test_another_task_can_be_named(graph: Graph) -> None:
-    auc = evaluate(SAGE.for_graph(graph), graph, split="val", task=NodeClassification("item", "y", "roc-auc"))
+    auc = evaluate(
+        SAGE.for_graph(graph, embedding=0),
+        graph,
+        split="val",
+        task=NodeClassification("item", "y", "roc-auc"),
+    )
     assert 0.0 < auc < 1.0
 
 
 def test_what_cannot_be_scored_is_named(graph: Graph) -> None:
-    model = SAGE.for_graph(graph)
+    model = SAGE.for_graph(graph, embedding=0)
     with pytest.raises(ValueError, match="no split 'tests'"):
         evaluate(model, graph, split="tests")
     with pytest.raises(ValueError, match=r"split 'val': has nodes of \['item'\], the task is about 'user'"):

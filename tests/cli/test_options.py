@@ -68,6 +68,14 @@ def test_text_that_is_no_number_is_left_for_the_check_of_the_run(parse: Parse) -
     }
 
 
+def test_fanouts_by_edge_type_are_tables_as_in_toml(parse: Parse) -> None:
+    given = '{"user buys item" = 5, "*" = 2}, 3'
+    fanouts = [{"user buys item": 5, "*": 2}, 3]
+    assert parse("--fanouts", given)[2] == {"sampler.fanouts": fanouts}
+    assert shown((fanouts[0], 3)) == '{"user buys item" = 5, "*" = 2},3'
+    assert parse("--fanouts", '{"a = 5')[2] == {"sampler.fanouts": '{"a = 5'}
+
+
 @pytest.mark.parametrize("entry", run_fields(), ids=lambda entry: entry.path)
 def test_the_default_given_as_an_option_is_the_default(parse: Parse, entry: RunField) -> None:
     if entry.kind is bool:

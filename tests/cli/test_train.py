@@ -77,7 +77,7 @@ def test_the_config_in_the_folder_repeats_the_run(khop_command: Command, small_r
     khop_command("train", str(small_run), "--out", "a", "--epochs", "2", "--hidden", "8")
     kept = tomllib.loads(Path("a/config.toml").read_text())
     model = {"kind": "sage", "hidden": 8, "layers": 2, "dropout": 0.1, "norm": "none", "residual": False}
-    assert kept["model"] == model | {"column": "x"}
+    assert kept["model"] == model | {"column": "x", "encoder": "none", "bases": 0}
     assert (kept["task"]["target"], kept["task"]["label"]) == ("item", "category")
     khop_command("train", "a/config.toml")
     assert metrics_of("runs/toy-1") == metrics_of("a")
@@ -132,7 +132,10 @@ def test_threads_are_those_of_the_run_and_recorded(khop_command: Command, small_
     ("arguments", "line"),
     [
         ([], "which run? khop train debian, khop train run.toml, or khop train --graph FOLDER"),
-        (["nope.toml"], "nope.toml: no such file; give a run.toml, or a run that comes with khop: debian"),
+        (
+            ["nope.toml"],
+            "nope.toml: no such file; give a run.toml, or a run that comes with khop: debian, debian-typed",
+        ),
         (
             ["run.toml", "--epochs", "x"],
             "training.epochs is 'x': must be a whole number of at least 1 (--epochs)",

@@ -34,7 +34,10 @@ def test_the_example_of_the_documentation_is_a_run(tmp_path: Path) -> None:
     assert (run.training.epochs, run.training.learning_rate) == (20, 1e-3)
 
 
-FANOUTS_ALLOWED = "a list of whole numbers, one per hop: neighbours per node, -1 for all, 0 for none"
+FANOUTS_ALLOWED = (
+    "a list of whole numbers, one per hop: neighbours per node, -1 for all, 0 for none; or, for a hop, "
+    'a table of them by edge type, as {"user buys item" = 5, "*" = 2}'
+)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +68,19 @@ FANOUTS_ALLOWED = "a list of whole numbers, one per hop: neighbours per node, -1
         ({"sampler": {"fanouts": [15, 2.5]}}, f"sampler.fanouts is [15, 2.5]: must be {FANOUTS_ALLOWED}"),
         ({"sampler": {"fanouts": [-2]}}, f"sampler.fanouts is [-2]: must be {FANOUTS_ALLOWED}"),
         ({"sampler": {"fanouts": []}}, f"sampler.fanouts is []: must be {FANOUTS_ALLOWED}"),
+        (
+            {"sampler": {"fanouts": [{"*": -2}]}},
+            f"sampler.fanouts is [{{'*': -2}}]: must be {FANOUTS_ALLOWED}",
+        ),
+        (
+            {"sampler": {"fanouts": [{"*": "many"}]}},
+            f"sampler.fanouts is [{{'*': 'many'}}]: must be {FANOUTS_ALLOWED}",
+        ),
         ({"sampler": {"fanouts": 15}}, f"sampler.fanouts is 15: must be {FANOUTS_ALLOWED}"),
+        (
+            {"model": {"bases": 4}},
+            "model.bases is 4, model.kind is 'sage': only rgcn has bases; leave one of them out",
+        ),
         (
             {"sampler": {"fanouts": [15, 10]}, "model": {"layers": 3}},
             "sampler.fanouts has 2 entries, model.layers is 3: give one fanout per layer",
@@ -125,7 +140,9 @@ def test_a_file_that_is_no_toml_is_named_with_the_place(tmp_path: Path) -> None:
         read_toml(path)
 
 
-fanouts = st.lists(st.integers(-1, 100), min_size=1, max_size=4)
+numbers = st.integers(-1, 100)
+printable = st.text(min_size=1).filter(lambda text: text.isprintable())
+fanouts = st.lists(numbers | st.dictionaries(printable, numbers, max_size=3), min_size=1, max_size=4)
 
 
 @given(
@@ -138,7 +155,13 @@ fanouts = st.lists(st.integers(-1, 100), min_size=1, max_size=4)
     st.none() | st.text(min_size=1).filter(lambda text: text.isprintable()),
 )
 def test_a_run_written_as_toml_reads_back_as_the_same_run(
-    fanouts: list[int], flag: bool, dropout: float, seed: int, precision: str, graph: str, label: str | None
+    fanouts: list[int | dict[str, int]],
+    flag: bool,
+    dropout: float,
+    seed: int,
+    precision: str,
+    graph: str,
+    label: str | None,
 ) -> None:
     task = {} if label is None else {"label": label}
     run = run_of(

@@ -10,7 +10,7 @@ import torch
 from khop.config.read import RawRun, checked, with_options
 from khop.config.resolve import graph_folder, resolve
 from khop.config.values import RunConfig
-from khop.graph.build import NodeTable, write_graph
+from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.loading.cores import sampler_threads, usable_cores
 
 TABLES = {
@@ -29,7 +29,8 @@ TABLES = {
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_graph(tmp_path_factory.mktemp("graphs") / "shop", TABLES, {})
+    edges = {("item", "in", "shop"): EdgeTable(torch.arange(4), torch.zeros(4, dtype=torch.int64))}
+    return write_graph(tmp_path_factory.mktemp("graphs") / "shop", TABLES, edges)
 
 
 def resolved(shop: Path, options: dict[str, object]) -> RunConfig:
@@ -75,6 +76,16 @@ def test_what_a_run_leaves_open_is_filled_in(shop: Path, monkeypatch: pytest.Mon
         (
             {"model.column": "y"},
             "model.column is 'y': no node type has it, the columns are colour, shape, x (--column)",
+        ),
+        (
+            {"sampler.fanouts": [5, {"shop sells item": 3}]},
+            "sampler.fanouts, hop 2: fanout 3 for 'shop sells item': fits no edge type of "
+            '"item in shop"; leave it out or correct it (--fanouts)',
+        ),
+        (
+            {"evaluation.fanouts": [{}, 3]},
+            "evaluation.fanouts, hop 1: no fanout for ('item', 'in', 'shop'): name it (0 draws none of it), "
+            "or give '*' a number, which is for all that are not named (--evaluation-fanouts)",
         ),
         (
             {"device": "cuda:9"},

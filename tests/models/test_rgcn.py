@@ -51,7 +51,7 @@ def test_a_batch_of_all_neighbours_gives_the_dense_full_graph_forward(
     make: type[SmallGraph], target: str, bases: int
 ) -> None:
     graph = make(torch.float64)  # type: ignore[call-arg, arg-type]
-    model = RGCN.for_graph(graph.store, hidden=8, layers=2, bases=bases).double()
+    model = RGCN.for_graph(graph.store, hidden=8, embedding=0, layers=2, bases=bases).double()
     seeds = torch.arange(0, graph.store.num_nodes(target), 3).flip(0)
     output = model(graph.batch(seeds, [-1, -1], target))
     torch.testing.assert_close(output, dense(model, graph, target)[seeds], rtol=0, atol=1e-12)
@@ -59,7 +59,7 @@ def test_a_batch_of_all_neighbours_gives_the_dense_full_graph_forward(
 
 def test_bases_take_fewer_parameters_than_a_matrix_per_edge_type() -> None:
     def count(bases: int) -> int:
-        model = RGCN.for_graph(shop().store, hidden=8, layers=2, bases=bases)
+        model = RGCN.for_graph(shop().store, hidden=8, embedding=0, layers=2, bases=bases)
         return sum(p.numel() for name, p in model.layers.named_parameters() if "bias" not in name)
 
     # Own weights of both layers; then 3 edge types that something flows along, and 2.

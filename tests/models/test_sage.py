@@ -67,7 +67,7 @@ def test_a_batch_of_all_neighbours_gives_the_dense_full_graph_forward(
     make: Make, target: str, options: Mapping[str, object], expansion: Expansion
 ) -> None:
     graph = make(torch.float64)
-    model = SAGE.for_graph(graph.store, hidden=8, layers=3, **options).double()
+    model = SAGE.for_graph(graph.store, hidden=8, embedding=0, layers=3, **options).double()
     seeds = torch.arange(0, graph.store.num_nodes(target), 7).flip(0)
 
     output = model(graph.batch(seeds, [-1, -1, -1], target, expansion))
@@ -81,7 +81,7 @@ def test_gradients_through_the_kernels_are_those_of_dense_autograd(
     make: Make, target: str, options: Mapping[str, object]
 ) -> None:
     graph = make(torch.float64)
-    model = SAGE.for_graph(graph.store, hidden=8, layers=2, **options).double()
+    model = SAGE.for_graph(graph.store, hidden=8, embedding=0, layers=2, **options).double()
     seeds = torch.arange(graph.store.num_nodes(target))
     labels = graph.features.columns[target]["y"]
 
@@ -96,7 +96,7 @@ def test_gradients_through_the_kernels_are_those_of_dense_autograd(
 
 def test_a_layer_is_what_torch_geometric_calls_sage_convolution() -> None:
     graph = one_type()
-    model = SAGE.for_graph(graph.store, hidden=8, layers=1)
+    model = SAGE.for_graph(graph.store, hidden=8, embedding=0, layers=1)
     convolution = SAGEConv(7, 8)
     weights = dict(model.named_parameters())
     convolution.lin_l.load_state_dict(
@@ -137,7 +137,7 @@ def test_the_weight_before_or_after_the_mean_gives_the_same(
 
 def test_every_parameter_has_a_gradient_and_the_inputs_need_none() -> None:
     graph = shop()
-    model = SAGE.for_graph(graph.store, hidden=8, layers=3, norm="layer")
+    model = SAGE.for_graph(graph.store, hidden=8, embedding=0, layers=3, norm="layer")
     batch = graph.batch(torch.arange(10), [2, 2, 2], "item")
 
     model(batch).sum().backward()
@@ -147,7 +147,7 @@ def test_every_parameter_has_a_gradient_and_the_inputs_need_none() -> None:
 
 
 def test_only_what_reaches_the_target_has_weights() -> None:
-    model = SAGE.for_graph(shop().store, hidden=8, layers=2)
+    model = SAGE.for_graph(shop().store, hidden=8, embedding=0, layers=2)
     last = [name for name, _ in model.layers[1].named_parameters()]
     assert last == [
         "weights.own.node:item",
@@ -161,7 +161,7 @@ def test_only_what_reaches_the_target_has_weights() -> None:
 
 def test_a_seed_that_stands_twice_has_two_rows() -> None:
     graph = one_type()
-    model = SAGE.for_graph(graph.store, hidden=8)
+    model = SAGE.for_graph(graph.store, hidden=8, embedding=0)
     output = model(graph.batch(torch.tensor([5, 9, 5]), [3, 3], "node"))
     assert output.shape == (3, 3)
     assert torch.equal(output[0], output[2])
@@ -169,7 +169,7 @@ def test_a_seed_that_stands_twice_has_two_rows() -> None:
 
 def test_layers_give_rows_for_destinations_alone() -> None:
     graph = one_type()
-    model = SAGE.for_graph(graph.store, hidden=8)
+    model = SAGE.for_graph(graph.store, hidden=8, embedding=0)
     batch = graph.batch(torch.arange(4), [3, 3], "node")
     h = model.encode(batch)
     for index, block in enumerate(batch.blocks):
@@ -180,7 +180,7 @@ def test_layers_give_rows_for_destinations_alone() -> None:
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.bool, torch.int64])
 def test_columns_of_other_dtypes_are_cast_to_the_parameters(dtype: torch.dtype) -> None:
     graph = one_type()
-    model = SAGE.for_graph(graph.store, hidden=8)
+    model = SAGE.for_graph(graph.store, hidden=8, embedding=0)
     batch = graph.batch(torch.arange(4), [3, 3], "node")
     stored = (batch["x"] > 0).to(dtype)
 
@@ -193,7 +193,7 @@ def test_columns_of_other_dtypes_are_cast_to_the_parameters(dtype: torch.dtype) 
 
 def test_dropout_acts_in_training_alone() -> None:
     graph = one_type()
-    model = SAGE.for_graph(graph.store, hidden=64, dropout=0.5)
+    model = SAGE.for_graph(graph.store, hidden=64, embedding=0, dropout=0.5)
     batch = graph.batch(torch.arange(30), [3, 3], "node")
     assert not torch.equal(model(batch), model(batch))
     model.eval()
@@ -204,7 +204,7 @@ def test_type_names_may_be_those_of_methods_and_hold_any_sign() -> None:
     types = ("items", "a.b", "a:b", "%2E")
     edge_counts = {(t, "type", "items"): 20 for t in types} | {("items", "a.b", t): 20 for t in types[1:]}
     graph = small_graph(dict.fromkeys(types, 12), edge_counts, dict.fromkeys(types, 3), "items")
-    model = SAGE.for_graph(graph.store, hidden=4)
+    model = SAGE.for_graph(graph.store, hidden=4, embedding=0)
     assert model(graph.batch(torch.arange(12), [2, 2], "items")).shape == (12, 3)
     assert len(model.layers[0].weights.neighbors) == len(edge_counts)
 
@@ -238,7 +238,7 @@ def test_options_are_checked_when_made() -> None:
 def test_an_empty_batch_has_no_rows() -> None:
     graph = shop()
     batch: Batch = graph.batch(torch.empty(0, dtype=torch.int64), [2, 2], "item")
-    output = SAGE.for_graph(graph.store, hidden=4)(batch)
+    output = SAGE.for_graph(graph.store, hidden=4, embedding=0)(batch)
     assert output.shape == (0, 3)
     output.sum().backward()
 
@@ -286,7 +286,7 @@ def test_the_input_layer_computes_no_gradient_of_its_columns(monkeypatch: pytest
 def test_a_loop_of_ones_own_may_run_under_bfloat16_autocast() -> None:
     graph = shop(torch.float32)
     batch = graph.batch(torch.arange(10), [2, 2], "item")
-    model = SAGE.for_graph(graph.store, hidden=8, layers=2, norm="layer", dropout=0.1)
+    model = SAGE.for_graph(graph.store, hidden=8, layers=2, norm="layer", dropout=0.1, embedding=0)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     losses = []
     for _ in range(30):

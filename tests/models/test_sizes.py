@@ -67,7 +67,8 @@ def test_several_targets_need_no_labels_but_a_width() -> None:
 def test_types_without_the_column_may_have_learned_rows() -> None:
     sizes = ModelSizes.of(Types(BARE), ["b"], outputs=2, embedding=5)
     assert (sizes.inputs, sizes.embedded, sizes.embedding) == ({"b": 3}, {"a": 10}, 5)
-    assert ModelSizes.of(Types(BARE), ["b"], outputs=2).embedded == {}
+    for none in (0, None):
+        assert ModelSizes.of(Types(BARE), ["b"], outputs=2, embedding=none).embedded == {}
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,9 @@ MODELS: Mapping[str, Callable[[SmallGraph], Stack]] = {
     "rgcn": lambda graph: RGCN.for_graph(
         graph.store, 8, 3, ["item", "user"], norm="layer", residual=True, outputs=4, embedding=5
     ),
-    "rgcn-bases": lambda graph: RGCN.for_graph(graph.store, 8, 3, ["item", "user"], outputs=4, bases=2),
+    "rgcn-bases": lambda graph: RGCN.for_graph(
+        graph.store, 8, 3, ["item", "user"], outputs=4, embedding=0, bases=2
+    ),
 }
 every_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 COLUMNS = ColumnChoice({"user": ("x",), "item": ("x",)})
@@ -129,6 +131,14 @@ def test_a_graph_whose_columns_do_not_reach_the_target_is_refused() -> None:
     graph = CscGraph(schema, {"user": 3, "item": 4}, {})
     with pytest.raises(ValueError, match=r"column 'y': none of the node types that reach .* \['user'\]"):
         SAGE.for_graph(graph, target=["user"], column="y", outputs=2)
+
+
+def test_an_edge_type_whose_node_type_has_no_column_is_named_with_the_ways_out() -> None:
+    with pytest.raises(
+        ValueError,
+        match=r"edge type \('tag', 'on', 'item'\): its node type 'tag' has no column 'x'; give embedding=64",
+    ):
+        SAGE.for_graph(shop().store)
 
 
 def test_learned_rows_may_have_sparse_gradients() -> None:

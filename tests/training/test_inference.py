@@ -78,9 +78,9 @@ def test_layer_by_layer_is_the_full_graph_forward(
     tolerance: float,
 ) -> None:
     graph = make(dtype)
-    model = SAGE.for_graph(graph.store, hidden=8, layers=3, norm="layer", residual=True, dropout=0.5).to(
-        dtype
-    )
+    model = SAGE.for_graph(
+        graph.store, hidden=8, embedding=0, layers=3, norm="layer", residual=True, dropout=0.5
+    ).to(dtype)
 
     output = layerwise_inference(model, graph.store, graph.features, target, chunk_size=chunk_size)
 
@@ -98,7 +98,7 @@ def test_a_model_of_torch_geometrics_convolutions_gives_its_full_graph_forward()
 
 def test_some_nodes_have_the_rows_that_they_have_among_all() -> None:
     graph = shop()
-    model = SAGE.for_graph(graph.store, hidden=8)
+    model = SAGE.for_graph(graph.store, hidden=8, embedding=0)
     nodes = torch.tensor([7, 3, 39, 3])
     rows = layerwise_inference(model, graph.store, graph.features, "item", nodes=nodes, chunk_size=3)
     torch.testing.assert_close(rows, full_graph(model, graph, "item")[nodes], rtol=0, atol=1e-5)
@@ -106,14 +106,14 @@ def test_some_nodes_have_the_rows_that_they_have_among_all() -> None:
 
 def test_no_nodes_have_no_rows() -> None:
     graph = one_type()
-    model = SAGE.for_graph(graph.store, hidden=8)
+    model = SAGE.for_graph(graph.store, hidden=8, embedding=0)
     nothing = torch.empty(0, dtype=torch.int64)
     assert layerwise_inference(model, graph.store, graph.features, "node", nodes=nothing).shape == (0, 3)
 
 
 def test_threads_change_no_bit() -> None:
     graph = one_type()
-    model = SAGE.for_graph(graph.store, hidden=8, layers=3)
+    model = SAGE.for_graph(graph.store, hidden=8, embedding=0, layers=3)
     outputs = [
         layerwise_inference(
             model, graph.store, graph.features, "node", chunk_size=5, in_flight=InFlight(threads, 6)
@@ -126,7 +126,7 @@ def test_threads_change_no_bit() -> None:
 
 def test_progress_counts_the_nodes_of_all_layers() -> None:
     graph = shop()
-    model = SAGE.for_graph(graph.store, hidden=8, layers=2)
+    model = SAGE.for_graph(graph.store, hidden=8, embedding=0, layers=2)
     seen: list[tuple[int, int]] = []
     layerwise_inference(
         model, graph.store, graph.features, "item", chunk_size=16, progress=lambda *at: seen.append(at)
@@ -147,7 +147,7 @@ def test_a_model_without_layers_is_told_both_ways() -> None:
 
 def test_modes_and_gradients_are_as_before_and_no_thread_is_left() -> None:
     graph = one_type()
-    model = SAGE.for_graph(graph.store, hidden=8, dropout=0.5)
+    model = SAGE.for_graph(graph.store, hidden=8, embedding=0, dropout=0.5)
     model.train()
     model.heads.eval()
     before = threading.active_count()
@@ -172,7 +172,7 @@ def test_an_error_in_a_layer_leaves_no_thread_and_the_mode_as_it_was() -> None:
 
 def test_samples_of_all_neighbours_give_the_exact_values() -> None:
     graph = one_type()
-    model = SAGE.for_graph(graph.store, hidden=8, norm="layer")
+    model = SAGE.for_graph(graph.store, hidden=8, embedding=0, norm="layer")
     nodes = torch.arange(60)
     output = sampled_inference(
         model, NeighborSampler(graph.store, [-1, -1]), graph.features, "node", nodes=nodes, columns=X_AND_Y
@@ -182,7 +182,7 @@ def test_samples_of_all_neighbours_give_the_exact_values() -> None:
 
 def test_sampled_values_depend_on_the_seed_and_not_on_chunks_or_the_other_nodes() -> None:
     graph = one_type(num_edges=900)
-    model = SAGE.for_graph(graph.store, hidden=8).double()
+    model = SAGE.for_graph(graph.store, hidden=8, embedding=0).double()
     sampler = NeighborSampler(graph.store, [3, 3])
 
     def outputs(nodes: Tensor, chunk_size: int, seed: int) -> Tensor:

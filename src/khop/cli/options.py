@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import json
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated
 
 import typer
 
 from khop.config.fields import RunField, Value
+from khop.config.values import Fanout
 
 Options = Mapping[str, object]  # dotted path -> value, of the options that were given
 Command = Callable[..., None]
@@ -73,19 +76,35 @@ def _help(entry: RunField, default: str) -> str:
 def shown(value: Value) -> str:
     """A value as one would give it to its option; "" for none."""
     if isinstance(value, tuple):
-        return ",".join(map(str, value))
+        return ",".join(map(_shown_fanout, value))
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None else str(value)
+
+
+def _shown_fanout(fanout: Fanout) -> str:
+    if isinstance(fanout, int):
+        return str(fanout)
+    return "{" + ", ".join(f"{json.dumps(name)} = {number}" for name, number in fanout.items()) + "}"
 
 
 def _parsed(entry: RunField, value: object) -> object:
     """The value as TOML would have it; text that is no number stays text, for `checked` to name."""
     if not isinstance(value, str):
         return value
+    if entry.kind is tuple and "{" in value:
+        return _tables(value)
     if entry.kind is tuple:
         return [_number(int, part) for part in value.split(",") if part.strip()]
     return _number(entry.kind, value) if entry.kind in (int, float) else value
+
+
+def _tables(text: str) -> object:
+    """A list in TOML, without its brackets; text that is none stays text."""
+    try:
+        return tomllib.loads(f"list = [{text}]")["list"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def _number(kind: type, text: str) -> object:

@@ -11,12 +11,15 @@ from torch import Tensor
 from khop.api import Graph, Loader, open_graph
 from khop.config.read import RawRun, checked
 from khop.config.resolve import graph_folder, resolve
-from khop.config.values import RunConfig
+from khop.config.values import Fanout, RunConfig
 from khop.draw import Uniform
 from khop.graph.progress import Notice
 from khop.loading.columns import ColumnChoice
 from khop.loading.ordered_map import InFlight
+from khop.models.rgcn import RGCN
 from khop.models.sage import SAGE
+from khop.models.sizes import ModelSizes
+from khop.models.stack import Stack
 from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.training.checkpoint import load_checkpoint, restore_model
 from khop.training.evaluation import scores
@@ -36,7 +39,7 @@ class Run:
 
     config: RunConfig  # resolved
     graph: Graph
-    model: SAGE
+    model: Stack
     task: NodeClassification
 
     def loader(self) -> Loader:
@@ -119,7 +122,7 @@ class Run:
     def _nodes(self, split: str) -> Tensor:
         return self.graph.split(getattr(self.config.task, f"{split}_split"))[self.task.node_type]
 
-    def _sampler(self, fanouts: tuple[int, ...]) -> NeighborSampler:
+    def _sampler(self, fanouts: tuple[Fanout, ...]) -> NeighborSampler:
         sampler = self.config.sampler
         return NeighborSampler(
             self.graph,
@@ -145,21 +148,17 @@ def prepare(raw: RawRun, cache: Path, notice: Notice | None = None) -> Run:
     return Run(config, graph, _model(config, graph), task)
 
 
-def _model(config: RunConfig, graph: Graph) -> SAGE:
-    model, layers = config.model, config.model.layers
-    assert layers is not None
-
-    def make() -> SAGE:
-        return SAGE.for_graph(
-            graph,
-            hidden=model.hidden,
-            layers=layers,
-            target=config.task.target,
-            column=model.column,
-            dropout=model.dropout,
-            norm=model.norm,
-            residual=model.residual,
-        )
-
+def _model(config: RunConfig, graph: Graph) -> Stack:
     dtype = torch.float64 if config.precision == "float64" else torch.float32
-    return seeded(config.training.seed, make).to(config.device, dtype)
+    made = seeded(config.training.seed, lambda: _first_model(config, graph))
+    return made.to(config.device, dtype)
+
+
+def _first_model(config: RunConfig, graph: Graph) -> Stack:
+    model, layers, task = config.model, config.model.layers, config.task
+    assert layers is not None
+    sizes = ModelSizes.of(graph, task.target, model.column, task.label, embedding=model.embedding)
+    options = (model.hidden, layers, model.dropout, model.norm, model.residual)
+    if model.kind == "rgcn":
+        return RGCN(sizes, *options, bases=model.bases)
+    return SAGE(sizes, *options, encoder=model.encoder)

@@ -11,9 +11,9 @@ from typing import Literal, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
-from khop.config.values import Allowed, RunConfig, Section
+from khop.config.values import Allowed, Fanout, RunConfig, Section
 
-Value = str | int | float | bool | tuple[int, ...] | None
+Value = str | int | float | bool | tuple[Fanout, ...] | None
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class RunField:
 
     path: str  # dotted, as in run.toml: "training.epochs"
     option: str  # on the command line: "--epochs"
-    kind: type  # str, int, float, bool, or tuple for a list of whole numbers
+    kind: type  # str, int, float, bool, or tuple for a list of fanouts
     choices: tuple[str, ...]  # of a field that takes one of some words; else empty
     allowed: str  # what it takes, in words
     description: str

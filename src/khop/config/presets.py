@@ -14,6 +14,12 @@ _PRESETS: Mapping[str, Mapping[str, object]] = {
         "model": {"hidden": 256, "dropout": 0.5, "norm": "layer"},
         "training": {"epochs": 16, "batch_size": 1024, "learning_rate": 3e-3},
     },
+    "debian-typed": {
+        "graph": "debian-typed",
+        "sampler": {"fanouts": [5, 5]},
+        "model": {"hidden": 256, "dropout": 0.5, "norm": "layer", "embedding": 0},
+        "training": {"epochs": 6, "batch_size": 1024, "learning_rate": 3e-3},
+    },
 }
 
 

@@ -68,7 +68,7 @@ def to_toml(config: RunConfig) -> str:
 
 
 def _sentence(error: ErrorDetails, raw: RawRun) -> str:
-    names = [str(part) for part in error["loc"] if isinstance(part, str)]
+    names = _names_of_field([str(part) for part in error["loc"] if isinstance(part, str)])
     path = ".".join(names)
     entry = field_at(path)
     if error["type"] == "extra_forbidden":
@@ -82,6 +82,12 @@ def _sentence(error: ErrorDetails, raw: RawRun) -> str:
         return f"{message} ({', '.join([raw.source, *options])})"
     value = _shown(_value(raw.values, names))
     return f"{path} is {value}: must be {_allowed(entry)} ({raw.where(path)})"
+
+
+def _names_of_field(names: list[str]) -> list[str]:
+    """Without what follows the name of a field: of a list's entry, pydantic names the type that it is not."""
+    lengths = (length for length in range(len(names)) if field_at(".".join(names[:length])))
+    return names[: next(lengths, len(names))]
 
 
 def _allowed(entry: RunField | None) -> str:

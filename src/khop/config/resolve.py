@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from khop.config.read import RawRun
-from khop.config.values import RunConfig, Task
+from khop.config.values import Fanout, RunConfig, Task
 from khop.datasets.builtin import builtin_folder, builtin_names
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.progress import Notice
 from khop.loading.cores import sampler_threads, usable_cores
+from khop.sampling.fanouts import fanout_by_type
 from khop.schema import ColumnSpec, NodeType, Schema
 
 SPLIT_FIELDS = ("train_split", "val_split", "test_split")
@@ -41,7 +42,9 @@ def resolve(config: RunConfig, graph: GraphFolder, raw: RawRun) -> RunConfig:
     It names the graph by an absolute path, so that it can be repeated from anywhere.
     """
     task = _resolved_task(config.task, graph, raw)
-    _check_column(config.model.column, graph.schema, raw)
+    _check_column(config, graph.schema, raw)
+    for section, fanouts in (("sampler", config.sampler.fanouts), ("evaluation", config.evaluation.fanouts)):
+        _check_fanouts(f"{section}.fanouts", fanouts, graph.schema, raw)
     _check_device(config.device, raw)
     assert task.target is not None
     name = config.graph if config.graph in builtin_names() else str(graph.path.absolute())
@@ -111,9 +114,18 @@ def _first_unlabelled(nodes: Tensor, labels: Tensor) -> int | None:
     return int(missing[0]) if missing.numel() else None
 
 
-def _check_column(column: str, schema: Schema, raw: RawRun) -> None:
+def _check_fanouts(path: str, fanouts: tuple[Fanout, ...], schema: Schema, raw: RawRun) -> None:
+    for hop, fanout in enumerate(fanouts, start=1):
+        try:
+            fanout_by_type(schema, fanout)
+        except ValueError as error:
+            raise ValueError(f"{path}, hop {hop}: {error} ({raw.where(path)})") from None
+
+
+def _check_column(config: RunConfig, schema: Schema, raw: RawRun) -> None:
+    column = config.model.column
     names = {name for node_type in schema.node_types for name in schema.columns.get(node_type, {})}
-    if column not in names:
+    if column not in names and not config.model.embedding:
         there, where = ", ".join(sorted(names)) or "none", raw.where("model.column")
         raise ValueError(
             f"model.column is {column!r}: no node type has it, the columns are {there} ({where})"

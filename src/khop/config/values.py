@@ -18,18 +18,26 @@ class Allowed:
     words: str
 
 
-def _none_below_all(fanouts: tuple[int, ...]) -> tuple[int, ...]:
-    if any(fanout < -1 for fanout in fanouts):
-        raise ValueError("a fanout below -1")
+Fanout = int | dict[str, int]  # for all edge types, or by name or pattern of edge types
+
+
+def _none_below_all(fanouts: tuple[Fanout, ...]) -> tuple[Fanout, ...]:
+    for fanout in fanouts:
+        numbers = fanout.values() if isinstance(fanout, dict) else (fanout,)
+        if any(number < -1 for number in numbers):
+            raise ValueError("a fanout below -1")
     return fanouts
 
 
 # TOML and options give a list; strictness stays with the numbers in it.
 Fanouts = Annotated[
-    tuple[int, ...],
+    tuple[Fanout, ...],
     Field(strict=False),
     AfterValidator(_none_below_all),
-    Allowed("a list of whole numbers, one per hop: neighbours per node, -1 for all, 0 for none"),
+    Allowed(
+        "a list of whole numbers, one per hop: neighbours per node, -1 for all, 0 for none; or, for a hop, a "
+        'table of them by edge type, as {"user buys item" = 5, "*" = 2}'
+    ),
 ]
 Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
@@ -78,8 +86,8 @@ class Sampler(Section):
 class Model(Section):
     """The network."""
 
-    kind: Literal["sage"] = "sage"
-    """the network; sage is GraphSAGE with the mean of neighbours"""
+    kind: Literal["sage", "rgcn"] = "sage"
+    """the network; sage is GraphSAGE with the mean of neighbours, rgcn shares own weights among node types"""
     hidden: Count = 256
     """width of the hidden layers"""
     layers: Annotated[int | None, Field(ge=1)] = None
@@ -92,6 +100,12 @@ class Model(Section):
     """add a layer's input to its output"""
     column: Text = "x"
     """the input column, of every node type that has it"""
+    embedding: Annotated[int | None, Field(ge=0)] = None
+    """width of learned rows for node types without the column; 0 = they go without; default: an error"""
+    encoder: Literal["none", "linear"] = "none"
+    """what stands before the first layer: nothing, or a linear layer per node type, which rgcn always has"""
+    bases: Annotated[int, Field(ge=0)] = 0
+    """of rgcn: matrices that edge types mix; 0 = one for each edge type"""
 
 
 class Training(Section):
@@ -150,6 +164,15 @@ class RunConfig(Section):
     model: Model = Model()
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
+
+    @model_validator(mode="after")
+    def _bases_are_of_rgcn(self) -> RunConfig:
+        if self.model.bases and self.model.kind != "rgcn":
+            raise ValueError(
+                f"model.bases is {self.model.bases}, model.kind is {self.model.kind!r}: only rgcn has bases; "
+                "leave one of them out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _fanouts_match_layers(self) -> RunConfig:

@@ -33,10 +33,9 @@ class Encoder(nn.Module):
         self.inputs = {t: sizes.inputs[t] for t in node_types if t in sizes.inputs}
         counts = {t: sizes.embedded[t] for t in node_types if t in sizes.embedded}
         linear = encoding == "linear"
-        self.tables = nn.ModuleDict(
-            {parameter_name(t): _table(n, sizes.embedding) for t, n in counts.items()}
-        )
-        raw = {t: self.inputs.get(t, sizes.embedding) for t in node_types if t in self.inputs or t in counts}
+        learned = sizes.embedding or 0
+        self.tables = nn.ModuleDict({parameter_name(t): _table(n, learned) for t, n in counts.items()})
+        raw = {t: self.inputs.get(t, learned) for t in node_types if t in self.inputs or t in counts}
         self.linear = nn.ModuleDict(
             {parameter_name(t): nn.Linear(before, width) for t, before in raw.items() if linear}
         )

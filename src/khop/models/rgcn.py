@@ -60,7 +60,7 @@ class RGCN(Stack):
         residual: bool = False,
         label: str | None = None,
         outputs: int | None = None,
-        embedding: int = 0,
+        embedding: int | None = None,
         bases: int = 0,
     ) -> RGCN:
         """An R-GCN that fits the graph; target, label, outputs and embedding as of `SAGE.for_graph`."""
@@ -92,9 +92,9 @@ class RgcnWeights(nn.Module):
         self.neighbors = nn.ParameterDict(
             {parameter_name(*t): linear_weight(hidden, hidden) for t in own_weights}
         )
-        # Of variance 1 / bases, so that a mixture is as large as one weight.
-        shares = torch.randn(len(edge_types), bases) * max(bases, 1) ** -0.5
-        self.shares = nn.Parameter(shares) if len(self.bases) else None
+        self.shares = nn.Parameter(torch.empty(len(edge_types), bases)) if len(self.bases) else None
+        if self.shares is not None:
+            nn.init.normal_(self.shares, std=bases**-0.5)  # so that a mixture is as large as one weight
 
     def own_of(self, node_type: NodeType) -> Tensor | None:
         """The one of all node types; None for a type that has no rows."""

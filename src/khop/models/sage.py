@@ -20,8 +20,8 @@ class SAGE(Stack):
 
     A layer gives each destination norm(W h + b + sum over edge types of W_e mean(h of its in-neighbours)),
     then relu and dropout, plus h itself where `residual` and the widths agree. Every node type has its own W,
-    b and norm, every edge type its own W_e; only those that can reach the target exist. A type without input
-    counts as zeros. Integer and half-precision columns are cast to the parameters' dtype.
+    b and norm, every edge type its own W_e; only those that can reach the target exist. Integer and
+    half-precision columns are cast to the parameters' dtype.
     """
 
     def __init__(
@@ -49,13 +49,14 @@ class SAGE(Stack):
         residual: bool = False,
         label: str | None = None,
         outputs: int | None = None,
-        embedding: int = 0,
+        embedding: int | None = None,
         encoder: Encoding = "none",
     ) -> SAGE:
         """A SAGE that fits the graph and classifies `target` by `label`, by default the only ones.
 
         With a list of targets it is an encoder: a row of `outputs` numbers per seed, in a mapping by type.
-        Types without `column` have a learned row of `embedding` numbers per node, or none if that is 0.
+        Types without `column` have a learned row of `embedding` numbers per node; if that is 0, none, and
+        they say nothing before the first layer gives them rows.
         """
         sizes = ModelSizes.of(graph, target, column, label, outputs, embedding)
         return cls(sizes, hidden, layers, dropout, norm, residual, encoder)

@@ -34,7 +34,9 @@ class ModelSizes:
     targets: Targets  # one node type, and outputs are its rows; or several, and outputs are a mapping
     outputs: int  # width of an output row: classes, or what a decoder takes
     column: str = "x"
-    embedding: int = 0  # width of the learned rows of types without the input column; 0 = no rows
+    embedding: int | None = (
+        None  # width of learned rows of types without the column; 0 = none, None = an error
+    )
     embedded: Mapping[NodeType, int] = field(default_factory=dict)  # nodes of those types
 
     @property
@@ -50,7 +52,7 @@ class ModelSizes:
         column: str = "x",
         label: str | None = None,
         outputs: int | None = None,
-        embedding: int = 0,
+        embedding: int | None = None,
     ) -> ModelSizes:
         """Sizes of a classifier of one type, or, with a list of targets, of an encoder of several types.
 
@@ -63,7 +65,7 @@ class ModelSizes:
             targets, outputs = _classifier(schema, target, label, outputs)
         else:
             targets, outputs = _encoder(schema, tuple(target), label, outputs)
-        if embedding < 0:
+        if embedding is not None and embedding < 0:
             raise ValueError(f"embedding {embedding}: must be a width of at least 1, or 0 for none")
         specs = {t: schema.columns.get(t, {}) for t in schema.node_types}
         inputs = {t: math.prod(of_type[column].shape) for t, of_type in specs.items() if column in of_type}

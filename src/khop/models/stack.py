@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor, nn
 
@@ -40,11 +40,7 @@ class Stack(nn.Module):
         self.sizes = sizes
         inputs, *destinations = destination_types(sizes.edge_types, sizes.target_types, layers + 1)
         self.encoder = Encoder(sizes, inputs, encoding, options.hidden)
-        if not self.encoder.widths:
-            raise ValueError(
-                f"column {sizes.column!r}: none of the node types that reach {sizes.targets!r}, "
-                f"{list(inputs)}, has it; name another column, or give embedding=64 for learned rows instead"
-            )
+        _check_inputs(sizes, inputs, self.encoder.widths)
         self.layers = nn.ModuleList()
         widths = dict(self.encoder.widths)
         for types in destinations:
@@ -97,3 +93,18 @@ class Stack(nn.Module):
         }
         out = {node_type: self.head(node_type, of_type) for node_type, of_type in rows.items()}
         return out[self.sizes.targets] if isinstance(self.sizes.targets, str) else out
+
+
+def _check_inputs(sizes: ModelSizes, types: Sequence[NodeType], widths: Mapping[NodeType, int]) -> None:
+    """ValueError where the first layer lacks rows to start from, unless `sizes.embedding` agrees to it."""
+    if not widths:
+        raise ValueError(
+            f"column {sizes.column!r}: none of the node types that reach {sizes.targets!r}, "
+            f"{list(types)}, has it; name another column, or give embedding=64 for learned rows instead"
+        )
+    for edge_type in sizes.edge_types if sizes.embedding is None else ():
+        if {edge_type[0], edge_type[2]} <= set(types) and edge_type[0] not in widths:
+            raise ValueError(
+                f"edge type {edge_type}: its node type {edge_type[0]!r} has no column {sizes.column!r}; give "
+                "embedding=64 for learned rows, embedding=0 to go without, or name another column"
+            )

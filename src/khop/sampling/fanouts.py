@@ -7,8 +7,9 @@ from fnmatch import fnmatchcase
 
 from khop.schema import EdgeType, Schema
 
+Numbers = Mapping[EdgeType | str, int]
 # -1 = all neighbours, 0 = none. Of a mapping see `fanout_by_type`.
-Fanout = int | Mapping[EdgeType | str, int]
+Fanout = int | Numbers | Mapping[EdgeType, int] | Mapping[str, int]
 
 
 def fanout_by_type(schema: Schema, fanout: Fanout) -> dict[EdgeType, int]:
@@ -18,7 +19,8 @@ def fanout_by_type(schema: Schema, fanout: Fanout) -> dict[EdgeType, int]:
     type's own name comes first, then the first pattern that fits. ValueError names an edge type that nothing
     is given for, and a key that nothing is left for.
     """
-    named = fanout if isinstance(fanout, Mapping) else {"*": fanout}
+    named: dict[EdgeType | str, int] = {}
+    named.update(fanout.items() if isinstance(fanout, Mapping) else {"*": fanout})
     keys = {edge_type: _key(named, edge_type) for edge_type in schema.edge_types}
     there = ", ".join(f'"{" ".join(edge_type)}"' for edge_type in schema.edge_types)
     used = set(keys.values())
@@ -30,7 +32,7 @@ def fanout_by_type(schema: Schema, fanout: Fanout) -> dict[EdgeType, int]:
     return {edge_type: _checked(named, key, edge_type) for edge_type, key in keys.items()}
 
 
-def _key(named: Mapping[EdgeType | str, int], edge_type: EdgeType) -> EdgeType | str | None:
+def _key(named: Numbers, edge_type: EdgeType) -> EdgeType | str | None:
     """The key that an edge type's number stands under."""
     words = " ".join(edge_type)
     for own in (edge_type, words):
@@ -43,7 +45,7 @@ def _fitting(pattern: str, schema: Schema) -> bool:
     return any(fnmatchcase(" ".join(edge_type), pattern) for edge_type in schema.edge_types)
 
 
-def _checked(named: Mapping[EdgeType | str, int], key: EdgeType | str | None, edge_type: EdgeType) -> int:
+def _checked(named: Numbers, key: EdgeType | str | None, edge_type: EdgeType) -> int:
     if key is None:
         raise ValueError(
             f"no fanout for {edge_type}: name it (0 draws none of it), or give '*' a number, which is for "
