@@ -345,5 +345,5 @@ def test_a_graph_in_memory_pickles_whole_and_has_no_splits() -> None:
     again = pickle.loads(pickle.dumps(GRAPH))
     assert isinstance(again, Graph)
     assert again.num_nodes("user") == 40
-    with pytest.raises(ValueError, match="split 'train': this graph was made in memory"):
+    with pytest.raises(ValueError, match="no split 'train'; there are"):
         GRAPH.split("train")

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from khop.graph.quantise import Quantised as Quantised
     from khop.graph.quantise import quantise as quantise
     from khop.process_memory import tune_memory as tune_memory
+    from khop.pyg.convert import graph_from_pyg as graph_from_pyg
     from khop.sampling.frontier import Edges as Edges
     from khop.sampling.frontier import FrontierSampler as FrontierSampler
     from khop.sampling.frontier import FrontierView as FrontierView
@@ -90,6 +91,7 @@ _PUBLIC = {
     "Weighted": "khop.draw",
     "cooccurrence": "khop.graph.cooccurrence",
     "evaluate": "khop.api",
+    "graph_from_pyg": "khop.pyg.convert",
     "layerwise_inference": "khop.training.inference",
     "load_checkpoint": "khop.training.checkpoint",
     "builtin_folder": "khop.datasets.builtin",

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
+from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -19,6 +22,8 @@ from khop.features.table import FeatureTable
 from khop.graph.build import EdgeTable
 from khop.graph.csc_graph import Columns, CscGraph
 from khop.graph.folder import GraphFolder, open_folder
+from khop.graph.progress import Notice
+from khop.graph.save import save_graph
 from khop.graph.store import GraphStore
 from khop.kernels.csc import Csc
 from khop.loading.columns import ColumnChoice, NamesByType, Narrow
@@ -48,6 +53,7 @@ class Graph:
     topology: GraphStore
     features: FeatureStore
     folder: GraphFolder | None = None  # None: made in memory
+    splits: Mapping[str, Mapping[NodeType, Tensor]] = field(default_factory=dict)  # of a graph in memory
 
     @property
     def schema(self) -> Schema:
@@ -77,20 +83,46 @@ class Graph:
                 )
             added: Columns = {edge_type: topology.columns[edge_type] for edge_type in edges}
             features = FeatureTable({**features.columns, **added}, features.threads)
-        return Graph(topology, features)
+        return Graph(topology, features, splits={name: self.split(name) for name in self.split_names})
 
     @property
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
-        """Every column of every type, whole and mapped."""
-        return self._folder("columns").columns()
+        """Every column of every type, whole; of a folder mapped. Edge columns are in CSC order."""
+        if self.folder is not None:
+            return self.folder.columns()
+        if not isinstance(self.features, FeatureTable):
+            raise ValueError(f"columns: those of a {type(self.features).__name__} do not lie in this process")
+        return self.features.columns
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        """The splits that some node type has."""
+        return tuple(self.splits) if self.folder is None else self.folder.split_names
 
     def split(self, name: str) -> Mapping[NodeType, Tensor]:
         """The int64 node ids of a split, of each node type that has it."""
-        return self._folder(f"split {name!r}").split(name)
+        if self.folder is not None:
+            return self.folder.split(name)
+        if name not in self.splits:
+            raise ValueError(f"no split {name!r}; there are {list(self.splits)}")
+        return self.splits[name]
+
+    def save(self, path: str | os.PathLike[str], *, notice: Notice | None = None) -> Path:
+        """Write the graph as a folder, with its columns and splits, and give its path: see `write_graph`."""
+        splits = {name: self.split(name) for name in self.split_names}
+        return save_graph(path, self._local("save"), self.columns, splits, notice)
+
+    def to_pyg(self) -> Any:  # noqa: ANN401
+        """A torch_geometric `Data` where there is one node type and one edge type, else a `HeteroData`.
+
+        Columns are shared; edges stand by destination; a split is a mask, `<split>_mask`.
+        """
+        # Imported on use: khop works without torch_geometric.
+        return import_module("khop.pyg.convert").graph_to_pyg(self)
 
     def __reduce__(self) -> tuple[Callable[..., Graph], tuple[object, ...]]:
         if self.folder is None:
-            return Graph, (self.topology, self.features)
+            return Graph, (self.topology, self.features, None, self.splits)
         return open_graph, (self.folder.path,)
 
     def _local(self, what: str) -> CscGraph:
@@ -99,13 +131,6 @@ class Graph:
                 f"{what}: the edges of a {type(self.topology).__name__} do not lie in this process"
             )
         return self.topology
-
-    def _folder(self, what: str) -> GraphFolder:
-        if self.folder is None:
-            raise ValueError(
-                f"{what}: this graph was made in memory; write it with khop.write_graph and open it"
-            )
-        return self.folder
 
 
 def open_graph(path: str | os.PathLike[str]) -> Graph:

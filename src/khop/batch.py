@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -210,6 +212,14 @@ class Batch:
     def to(self, device: Place) -> Batch:
         """The same batch on another device."""
         return self.map(_mover(device))
+
+    def to_pyg(self) -> Any:  # noqa: ANN401
+        """A torch_geometric `Data` or `HeteroData` of a batch of the subgraph expansion; columns are shared.
+
+        Seeds come first, `batch_size` of them; a seed that stands twice has one row, `seed_index` says which.
+        """
+        # Imported on use: khop works without torch_geometric.
+        return import_module("khop.pyg.convert").batch_to_pyg(self)
 
 
 def num_bytes(batch: Batch) -> int:

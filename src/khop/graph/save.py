@@ -1,0 +1,58 @@
+"""A graph that lies in this process as a graph folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.csc_graph import Columns, CscGraph
+from khop.graph.progress import Notice
+from khop.graph.quantise import Quantised
+from khop.schema import ColumnSpec, EdgeType, NodeType
+
+Splits = Mapping[str, Mapping[NodeType, Tensor]]
+
+
+def save_graph(
+    path: str | os.PathLike[str], graph: CscGraph, columns: Columns, splits: Splits, notice: Notice | None
+) -> Path:
+    """Write a folder of a graph, its columns and its splits, and give its path. Rows keep their order."""
+    nodes = {
+        node_type: _node_table(graph, node_type, columns, splits) for node_type in graph.schema.node_types
+    }
+    edges = {edge_type: _edge_table(graph, edge_type, columns) for edge_type in graph.schema.edge_types}
+    return write_graph(path, nodes, edges, notice=notice)
+
+
+def _node_table(graph: CscGraph, node_type: NodeType, columns: Columns, splits: Splits) -> NodeTable:
+    specs = graph.schema.columns.get(node_type, {})
+    return NodeTable(
+        graph.num_nodes(node_type),
+        _given(columns.get(node_type, {}), specs),
+        {name: of_split[node_type] for name, of_split in splits.items() if node_type in of_split},
+        {name: spec.num_classes for name, spec in specs.items() if spec.num_classes is not None},
+    )
+
+
+def _edge_table(graph: CscGraph, edge_type: EdgeType, columns: Columns) -> EdgeTable:
+    csc = graph.csc(edge_type)
+    destinations = torch.repeat_interleave(torch.arange(csc.num_rows), csc.indptr.diff())
+    given = _given(columns.get(edge_type, {}), graph.schema.columns.get(edge_type, {}))
+    sources = csc.indices.long() if csc.indices.dtype != destinations.dtype else csc.indices
+    return EdgeTable(sources, destinations, given, graph.schema.reverse_of.get(edge_type))
+
+
+def _given(columns: Mapping[str, Tensor], specs: Mapping[str, ColumnSpec]) -> dict[str, Tensor | Quantised]:
+    """Columns as `write_graph` takes them."""
+    return {name: _quantised(column, specs.get(name)) for name, column in columns.items()}
+
+
+def _quantised(column: Tensor, spec: ColumnSpec | None) -> Tensor | Quantised:
+    if spec is None or spec.scales is None:
+        return column
+    return Quantised(column, torch.tensor(spec.scales, dtype=torch.float32).view(spec.shape))

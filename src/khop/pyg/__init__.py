@@ -1,0 +1,37 @@
+"""torch_geometric's `NeighborLoader` and `LinkNeighborLoader` over khop's sampler: change one import.
+
+Needs torch_geometric and none of its compiled extras. docs/pyg.md lists every argument.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from khop.pyg.loaders import LinkNeighborLoader as LinkNeighborLoader
+    from khop.pyg.loaders import NeighborLoader as NeighborLoader
+    from khop.pyg.sampler import NeighborSampler as NeighborSampler
+
+# As in khop itself: torch_geometric is imported when a name that needs it is used.
+_PUBLIC = {
+    "LinkNeighborLoader": "khop.pyg.loaders",
+    "NeighborLoader": "khop.pyg.loaders",
+    "NeighborSampler": "khop.pyg.sampler",
+}
+
+__all__ = [*_PUBLIC]
+
+
+def __getattr__(name: str) -> object:
+    """Import what `name` stands for; ImportError says what to install where there is none."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'khop.pyg' has no attribute {name!r}")
+    try:
+        value = getattr(import_module(_PUBLIC[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torch_geometric":
+            raise
+        raise ImportError(f"khop.pyg.{name} needs torch_geometric: pip install 'khop[pyg]'") from error
+    globals()[name] = value
+    return value

@@ -1,0 +1,151 @@
+"""Between torch_geometric's data and khop's graphs and batches, without a copy where layouts agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from khop.api import Graph
+from khop.batch import Adjacency, Batch
+from khop.features.table import FeatureTable
+from khop.pyg.columns import storages
+from khop.pyg.source import Attributes, Source
+from khop.schema import ColumnSpec, EdgeType, NodeType
+
+_MASK = "_mask"  # what torch_geometric's data sets end the names of splits with
+
+Tensors = dict[NodeType | EdgeType, dict[str, Tensor]]
+Splits = dict[str, dict[NodeType, Tensor]]
+
+
+def graph_from_pyg(data: Data | HeteroData) -> Graph:
+    """A graph in memory of a `Data` (types "node" and ("node", "to", "node")) or a `HeteroData`.
+
+    Attributes with a row per node or edge become columns, boolean ones named `<split>_mask` splits; those of
+    several columns the splits "train.0", "train.1", ... Columns of nodes are shared with `data`; where its
+    edges are sorted by destination, theirs and the sources too. What belongs to neither stays behind.
+    `graph.save(folder)` makes a graph folder of it.
+    """
+    source = Source.of(data, Attributes(is_sorted=_is_sorted(data)))
+    schema = source.graph.schema
+    columns: Tensors = {}
+    splits: Splits = {}
+    for node_type in schema.node_types:
+        nodes = _of_type(data, node_type)
+        columns[node_type] = {}
+        for name, column in _tensors(nodes, nodes.is_node_attr):
+            if name.endswith(_MASK) and column.dtype == torch.bool:
+                _add_splits(splits, node_type, name.removesuffix(_MASK), column)
+            else:
+                columns[node_type][name] = column
+    for edge_type in schema.edge_types:
+        edges, order = _of_type(data, edge_type), source.permutations[edge_type]
+        given = _tensors(edges, edges.is_edge_attr)
+        columns[edge_type] = {name: column if order is None else column[order] for name, column in given}
+    specs = {t: {name: _spec(name, column) for name, column in of.items()} for t, of in columns.items()}
+    topology = replace(source.graph, schema=replace(schema, columns=specs), columns=columns)
+    return Graph(topology, FeatureTable(columns), splits=splits)
+
+
+def graph_to_pyg(graph: Graph) -> Data | HeteroData:
+    """A `Data` of a graph with one node type and one edge type, else a `HeteroData`: see `Graph.to_pyg`."""
+    schema = graph.schema
+    data = _empty(len(schema.node_types) == len(schema.edge_types) == 1)
+    columns = graph.columns
+    for node_type in schema.node_types:
+        nodes = _of_type(data, node_type)
+        nodes.num_nodes = graph.num_nodes(node_type)
+        for name, column in columns.get(node_type, {}).items():
+            nodes[name] = column
+    for edge_type in schema.edge_types:
+        csc = graph.csc(edge_type)
+        edges = _of_type(data, edge_type)
+        edges.edge_index = Adjacency(csc.indptr, csc.indices, graph.num_nodes(edge_type[0])).edge_index
+        for name, column in columns.get(edge_type, {}).items():
+            edges[name] = column
+    for split in graph.split_names:
+        for node_type, ids in graph.split(split).items():
+            mask = torch.zeros(graph.num_nodes(node_type), dtype=torch.bool)
+            mask[ids] = True
+            _of_type(data, node_type)[split + _MASK] = mask
+    return data
+
+
+def batch_to_pyg(batch: Batch) -> Data | HeteroData:
+    """The subgraph of a batch with its columns: see `Batch.to_pyg`."""
+    sample = batch.sample
+    subgraph = sample.subgraph
+    if subgraph is None:
+        raise ValueError(
+            "to_pyg: this batch has a graph per layer, torch_geometric's have one: sample with "
+            "expansion=khop.Expansion.SUBGRAPH"
+        )
+    data = _empty(len(sample.nodes) == len(subgraph.adjacencies) == 1)
+    for node_type, ids in sample.nodes.items():
+        nodes = _of_type(data, node_type)
+        nodes.n_id = ids
+        nodes.num_sampled_nodes = list(subgraph.nodes_per_hop[node_type])
+        for name, column in batch.columns.get(node_type, {}).items():
+            nodes[name] = column
+        if sample.trees is not None:
+            nodes.batch = sample.trees[node_type]
+        if node_type in sample.seed_index:
+            nodes.batch_size = subgraph.nodes_per_hop[node_type][0]
+            nodes.seed_index = sample.seed_index[node_type]
+            for name, column in batch.seed_columns.get(node_type, {}).items():
+                nodes[name if name not in nodes else f"seed_{name}"] = column
+    for edge_type, adjacency in subgraph.adjacencies.items():
+        _add_edges(_of_type(data, edge_type), adjacency)
+        if subgraph.edges_per_hop is not None:
+            _of_type(data, edge_type).num_sampled_edges = list(subgraph.edges_per_hop[edge_type])
+    return data
+
+
+def _tensors(storage: Any, is_wanted: Callable[[str], bool]) -> list[tuple[str, Tensor]]:
+    """Attributes that are arrays with a row per node, or per edge."""
+    arrays = {name: value for name, value in storage.items() if isinstance(value, Tensor | np.ndarray)}
+    arrays.pop("edge_index", None)
+    return [(name, torch.as_tensor(value)) for name, value in arrays.items() if is_wanted(name)]
+
+
+def _add_edges(edges: Any, adjacency: Adjacency) -> None:
+    edges.edge_index = adjacency.edge_index
+    if adjacency.edge_ids is not None:
+        edges.e_id = adjacency.edge_ids
+    if adjacency.reverse is not None:
+        edges.reverse = adjacency.reverse
+    for name, column in adjacency.columns.items():
+        edges[name] = column
+
+
+def _is_sorted(data: Data | HeteroData) -> bool:
+    """Whether all edges are given by destination, so that nothing of theirs has to be copied."""
+    stores = [storage for _, storage in storages(data) if "edge_index" in storage]
+    return all(bool((s.edge_index[1, 1:] >= s.edge_index[1, :-1]).all()) for s in stores)
+
+
+def _add_splits(splits: Splits, node_type: NodeType, name: str, mask: Tensor) -> None:
+    masks = {name: mask} if mask.dim() == 1 else {f"{name}.{i}": mask[:, i] for i in range(mask.shape[1])}
+    for split, of_split in masks.items():
+        splits.setdefault(split, {})[node_type] = of_split.nonzero().view(-1)
+
+
+def _spec(name: str, column: Tensor) -> ColumnSpec:
+    """A vector of whole numbers from -1 on, named y, holds classes."""
+    is_label = name == "y" and column.dtype == torch.int64 and column.dim() == 1 and column.numel() > 0
+    num_classes = int(column.max()) + 1 if is_label and int(column.min()) >= -1 else None
+    return ColumnSpec(str(column.dtype).removeprefix("torch."), tuple(column.shape[1:]), num_classes or None)
+
+
+def _empty(is_single: bool) -> Any:
+    return Data() if is_single else HeteroData()
+
+
+def _of_type(data: Any, type_: NodeType | EdgeType) -> Any:
+    return data._store if isinstance(data, Data) else data[type_]

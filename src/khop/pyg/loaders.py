@@ -1,0 +1,189 @@
+"""`NeighborLoader` and `LinkNeighborLoader`: torch_geometric's, with khop's sampling and threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric import loader as theirs
+from torch_geometric.sampler import BaseSampler, NegativeSampling
+from torch_geometric.sampler.base import SubgraphType
+
+from khop.pyg.columns import Columns, attach_links, columns_of, owner_of
+from khop.pyg.iteration import Work, epoch
+from khop.pyg.outputs import Output
+from khop.pyg.sampler import Draws, NeighborSampler
+
+Neighbors = Any  # NumNeighbors, a list of fanouts per hop, or one per edge type
+Transform = Callable[[Any], Any]
+
+
+class NeighborLoader(theirs.NeighborLoader):  # type: ignore[misc]
+    """torch_geometric's `NeighborLoader`: the same arguments, batches and errors (docs/pyg.md).
+
+    Workers are threads, and a batch is a function of the order of the seeds and one draw from torch's
+    generator at `iter()`: the number of workers never changes it.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Neighbors,
+        input_nodes: Any = None,
+        input_time: Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: SubgraphType | str = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Transform | None = None,
+        transform_sampler_output: Transform | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: BaseSampler | None = None,
+        directed: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            data,
+            num_neighbors,
+            input_nodes=input_nodes,
+            input_time=input_time,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            neighbor_sampler=neighbor_sampler
+            or NeighborSampler(
+                data,
+                num_neighbors,
+                subgraph_type,
+                replace,
+                disjoint,
+                temporal_strategy,
+                time_attr,
+                weight_attr,
+                is_sorted,
+                directed=directed,
+            ),
+            **kwargs,
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of an epoch, in order."""
+        return epoch(self, self._sampled, partial(self._batch, columns_of(self.data)))
+
+    def collate_fn(self, index: Tensor | Sequence[int]) -> Any:
+        """What is sampled of some of the input nodes, with its columns if `filter_per_worker`."""
+        sampled = self._sampled(Work(torch.as_tensor(index), Draws.from_torch()))
+        return self.filter_fn(sampled) if self.filter_per_worker else sampled
+
+    def filter_fn(self, out: Output) -> Any:
+        """The batch of what was sampled."""
+        return self._batch(columns_of(self.data), out)
+
+    def _sampled(self, work: Work) -> Output:
+        inputs = self.input_data[work.index]
+        if isinstance(self.node_sampler, NeighborSampler):
+            return self.node_sampler.sample_nodes(inputs, work.draws)
+        return self.node_sampler.sample_from_nodes(inputs)
+
+    def _batch(self, columns: Columns | None, out: Output) -> Any:
+        if columns is None:
+            return super().filter_fn(out)
+        if self.transform_sampler_output:
+            out = self.transform_sampler_output(out)
+        batch = columns.batch(out, self.node_sampler.edge_permutation)
+        seeds = owner_of(batch, self.input_data.input_type)
+        seeds.input_id, seeds.seed_time = out.metadata
+        seeds.batch_size = out.metadata[0].numel()
+        return batch if self.transform is None else self.transform(batch)
+
+
+class LinkNeighborLoader(theirs.LinkNeighborLoader):  # type: ignore[misc]
+    """torch_geometric's `LinkNeighborLoader`: the same arguments, batches and errors (docs/pyg.md).
+
+    As `NeighborLoader`; negatives are keyed by a link's place in the epoch.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Neighbors,
+        edge_label_index: Any = None,
+        edge_label: Tensor | None = None,
+        edge_label_time: Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: SubgraphType | str = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        neg_sampling: NegativeSampling | str | None = None,
+        neg_sampling_ratio: float | None = None,
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Transform | None = None,
+        transform_sampler_output: Transform | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: BaseSampler | None = None,
+        directed: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            data,
+            num_neighbors,
+            edge_label_index=edge_label_index,
+            edge_label=edge_label,
+            edge_label_time=edge_label_time,
+            time_attr=time_attr,
+            neg_sampling=neg_sampling,
+            neg_sampling_ratio=neg_sampling_ratio,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            neighbor_sampler=neighbor_sampler
+            or NeighborSampler(
+                data,
+                num_neighbors,
+                subgraph_type,
+                replace,
+                disjoint,
+                temporal_strategy,
+                time_attr,
+                weight_attr,
+                is_sorted,
+                directed=directed,
+            ),
+            **kwargs,
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of an epoch, in order."""
+        return epoch(self, self._sampled, partial(self._batch, columns_of(self.data)))
+
+    def collate_fn(self, index: Tensor | Sequence[int]) -> Any:
+        """What is sampled of some of the links, with its columns if `filter_per_worker`."""
+        sampled = self._sampled(Work(torch.as_tensor(index), Draws.from_torch()))
+        return self.filter_fn(sampled) if self.filter_per_worker else sampled
+
+    def filter_fn(self, out: Output) -> Any:
+        """The batch of what was sampled."""
+        return self._batch(columns_of(self.data), out)
+
+    def _sampled(self, work: Work) -> Output:
+        inputs = self.input_data[work.index]
+        if isinstance(self.link_sampler, NeighborSampler):
+            return self.link_sampler.sample_edges(inputs, self.neg_sampling, work.draws)
+        return self.link_sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling)
+
+    def _batch(self, columns: Columns | None, out: Output) -> Any:
+        if columns is None:
+            return super().filter_fn(out)
+        if self.transform_sampler_output:
+            out = self.transform_sampler_output(out)
+        batch = columns.batch(out, self.link_sampler.edge_permutation)
+        attach_links(batch, self.input_data.input_type, out.metadata)
+        return batch if self.transform is None else self.transform(batch)

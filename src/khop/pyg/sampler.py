@@ -1,0 +1,226 @@
+"""torch_geometric's sampler interface over khop's neighbour sampler."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+from torch_geometric.sampler.base import NumNeighbors, SubgraphType
+
+from khop.draw import DrawKey, Keep, Purpose, Rule, Temporal, Uniform, Weighted
+from khop.pyg.links import Links
+from khop.pyg.negatives import NegativeNodes, Slots
+from khop.pyg.outputs import Output, sampler_output
+from khop.pyg.source import EDGE, NODE, Attributes, Source
+from khop.sampling.neighbor import Expansion
+from khop.sampling.neighbor import NeighborSampler as HopSampler
+from khop.sampling.outputs import Output as Edges
+from khop.sampling.sampler import Seeds
+from khop.schema import EdgeType, NodeType
+
+# Bidirectional edges are made by torch_geometric's own output: it merges a type with its reverse.
+_EDGES = {
+    SubgraphType.directional: Edges.DIRECTIONAL,
+    SubgraphType.bidirectional: Edges.DIRECTIONAL,
+    SubgraphType.induced: Edges.INDUCED,
+}
+_KEEP = {"uniform": Keep.ANY, "last": Keep.LATEST}
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What the draws of one batch are keyed by."""
+
+    run_seed: int
+    step: int = 0
+    position: int = 0  # of the batch's first seed in the epoch's order
+
+    @classmethod
+    def from_torch(cls, generator: torch.Generator | None = None) -> Draws:
+        """Seeded from torch's generator: the one place where khop reads a global one.
+
+        It is the draw that torch's own DataLoader makes at `iter()`, so a shuffled order is also torch's.
+        """
+        return cls(int(torch.empty((), dtype=torch.int64).random_(generator=generator)))
+
+    def key(self, purpose: Purpose) -> DrawKey:
+        """Of the batch's hops, or of its negatives."""
+        return DrawKey.of(self.run_seed, purpose, 0, self.step)
+
+
+class NeighborSampler(BaseSampler):  # type: ignore[misc]
+    """What torch_geometric's `NeighborSampler` is to its loaders, with the same arguments.
+
+    `sample_from_nodes` and `sample_from_edges` draw from torch's generator; khop's loaders pass their own
+    draws. Settings may be assigned anew, as torch_geometric's data modules do.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: NumNeighbors | Sequence[int] | Mapping[EdgeType, Sequence[int]],
+        subgraph_type: SubgraphType | str = "directional",
+        replace: bool = False,
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        is_sorted: bool = False,
+        share_memory: bool = False,  # threads share it anyhow
+        directed: bool = True,
+    ) -> None:
+        if not directed:
+            subgraph_type = SubgraphType.induced
+            warnings.warn(
+                f"The usage of the 'directed' argument in '{type(self).__name__}' is deprecated. "
+                "Use `subgraph_type='induced'` instead.",
+                stacklevel=2,
+            )
+        self._source = Source.of(data, Attributes(time_attr, weight_attr, is_sorted))
+        self._time_attr = time_attr
+        self._weight_attr = weight_attr
+        self.num_neighbors = num_neighbors
+        self.subgraph_type = SubgraphType(subgraph_type)
+        self.replace = replace
+        self._disjoint = disjoint
+        self.temporal_strategy = temporal_strategy
+        self._built: tuple[object, HopSampler] | None = None
+        self._sampler()
+
+    @property
+    def num_neighbors(self) -> NumNeighbors:
+        """Fanouts per hop, and per edge type."""
+        return self._num_neighbors
+
+    @num_neighbors.setter
+    def num_neighbors(self, value: NumNeighbors | Sequence[int] | Mapping[EdgeType, Sequence[int]]) -> None:
+        self._num_neighbors = value if isinstance(value, NumNeighbors) else NumNeighbors(value)
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether every seed has a subgraph of its own; always, where there are times."""
+        return self._disjoint or self._time_attr is not None
+
+    @disjoint.setter
+    def disjoint(self, value: bool) -> None:
+        self._disjoint = value
+
+    @property
+    def edge_permutation(self) -> Tensor | Mapping[EdgeType, Tensor | None] | None:
+        """From sampled edges to the data's own edges; None where they are numbered alike."""
+        permutations = self._source.permutations
+        return permutations if self._source.is_typed else permutations[EDGE]
+
+    def sample_from_nodes(self, index: NodeSamplerInput) -> Output:
+        """The neighbourhood of `index.node`."""
+        return self.sample_nodes(index, Draws.from_torch())
+
+    def sample_from_edges(
+        self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
+    ) -> Output:
+        """The neighbourhood of the ends of `index`'s edges, and of negative ones."""
+        return self.sample_edges(index, neg_sampling, Draws.from_torch())
+
+    def sample_nodes(self, inputs: NodeSamplerInput, draws: Draws) -> Output:
+        """As `sample_from_nodes`, a pure function of its arguments."""
+        node_type, count = inputs.input_type or NODE, inputs.node.numel()
+        positions = torch.arange(draws.position, draws.position + count)
+        times = self._seed_times(node_type, inputs)
+        output = self._output(Seeds({node_type: inputs.node.long()}, {node_type: positions}, times), draws)
+        output.metadata = (inputs.input_id, inputs.time)
+        return output
+
+    def sample_edges(
+        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None, draws: Draws
+    ) -> Output:
+        """As `sample_from_edges`, a pure function of its arguments."""
+        amount = 0 if neg_sampling is None else neg_sampling.amount
+        slots = Slots(inputs.row.numel(), amount, draws.position, draws.key(Purpose.NEGATIVE))
+        links = Links.of(inputs, neg_sampling, slots, self._negative_nodes)
+        rooted = links.rooted(disjoint=self.disjoint)
+        output = self._output(rooted.seeds, draws)
+        if self.disjoint:
+            output.batch = _of_links(output.batch, links.count)
+        output.metadata = links.metadata(inputs.input_id, rooted)
+        return output
+
+    def _negative_nodes(self, node_type: NodeType, weights: Tensor | None) -> NegativeNodes:
+        count = self._source.graph.num_nodes(node_type)
+        return NegativeNodes(count, weights, self._source.node_times.get(node_type))
+
+    def _seed_times(self, node_type: NodeType, inputs: NodeSamplerInput) -> dict[NodeType, Tensor] | None:
+        """Those given, else the nodes' own."""
+        if self._time_attr is None:
+            return None
+        if inputs.time is not None:
+            return {node_type: inputs.time.long()}
+        if node_type not in self._source.node_times:
+            raise ValueError(
+                f"Seed time needs to be specified: nodes have no '{self._time_attr}'; give 'input_time'"
+            )
+        return {node_type: self._source.node_times[node_type][inputs.node].long()}
+
+    def _output(self, seeds: Seeds, draws: Draws) -> Output:
+        sample = self._sampler().sample(seeds, draws.key(Purpose.HOP))
+        output = sampler_output(sample, self._source.graph.schema, is_typed=self._source.is_typed)
+        if self.subgraph_type is SubgraphType.bidirectional:
+            output = output.to_bidirectional()
+        return output
+
+    def _sampler(self) -> HopSampler:
+        """Of the present settings."""
+        settings = (
+            self._num_neighbors,
+            self.replace,
+            self.subgraph_type,
+            self.disjoint,
+            self.temporal_strategy,
+        )
+        if self._built is None or self._built[0] != settings:
+            sampler = HopSampler(
+                self._source.graph,
+                self._fanouts(),
+                rule=self._rule(),
+                disjoint=self.disjoint,
+                expansion=Expansion.SUBGRAPH,
+                edge_ids=True,
+                output=_EDGES[self.subgraph_type],
+            )
+            self._built = (settings, sampler)
+        return self._built[1]
+
+    def _rule(self) -> Rule:
+        """How neighbours are drawn."""
+        inner: Uniform | Weighted = Uniform(self.replace)
+        if self._weight_attr is not None:
+            inner = Weighted(self._weight_attr, self.replace)
+        if self.temporal_strategy not in _KEEP:
+            raise ValueError(
+                f"No valid temporal strategy found: '{self.temporal_strategy}' is none of {list(_KEEP)}"
+            )
+        if self._time_attr is None:
+            return inner
+        keep = _KEEP[self.temporal_strategy]
+        if keep is Keep.LATEST and self._weight_attr is None:
+            inner = Uniform()  # the last ones are taken, not drawn
+        return Temporal(self._time_attr, keep, inner=inner)
+
+    def _fanouts(self) -> list[dict[EdgeType, int]]:
+        """One mapping per hop."""
+        edge_types = self._source.graph.schema.edge_types
+        values = self._num_neighbors.get_values(list(edge_types) if self._source.is_typed else None)
+        by_type = values if isinstance(values, Mapping) else dict.fromkeys(edge_types, values)
+        num_hops = len(self._num_neighbors)
+        return [{t: int(of_type[hop]) for t, of_type in by_type.items()} for hop in range(num_hops)]
+
+
+def _of_links(batch: Any, num_links: int) -> Any:
+    """The link of every tree, of the trees of its ends and negatives."""
+    if isinstance(batch, Mapping):
+        return {t: trees % num_links for t, trees in batch.items()}
+    return batch % num_links

@@ -1,0 +1,65 @@
+"""Every argument of the installed torch_geometric is taken, and docs/pyg.md says what becomes of it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from torch.utils.data import DataLoader
+from torch_geometric import loader as theirs
+
+from khop import pyg
+
+PAGE = Path(__file__).parents[2] / "docs" / "pyg.md"
+ROW = re.compile(r"^\| (`.*`) \| (.*) \| (.*) \|$", re.MULTILINE)
+VERDICT = re.compile(r"same|better|not applicable|batches always")
+NAMES = ["NeighborLoader", "LinkNeighborLoader"]
+
+
+def arguments(function: object) -> list[str]:
+    parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+    return [p.name for p in parameters if p.name != "self" and p.kind is not p.VAR_KEYWORD]
+
+
+def table() -> dict[str, str]:
+    rows = ROW.findall(PAGE.read_text())
+    return {name: verdict for names, _, verdict in rows for name in re.findall(r"`(\w+)`", names)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_signature_is_theirs(name: str) -> None:
+    """The same names in the same order with the same defaults."""
+    ours, expected = (
+        {p.name: p.default for p in inspect.signature(getattr(package, name)).parameters.values()}
+        for package in (pyg, theirs)
+    )
+    assert ours == expected
+    assert list(ours) == list(expected)
+
+
+@pytest.mark.parametrize(
+    "base",
+    [theirs.NeighborLoader, theirs.LinkNeighborLoader, theirs.NodeLoader, theirs.LinkLoader, DataLoader],
+)
+def test_the_page_lists_every_argument(base: type) -> None:
+    """Those of the loaders, of the classes that take their `**kwargs`, and of torch's own loader."""
+    assert set(arguments(base)) - set(table()) == set()
+
+
+def test_the_page_lists_nothing_else_and_judges_every_one() -> None:
+    bases = (
+        theirs.NeighborLoader,
+        theirs.LinkNeighborLoader,
+        theirs.NodeLoader,
+        theirs.LinkLoader,
+        DataLoader,
+    )
+    assert set(table()) - {argument for base in bases for argument in arguments(base)} == set()
+    assert all(VERDICT.match(verdict) for verdict in table().values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_loader_is_one_of_theirs(name: str) -> None:
+    assert issubclass(getattr(pyg, name), getattr(theirs, name))

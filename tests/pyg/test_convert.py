@@ -1,0 +1,173 @@
+"""Data and graphs become one another; what lies alike is not copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from pyg_cases import BUYS, plain, typed
+from torch_geometric.data import Data, HeteroData
+
+import khop
+from khop.kernels.csc import Csc
+from khop.pyg.source import EDGE, NODE
+
+Edge = tuple[int, int, int]
+
+
+def sorted_plain() -> Data:
+    data = plain()
+    order = data.edge_index[1].sort(stable=True).indices
+    data.edge_index = data.edge_index[:, order]
+    data.edge_attr, data.edge_weight = data.edge_attr[order], data.edge_weight[order]
+    return data
+
+
+def edges(csc: Csc, *columns: torch.Tensor) -> list[tuple[object, ...]]:
+    destinations = torch.repeat_interleave(torch.arange(csc.num_rows), csc.indptr.diff())
+    listed = [csc.indices.tolist(), destinations.tolist(), *(column.tolist() for column in columns)]
+    return sorted(zip(*map(lambda part: map(str, part), listed), strict=True))
+
+
+def test_a_data_object_becomes_a_graph_with_its_columns_and_splits() -> None:
+    data = plain()
+    graph = khop.graph_from_pyg(data)
+    assert graph.schema.node_types == (NODE,)
+    assert graph.schema.edge_types == (EDGE,)
+    assert set(graph.columns[NODE]) == {"x", "y"}
+    assert graph.split_names == ("train",)
+    assert torch.equal(graph.split("train")[NODE], data.train_mask.nonzero().view(-1))
+    assert graph.schema.label_column() == (NODE, "y")
+    sources, destinations = data.edge_index.tolist()
+    expected = sorted(
+        zip(map(str, sources), map(str, destinations), map(str, data.edge_weight.tolist()), strict=True)
+    )
+    assert edges(graph.csc(EDGE), graph.columns[EDGE]["edge_weight"]) == expected
+
+
+def test_what_lies_alike_is_shared() -> None:
+    data = sorted_plain()
+    graph = khop.graph_from_pyg(data)
+    assert graph.csc(EDGE).indices.data_ptr() == data.edge_index.data_ptr()
+    back = graph.to_pyg()
+    for name in ("x", "y"):
+        assert graph.columns[NODE][name].data_ptr() == data[name].data_ptr() == back[name].data_ptr()
+    for name in ("edge_attr", "edge_weight"):
+        assert graph.columns[EDGE][name].data_ptr() == data[name].data_ptr() == back[name].data_ptr()
+
+
+def test_a_sorted_data_object_comes_back_as_it_was() -> None:
+    data = sorted_plain()
+    back = khop.graph_from_pyg(data).to_pyg()
+    assert isinstance(back, Data)
+    for name in ("x", "y", "edge_index", "edge_attr", "edge_weight", "train_mask"):
+        assert torch.equal(back[name], data[name])
+    assert back.num_nodes == data.num_nodes
+
+
+def test_a_typed_object_comes_back_by_destination() -> None:
+    data = typed()
+    back = khop.graph_from_pyg(data).to_pyg()
+    assert isinstance(back, HeteroData)
+    assert back.node_types == data.node_types
+    assert back.edge_types == data.edge_types
+    assert back["tag"].num_nodes == 4
+    order = data[BUYS].edge_index[1].sort(stable=True).indices
+    assert torch.equal(back[BUYS].edge_index, data[BUYS].edge_index[:, order])
+    assert torch.equal(back[BUYS].edge_attr, order)
+    assert back["user", "likes", "tag"].edge_index.shape == (2, 0)
+
+
+def test_masks_of_several_columns_are_several_splits() -> None:
+    data = plain()
+    data.val_mask = torch.arange(50).view(25, 2) % 3 == 0
+    graph = khop.graph_from_pyg(data)
+    assert graph.split_names == ("train", "val.0", "val.1")
+    assert torch.equal(graph.split("val.1")[NODE], data.val_mask[:, 1].nonzero().view(-1))
+
+
+@pytest.mark.parametrize("make", [plain, typed])
+def test_a_saved_graph_is_the_same_graph(make: type, tmp_path: Path) -> None:
+    graph = khop.graph_from_pyg(make())
+    opened = khop.open_graph(graph.save(tmp_path / "graph"))
+    assert opened.schema == graph.schema
+    assert opened.split_names == graph.split_names
+    for type_, of_type in graph.columns.items():
+        for name, column in of_type.items():
+            assert torch.equal(opened.columns[type_][name], column)
+    for edge_type in graph.schema.edge_types:
+        assert torch.equal(opened.csc(edge_type).indptr, graph.csc(edge_type).indptr)
+        assert torch.equal(opened.csc(edge_type).indices.long(), graph.csc(edge_type).indices.long())
+    again = khop.open_graph(opened.save(tmp_path / "again"))
+    assert again.folder is not None
+    assert opened.folder is not None
+    assert again.folder.fingerprint == opened.folder.fingerprint
+
+
+def batch_of(graph: khop.Graph, node_type: str, **settings: object) -> khop.Batch:
+    sampler = khop.NeighborSampler(
+        graph, [3, 2], edge_ids=True, expansion=khop.Expansion.SUBGRAPH, **settings
+    )
+    seeds = {node_type: torch.tensor([3, 8, 3])}
+    columns = {t: list(of_type) for t, of_type in graph.columns.items() if of_type}
+    return khop.Loader(sampler, seeds, batch_size=3, columns=columns).batch(0, 0)
+
+
+def test_a_batch_becomes_a_data_object_that_shares_its_columns() -> None:
+    data = plain()
+    batch = batch_of(khop.graph_from_pyg(data), NODE)
+    found = batch.to_pyg()
+    assert isinstance(found, Data)
+    assert found.x.data_ptr() == batch["x"].data_ptr()
+    assert found.n_id.data_ptr() == batch.input_nodes.data_ptr()
+    assert torch.equal(found.x, data.x[found.n_id])
+    assert found.batch_size == 2
+    assert found.n_id[found.seed_index].tolist() == [3, 8, 3]
+    assert sum(found.num_sampled_nodes) == found.num_nodes
+    assert sum(found.num_sampled_edges) == found.num_edges == found.edge_attr.shape[0]
+
+
+def test_a_typed_batch_becomes_a_typed_data_object() -> None:
+    data = typed()
+    graph = khop.graph_from_pyg(data)
+    found = batch_of(graph, "item").to_pyg()
+    assert isinstance(found, HeteroData)
+    assert torch.equal(found["user"].x, data["user"].x[found["user"].n_id])
+    ends = found[BUYS].edge_index
+    assert ends.shape[1] > 0
+    carried = data[BUYS].edge_index[:, found[BUYS].edge_attr]  # the attribute numbers the edges
+    assert torch.equal(carried, torch.stack([found["user"].n_id[ends[0]], found["item"].n_id[ends[1]]]))
+
+
+def test_trees_and_directions_come_along() -> None:
+    graph = khop.graph_from_pyg(plain())
+    apart = batch_of(graph, NODE, disjoint=True).to_pyg()
+    assert apart.batch[: apart.batch_size].tolist() == [0, 1, 2]
+    both = batch_of(graph, NODE, output=khop.Output.BIDIRECTIONAL).to_pyg()
+    assert both.reverse.dtype == torch.bool
+    assert "num_sampled_edges" not in both
+    assert not both.is_directed()
+
+
+def test_a_batch_of_blocks_is_refused() -> None:
+    graph = khop.graph_from_pyg(plain())
+    loader = khop.Loader(khop.NeighborSampler(graph, [2]), torch.tensor([1]), batch_size=1)
+    with pytest.raises(ValueError, match="a graph per layer"):
+        loader.batch(0, 0).to_pyg()
+
+
+def test_a_split_that_is_not_there_is_named() -> None:
+    with pytest.raises(ValueError, match=r"no split 'test'; there are \['train'\]"):
+        khop.graph_from_pyg(plain()).split("test")
+
+
+def test_seed_columns_stand_beside_columns_of_all_nodes() -> None:
+    graph = khop.graph_from_pyg(plain())
+    sampler = khop.NeighborSampler(graph, [2], expansion=khop.Expansion.SUBGRAPH)
+    seeds = torch.tensor([3, 8])
+    own = khop.Loader(sampler, seeds, batch_size=2, columns=["x"], seed_columns=["y"]).batch(0, 0).to_pyg()
+    assert own.y.shape == (2,)
+    both = khop.Loader(sampler, seeds, batch_size=2, columns=["y"], seed_columns=["y"]).batch(0, 0).to_pyg()
+    assert both.seed_y.shape == (2,)
+    assert both.y.shape[0] == both.num_nodes

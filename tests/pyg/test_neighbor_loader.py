@@ -1,0 +1,335 @@
+"""What NeighborLoader promises beside the batches that test_recorded.py compares."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pyg_cases import BUYS, facts, plain, typed
+from torch_geometric import profile
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import ImbalancedSampler
+from torch_geometric.nn import GraphSAGE, SAGEConv, to_hetero
+from torch_geometric.sampler import NumNeighbors
+from torch_geometric.utils import trim_to_layer
+
+import khop.pyg
+from khop.pyg import NeighborLoader, NeighborSampler
+
+
+def ring(num_nodes: int = 400, degree: int = 20) -> Data:
+    nodes = torch.arange(num_nodes).repeat_interleave(degree)
+    sources = (nodes + torch.arange(1, degree + 1).repeat(num_nodes)) % num_nodes
+    return Data(x=torch.arange(num_nodes).float().view(-1, 1), edge_index=torch.stack([sources, nodes]))
+
+
+def epoch(seed: int, **settings: Any) -> list[dict[str, Any]]:
+    torch.manual_seed(seed)
+    return [facts(batch) for batch in NeighborLoader(ring(), [5, 3], batch_size=64, **settings)]
+
+
+def test_manual_seed_makes_an_epoch_again() -> None:
+    assert epoch(1, shuffle=True) == epoch(1, shuffle=True)
+    assert epoch(1, shuffle=True) != epoch(2, shuffle=True)
+    assert epoch(1) != epoch(2)
+
+
+def test_the_number_of_workers_changes_nothing() -> None:
+    alone = epoch(1, shuffle=True)
+    for settings in ({"num_workers": 1}, {"num_workers": 2, "prefetch_factor": 5}):
+        assert epoch(1, shuffle=True, **settings) == alone
+        assert epoch(1, shuffle=True, filter_per_worker=False, **settings) == alone
+
+
+def test_the_order_of_seeds_is_torchs() -> None:
+    """A DataLoader of torch's own, seeded alike, shuffles alike."""
+    loader = NeighborLoader(ring(), [2], batch_size=64, shuffle=True)
+    torch.manual_seed(5)
+    ours = [batch.input_id.tolist() for batch in loader]
+    torch.manual_seed(5)
+    theirs = torch.utils.data.DataLoader(range(400), batch_size=64, shuffle=True)
+    assert ours == [ids.tolist() for ids in theirs]
+
+
+def test_two_epochs_draw_differently_and_a_generator_of_ones_own_is_used() -> None:
+    loader = NeighborLoader(ring(), [5], batch_size=400, generator=torch.Generator().manual_seed(3))
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    first, second = (next(iter(loader)).e_id.tolist() for _ in range(2))
+    assert first != second
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_fanouts_are_kept_and_edges_are_the_graphs() -> None:
+    data = ring()
+    for batch in NeighborLoader(data, [5, 3], batch_size=64):
+        degrees = torch.bincount(batch.edge_index[1], minlength=batch.num_nodes)
+        first, second, last = batch.num_sampled_nodes
+        assert degrees.tolist() == [5] * first + [3] * second + [0] * last
+        assert torch.equal(data.edge_index[:, batch.e_id], batch.n_id[batch.edge_index])
+        assert torch.equal(batch.x.view(-1).long(), batch.n_id)
+        assert batch.e_id.unique().numel() == batch.e_id.numel()
+
+
+def test_with_replacement_rows_are_full_and_repeat() -> None:
+    batch = next(iter(NeighborLoader(ring(50, 4), [9], batch_size=50, replace=True)))
+    assert batch.num_sampled_edges == [450]
+    assert batch.e_id.unique().numel() < 450
+
+
+def test_disjoint_subgraphs_have_a_batch_vector() -> None:
+    data = ring(50, 4)
+    batch = next(iter(NeighborLoader(data, [-1, -1], torch.tensor([3, 4, 3]), batch_size=3, disjoint=True)))
+    assert batch.batch[:3].tolist() == [0, 1, 2]
+    assert batch.num_sampled_nodes[0] == 3
+    sources, destinations = batch.edge_index
+    assert torch.equal(batch.batch[sources], batch.batch[destinations])
+    for tree, root in enumerate([3, 4, 3]):
+        nodes = batch.n_id[batch.batch == tree]
+        assert sorted(nodes.tolist()) == sorted({root, *range(root + 1, root + 9)})
+    assert torch.equal(data.edge_index[:, batch.e_id], batch.n_id[batch.edge_index])
+
+
+def test_disjoint_subgraphs_of_types() -> None:
+    loader = NeighborLoader(typed(), [-1, -1], ("item", torch.tensor([2, 7])), batch_size=2, disjoint=True)
+    batch = next(iter(loader))
+    assert batch["item"].batch[:2].tolist() == [0, 1]
+    for edge_type in batch.edge_types:
+        sources, destinations = batch[edge_type].edge_index
+        trees = batch[edge_type[0]].batch[sources], batch[edge_type[2]].batch[destinations]
+        assert torch.equal(*trees)
+
+
+def test_an_induced_disjoint_subgraph_is_refused() -> None:
+    with pytest.raises(ValueError, match="disjoint"):
+        NeighborLoader(ring(), [2], disjoint=True, subgraph_type="induced")
+
+
+def test_what_is_assigned_to_the_loaders_data_counts() -> None:
+    """As torch_geometric's own examples do for layer-wise inference."""
+    data = plain()
+    loader = NeighborLoader(copy.copy(data), [-1], batch_size=10)
+    del loader.data.x, loader.data.y
+    loader.data.num_nodes = data.num_nodes
+    loader.data.n_id = torch.arange(data.num_nodes) * 2
+    batch = next(iter(loader))
+    assert "x" not in batch
+    assert batch.num_nodes == batch.n_id.numel()
+    assert batch.n_id[:10].tolist() == list(range(0, 20, 2))
+
+
+def test_columns_of_every_kind_are_cut() -> None:
+    data = plain()
+    data.array = np.arange(50).reshape(25, 2)
+    data.wide = torch.arange(75).view(3, 25).t()  # rows do not lie one after another
+    data.weight = torch.nn.Parameter(torch.ones(25, 2))
+    batch = next(iter(NeighborLoader(data, [2], torch.tensor([4, 9]), batch_size=2)))
+    assert torch.equal(batch.array, torch.from_numpy(data.array)[batch.n_id])
+    assert torch.equal(batch.wide, data.wide[batch.n_id])
+    batch.weight.sum().backward()
+    assert data.weight.grad is not None
+    assert data.weight.grad.nonzero()[:, 0].unique().tolist() == batch.n_id.sort().values.tolist()
+    assert batch.name == "plain"
+
+
+def test_transforms_see_the_output_and_the_batch() -> None:
+    seen = []
+
+    def of_output(output: Any) -> Any:
+        seen.append(type(output).__name__)
+        output.node, output.num_sampled_nodes = output.node.clone(), None
+        return output
+
+    def of_batch(batch: Data) -> Data:
+        batch.doubled = batch.x * 2
+        return batch
+
+    settings = {"transform": of_batch, "transform_sampler_output": of_output}
+    batch = next(iter(NeighborLoader(plain(), [2], batch_size=4, num_workers=1, **settings)))
+    assert torch.equal(batch.doubled, batch.x * 2)
+    assert "num_sampled_nodes" not in batch
+    assert set(seen) == {"SamplerOutput"}
+
+
+def test_the_worker_function_runs_once_on_every_thread() -> None:
+    started = []
+    loader = NeighborLoader(
+        ring(), [2], batch_size=8, num_workers=2, persistent_workers=True, pin_memory=True,
+        worker_init_fn=lambda number: started.append((number, threading.current_thread().name)),
+    )  # fmt: skip
+    assert len(list(loader)) == len(loader) == 50
+    assert sorted(number for number, _ in started) in ([0], [0, 1])
+    assert len({name for _, name in started}) == len(started)
+    assert not [t for t in threading.enumerate() if t.name.startswith("khop-worker")]
+
+
+def test_an_error_in_a_transform_arrives_as_it_is() -> None:
+    def fail(_: Data) -> Data:
+        raise KeyError("missing column")
+
+    for workers in (0, 2):
+        with pytest.raises(KeyError, match="missing column"):
+            next(iter(NeighborLoader(ring(), [2], batch_size=8, num_workers=workers, transform=fail)))
+
+
+def test_samplers_of_torch_are_used() -> None:
+    data = ring()
+    data.y = (torch.arange(400) < 10).long()
+    sampler = ImbalancedSampler(data)
+    loader = NeighborLoader(data, [2], batch_size=100, sampler=sampler)
+    share = torch.cat([batch.y[: batch.batch_size] for batch in loader]).float().mean()
+    assert 0.3 < float(share) < 0.7
+    batches = [[1, 2, 3], [7]]
+    loader = NeighborLoader(data, [2], batch_sampler=batches, num_workers=2)
+    assert [batch.n_id[: batch.batch_size].tolist() for batch in loader] == batches
+
+
+def test_one_batch_can_be_asked_for() -> None:
+    loader = NeighborLoader(plain(), [-1], torch.tensor([5, 6, 7]), batch_size=2)
+    batch = loader(torch.tensor([0, 2]))
+    assert batch.n_id[:2].tolist() == [5, 7]
+    assert batch.input_id.tolist() == [0, 2]
+    loader.filter_per_worker = False
+    assert torch.equal(loader([0, 2]).edge_index, batch.edge_index)
+
+
+def test_sorted_edges_are_taken_as_they_lie() -> None:
+    data = ring()
+    loader = NeighborLoader(data, [3], batch_size=5, is_sorted=True)
+    assert loader.node_sampler.edge_permutation is None
+    batch = next(iter(loader))
+    assert torch.equal(data.edge_index[:, batch.e_id], batch.n_id[batch.edge_index])
+    with pytest.raises(ValueError, match="is_sorted, but edge 2 leads to node"):
+        NeighborLoader(plain(), [3], is_sorted=True)
+
+
+def test_a_sampler_is_shared_and_changed_as_data_modules_do() -> None:
+    data = ring()
+    sampler = NeighborSampler(data, [2, 2])
+    again = copy.copy(sampler)
+    again.num_neighbors, again.replace = [3], True
+    assert next(iter(NeighborLoader(data, None, neighbor_sampler=sampler))).num_sampled_edges == [2, 4]
+    assert next(iter(NeighborLoader(data, None, neighbor_sampler=again))).num_sampled_edges == [3]
+    torch.manual_seed(0)
+    output = sampler.sample_from_nodes(NeighborLoader(data, None, neighbor_sampler=sampler).input_data[[5]])
+    assert output.node[0] == 5
+
+
+def test_the_layers_of_torch_geometric_work_on_batches() -> None:
+    """GraphSAGE, trimmed to what a layer needs: the seeds' rows are the same."""
+    torch.manual_seed(0)
+    data = ring()
+    model = GraphSAGE(1, 8, num_layers=2, out_channels=3)
+    batch = next(iter(NeighborLoader(data, [4, 4], batch_size=16)))
+    whole = model(batch.x, batch.edge_index)[:16]
+    trimmed = model(
+        batch.x,
+        batch.edge_index,
+        num_sampled_nodes_per_hop=batch.num_sampled_nodes,
+        num_sampled_edges_per_hop=batch.num_sampled_edges,
+    )[:16]
+    torch.testing.assert_close(whole, trimmed)
+
+
+def test_basic_models_infer_layer_by_layer() -> None:
+    torch.manual_seed(0)
+    data = ring()
+    model = GraphSAGE(1, 8, num_layers=2, out_channels=3).eval()
+    found = model.inference(NeighborLoader(data, [-1], batch_size=64, num_workers=2))
+    torch.testing.assert_close(found, model(data.x, data.edge_index).detach(), rtol=1e-4, atol=1e-4)
+
+
+class _Sage(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = SAGEConv((-1, -1), 8), SAGEConv((-1, -1), 3)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x, edge_index).relu(), edge_index)
+
+
+def connected() -> HeteroData:
+    data = typed()
+    del data["tag"], data["tag", "on", "item"], data["user", "likes", "tag"]
+    return data
+
+
+@pytest.mark.filterwarnings("ignore")  # to_hetero's own use of torch.fx
+def test_typed_models_work_on_batches() -> None:
+    """to_hetero over every neighbour gives the rows of the full graph."""
+    torch.manual_seed(0)
+    data = connected()
+    model = to_hetero(_Sage(), data.metadata())
+    with torch.no_grad():
+        expected = model(data.x_dict, data.edge_index_dict)["item"]
+        for batch in NeighborLoader(data, [-1, -1], "item", batch_size=5):
+            found = model(batch.x_dict, batch.edge_index_dict)["item"][: batch["item"].batch_size]
+            torch.testing.assert_close(found, expected[batch["item"].input_id])
+
+
+def test_trim_to_layer_keeps_what_a_layer_needs() -> None:
+    batch = next(iter(NeighborLoader(connected(), [2, 2], "item", batch_size=3)))
+    x, edge_index, _ = trim_to_layer(
+        1,
+        batch.num_sampled_nodes_dict,
+        batch.num_sampled_edges_dict,
+        batch.x_dict,
+        batch.edge_index_dict,
+    )
+    assert x["item"].shape[0] == sum(batch["item"].num_sampled_nodes[:-1])
+    assert edge_index[BUYS].shape[1] == batch[BUYS].num_sampled_edges[0]
+
+
+def test_torch_geometrics_profile_works_on_batches() -> None:
+    batch = next(iter(NeighborLoader(ring(), [4], batch_size=16)))
+    assert profile.get_data_size(batch) > batch.x.nbytes
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_neighbors": [2], "input_time": torch.arange(3)}, "conflicting 'input_time' and 'time_attr'"),
+        ({"num_neighbors": [2], "time_attr": "when"}, "The time attribute 'when' is neither a node-level"),
+        ({"num_neighbors": [2], "temporal_strategy": "first"}, "No valid temporal strategy found"),
+        ({"num_neighbors": [2], "subgraph_type": "round"}, "'round' is not a valid SubgraphType"),
+        ({"num_neighbors": [2], "weight_attr": "w"}, "no column 'w'"),
+        ({"num_neighbors": [-2]}, "fanout -2"),
+        ({"num_neighbors": [2], "prefetch_factor": 2}, "prefetch_factor option could only be specified"),
+    ],
+)
+def test_bad_arguments_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        NeighborLoader(plain(), **settings)
+
+
+@pytest.mark.parametrize(
+    ("num_neighbors", "message"),
+    [
+        ({BUYS: [2]}, "Missing number of neighbors for edge type"),
+        ({("user", "eats", "item"): [2]}, "Not all edge types specified in 'num_neighbors' exist"),
+        (NumNeighbors({BUYS: [2, 2]}, default=[1]), "Number of hops must be the same across all edge types"),
+    ],
+)
+def test_bad_numbers_of_neighbours_are_named(num_neighbors: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        NeighborLoader(typed(), num_neighbors, "item")
+
+
+def test_what_is_no_graph_is_named() -> None:
+    with pytest.raises(ValueError, match="Expected a 'Data', 'HeteroData', or a tuple"):
+        NeighborLoader([1, 2, 3], [2])
+
+
+def test_directed_false_is_induced_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match="'directed' argument in 'NeighborSampler' is deprecated"):
+        loader = NeighborLoader(plain(), [2], batch_size=2, directed=False)
+    assert "num_sampled_nodes" not in next(iter(loader))
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'ImbalancedLoader'"):
+        khop.pyg.ImbalancedLoader  # noqa: B018
