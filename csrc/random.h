@@ -46,23 +46,36 @@ class RowWords {
   // The next draw reduced to [0, range), of a row that has `degree` entries.
   std::uint64_t below(std::uint64_t range, std::uint64_t degree) {
     if (degree < kWideDegree) return (std::uint64_t{next()} * range) >> 32;
+    return high_product(wide(), range);
+  }
+
+  // Goes on with 64-bit draw number `draw` of the row.
+  void seek_wide(std::uint64_t draw) {
+    position_ = 2 * draw;
+    if (position_ % 4 != 0) block_ = block(position_ / 4);
+  }
+
+  // The next 64-bit draw.
+  std::uint64_t wide() {
     const std::uint64_t low = next();
-    const std::uint64_t wide = low | (std::uint64_t{next()} << 32);
-    return high_product(wide, range);
+    return low | (std::uint64_t{next()} << 32);
+  }
+
+  // A 64-bit draw reduced to [0, b).
+  static std::uint64_t high_product(std::uint64_t a, std::uint64_t b) {
+    __extension__ using Wide = unsigned __int128;
+    return static_cast<std::uint64_t>((Wide{a} * b) >> 64);
   }
 
  private:
   std::uint32_t next() {
-    if (position_ % 4 == 0) {
-      block_ = philox(key_, {static_cast<std::uint32_t>(node_), static_cast<std::uint32_t>(node_ >> 32), stream_,
-                             static_cast<std::uint32_t>(position_ / 4)});
-    }
+    if (position_ % 4 == 0) block_ = block(position_ / 4);
     return block_[position_++ % 4];
   }
 
-  static std::uint64_t high_product(std::uint64_t a, std::uint64_t b) {
-    __extension__ using Wide = unsigned __int128;
-    return static_cast<std::uint64_t>((Wide{a} * b) >> 64);
+  Words block(std::uint64_t number) const {
+    return philox(key_, {static_cast<std::uint32_t>(node_), static_cast<std::uint32_t>(node_ >> 32), stream_,
+                         static_cast<std::uint32_t>(number)});
   }
 
   std::uint64_t key_;

@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
-#include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "draw_alone.h"
 #include "draw_rows.h"
+#include "hop_rows.h"
 #include "parallel.h"
 #include "random.h"
 #include "simd.h"
@@ -18,41 +17,6 @@ namespace {
 
 constexpr std::int64_t kRowsPerThread = 256;  // fewer are not worth a thread
 constexpr std::int64_t kLinesInFlight = 256;  // picks whose edges are fetched ahead of their use; measured, flat above
-constexpr std::int64_t kRowsAhead = 32;       // rows whose pointers are fetched ahead when edges are only counted
-
-struct Row {
-  std::int64_t begin;
-  std::int64_t degree;
-};
-
-template <class Index>
-Row row_of(const Csc<Index>& graph, std::int64_t node) {
-  const auto at = static_cast<std::size_t>(node);
-  const std::int64_t begin = graph.indptr[at], end = graph.indptr[at + 1];
-  if (begin < 0 || begin > end || end > static_cast<std::int64_t>(graph.indices.size())) {
-    throw std::invalid_argument("indptr of row " + std::to_string(node) +
-                                ": descends or ends behind the last edge; the graph is damaged");
-  }
-  return {begin, end - begin};
-}
-
-bool takes_whole_row(const HopRequest& request, std::int64_t degree) {
-  if (request.fanout < 0) return true;
-  return request.replacement == Replacement::without ? degree <= request.fanout : degree == 0;
-}
-
-// Over frontier rows [first, last).
-template <class Index>
-std::int64_t count_edges(const Csc<Index>& graph, const HopRequest& request, std::int64_t first, std::int64_t last) {
-  const std::int64_t* const nodes = request.nodes.data();
-  std::int64_t edges = 0;
-  for (std::int64_t i = first; i < last; ++i) {
-    if (i + kRowsAhead < last) __builtin_prefetch(graph.indptr.data() + nodes[i + kRowsAhead]);
-    const std::int64_t degree = row_of(graph, nodes[i]).degree;
-    edges += takes_whole_row(request, degree) ? degree : request.fanout;
-  }
-  return edges;
-}
 
 constexpr std::int64_t kPickStride = kMaxRows;  // between two slots of a lane
 
@@ -112,8 +76,10 @@ class HopWalk {
     last = std::min(last, first + chunk_rows_);
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t node = request_.nodes.data()[i];
-      __builtin_prefetch(graph_.indptr.data() + node);
-      __builtin_prefetch(graph_.indptr.data() + node + 1);
+      if (request_.ranges.empty()) {
+        __builtin_prefetch(graph_.indptr.data() + node);
+        __builtin_prefetch(graph_.indptr.data() + node + 1);
+      }
       if (!request_.original_ids.empty()) __builtin_prefetch(request_.original_ids.data() + node);
     }
   }
@@ -136,7 +102,7 @@ class HopWalk {
     chunk.count = 0;
     chunk.draws.count = 0;
     for (std::int64_t i = first; i < last; ++i) {
-      const Row row = row_of(graph_, request_.nodes.data()[i]);
+      const Row row = row_at(graph_, request_, i);
       chunk.rows[chunk.count] = row;
       chunk.lane[chunk.count++] = place(chunk.draws, row.degree, i);
     }
@@ -219,13 +185,7 @@ class HopWalk {
 template <class Index>
 std::int64_t edge_capacity(const Csc<Index>& graph, const HopRequest& request) {
   const auto frontier = static_cast<std::int64_t>(request.nodes.size());
-  const auto rows = static_cast<std::uint64_t>(graph.rows());
-  for (const std::int64_t node : request.nodes) {
-    if (static_cast<std::uint64_t>(node) >= rows) {
-      throw std::invalid_argument("frontier node " + std::to_string(node) + ": not in [0, " + std::to_string(rows) +
-                                  "), the graph's rows");
-    }
-  }
+  check_nodes(graph, request.nodes);
   if (request.fanout >= 0 && request.fanout <= static_cast<std::int64_t>(kMaxFanout)) return frontier * request.fanout;
   return count_edges(graph, request, 0, frontier);
 }

@@ -19,6 +19,7 @@ struct HopRequest {
   std::uint64_t key = 0;
   std::uint32_t stream = 0;
   int threads = 1;
+  std::span<const std::int64_t> ranges = {};  // begin and end of each frontier row's entries; empty: whole rows
 };
 
 template <class Index>

@@ -1,15 +1,75 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "bindings.h"
+#include "drawn.h"
+#include "sample_weighted.h"
+#include "time_ranges.h"
 #include "tree_index.h"
+#include "visit.h"
+#include "weight_sums.h"
 
 namespace khop::bindings {
 namespace {
 
-using Ids = In<std::int64_t>;
+template <class Index>
+Drawn<Index> sample_by_weight(Ids indptr, In<Index> indices, Ids sums, Ids nodes, std::int64_t fanout, bool replacement,
+                              std::uint64_t key, std::uint32_t stream, std::optional<Ids> original_ids,
+                              std::optional<Ids> trees, std::optional<Ids> ranges, bool edge_ids, int threads) {
+  const Csc<Index> graph{span_of(indptr), span_of(indices)};
+  const HopRequest request{span_of(nodes), optional_span(original_ids), optional_span(trees), fanout,
+                           replacement ? Replacement::with : Replacement::without, key, stream, threads,
+                           optional_span(ranges)};
+  return drawn_by(graph, request, edge_ids, [&](const auto& of, const auto& wanted, const auto& output) {
+    return sample_weighted(of, span_of(sums), wanted, output);
+  });
+}
+
+template <class Index>
+void bind_sample_weighted(nb::module_& module) {
+  module.def("sample_weighted", &sample_by_weight<Index>, nb::arg("indptr").noconvert(), nb::arg("indices").noconvert(),
+             nb::arg("sums").noconvert(), nb::arg("nodes").noconvert(), nb::arg("fanout"), nb::arg("replacement"),
+             nb::arg("key"), nb::arg("stream"), nb::arg("original_ids").noconvert().none(),
+             nb::arg("trees").noconvert().none(), nb::arg("ranges").noconvert().none(), nb::arg("edge_ids"),
+             nb::arg("threads"));
+}
+
+Out<std::int64_t> ranges_of(Ids indptr, Ids times, Ids nodes, Ids until, std::int64_t before, std::int64_t after,
+                            std::int64_t most, int threads) {
+  Buffer<std::int64_t> ranges(2 * nodes.size());
+  {
+    const nb::gil_scoped_release release;
+    const RangeRequest request{span_of(nodes), span_of(until), before, after, most, threads};
+    time_ranges(span_of(indptr), span_of(times), request, ranges.data());
+  }
+  return ranges.tensor({2 * nodes.size()});
+}
+
+std::int64_t unsorted_position(Ids indptr, Ids times, int threads) {
+  const nb::gil_scoped_release release;
+  return first_unsorted(span_of(indptr), span_of(times), threads);
+}
+
+void order_of_rows(Ids indptr, Ids times, Into<std::int64_t> order, int threads) {
+  const nb::gil_scoped_release release;
+  sort_rows(span_of(indptr), span_of(times), order.data(), threads);
+}
+
+template <class Weight>
+std::int64_t sums_of(Ids indptr, In<Weight> weights, Into<std::int64_t> sums, int threads) {
+  const nb::gil_scoped_release release;
+  return weight_sums(span_of(indptr), span_of(weights), sums.data(), threads);
+}
+
+template <class Weight>
+void bind_weight_sums(nb::module_& module) {
+  module.def("weight_sums", &sums_of<Weight>, nb::arg("indptr").noconvert(), nb::arg("weights").noconvert(),
+             nb::arg("sums").noconvert(), nb::arg("threads"));
+}
 
 template <class Id>
 Out<std::int32_t> insert_pairs(TreeIndex& index, In<Id> ids, Ids offsets, Ids trees) {
@@ -36,6 +96,17 @@ std::pair<Out<std::int64_t>, Out<std::int64_t>> pairs_from(const TreeIndex& inde
 
 void bind_rules(nb::module_& module) {
   using namespace khop::bindings;
+  bind_sample_weighted<std::int32_t>(module);
+  bind_sample_weighted<std::int64_t>(module);
+  bind_weight_sums<float>(module);
+  bind_weight_sums<double>(module);
+  module.def("time_ranges", &ranges_of, nb::arg("indptr").noconvert(), nb::arg("times").noconvert(),
+             nb::arg("nodes").noconvert(), nb::arg("until").noconvert(), nb::arg("before"), nb::arg("after"),
+             nb::arg("most"), nb::arg("threads"));
+  module.def("first_unsorted", &unsorted_position, nb::arg("indptr").noconvert(), nb::arg("times").noconvert(),
+             nb::arg("threads"));
+  module.def("sort_rows", &order_of_rows, nb::arg("indptr").noconvert(), nb::arg("times").noconvert(),
+             nb::arg("order").noconvert(), nb::arg("threads"));
   nb::class_<khop::TreeIndex>(module, "TreeIndex")
       .def(nb::init<std::int64_t>(), nb::arg("num_nodes"))
       .def("reset", &khop::TreeIndex::reset, nb::arg("num_trees"))

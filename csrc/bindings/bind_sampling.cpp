@@ -7,57 +7,34 @@
 #include <algorithm>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "bindings.h"
 #include "dispatch.h"
+#include "drawn.h"
 #include "known_edges.h"
 #include "node_index.h"
-#include "sample_hop.h"
 
 namespace khop::bindings {
 namespace {
 
-using Ids = In<std::int64_t>;
-
-std::span<const std::int64_t> optional_span(const std::optional<Ids>& ids) {
-  return ids ? span_of(*ids) : std::span<const std::int64_t>{};
-}
-
-template <class Index>
-using Drawn = std::tuple<Out<std::int64_t>, Out<Index>, std::optional<Out<std::int64_t>>>;
-
 template <class Index>
 Drawn<Index> sample(Ids indptr, In<Index> indices, Ids nodes, std::int64_t fanout, bool replacement, std::uint64_t key,
-                    std::uint32_t stream, std::optional<Ids> original_ids, std::optional<Ids> trees, bool edge_ids,
-                    int threads) {
+                    std::uint32_t stream, std::optional<Ids> original_ids, std::optional<Ids> trees,
+                    std::optional<Ids> ranges, bool edge_ids, int threads) {
   const Csc<Index> graph{span_of(indptr), span_of(indices)};
   const HopRequest request{span_of(nodes), optional_span(original_ids), optional_span(trees), fanout,
-                           replacement ? Replacement::with : Replacement::without, key, stream, threads};
-  std::optional<Buffer<std::int64_t>> offsets, edges;
-  std::optional<Buffer<Index>> drawn;
-  std::size_t count = 0;
-  {
-    const nb::gil_scoped_release release;
-    const auto capacity = static_cast<std::size_t>(edge_capacity(graph, request));
-    offsets.emplace(request.nodes.size() + 1);
-    drawn.emplace(capacity);
-    if (edge_ids) edges.emplace(capacity);
-    const HopOutput<Index> output{offsets->data(), drawn->data(), edges ? edges->data() : nullptr};
-    count = static_cast<std::size_t>(sample_hop(graph, request, output));
-  }
-  std::optional<Out<std::int64_t>> positions;
-  if (edges) positions = edges->tensor({count});
-  return {offsets->tensor({request.nodes.size() + 1}), drawn->tensor({count}), positions};
+                           replacement ? Replacement::with : Replacement::without, key, stream, threads,
+                           optional_span(ranges)};
+  return drawn_by(graph, request, edge_ids, sample_hop<Index>);
 }
 
 template <class Index>
 void bind_sample(nb::module_& module) {
   module.def("sample_uniform", &sample<Index>, nb::arg("indptr").noconvert(), nb::arg("indices").noconvert(),
              nb::arg("nodes").noconvert(), nb::arg("fanout"), nb::arg("replacement"), nb::arg("key"), nb::arg("stream"),
-             nb::arg("original_ids").noconvert().none(), nb::arg("trees").noconvert().none(), nb::arg("edge_ids"),
-             nb::arg("threads"));
+             nb::arg("original_ids").noconvert().none(), nb::arg("trees").noconvert().none(),
+             nb::arg("ranges").noconvert().none(), nb::arg("edge_ids"), nb::arg("threads"));
 }
 
 template <class Id>

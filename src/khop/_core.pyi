@@ -14,9 +14,38 @@ def sample_uniform(
     stream: int,
     original_ids: Tensor | None,
     trees: Tensor | None,
+    ranges: Tensor | None,
     edge_ids: bool,
     threads: int,
 ) -> tuple[Tensor, Tensor, Tensor | None]: ...
+def sample_weighted(
+    indptr: Tensor,
+    indices: Tensor,
+    sums: Tensor,
+    nodes: Tensor,
+    fanout: int,
+    replacement: bool,
+    key: int,
+    stream: int,
+    original_ids: Tensor | None,
+    trees: Tensor | None,
+    ranges: Tensor | None,
+    edge_ids: bool,
+    threads: int,
+) -> tuple[Tensor, Tensor, Tensor | None]: ...
+def weight_sums(indptr: Tensor, weights: Tensor, sums: Tensor, threads: int) -> int: ...
+def time_ranges(
+    indptr: Tensor,
+    times: Tensor,
+    nodes: Tensor,
+    until: Tensor,
+    before: int,
+    after: int,
+    most: int,
+    threads: int,
+) -> Tensor: ...
+def first_unsorted(indptr: Tensor, times: Tensor, threads: int) -> int: ...
+def sort_rows(indptr: Tensor, times: Tensor, order: Tensor, threads: int) -> None: ...
 
 class NodeIndex:
     def __init__(self, num_nodes: int, base: int = 1) -> None: ...

@@ -35,6 +35,18 @@ class Plain:
     counts: Mapping[NodeType, int]
     edges: Mapping[EdgeType, list[tuple[int, int]]]  # (source, destination), in the order of the rows
     original_ids: Mapping[NodeType, list[int]] = field(default_factory=dict)
+    columns: Mapping[NodeType | EdgeType, Mapping[str, list[float]]] = field(default_factory=dict)
+
+    @property
+    def sort_by(self) -> str | None:
+        """Rows follow the column "time" where there is one."""
+        return "time" if any("time" in of_type for of_type in self.columns.values()) else None
+
+    def tensors(self, type_: NodeType | EdgeType) -> dict[str, Tensor]:
+        return {
+            name: torch.tensor(column, dtype=torch.int64 if name == "time" else torch.float32)
+            for name, column in self.columns.get(type_, {}).items()
+        }
 
     def indptr(self, edge_type: EdgeType) -> list[int]:
         degrees = [0] * self.counts[edge_type[2]]

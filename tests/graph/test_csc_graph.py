@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from contracts.graph_rules import PROMISES as RULE_PROMISES
 from contracts.graph_store import BUYS, KEY, LIKE, PROMISES, SHOP, Make, Plain, int64, same, shop_frontier
 from khop.draw import Frontier, Hop
 from khop.graph.build import EdgeTable, NodeTable, write_graph
@@ -29,18 +30,29 @@ def ends(pairs: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
 
 
 def in_memory(plain: Plain) -> CscGraph:
-    graph = csc_graph_from_edges(plain.counts, {name: ends(pairs) for name, pairs in plain.edges.items()})
+    graph = csc_graph_from_edges(
+        plain.counts,
+        {name: ends(pairs) for name, pairs in plain.edges.items()},
+        columns={type_: plain.tensors(type_) for type_ in plain.columns},
+        sort_by=plain.sort_by,
+    )
     originals = {node_type: int64(ids) for node_type, ids in plain.original_ids.items()}
-    return CscGraph(graph.schema, graph.counts, graph.edges, originals)
+    return CscGraph(graph.schema, graph.counts, graph.edges, originals, graph.columns)
 
 
 def written(path: Path, plain: Plain) -> Path:
     originals = plain.original_ids
     nodes = {
-        name: NodeTable(number, {"original_id": int64(originals[name])} if name in originals else {})
+        name: NodeTable(
+            number,
+            plain.tensors(name) | ({"original_id": int64(originals[name])} if name in originals else {}),
+        )
         for name, number in plain.counts.items()
     }
-    return write_graph(path, nodes, {name: EdgeTable(*ends(pairs)) for name, pairs in plain.edges.items()})
+    edges = {
+        name: EdgeTable(*ends(pairs), columns=plain.tensors(name)) for name, pairs in plain.edges.items()
+    }
+    return write_graph(path, nodes, edges, sort_by=plain.sort_by)
 
 
 @pytest.fixture(params=["in memory", "mapped", "unpickled"])
@@ -57,7 +69,7 @@ def make(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return {"in memory": in_memory, "mapped": mapped, "unpickled": unpickled}[request.param]
 
 
-@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+@pytest.mark.parametrize("promise", [*PROMISES, *RULE_PROMISES], ids=lambda promise: promise.__name__)
 def test_it_keeps(promise: Callable[[Make], None], make: Make) -> None:
     promise(make)
 

@@ -15,6 +15,7 @@ import torch
 import khop._core as _core
 from khop.draw import DrawKey, Uniform
 from khop.kernels.csc import Csc
+from khop.kernels.hop_rows import HopRows
 from khop.kernels.node_index import NodeIndex
 from khop.kernels.permutation import permutation_slice
 from khop.kernels.philox import philox
@@ -64,7 +65,7 @@ def long_calls(csc: Csc) -> dict[str, Callable[[], object]]:
     index = NodeIndex(ROWS)
     counters = torch.zeros(1_000_000, 4, dtype=torch.int64)
     return {
-        "sample_uniform": lambda: sample_uniform(csc, nodes, 5, Uniform(), DrawKey(0), 1),
+        "sample_uniform": lambda: sample_uniform(csc, HopRows(nodes, DrawKey(0), 1), 5, Uniform()),
         "insert": lambda: index.insert(csc.indices),
         "permutation_slice": lambda: permutation_slice(DrawKey(0), 1 << 40, 0, 200_000),
         "philox": lambda: philox(0, counters),
@@ -84,7 +85,9 @@ def test_kept_results_stay_as_they_are(csc: Csc) -> None:
     """Whoever keeps every batch gets other memory for each, at once."""
 
     def batch(step: int) -> list[torch.Tensor]:
-        drawn = sample_uniform(csc, torch.arange(500) * 31, 5, Uniform(), DrawKey(step), 1, edge_ids=True)
+        drawn = sample_uniform(
+            csc, HopRows(torch.arange(500) * 31, DrawKey(step), 1), 5, Uniform(), edge_ids=True
+        )
         index = NodeIndex(ROWS)
         assert drawn.edges is not None
         return [drawn.offsets, drawn.nodes, drawn.edges, index.insert(drawn.nodes), index.nodes()]
@@ -103,7 +106,7 @@ def test_a_warm_loop_takes_no_new_memory(csc: Csc) -> None:
         index.clear()
         index.insert(torch.arange(300) + step)
         for hop in range(3):
-            drawn = sample_uniform(csc, index.nodes(), 5, Uniform(), DrawKey(step), hop)
+            drawn = sample_uniform(csc, HopRows(index.nodes(), DrawKey(step), hop), 5, Uniform())
             index.insert(drawn.nodes)
 
     for step in range(5):
@@ -124,7 +127,7 @@ def test_results_outlive_what_made_them(csc: Csc) -> None:
 
 
 def test_results_can_be_written_and_resized_like_any_tensor(csc: Csc) -> None:
-    drawn = sample_uniform(csc, torch.tensor([0]), 3, Uniform(), DrawKey(0), 1)
+    drawn = sample_uniform(csc, HopRows(torch.tensor([0]), DrawKey(0), 1), 3, Uniform())
     drawn.nodes.fill_(7)
     assert torch.cat([drawn.nodes, drawn.nodes]).tolist() == [7] * 6
 
@@ -132,7 +135,7 @@ def test_results_can_be_written_and_resized_like_any_tensor(csc: Csc) -> None:
 def test_threads_that_sample_at_once_get_what_one_gets(csc: Csc) -> None:
     def sample(step: int) -> torch.Tensor:
         frontier = torch.arange(5000) * 13
-        return sample_uniform(csc, frontier, 4, Uniform(), DrawKey(step), 1, threads=2).nodes
+        return sample_uniform(csc, HopRows(frontier, DrawKey(step), 1), 4, Uniform(), threads=2).nodes
 
     expected = [sample(step) for step in range(12)]
     found: dict[int, torch.Tensor] = {}

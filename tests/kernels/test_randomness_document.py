@@ -12,6 +12,7 @@ from tests.reference import sampling as reference
 
 from khop.draw import DrawKey, Purpose, Uniform, mix64, stream
 from khop.kernels.csc import Csc
+from khop.kernels.hop_rows import HopRows
 from khop.kernels.permutation import permutation_slice
 from khop.kernels.philox import philox, philox_reference
 from khop.kernels.sample_uniform import sample_uniform, sample_uniform_reference
@@ -85,23 +86,12 @@ def test_picks_of_the_kernels(vector: dict[str, Any], level: str) -> None:
         number(vector["stream"]),
     )
     nodes, original_ids = torch.tensor([0]), torch.tensor([vector["node"]])
+    rows = HopRows(nodes, key, number_of_stream, original_ids, trees)
     with dispatch_level(level):
-        drawn = sample_uniform(
-            csc,
-            nodes,
-            vector["fanout"],
-            rule,
-            key,
-            number_of_stream,
-            original_ids=original_ids,
-            tree=trees,
-            edge_ids=True,
-        )
+        drawn = sample_uniform(csc, rows, vector["fanout"], rule, edge_ids=True)
     assert drawn.edges is not None
     assert drawn.edges.tolist() == vector["picks"]
-    plain = sample_uniform_reference(
-        csc, nodes, vector["fanout"], rule, key, number_of_stream, original_ids, trees, True
-    )
+    plain = sample_uniform_reference(csc, rows, vector["fanout"], rule, True)
     assert plain.edges is not None
     assert plain.edges.tolist() == vector["picks"]
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import pytest
@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 from tests.levels import LEVELS, dispatch_level
 from tests.reference import sampling as reference
+from tests.reference.sampling import tree_key
 from torch import Tensor
 
 from khop.draw import DrawKey, Neighbors, Uniform
 from khop.kernels.csc import Csc
+from khop.kernels.hop_rows import HopRows
 from khop.kernels.sample_uniform import sample_uniform, sample_uniform_reference
 
 STREAM = 0xFEEDBEEF
@@ -41,23 +43,13 @@ class Question:
     tree: Tensor | None
 
     def answer(self, threads: int = 1) -> Neighbors:
-        return sample_uniform(
-            self.csc,
-            self.nodes,
-            self.fanout,
-            self.rule,
-            self.key,
-            STREAM,
-            original_ids=self.original_ids,
-            tree=self.tree,
-            edge_ids=True,
-            threads=threads,
-        )
+        return sample_uniform(self.csc, self.rows(), self.fanout, self.rule, edge_ids=True, threads=threads)
 
     def answer_in_torch(self) -> Neighbors:
-        return sample_uniform_reference(
-            self.csc, self.nodes, self.fanout, self.rule, self.key, STREAM, self.original_ids, self.tree, True
-        )
+        return sample_uniform_reference(self.csc, self.rows(), self.fanout, self.rule, True)
+
+    def rows(self) -> HopRows:
+        return HopRows(self.nodes, self.key, STREAM, self.original_ids, self.tree)
 
     def specified(self) -> list[list[int]]:
         """The picked edges of each row, by the specification."""
@@ -141,13 +133,13 @@ def test_neither_threads_nor_vector_instructions_change_a_bit(fanout: int, repla
 
 def test_edge_ids_come_only_on_request() -> None:
     csc = graph_of([3, 4])
-    assert sample_uniform(csc, torch.tensor([1]), 2, Uniform(), DrawKey(0), STREAM).edges is None
+    assert sample_uniform(csc, HopRows(torch.tensor([1]), DrawKey(0), STREAM), 2, Uniform()).edges is None
 
 
 def test_source_ids_beyond_32_bits_come_whole() -> None:
     far = 2**40
     csc = Csc(torch.tensor([0, 3]), torch.tensor([far, far + 1, far + 2]))
-    drawn = sample_uniform(csc, torch.tensor([0]), -1, Uniform(), DrawKey(0), STREAM)
+    drawn = sample_uniform(csc, HopRows(torch.tensor([0]), DrawKey(0), STREAM), -1, Uniform())
     assert drawn.nodes.tolist() == [far, far + 1, far + 2]
 
 
@@ -170,50 +162,67 @@ def test_a_frontier_node_that_is_no_row_is_refused(node: int) -> None:
 def test_damaged_row_pointers_are_refused_before_they_are_followed() -> None:
     csc = Csc(torch.tensor([0, 10**9, 3]), torch.zeros(3, dtype=torch.int32))
     with pytest.raises(ValueError, match=r"indptr of row 0: .* the graph is damaged"):
-        sample_uniform(csc, torch.tensor([0]), 2, Uniform(), DrawKey(0), STREAM)
+        sample_uniform(csc, HopRows(torch.tensor([0]), DrawKey(0), STREAM), 2, Uniform())
 
 
 @pytest.mark.parametrize("fanout", [-2, 2**31])
 def test_a_fanout_out_of_range_is_refused(fanout: int) -> None:
     with pytest.raises(ValueError, match=f"fanout {fanout}"):
-        sample_uniform(graph_of([3]), torch.tensor([0]), fanout, Uniform(), DrawKey(0), STREAM)
+        sample_uniform(graph_of([3]), HopRows(torch.tensor([0]), DrawKey(0), STREAM), fanout, Uniform())
 
 
-@pytest.mark.parametrize("name", ["nodes", "original_ids", "tree"])
+@pytest.mark.parametrize("name", ["nodes", "original_ids", "tree", "ranges"])
 def test_ids_of_another_kind_are_refused(name: str) -> None:
-    good: dict[str, Tensor] = dict.fromkeys(("nodes", "original_ids", "tree"), torch.tensor([0]))
     for bad in (torch.tensor([0], dtype=torch.int32), torch.tensor([[0]]), torch.tensor([0], device="meta")):
-        ids = good | {name: bad}
+        rows = replace(HopRows(torch.tensor([0]), DrawKey(0), STREAM), **{name: bad})
         with pytest.raises(ValueError, match=f"{name} is .*: must be int64"):
-            sample_uniform(
-                graph_of([3]),
-                ids["nodes"],
-                1,
-                Uniform(),
-                DrawKey(0),
-                STREAM,
-                original_ids=ids["original_ids"],
-                tree=ids["tree"],
-            )
+            sample_uniform(graph_of([3]), rows, 1, Uniform())
+
+
+@given(question=questions(), data=st.data())
+def test_a_range_of_a_row_is_drawn_from_as_a_row(question: Question, data: st.DataObject) -> None:
+    """As if the graph had one row for each frontier row, with the range's edges alone."""
+    begins, ends = (question.csc.indptr[question.nodes + more].tolist() for more in (0, 1))
+    pairs = [
+        sorted(data.draw(st.tuples(st.integers(b, e), st.integers(b, e))))
+        for b, e in zip(begins, ends, strict=True)
+    ]
+    rows = replace(question.rows(), ranges=torch.tensor(pairs, dtype=torch.int64).reshape(-1))
+    found = sample_uniform(question.csc, rows, question.fanout, question.rule, edge_ids=True)
+    assert_same(found, sample_uniform_reference(question.csc, rows, question.fanout, question.rule, True))
+    assert found.edges is not None
+    for i, (begin, end) in enumerate(pairs):
+        node = int(question.nodes[i])
+        original = node if question.original_ids is None else int(question.original_ids[node])
+        key = (
+            question.key.value
+            if question.tree is None
+            else tree_key(question.key.value, int(question.tree[i]))
+        )
+        row = reference.Row(key, original, STREAM, end - begin)
+        edges = [begin + pick for pick in row.picks(question.fanout, question.rule.replacement)]
+        assert found.edges[found.offsets[i] : found.offsets[i + 1]].tolist() == edges
+
+
+def test_a_range_that_leaves_the_graph_is_refused() -> None:
+    for ranges in ([-1, 2], [2, 1], [0, 4]):
+        rows = HopRows(torch.tensor([0]), DrawKey(0), STREAM, ranges=torch.tensor(ranges))
+        with pytest.raises(ValueError, match="range in row 0"):
+            sample_uniform(graph_of([3]), rows, 1, Uniform())
 
 
 def test_other_devices_take_the_reference() -> None:
     csc = Csc(*(array.to("meta") for array in (torch.tensor([0, 1]), torch.tensor([0]))))
     with pytest.raises(NotImplementedError):  # values are needed, and that device has none
-        sample_uniform(csc, torch.tensor([0], device="meta"), 1, Uniform(), DrawKey(0), STREAM)
+        sample_uniform(csc, HopRows(torch.tensor([0], device="meta"), DrawKey(0), STREAM), 1, Uniform())
 
 
 def picks(degree: int, fanout: int, rule: Uniform, rows: int, key: int) -> Tensor:
     """int64 (rows, fanout): what `rows` trees pick of one row."""
     csc = Csc(torch.tensor([0, degree]), torch.arange(degree, dtype=torch.int32))
+    frontier = torch.zeros(rows, dtype=torch.int64)
     drawn = sample_uniform(
-        csc,
-        torch.zeros(rows, dtype=torch.int64),
-        fanout,
-        rule,
-        DrawKey(key),
-        STREAM,
-        tree=torch.arange(rows),
+        csc, HopRows(frontier, DrawKey(key), STREAM, tree=torch.arange(rows)), fanout, rule
     )
     return drawn.nodes.long().reshape(rows, fanout)
 
@@ -255,7 +264,7 @@ def test_different_nodes_and_streams_draw_independently() -> None:
     degree, rows = 8, 20_000
     csc = Csc(torch.arange(rows + 1) * degree, torch.arange(degree, dtype=torch.int32).repeat(rows))
     first, second = (
-        sample_uniform(csc, torch.arange(rows), 1, Uniform(True), DrawKey(4), stream).nodes.long()
+        sample_uniform(csc, HopRows(torch.arange(rows), DrawKey(4), stream), 1, Uniform(True)).nodes.long()
         for stream in (STREAM, STREAM + 1)
     )
     for left, right in ((first[::2], first[1::2]), (first, second)):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate
+from math import floor
 
 MASK32, MASK64 = (1 << 32) - 1, (1 << 64) - 1
 
@@ -60,6 +63,33 @@ class Row:
             return (self.word(j) * bound) >> 32
         return ((self.word(2 * j) | self.word(2 * j + 1) << 32) * bound) >> 64
 
+    def wide_draw(self, number: int, bound: int) -> int:
+        """64-bit draws, as weighted picks take them whatever the degree."""
+        return ((self.word(2 * number) | self.word(2 * number + 1) << 32) * bound) >> 64
+
+    def weighted_picks(self, fanout: int, replacement: bool, weights: Sequence[int]) -> list[int]:
+        """Positions within the row by whole weights, in draw order."""
+        if fanout == -1 or (not replacement and self.degree <= fanout):
+            return [at for at, weight in enumerate(weights) if weight > 0]
+        if sum(weights) == 0:
+            return []
+        if replacement:
+            return [covering(weights, self.wide_draw(j, sum(weights))) for j in range(fanout)]
+        picked: list[int] = []
+        number = repeats = 0
+        while len(picked) < fanout and repeats < 64:
+            pick = covering(weights, self.wide_draw(number, sum(weights)))
+            number += 1
+            repeats += pick in picked
+            picked += [] if pick in picked else [pick]
+        while len(picked) < fanout:
+            left = [0 if at in picked else weight for at, weight in enumerate(weights)]
+            if sum(left) == 0:
+                break
+            picked.append(covering(left, self.wide_draw(number, sum(left))))
+            number += 1
+        return picked
+
     def picks(self, fanout: int, replacement: bool) -> list[int]:
         """Positions within the row, in draw order."""
         if fanout == -1 or self.degree == 0:
@@ -95,6 +125,32 @@ def sample_hop(
         row = Row(row_key, original, stream, end - begin)
         rows.append([begin + pick for pick in row.picks(fanout, replacement)])
     return rows
+
+
+def covering(weights: Sequence[int], height: int) -> int:
+    """The first position whose weights, up to and including it, are above `height`."""
+    return next(at for at, total in enumerate(accumulate(weights)) if total > height)
+
+
+def whole_weights(weights: Sequence[float]) -> list[int]:
+    """A row's weights as whole numbers: exact fractions, no floating-point arithmetic."""
+    exact = [Fraction(weight) for weight in weights]
+    scale = Fraction(1)
+    if (largest := max(exact, default=Fraction(0))) > 0:
+        while largest * scale < 1 << 31:
+            scale *= 2
+        while largest * scale >= 1 << 32:
+            scale /= 2
+    return [max(1, floor(weight * scale)) if weight > 0 else 0 for weight in exact]
+
+
+def allowed_range(times: Sequence[int], until: int, window: tuple[int, int] | None) -> tuple[int, int]:
+    """Begin and end of a sorted row's entries that a limit leaves."""
+    earliest, latest = -(1 << 63), until
+    if window is not None:
+        earliest, latest = max(until - window[0], -(1 << 63)), max(until + window[1], -(1 << 63))
+    allowed = [at for at, time in enumerate(times) if earliest <= time <= latest]
+    return (allowed[0], allowed[-1] + 1) if allowed else (0, 0)
 
 
 def permutation(key: int, count: int, index: int) -> int:

@@ -5,22 +5,39 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from khop.draw import DrawKey, Frontier, FrontierByType, Hop, Neighbors, NeighborsByType, Uniform, stream
+from khop.draw import (
+    DrawKey,
+    Frontier,
+    FrontierByType,
+    Hop,
+    Keep,
+    Neighbors,
+    NeighborsByType,
+    Temporal,
+    Uniform,
+    Weighted,
+    check_rule,
+    stream,
+)
 from khop.graph.build import EdgeTable
+from khop.graph.derived import Derived
 from khop.graph.folder import GraphFolder, open_folder
+from khop.graph.rule_arrays import Columns as Columns
+from khop.graph.rule_arrays import RuleArrays, edge_times
 from khop.kernels.build_csc import build_csc
 from khop.kernels.csc import Csc
+from khop.kernels.hop_rows import HopRows
 from khop.kernels.memory import expect_random_access
 from khop.kernels.sample_uniform import sample_uniform
+from khop.kernels.sample_weighted import sample_weighted
+from khop.kernels.sort_rows import sort_rows
+from khop.kernels.time_ranges import time_ranges
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
-
-Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +45,8 @@ class CscGraph:
     """A graph store over CSC arrays. Threads may share it; sampling runs without the GIL.
 
     `original_ids`, of node types that were renumbered, are what draws are keyed by: renumbering changes
-    no draw. `columns` are those that rules may name; the schema lists them. Pickles as `path` where it has
-    one.
+    no draw. `columns` are those that rules may name; the schema lists them. Pickles as its folder's path
+    where it has one.
     """
 
     schema: Schema
@@ -37,9 +54,14 @@ class CscGraph:
     edges: Mapping[EdgeType, Csc]
     original_ids: Mapping[NodeType, Tensor] = field(default_factory=dict)  # int64 (nodes)
     columns: Columns = field(default_factory=dict)  # one row per node, or per edge in CSC order
-    path: Path | None = None  # of the folder it maps
+    folder: GraphFolder | None = None  # that it maps
+    _arrays: RuleArrays = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        folder = self.folder
+        sorted_by = {} if folder is None else {edge.type: edge.row_order for edge in folder.manifest.edges}
+        derived = Derived() if folder is None else Derived(folder.path, folder.fingerprint)
+        object.__setattr__(self, "_arrays", RuleArrays(self.edges, self.columns, sorted_by, derived))
         for edge_type in self.schema.edge_types:
             if edge_type not in self.edges:
                 raise ValueError(
@@ -65,7 +87,7 @@ class CscGraph:
             edges=edges,
             original_ids={node_type: ids for node_type, ids in originals.items() if ids is not None},
             columns=folder.columns(),
-            path=folder.path,
+            folder=folder,
         )
 
     def num_nodes(self, node_type: NodeType) -> int:
@@ -116,6 +138,7 @@ class CscGraph:
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw in-edges of every frontier node; see GraphStore."""
+        check_rule(hop.rule, self.schema)
         for edge_type in hop.fanouts:
             if edge_type not in self.edges:
                 raise ValueError(f"no edge type {edge_type!r}; there are {list(self.edges)}")
@@ -126,29 +149,58 @@ class CscGraph:
         }
 
     def _drawn(self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey) -> Neighbors:
-        if not isinstance(hop.rule, Uniform):
-            raise ValueError(f"{edge_type}: {hop.rule}: this graph store draws uniformly only")
-        if frontier.until is not None:
-            raise ValueError(f"{edge_type}: the frontier has time limits, which {hop.rule} does not know")
         try:
-            return sample_uniform(
-                self.edges[edge_type],
-                frontier.nodes,
-                hop.fanouts[edge_type],
-                hop.rule,
-                key,
-                stream(hop.number, edge_type),
-                original_ids=self.original_ids.get(edge_type[2]),
-                tree=frontier.tree,
-                edge_ids=hop.edge_ids,
-                threads=hop.threads,
-            )
+            return self._drawn_by_rule(edge_type, frontier, hop, key)
         except ValueError as error:
             raise ValueError(f"edge type {edge_type}: {error}") from error
 
+    def _drawn_by_rule(self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey) -> Neighbors:
+        csc, fanout = self.edges[edge_type], hop.fanouts[edge_type]
+        rule, ranges = hop.rule, None
+        if isinstance(rule, Temporal):
+            ranges = self._time_ranges(edge_type, frontier, rule, hop)
+            fanout = -1 if rule.keep is Keep.LATEST and ranges is not None else fanout
+            rule = rule.inner
+        elif frontier.until is not None:
+            raise ValueError(f"the frontier has time limits, which {rule} does not know")
+        rows = HopRows(
+            frontier.nodes,
+            key,
+            stream(hop.number, edge_type),
+            self.original_ids.get(edge_type[2]),
+            frontier.tree,
+            ranges,
+        )
+        sums = self._arrays.weight_sums(edge_type, rule.column) if isinstance(rule, Weighted) else None
+        if sums is None or not isinstance(rule, Weighted):
+            return sample_uniform(
+                csc, rows, fanout, Uniform(rule.replacement), edge_ids=hop.edge_ids, threads=hop.threads
+            )
+        return sample_weighted(csc, sums, rows, fanout, rule, edge_ids=hop.edge_ids, threads=hop.threads)
+
+    def _time_ranges(
+        self, edge_type: EdgeType, frontier: Frontier, rule: Temporal, hop: Hop
+    ) -> Tensor | None:
+        """The edges of each row that time allows; None where an edge type has no times."""
+        if frontier.until is None:
+            raise ValueError(f"{rule} needs time limits, and the frontier has none: give the seeds times")
+        times = self._arrays.times(edge_type, rule.column)
+        if times is None:
+            return None
+        most = hop.fanouts[edge_type] if rule.keep is Keep.LATEST else -1
+        return time_ranges(
+            self.edges[edge_type],
+            times,
+            frontier.nodes,
+            frontier.until,
+            rule.window,
+            most,
+            threads=hop.threads,
+        )
+
     def __reduce__(self) -> tuple[Callable[..., CscGraph], tuple[object, ...]]:
-        if self.path is not None:
-            return CscGraph.open, (self.path.absolute(),)
+        if self.folder is not None:
+            return CscGraph.open, (self.folder.path,)
         return CscGraph, (self.schema, self.counts, self.edges, self.original_ids, self.columns)
 
 
@@ -158,10 +210,12 @@ def csc_graph_from_edges(
     threads: int = 1,
     *,
     columns: Columns = MappingProxyType({}),
+    sort_by: str | None = None,
 ) -> CscGraph:
     """A graph in memory from `(sources, destinations)` per edge type; rows keep the order of the edges.
 
-    `columns` are those that rules may name: one row per node, or per edge in the order of `edges`.
+    `columns` are those that rules may name: one row per node, or per edge in the order of `edges`. With
+    `sort_by`, the rows of an edge type that has that column of times, or whose sources have it, follow it.
     """
     schema = Schema(tuple(counts), tuple(edges))
     built: dict[EdgeType, Csc] = {}
@@ -172,6 +226,10 @@ def csc_graph_from_edges(
         )
         for name, column in columns.get(edge_type, {}).items():
             ordered[edge_type][name] = column[order]
+        times = None if sort_by is None else edge_times(built[edge_type], edge_type, ordered, sort_by)
+        if times is not None:
+            built[edge_type], moved = sort_rows(built[edge_type], times, threads=threads)
+            ordered[edge_type] = {n: column[moved] for n, column in ordered.get(edge_type, {}).items()}
     return CscGraph(replace(schema, columns=_specs(ordered)), counts, built, columns=ordered)
 
 

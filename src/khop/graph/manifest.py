@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from khop.graph import layout
 from khop.graph.npy import STORED, ArrayEntry, file_problem, flush
@@ -69,8 +69,8 @@ class EdgeEntry:
     columns: tuple[str, ...] = ()
     edge_id: bool = False  # whether CSC positions differ from input positions and the latter are kept
     reverse_of: EdgeType | None = None
-    row_order: Literal["input"] = "input"  # how the edges of one destination are ordered
     scales: Mapping[str, Scales] = field(default_factory=dict)  # of quantised columns
+    row_order: str = "input"  # how the edges of one destination are ordered: as given, or by this column
 
     def arrays(self, num_destinations: int) -> dict[str, Expected]:
         """The files there must be."""
@@ -138,6 +138,8 @@ class Manifest:
             self.node(edge.type[2])
             if edge.reverse_of:
                 self.edge(edge.reverse_of)
+            if edge.row_order not in ("input", *edge.columns, *self.node(edge.type[0]).columns):
+                raise ValueError(f"edge type {edge.type}: row_order {edge.row_order!r}: no such column")
 
     def _check_scales(self, by_file: Mapping[str, Scales]) -> None:
         for file, scales in by_file.items():
@@ -236,8 +238,6 @@ def _node_entry(entry: Mapping[str, Any]) -> NodeEntry:
 
 
 def _edge_entry(entry: Mapping[str, Any]) -> EdgeEntry:
-    if entry["row_order"] != "input":
-        raise ValueError(f"row_order {entry['row_order']!r}")
     return EdgeEntry(
         type=_edge_type(entry["type"]),
         count=int(entry["count"]),
@@ -245,6 +245,7 @@ def _edge_entry(entry: Mapping[str, Any]) -> EdgeEntry:
         edge_id=bool(entry["edge_id"]),
         reverse_of=_edge_type(entry["reverse_of"]) if entry["reverse_of"] else None,
         scales=_scales(entry),
+        row_order=str(entry["row_order"]),
     )
 
 

@@ -53,6 +53,12 @@ class ArrayEntry:
         return math.prod(self.shape) * np.dtype(STORED[self.dtype]).itemsize
 
 
+def unchecked_entry(dtype: str, shape: tuple[int, ...]) -> ArrayEntry:
+    """The entry of an array of which nobody wrote down a checksum."""
+    data_bytes = math.prod(shape) * np.dtype(STORED[dtype]).itemsize
+    return ArrayEntry(dtype, shape, len(_header(dtype, shape)) + data_bytes, "")
+
+
 def write_array(
     path: Path,
     dtype: str,

@@ -6,88 +6,45 @@ import torch
 from torch import Tensor
 
 import khop._core as _core
-from khop.draw import DrawKey, Neighbors, Uniform
+from khop.draw import Neighbors, Uniform
 from khop.kernels.csc import Csc
-from khop.kernels.philox import (
-    WIDE_DEGREE,
-    WORD,
-    mix64_reference,
-    philox_reference,
-    reduce_wide,
-    reduce_words,
-    signed,
-)
+from khop.kernels.hop_rows import HopRows
+from khop.kernels.philox import WIDE_DEGREE, WORD, philox_reference, reduce_wide, reduce_words
 
 
 def sample_uniform(
-    csc: Csc,
-    nodes: Tensor,
-    fanout: int,
-    rule: Uniform,
-    key: DrawKey,
-    stream: int,
-    *,
-    original_ids: Tensor | None = None,
-    tree: Tensor | None = None,
-    edge_ids: bool = False,
-    threads: int = 1,
+    csc: Csc, rows: HopRows, fanout: int, rule: Uniform, *, edge_ids: bool = False, threads: int = 1
 ) -> Neighbors:
-    """Draw up to `fanout` in-edges (-1: all) of every node of `nodes`, rows in its order.
+    """Draw up to `fanout` in-edges (-1: all) of every row.
 
     A row's picks depend on (key, tree, stream, original id, degree) alone: not on the rest of the frontier,
-    the device, the number of threads or the processor. `original_ids` maps rows of `csc` to the ids that
-    draws are keyed by; `tree` gives each frontier node the position of its disjoint tree's seed. A row that
-    has no more edges than are wanted comes whole, in row order. Runs without the GIL.
+    the device, the number of threads or the processor. A row that has no more edges than are wanted comes
+    whole, in row order. Runs without the GIL.
     """
-    if not -1 <= fanout < 1 << 31:
-        raise ValueError(f"fanout {fanout}: must be from 0 to 2^31 - 1, or -1 for all neighbours")
-    _check_ids("nodes", nodes, csc, nodes.numel())
-    if original_ids is not None:
-        _check_ids("original_ids", original_ids, csc, csc.num_rows)
-    if tree is not None:
-        _check_ids("tree", tree, csc, nodes.numel())
+    rows.check(csc, fanout)
     if csc.indptr.device.type != "cpu":
-        return sample_uniform_reference(csc, nodes, fanout, rule, key, stream, original_ids, tree, edge_ids)
+        return sample_uniform_reference(csc, rows, fanout, rule, edge_ids)
     offsets, drawn, edges = _core.sample_uniform(
         csc.indptr,
         csc.indices,
-        nodes.contiguous(),
+        rows.nodes.contiguous(),
         fanout,
         rule.replacement,
-        key.value,
-        stream,
-        None if original_ids is None else original_ids.contiguous(),
-        None if tree is None else tree.contiguous(),
+        rows.key.value,
+        rows.stream,
+        *rows.keyed_by(),
         edge_ids,
         threads,
     )
     return Neighbors(offsets, drawn, edges)
 
 
-def _check_ids(name: str, ids: Tensor, csc: Csc, count: int) -> None:
-    if ids.dtype != torch.int64 or ids.shape != (count,) or ids.device != csc.indptr.device:
-        given = f"{name} is {ids.dtype} {tuple(ids.shape)} on {ids.device}"
-        raise ValueError(f"{given}: must be int64 ({count}) on {csc.indptr.device}")
-
-
 def sample_uniform_reference(
-    csc: Csc,
-    nodes: Tensor,
-    fanout: int,
-    rule: Uniform,
-    key: DrawKey,
-    stream: int,
-    original_ids: Tensor | None,
-    tree: Tensor | None,
-    edge_ids: bool,
+    csc: Csc, hop_rows: HopRows, fanout: int, rule: Uniform, edge_ids: bool
 ) -> Neighbors:
     """`sample_uniform` in plain torch, on any device."""
-    outside = nodes[(nodes < 0) | (nodes >= csc.num_rows)]
-    if outside.numel():
-        raise ValueError(
-            f"frontier node {int(outside[0])}: not in [0, {csc.num_rows}), the rows of the graph"
-        )
-    begin, end = csc.indptr[nodes], csc.indptr[nodes + 1]
+    nodes = hop_rows.nodes
+    begin, end = hop_rows.bounds(csc)
     degree = end - begin
     whole = (degree <= fanout) if not rule.replacement else (degree == 0)
     if fanout == -1:
@@ -98,22 +55,13 @@ def sample_uniform_reference(
     slots = torch.arange(rows.numel(), device=nodes.device) - offsets[rows]
     if fanout > 0 and not bool(whole.all()):
         drawing = (~whole).nonzero().squeeze(1)
-        ids = nodes if original_ids is None else original_ids[nodes]
-        words = _words(_keys(key, tree, nodes)[drawing], ids[drawing], stream, 2 * fanout)
+        words = _words(hop_rows.keys()[drawing], hop_rows.ids()[drawing], hop_rows.stream, 2 * fanout)
         picks = (_repeated if rule.replacement else _distinct)(words, degree[drawing], fanout)
         lanes = (~whole).cumsum(0) - 1
         drawn = ~whole[rows]
         slots[drawn] = picks[lanes[rows[drawn]], slots[drawn]]
     edges = begin[rows] + slots
     return Neighbors(offsets, csc.indices[edges], edges if edge_ids else None)
-
-
-def _keys(key: DrawKey, tree: Tensor | None, nodes: Tensor) -> Tensor:
-    """The key of each frontier node as two words."""
-    keys = torch.full_like(nodes, signed(key.value))
-    if tree is not None:
-        keys = mix64_reference(keys ^ mix64_reference(tree))
-    return torch.stack([keys & WORD, (keys >> 32) & WORD], dim=1)
 
 
 def _words(keys: Tensor, ids: Tensor, stream: int, count: int) -> Tensor:

@@ -1,0 +1,64 @@
+// The rows of a hop: which entries of the graph each frontier row draws from.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+#include "csc.h"
+#include "sample_hop.h"
+
+namespace khop {
+
+// Throws std::invalid_argument for a frontier node that is no row of the graph.
+template <class Index>
+void check_nodes(const Csc<Index>& graph, std::span<const std::int64_t> nodes) {
+  const auto rows = static_cast<std::uint64_t>(graph.rows());
+  for (const std::int64_t node : nodes) {
+    if (static_cast<std::uint64_t>(node) < rows) continue;
+    throw std::invalid_argument("frontier node " + std::to_string(node) + ": not in [0, " + std::to_string(rows) +
+                                "), the graph's rows");
+  }
+}
+
+struct Row {
+  std::int64_t begin;
+  std::int64_t degree;
+};
+
+// Frontier row i: its range, where the request has ranges, else the whole row of its node.
+template <class Index>
+Row row_at(const Csc<Index>& graph, const HopRequest& request, std::int64_t i) {
+  const std::int64_t node = request.nodes.data()[i];
+  const bool whole = request.ranges.empty();
+  const std::int64_t* const ends = whole ? graph.indptr.data() + node : request.ranges.data() + 2 * i;
+  const std::int64_t begin = ends[0], end = ends[1];
+  if (begin < 0 || begin > end || end > static_cast<std::int64_t>(graph.indices.size())) {
+    throw std::invalid_argument((whole ? "indptr of row " : "range in row ") + std::to_string(node) +
+                                ": descends or ends behind the last edge; the graph is damaged");
+  }
+  return {begin, end - begin};
+}
+
+inline bool takes_whole_row(const HopRequest& request, std::int64_t degree) {
+  if (request.fanout < 0) return true;
+  return request.replacement == Replacement::without ? degree <= request.fanout : degree == 0;
+}
+
+// Edges that frontier rows [first, last) draw; where weights may be zero, at most.
+template <class Index>
+std::int64_t count_edges(const Csc<Index>& graph, const HopRequest& request, std::int64_t first, std::int64_t last) {
+  constexpr std::int64_t ahead = 32;  // rows whose pointers are fetched ahead
+  const std::int64_t* const nodes = request.nodes.data();
+  std::int64_t edges = 0;
+  for (std::int64_t i = first; i < last; ++i) {
+    if (i + ahead < last) __builtin_prefetch(graph.indptr.data() + nodes[i + ahead]);
+    const std::int64_t degree = row_at(graph, request, i).degree;
+    edges += takes_whole_row(request, degree) ? degree : request.fanout;
+  }
+  return edges;
+}
+
+}  // namespace khop

@@ -1,0 +1,30 @@
+// What a time limit leaves of each frontier row, where rows are sorted by time. docs/randomness.md specifies it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace khop {
+
+struct RangeRequest {
+  std::span<const std::int64_t> nodes;  // the frontier: rows of the graph, duplicates allowed
+  std::span<const std::int64_t> until;  // the limit of each frontier row
+  std::int64_t before = -1;             // how long before its limit a row's times begin; -1: at its first
+  std::int64_t after = 0;               // 0 or less: how long after its limit they end
+  std::int64_t most = -1;               // the last so many of them; -1: all
+  int threads = 1;
+};
+
+// Writes begin and end of what is left of frontier row i to ranges[2 i] and ranges[2 i + 1]: positions in `times`, which has an
+// entry per edge and never falls within a row. Throws std::invalid_argument for a node that is no row and a damaged indptr.
+void time_ranges(std::span<const std::int64_t> indptr, std::span<const std::int64_t> times, const RangeRequest& request,
+                 std::int64_t* ranges);
+
+// The first position whose time is earlier than the one before it in its row, or -1. indptr was checked.
+std::int64_t first_unsorted(std::span<const std::int64_t> indptr, std::span<const std::int64_t> times, int threads);
+
+// order[position] becomes the position that belongs there when every row is sorted by time, equal times in their order.
+// indptr was checked.
+void sort_rows(std::span<const std::int64_t> indptr, std::span<const std::int64_t> times, std::int64_t* order, int threads);
+
+}  // namespace khop

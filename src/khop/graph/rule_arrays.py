@@ -1,0 +1,91 @@
+"""What rules need of a graph's columns: running sums of weights, and times that rise within each row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from khop.graph.derived import Derived
+from khop.graph.layout import edge_array
+from khop.kernels.csc import Csc
+from khop.kernels.sort_rows import first_unsorted
+from khop.kernels.weight_sums import weight_sums
+from khop.schema import EdgeType, NodeType
+
+Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
+_THREADS = 2  # that make an array; whoever waits for it has others to spare
+
+
+@dataclass(frozen=True, eq=False)
+class RuleArrays:
+    """Made when a rule first asks for them, once; threads may share it."""
+
+    edges: Mapping[EdgeType, Csc]
+    columns: Columns  # one row per node, or per edge in CSC order
+    sorted_by: Mapping[EdgeType, str] = field(
+        default_factory=dict
+    )  # the column that rows are known to follow
+    derived: Derived = field(default_factory=Derived)
+    _rising: set[tuple[EdgeType, str]] = field(default_factory=set)  # columns that were found to rise in rows
+
+    def weight_sums(self, edge_type: EdgeType, column: str) -> Tensor | None:
+        """Running sums of the weights of an edge type, as `sample_weighted` wants them; None: it has none."""
+        weights = self.columns.get(edge_type, {}).get(column)
+        if weights is None:
+            return None
+        csc = self.edges[edge_type]
+
+        def make() -> Tensor:
+            try:
+                return weight_sums(csc, weights, threads=_THREADS)
+            except ValueError as error:
+                raise ValueError(f"column {column!r}: {error}") from error
+
+        return self.derived.vector(_name(edge_type, f"weight_sums.{column}"), csc.num_edges, make)
+
+    def times(self, edge_type: EdgeType, column: str) -> Tensor | None:
+        """The time of each edge, or of its source node, or the later of both; None: neither has one.
+
+        ValueError unless they rise within each row.
+        """
+        csc, own = self.edges[edge_type], self.columns.get(edge_type, {}).get(column)
+        if own is None and column not in self.columns.get(edge_type[0], {}):
+            return None
+        if own is not None and own.dtype == torch.int64 and column not in self.columns.get(edge_type[0], {}):
+            return self._checked(edge_type, column, own)
+
+        def make() -> Tensor:
+            times = edge_times(csc, edge_type, self.columns, column)
+            assert times is not None
+            return self._checked(edge_type, column, times)
+
+        return self.derived.vector(_name(edge_type, f"times.{column}"), csc.num_edges, make)
+
+    def _checked(self, edge_type: EdgeType, column: str, times: Tensor) -> Tensor:
+        if self.sorted_by.get(edge_type) == column or (edge_type, column) in self._rising:
+            return times
+        position = first_unsorted(self.edges[edge_type], times, threads=_THREADS)
+        if position >= 0:
+            raise ValueError(
+                f"rows are not sorted by {column!r}: the edge at position {position} is earlier than the one "
+                f"before it; `khop graph sort GRAPH OUT --by {column}` writes a graph whose rows are, and so "
+                f"do sort_by={column!r} of khop.write_graph and csc_graph_from_edges"
+            )
+        self._rising.add((edge_type, column))
+        return times
+
+
+def edge_times(csc: Csc, edge_type: EdgeType, columns: Columns, column: str) -> Tensor | None:
+    """int64 (edges): the column of an edge type, or its source's at each edge, or the later of both."""
+    own, source = (columns.get(type_, {}).get(column) for type_ in (edge_type, edge_type[0]))
+    if source is None:
+        return None if own is None else own.long()
+    of_sources = source.long()[csc.indices.long()]
+    return of_sources if own is None else torch.maximum(of_sources, own.long())
+
+
+def _name(edge_type: EdgeType, array: str) -> str:
+    return edge_array(edge_type, array).removesuffix(".npy")

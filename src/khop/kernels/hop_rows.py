@@ -1,0 +1,74 @@
+"""The rows of a hop: what every kernel that draws in-edges is asked about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from khop.draw import DrawKey
+from khop.kernels.csc import Csc
+from khop.kernels.philox import WORD, mix64_reference, signed
+
+
+@dataclass(frozen=True)
+class HopRows:
+    """The frontier of one edge type, and what its rows' draws are keyed by."""
+
+    nodes: Tensor  # int64 (n), rows of the graph, duplicates allowed
+    key: DrawKey
+    stream: int
+    original_ids: Tensor | None = None  # int64 (rows of the graph), the ids that draws are keyed by
+    tree: Tensor | None = None  # int64 (n), the position of each disjoint tree's seed
+    ranges: Tensor | None = (
+        None  # int64 (2 n), begin and end of each row's edges, one after another; None: whole
+    )
+
+    def check(self, csc: Csc, fanout: int) -> None:
+        """ValueError unless the shapes, dtypes and devices are what a kernel can follow."""
+        if not -1 <= fanout < 1 << 31:
+            raise ValueError(f"fanout {fanout}: must be from 0 to 2^31 - 1, or -1 for all neighbours")
+        count = self.nodes.numel()
+        check_int64("nodes", self.nodes, csc, count)
+        if self.original_ids is not None:
+            check_int64("original_ids", self.original_ids, csc, csc.num_rows)
+        if self.tree is not None:
+            check_int64("tree", self.tree, csc, count)
+        if self.ranges is not None:
+            check_int64("ranges", self.ranges, csc, 2 * count)
+
+    def keyed_by(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Original ids, trees and ranges as the core takes them."""
+        optional = (self.original_ids, self.tree, self.ranges)
+        first, second, third = (None if tensor is None else tensor.contiguous() for tensor in optional)
+        return first, second, third
+
+    def bounds(self, csc: Csc) -> tuple[Tensor, Tensor]:
+        """Begin and end of each row's edges; ValueError for a node that is no row."""
+        outside = self.nodes[(self.nodes < 0) | (self.nodes >= csc.num_rows)]
+        if outside.numel():
+            raise ValueError(
+                f"frontier node {int(outside[0])}: not in [0, {csc.num_rows}), the rows of the graph"
+            )
+        if self.ranges is not None:
+            return self.ranges[0::2], self.ranges[1::2]
+        return csc.indptr[self.nodes], csc.indptr[self.nodes + 1]
+
+    def keys(self) -> Tensor:
+        """The key of each row as two words, int64 (n, 2)."""
+        keys = torch.full_like(self.nodes, signed(self.key.value))
+        if self.tree is not None:
+            keys = mix64_reference(keys ^ mix64_reference(self.tree))
+        return torch.stack([keys & WORD, (keys >> 32) & WORD], dim=1)
+
+    def ids(self) -> Tensor:
+        """What each row's counter holds: its node's original id."""
+        return self.nodes if self.original_ids is None else self.original_ids[self.nodes]
+
+
+def check_int64(name: str, values: Tensor, csc: Csc, count: int) -> None:
+    """ValueError unless `values` are int64 (count), where the graph is."""
+    if values.dtype != torch.int64 or values.shape != (count,) or values.device != csc.indptr.device:
+        given = f"{name} is {values.dtype} {tuple(values.shape)} on {values.device}"
+        raise ValueError(f"{given}: must be int64 ({count}) on {csc.indptr.device}")

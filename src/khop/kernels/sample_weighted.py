@@ -1,0 +1,180 @@
+"""In-edges of a frontier, each as likely as its weight says: the draw behind `Weighted`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import khop._core as _core
+from khop.draw import Neighbors, Weighted
+from khop.kernels.csc import Csc
+from khop.kernels.hop_rows import HopRows, check_int64
+from khop.kernels.philox import WORD, philox_reference, reduce_wide
+from khop.kernels.time_ranges import first_above
+
+MOST_REPEATS = 64  # of a row, before what is left is drawn from exactly
+
+
+def sample_weighted(
+    csc: Csc,
+    sums: Tensor,
+    rows: HopRows,
+    fanout: int,
+    rule: Weighted,
+    *,
+    edge_ids: bool = False,
+    threads: int = 1,
+) -> Neighbors:
+    """Draw up to `fanout` in-edges (-1: all) of every row by weight.
+
+    `sums` are those of `weight_sums`. An edge of weight zero is never drawn, so that a row may give fewer
+    edges than it has and than are wanted. Promises are those of `sample_uniform` otherwise. A draw takes the
+    logarithm of a row's length at worst.
+    """
+    rows.check(csc, fanout)
+    check_int64("sums", sums, csc, csc.num_edges)
+    if csc.indptr.device.type != "cpu":
+        return sample_weighted_reference(csc, sums, rows, fanout, rule, edge_ids)
+    offsets, drawn, edges = _core.sample_weighted(
+        csc.indptr,
+        csc.indices,
+        sums,
+        rows.nodes.contiguous(),
+        fanout,
+        rule.replacement,
+        rows.key.value,
+        rows.stream,
+        *rows.keyed_by(),
+        edge_ids,
+        threads,
+    )
+    return Neighbors(offsets, drawn, edges)
+
+
+def sample_weighted_reference(
+    csc: Csc, sums: Tensor, hop_rows: HopRows, fanout: int, rule: Weighted, edge_ids: bool
+) -> Neighbors:
+    """`sample_weighted` in plain torch, on any device."""
+    begin, end = hop_rows.bounds(csc)
+    degree, first = end - begin, csc.indptr[hop_rows.nodes]
+    whole = torch.full_like(degree, fanout == -1, dtype=torch.bool)
+    if not rule.replacement:
+        whole |= degree <= fanout
+    lengths = torch.where(whole, degree, max(fanout, 0))
+    rows = torch.repeat_interleave(torch.arange(degree.numel(), device=degree.device), lengths)
+    slots = torch.arange(rows.numel(), device=degree.device) - (lengths.cumsum(0) - lengths)[rows]
+    edges = begin[rows] + slots
+    if fanout > 0 and not bool(whole.all()):
+        drawing = (~whole).nonzero().squeeze(1)
+        weights = _Weights(sums, first[drawing], begin[drawing], end[drawing])
+        draws = _Draws(hop_rows.keys()[drawing], hop_rows.ids()[drawing], hop_rows.stream)
+        picks = (_repeated if rule.replacement else _distinct)(weights, draws, fanout)
+        lanes = (~whole).cumsum(0) - 1
+        drawn = ~whole[rows]
+        edges[drawn] = picks[lanes[rows[drawn]], slots[drawn]]
+    there = _Weights(sums, first[rows], begin[rows], end[rows]).of(edges) > 0
+    rows, edges = rows[there], edges[there]
+    counts = torch.bincount(rows, minlength=degree.numel())
+    offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    return Neighbors(offsets, csc.indices[edges], edges if edge_ids else None)
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """The whole weights of some rows."""
+
+    sums: Tensor
+    first: Tensor  # where each row begins in the graph
+    begin: Tensor
+    end: Tensor
+
+    def before(self, edges: Tensor) -> Tensor:
+        """The sum of the row before each edge."""
+        if self.sums.numel() == 0:
+            return torch.zeros_like(edges)
+        return torch.where(edges == self.first, 0, self.sums[(edges - 1).clamp(min=0)])
+
+    def of(self, edges: Tensor) -> Tensor:
+        """Each edge's weight; 0 for -1, which is none."""
+        if self.sums.numel() == 0:
+            return torch.zeros_like(edges)
+        return torch.where(edges < 0, 0, self.sums[edges.clamp(min=0)] - self.before(edges))
+
+    def total(self) -> Tensor:
+        """Of all edges between begin and end."""
+        if self.sums.numel() == 0:
+            return torch.zeros_like(self.begin)
+        last = self.sums[(self.end - 1).clamp(min=0)]
+        return torch.where(self.begin == self.end, 0, last - self.before(self.begin))
+
+    def edge_at(self, height: Tensor) -> Tensor:
+        """The edge that covers a height above the sum before `begin`."""
+        return first_above(self.sums, self.begin, self.end, self.before(self.begin) + height)
+
+
+@dataclass(frozen=True)
+class _Draws:
+    """The 64-bit draws of some rows."""
+
+    keys: Tensor
+    ids: Tensor
+    stream: int
+
+    def below(self, numbers: Tensor, bound: Tensor) -> Tensor:
+        """Draw number `numbers` of each row, reduced to [0, bound)."""
+        stream = torch.full_like(self.ids, self.stream)
+        counters = torch.stack([self.ids & WORD, (self.ids >> 32) & WORD, stream, numbers // 2], dim=1)
+        words = philox_reference(self.keys, counters).reshape(-1, 2, 2)
+        low, high = words[torch.arange(numbers.numel(), device=numbers.device), numbers % 2].unbind(1)
+        return reduce_wide(low, high, bound)
+
+
+def _repeated(weights: _Weights, draws: _Draws, fanout: int) -> Tensor:
+    """int64 (rows, fanout), edges; -1 where a row has no weight."""
+    total = weights.total()
+    picks = []
+    for slot in range(fanout):
+        edges = weights.edge_at(draws.below(torch.full_like(total, slot), total))
+        picks.append(torch.where(total > 0, edges, -1))
+    return torch.stack(picks, dim=1)
+
+
+def _distinct(weights: _Weights, draws: _Draws, fanout: int) -> Tensor:
+    """int64 (rows, fanout): the first distinct edges that the draws come upon, -1 behind them."""
+    total = weights.total()
+    picks = torch.full((total.numel(), fanout), -1, device=total.device)
+    count, repeats = torch.zeros_like(total), torch.zeros_like(total)
+    for number in range(fanout + MOST_REPEATS):
+        drawing = (total > 0) & (count < fanout) & (repeats < MOST_REPEATS)
+        edges = weights.edge_at(draws.below(torch.full_like(total, number), total))
+        seen = (picks == edges[:, None]).any(dim=1)
+        new = (drawing & ~seen).nonzero().squeeze(1)
+        picks[new, count[new]] = edges[new]
+        count[new] += 1
+        repeats += drawing & seen
+    for _ in range(fanout):
+        left = total - _sum_of(weights, picks)
+        new = ((left > 0) & (count < fanout)).nonzero().squeeze(1)
+        edges = _edge_of_the_rest(weights, picks, draws.below(count + repeats, left))
+        picks[new, count[new]] = edges[new]
+        count[new] += 1
+    return picks
+
+
+def _sum_of(weights: _Weights, picks: Tensor) -> Tensor:
+    """The sum of each row's picks."""
+    sums = [weights.of(column) for column in picks.unbind(1)]
+    return torch.stack(sums, dim=1).sum(dim=1)
+
+
+def _edge_of_the_rest(weights: _Weights, picks: Tensor, height: Tensor) -> Tensor:
+    """The edge at a height of what is not picked: each pick that begins at or below it lifts it."""
+    base = weights.before(weights.begin)
+    ordered = torch.where(picks < 0, torch.iinfo(torch.int64).max, picks).sort(dim=1).values
+    for column in ordered.unbind(1):
+        pick = torch.where(column == torch.iinfo(torch.int64).max, -1, column)
+        lifts = (pick >= 0) & (height >= weights.before(pick) - base)
+        height = torch.where(lifts, height + weights.of(pick), height)
+    return weights.edge_at(height)

@@ -1,0 +1,73 @@
+"""What a time limit leaves of a row whose edges are in the order of time."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import khop._core as _core
+from khop.kernels.csc import Csc
+from khop.kernels.hop_rows import check_int64
+
+_INT64 = torch.iinfo(torch.int64)
+
+
+def time_ranges(
+    csc: Csc,
+    times: Tensor,
+    nodes: Tensor,
+    until: Tensor,
+    window: tuple[int, int] | None = None,
+    most: int = -1,
+    *,
+    threads: int = 1,
+) -> Tensor:
+    """Begin and end of each frontier row's edges whose time is allowed, int64 (2 n), row after row.
+
+    `times`, int64 (edges), never fall within a row. A row is limited by its entry of `until`: to times up to
+    it or, with a window (before, after), from `until - before` to `until + after`. `most` keeps the last so
+    many of them (-1: all). Takes the logarithm of a row's length, without the GIL.
+    """
+    check_int64("times", times, csc, csc.num_edges)
+    check_int64("nodes", nodes, csc, nodes.numel())
+    check_int64("until", until, csc, nodes.numel())
+    if csc.indptr.device.type != "cpu":
+        return time_ranges_reference(csc, times, nodes, until, window, most)
+    before, after = (-1, 0) if window is None else window
+    return _core.time_ranges(
+        csc.indptr, times, nodes.contiguous(), until.contiguous(), before, after, most, threads
+    )
+
+
+def time_ranges_reference(
+    csc: Csc, times: Tensor, nodes: Tensor, until: Tensor, window: tuple[int, int] | None, most: int
+) -> Tensor:
+    """The same in plain torch, on any device: every row is searched by halves."""
+    begin, end = csc.indptr[nodes], csc.indptr[nodes + 1]
+    before, after = (None, 0) if window is None else window
+    last = first_above(times, begin, end, _saturated(until, after))
+    first = begin
+    if before is not None:
+        earliest = _saturated(until, -before)
+        above = first_above(times, begin, end, (earliest.clamp(min=_INT64.min + 1)) - 1)
+        first = torch.minimum(torch.where(earliest == _INT64.min, begin, above), last)
+    if most >= 0:
+        first = torch.maximum(first, last - most)
+    return torch.stack([first, last], dim=1).reshape(-1)
+
+
+def first_above(values: Tensor, begin: Tensor, end: Tensor, bound: Tensor) -> Tensor:
+    """In each range [begin, end) of `values`, which never fall there, the first position above `bound`."""
+    low, high = begin.clone(), end.clone()
+    while bool((low < high).any()):
+        middle = (low + high) // 2
+        open_ = low < high
+        above = values[torch.where(open_, middle, 0)] > bound
+        high = torch.where(open_ & above, middle, high)
+        low = torch.where(open_ & ~above, middle + 1, low)
+    return low
+
+
+def _saturated(times: Tensor, shift: int) -> Tensor:
+    """`times + shift` for a shift that is not above 0, as far as 64 bits go."""
+    return torch.where(times < _INT64.min - shift, _INT64.min, times + shift)
