@@ -109,6 +109,12 @@ class Links:
         negative = negative.view(-1, self.count).t().contiguous().squeeze(-1)
         return input_id, rooted.source_rows, positive, negative, self.sources.times
 
+    @property
+    def of_trees(self) -> Tensor:
+        """int64 (ends): the link that an end, and its tree, belongs to."""
+        ends = (self.sources.nodes.numel(), self.destinations.nodes.numel())
+        return torch.cat([torch.arange(count) % max(self.count, 1) for count in ends])
+
     def _numbers(self) -> tuple[Tensor, Tensor]:
         of_source = self.sources.copies(self.count)
         roles = of_source + self.destinations.copies(self.count)

@@ -53,6 +53,7 @@ class NeighborLoader(theirs.NeighborLoader):  # type: ignore[misc]
             num_neighbors,
             input_nodes=input_nodes,
             input_time=input_time,
+            time_attr=time_attr,
             transform=transform,
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,

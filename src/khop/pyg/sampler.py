@@ -145,7 +145,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         rooted = links.rooted(disjoint=self.disjoint)
         output = self._output(rooted.seeds, draws)
         if self.disjoint:
-            output.batch = _of_links(output.batch, links.count)
+            output.batch = _of_links(output.batch, links.of_trees)
         output.metadata = links.metadata(inputs.input_id, rooted)
         return output
 
@@ -219,8 +219,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         return [{t: int(of_type[hop]) for t, of_type in by_type.items()} for hop in range(num_hops)]
 
 
-def _of_links(batch: Any, num_links: int) -> Any:
-    """The link of every tree, of the trees of its ends and negatives."""
+def _of_links(batch: Any, links: Tensor) -> Any:
+    """The link of every node, given the link of every tree."""
     if isinstance(batch, Mapping):
-        return {t: trees % num_links for t, trees in batch.items()}
-    return batch % num_links
+        return {t: links[trees] for t, trees in batch.items()}
+    return links[batch]
