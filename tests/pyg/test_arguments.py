@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,18 @@ def test_the_page_lists_nothing_else_and_judges_every_one() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_loader_is_one_of_theirs(name: str) -> None:
     assert issubclass(getattr(pyg, name), getattr(theirs, name))
+
+
+def test_without_torch_geometric_the_way_out_is_named() -> None:
+    program = """
+import sys
+sys.modules["torch_geometric"] = None
+import khop.pyg
+try:
+    khop.pyg.NeighborLoader
+except ImportError as error:
+    print(error)
+"""
+    run = [sys.executable, "-c", program]
+    finished = subprocess.run(run, capture_output=True, text=True, timeout=60)
+    assert finished.stdout == "khop.pyg.NeighborLoader needs torch_geometric: pip install 'khop[pyg]'\n"
