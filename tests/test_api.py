@@ -276,7 +276,7 @@ def test_an_exception_in_a_worker_reaches_the_loop_with_its_traceback_and_the_st
         ({"seeds": {}}, "seeds: none given"),
         (
             {"seeds": {"item": torch.empty(0, dtype=torch.int64)}},
-            r"seeds: none given for node types \['item'\]",
+            r"seeds: none given for types \['item'\]",
         ),
         (
             {"seeds": {"item": torch.tensor([2, 30])}},

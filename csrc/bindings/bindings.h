@@ -63,6 +63,7 @@ class Buffer {
 
 void bind_cooccurrences(nb::module_& module);
 void bind_dense(nb::module_& module);
+void bind_links(nb::module_& module);
 void bind_memory(nb::module_& module);
 void bind_random(nb::module_& module);
 void bind_rules(nb::module_& module);

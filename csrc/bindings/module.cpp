@@ -4,6 +4,7 @@ NB_MODULE(_core, module) {
   module.doc() = "khop's native core. Call it through khop.kernels, which checks shapes and ids.";
   bind_cooccurrences(module);
   bind_dense(module);
+  bind_links(module);
   bind_memory(module);
   bind_random(module);
   bind_rules(module);

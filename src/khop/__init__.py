@@ -16,14 +16,19 @@ if TYPE_CHECKING:
     from khop.batch import Adjacency as Adjacency
     from khop.batch import Batch as Batch
     from khop.batch import Block as Block
+    from khop.batch import LinkRows as LinkRows
     from khop.batch import Sample as Sample
     from khop.batch import Subgraph as Subgraph
     from khop.datasets.builtin import builtin_folder as builtin_folder
     from khop.datasets.builtin import builtin_names as builtin_names
+    from khop.draw import DegreeNegatives as DegreeNegatives
     from khop.draw import DrawKey as DrawKey
+    from khop.draw import GivenNegatives as GivenNegatives
     from khop.draw import Keep as Keep
+    from khop.draw import NegativeMode as NegativeMode
     from khop.draw import Temporal as Temporal
     from khop.draw import Uniform as Uniform
+    from khop.draw import UniformNegatives as UniformNegatives
     from khop.draw import Weighted as Weighted
     from khop.errors import PeerLost as PeerLost
     from khop.graph.build import EdgeTable as EdgeTable
@@ -35,9 +40,12 @@ if TYPE_CHECKING:
     from khop.graph.quantise import quantise as quantise
     from khop.process_memory import tune_memory as tune_memory
     from khop.pyg.convert import graph_from_pyg as graph_from_pyg
+    from khop.sampling.exclusion import Exclude as Exclude
     from khop.sampling.frontier import Edges as Edges
     from khop.sampling.frontier import FrontierSampler as FrontierSampler
     from khop.sampling.frontier import FrontierView as FrontierView
+    from khop.sampling.link_seeds import Links as Links
+    from khop.sampling.links import LinkSampler as LinkSampler
     from khop.sampling.neighbor import Expansion as Expansion
     from khop.sampling.neighbor import NeighborSampler as NeighborSampler
     from khop.sampling.outputs import Output as Output
@@ -63,15 +71,22 @@ _PUBLIC = {
     "Batch": "khop.batch",
     "Block": "khop.batch",
     "ColumnSpec": "khop.schema",
+    "DegreeNegatives": "khop.draw",
     "DrawKey": "khop.draw",
     "EdgeTable": "khop.graph.build",
     "Edges": "khop.sampling.frontier",
+    "Exclude": "khop.sampling.exclusion",
     "Expansion": "khop.sampling.neighbor",
     "FrontierSampler": "khop.sampling.frontier",
     "FrontierView": "khop.sampling.frontier",
+    "GivenNegatives": "khop.draw",
     "Graph": "khop.api",
     "Keep": "khop.draw",
+    "LinkRows": "khop.batch",
+    "LinkSampler": "khop.sampling.links",
+    "Links": "khop.sampling.link_seeds",
     "Loader": "khop.api",
+    "NegativeMode": "khop.draw",
     "NeighborSampler": "khop.sampling.neighbor",
     "NodeClassification": "khop.training.tasks",
     "NodeTable": "khop.graph.build",
@@ -88,6 +103,7 @@ _PUBLIC = {
     "Trainer": "khop.training.trainer",
     "TrainerSettings": "khop.training.settings",
     "Uniform": "khop.draw",
+    "UniformNegatives": "khop.draw",
     "Weighted": "khop.draw",
     "cooccurrence": "khop.graph.cooccurrence",
     "evaluate": "khop.api",

@@ -126,3 +126,24 @@ def cooccurrences(
     min_count: int,
     threads: int,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
+def exclude_edges(
+    offsets: Tensor,
+    sources: Tensor,
+    ids: Tensor | None,
+    rows: Tensor,
+    excluded_sources: Tensor,
+    excluded_destinations: Tensor,
+) -> tuple[Tensor, Tensor, Tensor | None]: ...
+def draw_negatives(
+    count: int,
+    weights_before: Tensor | None,
+    partner_indptr: Tensor | None,
+    partner_ranks: Tensor,
+    partner_weights_before: Tensor | None,
+    sources: Tensor,
+    positions: Tensor,
+    limits: Tensor | None,
+    per_link: int,
+    key: int,
+    stream: int,
+) -> tuple[Tensor, int]: ...

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from khop.batch import Batch, num_bytes
-from khop.draw import DrawKey, FrontierByType, Hop, NeighborsByType
+from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Hop, NeighborsByType, Positives
 from khop.features.store import FeatureStore
 from khop.features.table import FeatureTable
 from khop.graph.build import EdgeTable
@@ -24,7 +24,7 @@ from khop.graph.csc_graph import Columns, CscGraph
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.progress import Notice
 from khop.graph.save import save_graph
-from khop.graph.store import GraphStore
+from khop.graph.store import GraphStore, negative_store
 from khop.kernels.csc import Csc
 from khop.loading.columns import ColumnChoice, NamesByType, Narrow
 from khop.loading.cores import sampler_threads, usable_cores
@@ -32,9 +32,10 @@ from khop.loading.loader import BatchMaker, Position, State
 from khop.loading.ordered_map import InFlight, ordered_map
 from khop.loading.transfer import place
 from khop.sampling.fanouts import Fanout
+from khop.sampling.link_seeds import Links, check_links
 from khop.sampling.neighbor import NeighborSampler, check_seeds
 from khop.sampling.sampler import Sampler
-from khop.sampling.seeds import SeedOrder
+from khop.sampling.seeds import NodeSeeds, SeedList, SeedOrder
 from khop.schema import EdgeType, NodeType, Schema, sole_type
 from khop.training.evaluation import scores
 from khop.training.inference import Progress, layerwise_inference, sampled_inference, unwatched
@@ -84,6 +85,12 @@ class Graph:
             added: Columns = {edge_type: topology.columns[edge_type] for edge_type in edges}
             features = FeatureTable({**features.columns, **added}, features.threads)
         return Graph(topology, features, splits={name: self.split(name) for name in self.split_names})
+
+    def sample_negatives(
+        self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
+    ) -> Tensor:
+        """The topology's: draw destinations for the sources of links."""
+        return negative_store(self.topology, negatives).sample_negatives(edge_type, negatives, positives, key)
 
     @property
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
@@ -144,8 +151,8 @@ class Loader:
 
     Batch (epoch, step) is a pure function of graph, sampler, seeds, `batch_size`, `shuffle` and `seed`:
     threads, prefetch and device never change it. `batch_size` is the number of seeds per step over all
-    ranks; each seed is used once per epoch. `columns` are wanted of all nodes of a batch, `seed_columns` of
-    its seeds: names, or a mapping from type to names, in `columns` also of edge types (see
+    ranks; each seed, node or link, is used once per epoch. `columns` are wanted of all nodes of a batch,
+    `seed_columns` of its seeds: names, or a mapping from type to names, in `columns` also of edge types (see
     `Adjacency.columns`). Columns of float16, bfloat16 or quantised ones come as float32 unless `narrow` is
     "stored". `threads` are chosen from the machine's cores unless given. At most `prefetch` batches are in
     flight; none is begun while finished ones hold more than `prefetch_bytes`.
@@ -154,7 +161,7 @@ class Loader:
     def __init__(
         self,
         sampler: Sampler,
-        seeds: Tensor | Mapping[NodeType, Tensor],
+        seeds: Tensor | Mapping[NodeType, Tensor] | Links,
         batch_size: int,
         *,
         graph: Graph | None = None,
@@ -171,10 +178,10 @@ class Loader:
         store = graph or getattr(sampler, "graph", None)
         if store is None:
             raise ValueError(f"sampler {sampler!r} has no attribute `graph`: give the loader graph=...")
-        nodes = _seed_nodes(store, seeds)
+        seed_list, seed_types = _seed_list(store, seeds)
         rank, world_size = _rank_and_world_size()
-        order = SeedOrder(nodes, batch_size, shuffle, seed, rank, world_size)
-        choice = ColumnChoice.of(store.schema, columns, seed_columns, tuple(nodes), Narrow(narrow))
+        order = SeedOrder(seed_list, batch_size, shuffle, seed, rank, world_size)
+        choice = ColumnChoice.of(store.schema, columns, seed_columns, seed_types, Narrow(narrow))
         self._maker = BatchMaker(order, sampler, _features(store, choice), choice, torch.device(device))
         threads = sampler_threads(usable_cores()) if threads is None else threads
         self._in_flight = InFlight(threads, prefetch, prefetch_bytes)
@@ -296,11 +303,19 @@ def _rank_and_world_size() -> tuple[int, int]:
     return 0, 1
 
 
-def _seed_nodes(store: GraphStore, seeds: Tensor | Mapping[NodeType, Tensor]) -> dict[NodeType, Tensor]:
+def _seed_list(
+    store: GraphStore, seeds: Tensor | Mapping[NodeType, Tensor] | Links
+) -> tuple[SeedList, tuple[NodeType, ...]]:
+    """The seeds, checked, and the node types that the model gives rows of."""
+    if isinstance(seeds, Links):
+        check_links(store, seeds)
+        ends = {end for source, _, destination in seeds.edges for end in (source, destination)}
+        return seeds, tuple(t for t in store.schema.node_types if t in ends)
     if isinstance(seeds, Tensor):
         seeds = {sole_type(store.schema.node_types, "seeds given as one tensor"): seeds}
     check_seeds(store, seeds)
-    return {t: seeds[t].long() for t in store.schema.node_types if t in seeds}
+    nodes = {t: seeds[t].long() for t in store.schema.node_types if t in seeds}
+    return NodeSeeds(nodes), tuple(nodes)
 
 
 def _features(store: GraphStore, choice: ColumnChoice) -> FeatureStore | None:

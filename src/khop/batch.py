@@ -132,6 +132,38 @@ class Subgraph:
 
 
 @dataclass(frozen=True)
+class LinkRows:
+    """The links of one edge type that a batch is about, as rows of the model's output (one row per seed).
+
+    A pair is what gets one score: of binary negatives the links come first, then the negatives of the first
+    link, of the second, and so on; else the pairs are the links.
+    """
+
+    source: Tensor  # int64 (pairs), rows of the source type
+    destination: Tensor  # int64 (pairs), rows of the destination type
+    positions: Tensor  # int64 (links), in the epoch's global order
+    labels: Tensor | None = None  # (pairs, ...): the links' own, else 1; of binary negatives 0
+    negatives: Tensor | None = None  # int64 (links, k), rows of the destination type, of triplets
+    pairs_per_link: int = 1
+
+    @property
+    def num_links(self) -> int:
+        """Links, their negatives aside."""
+        return self.positions.numel()
+
+    def map(self, change: Change) -> LinkRows:
+        """The same links with every tensor changed."""
+        return LinkRows(
+            change(self.source),
+            change(self.destination),
+            change(self.positions),
+            None if self.labels is None else change(self.labels),
+            None if self.negatives is None else change(self.negatives),
+            self.pairs_per_link,
+        )
+
+
+@dataclass(frozen=True)
 class Sample:
     """What a sampler gives: the nodes of a batch and the blocks over them, input layer first."""
 
@@ -140,14 +172,16 @@ class Sample:
     seed_index: Mapping[NodeType, Tensor]  # int64 (seeds), the local id of each seed, duplicates included
     subgraph: Subgraph | None = None  # of the subgraph expansion; the blocks are then views of it
     trees: Mapping[NodeType, Tensor] | None = None  # int64 (rows), the seed whose disjoint tree a node is in
+    links: Mapping[EdgeType, LinkRows] = field(default_factory=dict)  # where seeds are links
 
     def map(self, change: Change) -> Sample:
         """The same sample with every tensor changed, each once: blocks that are views stay views."""
         subgraph = None if self.subgraph is None else self.subgraph.map(change)
         blocks = tuple(b.map(change) for b in self.blocks) if subgraph is None else subgraph.blocks()
         trees = None if self.trees is None else _map_all(self.trees, change)
+        links = {edge_type: rows.map(change) for edge_type, rows in self.links.items()}
         nodes, seed_index = _map_all(self.nodes, change), _map_all(self.seed_index, change)
-        return Sample(nodes, blocks, seed_index, subgraph, trees)
+        return Sample(nodes, blocks, seed_index, subgraph, trees, links)
 
 
 @dataclass(frozen=True)
@@ -163,7 +197,7 @@ class Batch:
     seed_columns: Columns  # per seed node type: column name -> (seeds, ...)
     epoch: int
     step: int
-    num_global_seeds: int  # seeds of this step over all ranks
+    num_global_seeds: int  # seeds (nodes or links) of this step over all ranks
     world_size: int = 1
     seconds: Mapping[str, float] = field(default_factory=dict)  # stage -> time spent making this batch
 
@@ -181,6 +215,11 @@ class Batch:
         return self.sample.blocks
 
     @property
+    def links(self) -> Mapping[EdgeType, LinkRows]:
+        """The links that the batch is about, where seeds are links."""
+        return self.sample.links
+
+    @property
     def input_nodes(self) -> Tensor:
         """int64 (rows), global ids, of a graph with one node type."""
         return only(self.sample.nodes, "batch.input_nodes")
@@ -196,8 +235,12 @@ class Batch:
         return only(self.sample.seed_index, "batch.seed_index")
 
     def global_mean(self, losses: Tensor) -> Tensor:
-        """This rank's loss, scaled so that the gradient averaged over ranks is the global batch's mean."""
-        return losses.sum() * (self.world_size / self.num_global_seeds)
+        """This rank's loss, scaled so that the gradient averaged over ranks is the global batch's mean.
+
+        `losses` has one entry per seed or, of links, per pair (see `LinkRows`).
+        """
+        per_seed = max((rows.pairs_per_link for rows in self.links.values()), default=1)
+        return losses.sum() * (self.world_size / (self.num_global_seeds * per_seed))
 
     def map(self, change: Change) -> Batch:
         """The same batch with every tensor changed, each once."""

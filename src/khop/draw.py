@@ -179,3 +179,77 @@ class Neighbors:
 
 NeighborsByType = Mapping[EdgeType, Neighbors]
 FrontierByType = Mapping[NodeType, Frontier]
+
+
+class NegativeMode(StrEnum):
+    """How negatives stand beside the links they belong to."""
+
+    BINARY = "binary"  # as pairs of their own, labelled 0
+    TRIPLET = "triplet"  # as further destinations of the link's source
+
+
+@dataclass(frozen=True)
+class UniformNegatives:
+    """For every link, destinations that are drawn evenly among all nodes of the type.
+
+    Some may be partners of the source; with `exact` none is: they are drawn among the nodes that no edge of
+    the type leads to from the source (nor is a node its own partner). Draws repeat a node now and then.
+    """
+
+    per_positive: int = 1
+    mode: NegativeMode = NegativeMode.BINARY
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        _check_negatives(self)
+
+
+@dataclass(frozen=True)
+class DegreeNegatives:
+    """As UniformNegatives, but a node is as likely as its number of in-edges of the type to some power.
+
+    A node without in-edges is never drawn. 0.75 is word2vec's choice.
+    """
+
+    per_positive: int = 1
+    mode: NegativeMode = NegativeMode.BINARY
+    exact: bool = False
+    power: float = 0.75  # a multiple of 1/4: its weights are then whole numbers, exactly
+
+    def __post_init__(self) -> None:
+        _check_negatives(self)
+        if self.power not in (0.25, 0.5, 0.75, 1.0):
+            raise ValueError(
+                f"power {self.power!r}: must be 0.25, 0.5, 0.75 or 1.0; for 0 take UniformNegatives"
+            )
+
+
+@dataclass(frozen=True)
+class GivenNegatives:
+    """The negatives that the links bring along: `Links(negatives=...)`. Nothing is drawn."""
+
+    mode: NegativeMode = NegativeMode.BINARY
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mode", NegativeMode(self.mode))
+
+
+DrawnNegatives = UniformNegatives | DegreeNegatives
+Negatives = DrawnNegatives | GivenNegatives
+
+
+def _check_negatives(negatives: DrawnNegatives) -> None:
+    object.__setattr__(negatives, "mode", NegativeMode(negatives.mode))
+    count = negatives.per_positive
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"per_positive {count!r}: must be a whole number, 1 or more")
+
+
+@dataclass(frozen=True)
+class Positives:
+    """The links of one edge type that negatives are wanted for."""
+
+    sources: Tensor  # int64 (n), global ids
+    positions: Tensor  # int64 (n), in the epoch's global order: what draws are keyed by
+    until: Tensor | None = None  # int64 (n), no destination that came later, by its column `time_column`
+    time_column: str | None = None

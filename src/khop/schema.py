@@ -67,6 +67,12 @@ class Schema:
         chosen = _chosen("node type with labels", node_type, [t for t, names in there.items() if names])
         return chosen, _chosen(f"label column of {chosen!r}", name, there[chosen])
 
+    def reverse(self, edge_type: EdgeType) -> EdgeType | None:
+        """The edge type that holds the same edges turned round, whichever of the two names the other."""
+        if edge_type in self.reverse_of:
+            return self.reverse_of[edge_type]
+        return next((t for t, reverse in self.reverse_of.items() if reverse == edge_type), None)
+
     def into(self, node_type: NodeType) -> tuple[EdgeType, ...]:
         """The edge types whose destination is `node_type`, in schema order."""
         return tuple(edge_type for edge_type in self.edge_types if edge_type[2] == node_type)

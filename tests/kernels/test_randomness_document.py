@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,12 @@ from tests.reference import sampling as reference
 
 from khop.draw import DrawKey, Purpose, Uniform, mix64, stream
 from khop.kernels.csc import Csc
+from khop.kernels.draw_negatives import (
+    Candidates,
+    Partners,
+    draw_negatives,
+    draw_negatives_reference,
+)
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.permutation import permutation_slice
 from khop.kernels.philox import philox, philox_reference
@@ -32,7 +39,7 @@ def number(text: str) -> int:
 
 
 def test_the_page_has_vectors_of_every_part() -> None:
-    assert set(VECTORS) == {"philox", "mix64", "key", "stream", "picks", "permutation"}
+    assert set(VECTORS) == {"philox", "mix64", "key", "stream", "picks", "negatives", "permutation"}
 
 
 @each("philox")
@@ -94,6 +101,31 @@ def test_picks_of_the_kernels(vector: dict[str, Any], level: str) -> None:
     plain = sample_uniform_reference(csc, rows, vector["fanout"], rule, True)
     assert plain.edges is not None
     assert plain.edges.tolist() == vector["picks"]
+
+
+@each("negatives")
+def test_negatives(vector: dict[str, Any]) -> None:
+    count, partners, per_link = vector["candidates"], vector["partners"], vector["per_link"]
+    key, position, number_of_stream = number(vector["key"]), vector["position"], number(vector["stream"])
+    weights, limit = vector.get("weights"), vector.get("limit", count)
+    left = [0 if r in partners or r >= limit else w for r, w in enumerate(weights or [1] * count)]
+    assert reference.negatives(key, position, number_of_stream, left, per_link) == vector["ranks"]
+    before = None if weights is None else torch.tensor([0, *accumulate(weights)])
+    candidates = Candidates(count, before)
+    rows = Csc(torch.tensor([0, len(partners)]), torch.tensor(partners, dtype=torch.int32))
+    for kernel in (draw_negatives, draw_negatives_reference):
+        drawn = kernel(
+            candidates,
+            Partners.of(rows, candidates),
+            torch.tensor([0]),
+            torch.tensor([position]),
+            per_link,
+            DrawKey(key),
+            number_of_stream,
+            limits=torch.tensor([limit]),
+        )
+        assert isinstance(drawn, torch.Tensor)
+        assert drawn.tolist() == [vector["ranks"]]
 
 
 @each("permutation")

@@ -12,11 +12,12 @@ from khop import NeighborSampler
 from khop.draw import DrawKey, Purpose
 from khop.loading.columns import ColumnChoice
 from khop.loading.loader import BatchMaker, Position
-from khop.sampling.seeds import SeedOrder
+from khop.sampling.seeds import NodeSeeds, SeedOrder
 from typed_shop import bits, shop
 
 GRAPH = shop()
-ORDER = SeedOrder({"user": torch.arange(40), "item": torch.arange(5)}, batch_size=8, shuffle=True, run_seed=3)
+NODES = NodeSeeds({"user": torch.arange(40), "item": torch.arange(5)})
+ORDER = SeedOrder(NODES, batch_size=8, shuffle=True, run_seed=3)
 MAKER = BatchMaker(
     ORDER,
     NeighborSampler(GRAPH, [3, 2]),

@@ -168,3 +168,24 @@ def permutation(key: int, count: int, index: int) -> int:
         index = left << right_bits | right
         if index < count:
             return index
+
+
+def negatives(key: int, position: int, stream: int, left: Sequence[int] | int, count: int) -> list[int]:
+    """Ranks drawn for the link at a position of the global order; none where no weight is left.
+
+    `left` is the weight of each candidate, 0 for what may not be drawn; a number stands for so many ones.
+    """
+    total = left if isinstance(left, int) else sum(left)
+    if total == 0:
+        return []
+    row = Row(key, position, stream, total)
+    points = [row.draw(j, total) for j in range(count)]
+    return points if isinstance(left, int) else [_rank_at(left, point) for point in points]
+
+
+def _rank_at(weights: Sequence[int], point: int) -> int:
+    for rank, weight in enumerate(weights):
+        if point < weight:
+            return rank
+        point -= weight
+    raise AssertionError("the point lies behind the last weight")

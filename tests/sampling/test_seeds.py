@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from khop.draw import DrawKey, Purpose
 from khop.sampling.sampler import Seeds
-from khop.sampling.seeds import SeedOrder, check_fingerprint
+from khop.sampling.seeds import NodeSeeds, SeedOrder, check_fingerprint
 from reference.sampling import permutation
 
 TYPED_SEEDS = st.dictionaries(
@@ -24,7 +24,7 @@ def order_of(
     by_type: dict[str, list[int]], batch_size: int, *, shuffle: bool = True, run_seed: int = 0
 ) -> SeedOrder:
     seeds = {node_type: torch.tensor(ids, dtype=torch.int64) for node_type, ids in by_type.items()}
-    return SeedOrder(seeds, batch_size, shuffle, run_seed)
+    return SeedOrder(NodeSeeds(seeds), batch_size, shuffle, run_seed)
 
 
 def shares(order: SeedOrder, epoch: int, step: int, world_size: int) -> list[Seeds]:
@@ -145,8 +145,8 @@ def test_another_order_has_another_fingerprint_and_the_difference_is_named(
     [
         ({"batch_size": 0}, "batch_size 0: must be a whole number, 1 or more"),
         (
-            {"seeds": {"node": torch.empty(0, dtype=torch.int64)}},
-            r"seeds: none given for node types \['node'\]",
+            {"seeds": NodeSeeds({"node": torch.empty(0, dtype=torch.int64)})},
+            r"seeds: none given for types \['node'\]",
         ),
         ({"rank": 2, "world_size": 2}, "rank 2 of 2: must be from 0 to 1"),
     ],

@@ -12,12 +12,14 @@ from torch import Tensor
 
 from khop.draw import (
     DrawKey,
+    DrawnNegatives,
     Frontier,
     FrontierByType,
     Hop,
     Keep,
     Neighbors,
     NeighborsByType,
+    Positives,
     Temporal,
     Uniform,
     Weighted,
@@ -27,6 +29,7 @@ from khop.draw import (
 from khop.graph.build import EdgeTable
 from khop.graph.derived import Derived
 from khop.graph.folder import GraphFolder, open_folder
+from khop.graph.negatives import NegativeTables
 from khop.graph.rule_arrays import Columns as Columns
 from khop.graph.rule_arrays import RuleArrays, edge_times
 from khop.kernels.build_csc import build_csc
@@ -56,12 +59,15 @@ class CscGraph:
     columns: Columns = field(default_factory=dict)  # one row per node, or per edge in CSC order
     folder: GraphFolder | None = None  # that it maps
     _arrays: RuleArrays = field(init=False, repr=False)
+    _negatives: NegativeTables = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         folder = self.folder
         sorted_by = {} if folder is None else {edge.type: edge.row_order for edge in folder.manifest.edges}
         derived = Derived() if folder is None else Derived(folder.path, folder.fingerprint)
         object.__setattr__(self, "_arrays", RuleArrays(self.edges, self.columns, sorted_by, derived))
+        tables = NegativeTables(self.edges, self.counts, self.original_ids, self.columns, derived)
+        object.__setattr__(self, "_negatives", tables)
         for edge_type in self.schema.edge_types:
             if edge_type not in self.edges:
                 raise ValueError(
@@ -147,6 +153,14 @@ class CscGraph:
             for edge_type in hop.fanouts
             if edge_type[2] in frontier
         }
+
+    def sample_negatives(
+        self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
+    ) -> Tensor:
+        """Draw destinations for the sources of links; see NegativeStore."""
+        if edge_type not in self.edges:
+            raise ValueError(f"no edge type {edge_type!r}; there are {list(self.edges)}")
+        return self._negatives.draw(edge_type, negatives, positives, key)
 
     def _drawn(self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey) -> Neighbors:
         try:

@@ -28,17 +28,17 @@ class Derived:
         self._made: dict[str, Tensor] = {}
         self._lock = Lock()
 
-    def vector(self, name: str, count: int, make: Callable[[], Tensor]) -> Tensor:
-        """The int64 vector of `count` entries called `name`, relative to the folder of derived arrays."""
+    def vector(self, name: str, count: int, make: Callable[[], Tensor], dtype: str = "int64") -> Tensor:
+        """The vector of `count` entries called `name`, relative to the folder of derived arrays."""
         with self._lock:
             if name not in self._made:
-                self._made[name] = self._kept(name, count, make)
+                self._made[name] = self._kept(name, count, make, dtype)
             return self._made[name]
 
-    def _kept(self, name: str, count: int, make: Callable[[], Tensor]) -> Tensor:
+    def _kept(self, name: str, count: int, make: Callable[[], Tensor], dtype: str) -> Tensor:
         if self._home is None:
             return make()
-        file, entry = self._home / name / _FILE, unchecked_entry("int64", (count,))
+        file, entry = self._home / name / _FILE, unchecked_entry(dtype, (count,))
         if file_problem(file, entry) is None:
             return map_array(file, entry)
         vector = make()
@@ -50,7 +50,7 @@ class Derived:
 
 
 def _write(file: Path, vector: Tensor) -> None:
-    values = Given.of(vector, file.name).values
+    given = Given.of(vector, file.name)
     with new_folder(file.parent) as hidden:
-        chunks = (chunk for _, chunk in row_chunks(values))
-        write_array(hidden / file.name, "int64", values.shape, chunks, lambda _: None)
+        chunks = (chunk for _, chunk in row_chunks(given.values))
+        write_array(hidden / file.name, given.dtype, given.values.shape, chunks, lambda _: None)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, cast
 
-from khop.draw import DrawKey, FrontierByType, Hop, NeighborsByType
-from khop.schema import NodeType, Schema
+from torch import Tensor
+
+from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Hop, NeighborsByType, Positives
+from khop.schema import EdgeType, NodeType, Schema
 
 
 class GraphStore(Protocol):
@@ -28,3 +30,27 @@ class GraphStore(Protocol):
         Rows keep the frontier's order.
         """
         ...
+
+
+class NegativeStore(GraphStore, Protocol):
+    """A graph store that can also draw destinations for the sources of links."""
+
+    def sample_negatives(
+        self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
+    ) -> Tensor:
+        """int64 (n, per_positive), global ids of the destination type.
+
+        A draw depends on (key, edge type, position, slot) and on what may be drawn alone. ValueError where
+        nothing may be.
+        """
+        ...
+
+
+def negative_store(graph: GraphStore, negatives: DrawnNegatives) -> NegativeStore:
+    """The graph, known to draw negatives; ValueError where it cannot."""
+    if not hasattr(graph, "sample_negatives"):
+        raise ValueError(
+            f"{negatives}: {type(graph).__name__} has no method sample_negatives; "
+            "bring negatives along by khop.Links(negatives=...) and khop.GivenNegatives()"
+        )
+    return cast(NegativeStore, graph)

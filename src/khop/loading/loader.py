@@ -41,7 +41,7 @@ class BatchMaker:
             sample, columns, seed_columns = gather_columns(self.features, self.columns, sample)
         batch = Batch(
             sample,
-            seeds.nodes,
+            {node_type: sample.nodes[node_type][index] for node_type, index in sample.seed_index.items()},
             columns,
             seed_columns,
             epoch,

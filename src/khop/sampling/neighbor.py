@@ -71,16 +71,15 @@ class NeighborSampler:
             for number, fanout in enumerate(fanouts, start=1)
         )
         self._rule = rule
+        self.is_disjoint = disjoint or isinstance(rule, Temporal)
         self.output = Output(output)
         check_output(self.output, graph.schema)
         if self.output is not Output.DIRECTIONAL and self.expansion is not Expansion.SUBGRAPH:
             raise ValueError(f"output {self.output} with blocks per layer: give expansion=Expansion.SUBGRAPH")
         self._node_sets: NodeSetPool[TreeSet] | NodeSetPool[NodeSet] = (
-            NodeSetPool(graph, TreeSet)
-            if disjoint or isinstance(rule, Temporal)
-            else NodeSetPool(graph, NodeSet)
+            NodeSetPool(graph, TreeSet) if self.is_disjoint else NodeSetPool(graph, NodeSet)
         )
-        if self.output is Output.INDUCED and (disjoint or isinstance(rule, Temporal)):
+        if self.output is Output.INDUCED and self.is_disjoint:
             raise ValueError(
                 f"output {self.output} of disjoint trees: edges among all nodes would cross trees; "
                 "use directional or bidirectional"
@@ -107,16 +106,20 @@ class NeighborSampler:
 
         A hop meets edge types in schema order, destinations in local order and neighbours in drawn order.
         """
+        return self.sample_from(self.graph, seeds, key)
+
+    def sample_from(self, view: GraphStore, seeds: Seeds, key: DrawKey) -> Sample:
+        """As `sample`, drawn from a view of the graph: the same types and nodes, maybe fewer edges."""
 
         def draw(hop: int, frontier: FrontierByType) -> NeighborsByType:
-            return self.graph.sample_hop(frontier, self._hops[hop - 1], key)
+            return view.sample_hop(frontier, self._hops[hop - 1], key)
 
         check_seeds(self.graph, seeds.nodes)
         _check_times(seeds, self._rule)
         with self._node_sets.lend() as node_set:
             sample = expand(seeds, draw, self.layers, self.expansion, node_set)
             if isinstance(node_set, NodeSet) and self.output is Output.INDUCED:
-                return induced(self.graph, node_set, sample)
+                return induced(view, node_set, sample)
         return bidirectional(sample) if self.output is Output.BIDIRECTIONAL else sample
 
 
@@ -155,6 +158,8 @@ def expand(seeds: Seeds, draw: Draw, num_hops: int, expansion: Expansion, node_s
     Every hop asks for all node types, with nodes or without, so that a store sees the same calls for every
     batch.
     """
+    if seeds.links is not None:
+        raise ValueError("these seeds are links, which are sampled by khop.LinkSampler(graph, fanouts)")
     nothing = dict.fromkeys(node_set.counts(), 0)
     seed_index = node_set.plant(seeds)
     drawn: list[_DrawnHop] = []

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,71 @@ from khop.sampling.sampler import Seeds
 from khop.schema import NodeType
 
 Fingerprint = Mapping[str, str | int | bool]
+Type = TypeVar("Type", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class StepShare:
+    """What a rank takes of a step of the epoch's global order."""
+
+    order: Tensor  # int64 (seeds of the step over all ranks), their numbers in the seed list
+    start: int  # the position of the first of them
+    mine: slice  # this rank's
+    negative_key: DrawKey  # what negatives are drawn with
+
+    @property
+    def positions(self) -> Tensor:
+        """int64 (seeds of this rank), positions in the global order."""
+        return torch.arange(self.start + self.mine.start, self.start + self.mine.stop)
+
+
+class SeedList(Protocol):
+    """What an epoch is about: seeds of several types, numbered type after type."""
+
+    @property
+    def counts(self) -> Mapping[NodeType, int] | Mapping[tuple[str, str, str], int]:
+        """Seeds of each type."""
+        ...
+
+    def taken(self, share: StepShare) -> Seeds:
+        """The seeds of a rank's share, by type, in global order."""
+        ...
+
+    def hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
+        """Give `update` all that tells this list from another."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class NodeSeeds:
+    """A list of seed nodes, duplicates allowed."""
+
+    nodes: Mapping[NodeType, Tensor]  # int64 (seeds), global ids
+    times: Mapping[NodeType, Tensor] | None = None  # int64 (seeds), a time limit per seed
+
+    @property
+    def counts(self) -> Mapping[NodeType, int]:
+        """Seeds of each type."""
+        return {node_type: ids.numel() for node_type, ids in self.nodes.items()}
+
+    def taken(self, share: StepShare) -> Seeds:
+        """The nodes of a rank's share, by type, in global order."""
+        picked = {t: (numbers, at) for t, numbers, at in numbers_by_type(self.counts, share)}
+        times = self.times
+        return Seeds(
+            {t: self.nodes[t][numbers] for t, (numbers, _) in picked.items()},
+            {t: at for t, (_, at) in picked.items()},
+            None if times is None else {t: times[t][numbers] for t, (numbers, _) in picked.items()},
+        )
+
+    def hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
+        """Give `update` types, ids and times."""
+        for node_type, ids in self.nodes.items():
+            update(f"{node_type}:{ids.numel()}:".encode())
+            update(array_bytes(ids))
+        for node_type, times in (self.times or {}).items():
+            update(f"times:{node_type}:".encode())
+            update(array_bytes(times))
 
 
 @dataclass(frozen=True)
@@ -27,7 +93,7 @@ class SeedOrder:
     in contiguous parts, as equal as can be; a part may be empty, so that every rank makes every step.
     """
 
-    seeds: Mapping[NodeType, Tensor]  # int64 (seeds), global ids, duplicates allowed
+    seeds: SeedList
     batch_size: int  # seeds per step over all ranks
     shuffle: bool = False
     run_seed: int = 0
@@ -39,7 +105,7 @@ class SeedOrder:
             raise ValueError(f"batch_size {self.batch_size!r}: must be a whole number, 1 or more")
         if self.num_seeds == 0:
             raise ValueError(
-                f"seeds: none given for node types {list(self.seeds)}; an epoch needs one or more"
+                f"seeds: none given for types {list(self.seeds.counts)}; an epoch needs one or more"
             )
         if not 0 <= self.rank < self.world_size:
             raise ValueError(
@@ -49,7 +115,7 @@ class SeedOrder:
     @property
     def num_seeds(self) -> int:
         """Seeds of all types, over all ranks."""
-        return sum(ids.numel() for ids in self.seeds.values())
+        return sum(self.seeds.counts.values())
 
     @property
     def num_steps(self) -> int:
@@ -65,17 +131,15 @@ class SeedOrder:
         """This rank's seeds of a step, by type, in global order."""
         start, stop = self._bounds(step)
         count = stop - start
-        first = start + count * self.rank // self.world_size
-        last = start + count * (self.rank + 1) // self.world_size
-        return self._seeds_at(self._order(epoch, first, last), torch.arange(first, last))
+        mine = slice(count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size)
+        key = DrawKey.of(self.run_seed, Purpose.NEGATIVE, epoch, step)
+        return self.seeds.taken(StepShare(self._order(epoch, start, stop), start, mine, key))
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
         """What has to be equal for (epoch, step) to mean the same seeds: plain values, for a JSON file."""
         digest = hashlib.sha256()
-        for node_type, ids in self.seeds.items():
-            digest.update(f"{node_type}:{ids.numel()}:".encode())
-            digest.update(ids.contiguous().numpy().data)
+        self.seeds.hash_into(digest.update)
         return {
             "seeds": digest.hexdigest(),
             "batch_size": self.batch_size,
@@ -94,16 +158,20 @@ class SeedOrder:
         key = DrawKey.of(self.run_seed, Purpose.SHUFFLE, epoch)
         return permutation_slice(key, self.num_seeds, first, last)
 
-    def _seeds_at(self, order: Tensor, positions: Tensor) -> Seeds:
-        nodes: dict[NodeType, Tensor] = {}
-        positions_by_type: dict[NodeType, Tensor] = {}
-        start = 0
-        for node_type, ids in self.seeds.items():
-            chosen = (order >= start) & (order < start + ids.numel())
-            nodes[node_type] = ids[order[chosen] - start]
-            positions_by_type[node_type] = positions[chosen]
-            start += ids.numel()
-        return Seeds(nodes, positions_by_type)
+
+def numbers_by_type(counts: Mapping[Type, int], share: StepShare) -> Iterator[tuple[Type, Tensor, Tensor]]:
+    """Each type with the numbers of its seeds in its own list, and their positions, in global order."""
+    order, positions = share.order[share.mine], share.positions
+    start = 0
+    for type_, count in counts.items():
+        chosen = (order >= start) & (order < start + count)
+        yield type_, order[chosen] - start, positions[chosen]
+        start += count
+
+
+def array_bytes(tensor: Tensor) -> memoryview:
+    """A tensor's contents, to be hashed."""
+    return tensor.detach().contiguous().numpy().data.cast("B")
 
 
 def check_fingerprint(found: Fingerprint, expected: Fingerprint) -> None:

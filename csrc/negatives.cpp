@@ -1,0 +1,95 @@
+#include "negatives.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "random.h"
+
+namespace khop {
+namespace {
+
+// Weights of candidates, as numbers of a line on which candidate r lies from before(r) to before(r + 1).
+class Line {
+ public:
+  explicit Line(const Candidates& candidates) : before_(candidates.weights_before) {}
+
+  std::int64_t before(std::int64_t rank) const { return before_.empty() ? rank : before_[static_cast<std::size_t>(rank)]; }
+
+  // The candidate at a point of the line. Those of no weight lie nowhere.
+  std::int64_t at(std::int64_t point) const {
+    if (before_.empty()) return point;
+    return std::upper_bound(before_.begin(), before_.end(), point) - before_.begin() - 1;
+  }
+
+ private:
+  std::span<const std::int64_t> before_;
+};
+
+// A source's partners below a limit, cut out of the line.
+template <class Index>
+class Gaps {
+ public:
+  Gaps(const Line& line, const Partners<Index>& partners, std::int64_t source, std::int64_t limit) : line_(line) {
+    if (partners.indptr.empty()) return;
+    const auto at = static_cast<std::size_t>(source);
+    const auto begin = static_cast<std::size_t>(partners.indptr[at]);
+    const auto row = partners.ranks.subspan(begin, static_cast<std::size_t>(partners.indptr[at + 1]) - begin);
+    ranks_ = row.first(static_cast<std::size_t>(std::ranges::lower_bound(row, limit) - row.begin()));
+    if (!partners.weights_before.empty()) weights_before_ = partners.weights_before.subspan(begin, ranks_.size());
+  }
+
+  // The weight of all partners.
+  std::int64_t total() const {
+    if (ranks_.empty() || weights_before_.empty()) return static_cast<std::int64_t>(ranks_.size());
+    const std::int64_t last = ranks_.back();
+    return weights_before_.back() + line_.before(last + 1) - line_.before(last);
+  }
+
+  // The point of the line where `free` of the weight before it belongs to no partner.
+  std::int64_t point(std::int64_t free) const {
+    std::size_t low = 0, high = ranks_.size();  // how many partners lie before the point
+    while (low < high) {
+      const std::size_t middle = low + (high - low) / 2;
+      if (line_.before(ranks_[middle]) - before(middle) > free) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return free + (low < ranks_.size() ? before(low) : total());
+  }
+
+ private:
+  std::int64_t before(std::size_t partner) const {
+    return weights_before_.empty() ? static_cast<std::int64_t>(partner) : weights_before_[partner];
+  }
+
+  const Line& line_;
+  std::span<const Index> ranks_;
+  std::span<const std::int64_t> weights_before_;
+};
+
+}  // namespace
+
+template <class Index>
+std::int64_t draw_negatives(const Candidates& candidates, const Partners<Index>& partners, const NegativeRequest& request,
+                            std::int64_t* ranks) {
+  const Line line(candidates);
+  for (std::size_t link = 0; link < request.positions.size(); ++link) {
+    const std::int64_t limit = request.limits.empty() ? candidates.count : request.limits[link];
+    const Gaps<Index> gaps(line, partners, request.sources[link], limit);
+    const std::int64_t free = line.before(limit) - gaps.total();
+    if (free <= 0) return static_cast<std::int64_t>(link);
+    RowWords words(request.key, static_cast<std::uint64_t>(request.positions[link]), request.stream);
+    const auto range = static_cast<std::uint64_t>(free);
+    for (std::int64_t slot = 0; slot < request.per_link; ++slot) {
+      *ranks++ = line.at(gaps.point(static_cast<std::int64_t>(words.below(range, range))));
+    }
+  }
+  return -1;
+}
+
+template std::int64_t draw_negatives(const Candidates&, const Partners<std::int32_t>&, const NegativeRequest&, std::int64_t*);
+template std::int64_t draw_negatives(const Candidates&, const Partners<std::int64_t>&, const NegativeRequest&, std::int64_t*);
+
+}  // namespace khop

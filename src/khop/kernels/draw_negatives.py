@@ -1,0 +1,159 @@
+"""Destinations that are no partners of a source, by one draw each: exact, and without rejection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import khop._core as _core
+from khop.draw import DrawKey
+from khop.kernels.csc import Csc
+from khop.kernels.philox import WIDE_DEGREE, WORD, philox_reference, reduce_wide, reduce_words
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The nodes that may be drawn, by rank: a node's place in some order of them."""
+
+    count: int
+    weights_before: Tensor | None = None  # int64 (count + 1), prefix sums; None: all weigh 1
+
+
+@dataclass(frozen=True)
+class Partners:
+    """Of every source, the candidates that are not to be drawn for it."""
+
+    ranks: Csc  # rows are sources; in a row ranks ascend, none twice
+    weights_before: Tensor | None = None  # int64 (as many), the weight of those before it in its row
+
+    @classmethod
+    def of(cls, ranks: Csc, candidates: Candidates) -> Partners:
+        """With the weights that the candidates have."""
+        before = candidates.weights_before
+        if before is None:
+            return cls(ranks)
+        own = before[ranks.indices.long() + 1] - before[ranks.indices.long()]
+        total = torch.cat([own.new_zeros(1), own.cumsum(0)])
+        starts = torch.repeat_interleave(total[ranks.indptr[:-1]], ranks.indptr.diff())
+        return cls(ranks, total[:-1] - starts)
+
+
+@dataclass(frozen=True)
+class NothingLeft:
+    """A link for which every candidate is a partner, or too late."""
+
+    link: int
+
+
+def draw_negatives(
+    candidates: Candidates,
+    partners: Partners | None,
+    sources: Tensor,
+    positions: Tensor,
+    per_link: int,
+    key: DrawKey,
+    stream: int,
+    *,
+    limits: Tensor | None = None,
+) -> Tensor | NothingLeft:
+    """int64 (links, per_link), ranks drawn by weight among the candidates that are no partners of the source.
+
+    A link's draws depend on (key, stream, its position) and on what it may draw alone; they may repeat a
+    candidate. `limits`, int64 (links): only ranks below are drawn. Runs without the GIL.
+    """
+    _check(candidates, partners, sources, positions, limits)
+    if positions.device.type != "cpu":
+        return draw_negatives_reference(
+            candidates, partners, sources, positions, per_link, key, stream, limits=limits
+        )
+    ranks, culprit = _core.draw_negatives(
+        candidates.count,
+        candidates.weights_before,
+        None if partners is None else partners.ranks.indptr,
+        torch.empty(0, dtype=torch.int32) if partners is None else partners.ranks.indices,
+        None if partners is None else partners.weights_before,
+        sources.contiguous(),
+        positions.contiguous(),
+        None if limits is None else limits.contiguous(),
+        per_link,
+        key.value,
+        stream,
+    )
+    return ranks if culprit < 0 else NothingLeft(culprit)
+
+
+def draw_negatives_reference(
+    candidates: Candidates,
+    partners: Partners | None,
+    sources: Tensor,
+    positions: Tensor,
+    per_link: int,
+    key: DrawKey,
+    stream: int,
+    *,
+    limits: Tensor | None = None,
+) -> Tensor | NothingLeft:
+    """`draw_negatives` in torch, link by link, on any device."""
+    drawn = []
+    for link, (source, position) in enumerate(zip(sources.tolist(), positions.tolist(), strict=True)):
+        limit = candidates.count if limits is None else int(limits[link])
+        weights = torch.ones(candidates.count, dtype=torch.int64, device=positions.device)
+        if candidates.weights_before is not None:
+            weights = candidates.weights_before.diff()
+        weights[limit:] = 0
+        if partners is not None:
+            row = partners.ranks
+            weights[row.indices[row.indptr[source] : row.indptr[source + 1]].long()] = 0
+        ends = weights.cumsum(0)
+        free = int(ends[-1]) if candidates.count else 0
+        if free == 0:
+            return NothingLeft(link)
+        points = _below(key, position, stream, free, per_link, positions.device)
+        drawn.append(torch.searchsorted(ends, points, right=True))
+    return torch.stack(drawn) if drawn else positions.new_empty(0, per_link)
+
+
+def _below(key: DrawKey, position: int, stream: int, bound: int, count: int, device: torch.device) -> Tensor:
+    """The draws of a row of degree `bound`, with replacement, keyed by the position."""
+    blocks = torch.arange((2 * count + 3) // 4, device=device)
+    counters = torch.stack(
+        [
+            torch.full_like(blocks, position & WORD),
+            torch.full_like(blocks, position >> 32),
+            torch.full_like(blocks, stream),
+            blocks,
+        ],
+        dim=1,
+    )
+    keys = torch.tensor([key.value & WORD, key.value >> 32], device=device).expand(blocks.numel(), 2)
+    words = philox_reference(keys, counters).flatten()
+    bounds = torch.tensor(bound, device=device)
+    if bound < WIDE_DEGREE:
+        return reduce_words(words[:count], bounds)
+    return reduce_wide(words[0 : 2 * count : 2], words[1 : 2 * count : 2], bounds)
+
+
+def _check(
+    candidates: Candidates,
+    partners: Partners | None,
+    sources: Tensor,
+    positions: Tensor,
+    limits: Tensor | None,
+) -> None:
+    given = {"sources": sources, "positions": positions, "limits": limits}
+    for name, ids in given.items():
+        if ids is not None and (ids.dtype != torch.int64 or ids.shape != positions.shape or ids.dim() != 1):
+            raise ValueError(
+                f"{name} are {ids.dtype} {tuple(ids.shape)}: must be int64 ({positions.numel()})"
+            )
+    for name, ids, bound in (
+        ("sources", sources, None if partners is None else partners.ranks.num_rows),
+        ("limits", limits, candidates.count + 1),
+    ):
+        if ids is None or bound is None or not ids.numel():
+            continue
+        low, high = (int(end) for end in ids.aminmax())
+        if low < 0 or high >= bound:
+            raise ValueError(f"{name} from {low} to {high}: must be from 0 to {bound - 1}")

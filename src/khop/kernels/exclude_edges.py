@@ -1,0 +1,54 @@
+"""Drawn edges without some: how a batch keeps the links that it is to predict out of its own messages."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import khop._core as _core
+from khop.draw import Neighbors
+
+
+def exclude_edges(found: Neighbors, rows: Tensor, excluded: Tensor) -> Neighbors:
+    """`found` without the edges whose ends are a column of `excluded`, int64 (2, pairs), sources first.
+
+    `rows` are the destinations, int64 (frontier). Every edge between two such ends goes, however many there
+    are; the others keep their order. Runs without the GIL.
+    """
+    _check(found, rows, excluded)
+    if rows.device.type != "cpu":
+        return exclude_edges_reference(found, rows, excluded)
+    offsets, nodes, edges = _core.exclude_edges(
+        found.offsets.contiguous(),
+        found.nodes.contiguous(),
+        None if found.edges is None else found.edges.contiguous(),
+        rows.contiguous(),
+        excluded[0].contiguous(),
+        excluded[1].contiguous(),
+    )
+    return Neighbors(offsets, nodes, edges)
+
+
+def exclude_edges_reference(found: Neighbors, rows: Tensor, excluded: Tensor) -> Neighbors:
+    """`exclude_edges` in plain torch, on any device."""
+    lengths = found.offsets.diff()
+    row_of_edge = torch.repeat_interleave(torch.arange(rows.numel(), device=rows.device), lengths)
+    drawn = torch.stack([found.nodes.long(), rows[row_of_edge]])
+    _, numbers = torch.unique(torch.cat([excluded, drawn], dim=1), dim=1, return_inverse=True)
+    pairs = excluded.shape[1]
+    keep = ~torch.isin(numbers[pairs:], numbers[:pairs])
+    kept_per_row = torch.bincount(row_of_edge[keep], minlength=rows.numel())
+    offsets = torch.cat([kept_per_row.new_zeros(1), kept_per_row.cumsum(0)])
+    return Neighbors(offsets, found.nodes[keep], None if found.edges is None else found.edges[keep])
+
+
+def _check(found: Neighbors, rows: Tensor, excluded: Tensor) -> None:
+    if excluded.dtype != torch.int64 or excluded.dim() != 2 or excluded.shape[0] != 2:
+        raise ValueError(f"excluded is {excluded.dtype} {tuple(excluded.shape)}: must be int64 (2, pairs)")
+    if int(found.offsets[-1]) != found.nodes.numel():
+        raise ValueError(f"offsets end at {int(found.offsets[-1])}: there are {found.nodes.numel()} edges")
+    if rows.dtype != torch.int64 or found.offsets.shape != (rows.numel() + 1,):
+        raise ValueError(
+            f"rows are {rows.dtype} {tuple(rows.shape)}: must be int64 ({found.offsets.numel() - 1}), "
+            "one for each row of the draw"
+        )

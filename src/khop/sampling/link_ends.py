@@ -1,0 +1,108 @@
+"""The ends of links, and of their negatives, as seed nodes; and where each end's row is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from khop.sampling.node_set import NodeSet
+from khop.sampling.sampler import LinkSeeds, Seeds
+from khop.schema import EdgeType, NodeType
+
+NegativesByType = Mapping[EdgeType, Tensor | None]  # int64 (links, k), global ids
+
+
+@dataclass(frozen=True)
+class EndRows:
+    """Where the ends of one edge type's links are among the seeds of their node types."""
+
+    source: Tensor  # int64 (links)
+    destination: Tensor  # int64 (links)
+    negatives: Tensor | None  # int64 (links, k)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """Seed nodes alone, and the rows of the links that they came of."""
+
+    seeds: Seeds
+    rows: Mapping[EdgeType, EndRows]
+
+
+@dataclass(frozen=True)
+class _End:
+    """One end of every link of a type."""
+
+    edge_type: EdgeType
+    field: str  # of EndRows
+    node_type: NodeType
+    ids: Tensor  # of the shape that the field has
+    positions: Tensor  # as many, of the seeds in a global order of all ends: what disjoint trees are keyed by
+    times: Tensor | None
+
+
+def plant_merged(seeds: Seeds, negatives: NegativesByType, node_set: NodeSet) -> Planted:
+    """One seed per node: after the seeds' own nodes, those of the ends in first-seen order."""
+    ends = list(_ends(seeds.links, negatives))
+    nodes, rows = dict(seeds.nodes), {}
+    for node_type, ids in _joined(ends, "ids").items():
+        own = nodes.get(node_type)
+        num_own = 0 if own is None else own.numel()
+        rows[node_type] = num_own + node_set.insert(node_type, ids).long()
+        merged = node_set.nodes()[node_type]
+        nodes[node_type] = merged if own is None else torch.cat([own, merged])
+    return Planted(Seeds(nodes, {}), _rows_by_edge_type(ends, rows))
+
+
+def plant_apart(seeds: Seeds, negatives: NegativesByType) -> Planted:
+    """One seed per end, duplicates included, with its link's time: for disjoint trees."""
+    ends = list(_ends(seeds.links, negatives))
+    nodes, positions, times = dict(seeds.nodes), dict(seeds.positions), dict(seeds.times or {})
+    rows = {}
+    for column, by_type in ((nodes, "ids"), (positions, "positions"), (times, "times")):
+        for node_type, values in _joined(ends, by_type).items():
+            own = column.get(node_type, values[:0])
+            column[node_type] = torch.cat([own, values])
+            if by_type == "ids":
+                rows[node_type] = own.numel() + torch.arange(values.numel())
+    return Planted(Seeds(nodes, positions, times or None), _rows_by_edge_type(ends, rows))
+
+
+def _ends(links: LinkSeeds | None, negatives: NegativesByType) -> Iterator[_End]:
+    assert links is not None
+    for edge_type, of_type in links.by_type.items():
+        source, _, destination = edge_type
+        drawn = negatives[edge_type]
+        per_link = 2 if drawn is None else 2 + drawn.shape[1]
+        first = of_type.positions * per_link
+        yield _End(edge_type, "source", source, of_type.edges[0], first, of_type.times)
+        yield _End(edge_type, "destination", destination, of_type.edges[1], first + 1, of_type.times)
+        if drawn is not None:
+            positions = (first[:, None] + torch.arange(2, per_link)).flatten()
+            times = None if of_type.times is None else of_type.times.repeat_interleave(drawn.shape[1])
+            yield _End(edge_type, "negatives", destination, drawn, positions, times)
+
+
+def _joined(ends: list[_End], name: str) -> dict[NodeType, Tensor]:
+    """A field of all ends, one after another, by node type."""
+    parts: dict[NodeType, list[Tensor]] = {}
+    for end in ends:
+        values = getattr(end, name)
+        if values is not None:
+            parts.setdefault(end.node_type, []).append(values.flatten())
+    return {node_type: torch.cat(of_type) for node_type, of_type in parts.items()}
+
+
+def _rows_by_edge_type(ends: list[_End], rows: Mapping[NodeType, Tensor]) -> dict[EdgeType, EndRows]:
+    """The rows of `_joined` ids, given back to the ends that they came of."""
+    taken = dict.fromkeys(rows, 0)
+    found: dict[EdgeType, dict[str, Tensor]] = {}
+    for end in ends:
+        start = taken[end.node_type]
+        taken[end.node_type] = start + end.ids.numel()
+        own = rows[end.node_type][start : taken[end.node_type]].view(end.ids.shape)
+        found.setdefault(end.edge_type, {})[end.field] = own
+    return {t: EndRows(by["source"], by["destination"], by.get("negatives")) for t, by in found.items()}

@@ -1,0 +1,110 @@
+"""Links as seeds: the edges that an epoch is about, and a rank's share of a step of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from khop.graph.store import GraphStore
+from khop.sampling.node_set import check_ids
+from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
+from khop.sampling.seeds import StepShare, array_bytes, numbers_by_type
+from khop.schema import EdgeType
+
+ByEdgeType = Mapping[EdgeType, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """A list of links of one or several edge types, duplicates allowed, with what is known of each.
+
+    They need not be edges of the graph that is sampled. What is given for one edge type is given for all.
+    """
+
+    edges: ByEdgeType  # int64 (2, links), global ids: sources over destinations
+    labels: ByEdgeType | None = None  # (links, ...)
+    times: ByEdgeType | None = None  # int64 (links), a time limit per link
+    negatives: ByEdgeType | None = None  # int64 (links, k), destinations that are no partners of the source
+
+    def __post_init__(self) -> None:
+        for edge_type, ends in self.edges.items():
+            if ends.dtype != torch.int64 or ends.dim() != 2 or ends.shape[0] != 2:
+                raise ValueError(
+                    f"links of {edge_type}: {_described(ends)}; "
+                    "give int64 (2, links), sources over destinations"
+                )
+        for what, by_type in self._facts():
+            for edge_type in by_type:
+                if edge_type not in self.edges:
+                    raise ValueError(
+                        f"{what} of {edge_type}: there are links of {list(self.edges)} only; "
+                        "leave them out, or add the links"
+                    )
+            for edge_type, ends in self.edges.items():
+                self._check_fact(what, by_type, edge_type, ends.shape[1])
+
+    @property
+    def counts(self) -> Mapping[EdgeType, int]:
+        """Links of each type."""
+        return {edge_type: ends.shape[1] for edge_type, ends in self.edges.items()}
+
+    def taken(self, share: StepShare) -> Seeds:
+        """The links of a rank's share, by type, in global order."""
+        step = StepShare(share.order, share.start, slice(0, share.order.numel()), share.negative_key)
+        whole = {edge_type: numbers for edge_type, numbers, _ in numbers_by_type(self.counts, step)}
+        by_type = {
+            edge_type: SeedLinks(
+                self.edges[edge_type][:, numbers],
+                positions,
+                self.edges[edge_type][:, whole[edge_type]],
+                **{name: of_type[edge_type][numbers] for name, of_type in self._facts()},
+            )
+            for edge_type, numbers, positions in numbers_by_type(self.counts, share)
+        }
+        return Seeds({}, {}, links=LinkSeeds(by_type, share.negative_key))
+
+    def hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
+        """Give `update` types, ends and all that is known of the links."""
+        for what, by_type in (("edges", self.edges), *self._facts()):
+            for edge_type, values in by_type.items():
+                update(f"{what}:{edge_type}:{values.dtype}:{tuple(values.shape)}:".encode())
+                update(array_bytes(values))
+
+    def _facts(self) -> Iterator[tuple[str, ByEdgeType]]:
+        facts = (("labels", self.labels), ("times", self.times), ("negatives", self.negatives))
+        yield from ((what, by_type) for what, by_type in facts if by_type is not None)
+
+    @staticmethod
+    def _check_fact(what: str, by_type: ByEdgeType, edge_type: EdgeType, count: int) -> None:
+        if edge_type not in by_type:
+            raise ValueError(
+                f"{what} of {edge_type}: none, but links of {list(by_type)} have them; give all links theirs"
+            )
+        values = by_type[edge_type]
+        wanted = {"labels": "one row per link", "times": "int64 (links)", "negatives": "int64 (links, k)"}[
+            what
+        ]
+        dimensions = {"times": 1, "negatives": 2}.get(what, max(1, values.dim()))
+        fits = values.dim() == dimensions and values.shape[0] == count
+        if not fits or (what != "labels" and values.dtype != torch.int64):
+            raise ValueError(f"{what} of {edge_type}: {_described(values)} for {count} links; give {wanted}")
+
+
+def check_links(graph: GraphStore, links: Links | LinkSeeds) -> None:
+    """ValueError unless links are of edge types of the graph, between nodes of it."""
+    edges = links.edges if isinstance(links, Links) else {t: of.edges for t, of in links.by_type.items()}
+    for edge_type, ends in edges.items():
+        if edge_type not in graph.schema.edge_types:
+            there = list(graph.schema.edge_types)
+            raise ValueError(f"links of {edge_type}: not an edge type; there are {there}")
+        for what, node_type, ids in zip(
+            ("sources", "destinations"), (edge_type[0], edge_type[2]), ends, strict=True
+        ):
+            check_ids(f"links of {edge_type}, {what}", ids, graph.num_nodes(node_type))
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"

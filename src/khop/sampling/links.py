@@ -1,0 +1,154 @@
+"""Neighbourhoods of links: both ends of every link, and of its negatives, by the one hop loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from khop.batch import LinkRows, Sample
+from khop.draw import (
+    DrawKey,
+    GivenNegatives,
+    NegativeMode,
+    Negatives,
+    Positives,
+    Rule,
+    Temporal,
+    Uniform,
+)
+from khop.graph.store import GraphStore, negative_store
+from khop.sampling.exclusion import Exclude, WithoutEdges, excluded_edges, reverse_types
+from khop.sampling.fanouts import Fanout
+from khop.sampling.link_ends import EndRows, plant_apart, plant_merged
+from khop.sampling.link_seeds import check_links
+from khop.sampling.neighbor import Expansion, NeighborSampler
+from khop.sampling.node_set import NodeSet, NodeSetPool, check_ids
+from khop.sampling.outputs import Output
+from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
+from khop.schema import EdgeType
+
+
+class LinkSampler:
+    """Samples around links as NeighborSampler does around nodes, and draws their negatives.
+
+    The ends of the links and of their negatives are the seeds; `sample.links` says where each is among the
+    model's rows, one per end and node, of disjoint trees one per end. With `exclude`, no edge that a link of
+    the step, on whichever rank, stands for carries a message (see `WithoutEdges` for what is drawn instead).
+    A pure function of (graph, settings, seeds, key); any number of threads may share one sampler.
+    """
+
+    def __init__(
+        self,
+        graph: GraphStore,
+        fanouts: Sequence[Fanout],
+        *,
+        negatives: Negatives | None = None,
+        exclude: Exclude | str | None = None,
+        rule: Rule = Uniform(),  # noqa: B008
+        expansion: Expansion = Expansion.LAYERED,
+        edge_ids: bool = False,
+        disjoint: bool = False,
+        output: Output = Output.DIRECTIONAL,
+    ) -> None:
+        self.graph = graph
+        self.negatives = negatives
+        if negatives is not None and not isinstance(negatives, GivenNegatives):
+            negative_store(graph, negatives)  # before any thread finds that it is none
+        self.exclude = None if exclude is None else Exclude(exclude)
+        self._rule = rule
+        self._neighbors = NeighborSampler(
+            graph,
+            fanouts,
+            rule=rule,
+            expansion=expansion,
+            edge_ids=edge_ids,
+            disjoint=disjoint,
+            output=output,
+        )
+        self._reverses = reverse_types(graph.schema, self.exclude)
+        self._node_sets = NodeSetPool(graph, NodeSet)
+
+    @property
+    def layers(self) -> int:
+        """How many blocks a sample has: one per hop."""
+        return self._neighbors.layers
+
+    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+        """The neighbourhood of links and, where there are any, of seed nodes, whose rows come first."""
+        links = seeds.links
+        if links is None:
+            return self._neighbors.sample(seeds, key)
+        check_links(self.graph, links)
+        self._check_times(links)
+        negatives = {t: self._negatives_of(t, links) for t in links.by_type}
+        if self._neighbors.is_disjoint:
+            planted = plant_apart(seeds, negatives)
+        else:
+            with self._node_sets.lend() as node_set:
+                planted = plant_merged(seeds, negatives, node_set)
+        excluded = excluded_edges(links, self.exclude, self._reverses)
+        view = WithoutEdges(self.graph, excluded) if excluded else self.graph
+        sample = self._neighbors.sample_from(view, planted.seeds, key)
+        return replace(
+            sample, links={t: self._rows(t, links.by_type[t], rows) for t, rows in planted.rows.items()}
+        )
+
+    def _check_times(self, links: LinkSeeds) -> None:
+        is_temporal = isinstance(self._rule, Temporal)
+        for edge_type, of_type in links.by_type.items():
+            if is_temporal and of_type.times is None:
+                raise ValueError(
+                    f"links of {edge_type} have no times, which {self._rule} needs: "
+                    "give khop.Links(times=...)"
+                )
+            if not is_temporal and of_type.times is not None:
+                raise ValueError(
+                    f"links of {edge_type} have times, which {self._rule} does not keep to: the sample would "
+                    "show their future; sample by khop.Temporal(column), or leave the times out"
+                )
+
+    def _negatives_of(self, edge_type: EdgeType, links: LinkSeeds) -> Tensor | None:
+        """int64 (links, k), global ids."""
+        of_type, negatives = links.by_type[edge_type], self.negatives
+        if isinstance(negatives, GivenNegatives):
+            if of_type.negatives is None:
+                raise ValueError(
+                    f"links of {edge_type} bring no negatives along, which {negatives} takes: "
+                    "give khop.Links(negatives=...)"
+                )
+            count = self.graph.num_nodes(edge_type[2])
+            check_ids(f"negatives of {edge_type}", of_type.negatives.flatten(), count)
+            return of_type.negatives
+        if of_type.negatives is not None:
+            raise ValueError(
+                f"links of {edge_type} bring negatives along, which negatives={negatives} would not use: "
+                "take negatives=khop.GivenNegatives(), or leave them out of the links"
+            )
+        if negatives is None:
+            return None
+        column = self._rule.column if isinstance(self._rule, Temporal) else None
+        wanted = Positives(of_type.edges[0], of_type.positions, of_type.times, column)
+        store = negative_store(self.graph, negatives)
+        return store.sample_negatives(edge_type, negatives, wanted, links.negative_key)
+
+    def _rows(self, edge_type: EdgeType, links: SeedLinks, rows: EndRows) -> LinkRows:
+        negatives = rows.negatives
+        if negatives is None or self.negatives is None or self.negatives.mode is NegativeMode.TRIPLET:
+            return LinkRows(rows.source, rows.destination, links.positions, links.labels, negatives)
+        count = negatives.shape[1]
+        labels = torch.ones(rows.source.numel()) if links.labels is None else links.labels
+        if bool((labels == 0).any()):
+            raise ValueError(
+                f"labels of {edge_type} hold 0, which is what negatives are labelled: number them from 1 on, "
+                "or draw no binary negatives"
+            )
+        return LinkRows(
+            torch.cat([rows.source, rows.source.repeat_interleave(count)]),
+            torch.cat([rows.destination, negatives.flatten()]),
+            links.positions,
+            torch.cat([labels, labels.new_zeros(negatives.numel(), *labels.shape[1:])]),
+            pairs_per_link=1 + count,
+        )

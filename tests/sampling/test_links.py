@@ -1,0 +1,344 @@
+"""Links as seeds: ends as rows, negatives beside them, no message along what is to be predicted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from contracts.sampler import PROMISES, Make
+from khop import (
+    DegreeNegatives,
+    DrawKey,
+    Expansion,
+    GivenNegatives,
+    Links,
+    LinkSampler,
+    NegativeMode,
+    NeighborSampler,
+    Output,
+    Sample,
+    Seeds,
+    Temporal,
+    UniformNegatives,
+)
+from khop.draw import DrawnNegatives
+from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
+from khop.sampling.sampler import LinkSeeds, SeedLinks
+from khop.sampling.seeds import SeedOrder
+from khop.schema import EdgeType
+from random_graphs import EDGE, ring
+
+KEY, NEGATIVE_KEY = DrawKey(11), DrawKey(12)
+BUYS, BOUGHT_BY, VIEWS = ("user", "buys", "item"), ("item", "bought by", "user"), ("user", "views", "item")
+EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
+
+
+def link_seeds(
+    edges: dict[tuple[str, str, str], list[tuple[int, int]]], first: int = 0, **facts: Tensor
+) -> Seeds:
+    """Links of one batch, positions from `first` on."""
+    by_type = {}
+    for edge_type, pairs in edges.items():
+        ends = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T
+        by_type[edge_type] = SeedLinks(ends, torch.arange(first, first + len(pairs)), ends, **facts)
+        first += len(pairs)
+    return Seeds({}, {}, links=LinkSeeds(by_type, NEGATIVE_KEY))
+
+
+def shop() -> CscGraph:
+    """A user buys every item of the same parity and the next, and views all; both ways for what is bought."""
+    buys = [
+        (user, item) for user in range(8) for item in range(6) if user % 2 == item % 2 or item == user + 1
+    ]
+    users, items = torch.tensor(buys).T
+    everything = torch.cartesian_prod(torch.arange(8), torch.arange(6)).T
+    graph = csc_graph_from_edges(
+        {"user": 8, "item": 6},
+        {BUYS: (users, items), BOUGHT_BY: (items, users), VIEWS: (everything[0], everything[1])},
+    )
+    return replace(graph, schema=replace(graph.schema, reverse_of={BUYS: BOUGHT_BY, BOUGHT_BY: BUYS}))
+
+
+def ends(sample: Sample, edge_type: tuple[str, str, str]) -> list[tuple[int, int]]:
+    """The global ids of the pairs of a type, read the way a model would."""
+    rows = sample.links[edge_type]
+    nodes = {t: sample.nodes[t][index] for t, index in sample.seed_index.items()}
+    sources, destinations = nodes[edge_type[0]][rows.source], nodes[edge_type[2]][rows.destination]
+    return list(zip(sources.tolist(), destinations.tolist(), strict=True))
+
+
+def drawn_edges(sample: Sample, edge_type: tuple[str, str, str]) -> set[tuple[int, int]]:
+    found: set[tuple[int, int]] = set()
+    for block in sample.blocks:
+        if edge_type in block.adjacencies:
+            source, destination = block.adjacencies[edge_type].edge_index
+            found |= set(
+                zip(
+                    sample.nodes[edge_type[0]][source].tolist(),
+                    sample.nodes[edge_type[2]][destination].tolist(),
+                    strict=True,
+                )
+            )
+    return found
+
+
+@EXPANSIONS
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+def test_of_seed_nodes_it_keeps(promise: Callable[[Make], None], expansion: Expansion) -> None:
+    promise(lambda graph: LinkSampler(graph, [3, 2], expansion=expansion, edge_ids=True))
+
+
+@EXPANSIONS
+def test_links_of_several_types_name_the_rows_of_their_ends(expansion: Expansion) -> None:
+    asked = {BUYS: [(0, 2), (4, 2), (0, 2)], VIEWS: [(0, 5)], BOUGHT_BY: []}
+    sample = LinkSampler(shop(), [3, 2], expansion=expansion).sample(link_seeds(asked), KEY)
+    assert {edge_type: ends(sample, edge_type) for edge_type in asked} == asked
+    assert sample.nodes["user"][sample.seed_index["user"]].tolist() == [0, 4]
+    assert sample.links[VIEWS].positions.tolist() == [3]
+    assert sample.links[BUYS].labels is None
+
+
+def test_seed_nodes_and_links_stand_in_one_batch() -> None:
+    seeds = replace(link_seeds({BUYS: [(3, 1), (5, 0)]}), nodes={"user": torch.tensor([5, 5, 2])})
+    sample = LinkSampler(shop(), [2]).sample(seeds, KEY)
+    assert sample.nodes["user"][sample.seed_index["user"]].tolist() == [5, 5, 2, 3, 5]
+    assert ends(sample, BUYS) == [(3, 1), (5, 0)]
+
+
+LABELS = torch.tensor([2, 1])
+GIVEN = torch.tensor([[5, 3], [0, 0]])
+
+
+def test_binary_negatives_are_pairs_after_the_links() -> None:
+    sampler = LinkSampler(shop(), [2], negatives=GivenNegatives(NegativeMode.BINARY))
+    seeds = link_seeds({BUYS: [(0, 2), (4, 4)]}, labels=LABELS, negatives=GIVEN)
+    sample = sampler.sample(seeds, KEY)
+    assert ends(sample, BUYS) == [(0, 2), (4, 4), (0, 5), (0, 3), (4, 0), (4, 0)]
+    rows = sample.links[BUYS]
+    assert rows.labels is not None
+    assert rows.labels.tolist() == [2, 1, 0, 0, 0, 0]
+    assert (rows.num_links, rows.pairs_per_link, rows.negatives) == (2, 3, None)
+
+
+def test_links_without_labels_are_labelled_one_beside_binary_negatives() -> None:
+    sampler = LinkSampler(shop(), [2], negatives=GivenNegatives())
+    rows = sampler.sample(link_seeds({BUYS: [(0, 2), (4, 4)]}, negatives=GIVEN), KEY).links[BUYS]
+    assert rows.labels is not None
+    assert (rows.labels.tolist(), rows.labels.dtype) == ([1, 1, 0, 0, 0, 0], torch.float32)
+
+
+def test_negatives_of_triplets_stand_beside_their_links() -> None:
+    sampler = LinkSampler(shop(), [2], negatives=GivenNegatives(NegativeMode.TRIPLET))
+    sample = sampler.sample(link_seeds({BUYS: [(0, 2), (4, 4)]}, labels=LABELS, negatives=GIVEN), KEY)
+    rows = sample.links[BUYS]
+    assert rows.negatives is not None
+    items = sample.nodes["item"][sample.seed_index["item"]]
+    assert items[rows.negatives].tolist() == GIVEN.tolist()
+    assert rows.labels is LABELS
+    assert rows.pairs_per_link == 1
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize(
+    "rule", [UniformNegatives(3, exact=True), DegreeNegatives(2, NegativeMode.TRIPLET, exact=True)]
+)
+def test_drawn_negatives_are_no_edges(rule: DrawnNegatives, disjoint: bool) -> None:
+    graph, links = shop(), [(0, 2), (5, 1), (7, 5)]
+    asked = link_seeds({BUYS: links})
+    sample = LinkSampler(graph, [2, 2], negatives=rule, disjoint=disjoint).sample(asked, KEY)
+    rows = sample.links[BUYS]
+    nodes = {t: sample.nodes[t][index] for t, index in sample.seed_index.items()}
+    if rows.negatives is None:
+        pairs = ends(sample, BUYS)[3:]
+    else:
+        pairs = [
+            (u, int(v)) for (u, _), row in zip(links, nodes["item"][rows.negatives], strict=True) for v in row
+        ]
+    assert len(pairs) == 3 * rule.per_positive
+    assert all(user % 2 != item % 2 and item != user + 1 for user, item in pairs)
+
+
+def test_disjoint_trees_give_every_end_a_row() -> None:
+    sample = LinkSampler(shop(), [2], disjoint=True).sample(link_seeds({BUYS: [(0, 2), (0, 2)]}), KEY)
+    assert sample.nodes["user"][sample.seed_index["user"]].tolist() == [0, 0]
+    assert sample.links[BUYS].source.tolist() == [0, 1]
+    assert sample.trees is not None
+
+
+@pytest.mark.parametrize(
+    ("expansion", "output"),
+    [
+        (Expansion.LAYERED, Output.DIRECTIONAL),
+        (Expansion.SUBGRAPH, Output.DIRECTIONAL),
+        (Expansion.SUBGRAPH, Output.INDUCED),
+    ],
+)
+def test_no_excluded_edge_and_no_reverse_of_one_is_left(expansion: Expansion, output: Output) -> None:
+    links = [(user, user) for user in range(6)]
+    sampler = LinkSampler(shop(), [-1, -1], expansion=expansion, exclude="edge+reverse", output=output)
+    sample = sampler.sample(link_seeds({BUYS: links}), KEY)
+    left = {(u, i) for u in range(8) for i in range(6) if u % 2 == i % 2 or i == u + 1} - set(links)
+    assert drawn_edges(sample, BUYS) == left
+    assert drawn_edges(sample, BOUGHT_BY) == {(item, user) for user, item in left}
+    assert len(drawn_edges(sample, VIEWS)) == 48
+
+
+def test_excluding_the_edge_leaves_its_reverse() -> None:
+    sampler = LinkSampler(shop(), [-1, -1], exclude="edge")
+    sample = sampler.sample(link_seeds({BUYS: [(0, 0), (2, 2)]}), KEY)
+    assert not {(0, 0), (2, 2)} & drawn_edges(sample, BUYS)
+    assert {(0, 0), (2, 2)} <= drawn_edges(sample, BOUGHT_BY)
+
+
+def test_of_an_undirected_graph_both_directions_go() -> None:
+    nodes = torch.arange(12)
+    both = torch.cat([nodes, (nodes + 1) % 12]), torch.cat([(nodes + 1) % 12, nodes])
+    sampler = LinkSampler(
+        csc_graph_from_edges({"node": 12}, {EDGE: both}), [-1, -1, -1], exclude="edge+reverse"
+    )
+    left = drawn_edges(sampler.sample(link_seeds({EDGE: [(3, 4), (9, 8)]}), KEY), EDGE)
+    assert left
+    assert not {(3, 4), (4, 3), (9, 8), (8, 9)} & left
+
+
+def test_edges_that_a_sample_turns_round_are_none_that_was_excluded() -> None:
+    sampler = LinkSampler(
+        ring(12, 3),
+        [-1, -1],
+        expansion=Expansion.SUBGRAPH,
+        exclude="edge+reverse",
+        output=Output.BIDIRECTIONAL,
+    )
+    left = drawn_edges(sampler.sample(link_seeds({EDGE: [(3, 2), (9, 7)]}), KEY), EDGE)
+    assert {(4, 2), (2, 4)} <= left
+    assert not {(3, 2), (2, 3), (9, 7), (7, 9)} & left
+
+
+def test_what_is_left_of_a_row_is_an_even_draw_of_what_may_be_left() -> None:
+    spokes = torch.arange(1, 9), torch.zeros(8, dtype=torch.int64)
+    sampler = LinkSampler(
+        csc_graph_from_edges({"node": 9}, {EDGE: spokes}), [4], exclude="edge", edge_ids=True
+    )
+    seen: Counter[int] = Counter()
+    sizes: Counter[int] = Counter()
+    for number in range(4000):
+        sample = sampler.sample(link_seeds({EDGE: [(1, 0), (2, 0)]}), DrawKey(number))
+        drawn = drawn_edges(sample, EDGE)
+        seen.update(source for source, _ in drawn)
+        sizes[len(drawn)] += 1
+    assert set(seen) == {3, 4, 5, 6, 7, 8}
+    assert sum((count - 2000) ** 2 / 2000 for count in seen.values()) < 25
+    expected = {4: 15 / 70, 3: 40 / 70, 2: 15 / 70}  # hypergeometric: two of eight are excluded
+    assert all(abs(sizes[size] / 4000 - share) < 0.04 for size, share in expected.items())
+
+
+@pytest.mark.parametrize("exclude", [None, "edge", "edge+reverse"])
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_have_the_links_negatives_and_neighbours_of_the_global_batch(
+    exclude: str | None, world_size: int
+) -> None:
+    users, items = (torch.arange(96) * 5 % 8), (torch.arange(96) * 7 % 6)
+    links = Links({BUYS: torch.stack([users, items]), BOUGHT_BY: torch.stack([items, users]).flip(1)})
+    sampler = LinkSampler(shop(), [2, 2], negatives=UniformNegatives(2), exclude=exclude, edge_ids=True)
+    order = SeedOrder(links, batch_size=20, shuffle=True, run_seed=4)
+
+    def made(rank: int, of: int) -> Sample:
+        return sampler.sample(replace(order, rank=rank, world_size=of).share(1, 2), KEY)
+
+    whole, parts = made(0, 1), [made(rank, world_size) for rank in range(world_size)]
+    for edge_type in (BUYS, BOUGHT_BY):
+        counts = [part.links[edge_type].num_links for part in parts]
+        pairs = [ends(part, edge_type) for part in parts]
+        links_first = [pair for of_part, n in zip(pairs, counts, strict=True) for pair in of_part[:n]]
+        then_negatives = [pair for of_part, n in zip(pairs, counts, strict=True) for pair in of_part[n:]]
+        assert links_first + then_negatives == ends(whole, edge_type)
+        positions = [p for part in parts for p in part.links[edge_type].positions.tolist()]
+        assert positions == whole.links[edge_type].positions.tolist()
+    rows_of_whole = last_rows(whole)
+    for part in parts:
+        assert all(rows_of_whole[key] == row for key, row in last_rows(part).items())
+
+
+def last_rows(sample: Sample) -> dict[tuple[EdgeType, int], list[int]]:
+    """What the seeds drew: (edge type, destination) -> edge ids."""
+    found: dict[tuple[EdgeType, int], list[int]] = {}
+    for edge_type, adjacency in sample.blocks[-1].adjacencies.items():
+        assert adjacency.edge_ids is not None
+        rows = torch.split(adjacency.edge_ids, adjacency.indptr.diff().tolist())
+        nodes = sample.nodes[edge_type[2]][: adjacency.num_dst].tolist()
+        found |= {(edge_type, node): row.tolist() for node, row in zip(nodes, rows, strict=True)}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("settings", "facts", "message"),
+    [
+        ({"negatives": GivenNegatives()}, {}, "bring no negatives along, which GivenNegatives"),
+        ({}, {"negatives": GIVEN}, "bring negatives along, which negatives=None would not use"),
+        ({"negatives": GivenNegatives()}, {"negatives": GIVEN + 2}, "negatives of .*: there is no node 7"),
+        (
+            {"negatives": UniformNegatives()},
+            {"labels": torch.tensor([0, 3])},
+            "labels of .* hold 0, which is what",
+        ),
+        ({}, {"times": LABELS}, r"links of .* have times, which Uniform\(.*\) does not keep to"),
+        ({"rule": Temporal("day")}, {}, r"links of .* have no times, which Temporal\(.*\) needs"),
+    ],
+)
+def test_facts_that_do_not_fit_the_sampler_are_named(
+    settings: dict[str, object], facts: dict[str, Tensor], message: str
+) -> None:
+    graph = csc_graph_from_edges(
+        {"user": 8, "item": 6},
+        {BUYS: (torch.tensor([0]), torch.tensor([2]))},
+        columns={"user": {"day": torch.arange(8)}},
+    )
+    sampler = LinkSampler(graph, [2], **settings)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=message):
+        sampler.sample(link_seeds({BUYS: [(0, 2), (4, 4)]}, **facts), KEY)
+
+
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        ({("user", "likes", "item"): [(0, 0)]}, "links of .*likes.*: not an edge type; there are"),
+        ({BUYS: [(0, 0), (8, 0)]}, "links of .*, sources: there is no node 8; ids go from 0 to 7"),
+        ({BUYS: [(0, -1)]}, "links of .*, destinations: there is no node -1"),
+    ],
+)
+def test_links_that_are_not_of_the_graph_are_named(
+    edges: dict[EdgeType, list[tuple[int, int]]], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        LinkSampler(shop(), [2]).sample(link_seeds(edges), KEY)
+
+
+def test_a_reverse_that_the_schema_does_not_name_cannot_be_excluded() -> None:
+    with pytest.raises(ValueError, match=r"the schema names no reverse of .*views"):
+        LinkSampler(shop(), [2], exclude="edge+reverse").sample(link_seeds({VIEWS: [(0, 0)]}), KEY)
+
+
+def test_an_unknown_exclusion_is_an_error() -> None:
+    with pytest.raises(ValueError, match="everything"):
+        LinkSampler(shop(), [2], exclude="everything")
+
+
+def test_links_are_no_seeds_of_a_node_sampler() -> None:
+    with pytest.raises(ValueError, match=r"sampled by khop.LinkSampler\(graph, fanouts\)"):
+        NeighborSampler(shop(), [2]).sample(link_seeds({BUYS: [(0, 2)]}), KEY)
+
+
+def test_a_graph_that_cannot_draw_negatives_is_named() -> None:
+    class Bare:
+        """A graph store and no more."""
+
+        def __init__(self) -> None:
+            self.schema, self.num_nodes, self.sample_hop = shop().schema, shop().num_nodes, shop().sample_hop
+
+    with pytest.raises(ValueError, match="Bare has no method sample_negatives"):
+        LinkSampler(Bare(), [2], negatives=UniformNegatives())
