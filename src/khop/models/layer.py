@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from khop.batch import Adjacency, Block
 from khop.kernels.dropout import dropout
+from khop.kernels.linear import linear
 from khop.kernels.segment import segment_mean
 from khop.schema import EdgeType, NodeType
 
@@ -93,7 +93,7 @@ class Layer(nn.Module):
         count, own, bias = block.dst_counts[node_type], weights.own_of(node_type), weights.bias_of(node_type)
         before = None if own is None else h[node_type][:count]
         # In place where nothing before keeps the value for its gradient: new memory costs more than the sum.
-        out = bias.repeat(count, 1) if own is None or before is None else F.linear(before, own, bias)
+        out = bias.repeat(count, 1) if own is None or before is None else linear(before, own, bias)
         for edge_type, weight in neighbors.items():
             adjacency = block.adjacencies.get(edge_type)
             if adjacency is not None and adjacency.indices.numel():
@@ -119,8 +119,8 @@ def mean_of_neighbors(h: Tensor, adjacency: Adjacency, weight: Tensor) -> Tensor
     cost_before = adjacency.num_src * inputs * outputs + edges * outputs
     cost_after = adjacency.num_dst * inputs * outputs + edges * inputs
     if cost_before < cost_after:
-        return segment_mean(F.linear(h, weight), adjacency.indptr, adjacency.indices)
-    return F.linear(segment_mean(h, adjacency.indptr, adjacency.indices), weight)
+        return segment_mean(linear(h, weight), adjacency.indptr, adjacency.indices)
+    return linear(segment_mean(h, adjacency.indptr, adjacency.indices), weight)
 
 
 def linear_weight(outputs: int, inputs: int) -> nn.Parameter:
@@ -130,4 +130,4 @@ def linear_weight(outputs: int, inputs: int) -> nn.Parameter:
 
 def _nothing(h: Tensor, weight: Tensor) -> Tensor:
     """A zero that h and the weight take part in: their gradients are zeros, not None."""
-    return F.linear(h[:0], weight).sum()
+    return linear(h[:0], weight).sum()
