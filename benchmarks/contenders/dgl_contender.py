@@ -72,6 +72,41 @@ def loader(settings: dict[str, Any]) -> Answer:
     return {"value": value, "unit": "ms/batch", "peak_rss_mib": peak_rss_mib()}
 
 
+def links(settings: dict[str, Any]) -> Answer:
+    """ms per batch of links. The links and their reverses are excluded, by the other direction's edge ids."""
+    torch.set_num_threads(2)
+    folder = settings["graph"]
+    users, items = array(folder, "users").long(), array(folder, "items").long()
+    graph = dgl.heterograph(
+        {("user", "buys", "item"): (users, items), ("item", "bought_by", "user"): (items, users)}
+    )
+    neighbors = dgl.dataloading.NeighborSampler(settings["fanouts"][::-1])
+    sampler = dgl.dataloading.as_edge_prediction_sampler(
+        neighbors,
+        exclude="reverse_types" if settings.get("exclude") else None,
+        reverse_etypes={"buys": "bought_by", "bought_by": "buys"},
+        negative_sampler=dgl.dataloading.negative_sampler.Uniform(1),
+    )
+    loader = dgl.dataloading.DataLoader(
+        graph,
+        {("user", "buys", "item"): array(folder, "seeds")},
+        sampler,
+        batch_size=settings["batch_size"],
+        shuffle=True,
+        num_workers=0,
+    )
+    x = {t: array(folder, f"x_{t}") for t in ("user", "item")}
+    counts = []
+
+    def batches() -> Any:
+        for inputs, _, _, blocks in loader:
+            counts.append(sum(ids.numel() for ids in inputs.values()))
+            yield {t: torch.index_select(x[t], 0, ids) for t, ids in inputs.items()}, blocks
+
+    value = mean_ms(batches(), settings["batches"])
+    return {"value": value, "unit": "ms/batch", "nodes": counts[-1], "peak_rss_mib": peak_rss_mib()}
+
+
 class SAGE(torch.nn.Module):
     def __init__(self, width: int, hidden: int, classes: int) -> None:
         super().__init__()
@@ -110,4 +145,4 @@ def train_step(settings: dict[str, Any]) -> Answer:
 
 
 if __name__ == "__main__":
-    answer_tasks({task.__name__: task for task in (sampling, loader, train_step)})
+    answer_tasks({task.__name__: task for task in (sampling, loader, links, train_step)})

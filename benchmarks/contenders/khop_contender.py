@@ -107,6 +107,31 @@ def loader_of(graph: khop.Graph, settings: dict[str, Any]) -> khop.Loader:
     )
 
 
+def links(settings: dict[str, Any]) -> Answer:
+    """ms per batch of links in steady state: a binary negative each, both ends' neighbours and features."""
+    set_up_process(settings)
+    graph = opened(settings)
+    folder = Path(settings["graph"])
+    chosen = np.load(folder / "seeds.npy")
+    ends = np.stack([np.load(folder / f"{end}.npy", mmap_mode="r")[chosen] for end in ("users", "items")])
+    sampler = khop.LinkSampler(
+        graph,
+        settings["fanouts"],
+        negatives=khop.UniformNegatives(per_positive=1, exact=settings.get("exact", False)),
+        exclude=settings.get("exclude"),
+        expansion=khop.Expansion(settings.get("expansion", "layered")),
+    )
+    seeds = khop.Links({("user", "buys", "item"): torch.from_numpy(ends).long()})
+    loader = khop.Loader(
+        sampler, seeds, settings["batch_size"], shuffle=True, seed=settings.get("round", 0), columns=["x"]
+    )
+    nodes = sum(ids.numel() for ids in loader.batch(0, 0).sample.nodes.values())
+    batches = loader.epoch(0)
+    value = mean_ms(batches, settings["batches"])
+    batches.close()
+    return {"value": value, "unit": "ms/batch", "nodes": nodes, "peak_rss_mib": peak_rss_mib()}
+
+
 def set_up_process(settings: dict[str, Any]) -> None:
     """What the command does for its users, who else would do it by a line of their own."""
     if settings.get("tuned", True):
@@ -189,5 +214,8 @@ def opening(settings: dict[str, Any]) -> Answer:
 
 if __name__ == "__main__":
     answer_tasks(
-        {task.__name__: task for task in (sampling, shared_sampling, loader, train_step, set_up, opening)}
+        {
+            task.__name__: task
+            for task in (sampling, shared_sampling, loader, links, train_step, set_up, opening)
+        }
     )

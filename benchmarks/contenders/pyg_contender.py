@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from answering import Answer, PeakMemory, answer_tasks, mean_ms, median_ms, peak_rss_mib
 
 warnings.filterwarnings("ignore", message=".*pyg-lib.*")
-from torch_geometric.data import Data
-from torch_geometric.loader import NeighborLoader
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 from torch_geometric.nn import GraphSAGE
 
 
@@ -76,6 +76,31 @@ def loader(settings: dict[str, Any]) -> Answer:
     return {"value": value, "unit": "ms/batch", "peak_rss_mib": peak_rss_mib()}
 
 
+def links(settings: dict[str, Any]) -> Answer:
+    """ms per batch of links. Nothing is excluded: the loader has no way to."""
+    torch.set_num_threads(2)
+    folder = settings["graph"]
+    users, items = array(folder, "users").long(), array(folder, "items").long()
+    data = HeteroData()
+    for node_type in ("user", "item"):
+        data[node_type].x = array(folder, f"x_{node_type}")
+    data["user", "buys", "item"].edge_index = torch.stack([users, items])
+    data["item", "bought_by", "user"].edge_index = torch.stack([items, users])
+    chosen = array(folder, "seeds")
+    loader = LinkNeighborLoader(
+        data,
+        settings["fanouts"],
+        edge_label_index=(("user", "buys", "item"), torch.stack([users[chosen], items[chosen]])),
+        neg_sampling="binary",
+        batch_size=settings["batch_size"],
+        shuffle=True,
+        num_workers=0,
+    )
+    nodes = sum(ids.numel() for ids in next(iter(loader)).collect("n_id").values())
+    value = mean_ms(iter(loader), settings["batches"], warm_up=1)
+    return {"value": value, "unit": "ms/batch", "nodes": nodes, "peak_rss_mib": peak_rss_mib()}
+
+
 def train_step(settings: dict[str, Any]) -> Answer:
     torch.set_num_threads(2)
     torch.manual_seed(0)
@@ -111,4 +136,4 @@ def set_up(settings: dict[str, Any]) -> Answer:
 
 
 if __name__ == "__main__":
-    answer_tasks({task.__name__: task for task in (sampling, loader, train_step, set_up)})
+    answer_tasks({task.__name__: task for task in (sampling, loader, links, train_step, set_up)})
