@@ -30,7 +30,7 @@ struct PlainLanes {
   static Word select(Mask mask, Word a, Word b) { return mask ? a : b; }
 };
 
-constexpr DrawFunctions kDrawFunctionsPlain{&draw_distinct<PlainLanes>, &draw_repeated<PlainLanes>};
+constexpr DrawFunctions kDrawFunctionsPlain{&draw_distinct<PlainLanes>, &draw_repeated<PlainLanes>, &draw_words<PlainLanes>};
 
 }  // namespace
 

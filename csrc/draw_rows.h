@@ -26,6 +26,7 @@ using DrawFunction = void (*)(const DrawRows& rows, std::size_t fanout, std::uin
 struct DrawFunctions {
   DrawFunction distinct;  // Floyd, every degree > fanout
   DrawFunction repeated;  // with replacement, every degree > 0
+  DrawFunction words;     // what they are made of: word number `slot` of each row
 };
 
 // Those of the current dispatch level.

@@ -36,7 +36,7 @@ struct Avx2Lanes {
 
 }  // namespace
 
-const DrawFunctions kDrawFunctionsAvx2{&draw_distinct<Avx2Lanes>, &draw_repeated<Avx2Lanes>};
+const DrawFunctions kDrawFunctionsAvx2{&draw_distinct<Avx2Lanes>, &draw_repeated<Avx2Lanes>, &draw_words<Avx2Lanes>};
 
 }  // namespace khop
 

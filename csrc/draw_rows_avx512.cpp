@@ -37,7 +37,7 @@ struct Avx512Lanes {
 
 }  // namespace
 
-const DrawFunctions kDrawFunctionsAvx512{&draw_distinct<Avx512Lanes>, &draw_repeated<Avx512Lanes>};
+const DrawFunctions kDrawFunctionsAvx512{&draw_distinct<Avx512Lanes>, &draw_repeated<Avx512Lanes>, &draw_words<Avx512Lanes>};
 
 }  // namespace khop
 

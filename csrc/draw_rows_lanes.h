@@ -70,5 +70,14 @@ void draw_repeated(const DrawRows& rows, std::size_t fanout, std::uint32_t strea
   }
 }
 
+template <class Lanes>
+void draw_words(const DrawRows& rows, std::size_t fanout, std::uint32_t stream, std::uint32_t* words) {
+  for (std::size_t first = 0; first < rows.count; first += Lanes::kCount) {
+    for_each_slot<Lanes>(rows, first, fanout, stream, [&](std::size_t slot, typename Lanes::Word word) {
+      Lanes::store(words + slot * kMaxRows + first, word);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace khop

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "draw_alone.h"
+#include "draw_rows.h"
 #include "hop_rows.h"
 #include "parallel.h"
 #include "random.h"
@@ -14,17 +15,23 @@
 namespace khop {
 namespace {
 
-constexpr std::int64_t kRowsPerThread = 256;    // fewer are not worth a thread
-constexpr std::int64_t kDrawsPerBlock = 512;    // whose memory is fetched side by side
-constexpr std::int64_t kMostRows = 64;          // of a block
-constexpr std::int64_t kMostRepeats = 64;       // of a row, before what is left is drawn from exactly
-constexpr std::int64_t kMostCompared = 64;      // picks that a repeat is looked for among one by one
+constexpr std::int64_t kRowsPerThread = 256;  // fewer are not worth a thread
+constexpr std::int64_t kDrawsPerBlock = 512;  // whose memory is fetched side by side
+constexpr std::int64_t kMostRepeats = 64;     // of a row, before what is left is drawn from exactly
+constexpr std::int64_t kMostCompared = 64;    // picks that a repeat is looked for among one by one
+constexpr auto kMostRows = static_cast<std::int64_t>(kMaxRows);
+constexpr auto kMostInLanes = static_cast<std::int64_t>(kMaxFanout / 2);  // slots whose words are made many rows at a time
 
-// What is known of the weights of one frontier row.
+// A frontier row on its way to its edges.
 struct WeightedRow {
   std::int64_t begin, degree;
-  std::int64_t base;   // the sum before the first entry
-  std::int64_t total;  // of all entries
+  std::int64_t base;    // the sum before the first entry
+  std::int64_t total;   // of all entries
+  std::uint64_t key, id;
+  std::int64_t number;  // 64-bit draws made so far
+  std::int64_t repeats;
+  std::int64_t picked;  // edges found so far
+  bool whole;           // nothing is drawn
 };
 
 // A draw on its way to an edge.
@@ -33,6 +40,12 @@ struct Draw {
   std::int64_t guess;
 };
 
+// Equal weights would put the draw at its guess.
+KHOP_INLINE Draw draw_of(std::uint64_t wide, const WeightedRow& row) {
+  return {row.base + static_cast<std::int64_t>(RowWords::high_product(wide, static_cast<std::uint64_t>(row.total))),
+          row.begin + static_cast<std::int64_t>(RowWords::high_product(wide, static_cast<std::uint64_t>(row.degree)))};
+}
+
 // Walks a range of frontier rows block by block. Each stage of a block goes over all its rows and asks for the memory that the
 // next one reads.
 template <class Index>
@@ -40,10 +53,14 @@ class WeightedWalk {
  public:
   WeightedWalk(const Csc<Index>& graph, std::span<const std::int64_t> sums, const HopRequest& request,
                const HopOutput<Index>& output)
-      : graph_(graph), sums_(sums.data()), request_(request), output_(output), slots_(std::max<std::int64_t>(request.fanout, 0)) {
-    block_rows_ = std::clamp<std::int64_t>(kDrawsPerBlock / std::max<std::int64_t>(slots_, 1), 4, kMostRows);
-    words_.reserve(static_cast<std::size_t>(block_rows_));
-  }
+      : graph_(graph),
+        sums_(sums.data()),
+        request_(request),
+        output_(output),
+        slots_(std::max<std::int64_t>(request.fanout, 0)),
+        block_rows_(std::clamp<std::int64_t>(kDrawsPerBlock / std::max<std::int64_t>(slots_, 1), 4, kMostRows)),
+        draws_(static_cast<std::size_t>(block_rows_ * slots_)),
+        picks_(static_cast<std::size_t>(block_rows_ * slots_)) {}
 
   // Frontier rows [first, last), whose edges start at `cursor`; returns where they end.
   std::int64_t run(std::int64_t first, std::int64_t last, std::int64_t cursor) {
@@ -53,9 +70,13 @@ class WeightedWalk {
       const std::int64_t end = std::min(last, at + block_rows_);
       find_rows(at, end);
       prefetch_rows(end, std::min(last, end + block_rows_));
-      draw_block(at, end);
-      for (std::int64_t i = at; i < end; ++i) pick_row(i, at);
-      emit_block();
+      weigh_rows(at, end);
+      draw_rows();
+      while (!drawing_.empty()) {
+        improve_guesses();
+        pick();
+      }
+      emit(at, end);
     }
     return cursor_;
   }
@@ -72,130 +93,182 @@ class WeightedWalk {
 
   KHOP_INLINE void find_rows(std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
-      const Row row = row_at(graph_, request_, i);
-      rows_[i - first] = {row.begin, row.degree, 0, 0};
+      const Row found = row_at(graph_, request_, i);
+      WeightedRow& row = rows_[i - first];
+      row = {};
+      row.begin = found.begin;
+      row.degree = found.degree;
       if (row.degree == 0) continue;
       __builtin_prefetch(sums_ + row.begin + row.degree - 1);
       if (!request_.ranges.empty()) __builtin_prefetch(sums_ + std::max<std::int64_t>(row.begin - 1, 0));
     }
   }
 
-  std::int64_t sum_before(std::int64_t edge, std::int64_t row_begin) const { return edge == row_begin ? 0 : sums_[edge - 1]; }
-
-  // The slots of each row that has to draw, and their edges on the way from memory.
-  KHOP_INLINE void draw_block(std::int64_t first, std::int64_t last) {
-    words_.clear();
-    draws_.resize(static_cast<std::size_t>((last - first) * slots_));
+  // What there is to draw from, and which rows have to draw.
+  KHOP_INLINE void weigh_rows(std::int64_t first, std::int64_t last) {
+    drawing_.clear();
     for (std::int64_t i = first; i < last; ++i) {
       WeightedRow& row = rows_[i - first];
-      const std::int64_t node = request_.nodes.data()[i];
-      const std::uint64_t key = request_.trees.empty()
-                                    ? request_.key
-                                    : tree_key(request_.key, static_cast<std::uint64_t>(request_.trees.data()[i]));
-      const std::int64_t id = request_.original_ids.empty() ? node : request_.original_ids.data()[node];
-      words_.emplace_back(key, static_cast<std::uint64_t>(id), request_.stream);
+      row.whole = takes_whole_row(request_, row.degree);
       if (row.degree == 0) continue;
-      row.base = sum_before(row.begin, graph_.indptr[static_cast<std::size_t>(node)]);
+      const std::int64_t node = request_.nodes.data()[i];
+      row.base = row.begin == graph_.indptr.data()[node] ? 0 : sums_[row.begin - 1];
       row.total = sums_[row.begin + row.degree - 1] - row.base;
-      if (takes_whole_row(request_, row.degree)) {
+      if (row.whole) {
         __builtin_prefetch(graph_.indices.data() + row.begin);
         continue;
       }
-      Draw* const draws = draws_.data() + (i - first) * slots_;
+      if (row.total == 0 || slots_ == 0) continue;
+      row.key = request_.trees.empty() ? request_.key : tree_key(request_.key, static_cast<std::uint64_t>(request_.trees.data()[i]));
+      row.id = static_cast<std::uint64_t>(request_.original_ids.empty() ? node : request_.original_ids.data()[node]);
+      drawing_.push_back(i - first);
+    }
+  }
+
+  // The first `slots_` draws of every row that draws.
+  KHOP_INLINE void draw_rows() {
+    if (drawing_.empty()) return;
+    if (slots_ > kMostInLanes) {
+      for (const std::int64_t r : drawing_) draw_more(r);
+      return;
+    }
+    lanes_.count = drawing_.size();
+    for (std::size_t lane = 0; lane < lanes_.count; ++lane) {
+      const WeightedRow& row = rows_[drawing_[lane]];
+      lanes_.key_low[lane] = static_cast<std::uint32_t>(row.key);
+      lanes_.key_high[lane] = static_cast<std::uint32_t>(row.key >> 32);
+      lanes_.node_low[lane] = static_cast<std::uint32_t>(row.id);
+      lanes_.node_high[lane] = static_cast<std::uint32_t>(row.id >> 32);
+    }
+    draw_functions().words(lanes_, static_cast<std::size_t>(2 * slots_), request_.stream, words_);
+    for (std::size_t lane = 0; lane < lanes_.count; ++lane) {
+      WeightedRow& row = rows_[drawing_[lane]];
+      Draw* const draws = draws_.data() + drawing_[lane] * slots_;
+      const std::uint32_t* const words = words_ + lane;
       for (std::int64_t slot = 0; slot < slots_; ++slot) {
-        draws[slot] = drawn(words_.back(), row);
+        const std::uint64_t high = words[(2 * slot + 1) * kMostRows];
+        draws[slot] = draw_of(words[2 * slot * kMostRows] | high << 32, row);
         __builtin_prefetch(sums_ + draws[slot].guess);
       }
+      row.number = slots_;
     }
   }
 
-  // Equal weights would put the draw at its guess.
-  static KHOP_INLINE Draw drawn(RowWords& words, const WeightedRow& row) {
-    const std::uint64_t wide = words.wide();
-    return {row.base + static_cast<std::int64_t>(RowWords::high_product(wide, static_cast<std::uint64_t>(row.total))),
-            row.begin + static_cast<std::int64_t>(RowWords::high_product(wide, static_cast<std::uint64_t>(row.degree)))};
-  }
-
-  KHOP_INLINE std::int64_t edge_of(const Draw& draw, const WeightedRow& row) const {
-    return first_above(sums_, row.begin, row.begin + row.degree, draw.guess, draw.bound);
-  }
-
-  // The edges of one row, behind those of the block's rows before it.
-  void pick_row(std::int64_t i, std::int64_t first) {
-    output_.offsets[i] = cursor_ + static_cast<std::int64_t>(picks_.size());
-    const WeightedRow& row = rows_[i - first];
-    if (row.total == 0 || request_.fanout == 0) return;
-    const std::size_t before = picks_.size();
-    const Draw* const draws = draws_.data() + (i - first) * slots_;
-    if (takes_whole_row(request_, row.degree)) {
-      pick_whole(row);
-    } else if (request_.replacement == Replacement::with) {
-      for (std::int64_t slot = 0; slot < slots_; ++slot) picks_.push_back(edge_of(draws[slot], row));
-    } else {
-      pick_distinct(row, draws, words_[static_cast<std::size_t>(i - first)]);
+  // As many further draws of a row as it lacks edges.
+  void draw_more(std::int64_t r) {
+    WeightedRow& row = rows_[r];
+    RowWords words(row.key, row.id, request_.stream);
+    words.seek_wide(static_cast<std::uint64_t>(row.number));
+    for (std::int64_t slot = row.picked; slot < slots_; ++slot) {
+      Draw& draw = draws_[static_cast<std::size_t>(r * slots_ + slot)] = draw_of(words.wide(), row);
+      __builtin_prefetch(sums_ + draw.guess);
     }
-    for (std::size_t at = before; at < picks_.size(); ++at) __builtin_prefetch(graph_.indices.data() + picks_[at]);
+    row.number += slots_ - row.picked;
   }
 
-  void pick_whole(const WeightedRow& row) {
-    std::int64_t before = row.base;
-    for (std::int64_t edge = row.begin; edge < row.begin + row.degree; ++edge) {
-      if (sums_[edge] > before) picks_.push_back(edge);
-      before = sums_[edge];
-    }
-  }
-
-  // The first so many distinct edges that the row's draws come upon, in their order.
-  void pick_distinct(const WeightedRow& row, const Draw* draws, RowWords& words) {
-    const std::size_t before = picks_.size(), wanted = static_cast<std::size_t>(slots_);
-    if (slots_ > kMostCompared) taken_.reset(wanted);
-    std::int64_t repeats = 0, number = 0;
-    for (; picks_.size() - before < wanted && repeats < kMostRepeats; ++number) {
-      const std::int64_t edge = edge_of(number < slots_ ? draws[number] : drawn(words, row), row);
-      if (is_new(edge, before)) {
-        picks_.push_back(edge);
-      } else {
-        ++repeats;
+  // Looks where each draw was guessed to lie, and guesses again.
+  KHOP_INLINE void improve_guesses() {
+    for (const std::int64_t r : drawing_) {
+      const WeightedRow& row = rows_[r];
+      const double slope = static_cast<double>(row.degree) / static_cast<double>(row.total);
+      Draw* const draws = draws_.data() + r * slots_;
+      for (std::int64_t slot = row.picked; slot < slots_; ++slot) {
+        Draw& draw = draws[slot];
+        draw.guess = better_guess(sums_, row.begin, row.begin + row.degree, draw.guess, draw.bound, slope);
+        __builtin_prefetch(sums_ + draw.guess);
       }
     }
-    if (picks_.size() - before == wanted) return;
-    words.seek_wide(static_cast<std::uint64_t>(number));  // of many slots some were drawn and not used
-    pick_rest(row, before, wanted, words);
   }
 
-  KHOP_INLINE bool is_new(std::int64_t edge, std::size_t before) {
-    if (slots_ > kMostCompared) return taken_.insert(static_cast<std::uint64_t>(edge));
+  // Takes the draws of every row, in order. Rows that came upon edges which they had draw again.
+  void pick() {
+    std::size_t left = 0;
+    for (const std::int64_t r : drawing_) {
+      pick_row(rows_[r], r);
+      if (rows_[r].picked == slots_ || rows_[r].repeats >= kMostRepeats) continue;
+      draw_more(r);
+      drawing_[left++] = r;
+    }
+    drawing_.resize(left);
+  }
+
+  KHOP_INLINE void pick_row(WeightedRow& row, std::int64_t r) {
+    const Draw* const draws = draws_.data() + r * slots_;
+    std::int64_t* const picks = picks_.data() + r * slots_;
+    const bool distinct = request_.replacement == Replacement::without;
+    const bool compared = slots_ <= kMostCompared;
+    if (distinct && !compared) collect(picks, row.picked);
+    const std::int64_t first = row.picked, made = row.number;
+    for (std::int64_t slot = first; slot < slots_; ++slot) {
+      const std::int64_t edge = first_above(sums_, row.begin, row.begin + row.degree, draws[slot].guess, draws[slot].bound);
+      if (distinct && !(compared ? is_new(picks, row.picked, edge) : taken_.insert(static_cast<std::uint64_t>(edge)))) {
+        if (++row.repeats < kMostRepeats) continue;
+        row.number = made - (slots_ - 1 - slot);  // the draws behind this one were not used
+        pick_rest(row, picks);
+        return;
+      }
+      __builtin_prefetch(graph_.indices.data() + edge);
+      picks[row.picked++] = edge;
+    }
+  }
+
+  static KHOP_INLINE bool is_new(const std::int64_t* picks, std::int64_t picked, std::int64_t edge) {
     bool seen = false;
-    for (std::size_t at = before; at < picks_.size(); ++at) seen |= picks_[at] == edge;
+    for (std::int64_t at = 0; at < picked; ++at) seen |= picks[at] == edge;
     return !seen;
   }
 
+  void collect(const std::int64_t* picks, std::int64_t picked) {
+    taken_.reset(static_cast<std::size_t>(slots_));
+    for (std::int64_t at = 0; at < picked; ++at) taken_.insert(static_cast<std::uint64_t>(picks[at]));
+  }
+
   // Draws from the weights that are not picked yet, for as long as there are any.
-  void pick_rest(const WeightedRow& row, std::size_t before, std::size_t wanted, RowWords& words) {
-    std::vector<std::int64_t> picked(picks_.begin() + static_cast<std::ptrdiff_t>(before), picks_.end());
-    std::ranges::sort(picked);
+  void pick_rest(WeightedRow& row, std::int64_t* picks) {
+    RowWords words(row.key, row.id, request_.stream);
+    words.seek_wide(static_cast<std::uint64_t>(row.number));
+    std::vector<std::int64_t> sorted(picks, picks + row.picked);
+    std::ranges::sort(sorted);
     const auto start_of = [&](std::int64_t edge) { return edge == row.begin ? row.base : sums_[edge - 1]; };
     std::int64_t left = row.total;
-    for (const std::int64_t edge : picked) left -= sums_[edge] - start_of(edge);
-    for (; left > 0 && picks_.size() - before < wanted;) {
+    for (const std::int64_t edge : sorted) left -= sums_[edge] - start_of(edge);
+    while (left > 0 && row.picked < slots_) {
       std::int64_t bound =
           row.base + static_cast<std::int64_t>(RowWords::high_product(words.wide(), static_cast<std::uint64_t>(left)));
-      auto place = picked.begin();
-      for (; place != picked.end() && bound >= start_of(*place); ++place) bound += sums_[*place] - start_of(*place);
+      auto place = sorted.begin();
+      for (; place != sorted.end() && bound >= start_of(*place); ++place) bound += sums_[*place] - start_of(*place);
       const std::int64_t edge = first_above(sums_, row.begin, row.begin + row.degree, row.begin, bound);
-      picked.insert(place, edge);
-      picks_.push_back(edge);
+      sorted.insert(place, edge);
+      picks[row.picked++] = edge;
       left -= sums_[edge] - start_of(edge);
     }
   }
 
-  void emit_block() {
-    const auto count = static_cast<std::int64_t>(picks_.size());
-    Index* const nodes = output_.nodes + cursor_;
-    for (std::int64_t at = 0; at < count; ++at) nodes[at] = graph_.indices.data()[picks_[static_cast<std::size_t>(at)]];
-    if (output_.edges != nullptr) std::copy(picks_.begin(), picks_.end(), output_.edges + cursor_);
-    cursor_ += count;
-    picks_.clear();
+  void emit(std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) {
+      output_.offsets[i] = cursor_;
+      const WeightedRow& row = rows_[i - first];
+      if (row.whole) {
+        emit_whole(row);
+        continue;
+      }
+      const std::int64_t* const picks = picks_.data() + (i - first) * slots_;
+      for (std::int64_t at = 0; at < row.picked; ++at) output_.nodes[cursor_ + at] = graph_.indices.data()[picks[at]];
+      if (output_.edges != nullptr) std::copy_n(picks, row.picked, output_.edges + cursor_);
+      cursor_ += row.picked;
+    }
+  }
+
+  void emit_whole(const WeightedRow& row) {
+    std::int64_t before = row.base;
+    for (std::int64_t edge = row.begin; edge < row.begin + row.degree; ++edge) {
+      const bool weighs = sums_[edge] > before;
+      before = sums_[edge];
+      if (!weighs) continue;
+      output_.nodes[cursor_] = graph_.indices.data()[edge];
+      if (output_.edges != nullptr) output_.edges[cursor_] = edge;
+      ++cursor_;
+    }
   }
 
   const Csc<Index>& graph_;
@@ -203,12 +276,14 @@ class WeightedWalk {
   const HopRequest& request_;
   const HopOutput<Index>& output_;
   const std::int64_t slots_;
-  std::int64_t block_rows_;
+  const std::int64_t block_rows_;
   std::int64_t cursor_ = 0;
-  WeightedRow rows_[kMostRows];
-  std::vector<RowWords> words_;      // of each row of the block
-  std::vector<Draw> draws_;          // slots_ for each row of the block
-  std::vector<std::int64_t> picks_;  // edges of the block's rows
+  WeightedRow rows_[kMaxRows];
+  std::vector<std::int64_t> drawing_;  // the block's rows that want more edges
+  std::vector<Draw> draws_;            // slots_ for each row of the block
+  std::vector<std::int64_t> picks_;    // edges, slots_ for each row of the block
+  DrawRows lanes_;
+  alignas(64) std::uint32_t words_[kMaxRows * kMaxFanout];
   PickSet taken_;
 };
 

@@ -30,17 +30,24 @@ struct Search {
   std::int64_t begin, end;
   std::int64_t bound;
   std::int64_t guess;  // or the answer, where begin == end
+  double slope;        // positions for each unit of time
 };
 
-// Times of a row lie about evenly between its first and its last: a guess, which decides nothing but how long it takes.
+// Times of a row lie about evenly between its first and its last.
 KHOP_INLINE Search begun(const std::int64_t* times, std::int64_t begin, std::int64_t end, std::int64_t bound) {
-  if (begin == end || times[end - 1] <= bound) return {end, end, bound, end};
-  if (times[begin] > bound) return {begin, begin, bound, begin};
-  const double first = static_cast<double>(times[begin]), last = static_cast<double>(times[end - 1]);
-  const double share = last > first ? (static_cast<double>(bound) - first) / (last - first) : 0;
-  const auto guess = begin + static_cast<std::int64_t>(std::clamp(share, 0.0, 1.0) * static_cast<double>(end - 1 - begin));
-  __builtin_prefetch(times + guess);
-  return {begin, end, bound, guess};
+  if (begin == end || times[end - 1] <= bound) return {end, end, bound, end, 0};
+  if (times[begin] > bound) return {begin, begin, bound, begin, 0};
+  const double span = static_cast<double>(times[end - 1]) - static_cast<double>(times[begin]);
+  const double slope = span > 0 ? static_cast<double>(end - 1 - begin) / span : 0;
+  const Search search{begin, end, bound, better_guess(times, begin, end, begin, bound, slope), slope};
+  __builtin_prefetch(times + search.guess);
+  return search;
+}
+
+KHOP_INLINE void improve(const std::int64_t* times, Search& search) {
+  if (search.begin == search.end) return;
+  search.guess = better_guess(times, search.begin, search.end, search.guess, search.bound, search.slope);
+  __builtin_prefetch(times + search.guess);
 }
 
 KHOP_INLINE std::int64_t finished(const std::int64_t* times, const Search& search) {
@@ -68,7 +75,11 @@ void block_ranges(const Csc<std::int64_t>& graph, const RangeRequest& request, s
     ends[i - first] = begun(times, begin, end, saturated(until, request.after));
     if (request.before < 0) continue;
     const std::int64_t earliest = saturated(until, -request.before);
-    begins[i - first] = earliest == kEarliest ? Search{begin, begin, 0, begin} : begun(times, begin, end, earliest - 1);
+    begins[i - first] = earliest == kEarliest ? Search{begin, begin, 0, begin, 0} : begun(times, begin, end, earliest - 1);
+  }
+  for (std::int64_t i = first; i < last; ++i) {
+    improve(times, ends[i - first]);
+    if (request.before >= 0) improve(times, begins[i - first]);
   }
   for (std::int64_t i = first; i < last; ++i) {
     const std::int64_t end = finished(times, ends[i - first]);

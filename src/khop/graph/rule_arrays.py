@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from khop.graph.derived import Derived
 from khop.graph.layout import edge_array
 from khop.kernels.csc import Csc
+from khop.kernels.memory import expect_random_access
 from khop.kernels.sort_rows import first_unsorted
 from khop.kernels.weight_sums import weight_sums
 from khop.schema import EdgeType, NodeType
@@ -30,6 +31,7 @@ class RuleArrays:
     )  # the column that rows are known to follow
     derived: Derived = field(default_factory=Derived)
     _rising: set[tuple[EdgeType, str]] = field(default_factory=set)  # columns that were found to rise in rows
+    _prepared: set[str] = field(default_factory=set)  # arrays whose memory was prepared
 
     def weight_sums(self, edge_type: EdgeType, column: str) -> Tensor | None:
         """Running sums of the weights of an edge type, as `sample_weighted` wants them; None: it has none."""
@@ -44,7 +46,7 @@ class RuleArrays:
             except ValueError as error:
                 raise ValueError(f"column {column!r}: {error}") from error
 
-        return self.derived.vector(_name(edge_type, f"weight_sums.{column}"), csc.num_edges, make)
+        return self._searched(_name(edge_type, f"weight_sums.{column}"), csc.num_edges, make)
 
     def times(self, edge_type: EdgeType, column: str) -> Tensor | None:
         """The time of each edge, or of its source node, or the later of both; None: neither has one.
@@ -62,18 +64,27 @@ class RuleArrays:
             assert times is not None
             return self._checked(edge_type, column, times)
 
-        return self.derived.vector(_name(edge_type, f"times.{column}"), csc.num_edges, make)
+        return self._searched(_name(edge_type, f"times.{column}"), csc.num_edges, make)
+
+    def _searched(self, name: str, count: int, make: Callable[[], Tensor]) -> Tensor:
+        vector = self.derived.vector(name, count, make)
+        if name not in self._prepared:
+            expect_random_access(vector)
+            self._prepared.add(name)
+        return vector
 
     def _checked(self, edge_type: EdgeType, column: str, times: Tensor) -> Tensor:
-        if self.sorted_by.get(edge_type) == column or (edge_type, column) in self._rising:
+        if (edge_type, column) in self._rising:
             return times
-        position = first_unsorted(self.edges[edge_type], times, threads=_THREADS)
+        known = self.sorted_by.get(edge_type) == column
+        position = -1 if known else first_unsorted(self.edges[edge_type], times, threads=_THREADS)
         if position >= 0:
             raise ValueError(
                 f"rows are not sorted by {column!r}: the edge at position {position} is earlier than the one "
                 f"before it; `khop graph sort GRAPH OUT --by {column}` writes a graph whose rows are, and so "
                 f"do sort_by={column!r} of khop.write_graph and csc_graph_from_edges"
             )
+        expect_random_access(times)
         self._rising.add((edge_type, column))
         return times
 
