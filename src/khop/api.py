@@ -30,6 +30,8 @@ from khop.loading.columns import ColumnChoice, NamesByType, Narrow
 from khop.loading.cores import sampler_threads, usable_cores
 from khop.loading.loader import BatchMaker, Position, State
 from khop.loading.ordered_map import InFlight, ordered_map
+from khop.loading.seed_times import SeedTimes
+from khop.loading.seed_times import seed_times as times_of_seeds
 from khop.loading.transfer import place
 from khop.sampling.fanouts import Fanout
 from khop.sampling.link_seeds import Links, check_links
@@ -153,7 +155,8 @@ class Loader:
     threads, prefetch and device never change it. `batch_size` is the number of seeds per step over all
     ranks; each seed, node or link, is used once per epoch. `columns` are wanted of all nodes of a batch,
     `seed_columns` of its seeds: names, or a mapping from type to names, in `columns` also of edge types (see
-    `Adjacency.columns`). Columns of float16, bfloat16 or quantised ones come as float32 unless `narrow` is
+    `Adjacency.columns`). `seed_times`, one per seed node or the name of a column of theirs, are what
+    `khop.Temporal` needs. Columns of float16, bfloat16 or quantised ones come as float32 unless `narrow` is
     "stored". `threads` are chosen from the machine's cores unless given. At most `prefetch` batches are in
     flight; none is begun while finished ones hold more than `prefetch_bytes`.
     """
@@ -169,6 +172,7 @@ class Loader:
         seed: int = 0,
         columns: Sequence[str] | NamesByType = (),
         seed_columns: Sequence[str] | NamesByType = (),
+        seed_times: SeedTimes | None = None,
         narrow: Narrow | str = Narrow.FLOAT32,
         device: torch.device | str | int = "cpu",
         threads: int | None = None,
@@ -178,7 +182,7 @@ class Loader:
         store = graph or getattr(sampler, "graph", None)
         if store is None:
             raise ValueError(f"sampler {sampler!r} has no attribute `graph`: give the loader graph=...")
-        seed_list, seed_types = _seed_list(store, seeds)
+        seed_list, seed_types = _seed_list(store, seeds, seed_times)
         rank, world_size = _rank_and_world_size()
         order = SeedOrder(seed_list, batch_size, shuffle, seed, rank, world_size)
         choice = ColumnChoice.of(store.schema, columns, seed_columns, seed_types, Narrow(narrow))
@@ -304,10 +308,12 @@ def _rank_and_world_size() -> tuple[int, int]:
 
 
 def _seed_list(
-    store: GraphStore, seeds: Tensor | Mapping[NodeType, Tensor] | Links
+    store: GraphStore, seeds: Tensor | Mapping[NodeType, Tensor] | Links, seed_times: SeedTimes | None
 ) -> tuple[SeedList, tuple[NodeType, ...]]:
     """The seeds, checked, and the node types that the model gives rows of."""
     if isinstance(seeds, Links):
+        if seed_times is not None:
+            raise ValueError("seed_times with links: links carry their own, give khop.Links(..., times=...)")
         check_links(store, seeds)
         ends = {end for source, _, destination in seeds.edges for end in (source, destination)}
         return seeds, tuple(t for t in store.schema.node_types if t in ends)
@@ -315,7 +321,10 @@ def _seed_list(
         seeds = {sole_type(store.schema.node_types, "seeds given as one tensor"): seeds}
     check_seeds(store, seeds)
     nodes = {t: seeds[t].long() for t in store.schema.node_types if t in seeds}
-    return NodeSeeds(nodes), tuple(nodes)
+    if seed_times is None:
+        return NodeSeeds(nodes), tuple(nodes)
+    features = store.features if isinstance(store, Graph) else None
+    return NodeSeeds(nodes, times_of_seeds(seed_times, nodes, store.schema, features)), tuple(nodes)
 
 
 def _features(store: GraphStore, choice: ColumnChoice) -> FeatureStore | None:

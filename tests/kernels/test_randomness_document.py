@@ -11,7 +11,7 @@ import torch
 from tests.levels import LEVELS, dispatch_level
 from tests.reference import sampling as reference
 
-from khop.draw import DrawKey, Purpose, Uniform, mix64, stream
+from khop.draw import DrawKey, Purpose, Uniform, Weighted, mix64, stream
 from khop.kernels.csc import Csc
 from khop.kernels.draw_negatives import (
     Candidates,
@@ -23,6 +23,9 @@ from khop.kernels.hop_rows import HopRows
 from khop.kernels.permutation import permutation_slice
 from khop.kernels.philox import philox, philox_reference
 from khop.kernels.sample_uniform import sample_uniform, sample_uniform_reference
+from khop.kernels.sample_weighted import sample_weighted, sample_weighted_reference
+from khop.kernels.time_ranges import time_ranges, time_ranges_reference
+from khop.kernels.weight_sums import weight_sums, weight_sums_reference
 
 PAGE = (Path(__file__).parents[2] / "docs" / "randomness.md").read_text()
 VECTORS: dict[str, list[dict[str, Any]]] = {}
@@ -39,7 +42,8 @@ def number(text: str) -> int:
 
 
 def test_the_page_has_vectors_of_every_part() -> None:
-    assert set(VECTORS) == {"philox", "mix64", "key", "stream", "picks", "negatives", "permutation"}
+    drawn = {"picks", "whole_weights", "weighted_picks", "allowed", "negatives", "permutation"}
+    assert set(VECTORS) == {"philox", "mix64", "key", "stream"} | drawn
 
 
 @each("philox")
@@ -126,6 +130,45 @@ def test_negatives(vector: dict[str, Any]) -> None:
         )
         assert isinstance(drawn, torch.Tensor)
         assert drawn.tolist() == [vector["ranks"]]
+
+
+def one_row(degree: int) -> Csc:
+    return Csc(torch.tensor([0, degree]), torch.arange(degree, dtype=torch.int32))
+
+
+@each("whole_weights")
+def test_whole_weights(vector: dict[str, Any]) -> None:
+    weights = torch.tensor(vector["weights"], dtype=torch.float64)
+    sums = list(accumulate(vector["whole"]))
+    assert reference.whole_weights(vector["weights"]) == vector["whole"]
+    assert weight_sums(one_row(weights.numel()), weights).tolist() == sums
+    assert weight_sums_reference(one_row(weights.numel()), weights)[0].tolist() == sums
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@each("weighted_picks")
+def test_weighted_picks(vector: dict[str, Any], level: str) -> None:
+    weights, fanout, rule = vector["weights"], vector["fanout"], Weighted("weight", vector["replacement"])
+    key, stream_word = 0xCE17814D13C799A3, 0x8D1C2A1B
+    row = reference.Row(key, vector["node"], stream_word, len(weights))
+    whole = reference.whole_weights(weights)
+    assert row.weighted_picks(fanout, rule.replacement, whole) == vector["picks"]
+    csc = one_row(len(weights))
+    sums = weight_sums(csc, torch.tensor(weights))
+    rows = HopRows(torch.tensor([0]), DrawKey(key), stream_word, torch.tensor([vector["node"]]))
+    with dispatch_level(level):
+        assert sample_weighted(csc, sums, rows, fanout, rule).nodes.tolist() == vector["picks"]
+    assert sample_weighted_reference(csc, sums, rows, fanout, rule, False).nodes.tolist() == vector["picks"]
+
+
+@each("allowed")
+def test_allowed_range(vector: dict[str, Any]) -> None:
+    times, until, node = (torch.tensor(numbers) for numbers in (vector["times"], [vector["until"]], [0]))
+    window = None if vector["window"] is None else (vector["window"][0], vector["window"][1])
+    csc, allowed = one_row(times.numel()), list(range(*(vector["range"] or (0, 0))))
+    assert list(range(*reference.allowed_range(vector["times"], vector["until"], window))) == allowed
+    assert list(range(*time_ranges(csc, times, node, until, window).tolist())) == allowed
+    assert list(range(*time_ranges_reference(csc, times, node, until, window, -1).tolist())) == allowed
 
 
 @each("permutation")

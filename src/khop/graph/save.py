@@ -19,14 +19,22 @@ Splits = Mapping[str, Mapping[NodeType, Tensor]]
 
 
 def save_graph(
-    path: str | os.PathLike[str], graph: CscGraph, columns: Columns, splits: Splits, notice: Notice | None
+    path: str | os.PathLike[str],
+    graph: CscGraph,
+    columns: Columns,
+    splits: Splits,
+    notice: Notice | None,
+    sort_by: str | None = None,
 ) -> Path:
-    """Write a folder of a graph, its columns and its splits, and give its path. Rows keep their order."""
+    """Write a folder of a graph, its columns and its splits, and give its path.
+
+    Rows keep their order unless `sort_by` names a column of times that they are to follow.
+    """
     nodes = {
         node_type: _node_table(graph, node_type, columns, splits) for node_type in graph.schema.node_types
     }
     edges = {edge_type: _edge_table(graph, edge_type, columns) for edge_type in graph.schema.edge_types}
-    return write_graph(path, nodes, edges, notice=notice)
+    return write_graph(path, nodes, edges, sort_by=sort_by, notice=notice)
 
 
 def _node_table(graph: CscGraph, node_type: NodeType, columns: Columns, splits: Splits) -> NodeTable:

@@ -1,0 +1,47 @@
+"""The time of each seed: given as numbers, or read from a column of the seeds' own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from khop.features.store import FeatureStore, Rows
+from khop.schema import NodeType, Schema, sole_type
+
+SeedTimes = Tensor | Mapping[NodeType, Tensor] | str
+
+
+def seed_times(
+    given: SeedTimes, seeds: Mapping[NodeType, Tensor], schema: Schema, features: FeatureStore | None
+) -> dict[NodeType, Tensor]:
+    """int64 per seed type: one time per seed. A name means that column of the seeds, which must have it."""
+    if isinstance(given, str):
+        return {t: _whole(t, _column(given, t, ids, schema, features), ids) for t, ids in seeds.items()}
+    if isinstance(given, Tensor):
+        given = {sole_type(seeds, "seed_times given as one tensor"): given}
+    for node_type in seeds:
+        if node_type not in given:
+            raise ValueError(
+                f"seed_times: none for {node_type!r}, there are those of {list(given)}; give each seed one"
+            )
+    return {t: _whole(t, given[t], ids) for t, ids in seeds.items()}
+
+
+def _column(
+    name: str, node_type: NodeType, ids: Tensor, schema: Schema, features: FeatureStore | None
+) -> Tensor:
+    schema.column(node_type, name)
+    if features is None:
+        raise ValueError(f"seed_times {name!r}: the graph has no columns; give the times themselves")
+    return features.gather({node_type: Rows(ids, (name,))})[node_type][name]
+
+
+def _whole(node_type: NodeType, times: Tensor, ids: Tensor) -> Tensor:
+    if times.is_floating_point() or times.dtype == torch.bool or times.shape != ids.shape:
+        raise ValueError(
+            f"seed_times of {node_type!r} are {times.dtype} of shape {tuple(times.shape)}: give a whole "
+            f"number for each of {ids.numel()} seeds"
+        )
+    return times.long()
