@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from functools import lru_cache
 
 from torch import Tensor
 
@@ -54,6 +55,7 @@ class DrawKey:
         return DrawKey((self.value + draws) & MASK64)
 
 
+@lru_cache(maxsize=4096)
 def stream(hop: int, edge_type: EdgeType) -> int:
     """The 32-bit counter word of a hop (1 = at the seeds) and an edge type: FNV-1a of its name, mixed."""
     digest = 0xCBF29CE484222325
