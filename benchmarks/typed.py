@@ -4,7 +4,7 @@ the same edges as one type.
 The products-like graph, its nodes given types at random (shares 40, 25, 15, 12 and 8 %), and of its edges
 those between 12 of the 25 pairs of types. Seeds are the same nodes in both, of all types. Fanouts are the
 same numbers per edge type and as one type, so that rows are as long; or such that a batch has about as many
-edges in both, where the typed graph has three times as many rows. Batch 1024, without replacement, one thread.
+edges in both, where the typed graph has three times as many rows. Batch 1024, no replacement, one thread.
 Rounds take turns; a figure is the median over rounds of the median over batches.
 
 usage: python benchmarks/typed.py [--graph products] [--rounds 5] [--batches 20]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from khop.batch import Adjacency, Block
 from khop.kernels.dropout import dropout
@@ -119,7 +120,7 @@ def add_mean_of_neighbors(out: Tensor, h: Tensor, adjacency: Adjacency, weight: 
     if reached.numel() > adjacency.num_dst * MOSTLY_REACHED:
         out += mean_of_neighbors(h, adjacency, weight)
         return
-    ends = F.pad(adjacency.indptr[reached + 1], (1, 0))  # rows without edges end where the row before does
+    ends = pad(adjacency.indptr[reached + 1], (1, 0))  # rows without edges end where the row before does
     few = Adjacency(ends, adjacency.indices, adjacency.num_src)
     out.index_add_(0, reached, mean_of_neighbors(h, few, weight).to(out.dtype))
 
