@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from khop.api import Graph as Graph
     from khop.api import Loader as Loader
     from khop.api import evaluate as evaluate
+    from khop.api import evaluate_links as evaluate_links
     from khop.api import open_graph as open_graph
     from khop.batch import Adjacency as Adjacency
     from khop.batch import Batch as Batch
@@ -57,7 +58,11 @@ if TYPE_CHECKING:
     from khop.training.checkpoint import restore_model as restore_model
     from khop.training.inference import layerwise_inference as layerwise_inference
     from khop.training.inference import sampled_inference as sampled_inference
+    from khop.training.link_evaluation import node_rows as node_rows
+    from khop.training.link_evaluation import with_negatives as with_negatives
+    from khop.training.link_prediction import LinkPrediction as LinkPrediction
     from khop.training.observer import Observer as Observer
+    from khop.training.ranking import full_ranking as full_ranking
     from khop.training.settings import TrainerSettings as TrainerSettings
     from khop.training.tasks import NodeClassification as NodeClassification
     from khop.training.trainer import Trainer as Trainer
@@ -84,6 +89,7 @@ _PUBLIC = {
     "Keep": "khop.draw",
     "LinkRows": "khop.batch",
     "LinkSampler": "khop.sampling.links",
+    "LinkPrediction": "khop.training.link_prediction",
     "Links": "khop.sampling.link_seeds",
     "Loader": "khop.api",
     "NegativeMode": "khop.draw",
@@ -107,9 +113,12 @@ _PUBLIC = {
     "Weighted": "khop.draw",
     "cooccurrence": "khop.graph.cooccurrence",
     "evaluate": "khop.api",
+    "evaluate_links": "khop.api",
+    "full_ranking": "khop.training.ranking",
     "graph_from_pyg": "khop.pyg.convert",
     "layerwise_inference": "khop.training.inference",
     "load_checkpoint": "khop.training.checkpoint",
+    "node_rows": "khop.training.link_evaluation",
     "builtin_folder": "khop.datasets.builtin",
     "builtin_names": "khop.datasets.builtin",
     "open_folder": "khop.graph.folder",
@@ -117,6 +126,7 @@ _PUBLIC = {
     "quantise": "khop.graph.quantise",
     "restore_model": "khop.training.checkpoint",
     "sampled_inference": "khop.training.inference",
+    "with_negatives": "khop.training.link_evaluation",
     "tune_memory": "khop.process_memory",
     "write_graph": "khop.graph.build",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,6 +33,7 @@ from khop.loading.ordered_map import InFlight, ordered_map
 from khop.loading.seed_times import SeedTimes
 from khop.loading.seed_times import seed_times as times_of_seeds
 from khop.loading.transfer import place
+from khop.models.link_predictor import LinkPredictor
 from khop.sampling.fanouts import Fanout
 from khop.sampling.link_seeds import Links, check_links
 from khop.sampling.neighbor import NeighborSampler, check_seeds
@@ -41,6 +42,8 @@ from khop.sampling.seeds import NodeSeeds, SeedList, SeedOrder
 from khop.schema import EdgeType, NodeType, Schema, sole_type
 from khop.training.evaluation import scores
 from khop.training.inference import Progress, layerwise_inference, sampled_inference, unwatched
+from khop.training.link_evaluation import link_scores, mean_metrics, node_rows
+from khop.training.link_prediction import LinkMetric
 from khop.training.tasks import NodeClassification
 
 Batches = Generator[Batch, None, None]
@@ -93,6 +96,10 @@ class Graph:
     ) -> Tensor:
         """The topology's: draw destinations for the sources of links."""
         return negative_store(self.topology, negatives).sample_negatives(edge_type, negatives, positives, key)
+
+    def only(self, edge_types: Collection[EdgeType]) -> Graph:
+        """The same graph, in memory, with no other edge types, and the node types at their ends."""
+        return Graph(self._local("only").only(edge_types), self.features)
 
     @property
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
@@ -289,6 +296,24 @@ def evaluate(
             f"split {split!r}: has nodes of {list(nodes_by_type)}, the task is about {node_type!r}"
         )
     return scores(task, graph.features, {split: nodes_by_type[node_type]}, outputs_of)[split]
+
+
+def evaluate_links(
+    model: LinkPredictor,
+    graph: Graph,
+    links: Links,
+    *,
+    metrics: Sequence[LinkMetric] = ("mrr", "roc-auc"),
+    progress: Progress = unwatched,
+) -> dict[str, float]:
+    """How well `model` tells links from their own negatives (see `khop.with_negatives`), by metric.
+
+    Exact: the rows of all nodes are computed layer by layer over the edges of `graph`, then every pair is
+    scored. Let `graph` be without the links, as that of a split is. Of several edge types it is the mean.
+    """
+    ends = [end for edge_type in links.edges for end in (edge_type[0], edge_type[2])]
+    rows = node_rows(model.encoder, graph, graph.features, ends, progress=progress)
+    return mean_metrics(link_scores(model, rows, links), metrics)
 
 
 def _split_over(maker: BatchMaker, threads: int) -> BatchMaker:

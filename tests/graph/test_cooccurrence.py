@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,22 @@ def test_reverses_are_known() -> None:
     bought_by = ("item", "bought by", "user")
     wider = GRAPH.with_edges({bought_by: EdgeTable(ITEMS, USERS, reverse_of=BUYS)})
     assert wider.schema.reverse_of == {bought_by: BUYS}
+
+
+def test_a_graph_of_some_edge_types_has_the_node_types_at_their_ends() -> None:
+    bought_by, tag = ("item", "bought by", "user"), ("tag", "on", "item")
+    none = torch.empty(0, dtype=torch.int64)
+    schema_edges = {BUYS: (USERS, ITEMS), bought_by: (ITEMS, USERS), tag: (none, none)}
+    columns = {"tag": {"x": torch.ones(2)}, "item": {"x": torch.ones(4)}}
+    whole = csc_graph_from_edges({"user": 3, "item": 4, "tag": 2}, schema_edges, columns=columns)
+    whole = replace(whole, schema=replace(whole.schema, reverse_of={BUYS: bought_by, bought_by: BUYS}))
+    some = Graph(whole, FeatureTable(columns)).only([bought_by, BUYS])
+    assert some.schema.edge_types == (BUYS, bought_by)
+    assert some.schema.node_types == ("user", "item")
+    assert some.schema.reverse_of == {BUYS: bought_by, bought_by: BUYS}
+    assert list(some.schema.columns) == ["item"]
+    assert some.csc(BUYS) is whole.csc(BUYS)
+    one = some.only([BUYS])
+    assert (one.schema.edge_types, one.schema.reverse_of) == ((BUYS,), {})
+    with pytest.raises(ValueError, match=r"no edge type \('tag', 'on', 'item'\)"):
+        some.only([tag])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -140,6 +140,24 @@ class CscGraph:
             {**self.edges, **added.edges},
             self.original_ids,
             {**self.columns, **added.columns},
+        )
+
+    def only(self, edge_types: Collection[EdgeType]) -> CscGraph:
+        """The same graph, in memory, with no other edge types, and the node types at their ends."""
+        for edge_type in edge_types:
+            self.csc(edge_type)
+        kept = tuple(t for t in self.schema.edge_types if t in edge_types)
+        ends = {end for source, _, destination in kept for end in (source, destination)}
+        node_types = tuple(t for t in self.schema.node_types if t in ends)
+        reverses = {t: back for t, back in self.schema.reverse_of.items() if t in kept and back in kept}
+        known = {*kept, *node_types}
+        specs = {t: of_type for t, of_type in self.schema.columns.items() if t in known}
+        return CscGraph(
+            Schema(node_types, kept, reverses, specs),
+            {t: self.counts[t] for t in node_types},
+            {t: self.edges[t] for t in kept},
+            {t: ids for t, ids in self.original_ids.items() if t in ends},
+            {t: of_type for t, of_type in self.columns.items() if t in known},
         )
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:

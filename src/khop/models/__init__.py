@@ -6,15 +6,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from khop.models.decoders import MLP as MLP
+    from khop.models.decoders import DistMult as DistMult
+    from khop.models.decoders import Dot as Dot
     from khop.models.layered import Layered as Layered
+    from khop.models.link_predictor import LinkPredictor as LinkPredictor
     from khop.models.rgcn import RGCN as RGCN
     from khop.models.sage import SAGE as SAGE
     from khop.models.sizes import ModelSizes as ModelSizes
 
 _PUBLIC = {
     "RGCN": "khop.models.rgcn",
+    "DistMult": "khop.models.decoders",
+    "Dot": "khop.models.decoders",
+    "MLP": "khop.models.decoders",
     "SAGE": "khop.models.sage",
     "Layered": "khop.models.layered",
+    "LinkPredictor": "khop.models.link_predictor",
     "ModelSizes": "khop.models.sizes",
 }
 

@@ -60,7 +60,7 @@ def layerwise_inference(
     inputs = ColumnChoice.of(graph.schema, columns, (), ())
     chunks = _Chunks(NeighborSampler(graph, [-1]), features, inputs, DrawKey(0), mover(model), in_flight)
     values: dict[NodeType, Tensor] = {}
-    with _evaluating(model):
+    with evaluating(model):
         for index, layer in enumerate(plan):
             values = {
                 t: meter.joined(
@@ -94,7 +94,7 @@ def sampled_inference(
     meter = _Meter(progress, nodes.numel())
     key = DrawKey.of(seed, Purpose.EVALUATION)
     chunks = _Chunks(sampler, features, columns, key, mover(model), in_flight)
-    with _evaluating(model):
+    with evaluating(model):
         return meter.joined(nodes.numel(), chunks.of(node_type, torch.split(nodes, chunk_size)), model)
 
 
@@ -163,7 +163,7 @@ class _Meter:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; afterwards every module's mode is as it was."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()

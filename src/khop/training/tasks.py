@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,9 +21,20 @@ class Task(Protocol):
         """What its scores are: "accuracy", "roc-auc"."""
         ...
 
-    def losses(self, output: Tensor, batch: Batch) -> Tensor:
-        """(seeds): one loss per row of the model's output; their mean over the global batch is minimised."""
+    def losses(self, output: Any, batch: Batch) -> Tensor:  # noqa: ANN401
+        """One loss per seed, or per pair of links; their mean over the global batch is minimised.
+
+        `output` is what the model gives for the batch.
+        """
         ...
+
+
+def score_name(score: str, metric: str) -> str:
+    """What records call a score: "val" of a run that is measured by accuracy is "val_accuracy".
+
+    A further metric beside the one that chooses stands in the score's own name, as "val/roc-auc".
+    """
+    return (score if "/" in score else f"{score}/{metric}").replace("/", "_").replace("-", "_")
 
 
 @dataclass(frozen=True)

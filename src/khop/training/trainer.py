@@ -21,7 +21,7 @@ from khop.training.observer import Observer, Unwatched
 from khop.training.placement import mover
 from khop.training.run_log import Record, RunLog
 from khop.training.settings import TrainerSettings
-from khop.training.tasks import Task
+from khop.training.tasks import Task, score_name
 
 STAGES = ("sampling", "gathering", "waiting", "computing", "evaluating")
 CHOSEN_BY = "val"  # the split whose score decides which epoch is the best
@@ -220,12 +220,11 @@ class Trainer:
 
     def _end_epoch(self, scores: Mapping[str, float]) -> None:
         ended = self.standing
-        metric = self.task.metric.replace("-", "_")
         record = {
             "epoch": ended.epoch,
             "step": (ended.epoch + 1) * len(self.loader),
             "loss": ended.loss_sum / ended.seeds,
-            **{f"{split}_{metric}": score for split, score in scores.items()},
+            **{score_name(name, self.task.metric): score for name, score in scores.items()},
             "seconds": {stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
         }
         with interrupts_held():

@@ -1,0 +1,97 @@
+"""From the rows of a link's ends to its score."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, get_args
+
+import torch
+from torch import Tensor, nn
+
+DecoderKind = Literal["dot", "mlp", "distmult"]
+_GRID_BYTES = 1 << 26  # what the hidden values of a grid may take at a time
+
+
+class Decoder(Protocol):
+    """Scores of pairs, larger for what is more likely a link. Leading dimensions are broadcast."""
+
+    def __call__(self, source: Tensor, destination: Tensor) -> Tensor:
+        """(...): a score per pair, from (..., width) of its source and of its destination."""
+        ...
+
+    def grid(self, sources: Tensor, destinations: Tensor) -> Tensor:
+        """(sources, destinations): the score of each with each."""
+        ...
+
+
+class Dot(nn.Module):
+    """The inner product of both rows."""
+
+    def forward(self, source: Tensor, destination: Tensor) -> Tensor:
+        """(...): a score per pair."""
+        return (source * destination).sum(-1)
+
+    def grid(self, sources: Tensor, destinations: Tensor) -> Tensor:
+        """(sources, destinations): one matrix product."""
+        return sources @ destinations.T
+
+
+class DistMult(nn.Module):
+    """The inner product with a learned weight per dimension (Yang et al. 2015): at first all are 1."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.relation = nn.Parameter(torch.ones(width))
+
+    def forward(self, source: Tensor, destination: Tensor) -> Tensor:
+        """(...): a score per pair."""
+        return (source * self.relation * destination).sum(-1)
+
+    def grid(self, sources: Tensor, destinations: Tensor) -> Tensor:
+        """(sources, destinations): one matrix product."""
+        return (sources * self.relation) @ destinations.T
+
+
+class MLP(nn.Module):
+    """A layer of `hidden` relus over both rows side by side, and a linear layer on top.
+
+    Source and destination are not exchangeable: fit for links with a direction.
+    """
+
+    def __init__(self, width: int, hidden: int | None = None) -> None:
+        super().__init__()
+        hidden = width if hidden is None else hidden
+        # A linear layer over [source, destination] is a sum of two halves: that of a row which stands in many
+        # pairs is computed once.
+        both = nn.Linear(2 * width, hidden)
+        self.source = nn.Parameter(both.weight[:, :width].detach().clone())
+        self.destination = nn.Parameter(both.weight[:, width:].detach().clone())
+        self.bias = nn.Parameter(both.bias.detach().clone())
+        self.out = nn.Linear(hidden, 1)
+
+    def forward(self, source: Tensor, destination: Tensor) -> Tensor:
+        """(...): a score per pair."""
+        return self._scores(source @ self.source.T + self.bias, destination @ self.destination.T)
+
+    def grid(self, sources: Tensor, destinations: Tensor) -> Tensor:
+        """(sources, destinations), as many sources at a time as leave the memory bounded."""
+        begun, ended = sources @ self.source.T + self.bias, destinations @ self.destination.T
+        row_bytes = max(1, ended.nbytes)
+        chunks = torch.split(begun.unsqueeze(1), max(1, _GRID_BYTES // row_bytes))
+        return torch.cat([self._scores(chunk, ended) for chunk in chunks])
+
+    def _scores(self, source: Tensor, destination: Tensor) -> Tensor:
+        scores: Tensor = self.out((source + destination).relu_()).squeeze(-1)
+        return scores
+
+
+def decoder_of(kind: DecoderKind, width: int) -> nn.Module:
+    """A new decoder for rows of `width` numbers."""
+    if width < 1:
+        raise ValueError(f"decoder {kind!r}: width {width} must be at least 1")
+    if kind == "dot":
+        return Dot()
+    if kind == "distmult":
+        return DistMult(width)
+    if kind == "mlp":
+        return MLP(width)
+    raise ValueError(f"decoder {kind!r}: must be one of {get_args(DecoderKind)}")

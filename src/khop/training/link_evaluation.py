@@ -1,0 +1,111 @@
+"""How good a model is on links that it has not seen: rows of all nodes first, then pairs, chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from khop.draw import DrawKey, DrawnNegatives, Positives, Purpose
+from khop.features.store import FeatureStore
+from khop.graph.store import GraphStore, NegativeStore
+from khop.loading.ordered_map import InFlight
+from khop.models.link_predictor import LinkPredictor
+from khop.sampling.link_seeds import Links
+from khop.schema import EdgeType, NodeType
+from khop.training.inference import Progress, evaluating, layerwise_inference, unwatched
+from khop.training.link_prediction import LINK_METRICS, LinkMetric
+from khop.training.placement import mover
+
+Rows = Mapping[NodeType, Tensor]  # (nodes, width) of every node of a type, on the CPU
+_CHUNK_NUMBERS = 1 << 22  # of both ends' rows that are decoded at a time
+
+
+def node_rows(
+    encoder: nn.Module,
+    graph: GraphStore,
+    features: FeatureStore,
+    node_types: Sequence[NodeType],
+    *,
+    chunk_size: int = 8192,
+    progress: Progress = unwatched,
+    in_flight: InFlight = InFlight(),  # noqa: B008
+) -> dict[NodeType, Tensor]:
+    """What an encoder gives for all nodes of some types: exact, layer by layer over all neighbours.
+
+    The encoder exposes its layers (khop.models.Layered). `progress` hears of the types one after another.
+    """
+    return {
+        node_type: layerwise_inference(
+            encoder,
+            graph,
+            features,
+            node_type,
+            chunk_size=chunk_size,
+            progress=progress,
+            in_flight=in_flight,
+        )
+        for node_type in dict.fromkeys(node_types)
+    }
+
+
+def link_scores(model: LinkPredictor, rows: Rows, links: Links) -> dict[EdgeType, tuple[Tensor, Tensor]]:
+    """Per edge type the scores of its links (n), and of their negatives (n, k), from all nodes' rows."""
+    if links.negatives is None:
+        raise ValueError(
+            "links without negatives cannot be evaluated: nothing says what they should be told from; "
+            "give khop.Links(..., negatives=...)"
+        )
+    with evaluating(model):
+        return {
+            edge_type: _scores(model, edge_type, rows, ends, links.negatives[edge_type])
+            for edge_type, ends in links.edges.items()
+        }
+
+
+def with_negatives(graph: NegativeStore, links: Links, negatives: DrawnNegatives, seed: int = 0) -> Links:
+    """The same links with negatives to be told from, the same ones each time that they are drawn.
+
+    `graph` is what negatives are drawn from, and what exact ones are no edges of: the whole graph, with the
+    held-out links in it, so that none of them is taken for a pair that is no link.
+    """
+    key = DrawKey.of(seed, Purpose.EVALUATION)
+    drawn: dict[EdgeType, Tensor] = {}
+    start = 0
+    for edge_type, ends in links.edges.items():
+        positions = torch.arange(start, start + ends.shape[1])
+        times = None if links.times is None else links.times[edge_type]
+        drawn[edge_type] = graph.sample_negatives(
+            edge_type, negatives, Positives(ends[0], positions, times), key
+        )
+        start += ends.shape[1]
+    return replace(links, negatives=drawn)
+
+
+def mean_metrics(
+    scores: Mapping[EdgeType, tuple[Tensor, Tensor]], metrics: Sequence[LinkMetric]
+) -> dict[str, float]:
+    """Each metric, of several edge types their mean."""
+    for edge_type, (of_links, _) in scores.items():
+        if of_links.numel() == 0:
+            raise ValueError(f"links of {edge_type}: there are none to evaluate; leave the edge type out")
+    return {
+        metric: sum(LINK_METRICS[metric](*of_type) for of_type in scores.values()) / len(scores)
+        for metric in metrics
+    }
+
+
+def _scores(
+    model: LinkPredictor, edge_type: EdgeType, rows: Rows, ends: Tensor, negatives: Tensor
+) -> tuple[Tensor, Tensor]:
+    decoder, move = model.decoder(edge_type), mover(model)
+    sources, destinations = rows[edge_type[0]], rows[edge_type[2]]
+    candidates = torch.cat([ends[1].unsqueeze(1), negatives], dim=1)  # the link's own destination first
+    scores = torch.empty(candidates.shape, dtype=sources.dtype)
+    numbers = (candidates.shape[1] + 1) * sources.shape[1]  # of one link and its candidates
+    for chunk in torch.split(torch.arange(candidates.shape[0]), max(1, _CHUNK_NUMBERS // numbers)):
+        source, destination = sources[ends[0, chunk]].unsqueeze(1), destinations[candidates[chunk]]
+        scores[chunk] = decoder(move(source), move(destination)).to("cpu", scores.dtype)
+    return scores[:, 0], scores[:, 1:]

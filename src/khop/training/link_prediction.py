@@ -1,0 +1,90 @@
+"""Link prediction: what a model of links is trained for, and how good it is on links that were held out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from khop.batch import Batch, LinkRows
+from khop.models.link_predictor import LinkScores
+from khop.schema import EdgeType
+from khop.training.ranking import Places, average_precision, binary_roc_auc
+
+LinkLoss = Literal["bce", "bpr"]
+LinkMetric = Literal["mrr", "roc-auc", "average-precision", "hits@10"]
+
+
+def _flat(metric: Callable[[Tensor, Tensor], float]) -> Callable[[Tensor, Tensor], float]:
+    """The same of scores of links and of their negatives, all in one list."""
+
+    def of(links: Tensor, negatives: Tensor) -> float:
+        positive = torch.cat([torch.ones_like(links), torch.zeros_like(negatives).flatten()])
+        return metric(torch.cat([links, negatives.flatten()]), positive)
+
+    return of
+
+
+# (scores of links (n), scores of their negatives (n, k)) -> more is better.
+LINK_METRICS: Mapping[LinkMetric, Callable[[Tensor, Tensor], float]] = {
+    "mrr": lambda links, negatives: Places.of(links, negatives).mean_reciprocal_rank(),
+    "roc-auc": _flat(binary_roc_auc),
+    "average-precision": _flat(average_precision),
+    "hits@10": lambda links, negatives: Places.of(links, negatives).hits(10),
+}
+
+
+@dataclass(frozen=True)
+class LinkPrediction:
+    """Tell the links of an edge type from pairs that are none.
+
+    "bce" is the binary cross-entropy of each pair, against labels or between a link and its negatives; "bpr"
+    (Rendle et al. 2009) is -log sigmoid of how much higher a link scores than each of its negatives.
+    """
+
+    loss: LinkLoss = "bce"
+    metric: LinkMetric = "mrr"
+
+    def __post_init__(self) -> None:
+        if self.loss not in get_args(LinkLoss):
+            raise ValueError(f"loss {self.loss!r}: must be one of {get_args(LinkLoss)}")
+        if self.metric not in LINK_METRICS:
+            raise ValueError(f"metric {self.metric!r}: must be one of {sorted(LINK_METRICS)}")
+
+    def losses(self, output: Mapping[EdgeType, LinkScores], batch: Batch) -> Tensor:
+        """(pairs): one loss per pair of all edge types, as `batch.global_mean` takes them."""
+        return torch.cat([self._losses(t, scores, batch.links[t]) for t, scores in output.items()])
+
+    def score(self, links: Tensor, negatives: Tensor) -> float:
+        """The metric of links (n), each against its own negatives (n, k)."""
+        return LINK_METRICS[self.metric](links, negatives)
+
+    def _losses(self, edge_type: EdgeType, scores: LinkScores, rows: LinkRows) -> Tensor:
+        if self.loss == "bpr":
+            return -F.logsigmoid(_margins(edge_type, scores, rows)).mean(1)
+        if scores.negatives is not None:
+            # softplus(s) is the cross-entropy of "no link", softplus(-s) that of "link".
+            right = F.softplus(-scores.pairs).unsqueeze(1)
+            return torch.cat([right, F.softplus(scores.negatives)], dim=1).mean(1)
+        if rows.labels is None:
+            raise ValueError(
+                f"links of {edge_type}: have neither labels nor negatives, so nothing tells them apart; "
+                "give the LinkSampler negatives=khop.UniformNegatives()"
+            )
+        return F.binary_cross_entropy_with_logits(
+            scores.pairs, rows.labels.to(scores.pairs.dtype), reduction="none"
+        )
+
+
+def _margins(edge_type: EdgeType, scores: LinkScores, rows: LinkRows) -> Tensor:
+    """(links, k): by how much a link scores higher than each of its negatives."""
+    if scores.negatives is None:
+        raise ValueError(
+            f"links of {edge_type}: bpr compares a link with negatives of the same source, and these are "
+            'binary or none; give the LinkSampler negatives of mode "triplet"'
+        )
+    return scores.pairs.unsqueeze(1) - scores.negatives

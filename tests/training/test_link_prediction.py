@@ -1,0 +1,110 @@
+"""Link prediction is cross-entropy or ranking loss of pairs, one loss per pair."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from khop.batch import Batch
+from khop.draw import NegativeMode
+from khop.models.link_predictor import LinkScores
+from khop.schema import EdgeType
+from khop.training.link_prediction import LinkPrediction
+from small_links import BUYS, ON, LinkBatches
+
+
+def scored(mode: NegativeMode | None) -> tuple[Batch, dict[EdgeType, LinkScores]]:
+    """A batch with scores that were not computed from anything."""
+    batch, random = LinkBatches(mode).batch(), torch.Generator().manual_seed(1)
+
+    def some(like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=random, dtype=torch.float64)
+
+    output = {
+        t: LinkScores(some(rows.source), None if rows.negatives is None else some(rows.negatives))
+        for t, rows in batch.links.items()
+    }
+    return batch, output
+
+
+def test_bce_of_binary_negatives_is_the_cross_entropy_of_every_pair() -> None:
+    batch, output = scored(NegativeMode.BINARY)
+    losses = LinkPrediction("bce").losses(output, batch)
+    expected = []
+    for edge_type, count in ((BUYS, 16), (ON, 7)):
+        labels = torch.cat([torch.ones(count), torch.zeros(3 * count)]).double()
+        probability = output[edge_type].pairs.sigmoid()
+        expected.append(-(labels * probability.log() + (1 - labels) * (1 - probability).log()))
+    torch.testing.assert_close(losses, torch.cat(expected))
+    torch.testing.assert_close(batch.global_mean(losses), losses.mean())
+
+
+def test_bce_of_triplets_is_the_mean_over_a_link_and_its_negatives() -> None:
+    batch, output = scored(NegativeMode.TRIPLET)
+    losses = LinkPrediction("bce").losses(output, batch)
+    scores = output[ON]
+    assert scores.negatives is not None
+    all_of_first = torch.cat([scores.pairs[:1], scores.negatives[0]])
+    expected = F.binary_cross_entropy_with_logits(all_of_first, torch.tensor([1.0, 0, 0, 0]).double())
+    torch.testing.assert_close(losses[16], expected)
+    assert losses.shape == (23,)
+    torch.testing.assert_close(batch.global_mean(losses), losses.mean())
+
+
+def test_bpr_is_minus_the_log_of_being_in_order() -> None:
+    batch, output = scored(NegativeMode.TRIPLET)
+    losses = LinkPrediction("bpr").losses(output, batch)
+    scores = output[BUYS]
+    assert scores.negatives is not None
+    in_order = (scores.pairs[4] - scores.negatives[4]).sigmoid()
+    torch.testing.assert_close(losses[4], -in_order.log().mean())
+
+
+def test_labels_of_the_links_themselves_are_learnt() -> None:
+    batch, output = scored(None)
+    labelled = {t: replace(rows, labels=torch.arange(rows.num_links) % 2) for t, rows in batch.links.items()}
+    batch = replace(batch, sample=replace(batch.sample, links=labelled))
+    losses = LinkPrediction("bce").losses(output, batch)
+    torch.testing.assert_close(
+        losses[:2], F.softplus(torch.stack([output[BUYS].pairs[0], -output[BUYS].pairs[1]]))
+    )
+
+
+def test_losses_without_anything_to_tell_apart_are_refused() -> None:
+    batch, output = scored(None)
+    with pytest.raises(
+        ValueError, match=r"links of \('user', 'buys', 'item'\): have neither labels nor negatives"
+    ):
+        LinkPrediction("bce").losses(output, batch)
+    with pytest.raises(ValueError, match="bpr compares a link with negatives of the same source"):
+        LinkPrediction("bpr").losses(output, batch)
+
+
+LINKS, NEGATIVES = torch.tensor([2.0, 0.0]), torch.tensor([[1.0, 3.0], [-1.0, -1.0]])
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        ("mrr", (1 / 2 + 1) / 2),
+        ("roc-auc", (3 + 2) / 8),
+        ("average-precision", (1 / 2 + 2 / 4) / 2),
+        ("hits@10", 1.0),
+    ],
+)
+def test_the_score_is_the_metric_that_was_chosen(metric: str, expected: float) -> None:
+    task = LinkPrediction(metric=metric)  # type: ignore[arg-type]
+    assert task.score(LINKS, NEGATIVES) == pytest.approx(expected)
+
+
+def test_another_loss_or_metric_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"loss 'hinge': must be one of \('bce', 'bpr'\)"):
+        LinkPrediction("hinge")  # type: ignore[arg-type]
+    with pytest.raises(
+        ValueError, match=r"metric 'accuracy': must be one of \['average-precision', 'hits@10'"
+    ):
+        LinkPrediction(metric="accuracy")  # type: ignore[arg-type]
