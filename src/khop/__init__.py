@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from khop.batch import Subgraph as Subgraph
     from khop.datasets.builtin import builtin_folder as builtin_folder
     from khop.datasets.builtin import builtin_names as builtin_names
+    from khop.datasets.link_split import LinkSplit as LinkSplit
+    from khop.datasets.link_split import split_links as split_links
     from khop.draw import DegreeNegatives as DegreeNegatives
     from khop.draw import DrawKey as DrawKey
     from khop.draw import GivenNegatives as GivenNegatives
@@ -90,6 +92,7 @@ _PUBLIC = {
     "LinkRows": "khop.batch",
     "LinkSampler": "khop.sampling.links",
     "LinkPrediction": "khop.training.link_prediction",
+    "LinkSplit": "khop.datasets.link_split",
     "Links": "khop.sampling.link_seeds",
     "Loader": "khop.api",
     "NegativeMode": "khop.draw",
@@ -127,6 +130,7 @@ _PUBLIC = {
     "restore_model": "khop.training.checkpoint",
     "sampled_inference": "khop.training.inference",
     "with_negatives": "khop.training.link_evaluation",
+    "split_links": "khop.datasets.link_split",
     "tune_memory": "khop.process_memory",
     "write_graph": "khop.graph.build",
 }

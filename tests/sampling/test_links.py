@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from contracts.sampler import PROMISES, Make
@@ -342,3 +344,32 @@ def test_a_graph_that_cannot_draw_negatives_is_named() -> None:
 
     with pytest.raises(ValueError, match="Bare has no method sample_negatives"):
         LinkSampler(Bare(), [2], negatives=UniformNegatives())
+
+
+@given(
+    pairs=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=30),
+    days=st.lists(st.integers(0, 4), min_size=12, max_size=12),
+    number=st.integers(0, 99),
+)
+def test_in_time_no_edge_no_node_and_no_negative_is_later_than_its_link(
+    pairs: list[tuple[int, int]], days: list[int], number: int
+) -> None:
+    users, items = torch.tensor(pairs).T
+    columns = {"user": {"day": torch.tensor(days[:6])}, "item": {"day": torch.tensor([0, *days[7:]])}}
+    edges = {BUYS: (users, items), BOUGHT_BY: (items, users)}
+    graph = csc_graph_from_edges({"user": 6, "item": 6}, edges, columns=columns, sort_by="day")
+    links, times = [(0, 0), (3, 2), (0, 0)], torch.tensor([1, 4, 3])
+    sampler = LinkSampler(graph, [4, 4], rule=Temporal("day"), negatives=UniformNegatives(3))
+    sample = sampler.sample(link_seeds({BUYS: links}, times=times), DrawKey(number))
+    assert ends(sample, BUYS)[:3] == links
+    for (_, item), time in zip(ends(sample, BUYS)[3:], times.repeat_interleave(3).tolist(), strict=True):
+        assert int(columns["item"]["day"][item]) <= time
+    limits = torch.cat(
+        [times, times, times.repeat_interleave(3)]
+    )  # of each tree
+    assert sample.trees is not None
+    for node_type, ids in sample.nodes.items():
+        is_drawn = torch.ones(ids.numel(), dtype=torch.bool)
+        is_drawn[sample.seed_index[node_type]] = False
+        of_tree = limits[sample.trees[node_type]]
+        assert bool((columns[node_type]["day"][ids] <= of_tree)[is_drawn].all())
