@@ -17,7 +17,19 @@ from harness import RESULTS, ROOT
 
 PAGE = ROOT / "docs" / "performance.md"
 PLOT = ROOT / "docs" / "performance.png"
-NAMES = ("sampling", "loader", "train_step", "build", "gather", "memory", "scaling")
+NAMES = (
+    "sampling",
+    "loader",
+    "train_step",
+    "build",
+    "gather",
+    "memory",
+    "scaling",
+    "typed",
+    "rules",
+    "links",
+    "pyg_loader",
+)
 # ms per batch of [15,10,5] and [25,10], subgraph expansion, one thread, int64; DGL in the same recorded run.
 RECORDED = {"[15,10,5]": {"pyg-lib": 134.0, "dgl": 116.0}, "[25,10]": {"pyg-lib": 30.0, "dgl": 17.0}}
 Result = dict[str, Any]
