@@ -17,8 +17,8 @@ _PRESETS: Mapping[str, Mapping[str, object]] = {
     "debian-typed": {
         "graph": "debian-typed",
         "sampler": {"fanouts": [5, 5]},
-        "model": {"hidden": 256, "dropout": 0.5, "norm": "layer", "embedding": 0},
-        "training": {"epochs": 6, "batch_size": 1024, "learning_rate": 3e-3},
+        "model": {"hidden": 256, "dropout": 0.6, "norm": "layer", "embedding": 32},
+        "training": {"epochs": 8, "batch_size": 1024, "learning_rate": 3e-3},
     },
 }
 
