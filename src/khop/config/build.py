@@ -11,11 +11,12 @@ from torch import Tensor
 from khop.api import Graph, Loader, open_graph
 from khop.config.read import RawRun, checked
 from khop.config.resolve import graph_folder, resolve
-from khop.config.values import Fanout, RunConfig
-from khop.draw import Uniform
+from khop.config.values import Fanout, RunConfig, Sampler
+from khop.draw import Keep, Rule, Temporal, Uniform, Weighted
 from khop.graph.progress import Notice
 from khop.loading.columns import ColumnChoice
 from khop.loading.ordered_map import InFlight
+from khop.loading.seed_times import seed_times
 from khop.models.rgcn import RGCN
 from khop.models.sage import SAGE
 from khop.models.sizes import ModelSizes
@@ -53,6 +54,7 @@ class Run:
             seed=config.training.seed,
             columns=[config.model.column],
             seed_columns={target: [self.task.label]},
+            seed_times=config.sampler.time,
             device=config.device,
             threads=config.threads,
             prefetch=config.prefetch,
@@ -112,12 +114,19 @@ class Run:
             self.graph.features,
             target,
             nodes=nodes,
+            times=self._times(nodes),
             columns=ColumnChoice.of(self.graph.schema, [config.model.column], (), ()),
             seed=config.training.seed,
             chunk_size=evaluation.batch_size,
             progress=progress,
             in_flight=in_flight,
         )
+
+    def _times(self, nodes: Tensor) -> Tensor | None:
+        column, target = self.config.sampler.time, self.task.node_type
+        if column is None:
+            return None
+        return seed_times(column, {target: nodes}, self.graph.schema, self.graph.features)[target]
 
     def _nodes(self, split: str) -> Tensor:
         return self.graph.split(getattr(self.config.task, f"{split}_split"))[self.task.node_type]
@@ -127,7 +136,7 @@ class Run:
         return NeighborSampler(
             self.graph,
             fanouts,
-            rule=Uniform(replacement=sampler.replacement),
+            rule=rule_of(sampler),
             expansion=Expansion(sampler.expansion),
         )
 
@@ -146,6 +155,16 @@ def prepare(raw: RawRun, cache: Path, notice: Notice | None = None) -> Run:
     graph = open_graph(folder.path)
     task = NodeClassification(config.task.target, config.task.label, config.task.metric)
     return Run(config, graph, _model(config, graph), task)
+
+
+def rule_of(sampler: Sampler) -> Rule:
+    """How a run draws neighbours."""
+    plain = Uniform(sampler.replacement)
+    inner = plain if sampler.weight is None else Weighted(sampler.weight, sampler.replacement)
+    if sampler.time is None:
+        return inner
+    window = None if sampler.window is None else (sampler.window[0], sampler.window[1])
+    return Temporal(sampler.time, Keep(sampler.keep), window, inner)
 
 
 def _model(config: RunConfig, graph: Graph) -> Stack:

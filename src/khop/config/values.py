@@ -39,6 +39,13 @@ Fanouts = Annotated[
         'table of them by edge type, as {"user buys item" = 5, "*" = 2}'
     ),
 ]
+Window = Annotated[
+    tuple[int, ...] | None,
+    Field(strict=False, min_length=2, max_length=2),
+    Allowed(
+        "two whole numbers [before, after], in the unit of the times, after 0 or less: [86400, 0] is a day"
+    ),
+]
 Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 Threads = Annotated[int, Field(ge=0, le=1024)]
@@ -81,6 +88,14 @@ class Sampler(Section):
     """draw neighbours with replacement"""
     expansion: Literal["layered", "subgraph"] = "layered"
     """expand all nodes so far at every hop (DGL's blocks), or each where it is first seen (PyG)"""
+    weight: Annotated[str | None, Field(min_length=1)] = None
+    """edge column of weights that neighbours are drawn in proportion to; default: all are alike"""
+    time: Annotated[str | None, Field(min_length=1)] = None
+    """column of times, of the target and of edges or nodes: nothing later than a seed is drawn"""
+    keep: Literal["any", "latest"] = "any"
+    """with time: draw among the edges that it leaves, or take the latest of them"""
+    window: Window = None
+    """with time: how long before a seed its edges begin, and end"""
 
 
 class Model(Section):
@@ -171,6 +186,20 @@ class RunConfig(Section):
             raise ValueError(
                 f"model.bases is {self.model.bases}, model.kind is {self.model.kind!r}: only rgcn has bases; "
                 "leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _times_are_kept_to(self) -> RunConfig:
+        sampler = self.sampler
+        if sampler.time is None and (sampler.keep != "any" or sampler.window is not None):
+            raise ValueError(
+                "sampler.keep and sampler.window say which times are drawn: give sampler.time too"
+            )
+        if sampler.time is not None and not self.evaluation.fanouts:
+            raise ValueError(
+                f"sampler.time is {sampler.time!r}: evaluation over all neighbours would show the future, "
+                "give evaluation.fanouts"
             )
         return self
 
