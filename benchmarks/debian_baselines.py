@@ -1,8 +1,9 @@
 """What does Debian's package graph tell of a package's section, beyond the package's own words?
 
 Test accuracy on the fixed split of the largest class, of an MLP on the package's own features, and of
-GraphSAGE as `khop train debian` trains it. The MLP is that GraphSAGE without neighbours: as wide, as deep, as
-normalised, as long trained. Both are taken at the epoch that is best on the validation split.
+GraphSAGE as `khop train debian` and `khop train debian-typed` train it. The MLP is the former without
+neighbours: as wide, as deep, as normalised, as long trained. All are taken at the epoch that is best on the
+validation split.
 
     python benchmarks/debian_baselines.py [--seeds 3]
 """
@@ -34,6 +35,7 @@ from khop.datasets.debian.words import BUCKETS
 from khop.graph.folder import open_folder
 
 Config = Mapping[str, Any]
+RUNS = ("debian", "debian-typed")
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,14 @@ def majority(packages: Packages) -> float:
     return packages.accuracy(largest.expand_as(packages.section), "test")
 
 
-def graph_sage(seed: int, cache: Path, out: Path) -> Outcome:
-    """`khop train debian`, as a user runs it."""
+def trained(run: str, seed: int, cache: Path, out: Path) -> Outcome:
+    """`khop train RUN`, as a user runs it."""
     command = [
         sys.executable,
         "-m",
         "khop",
         "train",
-        "debian",
+        run,
         "--seed",
         str(seed),
         "--out",
@@ -124,6 +126,11 @@ def _layers(model: Config) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(width, len(SECTIONS)))
 
 
+def settings_of(config: Config) -> Config:
+    """What decides a run's score."""
+    return {table: config[table] for table in ("sampler", "model", "training")}
+
+
 def figure(name: str, outcomes: Sequence[Outcome], settings: Config) -> Figure:
     """Mean test accuracy over the seeds, from the lowest to the highest."""
     tests = [outcome.test for outcome in outcomes]
@@ -144,17 +151,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         packages = Packages.of(builtin_folder("debian", folder / "cache"))
-        sage = [graph_sage(seed, folder / "cache", folder / f"run-{seed}") for seed in seeds]
-        config = tomllib.loads((folder / "run-0" / "config.toml").read_text())
+        sage = {
+            run: [trained(run, seed, folder / "cache", folder / f"{run}-{seed}") for seed in seeds]
+            for run in RUNS
+        }
+        configs = {run: tomllib.loads((folder / f"{run}-0" / "config.toml").read_text()) for run in RUNS}
+        config = configs[RUNS[0]]
         torch.set_num_threads(config["compute_threads"])
         own = [mlp(seed, packages, config) for seed in seeds]
-    settings = {"sampler": config["sampler"], "model": config["model"], "training": config["training"]}
     report(
         "debian_baselines",
         [
             Figure("majority class", round(majority(packages), 4), "test accuracy"),
             figure("MLP on own features", own, {}),
-            figure("GraphSAGE, khop train debian", sage, settings),
+            *(figure(f"GraphSAGE, khop train {run}", sage[run], settings_of(configs[run])) for run in RUNS),
         ],
     )
 

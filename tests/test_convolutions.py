@@ -69,7 +69,7 @@ def test_two_layers_over_blocks_of_all_neighbours_are_exact(
 
 def test_a_bipartite_convolution_over_a_typed_block_is_the_dense_computation() -> None:
     graph = shop()
-    sampler = NeighborSampler(graph, [{BUYS: -1}])
+    sampler = NeighborSampler(graph, [{BUYS: -1, "*": 0}])
     batch = Loader(sampler, {"item": torch.tensor([3, 29, 3])}, 3, columns=["x"]).batch(0, 0)
     convolution = SAGEConv((2, 1), 3)
     items = batch["item", "x"]
@@ -95,7 +95,7 @@ def dense(convolution: SAGEConv, graph: Graph) -> Tensor:
 @EXPANSIONS
 def test_edge_columns_go_along_with_the_edges(expansion: Expansion) -> None:
     """An attention that reads a column of its edges does not mind their order."""
-    sampler = NeighborSampler(shop(), [{BUYS: 3}], expansion=expansion, edge_ids=True)
+    sampler = NeighborSampler(shop(), [{BUYS: 3, "*": 0}], expansion=expansion, edge_ids=True)
     loader = Loader(
         sampler, {"item": torch.arange(9)}, 9, columns={"user": ["x"], "item": ["x"], BUYS: ["amount"]}
     )

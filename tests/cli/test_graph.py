@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.cli.conftest import Ran
 from typer.testing import CliRunner
 
 from khop.cli.main import app
@@ -126,3 +127,16 @@ def test_a_real_process_fails_as_scripts_expect(graph: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "")
     assert f"{graph}/nodes/item/x.npy: is missing; " in done.stdout
     assert done.stdout.endswith(f"{graph}: 1 finding\n")
+
+
+def test_sort_writes_the_graph_in_the_order_of_time(khop_command: Callable[..., Ran], tmp_path: Path) -> None:
+    times = {"time": np.array([30, 10, 20])}
+    edges = {("a", "to", "a"): EdgeTable(np.array([0, 1, 2]), np.array([0, 0, 0]), times)}
+    plain, out = str(write_graph(tmp_path / "plain", {"a": NodeTable(3)}, edges)), tmp_path / "sorted"
+    done = khop_command("graph", "sort", plain, str(out), "--by", "time")
+    assert (done.code, done.stderr) == (0, "")
+    assert done.stdout == f"{out}: sorted by time. Look at it: khop info {out}\n"
+    assert open_folder(out).csc(("a", "to", "a")).indices.tolist() == [1, 2, 0]
+    wrong = khop_command("graph", "sort", plain, str(tmp_path / "other"), "--by", "when")
+    assert wrong.code == 2
+    assert "sort_by 'when': no such column of times" in wrong.stderr

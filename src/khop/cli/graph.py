@@ -1,4 +1,4 @@
-"""`khop info` and `khop verify`: look at a graph folder, and check it."""
+"""`khop info`, `khop verify` and `khop graph sort`: look at a graph folder, check it, sort it by time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from rich.text import Text
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.cache import cache_folder
 from khop.datasets.builtin import builtin_folder, builtin_names
+from khop.graph.csc_graph import CscGraph
 from khop.graph.describe import EdgeSummary, FolderSummary, NodeSummary, describe_folder
+from khop.graph.folder import open_folder
+from khop.graph.save import save_graph
 from khop.graph.verify import verify_folder
 from khop.schema import EdgeType
 
@@ -35,6 +38,9 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(info)
     app.command()(verify)
+    folders = typer.Typer(help="Make a graph folder of another.", no_args_is_help=True)
+    folders.command("sort")(sort)
+    app.add_typer(folders, name="graph")
 
 
 def info(graph: Graph, as_json: AsJson = False) -> None:
@@ -67,6 +73,22 @@ def verify(graph: Graph, as_json: AsJson = False) -> None:
         typer.echo(f"{folder}: {_findings(len(findings))}" if findings else f"{folder}: all is well")
     if findings:
         raise typer.Exit(1)
+
+
+def sort(
+    graph: Graph,
+    out: Annotated[Path, typer.Argument(help="The graph folder to write.", show_default=False)],
+    by: Annotated[str, typer.Option(help="The column of times.", metavar="COLUMN", show_default=False)],
+) -> None:
+    """Write a graph with the edges of each node in the order of time, as sampling by time needs them.
+
+    The column is one of edges, of nodes, or of both: then the later of the two counts.
+    """
+    folder = open_folder(_folder_of(graph))
+    splits = {name: folder.split(name) for name in folder.split_names}
+    with bytes_bar() as notice:
+        save_graph(out, CscGraph.open(folder), folder.columns(), splits, notice, sort_by=by)
+    typer.echo(f"{out}: sorted by {by}. Look at it: khop info {out}")
 
 
 def _folder_of(graph: str) -> Path:

@@ -39,6 +39,13 @@ Fanouts = Annotated[
         'table of them by edge type, as {"user buys item" = 5, "*" = 2}'
     ),
 ]
+Window = Annotated[
+    tuple[int, ...] | None,
+    Field(strict=False, min_length=2, max_length=2),
+    Allowed(
+        "two whole numbers [before, after], in the unit of the times, after 0 or less: [86400, 0] is a day"
+    ),
+]
 Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 Threads = Annotated[int, Field(ge=0, le=1024)]
@@ -56,43 +63,20 @@ class Section(BaseModel):
 class Task(Section):
     """What the model learns."""
 
-    kind: Literal["node-classification", "link-prediction"] = "node-classification"
+    kind: Literal["node-classification"] = "node-classification"
     """what is learnt"""
     target: Annotated[str | None, Field(min_length=1)] = None
-    """node type to classify, or edge type to predict, as "user buys item"; default: the only one there is"""
+    """node type that is classified; default: the one that has labels"""
     label: Annotated[str | None, Field(min_length=1)] = None
     """its label column; default: the one column with classes"""
-    metric: Literal["accuracy", "roc-auc", "mrr", "average-precision", "hits@10"] | None = None
-    """what evaluation measures, of nodes accuracy or roc-auc; default: accuracy, of links mrr"""
+    metric: Literal["accuracy", "roc-auc"] = "accuracy"
+    """what evaluation measures"""
     train_split: Text = "train"
     """split whose nodes are learnt from"""
     val_split: Text = "val"
     """split that chooses the best checkpoint"""
     test_split: Text = "test"
     """split that is only measured"""
-
-
-class Links(Section):
-    """Of link prediction: which links, and what they are told from."""
-
-    option_prefix: ClassVar[str] = "link-"
-
-    decoder: Literal["dot", "mlp", "distmult"] = "dot"
-    """what makes a score of two nodes' rows; mlp and no other tells a link from its reverse"""
-    loss: Literal["bce", "bpr"] = "bce"
-    """cross-entropy of each pair, or the ranking of a link before its negatives"""
-    negatives: Literal["uniform", "degree"] = "uniform"
-    """how pairs that are no links are drawn in training: evenly, or by in-degree^0.75"""
-    per_link: Count = 1
-    """such pairs per link"""
-    exact: bool = False
-    """draw none that is an edge of the training graph"""
-    val: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """share of the links that is held out to choose the best checkpoint"""
-    test: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """share of the links that is held out and only measured"""
-    rivals: Count = 100
-    """pairs that no edge joins, per held-out link, that evaluation tells it from; the same ones each time"""
 
 
 class Sampler(Section):
@@ -104,6 +88,14 @@ class Sampler(Section):
     """draw neighbours with replacement"""
     expansion: Literal["layered", "subgraph"] = "layered"
     """expand all nodes so far at every hop (DGL's blocks), or each where it is first seen (PyG)"""
+    weight: Annotated[str | None, Field(min_length=1)] = None
+    """edge column of weights that neighbours are drawn in proportion to; default: all are alike"""
+    time: Annotated[str | None, Field(min_length=1)] = None
+    """column of times, of the target and of edges or nodes: nothing later than a seed is drawn"""
+    keep: Literal["any", "latest"] = "any"
+    """with time: draw among the edges that it leaves, or take the latest of them"""
+    window: Window = None
+    """with time: how long before a seed its edges begin, and end"""
 
 
 class Model(Section):
@@ -183,7 +175,6 @@ class RunConfig(Section):
     prefetch_bytes: Count = 1 << 30
     """bytes that batches made ahead may take"""
     task: Task = Task()
-    links: Links = Links()
     sampler: Sampler = Sampler()
     model: Model = Model()
     training: Training = Training()
@@ -195,6 +186,20 @@ class RunConfig(Section):
             raise ValueError(
                 f"model.bases is {self.model.bases}, model.kind is {self.model.kind!r}: only rgcn has bases; "
                 "leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _times_are_kept_to(self) -> RunConfig:
+        sampler = self.sampler
+        if sampler.time is None and (sampler.keep != "any" or sampler.window is not None):
+            raise ValueError(
+                "sampler.keep and sampler.window say which times are drawn: give sampler.time too"
+            )
+        if sampler.time is not None and not self.evaluation.fanouts:
+            raise ValueError(
+                f"sampler.time is {sampler.time!r}: evaluation over all neighbours would show the future, "
+                "give evaluation.fanouts"
             )
         return self
 

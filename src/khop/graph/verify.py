@@ -17,7 +17,12 @@ from khop.graph.inputs import Given
 from khop.graph.manifest import REMEDY, EdgeEntry, Manifest, NodeEntry, read_manifest
 from khop.graph.npy import file_checksum, map_array
 from khop.graph.progress import Meter, Notice
+from khop.graph.row_order import INPUT
+from khop.graph.rule_arrays import edge_times
 from khop.kernels.checks import check_offsets
+from khop.kernels.csc import Csc
+from khop.kernels.sort_rows import first_unsorted
+from khop.schema import EdgeType, NodeType
 
 WRITE_AGAIN = "write the graph again"
 Check = Callable[[Given], None]  # raises ValueError
@@ -73,6 +78,8 @@ def _contradictions(
         except ValueError as error:
             yield Finding(file, str(error))
         meter.at(file, manifest.arrays[file].bytes)
+    for edge in manifest.edges:
+        yield from _disorder(edge, right)
     for node in manifest.nodes:
         splits = {name: layout.node_split(node.type, name) for name in node.splits}
         try:
@@ -80,6 +87,32 @@ def _contradictions(
             check_splits(given_splits, node.count, f"{node.type!r} nodes")
         except ValueError as error:
             yield Finding(layout.node_splits(node.type), str(error))
+
+
+def _disorder(edge: EdgeEntry, right: Mapping[str, Given]) -> Iterator[Finding]:
+    """Rows that do not follow the column that they are said to follow."""
+    files = {
+        "indptr": layout.edge_array(edge.type, "indptr"),
+        "indices": layout.edge_array(edge.type, "indices"),
+    }
+    times: dict[NodeType | EdgeType, str] = {
+        edge.type: layout.edge_column(edge.type, edge.row_order),
+        edge.type[0]: layout.node_column(edge.type[0], edge.row_order),
+    }
+    if edge.row_order == INPUT or not all(file in right for file in files.values()):
+        return
+    csc = Csc(right[files["indptr"]].tensor(), right[files["indices"]].tensor())
+    columns = {
+        type_: {edge.row_order: right[file].tensor()} for type_, file in times.items() if file in right
+    }
+    found = edge_times(csc, edge.type, columns, edge.row_order)
+    position = -1 if found is None else first_unsorted(csc, found)
+    if position >= 0:
+        yield Finding(
+            files["indices"],
+            f"row_order is {edge.row_order!r}, but the edge at position {position} is earlier than the one "
+            f"before it; {WRITE_AGAIN}",
+        )
 
 
 def _checks(manifest: Manifest) -> dict[str, Check]:

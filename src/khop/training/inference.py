@@ -80,6 +80,7 @@ def sampled_inference(
     node_type: NodeType,
     *,
     nodes: Tensor,
+    times: Tensor | None = None,
     columns: ColumnChoice,
     seed: int = 0,
     chunk_size: int = 1024,
@@ -90,12 +91,15 @@ def sampled_inference(
 
     Any module over a batch will do. One key draws for all chunks: with the layered expansion a node's output
     does not depend on the chunk that it is in, and two evaluations with one seed differ by the model alone.
+    `times`, one per node, are what a sampler by time needs.
     """
     meter = _Meter(progress, nodes.numel())
     key = DrawKey.of(seed, Purpose.EVALUATION)
     chunks = _Chunks(sampler, features, columns, key, mover(model), in_flight)
     with evaluating(model):
-        return meter.joined(nodes.numel(), chunks.of(node_type, torch.split(nodes, chunk_size)), model)
+        parts = torch.split(nodes, chunk_size)
+        limits = None if times is None else torch.split(times, chunk_size)
+        return meter.joined(nodes.numel(), chunks.of(node_type, parts, limits), model)
 
 
 def _layer(model: Layered, index: int, node_type: NodeType) -> Callable[[Batch], Tensor]:
@@ -127,14 +131,18 @@ class _Chunks:
     move: Change
     in_flight: InFlight
 
-    def of(self, node_type: NodeType, chunks: Sequence[Tensor]) -> Generator[Batch]:
-        def made(nodes: Tensor) -> Batch:
-            seeds = Seeds({node_type: nodes}, {node_type: nodes})
+    def of(
+        self, node_type: NodeType, chunks: Sequence[Tensor], times: Sequence[Tensor] | None = None
+    ) -> Generator[Batch]:
+        def made(number: int) -> Batch:
+            nodes = chunks[number]
+            limits = None if times is None else {node_type: times[number]}
+            seeds = Seeds({node_type: nodes}, {node_type: nodes}, limits)
             sample = self.sampler.sample(seeds, self.key)
             sample, columns, seed_columns = gather_columns(self.features, self.columns, sample)
             return Batch(sample, seeds.nodes, columns, seed_columns, 0, 0, seeds.count)
 
-        with closing(ordered_map(made, chunks, self.in_flight, num_bytes)) as batches:
+        with closing(ordered_map(made, range(len(chunks)), self.in_flight, num_bytes)) as batches:
             for batch in batches:
                 yield batch.map(self.move)
 

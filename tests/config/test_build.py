@@ -1,0 +1,75 @@
+"""A run over a typed graph is made of what its config says, and trains and scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from khop.config.build import Run, prepare
+from khop.config.read import RawRun
+from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.models.rgcn import RGCN
+from khop.models.sage import SAGE
+from khop.training.inference import unwatched
+
+BUYS, BOUGHT_BY, ON = ("user", "buys", "item"), ("item", "bought_by", "user"), ("tag", "on", "item")
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    generator = torch.Generator().manual_seed(5)
+    items = torch.arange(60)
+    nodes = {
+        "user": NodeTable(columns={"x": torch.randn(40, 3, generator=generator)}),
+        "item": NodeTable(
+            columns={"x": torch.randn(60, 5, generator=generator), "kind": items % 4},
+            splits={"train": items[:40], "val": items[40:50], "test": items[50:]},
+            num_classes={"kind": 4},
+        ),
+        "tag": NodeTable(count=7),
+    }
+    users = torch.randint(40, (300,), generator=generator)
+    bought = torch.randint(60, (300,), generator=generator)
+    tags = torch.randint(7, (90,), generator=generator)
+    edges = {
+        BUYS: EdgeTable(users, bought),
+        BOUGHT_BY: EdgeTable(bought, users),
+        ON: EdgeTable(tags, torch.randint(60, (90,), generator=generator)),
+    }
+    return write_graph(tmp_path_factory.mktemp("graphs") / "shop", nodes, edges)
+
+
+def prepared(shop: Path, **tables: object) -> Run:
+    fanouts = {"fanouts": [{"* buys *": 4, "*": 2}, 3]}
+    return prepare(RawRun({"graph": str(shop), "sampler": fanouts, **tables}, "run.toml"), shop.parent)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [
+        ({"kind": "sage", "embedding": 6}, SAGE),
+        ({"kind": "sage", "embedding": 0, "encoder": "linear"}, SAGE),
+        ({"kind": "rgcn", "embedding": 6, "bases": 2}, RGCN),
+    ],
+)
+def test_a_run_over_types_trains_every_parameter_and_scores_exactly(
+    shop: Path, model: dict[str, object], kind: type
+) -> None:
+    run = prepared(shop, model={"hidden": 8, "norm": "layer", **model}, training={"batch_size": 16})
+    assert isinstance(run.model, kind)
+    assert run.model.num_layers == 2
+    batch = run.loader().batch(0, 0)
+    run.task.losses(run.model(batch), batch).sum().backward()
+    assert [name for name, p in run.model.named_parameters() if p.grad is None] == []
+    first_hop = batch.blocks[-1].adjacencies
+    assert int(first_hop[BUYS].indptr.diff().max()) == 4
+    assert int(first_hop[ON].indptr.diff().max()) <= 2
+    scores = run.scores(("val", "test"), unwatched)
+    assert scores.keys() == {"val", "test"}
+
+
+def test_a_node_type_without_the_column_has_to_be_decided_on(shop: Path) -> None:
+    with pytest.raises(ValueError, match=r"its node type 'tag' has no column 'x'; give embedding=64"):
+        prepared(shop)

@@ -1,0 +1,97 @@
+"""A run samples by weight and by time as its table `sampler` says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from khop import EdgeTable, Keep, NodeTable, Temporal, Uniform, Weighted, write_graph
+from khop.config.build import prepare, rule_of
+from khop.config.read import RawRun, checked
+
+EDGE = ("node", "to", "node")
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    generator = torch.Generator().manual_seed(0)
+    nodes = NodeTable(
+        columns={"x": torch.rand(90, 4), "y": torch.arange(90) % 3, "time": torch.arange(90)},
+        splits={"train": torch.arange(30), "val": torch.arange(30, 60), "test": torch.arange(60, 90)},
+        num_classes={"y": 3},
+    )
+    ends = torch.randint(90, (2, 900), generator=generator)
+    edges = EdgeTable(*ends, {"weight": torch.rand(900, generator=generator)})
+    path = tmp_path_factory.mktemp("graphs") / "timed"
+    return write_graph(path, {"node": nodes}, {EDGE: edges}, sort_by="time")
+
+
+def raw(graph: Path, **sampler: object) -> RawRun:
+    values = {
+        "graph": str(graph),
+        "sampler": {"fanouts": [4, 3], **sampler},
+        "evaluation": {"fanouts": [4, 3]},
+        "training": {"batch_size": 16},
+    }
+    return RawRun(values, "run.toml")
+
+
+@pytest.mark.parametrize(
+    ("sampler", "rule"),
+    [
+        ({"replacement": True}, Uniform(replacement=True)),
+        ({"weight": "weight"}, Weighted("weight")),
+        ({"time": "time", "keep": "latest"}, Temporal("time", Keep.LATEST)),
+        (
+            {"time": "time", "window": [50, -1], "weight": "weight", "replacement": True},
+            Temporal("time", window=(50, -1), inner=Weighted("weight", replacement=True)),
+        ),
+    ],
+    ids=str,
+)
+def test_the_table_says_the_rule(
+    graph: Path, tmp_path: Path, sampler: dict[str, object], rule: Uniform | Weighted | Temporal
+) -> None:
+    run = prepare(raw(graph, **sampler), tmp_path)
+    assert rule_of(run.config.sampler) == rule
+    batch = run.loader().batch(0, 0)
+    if isinstance(rule, Temporal):
+        trees = batch.sample.trees
+        assert trees is not None
+        assert (batch.input_nodes <= batch.seeds[trees["node"]]).all()
+    assert set(run.scores(("val", "test"), lambda done, total: None)) == {"val", "test"}
+
+
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        ({"weight": "cost"}, "no column 'cost'"),
+        ({"time": "time", "window": [5, 6]}, "after 6 would show the future"),
+        ({"time": "time", "keep": "latest", "weight": "weight"}, "leave inner out"),
+    ],
+    ids=str,
+)
+def test_a_rule_that_cannot_be_is_named(
+    graph: Path, tmp_path: Path, sampler: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        prepare(raw(graph, **sampler), tmp_path).loader()
+
+
+@pytest.mark.parametrize("sampler", [{"keep": "latest"}, {"window": [3, 0]}], ids=str)
+def test_what_belongs_to_times_wants_times(sampler: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"sampler\.keep and sampler\.window .* give sampler\.time too"):
+        checked(raw(Path("g"), **sampler))
+
+
+def test_times_want_a_sampled_evaluation() -> None:
+    values = {**raw(Path("g"), time="time").values, "evaluation": {}}
+    with pytest.raises(ValueError, match=r"sampler\.time is 'time'.*the future, give evaluation\.fanouts"):
+        checked(RawRun(values, "run.toml"))
+
+
+def test_a_window_is_two_whole_numbers() -> None:
+    with pytest.raises(ValueError, match=r"sampler\.window is \[3\]: must be two whole numbers"):
+        checked(raw(Path("g"), time="time", window=[3]))
