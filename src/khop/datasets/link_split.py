@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from khop.api import Graph
 from khop.draw import DrawKey, Positives, Purpose, UniformNegatives
@@ -12,7 +14,7 @@ from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph
 from khop.sampling.link_seeds import Links
 from khop.sampling.link_split import Part, Shares, split_edges
-from khop.schema import EdgeType
+from khop.schema import EdgeType, NodeType
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,37 +50,49 @@ def split_links(
     `negatives` each, which are no edges of the whole graph. `label` and `time` are edge columns to be the
     links'. The parts share the columns of nodes with `graph`, and lie in memory.
     """
-    if edge_type not in graph.schema.edge_types:
-        raise ValueError(f"split_links of {edge_type}: not an edge type; there are {graph.schema.edge_types}")
-    for name in (label, time):
-        if name is not None:
-            graph.schema.column(edge_type, name)
-    topology = graph.topology
-    if not isinstance(topology, CscGraph):
-        raise ValueError(f"split_links: the edges of a {type(topology).__name__} do not lie in this process")
-    if negatives < 0:
-        raise ValueError(f"negatives {negatives}: must be 0 or more, for each link of validation and test")
+    topology = _checked_topology(graph, edge_type, negatives)
     key = DrawKey.of(seed, Purpose.SPLIT)
     parts = split_edges(topology, edge_type, Shares(val, test, disjoint_share), key)
-
-    columns = graph.columns.get(edge_type, {}) if label or time else {}
+    columns = {name: graph.columns[edge_type][name] for name in _columns(graph, edge_type, (label, time))}
 
     def links(part: Part, count: int, draw: int) -> Links:
-        labels = None if label is None else {edge_type: columns[label][part.positions]}
-        times = None if time is None else columns[time][part.positions].long()
+        facts = {name: {edge_type: column[part.positions]} for name, column in columns.items()}
+        times = None if time is None else {edge_type: facts[time][edge_type].long()}
         drawn = None
         if count:
-            wanted = Positives(part.links[0], torch.arange(part.positions.numel()), times, time)
+            until = None if times is None else times[edge_type]
+            wanted = Positives(part.links[0], torch.arange(part.positions.numel()), until, time)
             rule = UniformNegatives(count, exact=True)
             drawn = {edge_type: topology.sample_negatives(edge_type, rule, wanted, key.plus(draw))}
-        return Links({edge_type: part.links}, labels, None if times is None else {edge_type: times}, drawn)
+        return Links({edge_type: part.links}, None if label is None else facts[label], times, drawn)
 
     return LinkSplit(
-        *(_graph_of(part, graph) for part in (parts.train, parts.val, parts.test)),
-        links(parts.train, 0, 0),
-        links(parts.val, negatives, 1),
-        links(parts.test, negatives, 2),
+        train=_graph_of(parts.train, graph),
+        val=_graph_of(parts.val, graph),
+        test=_graph_of(parts.test, graph),
+        train_links=links(parts.train, 0, 0),
+        val_links=links(parts.val, negatives, 1),
+        test_links=links(parts.test, negatives, 2),
     )
+
+
+def _checked_topology(graph: Graph, edge_type: EdgeType, negatives: int) -> CscGraph:
+    if edge_type not in graph.schema.edge_types:
+        raise ValueError(f"split_links of {edge_type}: not an edge type; there are {graph.schema.edge_types}")
+    if negatives < 0:
+        raise ValueError(f"negatives {negatives}: must be 0 or more, for each link of validation and test")
+    if not isinstance(graph.topology, CscGraph):
+        place = type(graph.topology).__name__
+        raise ValueError(f"split_links: the edges of a {place} do not lie in this process")
+    return graph.topology
+
+
+def _columns(graph: Graph, edge_type: EdgeType, names: tuple[str | None, ...]) -> list[str]:
+    """The names that are given; ValueError unless the edge type has all of them."""
+    given = [name for name in names if name is not None]
+    for name in given:
+        graph.schema.column(edge_type, name)
+    return given
 
 
 def _graph_of(part: Part, whole: Graph) -> Graph:
@@ -87,7 +101,7 @@ def _graph_of(part: Part, whole: Graph) -> Graph:
     if any(whole.schema.columns.get(edge_type) for edge_type in edges):
         if not isinstance(features, FeatureTable):
             raise ValueError(f"split_links: columns of edges in {type(features).__name__} cannot be split")
-        chosen = {
+        chosen: dict[NodeType | EdgeType, Mapping[str, Tensor]] = {
             edge_type: {name: c[positions] for name, c in features.columns.get(edge_type, {}).items()}
             for edge_type, positions in edges.items()
         }
