@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from khop import EdgeTable, Keep, NodeTable, Temporal, Uniform, Weighted, write_graph
-from khop.config.build import prepare, rule_of
+from khop.config.build import prepare
+from khop.config.parts import rule_of
 from khop.config.read import RawRun, checked
 
 EDGE = ("node", "to", "node")

@@ -31,8 +31,11 @@ def drawn_curve(records: Sequence[Record], best_epoch: int, title: str) -> bytes
     _line(left, epochs, [number(record["loss"]) for record in records], _INK, "")
     _finish(left, "training loss", epochs)
     best = scores_of(records[best_epoch])
-    for name in best:
-        split, _, metric = name.partition("_")
+    _, _, metric = next(iter(best)).partition("_")  # what chose the best; others may stand beside it
+    for split in _COLORS:
+        name = f"{split}_{metric}"
+        if name not in best:
+            continue
         measured = [record for record in records if name in record]
         at = [number(record["epoch"]) + 1 for record in measured]
         values = [number(record[name]) for record in measured]

@@ -16,13 +16,14 @@ from khop.cli.cache import cache_folder
 from khop.cli.options import HOW_NOT_WHAT, Options, takes_run_options
 from khop.cli.progress import say, two_columns, watching
 from khop.cli.run_folder import CHECKPOINTS, read_run
-from khop.config.build import SPLITS, prepare
+from khop.config.build import prepare
 from khop.config.fields import run_fields
 from khop.config.read import with_options
+from khop.training.tasks import score_name
 
 
 class Split(StrEnum):
-    """The nodes that can be measured."""
+    """The nodes, or links, that can be measured."""
 
     TRAIN = "train"
     VAL = "val"
@@ -38,12 +39,12 @@ class Checkpoint(StrEnum):
 
 
 Folder = Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="What khop train made.")]
-Measured = Annotated[Split, typer.Option("--split", help="The nodes that are measured; all = each split.")]
+Measured = Annotated[Split, typer.Option("--split", help="What is measured; all = each split.")]
 Weights = Annotated[Checkpoint, typer.Option("--checkpoint", help="The weights that are measured.")]
 AsJson = Annotated[
     bool, typer.Option("--json", help="End with one line of JSON on stdout; all else goes to stderr.")
 ]
-_MEASURED_BY = HOW_NOT_WHAT | {"evaluation.fanouts", "evaluation.batch_size"}
+_MEASURED_BY = HOW_NOT_WHAT | {"evaluation.fanouts", "evaluation.batch_size", "links.rivals"}
 
 
 def register(app: typer.Typer) -> None:
@@ -67,12 +68,11 @@ def _evaluate(
     torch.set_num_threads(run.config.compute_threads)
     run.restore(run_folder / CHECKPOINTS / checkpoint)
     with watching(console) as watcher:
-        scores = run.scores(SPLITS if split is Split.ALL else (split.value,), watcher.evaluating)
-    metric = run.config.task.metric.replace("-", "_")
+        scores = run.scores(run.subject.splits if split is Split.ALL else (split.value,), watcher.evaluating)
     outcome = {
         "run": str(run_folder),
         "checkpoint": checkpoint.value,
-        **{f"{name}_{metric}": score for name, score in scores.items()},
+        **{score_name(name, run.task.metric): score for name, score in scores.items()},
     }
     say(console, *two_columns(outcome))
     if as_json:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Literal, get_args, get_origin
+from typing import Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
@@ -98,7 +98,7 @@ def _option_name(section: type[Section], prefix: str, name: str) -> str:
 
 
 def _without_none(annotation: object) -> object:
-    if get_origin(annotation) is not UnionType:
+    if get_origin(annotation) not in (UnionType, Union):
         return annotation
     (inner,) = (member for member in get_args(annotation) if member is not NoneType)
     return inner

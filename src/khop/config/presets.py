@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from khop.config.read import RawRun
 
+DEPENDENCIES = {"package depends package": 5, "package rev_depends package": 5, "*": 0}
 # Tuned on the validation split; docs/debian.md says what they reach.
 _PRESETS: Mapping[str, Mapping[str, object]] = {
     "debian": {
@@ -13,6 +14,14 @@ _PRESETS: Mapping[str, Mapping[str, object]] = {
         "sampler": {"fanouts": [5, 5]},
         "model": {"hidden": 256, "dropout": 0.5, "norm": "layer"},
         "training": {"epochs": 16, "batch_size": 1024, "learning_rate": 3e-3},
+    },
+    "debian-links": {
+        "graph": "debian-typed",
+        "task": {"kind": "link-prediction", "target": "package depends package"},
+        "links": {"decoder": "mlp"},
+        "sampler": {"fanouts": [DEPENDENCIES, DEPENDENCIES]},
+        "model": {"hidden": 128, "dropout": 0.0, "norm": "layer", "embedding": 0},
+        "training": {"epochs": 10, "batch_size": 8192, "learning_rate": 5e-3},
     },
     "debian-typed": {
         "graph": "debian-typed",

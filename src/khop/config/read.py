@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,6 +60,23 @@ def checked(raw: RawRun) -> RunConfig:
         return RunConfig.model_validate(raw.values)
     except ValidationError as error:
         raise ValueError(_sentence(error.errors(include_url=False)[0], raw)) from None
+
+
+def chosen(path: str, asked: str | None, there: Iterable[str], what: str, raw: RawRun) -> str:
+    """The one that was asked for, or the only one there is; ValueError where that leaves none."""
+    names = list(there)
+    if asked is None:
+        if len(names) != 1:
+            listed = ", ".join(names) or "none"
+            raise ValueError(
+                f"{path} is not given, and the {what} are {listed}: name one ({raw.where(path)})"
+            )
+        return names[0]
+    if asked not in names:
+        raise ValueError(
+            f"{path} is {asked!r}: the {what} are {', '.join(names) or 'none'} ({raw.where(path)})"
+        )
+    return asked
 
 
 def to_toml(config: RunConfig) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from khop.config.read import RawRun
+from khop.config.link_task import resolved_link_task
+from khop.config.read import RawRun, chosen
 from khop.config.values import Fanout, RunConfig, Task
 from khop.datasets.builtin import builtin_folder, builtin_names
 from khop.graph.folder import GraphFolder, open_folder
@@ -18,6 +18,7 @@ from khop.loading.cores import sampler_threads, usable_cores
 from khop.sampling.fanouts import fanout_by_type
 from khop.schema import ColumnSpec, NodeType, Schema
 
+NODE_METRICS = ("accuracy", "roc-auc")
 SPLIT_FIELDS = ("train_split", "val_split", "test_split")
 
 
@@ -41,7 +42,9 @@ def resolve(config: RunConfig, graph: GraphFolder, raw: RawRun) -> RunConfig:
 
     It names the graph by an absolute path, so that it can be repeated from anywhere.
     """
-    task = _resolved_task(config.task, graph, raw)
+    is_of_links = config.task.kind == "link-prediction"
+    resolved_task = resolved_link_task if is_of_links else _resolved_task
+    task = resolved_task(config, graph, raw)
     _check_column(config, graph.schema, raw)
     for section, fanouts in (("sampler", config.sampler.fanouts), ("evaluation", config.evaluation.fanouts)):
         _check_fanouts(f"{section}.fanouts", fanouts, graph.schema, raw)
@@ -59,37 +62,22 @@ def resolve(config: RunConfig, graph: GraphFolder, raw: RawRun) -> RunConfig:
     )
 
 
-def _resolved_task(task: Task, graph: GraphFolder, raw: RawRun) -> Task:
-    schema = graph.schema
+def _resolved_task(config: RunConfig, graph: GraphFolder, raw: RawRun) -> Task:
+    task, schema = config.task, graph.schema
+    metric = chosen("task.metric", task.metric or "accuracy", NODE_METRICS, "metrics of nodes", raw)
     labelled = {
         node_type: labels for node_type in schema.node_types if (labels := _labels(schema, node_type))
     }
-    target = _chosen("task.target", task.target, labelled, "node types with labels", raw)
-    label = _chosen("task.label", task.label, labelled[target], f"label columns of {target}", raw)
+    target = chosen("task.target", task.target, labelled, "node types with labels", raw)
+    label = chosen("task.label", task.label, labelled[target], f"label columns of {target}", raw)
     for field in SPLIT_FIELDS:
         _check_split(field, getattr(task, field), graph, (target, label), raw)
-    return task.model_copy(update={"target": target, "label": label})
+    return task.model_copy(update={"target": target, "label": label, "metric": metric})
 
 
 def _labels(schema: Schema, node_type: NodeType) -> dict[str, ColumnSpec]:
     columns = schema.columns.get(node_type, {})
     return {name: spec for name, spec in columns.items() if spec.num_classes is not None}
-
-
-def _chosen(path: str, asked: str | None, there: Iterable[str], what: str, raw: RawRun) -> str:
-    names = list(there)
-    if asked is None:
-        if len(names) != 1:
-            listed = ", ".join(names) or "none"
-            raise ValueError(
-                f"{path} is not given, and the {what} are {listed}: name one ({raw.where(path)})"
-            )
-        return names[0]
-    if asked not in names:
-        raise ValueError(
-            f"{path} is {asked!r}: the {what} are {', '.join(names) or 'none'} ({raw.where(path)})"
-        )
-    return asked
 
 
 def _check_split(field: str, name: str, graph: GraphFolder, label: tuple[NodeType, str], raw: RawRun) -> None:

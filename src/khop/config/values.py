@@ -63,20 +63,43 @@ class Section(BaseModel):
 class Task(Section):
     """What the model learns."""
 
-    kind: Literal["node-classification"] = "node-classification"
+    kind: Literal["node-classification", "link-prediction"] = "node-classification"
     """what is learnt"""
     target: Annotated[str | None, Field(min_length=1)] = None
-    """node type that is classified; default: the one that has labels"""
+    """node type to classify, or edge type to predict, as "user buys item"; default: the only one there is"""
     label: Annotated[str | None, Field(min_length=1)] = None
     """its label column; default: the one column with classes"""
-    metric: Literal["accuracy", "roc-auc"] = "accuracy"
-    """what evaluation measures"""
+    metric: Literal["accuracy", "roc-auc", "mrr", "average-precision", "hits@10"] | None = None
+    """what evaluation measures, of nodes accuracy or roc-auc; default: accuracy, of links mrr"""
     train_split: Text = "train"
     """split whose nodes are learnt from"""
     val_split: Text = "val"
     """split that chooses the best checkpoint"""
     test_split: Text = "test"
     """split that is only measured"""
+
+
+class Links(Section):
+    """Of link prediction: which links, and what they are told from."""
+
+    option_prefix: ClassVar[str] = "link-"
+
+    decoder: Literal["dot", "mlp", "distmult"] = "dot"
+    """what makes a score of two nodes' rows; mlp and no other tells a link from its reverse"""
+    loss: Literal["bce", "bpr"] = "bce"
+    """cross-entropy of each pair, or the ranking of a link before its negatives"""
+    negatives: Literal["uniform", "degree"] = "uniform"
+    """how pairs that are no links are drawn in training: evenly, or by in-degree^0.75"""
+    per_link: Count = 1
+    """such pairs per link"""
+    exact: bool = False
+    """draw none that is an edge of the training graph"""
+    val: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """share of the links that is held out to choose the best checkpoint"""
+    test: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """share of the links that is held out and only measured"""
+    rivals: Count = 100
+    """pairs that no edge joins, per held-out link, that evaluation tells it from; the same ones each time"""
 
 
 class Sampler(Section):
@@ -175,6 +198,7 @@ class RunConfig(Section):
     prefetch_bytes: Count = 1 << 30
     """bytes that batches made ahead may take"""
     task: Task = Task()
+    links: Links = Links()
     sampler: Sampler = Sampler()
     model: Model = Model()
     training: Training = Training()

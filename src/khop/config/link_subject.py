@@ -1,0 +1,137 @@
+"""A run that predicts links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from khop.api import Graph, Loader
+from khop.config.parts import (
+    dtype_of,
+    expansion_of,
+    in_flight_of,
+    input_columns,
+    rule_of,
+    seeds_loader,
+    stack_of,
+    words_of,
+)
+from khop.config.values import RunConfig
+from khop.datasets.link_split import LinkSplit, split_links
+from khop.draw import DegreeNegatives, NegativeMode, Negatives, UniformNegatives
+from khop.models.link_predictor import LinkPredictor
+from khop.models.sizes import ModelSizes
+from khop.sampling.exclusion import Exclude
+from khop.sampling.fanouts import fanout_by_type
+from khop.sampling.link_seeds import Links
+from khop.sampling.links import LinkSampler
+from khop.schema import EdgeType
+from khop.training.inference import Progress
+from khop.training.initial import seeded
+from khop.training.link_evaluation import link_scores, mean_metrics, node_rows
+from khop.training.link_prediction import LinkMetric, LinkPrediction
+
+BESIDE: tuple[LinkMetric, ...] = ("mrr", "roc-auc")  # measured whatever chooses the best
+
+
+@dataclass(frozen=True, eq=False)
+class LinkSubject:
+    """The links of one edge type, split, and what tells them from other pairs."""
+
+    config: RunConfig  # resolved
+    edge_type: EdgeType
+    fanouts: tuple[dict[EdgeType, int], ...]  # of the edge types that some hop follows, and of the target's
+    split: LinkSplit
+    model: LinkPredictor
+    task: LinkPrediction
+
+    @classmethod
+    def of(cls, config: RunConfig, graph: Graph) -> LinkSubject:
+        """With links split, pairs drawn and a new model, the same ones for equal runs."""
+        links, seed = config.links, config.training.seed
+        (edge_type,) = (t for t in graph.schema.edge_types if words_of(t) == config.task.target)
+        fanouts = _followed(config, graph, edge_type)
+        graph = graph.only(tuple(fanouts[0]))
+        split = split_links(graph, edge_type, links.val, links.test, negatives=links.rivals, seed=seed)
+        targets = tuple(dict.fromkeys((edge_type[0], edge_type[2])))
+        hidden, embedding = config.model.hidden, config.model.embedding
+        sizes = ModelSizes.of(split.train, targets, config.model.column, outputs=hidden, embedding=embedding)
+
+        def made() -> LinkPredictor:
+            return LinkPredictor.of(stack_of(config, sizes), [edge_type], links.decoder, hidden)
+
+        model = seeded(seed, made).to(config.device, dtype_of(config))
+        metric = config.task.metric
+        assert metric is not None
+        assert metric != "accuracy"
+        return cls(config, edge_type, fanouts, split, model, LinkPrediction(links.loss, metric))
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Those that hold links out: what is trained on has its links as messages."""
+        return tuple(self._held_out)
+
+    @property
+    def _held_out(self) -> Mapping[str, tuple[Graph, Links]]:
+        """What each may hear of, and what it is asked."""
+        split = self.split
+        return {"val": (split.val, split.val_links), "test": (split.test, split.test_links)}
+
+    def loader(self) -> Loader:
+        """The batches of training: no link of a step carries a message in it, nor does its reverse."""
+        train = self.split.train
+        has_reverse = train.schema.reverse(self.edge_type) is not None
+        sampler = LinkSampler(
+            train,
+            self.fanouts,
+            negatives=self.negatives(),
+            exclude=Exclude.EDGE_AND_REVERSE if has_reverse else Exclude.EDGE,
+            rule=rule_of(self.config.sampler),
+            expansion=expansion_of(self.config),
+        )
+        columns = input_columns(self.config, train)
+        return seeds_loader(self.config, sampler, self.split.train_links, columns, {})
+
+    def scores(self, splits: tuple[str, ...], progress: Progress) -> dict[str, float]:
+        """Every metric on each of the splits, over the edges that the split may know."""
+        found: dict[str, float] = {}
+        for name in splits:
+            if name not in self._held_out:
+                raise ValueError(
+                    f"split {name!r}: links are measured where they are held out, in {list(self._held_out)}"
+                )
+            graph, links = self._held_out[name]
+            rows = node_rows(
+                self.model.encoder,
+                graph,
+                graph.features,
+                (self.edge_type[0], self.edge_type[2]),
+                chunk_size=self.config.evaluation.batch_size,
+                progress=progress,
+                in_flight=in_flight_of(self.config),
+            )
+            metrics = dict.fromkeys((self.task.metric, *BESIDE))
+            measured = mean_metrics(link_scores(self.model, rows, links), tuple(metrics))
+            found[name] = measured.pop(self.task.metric)
+            found |= {f"{name}/{metric}": value for metric, value in measured.items()}
+        return found
+
+    def negatives(self) -> Negatives:
+        """What training draws beside the links: pairs of their own, or what a ranking loss compares with."""
+        links = self.config.links
+        mode = NegativeMode.TRIPLET if links.loss == "bpr" else NegativeMode.BINARY
+        if links.negatives == "degree":
+            return DegreeNegatives(links.per_link, mode, links.exact)
+        return UniformNegatives(links.per_link, mode, links.exact)
+
+
+def _followed(config: RunConfig, graph: Graph, target: EdgeType) -> tuple[dict[EdgeType, int], ...]:
+    """Each hop's fanouts without the edge types that no hop follows.
+
+    What training never saw, exact evaluation must not see either: it takes all neighbours of what is there.
+    """
+    schema = graph.schema
+    hops = [fanout_by_type(schema, fanout) for fanout in config.sampler.fanouts]
+    wanted = {target, schema.reverse(target)}
+    kept = [t for t in schema.edge_types if t in wanted or any(hop[t] for hop in hops)]
+    return tuple({t: hop[t] for t in kept} for hop in hops)

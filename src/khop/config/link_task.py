@@ -1,0 +1,45 @@
+"""A task about links meets its graph."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from khop.config.parts import words_of
+from khop.config.read import RawRun, chosen
+from khop.config.values import RunConfig, Task
+from khop.graph.folder import GraphFolder
+from khop.training.link_prediction import LinkMetric
+
+
+def resolved_link_task(config: RunConfig, graph: GraphFolder, raw: RawRun) -> Task:
+    """The task with its edge type and metric; ValueError where the graph does not have what it asks for."""
+    task, links = config.task, config.links
+    if task.label is not None:
+        where = raw.where("task.label")
+        raise ValueError(f"task.label is {task.label!r}: links have no label column, leave it out ({where})")
+    if config.sampler.time is not None:
+        raise ValueError(
+            f"sampler.time is {config.sampler.time!r}: a run about links has no times, leave it out; in a "
+            f"loop of your own khop.Links(times=...) has ({raw.where('sampler.time')})"
+        )
+    if config.evaluation.fanouts:
+        where = raw.where("evaluation.fanouts")
+        raise ValueError(
+            f"evaluation.fanouts is given: links are measured over all neighbours, leave it out ({where})"
+        )
+    there = {words_of(edge_type): edge_type for edge_type in graph.schema.edge_types}
+    target = chosen("task.target", task.target, there, "edge types", raw)
+    metric = chosen("task.metric", task.metric or "mrr", get_args(LinkMetric), "metrics of links", raw)
+    for name in ("val", "test"):
+        share, where = getattr(links, name), raw.where(f"links.{name}")
+        if int(graph.num_edges(there[target]) * share) == 0:
+            raise ValueError(
+                f"links.{name} is {share}: of {graph.num_edges(there[target])} links of {target} that holds "
+                f"out none; raise it ({where})"
+            )
+    if links.val + links.test >= 1:
+        raise ValueError(
+            f"links.val is {links.val} and links.test {links.test}: nothing is left to learn from; "
+            f"lower them ({raw.where('links.val', 'links.test')})"
+        )
+    return task.model_copy(update={"target": target, "metric": metric})

@@ -1,0 +1,112 @@
+"""A run that classifies nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from khop.api import Graph, Loader
+from khop.config.parts import (
+    dtype_of,
+    expansion_of,
+    in_flight_of,
+    input_columns,
+    rule_of,
+    seeds_loader,
+    stack_of,
+)
+from khop.config.values import Fanout, RunConfig
+from khop.loading.columns import ColumnChoice
+from khop.loading.seed_times import seed_times
+from khop.models.sizes import ModelSizes
+from khop.models.stack import Stack
+from khop.sampling.neighbor import NeighborSampler
+from khop.training.evaluation import scores
+from khop.training.inference import Progress, layerwise_inference, sampled_inference
+from khop.training.initial import seeded
+from khop.training.tasks import NodeClassification
+
+SPLITS = ("train", "val", "test")  # what results call them, whatever the graph does
+
+
+@dataclass(frozen=True, eq=False)
+class NodeSubject:
+    """The nodes of one type, their labels, and what tells them from the graph."""
+
+    config: RunConfig  # resolved
+    graph: Graph
+    model: Stack
+    task: NodeClassification
+    splits: tuple[str, ...] = SPLITS
+
+    @classmethod
+    def of(cls, config: RunConfig, graph: Graph) -> NodeSubject:
+        """With a new model, the same one for equal runs."""
+        task = config.task
+        assert task.target is not None
+        assert task.label is not None
+        assert task.metric in ("accuracy", "roc-auc")
+        sizes = ModelSizes.of(
+            graph, task.target, config.model.column, task.label, embedding=config.model.embedding
+        )
+        model = seeded(config.training.seed, lambda: stack_of(config, sizes))
+        model = model.to(config.device, dtype_of(config))
+        return cls(config, graph, model, NodeClassification(task.target, task.label, task.metric))
+
+    def loader(self) -> Loader:
+        """The batches of training."""
+        target = self.task.node_type
+        return seeds_loader(
+            self.config,
+            self._sampler(self.config.sampler.fanouts),
+            {target: self._nodes("train")},
+            input_columns(self.config, self.graph),
+            {target: [self.task.label]},
+        )
+
+    def scores(self, splits: tuple[str, ...], progress: Progress) -> dict[str, float]:
+        """The task's metric on each of the splits, from one pass of evaluation."""
+        nodes = {split: self._nodes(split) for split in splits}
+        return scores(self.task, self.graph.features, nodes, lambda ids: self._outputs(ids, progress))
+
+    def _outputs(self, nodes: Tensor, progress: Progress) -> Tensor:
+        config, target = self.config, self.task.node_type
+        evaluation = config.evaluation
+        if not evaluation.fanouts:
+            return layerwise_inference(
+                self.model,
+                self.graph,
+                self.graph.features,
+                target,
+                nodes=nodes,
+                chunk_size=evaluation.batch_size,
+                progress=progress,
+                in_flight=in_flight_of(config),
+            )
+        return sampled_inference(
+            self.model,
+            self._sampler(evaluation.fanouts),
+            self.graph.features,
+            target,
+            nodes=nodes,
+            times=self._times(nodes),
+            columns=ColumnChoice.of(self.graph.schema, input_columns(config, self.graph), (), ()),
+            seed=config.training.seed,
+            chunk_size=evaluation.batch_size,
+            progress=progress,
+            in_flight=in_flight_of(config),
+        )
+
+    def _times(self, nodes: Tensor) -> Tensor | None:
+        column, target = self.config.sampler.time, self.task.node_type
+        if column is None:
+            return None
+        return seed_times(column, {target: nodes}, self.graph.schema, self.graph.features)[target]
+
+    def _nodes(self, split: str) -> Tensor:
+        return self.graph.split(getattr(self.config.task, f"{split}_split"))[self.task.node_type]
+
+    def _sampler(self, fanouts: tuple[Fanout, ...]) -> NeighborSampler:
+        rule, expansion = rule_of(self.config.sampler), expansion_of(self.config)
+        return NeighborSampler(self.graph, fanouts, rule=rule, expansion=expansion)

@@ -1,0 +1,92 @@
+"""Parts of a run that are made alike for every task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from khop.api import Graph, Loader
+from khop.config.values import RunConfig, Sampler
+from khop.draw import Keep, Rule, Temporal, Uniform, Weighted
+from khop.loading.columns import NamesByType
+from khop.loading.ordered_map import InFlight
+from khop.models.rgcn import RGCN
+from khop.models.sage import SAGE
+from khop.models.sizes import ModelSizes
+from khop.models.stack import Stack
+from khop.sampling.link_seeds import Links
+from khop.sampling.neighbor import Expansion
+from khop.sampling.sampler import Sampler as SamplesSeeds
+from khop.schema import EdgeType, NodeType
+
+
+def seeds_loader(
+    config: RunConfig,
+    sampler: SamplesSeeds,
+    seeds: dict[NodeType, torch.Tensor] | Links,
+    columns: Sequence[str],
+    seed_columns: NamesByType,
+) -> Loader:
+    """Batches of training: shuffled, on the run's device, by its threads."""
+    return Loader(
+        sampler,
+        seeds,
+        config.training.batch_size,
+        shuffle=True,
+        seed=config.training.seed,
+        columns=columns,
+        seed_columns=seed_columns,
+        seed_times=config.sampler.time,
+        device=config.device,
+        threads=config.threads,
+        prefetch=config.prefetch,
+        prefetch_bytes=config.prefetch_bytes,
+    )
+
+
+def in_flight_of(config: RunConfig) -> InFlight:
+    """How far evaluation works ahead."""
+    return InFlight(config.threads, config.prefetch, config.prefetch_bytes)
+
+
+def rule_of(sampler: Sampler) -> Rule:
+    """How a run draws neighbours."""
+    plain = Uniform(sampler.replacement)
+    inner = plain if sampler.weight is None else Weighted(sampler.weight, sampler.replacement)
+    if sampler.time is None:
+        return inner
+    window = None if sampler.window is None else (sampler.window[0], sampler.window[1])
+    return Temporal(sampler.time, Keep(sampler.keep), window, inner)
+
+
+def expansion_of(config: RunConfig) -> Expansion:
+    """Which nodes a hop expands."""
+    return Expansion(config.sampler.expansion)
+
+
+def input_columns(config: RunConfig, graph: Graph) -> list[str]:
+    """The input column, unless all node types have learned rows."""
+    types = graph.schema.node_types
+    there = any(config.model.column in graph.schema.columns.get(t, {}) for t in types)
+    return [config.model.column] if there else []
+
+
+def stack_of(config: RunConfig, sizes: ModelSizes) -> Stack:
+    """The network, with new weights from torch's generator."""
+    model, layers = config.model, config.model.layers
+    assert layers is not None
+    options = (model.hidden, layers, model.dropout, model.norm, model.residual)
+    if model.kind == "rgcn":
+        return RGCN(sizes, *options, bases=model.bases)
+    return SAGE(sizes, *options, encoder=model.encoder)
+
+
+def dtype_of(config: RunConfig) -> torch.dtype:
+    """That of the weights."""
+    return torch.float64 if config.precision == "float64" else torch.float32
+
+
+def words_of(edge_type: EdgeType) -> str:
+    """What a run calls an edge type: "user buys item"."""
+    return " ".join(edge_type)

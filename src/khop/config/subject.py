@@ -1,0 +1,38 @@
+"""What a run is about: the part of it that differs between tasks."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import nn
+
+from khop.api import Loader
+from khop.training.inference import Progress
+from khop.training.tasks import Task
+
+
+class Subject(Protocol):
+    """Nodes that are classified, or links that are predicted: a model of them, its batches, its scores."""
+
+    @property
+    def model(self) -> nn.Module:
+        """What is trained."""
+        ...
+
+    @property
+    def task(self) -> Task:
+        """What it is trained for."""
+        ...
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """What can be measured, as results call it; "val" chooses the best checkpoint."""
+        ...
+
+    def loader(self) -> Loader:
+        """The batches of training."""
+        ...
+
+    def scores(self, splits: tuple[str, ...], progress: Progress) -> dict[str, float]:
+        """The task's metric on each of the splits; others stand beside it as "val/roc-auc"."""
+        ...
