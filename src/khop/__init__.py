@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from khop.api import Loader as Loader
     from khop.api import evaluate as evaluate
     from khop.api import evaluate_links as evaluate_links
+    from khop.api import initialise as initialise
     from khop.api import open_graph as open_graph
     from khop.batch import Adjacency as Adjacency
     from khop.batch import Batch as Batch
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from khop.draw import UniformNegatives as UniformNegatives
     from khop.draw import Weighted as Weighted
     from khop.errors import PeerLost as PeerLost
+    from khop.errors import Terminated as Terminated
     from khop.graph.build import EdgeTable as EdgeTable
     from khop.graph.build import NodeTable as NodeTable
     from khop.graph.build import write_graph as write_graph
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from khop.graph.folder import open_folder as open_folder
     from khop.graph.quantise import Quantised as Quantised
     from khop.graph.quantise import quantise as quantise
+    from khop.launching import launch as launch
     from khop.process_memory import tune_memory as tune_memory
     from khop.pyg.convert import graph_from_pyg as graph_from_pyg
     from khop.sampling.exclusion import Exclude as Exclude
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
     from khop.training.link_prediction import LinkPrediction as LinkPrediction
     from khop.training.observer import Observer as Observer
     from khop.training.ranking import full_ranking as full_ranking
+    from khop.training.settings import Keeping as Keeping
     from khop.training.settings import TrainerSettings as TrainerSettings
     from khop.training.tasks import NodeClassification as NodeClassification
     from khop.training.trainer import Trainer as Trainer
@@ -89,6 +93,7 @@ _PUBLIC = {
     "GivenNegatives": "khop.draw",
     "Graph": "khop.api",
     "Keep": "khop.draw",
+    "Keeping": "khop.training.settings",
     "LinkRows": "khop.batch",
     "LinkSampler": "khop.sampling.links",
     "LinkPrediction": "khop.training.link_prediction",
@@ -109,6 +114,7 @@ _PUBLIC = {
     "Seeds": "khop.sampling.sampler",
     "Subgraph": "khop.batch",
     "Temporal": "khop.draw",
+    "Terminated": "khop.errors",
     "Trainer": "khop.training.trainer",
     "TrainerSettings": "khop.training.settings",
     "Uniform": "khop.draw",
@@ -119,6 +125,8 @@ _PUBLIC = {
     "evaluate_links": "khop.api",
     "full_ranking": "khop.training.ranking",
     "graph_from_pyg": "khop.pyg.convert",
+    "initialise": "khop.api",
+    "launch": "khop.launching",
     "layerwise_inference": "khop.training.inference",
     "load_checkpoint": "khop.training.checkpoint",
     "node_rows": "khop.training.link_evaluation",

@@ -13,9 +13,11 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from khop.batch import Batch, num_bytes
+from khop.distributed.group import this_group, unwrapped
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Hop, NeighborsByType, Positives
 from khop.features.store import FeatureStore
 from khop.features.table import FeatureTable
@@ -41,9 +43,17 @@ from khop.sampling.sampler import Sampler
 from khop.sampling.seeds import NodeSeeds, SeedList, SeedOrder
 from khop.schema import EdgeType, NodeType, Schema, sole_type
 from khop.training.evaluation import scores
-from khop.training.inference import Progress, layerwise_inference, sampled_inference, unwatched
+from khop.training.inference import (
+    Progress,
+    evaluating,
+    layerwise_inference,
+    sampled_inference,
+    unwatched,
+)
+from khop.training.initial import seeded
 from khop.training.link_evaluation import link_scores, mean_metrics, node_rows
 from khop.training.link_prediction import LinkMetric
+from khop.training.placement import mover
 from khop.training.tasks import NodeClassification
 
 Batches = Generator[Batch, None, None]
@@ -190,8 +200,8 @@ class Loader:
         if store is None:
             raise ValueError(f"sampler {sampler!r} has no attribute `graph`: give the loader graph=...")
         seed_list, seed_types = _seed_list(store, seeds, seed_times)
-        rank, world_size = _rank_and_world_size()
-        order = SeedOrder(seed_list, batch_size, shuffle, seed, rank, world_size)
+        self._group = this_group()
+        order = SeedOrder(seed_list, batch_size, shuffle, seed, self._group.rank, self._group.world_size)
         choice = ColumnChoice.of(store.schema, columns, seed_columns, seed_types, Narrow(narrow))
         self._maker = BatchMaker(order, sampler, _features(store, choice), choice, torch.device(device))
         threads = sampler_threads(usable_cores()) if threads is None else threads
@@ -210,6 +220,11 @@ class Loader:
         """
         maker = _split_over(self._maker, torch.get_num_threads())
         return place(maker.batch(epoch, step), maker.device)
+
+    def whole_batch(self, epoch: int, step: int) -> Batch:
+        """One batch of the seeds of all ranks, the same on each."""
+        order = replace(self._maker.order, rank=0, world_size=1)
+        return place(replace(self._maker, order=order).batch(epoch, step), self._maker.device)
 
     def epoch(self, epoch: int) -> Batches:
         """All batches of an epoch, in order; once, of the epoch of a loaded state, those that remain."""
@@ -248,12 +263,14 @@ class Loader:
 
     def _receive(self, made: Iterator[Batch], position: Position) -> Batch:
         # A function of its own, so that the suspended generator does not hold the batch.
+        self._group.at("waiting for its batch", position.epoch, position.step)
         started = perf_counter()
         batch = next(made)
         received = perf_counter()
         batch = place(batch, self._maker.device)
         seconds = {"waiting": received - started, "moving": perf_counter() - received}
         self._next = position.after(len(self))
+        self._group.at("computing", position.epoch, position.step)
         return replace(batch, seconds={**batch.seconds, **seconds})
 
 
@@ -271,14 +288,17 @@ def evaluate(
 
     Exact, layer by layer over all neighbours, for a model that exposes its layers. With `fanouts`, of any
     model over a batch with these `columns`, on neighbourhoods that are the same in every evaluation.
+    Collective: the ranks share the work, and each gets the score, which does not depend on their number. A
+    model in DistributedDataParallel is taken out of it.
     """
+    model, group = unwrapped(model), this_group()
     task = task or NodeClassification.of(graph.schema)
     node_type = task.node_type
 
     def outputs_of(nodes: Tensor) -> Tensor:
         if fanouts is None:
             return layerwise_inference(
-                model, graph, graph.features, node_type, nodes=nodes, progress=progress
+                model, graph, graph.features, node_type, nodes=nodes, progress=progress, group=group
             )
         return sampled_inference(
             model,
@@ -288,6 +308,7 @@ def evaluate(
             nodes=nodes,
             columns=ColumnChoice.of(graph.schema, columns, (), ()),
             progress=progress,
+            group=group,
         )
 
     nodes_by_type = graph.split(split)
@@ -295,7 +316,9 @@ def evaluate(
         raise ValueError(
             f"split {split!r}: has nodes of {list(nodes_by_type)}, the task is about {node_type!r}"
         )
-    return scores(task, graph.features, {split: nodes_by_type[node_type]}, outputs_of)[split]
+    group.meet("evaluating")
+    with group.exchanging("evaluating"):
+        return scores(task, graph.features, {split: nodes_by_type[node_type]}, outputs_of)[split]
 
 
 def evaluate_links(
@@ -310,9 +333,13 @@ def evaluate_links(
 
     Exact: the rows of all nodes are computed layer by layer over the edges of `graph`, then every pair is
     scored. Let `graph` be without the links, as that of a split is. Of several edge types it is the mean.
+    Collective, as `evaluate` is.
     """
     ends = [end for edge_type in links.edges for end in (edge_type[0], edge_type[2])]
-    rows = node_rows(model.encoder, graph, graph.features, ends, progress=progress)
+    group = this_group()
+    group.meet("evaluating")
+    with group.exchanging("evaluating"):
+        rows = node_rows(model.encoder, graph, graph.features, ends, progress=progress, group=group)
     return mean_metrics(link_scores(model, rows, links), metrics)
 
 
@@ -326,10 +353,34 @@ def _split_over(maker: BatchMaker, threads: int) -> BatchMaker:
     return replace(maker, sampler=sampler, features=features)
 
 
-def _rank_and_world_size() -> tuple[int, int]:
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return 0, 1
+def initialise(model: nn.Module, loader: Loader, seed: int = 0) -> None:
+    """Size a model's lazy modules by running it on batches of the loader, before DDP wraps it.
+
+    Every rank runs it on the same whole batches, so all get the same sizes, and from `seed` the same weights.
+    ValueError where ten batches leave a module without a size.
+    """
+
+    def run() -> nn.Module:
+        for step in range(min(len(loader), _TRIED)):
+            if not _unsized(model):
+                break
+            model(loader.whole_batch(0, step).map(mover(model)))
+        return model
+
+    with evaluating(model):
+        seeded(seed, run)
+    if left := _unsized(model):
+        raise ValueError(
+            f"the first {_TRIED} batches do not reach {', '.join(left[:4])}: give these modules their "
+            "sizes, or leave them out"
+        )
+
+
+_TRIED = 10  # batches, until every type of node and edge has come up
+
+
+def _unsized(model: nn.Module) -> list[str]:
+    return [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
 
 
 def _seed_list(

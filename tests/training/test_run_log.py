@@ -26,11 +26,21 @@ def test_a_disk_that_is_full_keeps_the_lines_before(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))
     try:
-        with pytest.raises(OSError, match=r"File too large: the epoch's line could .*metrics\.jsonl"):
+        with pytest.raises(OSError, match=r"File too large: lines could not be written.*metrics\.jsonl"):
             log.append({"epoch": 1})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert log.records() == [{"epoch": 0}]
+    log.append({"epoch": 2})
+    assert log.records() == [{"epoch": 0}, {"epoch": 1}, {"epoch": 2}]
+
+
+def test_lines_that_are_held_come_with_the_next_flush(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "steps.jsonl")
+    log.hold({"step": 0})
+    assert log.records() == []
+    log.append({"step": 1})
+    assert log.records() == [{"step": 0}, {"step": 1}]
 
 
 def test_a_half_written_line_does_not_count_and_goes_with_the_next_cut(tmp_path: Path) -> None:

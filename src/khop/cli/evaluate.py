@@ -13,10 +13,11 @@ from rich.console import Console
 
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.cache import cache_folder
-from khop.cli.options import HOW_NOT_WHAT, Options, takes_run_options
+from khop.cli.options import Options, takes_run_options
 from khop.cli.progress import say, two_columns, watching
 from khop.cli.run_folder import CHECKPOINTS, read_run
 from khop.config.build import prepare
+from khop.config.facts import MACHINE
 from khop.config.fields import run_fields
 from khop.config.read import with_options
 from khop.training.tasks import score_name
@@ -44,7 +45,7 @@ Weights = Annotated[Checkpoint, typer.Option("--checkpoint", help="The weights t
 AsJson = Annotated[
     bool, typer.Option("--json", help="End with one line of JSON on stdout; all else goes to stderr.")
 ]
-_MEASURED_BY = HOW_NOT_WHAT | {"evaluation.fanouts", "evaluation.batch_size", "links.rivals"}
+_MEASURED_BY = MACHINE | {"evaluation.fanouts", "evaluation.batch_size", "links.rivals"}
 
 
 def register(app: typer.Typer) -> None:

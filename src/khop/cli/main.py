@@ -11,6 +11,7 @@ import typer
 
 import khop
 from khop.cli import evaluate, graph, importing, train
+from khop.errors import PeerLost
 
 FAILED = 1  # the machine: no space, no permission
 BAD_INPUT = 2  # what was asked for
@@ -39,16 +40,17 @@ for commands in (train, evaluate, importing, graph):
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
-    """Run the command: bad input and a failing machine give one line, a bug keeps its traceback.
+    """Run the command: bad input, a failing machine and a lost rank give one line, a bug keeps its traceback.
 
     With KHOP_TRACEBACK in the environment everything keeps it.
     """
     try:
         app(args=arguments, prog_name="khop")
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, PeerLost) as error:
         if os.environ.get("KHOP_TRACEBACK"):
             raise
-        sentence, code = (_sentence(error), FAILED) if isinstance(error, OSError) else (str(error), BAD_INPUT)
+        sentence = _sentence(error) if isinstance(error, OSError) else str(error)
+        code = BAD_INPUT if isinstance(error, ValueError) else FAILED
         print(f"khop: {sentence}", file=sys.stderr)
         sys.exit(code)
 

@@ -15,8 +15,6 @@ from khop.config.values import Fanout
 
 Options = Mapping[str, object]  # dotted path -> value, of the options that were given
 Command = Callable[..., None]
-# How a run is carried out: none of these makes it another run.
-HOW_NOT_WHAT = frozenset({"device", "threads", "compute_threads", "prefetch", "prefetch_bytes"})
 _METAVARS = {str: "TEXT", int: "INT", float: "NUMBER", tuple: "INT,INT,..."}
 
 

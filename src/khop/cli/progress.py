@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -54,6 +55,10 @@ class Lines:
         """Print the epoch's line."""
         say(self.console, epoch_line(record, self.epochs))
 
+    def warned(self, sentence: str) -> None:
+        """Print it where errors go too."""
+        print(f"khop: {sentence}", file=sys.stderr, flush=True)
+
 
 class Bars:
     """Bars for epochs, steps and evaluation below the lines of the epochs that are over."""
@@ -89,6 +94,10 @@ class Bars:
         self.lines.epoch_ended(record)
         self.bars.update(self.epochs, advance=1, note=" ".join(_scores(record, ("val",))))
         self.bars.reset(self.steps, note="")
+
+    def warned(self, sentence: str) -> None:
+        """Print it above the bars."""
+        say(self.bars.console, f"khop: {sentence}")
 
     def _switch(self, shown: TaskID, hidden: TaskID) -> None:
         self.bars.update(hidden, visible=False)

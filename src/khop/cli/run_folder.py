@@ -8,7 +8,8 @@ import khop
 from khop.config.read import RawRun, read_toml, to_toml
 from khop.config.values import RunConfig
 
-CONFIG, CURVE, CHECKPOINTS = "config.toml", "curve.png", "checkpoints"
+CONFIG, CURVE, CHECKPOINTS, METRICS = "config.toml", "curve.png", "checkpoints", "metrics.jsonl"
+LAUNCH = "launch.txt"  # the launcher's name of the run: after a restart, its folder is known by it
 
 
 def new_run_folder(config: RunConfig) -> Path:
@@ -25,6 +26,15 @@ def new_run_folder(config: RunConfig) -> Path:
         )
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def restarted_folder(config: RunConfig, run_id: str) -> Path | None:
+    """The folder that an earlier attempt of a launcher's run made; None where it had not come so far."""
+    if config.out is not None:
+        return Path(config.out) if Path(config.out).is_dir() else None
+    stem = Path("runs") / Path(config.graph).name
+    ours = [mark.parent for mark in stem.parent.glob(f"{stem.name}-*/{LAUNCH}") if mark.read_text() == run_id]
+    return max(ours, key=lambda folder: folder.stat().st_ctime, default=None)
 
 
 def _first_free(stem: Path) -> Path:

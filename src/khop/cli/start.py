@@ -10,6 +10,7 @@ from importlib import import_module
 from khop.process_memory import tune_memory
 
 INTERRUPTED = 130  # as a shell reports SIGINT
+TERMINATED = 143  # and SIGTERM
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
@@ -17,13 +18,20 @@ def run(arguments: Sequence[str] | None = None) -> None:
     # OpenMP reads this when torch loads it. Its threads would else spin between two operators, and take the
     # cores from the sampler's threads and from other programs (measured: docs/decisions.md).
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    if not _has_chosen_allocation():
-        tune_memory()
+    # A rank that is lost is told of in a sentence; torch's own logs of it are stacks of C++ frames.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    set_memory_up()
     try:
         import_module("khop.cli.main").run(arguments)
     except KeyboardInterrupt:
         print("khop: stopped", file=sys.stderr)
         sys.exit(INTERRUPTED)
+
+
+def set_memory_up() -> None:
+    """Tune this process's memory, unless the environment has its own idea of it."""
+    if not _has_chosen_allocation():
+        tune_memory()
 
 
 def _has_chosen_allocation() -> bool:

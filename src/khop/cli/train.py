@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -17,14 +19,33 @@ from rich.console import Console
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.cache import cache_folder
 from khop.cli.curve import drawn_curve
-from khop.cli.options import HOW_NOT_WHAT, Options, shown, takes_run_options
+from khop.cli.options import Options, shown, takes_run_options
 from khop.cli.progress import say, scores_of, two_columns, watching
-from khop.cli.run_folder import CHECKPOINTS, CURVE, new_run_folder, read_run, write_config, write_whole
-from khop.cli.start import INTERRUPTED
+from khop.cli.run_folder import (
+    CHECKPOINTS,
+    CURVE,
+    LAUNCH,
+    METRICS,
+    new_run_folder,
+    read_run,
+    restarted_folder,
+    write_config,
+    write_whole,
+)
+from khop.cli.start import INTERRUPTED, TERMINATED, set_memory_up
 from khop.config.build import Run, prepare
+from khop.config.facts import RESUMABLE
 from khop.config.fields import field_at, run_fields
 from khop.config.presets import preset, preset_names
-from khop.config.read import RawRun, read_toml, with_options
+from khop.config.read import RawRun, checked, read_toml, with_options
+from khop.config.resolve import graph_folder, resolve
+from khop.distributed.group import Group, this_group
+from khop.errors import PeerLost, Terminated
+from khop.launching import check_procs, launch, launched_by_others
+from khop.training.keeper import LAST
+from khop.training.observer import Unwatched
+from khop.training.replace_folder import pushed_folders
+from khop.training.trainer import TrainingResult
 
 Source = Annotated[
     str | None,
@@ -41,8 +62,15 @@ Resume = Annotated[
 AsJson = Annotated[
     bool, typer.Option("--json", help="End with one line of JSON on stdout; all else goes to stderr.")
 ]
-# What a run may change on the way and still be the same run.
-_RESUMABLE = HOW_NOT_WHAT | {"training.epochs", "training.patience"}
+Procs = Annotated[
+    int | None,
+    typer.Option(
+        "--procs",
+        metavar="INT",
+        help="Processes on this machine that share every batch; more machines: torchrun -m khop train.",
+        show_default=False,
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -50,28 +78,74 @@ def register(app: typer.Typer) -> None:
     app.command("train")(takes_run_options(run_fields())(_train))
 
 
+@dataclass(frozen=True)
+class Request:
+    """What one call of the command asks every rank to do."""
+
+    raw: RawRun
+    resume: Path | None
+    as_json: bool
+
+
 def _train(
-    source: Source = None, resume: Resume = None, as_json: AsJson = False, *, options: Options
+    source: Source = None,
+    resume: Resume = None,
+    procs: Procs = None,
+    as_json: AsJson = False,
+    *,
+    options: Options,
 ) -> None:
     """Train a model: khop train debian, or khop train run.toml. Every field of a run is an option.
 
     Memory that large tensors leave stays with the process, and huge pages are asked for: 1.5 x as fast on a
     CPU with glibc. Left alone where GLIBC_TUNABLES, MALLOC_..._THRESHOLD_ or LD_PRELOAD set the allocator up.
     """
-    console = Console(stderr=as_json)
     _check_resumable(source, resume, options)
-    raw = read_run(resume) if resume else _written(source, options)
+    raw = with_options(read_run(resume) if resume else _written(source, options), options)
+    config = checked(raw)
+    if procs is not None and procs > 1 and launched_by_others() is None:
+        check_procs(procs, config.device)
+        with bytes_bar() as notice:  # once and not in every rank: what is wrong, and the built-in graph
+            resolve(config, graph_folder(config, raw, cache_folder(), notice), raw)
+    kind = torch.device(config.device).type
+    count = None if launched_by_others() else procs or 1
+    try:
+        launch(
+            train_rank,
+            procs=count,
+            arguments=(Request(raw, resume, as_json),),
+            device=kind if count != 1 else config.device,
+            deadline=config.deadline,
+        )
+    except Terminated:
+        raise typer.Exit(TERMINATED) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def train_rank(rank: int, device: torch.device, request: Request) -> None:
+    """Train as one rank of a run, which is often the only one; rank 0 talks and writes."""
+    console = Console(stderr=request.as_json, quiet=rank > 0)
+    group = this_group()
+    if group.world_size > 1:  # a process that was spawned did not come by the entry point
+        set_memory_up()
     with bytes_bar() as notice:
-        run = prepare(with_options(raw, options), cache_folder(), notice)
+        run = prepare(_on_this_rank(request.raw, group, device), cache_folder(), notice)
     torch.set_num_threads(run.config.compute_threads)
-    folder = resume or new_run_folder(run.config)
-    with _stoppable(folder), watching(console) as watcher:
+    folder, is_resumed = _folder_of(run, request, group)
+    with _stoppable(folder, rank), watching(console) if rank == 0 else nullcontext(Unwatched()) as watcher:
         trainer = run.trainer(folder, watcher)
-        if resume:
+        if is_resumed:
             trainer.resume()
-        write_config(folder, run.config)
+        if rank == 0:
+            write_config(folder, run.config)
         say(console, f"{_title(run)}; results in {folder}")
         result = trainer.fit()
+    if rank == 0:
+        _conclude(console, run, folder, result, request)
+
+
+def _conclude(console: Console, run: Run, folder: Path, result: TrainingResult, request: Request) -> None:
     write_whole(folder / CURVE, drawn_curve(result.records, result.best_epoch, _title(run)))
     outcome = {
         "run": str(folder),
@@ -81,8 +155,44 @@ def _train(
         **scores_of(result.records[result.best_epoch]),
     }
     say(console, *two_columns(outcome))
-    if as_json:
+    if request.as_json:
         print(json.dumps(outcome))
+
+
+def _on_this_rank(raw: RawRun, group: Group, device: torch.device) -> RawRun:
+    """The run with this rank's GPU, and its part of the machine's cores unless their number was given."""
+    if group.world_size == 1:
+        return raw
+    given: dict[str, object] = {"device": str(device)}
+    if not raw.values.get("compute_threads"):
+        given["compute_threads"] = max(1, len(os.sched_getaffinity(0)) // group.local_world_size)
+    return with_options(raw, given)
+
+
+def _folder_of(run: Run, request: Request, group: Group) -> tuple[Path, bool]:
+    """The run folder as rank 0 finds or makes it, and whether the run goes on from what is in it."""
+    found: tuple[Path, bool] | None = None
+    if group.rank == 0:
+        found = (request.resume, True) if request.resume else _new_or_restarted(run)
+    with group.exchanging("sharing the run folder"):
+        told = group.share_bytes(json.dumps([str(found[0]), found[1]]).encode() if found else None)
+    folder, is_resumed = json.loads(told)
+    return Path(folder), is_resumed
+
+
+def _new_or_restarted(run: Run) -> tuple[Path, bool]:
+    placement = launched_by_others()
+    if placement is not None and placement.attempt > 0:
+        folder = restarted_folder(run.config, placement.run_id)
+        if folder is not None:
+            has_checkpoint = bool(pushed_folders(folder / CHECKPOINTS / LAST))
+            if not has_checkpoint:  # the attempt before did not come to one: its lines count for nothing
+                (folder / METRICS).unlink(missing_ok=True)
+            return folder, has_checkpoint
+    folder = new_run_folder(run.config)
+    if placement is not None and placement.run_id:
+        write_whole(folder / LAUNCH, placement.run_id.encode())
+    return folder, False
 
 
 def _check_resumable(source: str | None, resume: Path | None, options: Options) -> None:
@@ -92,7 +202,7 @@ def _check_resumable(source: str | None, resume: Path | None, options: Options) 
         raise ValueError(f"--resume {resume} goes on with a run of its own: leave out {source!r}")
     for path in options:
         entry = field_at(path)
-        if path not in _RESUMABLE and entry is not None:
+        if path not in RESUMABLE and entry is not None:
             raise ValueError(
                 f"{entry.option} cannot change when a run goes on; start another: "
                 f"khop train {shlex.quote(str(resume / 'config.toml'))} {entry.option} ..."
@@ -113,15 +223,22 @@ def _written(source: str | None, options: Options) -> RawRun:
 
 
 @contextmanager
-def _stoppable(folder: Path) -> Iterator[None]:
-    """Ctrl-C is no error: it says where to go on."""
+def _stoppable(folder: Path, rank: int) -> Iterator[None]:
+    """Ctrl-C and SIGTERM are no errors: rank 0 says where to go on. So does whoever lost a rank."""
+    last = folder / CHECKPOINTS / LAST
+    resume = f"go on with: khop train --resume {shlex.quote(str(folder))}"
     try:
         yield
     except KeyboardInterrupt:
-        last = folder / CHECKPOINTS / "last"
-        go_on = f"the last checkpoint is {last}; go on with: khop train --resume {shlex.quote(str(folder))}"
-        print(f"khop: stopped; {go_on if last.is_dir() else 'there is no checkpoint yet'}", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
+        go_on = f"the last checkpoint is {last}; {resume}"
+        if rank == 0:
+            print(
+                f"khop: stopped; {go_on if last.is_dir() else 'there is no checkpoint yet'}", file=sys.stderr
+            )
+        raise
+    except PeerLost as lost:
+        hint = f"{resume}" if last.is_dir() else "there is no checkpoint yet"
+        raise PeerLost(f"{lost}. All ranks stop; {hint}") from lost
 
 
 def _title(run: Run) -> str:

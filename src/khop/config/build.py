@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from khop.api import Graph, Loader, open_graph
+from khop.config.facts import facts_of
 from khop.config.link_subject import LinkSubject
 from khop.config.node_subject import NodeSubject
 from khop.config.read import RawRun, checked
@@ -18,7 +19,7 @@ from khop.graph.progress import Notice
 from khop.training.checkpoint import load_checkpoint, restore_model
 from khop.training.inference import Progress
 from khop.training.observer import Observer
-from khop.training.settings import TrainerSettings
+from khop.training.settings import Keeping, TrainerSettings
 from khop.training.tasks import Task
 from khop.training.trainer import Trainer
 
@@ -41,6 +42,12 @@ class Run:
         """What it is trained for."""
         return self.subject.task
 
+    @property
+    def fingerprint(self) -> str:
+        """The graph's: equal for equal graphs."""
+        assert self.graph.folder is not None, "runs are of graph folders"
+        return self.graph.folder.fingerprint
+
     def loader(self) -> Loader:
         """The batches of training."""
         return self.subject.loader()
@@ -57,6 +64,10 @@ class Run:
             precision=config.precision,
             seed=training.seed,
             device=config.device,
+            keeping=Keeping(
+                config.checkpoint.steps or None, config.checkpoint.minutes or None, config.checkpoint.keep
+            ),
+            facts=facts_of(config, self.fingerprint),
         )
         return Trainer(
             self.model,

@@ -18,6 +18,7 @@ from khop.config.parts import (
 )
 from khop.config.values import RunConfig
 from khop.datasets.link_split import LinkSplit, split_links
+from khop.distributed.group import this_group
 from khop.draw import DegreeNegatives, NegativeMode, Negatives, UniformNegatives
 from khop.models.link_predictor import LinkPredictor
 from khop.models.sizes import ModelSizes
@@ -109,6 +110,7 @@ class LinkSubject:
                 chunk_size=self.config.evaluation.batch_size,
                 progress=progress,
                 in_flight=in_flight_of(self.config),
+                group=this_group(),
             )
             metrics = dict.fromkeys((self.task.metric, *BESIDE))
             measured = mean_metrics(link_scores(self.model, rows, links), tuple(metrics))

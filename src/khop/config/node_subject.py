@@ -17,6 +17,7 @@ from khop.config.parts import (
     stack_of,
 )
 from khop.config.values import Fanout, RunConfig
+from khop.distributed.group import this_group
 from khop.loading.columns import ColumnChoice
 from khop.loading.seed_times import seed_times
 from khop.models.sizes import ModelSizes
@@ -83,6 +84,7 @@ class NodeSubject:
                 chunk_size=evaluation.batch_size,
                 progress=progress,
                 in_flight=in_flight_of(config),
+                group=this_group(),
             )
         return sampled_inference(
             self.model,
@@ -96,6 +98,7 @@ class NodeSubject:
             chunk_size=evaluation.batch_size,
             progress=progress,
             in_flight=in_flight_of(config),
+            group=this_group(),
         )
 
     def _times(self, nodes: Tensor) -> Tensor | None:

@@ -176,6 +176,19 @@ class Evaluation(Section):
     """epochs between evaluations; the last epoch is always evaluated"""
 
 
+class Checkpoint(Section):
+    """How training is written down within an epoch; at its end it always is."""
+
+    option_prefix: ClassVar[str] = "checkpoint-"
+
+    steps: Annotated[int, Field(ge=0)] = 0
+    """updates between checkpoints; 0 = not by their number"""
+    minutes: Annotated[float, Field(ge=0)] = 5.0
+    """minutes between checkpoints; 0 = not by the clock"""
+    keep: Count = 2
+    """checkpoints that are kept; a damaged one leaves those before"""
+
+
 class RunConfig(Section):
     """Everything that decides a run."""
 
@@ -197,12 +210,15 @@ class RunConfig(Section):
     """batches made ahead of the model"""
     prefetch_bytes: Count = 1 << 30
     """bytes that batches made ahead may take"""
+    deadline: Annotated[float, Field(gt=0)] = 300.0
+    """seconds that processes wait for one another before all end"""
     task: Task = Task()
     links: Links = Links()
     sampler: Sampler = Sampler()
     model: Model = Model()
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
+    checkpoint: Checkpoint = Checkpoint()
 
     @model_validator(mode="after")
     def _bases_are_of_rgcn(self) -> RunConfig:

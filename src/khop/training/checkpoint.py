@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 import khop
-from khop.training.replace_folder import replace_folder, standing_folder
+from khop.training.replace_folder import push_folder, pushed_folders, standing_folder
 
 FORMAT = 1
-MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+FILES = MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 
 
 @dataclass(frozen=True)
@@ -34,36 +34,95 @@ class Checkpoint:
     training: Mapping[str, object]  # what the trainer put in: JSON values
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """What a checkpoint will hold, apart from the tensors that training goes on with."""
+
+    model: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]
+    groups: list[dict[str, object]]
+    training: Mapping[str, object]
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, optimizer: torch.optim.Optimizer, training: Mapping[str, object]
+    ) -> Snapshot:
+        """As everything stands now, on the CPU."""
+        tensors, groups = _flatten_optimizer(model, optimizer)
+        return cls(_detached(model.state_dict()), _detached(tensors), groups, training)
+
+    def write(self, folder: Path, keep: int = 1) -> None:
+        """Make it the checkpoint in `folder`, whole or not at all; OSError where the disk does not take it.
+
+        The `keep` - 1 that stood there before are kept beside.
+        """
+        files = {MODEL: save(dict(self.model)), OPTIMIZER: save(dict(self.optimizer))}
+        checksums = {name: zlib.crc32(content) for name, content in files.items()}
+        state = {
+            "format": FORMAT,
+            "khop": khop.__version__,
+            "checksums": checksums,
+            "training": self.training,
+            "groups": self.groups,
+        }
+        files[STATE] = (json.dumps(state, indent=1) + "\n").encode()
+        try:
+            push_folder(folder, files, keep)
+        except OSError as error:
+            message = (
+                f"{error.strerror}: the checkpoint could not be written; the one before, if any, is intact"
+            )
+            raise OSError(error.errno, message, str(folder)) from error
+
+
 def save_checkpoint(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, training: Mapping[str, object]
 ) -> None:
     """Replace the checkpoint in `folder`, whole or not at all; OSError where the disk does not take it."""
-    tensors, groups = _flatten_optimizer(model, optimizer)
-    files = {MODEL: save(_detached(model.state_dict())), OPTIMIZER: save(_detached(tensors))}
-    checksums = {name: zlib.crc32(content) for name, content in files.items()}
-    state = {
-        "format": FORMAT,
-        "khop": khop.__version__,
-        "checksums": checksums,
-        "training": training,
-        "groups": groups,
-    }
-    files[STATE] = (json.dumps(state, indent=1) + "\n").encode()
-    try:
-        replace_folder(folder, files)
-    except OSError as error:
-        message = f"{error.strerror}: the checkpoint could not be written; the one before, if any, is intact"
-        raise OSError(error.errno, message, str(folder)) from error
+    Snapshot.of(model, optimizer, training).write(folder)
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:
     """Read and check a checkpoint; ValueError names the file that is missing, damaged or of a newer khop."""
+    return parsed(folder, checkpoint_files(folder))
+
+
+def checkpoint_files(folder: Path) -> dict[str, bytes]:
+    """What lies in a checkpoint folder, unchecked; ValueError names the file that is missing."""
     if not standing_folder(folder).is_dir():
         raise ValueError(f"{folder}: no checkpoint there; train first, or name another run folder")
     folder = standing_folder(folder)
-    state = _state(folder / STATE)
+    return {name: _read(folder / name) for name in FILES}
+
+
+def newest_files(folder: Path, notice: Callable[[str], None]) -> dict[str, bytes]:
+    """The files of the youngest whole checkpoint that `folder` or what is kept beside it holds.
+
+    `notice` hears of those that are damaged. ValueError where there is none, or none that is whole.
+    """
+    problems: list[str] = []
+    for kept in pushed_folders(folder):
+        try:
+            files = checkpoint_files(kept)
+            parsed(kept, files)
+        except ValueError as error:
+            problems.append(str(error))
+            continue
+        for problem in problems:
+            notice(f"{problem.partition(';')[0]}; {kept} is used instead")
+        return files
+    if problems:
+        raise ValueError(problems[0])
+    return checkpoint_files(folder)
+
+
+def parsed(folder: Path, files: Mapping[str, bytes]) -> Checkpoint:
+    """The checkpoint that files make; ValueError names the one in `folder` that is damaged."""
+    state = _state(folder / STATE, files[STATE])
     checksums = state["checksums"]
-    model, optimizer = (_tensors(folder / name, checksums.get(name)) for name in (MODEL, OPTIMIZER))
+    model, optimizer = (
+        _tensors(folder / name, files[name], checksums.get(name)) for name in (MODEL, OPTIMIZER)
+    )
     return Checkpoint(model, optimizer, state["groups"], state["training"])
 
 
@@ -121,8 +180,7 @@ def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().clone(memory_format=own) for name, tensor in tensors.items()}
 
 
-def _state(path: Path) -> dict[str, Any]:
-    content = _read(path)
+def _state(path: Path, content: bytes) -> dict[str, Any]:
     try:
         state = json.loads(content)
     except ValueError as error:  # no JSON, or no UTF-8
@@ -136,8 +194,7 @@ def _state(path: Path) -> dict[str, Any]:
     return state
 
 
-def _tensors(path: Path, checksum: int | None) -> dict[str, Tensor]:
-    content = _read(path)
+def _tensors(path: Path, content: bytes, checksum: int | None) -> dict[str, Tensor]:
     if zlib.crc32(content) != checksum:
         raise _damaged(path)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from khop.batch import Batch, Change, num_bytes
+from khop.distributed.group import ALONE, Group
 from khop.draw import DrawKey, Purpose
 from khop.features.store import FeatureStore
 from khop.features.table import FeatureTable
@@ -40,11 +42,14 @@ def layerwise_inference(
     chunk_size: int = 8192,
     progress: Progress = unwatched,
     in_flight: InFlight = InFlight(),  # noqa: B008
+    group: Group = ALONE,
 ) -> Tensor:
     """(nodes, outputs) on the CPU: the model's exact output for `nodes`, by default all of the type.
 
     Every layer is computed for all nodes before the next begins, over all neighbours, `chunk_size` nodes at a
-    time; two layers' values are held in memory. ValueError where the model does not expose its layers.
+    time; two layers' values are held in memory. The ranks of a group share the chunks of each layer, and all
+    get all values, whose bits do not depend on the number of ranks. ValueError where the model does not
+    expose its layers.
     """
     if not isinstance(model, Layered):
         raise ValueError(
@@ -55,7 +60,7 @@ def layerwise_inference(
     plan = [{t: torch.arange(graph.num_nodes(t)) for t in types} for types in reach]
     if nodes is not None:
         plan[-1] = {node_type: nodes}
-    meter = _Meter(progress, sum(ids.numel() for layer in plan for ids in layer.values()))
+    meter = _Meter(progress, sum(ids.numel() for layer in plan for ids in layer.values()), chunk_size, group)
     columns: dict[NodeType | EdgeType, Sequence[str]] = {t: names for t, names in model.input_columns.items()}
     inputs = ColumnChoice.of(graph.schema, columns, (), ())
     chunks = _Chunks(NeighborSampler(graph, [-1]), features, inputs, DrawKey(0), mover(model), in_flight)
@@ -63,9 +68,7 @@ def layerwise_inference(
     with evaluating(model):
         for index, layer in enumerate(plan):
             values = {
-                t: meter.joined(
-                    ids.numel(), chunks.of(t, torch.split(ids, chunk_size)), _layer(model, index, t)
-                )
+                t: meter.joined(ids, chunks.spread(t, ids, chunk_size), _layer(model, index, t))
                 for t, ids in layer.items()
             }
             table = FeatureTable({t: {_VALUES: rows} for t, rows in values.items()})
@@ -86,20 +89,20 @@ def sampled_inference(
     chunk_size: int = 1024,
     progress: Progress = unwatched,
     in_flight: InFlight = InFlight(),  # noqa: B008
+    group: Group = ALONE,
 ) -> Tensor:
     """(nodes, outputs) on the CPU: what `model(batch)` gives for `nodes` over sampled neighbourhoods.
 
-    Any module over a batch will do. One key draws for all chunks: with the layered expansion a node's output
-    does not depend on the chunk that it is in, and two evaluations with one seed differ by the model alone.
+    The ranks of a group share the chunks, and all get all outputs. Any module over a batch will do. One key
+    draws for all chunks: with the layered expansion a node's output does not depend on the chunk that it is
+    in, and two evaluations with one seed differ by the model alone.
     `times`, one per node, are what a sampler by time needs.
     """
-    meter = _Meter(progress, nodes.numel())
+    meter = _Meter(progress, nodes.numel(), chunk_size, group)
     key = DrawKey.of(seed, Purpose.EVALUATION)
     chunks = _Chunks(sampler, features, columns, key, mover(model), in_flight)
     with evaluating(model):
-        parts = torch.split(nodes, chunk_size)
-        limits = None if times is None else torch.split(times, chunk_size)
-        return meter.joined(nodes.numel(), chunks.of(node_type, parts, limits), model)
+        return meter.joined(nodes, chunks.spread(node_type, nodes, chunk_size, times), model)
 
 
 def _layer(model: Layered, index: int, node_type: NodeType) -> Callable[[Batch], Tensor]:
@@ -131,8 +134,16 @@ class _Chunks:
     move: Change
     in_flight: InFlight
 
-    def of(
-        self, node_type: NodeType, chunks: Sequence[Tensor], times: Sequence[Tensor] | None = None
+    def spread(
+        self, node_type: NodeType, nodes: Tensor, chunk_size: int, times: Tensor | None = None
+    ) -> Callable[[slice], Generator[Batch]]:
+        """What gives the batches of some of the chunks of `nodes`, in order."""
+        chunks = torch.split(nodes, chunk_size)
+        limits = None if times is None else torch.split(times, chunk_size)
+        return lambda part: self._of(node_type, chunks[part], None if limits is None else limits[part])
+
+    def _of(
+        self, node_type: NodeType, chunks: Sequence[Tensor], times: Sequence[Tensor] | None
     ) -> Generator[Batch]:
         def made(number: int) -> Batch:
             nodes = chunks[number]
@@ -150,23 +161,48 @@ class _Chunks:
 class _Meter:
     """Puts the rows of chunk after chunk into one tensor and says how far that has come."""
 
-    def __init__(self, progress: Progress, total: int) -> None:
+    def __init__(self, progress: Progress, total: int, chunk_size: int, group: Group) -> None:
         self._progress = progress
         self._total = total
+        self._chunk_size = chunk_size
+        self._group = group
         self._done = 0
 
-    def joined(self, count: int, batches: Generator[Batch], rows_of: Callable[[Batch], Tensor]) -> Tensor:
-        """(count, ...): `rows_of` each batch, one after another, on the CPU; there is at least one."""
-        out, start = torch.empty(0), 0
-        with closing(batches):
+    def joined(
+        self,
+        nodes: Tensor,
+        batches_of: Callable[[slice], Generator[Batch]],
+        rows_of: Callable[[Batch], Tensor],
+    ) -> Tensor:
+        """(nodes, ...): `rows_of` all chunks, in their order, on the CPU; every rank makes some of them."""
+        group = self._group
+        bounds = group.bounds(max(1, -(-nodes.numel() // self._chunk_size)))  # no nodes are one empty chunk
+        starts = [min(chunk * self._chunk_size, nodes.numel()) for chunk in bounds]
+        first, last = bounds[group.rank], bounds[group.rank + 1]
+        start, done = starts[group.rank], 0
+        out = torch.empty(0)
+        with closing(batches_of(slice(first, last))) as batches:
             for batch in batches:
                 rows = rows_of(batch)
-                if start == 0:
-                    out = torch.empty((count, *rows.shape[1:]), dtype=rows.dtype)
-                out[start : start + rows.shape[0]] = rows
-                start += rows.shape[0]
-                self._progress(self._done + start, self._total)
-        self._done += count
+                if done == 0:
+                    out = torch.empty((nodes.numel(), *rows.shape[1:]), dtype=rows.dtype)
+                out[start + done : start + done + rows.shape[0]] = rows
+                done += rows.shape[0]
+                self._progress(self._done + done * group.world_size, self._total)
+        self._done += nodes.numel()
+        return self._shared(out, nodes.numel(), starts)
+
+    def _shared(self, out: Tensor, count: int, starts: Sequence[int]) -> Tensor:
+        """What all ranks have made. A rank without a chunk learns from rank 0 what rows look like."""
+        group = self._group
+        if group.world_size == 1:
+            return out
+        with group.exchanging("sharing what was evaluated"):
+            of_rank_0 = json.dumps([list(out.shape[1:]), str(out.dtype).removeprefix("torch.")])
+            shape, dtype = json.loads(group.share_bytes(of_rank_0.encode()))
+            if starts[group.rank] == starts[group.rank + 1]:
+                out = torch.empty((count, *shape), dtype=getattr(torch, dtype))
+            group.share_rows(out, starts)
         return out
 
 

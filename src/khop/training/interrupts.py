@@ -1,4 +1,4 @@
-"""Ctrl-C between two things that belong together."""
+"""Ctrl-C and SIGTERM between two things that belong together."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from khop.errors import Terminated
+
+_HELD = (signal.SIGINT, signal.SIGTERM)
+
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back until the block is through, so that what it does happens whole or not at all.
+    """Hold Ctrl-C and SIGTERM back until the block is through, so that it happens whole or not at all.
 
     Outside the main thread, where Python delivers no signals, there is nothing to hold.
     """
@@ -19,10 +23,38 @@ def interrupts_held() -> Iterator[None]:
         yield
         return
     held: list[tuple[int, FrameType | None]] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: held.append((number, frame)))
+    before = {number: signal.signal(number, lambda *came: held.append(came)) for number in _HELD}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if held and callable(before):
-        before(*held[0])
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for came, frame in held[:1]:
+        handler = before[signal.Signals(came)]
+        if callable(handler):
+            handler(came, frame)
+        elif handler is signal.SIG_DFL:
+            signal.raise_signal(came)
+
+
+@contextmanager
+def terminations_raised() -> Iterator[None]:
+    """SIGTERM raises Terminated in the block, where it would else end the process at once.
+
+    A handler that somebody has put in stays.
+    """
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

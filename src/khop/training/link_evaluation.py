@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from khop.distributed.group import ALONE, Group
 from khop.draw import DrawKey, DrawnNegatives, Positives, Purpose
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore, NegativeStore
@@ -32,10 +33,12 @@ def node_rows(
     chunk_size: int = 8192,
     progress: Progress = unwatched,
     in_flight: InFlight = InFlight(),  # noqa: B008
+    group: Group = ALONE,
 ) -> dict[NodeType, Tensor]:
     """What an encoder gives for all nodes of some types: exact, layer by layer over all neighbours.
 
-    The encoder exposes its layers (khop.models.Layered). `progress` hears of the types one after another.
+    The encoder exposes its layers (khop.models.Layered). `progress` hears of the types one after another. The
+    ranks of a group share the work.
     """
     return {
         node_type: layerwise_inference(
@@ -46,6 +49,7 @@ def node_rows(
             chunk_size=chunk_size,
             progress=progress,
             in_flight=in_flight,
+            group=group,
         )
         for node_type in dict.fromkeys(node_types)
     }

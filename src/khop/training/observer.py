@@ -25,6 +25,10 @@ class Observer(Protocol):
         """The line that has just been written to metrics.jsonl."""
         ...
 
+    def warned(self, sentence: str) -> None:
+        """Something went wrong that the run survives: a checkpoint that the disk did not take."""
+        ...
+
 
 class Unwatched:
     """An observer that does nothing."""
@@ -39,4 +43,7 @@ class Unwatched:
         """Nothing."""
 
     def epoch_ended(self, record: Mapping[str, object]) -> None:
+        """Nothing."""
+
+    def warned(self, sentence: str) -> None:
         """Nothing."""

@@ -8,25 +8,47 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
+def push_folder(folder: Path, files: Mapping[str, bytes], keep: int) -> None:
+    """Make `folder` hold `files`, and folder-1, folder-2, ... what it held before, `keep` in all.
+
+    After an error they hold what they held. A kill between two renames leaves a gap in the row, whose rest
+    is whole: readers take the first of `pushed_folders`.
+    """
+    if keep == 1:
+        replace_folder(folder, files)
+        return
+    new = _written_beside(folder, files)
+    older = [folder, *(folder.with_name(f"{folder.name}-{age}") for age in range(1, keep))]
+    shutil.rmtree(older[-1], ignore_errors=True)
+    for young, old in zip(older[-2::-1], older[:0:-1], strict=True):
+        if young.exists():
+            young.rename(old)
+    new.rename(folder)
+    _sync(folder.parent)
+
+
+def pushed_folders(folder: Path) -> list[Path]:
+    """What `push_folder` has left, the youngest first."""
+    ages = [
+        path
+        for path in folder.parent.glob(f"{folder.name}-*")
+        if path.name[len(folder.name) + 1 :].isdecimal()
+    ]
+    older = sorted(ages, key=lambda path: int(path.name[len(folder.name) + 1 :]))
+    return [path for path in [standing_folder(folder), *older] if path.is_dir()]
+
+
 def replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     """Make `folder` hold exactly `files`. After an error it holds what it held before.
 
     No file system replaces a folder that is not empty in one step, so for an instant the old one stands
     beside, under another name; readers therefore ask `standing_folder` where it is.
     """
-    new, old = _beside(folder, "new"), _beside(folder, "old")
+    old = _beside(folder, "old")
     if standing_folder(folder) == old:
         old.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
-    shutil.rmtree(new, ignore_errors=True)
-    try:
-        new.mkdir(parents=True)
-        for name, content in files.items():
-            _write(new / name, content)
-        _sync(new)
-    except OSError:
-        shutil.rmtree(new, ignore_errors=True)
-        raise
+    new = _written_beside(folder, files)
     if folder.exists():
         folder.rename(old)
     new.rename(folder)
@@ -38,6 +60,20 @@ def standing_folder(folder: Path) -> Path:
     """`folder`, or where its content was set aside if a writer died before it put in the new one."""
     old = _beside(folder, "old")
     return old if old.exists() and not folder.exists() else folder
+
+
+def _written_beside(folder: Path, files: Mapping[str, bytes]) -> Path:
+    new = _beside(folder, "new")
+    shutil.rmtree(new, ignore_errors=True)
+    try:
+        new.mkdir(parents=True)
+        for name, content in files.items():
+            _write(new / name, content)
+        _sync(new)
+    except OSError:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    return new
 
 
 def _beside(folder: Path, suffix: str) -> Path:

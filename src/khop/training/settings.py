@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 Precision = Literal["float32", "float64", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """How often training is written down within an epoch; at an epoch's end it always is."""
+
+    steps: int | None = None  # None = not by their number
+    minutes: float | None = 5.0  # None = not by the clock
+    keep: int = 2  # checkpoints of the last moments; one that is damaged leaves those before
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"steps {self.steps}: must be at least 1, or None")
+        if self.minutes is not None and not self.minutes > 0:
+            raise ValueError(f"minutes {self.minutes}: must be positive, or None")
+        if self.keep < 1:
+            raise ValueError(f"keep {self.keep}: must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -19,9 +37,10 @@ class TrainerSettings:
     patience: int | None = None  # evaluations without a better score before training stops; None = never
     precision: Precision = "float32"  # bfloat16 by autocast: parameters, moments and losses stay float32
     seed: int = 0  # of dropout
-    rank: int = 0
     device: str = "cpu"
-    config_hash: str = ""  # kept in checkpoints for whoever resumes
+    keeping: Keeping = Keeping()
+    # What makes this run this run, such as the graph's fingerprint: equal on all ranks, and when it goes on.
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("epochs", "evaluate_every"):

@@ -1,29 +1,44 @@
-"""The training loop: batches in, checkpoints and one line of metrics per epoch out."""
+"""The training loop: batches in, checkpoints and metrics out, on one process or shared by many."""
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from khop.batch import Batch
+from khop.distributed.gradients import GradientClock, averaging
+from khop.distributed.group import this_group
 from khop.draw import DrawKey, Purpose, mix64
-from khop.training.checkpoint import load_checkpoint, restore_model, restore_optimizer, save_checkpoint
-from khop.training.interrupts import interrupts_held
+from khop.errors import PeerLost
+from khop.training.checkpoint import (
+    FILES,
+    Checkpoint,
+    Snapshot,
+    newest_files,
+    parsed,
+    restore_model,
+    restore_optimizer,
+)
+from khop.training.interrupts import interrupts_held, terminations_raised
+from khop.training.keeper import BEST, LAST, Keeper
 from khop.training.observer import Observer, Unwatched
 from khop.training.placement import mover
-from khop.training.run_log import Record, RunLog
+from khop.training.run_log import Record
 from khop.training.settings import TrainerSettings
+from khop.training.standing import Standing, standing_of
 from khop.training.tasks import Task, score_name
 
-STAGES = ("sampling", "gathering", "waiting", "computing", "evaluating")
+STAGES = ("sampling", "gathering", "waiting", "moving", "computing", "communicating", "evaluating")
+_OF_A_STEP = STAGES[:-1]
 CHOSEN_BY = "val"  # the split whose score decides which epoch is the best
 
 
@@ -48,35 +63,6 @@ class BatchLoader(Protocol):
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where training stands: what a checkpoint keeps beside the tensors."""
-
-    epoch: int = 0  # of the next update
-    step: int = 0  # of the next update
-    loss_sum: float = 0.0  # of the epoch so far, over its seeds
-    seeds: int = 0  # of the epoch so far
-    best_score: float | None = None
-    best_epoch: int = 0
-    stale: int = 0  # evaluations since the best one
-    loader: Mapping[str, object] = field(default_factory=dict)
-    config_hash: str = ""
-
-    def ended(self, score: float | None) -> Standing:
-        """At the start of the next epoch, after this one's score if it was evaluated."""
-        following = replace(self, epoch=self.epoch + 1, step=0, loss_sum=0.0, seeds=0)
-        if score is None:
-            return following
-        if self.best_score is None or score > self.best_score:
-            return replace(following, best_score=score, best_epoch=self.epoch, stale=0)
-        return replace(following, stale=self.stale + 1)
-
-    def is_over(self, settings: TrainerSettings) -> bool:
-        """Whether there is no epoch left to train."""
-        is_stale = settings.patience is not None and self.stale >= settings.patience
-        return self.epoch >= settings.epochs or is_stale
-
-
-@dataclass(frozen=True)
 class TrainingResult:
     """How the training went."""
 
@@ -87,11 +73,12 @@ class TrainingResult:
 
 
 class Trainer:
-    """Trains a model with Adam; the best and the last state are kept under `out`/checkpoints.
+    """Trains a model with Adam; the best and the last states are kept under `out`/checkpoints.
 
     Two runs with equal settings and equally many compute threads take the same course bit for bit, whatever
     the loader's threads: dropout is seeded anew for every step. Torch's global generator is as it was when
-    `fit` ends.
+    `fit` ends. As one of several ranks it is collective: every rank makes it alike and calls it; batches and
+    gradients are shared, losses are those of the global batch, and rank 0 alone writes.
     """
 
     def __init__(
@@ -115,102 +102,180 @@ class Trainer:
         self.optimizer = torch.optim.Adam(
             self.model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
         )
-        self.standing = Standing(config_hash=settings.config_hash)
-        self._log = RunLog(out / "metrics.jsonl")
+        self.standing = Standing(facts=settings.facts)
+        self._group = this_group()
+        self._keeper = Keeper(out, settings.keeping, self.observer.warned) if self._group.rank == 0 else None
+        self._records: list[Record] = []  # of the epochs that are over
         self._is_resumed = False
         self._seconds: dict[str, float] = {}
+        self._clock = GradientClock()
+        self._parallel: nn.Module = self.model
 
     def resume(self) -> None:
-        """Take up where checkpoints/last stands; `fit` then goes on with the very next batch."""
-        checkpoint = load_checkpoint(self._folder("last"))
-        standing = _standing_of(checkpoint.training, self._folder("last"))
+        """Take up where checkpoints/last stands; `fit` then goes on with the very next batch.
+
+        Rank 0 reads it and tells the others. A checkpoint that is damaged is reported to the observer, and
+        the one before it taken. ValueError where the run was begun with other facts or other seeds.
+        """
+        with self._group.exchanging("reading the checkpoint"):
+            checkpoint = self._newest()
+            epochs = self._keeper.epochs.records() if self._keeper else []
+            shared = self._group.share_bytes(json.dumps(epochs).encode())
+        standing = standing_of(checkpoint.training, self.settings.facts, self._folder(LAST))
         if standing.loader:
             self.loader.load_state_dict(standing.loader)
         restore_model(self.model, checkpoint)
         restore_optimizer(self.model, self.optimizer, checkpoint)
         self.standing = standing
+        self._records = json.loads(shared)[: standing.epoch]
         self._is_resumed = True
 
     def fit(self) -> TrainingResult:
         """Train to the last epoch, or until `patience` evaluations brought nothing better.
 
-        A loss that is no number is a ValueError. Ctrl-C writes checkpoints/last as the last update left
-        everything, and goes on up.
+        A loss that is no number is a ValueError. Ctrl-C, SIGTERM and a lost rank write checkpoints/last as
+        the last update left everything, and go on up.
         """
         begun = time.perf_counter()
-        self.out.mkdir(parents=True, exist_ok=True)
-        if not self._is_resumed and (self._log.records() or self._folder("last").exists()):
-            raise ValueError(f"{self.out}: there is a run in it already; resume it, or choose another folder")
-        self._log.keep(self.standing.epoch)
+        self._begin()
         device = torch.device(self.settings.device)
         try:
-            self.observer.started(self.settings.epochs, len(self.loader))
-            with torch.random.fork_rng([] if device.type == "cpu" else [device]):
+            with terminations_raised(), torch.random.fork_rng([] if device.type == "cpu" else [device]):
+                self.observer.started(self.settings.epochs, len(self.loader))
                 while not self.standing.is_over(self.settings):
                     self._train_epoch()
-        except KeyboardInterrupt:
-            self._save("last")
+        except (KeyboardInterrupt, PeerLost):
+            with interrupts_held():
+                self._save(LAST)
+                self._close()
             raise
+        except BaseException:
+            self._close()
+            raise
+        self._close()
         best, score = self.standing.best_epoch, self.standing.best_score
         assert score is not None, "the last epoch is always evaluated"
-        return TrainingResult(best, score, self._log.records(), time.perf_counter() - begun)
+        return TrainingResult(best, score, self._records, time.perf_counter() - begun)
+
+    def _begin(self) -> None:
+        """Compare the ranks, make the model parallel, and cut the logs back to where training stands."""
+        settings, standing = self.settings, self.standing
+        loader = self.loader.state_dict().get("fingerprint", "")
+        own = {
+            "epochs": str(settings.epochs),
+            "learning rate": str(settings.learning_rate),
+            "precision": settings.precision,
+            "seed": str(settings.seed),
+            "seeds, batch size and order": json.dumps(loader, sort_keys=True),
+        }
+        self._group.agree({**own, **settings.facts})
+        if self._keeper is not None:
+            if not self._is_resumed and (self._keeper.epochs.records() or self._folder(LAST).exists()):
+                raise ValueError(
+                    f"{self.out}: there is a run in it already; resume it, or choose another folder"
+                )
+            self._keeper.cut(standing.epoch, standing.epoch * len(self.loader) + standing.step)
+        with self._group.exchanging("sharing the weights"):
+            self._parallel = averaging(self._group, self.model, self._clock)
 
     def _train_epoch(self) -> None:
         self._seconds = dict.fromkeys(STAGES, 0.0)
         begun = time.perf_counter()
         self.model.train()
         with closing(self._received()) as batches:
-            for batch in batches:
-                self._update(batch)
+            for batch, waiting in batches:
+                self._update(batch, waiting)
         scores = self._scores()
         self._seconds["total"] = time.perf_counter() - begun
         self._end_epoch(scores)
 
-    def _received(self) -> Generator[Batch]:
-        """The epoch's batches that are still to come; counts how long each was waited for and worked on."""
+    def _received(self) -> Generator[tuple[Batch, float]]:
+        """The epoch's batches that are still to come, and the seconds that each was waited for."""
         standing = self.standing
         if standing.step == len(self.loader):
             return
+        self._group.at("waiting for its batch", standing.epoch, standing.step)
         asked = time.perf_counter()
         for batch in self.loader.epoch(standing.epoch):
-            received = time.perf_counter()
-            for stage, seconds in {**batch.seconds, "waiting": received - asked}.items():
-                self._seconds[stage] = self._seconds.get(stage, 0.0) + seconds
-            yield batch
+            yield batch, time.perf_counter() - asked
+            self._group.at("waiting for its batch", standing.epoch, batch.step + 1)
             asked = time.perf_counter()
-            self._seconds["computing"] += asked - received
 
-    def _update(self, batch: Batch) -> None:
-        before, settings = self.standing, self.settings
+    def _update(self, batch: Batch, waiting: float) -> None:
+        before, settings, group = self.standing, self.settings, self._group
+        begun = time.perf_counter()
         device = torch.device(settings.device).type
-        torch.manual_seed(_dropout_seed(settings, before))
-        with torch.autocast(device, torch.bfloat16, enabled=settings.precision == "bfloat16"):
-            losses = self.task.losses(self.model(batch.map(mover(self.model))), batch)
-        loss_sum, seeds = float(losses.detach().double().sum()), losses.numel()
+        torch.manual_seed(_dropout_seed(settings.seed, before, group.rank))
+        with (
+            group.exchanging("computing the loss", before.epoch, before.step),
+            torch.autocast(device, torch.bfloat16, enabled=settings.precision == "bfloat16"),
+        ):
+            losses = self.task.losses(self._parallel(batch.map(mover(self.model))), batch)
+        loss_sum = float(losses.detach().double().sum())
         if not math.isfinite(loss_sum):
             raise ValueError(
                 f"the loss is {loss_sum} in epoch {before.epoch}, step {before.step}: lower the learning "
-                f"rate, or look for NaN in the columns; what {self._folder('last')} holds is intact"
+                f"rate, or look for NaN in the columns; what {self._folder(LAST)} holds is intact"
             )
         self.optimizer.zero_grad()
-        torch.autograd.backward(batch.global_mean(losses))
+        with group.exchanging("exchanging gradients", before.epoch, before.step):
+            torch.autograd.backward(batch.global_mean(losses))
+        communicating = self._clock.waited(time.perf_counter())
+        seconds = {**batch.seconds, "waiting": waiting, "communicating": communicating}
+        # Before the update, so that what is lost here is lost on every rank.
+        with group.exchanging("exchanging losses", before.epoch, before.step):
+            told = self._told(loss_sum, losses.numel(), seconds, begun)
         with interrupts_held():
             self.optimizer.step()
-            self.standing = replace(
-                before,
-                step=before.step + 1,
-                loss_sum=before.loss_sum + loss_sum,
-                seeds=before.seeds + seeds,
-                loader=self.loader.state_dict(),
+            self._advance(told)
+        self._note_seconds(told, time.perf_counter() - begun)
+
+    def _told(self, loss_sum: float, count: int, seconds: Mapping[str, float], begun: float) -> Tensor:
+        """(ranks, 2 + stages), float64: what every rank says of this step, the same on all."""
+        computing = time.perf_counter() - begun - seconds["communicating"]
+        spent = {**seconds, "computing": computing}
+        of_stages = [spent.get(stage, 0.0) for stage in _OF_A_STEP]
+        return self._group.gather(torch.tensor([loss_sum, count, *of_stages], dtype=torch.float64))
+
+    def _advance(self, told: Tensor) -> None:
+        """One update further, with what all ranks told of it."""
+        before = self.standing
+        loss_sum, seeds = float(told[:, 0].sum()), int(told[:, 1].sum())
+        self.standing = replace(
+            before,
+            step=before.step + 1,
+            loss_sum=before.loss_sum + loss_sum,
+            seeds=before.seeds + seeds,
+            loader=self.loader.state_dict(),
+        )
+        loss = loss_sum / max(seeds, 1)
+        if self._keeper is not None:
+            of_stages = told[:, 2:].T.tolist()
+            seconds = {
+                stage: [round(s, 6) for s in of_ranks]
+                for stage, of_ranks in zip(_OF_A_STEP, of_stages, strict=True)
+            }
+            self._keeper.log_step(
+                {"epoch": before.epoch, "step": before.step, "loss": loss, "seeds": seeds, "seconds": seconds}
             )
-        self.observer.stepped(before.epoch, before.step, loss_sum / max(seeds, 1))
+            if self._keeper.is_due():
+                self._save(LAST)
+        self.observer.stepped(before.epoch, before.step, loss)
+
+    def _note_seconds(self, told: Tensor, computing: float) -> None:
+        spent = dict(zip(_OF_A_STEP, told[self._group.rank, 2:].tolist(), strict=True))
+        spent["computing"] = computing - spent["communicating"]
+        for stage, seconds in spent.items():
+            self._seconds[stage] += seconds
 
     def _scores(self) -> Mapping[str, float]:
         epoch, settings = self.standing.epoch + 1, self.settings
         if epoch % settings.evaluate_every and epoch != settings.epochs:
             return {}
         begun = time.perf_counter()
-        scores = self.evaluate()
+        self._group.meet("evaluating")
+        with self._group.exchanging("evaluating", self.standing.epoch, self.standing.step):
+            scores = self.evaluate()
         self._seconds["evaluating"] = time.perf_counter() - begun
         if CHOSEN_BY not in scores:
             raise ValueError(
@@ -220,7 +285,7 @@ class Trainer:
 
     def _end_epoch(self, scores: Mapping[str, float]) -> None:
         ended = self.standing
-        record = {
+        record: Record = {
             "epoch": ended.epoch,
             "step": (ended.epoch + 1) * len(self.loader),
             "loss": ended.loss_sum / ended.seeds,
@@ -229,30 +294,33 @@ class Trainer:
         }
         with interrupts_held():
             self.standing = ended.ended(scores.get(CHOSEN_BY))
-            # The log first: a line too many is dropped on resume, one too few could not be made again.
-            self._log.append(record)
-            if scores and self.standing.best_epoch == ended.epoch:
-                self._save("best")
-            self._save("last")
+            self._records.append(record)
+            if self._keeper is not None:
+                self._keeper.log_epoch(record)
+            is_best = bool(scores) and self.standing.best_epoch == ended.epoch
+            self._save(*([BEST, LAST] if is_best else [LAST]))
         self.observer.epoch_ended(record)
 
-    def _save(self, name: str) -> None:
-        save_checkpoint(self._folder(name), self.model, self.optimizer, asdict(self.standing))
+    def _save(self, *names: str) -> None:
+        if self._keeper is not None:
+            snapshot = Snapshot.of(self.model, self.optimizer, asdict(self.standing))
+            self._keeper.save(dict.fromkeys(names, snapshot))
+
+    def _close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.close()
+
+    def _newest(self) -> Checkpoint:
+        """The newest checkpoint that is whole, as rank 0 finds it."""
+        folder, found = self._folder(LAST), dict[str, bytes]()
+        if self._keeper is not None:
+            found = newest_files(folder, self.observer.warned)
+        return parsed(folder, {name: self._group.share_bytes(found.get(name)) for name in FILES})
 
     def _folder(self, name: str) -> Path:
         return self.out / "checkpoints" / name
 
 
-def _standing_of(saved: Mapping[str, Any], folder: Path) -> Standing:
-    expected = {entry.name for entry in fields(Standing)}
-    if saved.keys() != expected:
-        raise ValueError(
-            f"{folder}: says {sorted(saved)} of where training stood, {sorted(expected)} are needed; "
-            "it is not a trainer's, or of another khop"
-        )
-    return Standing(**saved)
-
-
-def _dropout_seed(settings: TrainerSettings, standing: Standing) -> int:
-    key = DrawKey.of(settings.seed, Purpose.DROPOUT, standing.epoch, standing.step)
-    return mix64(key.value ^ mix64(settings.rank))
+def _dropout_seed(seed: int, standing: Standing, rank: int) -> int:
+    key = DrawKey.of(seed, Purpose.DROPOUT, standing.epoch, standing.step)
+    return mix64(key.value ^ mix64(rank))

@@ -1,0 +1,25 @@
+"""What makes a run this run: compared between its ranks, and with a checkpoint when it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import khop
+from khop.config.fields import run_fields, value_at
+from khop.config.values import RunConfig
+
+# On what machine a run is carried out, and how it is kept: none of these makes it another run.
+MACHINE = frozenset({"device", "threads", "compute_threads", "prefetch", "prefetch_bytes"})
+HOW_NOT_WHAT = MACHINE | {"deadline", "checkpoint.steps", "checkpoint.minutes", "checkpoint.keep"}
+# What a run may change on the way and still be the same run.
+RESUMABLE = HOW_NOT_WHAT | {"training.epochs", "training.patience"}
+
+
+def facts_of(config: RunConfig, graph_fingerprint: str) -> Mapping[str, str]:
+    """Every setting that decides a run's course, by its dotted path, with the graph and khop's version.
+
+    The graph counts by its content, not by where it lies.
+    """
+    deciding = [entry.path for entry in run_fields() if entry.path not in RESUMABLE | {"graph", "out"}]
+    settings = {path: str(value_at(config, path)) for path in deciding}
+    return {**settings, "graph": graph_fingerprint, "khop": khop.__version__}

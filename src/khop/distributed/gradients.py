@@ -1,0 +1,43 @@
+"""Gradients averaged over ranks by DistributedDataParallel, and how long that is waited for."""
+
+# No `from __future__ import annotations`: DistributedDataParallel reads the types of a hook's arguments.
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from khop.distributed.group import Group
+from khop.distributed.torch_types import GradBucket
+
+
+@dataclass
+class GradientClock:
+    """When this rank's own part of the last backward pass was done."""
+
+    ready_at: float | None = None  # of the last bucket of gradients; None before, and alone
+
+    def waited(self, now: float) -> float:
+        """Seconds since the last gradients were ready: what the exchange cost beyond computing."""
+        return 0.0 if self.ready_at is None else now - self.ready_at
+
+
+def averaging(group: Group, model: nn.Module, clock: GradientClock) -> nn.Module:
+    """The model with gradients averaged over the ranks; rank 0's weights go to all. Alone, the model itself.
+
+    Parameters that one rank's batch does not reach take part with zeros; those that no rank's reaches keep no
+    gradient, as in one process. Buckets never change, so that sums are the same after a resume.
+    """
+    if group.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
+        return model
+    parallel = DistributedDataParallel(model, find_unused_parameters=True)
+    parallel.register_comm_hook(clock, _timed_allreduce)
+    return parallel
+
+
+def _timed_allreduce(clock: GradientClock, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+    clock.ready_at = time.perf_counter()
+    return allreduce_hook(None, bucket)  # type: ignore[arg-type]  # None is the default group

@@ -1,0 +1,194 @@
+"""The ranks of a run as one value: what they exchange, and what an exchange that fails says."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from khop.distributed.torch_types import Store
+from khop.distributed.watch import Watch
+from khop.errors import PeerLost
+
+DEADLINE_S = 300.0
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """This process among the ranks. What exchanges is collective: all ranks call it, in one order.
+
+    Of one rank it exchanges nothing. A wait that outlasts the deadline, or a rank that is gone, is a PeerLost
+    that names who is missing and who waited where.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0  # among the ranks of this machine
+    local_world_size: int = 1
+    deadline_s: float = DEADLINE_S
+    store: Store | None = None  # None: alone, or a group that khop did not make
+    watch: Watch | None = None
+
+    def at(self, stage: str, epoch: int = 0, step: int = -1) -> None:
+        """Note where this rank is, for whoever may wait for it."""
+        if self.watch is not None:
+            self.watch.at(stage, epoch, step)
+
+    @contextmanager
+    def exchanging(self, stage: str, epoch: int = 0, step: int = -1) -> Iterator[None]:
+        """A block with collectives in it, torch's own included; what breaks them becomes a PeerLost."""
+        self.at(stage, epoch, step)
+        try:
+            yield
+        except RuntimeError as error:
+            if not is_broken(error):
+                raise
+            raise PeerLost(self._report(str(error).splitlines()[0])) from error
+
+    def gather(self, values: Tensor) -> Tensor:
+        """(ranks, ...): the values of every rank, on every rank."""
+        if self.world_size == 1:
+            return values[None]
+        mine = self._placed(values).contiguous()
+        found = [torch.empty_like(mine) for _ in range(self.world_size)]
+        distributed.all_gather(found, mine)
+        return torch.stack(found).to(values.device)
+
+    def bounds(self, count: int) -> list[int]:
+        """Where the ranks' parts of `count` things begin, and the last ends; rank 0 is not without one."""
+        return [-(-count * rank // self.world_size) for rank in range(self.world_size + 1)]
+
+    def share_rows(self, out: Tensor, bounds: Sequence[int]) -> None:
+        """Fill `out` on every rank: rank r has put rows bounds[r] to bounds[r + 1] in place."""
+        for rank in range(self.world_size if self.world_size > 1 else 0):
+            rows = out[bounds[rank] : bounds[rank + 1]]
+            if rows.numel():
+                placed = self._placed(rows)
+                distributed.broadcast(placed, src=rank)
+                if placed is not rows:
+                    rows.copy_(placed)
+
+    def share_bytes(self, content: bytes | None) -> bytes:
+        """What rank 0 gives, on every rank."""
+        if self.world_size == 1:
+            assert content is not None
+            return content
+        size = self.gather(torch.tensor([len(content or b"")]))[0]
+        out = torch.empty(int(size), dtype=torch.uint8)
+        if self.rank == 0 and content:
+            out = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        self.share_rows(out, [0] + [out.numel()] * self.world_size)
+        return out.numpy().tobytes()
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        self.gather(torch.zeros(1))
+
+    def meet(self, stage: str) -> None:
+        """Wait until every rank enters the stage, before it exchanges anything.
+
+        A rank that calls something collective alone would else send what the others take for another
+        exchange: gloo ends the process for that.
+        """
+        self.at(stage)
+        if self.store is None:
+            return
+        count = self.store.add(f"met/{stage}", 1)
+        of_this_round = -(-count // self.world_size) * self.world_size
+        end = time.monotonic() + self.deadline_s
+        while self.store.add(f"met/{stage}", 0) < of_this_round:
+            if time.monotonic() > end:
+                raise PeerLost(self._report(f"waited for all ranks to be {stage}"))
+            time.sleep(_POLL_S)
+
+    def agree(self, facts: Mapping[str, str], stage: str = "comparing settings") -> None:
+        """ValueError on every rank where one has other facts than rank 0; it names rank and difference."""
+        with self.exchanging(stage):
+            expected = json.loads(self.share_bytes(json.dumps(dict(facts)).encode()))
+            names = sorted({*expected, *facts})
+            differing = [
+                f"{name} is {facts.get(name, 'not set')} on rank {self.rank}, "
+                f"{expected.get(name, 'not set')} on rank 0"
+                for name in names
+                if facts.get(name) != expected.get(name)
+            ]
+            told = "; ".join(differing).encode()[:4000]
+            sizes = self.gather(torch.tensor([len(told)]))
+            padded = torch.zeros(int(sizes.max()), dtype=torch.uint8)
+            padded[: len(told)] = torch.tensor(list(told), dtype=torch.uint8)
+            found = self.gather(padded)
+        sentences = [
+            bytes(row[:size].tolist()).decode(errors="replace")
+            for row, size in zip(found, sizes, strict=True)
+            if size
+        ]
+        if sentences:
+            raise ValueError(f"the ranks are not of one run: {'; '.join(sentences)}. Start all of them alike")
+
+    def _placed(self, values: Tensor) -> Tensor:
+        """On the device that the group exchanges: the CPU, unless somebody made a group of NCCL alone."""
+        return values.cuda() if distributed.get_backend() == "nccl" else values
+
+    def _report(self, problem: str) -> str:
+        if self.watch is None:
+            return f"rank {self.rank} waited for another rank that did not answer: {problem}"
+        sentence = self.watch.report(self.deadline_s)
+        self.watch.give_up()
+        return sentence
+
+
+ALONE = Group()
+_joined: list[Group] = []  # the group that this process has joined; torch's own is as global
+
+
+def this_group() -> Group:
+    """The ranks that this process is one of: those that khop started, or torch.distributed's."""
+    if _joined:
+        return _joined[-1]
+    if distributed.is_available() and distributed.is_initialized():
+        return Group(distributed.get_rank(), distributed.get_world_size())
+    return ALONE
+
+
+def enter(group: Group) -> None:
+    """From now on `this_group` gives it."""
+    _joined.append(group)
+
+
+def leave(group: Group) -> None:
+    """What was before is again."""
+    _joined.remove(group)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside DistributedDataParallel, or the model."""
+    inner = model.module if isinstance(model, DistributedDataParallel) else model
+    assert isinstance(inner, nn.Module)
+    return inner
+
+
+def is_broken(error: RuntimeError) -> bool:
+    """Whether torch.distributed says that an exchange failed, which is no fault of what was computed."""
+    of_torch = isinstance(error, distributed.DistError)
+    return of_torch or any(word in str(error) for word in ("gloo", "Connection closed by peer", "NCCL"))
+
+
+def wait_for(store: Store, keys: Mapping[int, str], deadline_s: float) -> list[int]:
+    """Wait until the store has the keys of all ranks; the ranks whose key did not come in time."""
+    # Not Store.wait: it fills the terminal with a stack of C++ frames when it is in vain.
+    end = time.monotonic() + deadline_s
+    missing = list(keys)
+    while missing:
+        missing = [rank for rank in missing if not store.check([keys[rank]])]
+        if time.monotonic() > end:
+            break
+        if missing:
+            time.sleep(_POLL_S)
+    return missing

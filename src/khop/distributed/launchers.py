@@ -1,0 +1,107 @@
+"""Which rank a process is, from what torchrun, SLURM, Ray Train or Kubernetes say in its environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+PORT = 29500  # where rank 0 listens if nobody says another; torch's own default
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One process of a run, and where the processes meet."""
+
+    rank: int
+    world_size: int
+    local_rank: int  # among the ranks of this machine
+    local_world_size: int
+    host: str  # of the store where the ranks meet
+    port: int
+    launcher_hosts_store: bool = False  # else rank 0 does
+    attempt: int = 0  # how often the whole group was restarted
+    run_id: str = ""  # what the launcher calls the run, over all attempts
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank {self.rank} of {self.world_size}: must be 0 to {self.world_size - 1}")
+
+
+def placement_of(environment: Mapping[str, str]) -> Placement | None:
+    """Where a launcher has put this process; None where none has, or where it is a SLURM step's only one.
+
+    torchrun, Ray Train and Kubeflow give RANK and WORLD_SIZE; an indexed Kubernetes job gives its index, with
+    WORLD_SIZE and MASTER_ADDR from its manifest; srun gives the step's tasks and nodes. ValueError where what
+    they give is incomplete or no number.
+    """
+    if "WORLD_SIZE" in environment and ("RANK" in environment or "JOB_COMPLETION_INDEX" in environment):
+        return _of_torch(environment)
+    if _number(environment, "SLURM_STEP_NUM_TASKS", 1) > 1 and "SLURM_PROCID" in environment:
+        return _of_slurm(environment)
+    return None
+
+
+def _of_torch(environment: Mapping[str, str]) -> Placement:
+    world_size = _number(environment, "WORLD_SIZE")
+    if "MASTER_ADDR" not in environment and world_size > 1:
+        raise ValueError(
+            f"WORLD_SIZE is {world_size} but MASTER_ADDR is not set: name the host of rank 0 in it, or start "
+            "with torchrun, which does"
+        )
+    return Placement(
+        rank=_number(environment, "RANK" if "RANK" in environment else "JOB_COMPLETION_INDEX"),
+        world_size=world_size,
+        local_rank=_number(environment, "LOCAL_RANK", 0),
+        local_world_size=_number(environment, "LOCAL_WORLD_SIZE", 1),
+        host=environment.get("MASTER_ADDR", "127.0.0.1"),
+        port=_number(environment, "MASTER_PORT", PORT),
+        launcher_hosts_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        attempt=_number(environment, "TORCHELASTIC_RESTART_COUNT", 0),
+        run_id=environment.get("TORCHELASTIC_RUN_ID", ""),
+    )
+
+
+def _of_slurm(environment: Mapping[str, str]) -> Placement:
+    nodes = environment.get("SLURM_STEP_NODELIST", "")
+    tasks_per_node = environment.get("SLURM_STEP_TASKS_PER_NODE", "1")
+    # Every rank has to find the same port without a word exchanged; jobs that share a machine differ in it.
+    of_the_job = 20000 + _number(environment, "SLURM_JOB_ID", 0) % 20000
+    return Placement(
+        rank=_number(environment, "SLURM_PROCID"),
+        world_size=_number(environment, "SLURM_STEP_NUM_TASKS"),
+        local_rank=_number(environment, "SLURM_LOCALID", 0),
+        local_world_size=_tasks_here(tasks_per_node, _number(environment, "SLURM_NODEID", 0)),
+        host=environment.get("MASTER_ADDR", first_host(nodes)),
+        port=_number(environment, "MASTER_PORT", of_the_job),
+    )
+
+
+def first_host(nodes: str) -> str:
+    """The first host of a SLURM node list: "gpu[03-05,9],login" gives gpu03."""
+    found = re.match(r"([^\[,]+)(?:\[(\w+)[^\]]*\]([^,]*))?", nodes)
+    if found is None:
+        raise ValueError(f"SLURM_STEP_NODELIST is {nodes!r}: names no host; set MASTER_ADDR to rank 0's host")
+    return "".join(part or "" for part in found.groups())
+
+
+def _tasks_here(tasks_per_node: str, node: int) -> int:
+    """The tasks of one node of SLURM's "4(x2),3": nodes 0 and 1 have 4, node 2 has 3."""
+    counts: list[int] = []
+    for part in tasks_per_node.split(","):
+        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
+        if found is None:
+            raise ValueError(f"SLURM_STEP_TASKS_PER_NODE is {tasks_per_node!r}: must be as 4(x2),3")
+        counts += [int(found[1])] * int(found[2] or 1)
+    return counts[min(node, len(counts) - 1)]
+
+
+def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = environment.get(name)
+    if text is None:
+        if default is None:
+            raise ValueError(f"{name} is not set: start with torchrun, srun or khop train --procs")
+        return default
+    if not text.isdecimal():
+        raise ValueError(f"{name} is {text!r}: must be a whole number, as the launcher sets it")
+    return int(text)

@@ -1,0 +1,204 @@
+"""Ranks on this machine: started by spawning, watched over, and ended together."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from types import FrameType
+
+from khop.distributed.launchers import Placement
+from khop.distributed.torch_types import TCPStore
+from khop.distributed.watch import BROKEN, GRACE_S
+from khop.errors import PeerLost, Terminated
+
+STOPPING_S = 15.0  # for ranks to write what they have when told to stop
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_HELD = frozenset(_SIGNALS)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a rank ended, told to the process that started it."""
+
+    rank: int
+    kind: str
+    message: str
+    traceback: str
+    at: float  # seconds of the machine's monotonic clock
+
+    @property
+    def is_cause(self) -> bool:
+        """Whether it is not only the echo of another rank's end."""
+        return self.kind != PeerLost.__name__
+
+    def error(self) -> Exception:
+        """The exception as this process raises it: bad input and a failing machine keep their kind."""
+        if self.kind == ValueError.__name__:
+            return ValueError(self.message)
+        if self.kind in (OSError.__name__, PermissionError.__name__, FileNotFoundError.__name__):
+            return OSError(self.message)
+        if not self.is_cause:
+            return PeerLost(self.message)
+        return RuntimeError(f"rank {self.rank} failed with {self.kind}: {self.message}\n\n{self.traceback}")
+
+
+def run_ranks(target: Callable[..., None], procs: int, arguments: Sequence[object]) -> None:
+    """Call `target(placement, *arguments)` in `procs` new processes; return when all have ended well.
+
+    Whatever happens, none is left: an error in one ends the others within seconds, and is raised here. Ctrl-C
+    and SIGTERM go to every rank once, which have time to write what they have.
+    """
+    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    context = multiprocessing.get_context("spawn")
+    ranks: list[SpawnProcess] = []
+    for rank in range(procs):
+        placement = Placement(rank, procs, rank, procs, "127.0.0.1", store.port, launcher_hosts_store=True)
+        process = context.Process(target=_rank, args=(target, placement, *arguments), name=_name(rank))
+        ranks.append(process)
+    told: list[int] = []
+    try:
+        with _passing_on(ranks, told):
+            for process in ranks:
+                _start(process)
+            _await_end(ranks, told)
+    finally:
+        ended = [process for process in ranks if _end(process)]
+    _raise_for([process for process in ranks if process not in ended], told, store)
+
+
+def _name(rank: int) -> str:
+    return f"rank {rank}"
+
+
+def _start(process: SpawnProcess) -> None:
+    """Start a rank that holds signals back until it stands in a process group of its own.
+
+    So a terminal's Ctrl-C reaches it once, from here, and never in the middle of its imports.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _rank(target: Callable[..., None], placement: Placement, *arguments: object) -> None:
+    """What a started process does."""
+    os.setpgrp()
+    threading.Thread(target=_end_with_parent, name="khop-parent", daemon=True).start()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _terminate)
+    number = signal.SIGINT
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
+        target(placement, *arguments)
+        return
+    except KeyboardInterrupt as stop:
+        number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
+    except SystemExit:
+        raise
+    except BaseException as error:
+        _tell(placement, error)
+        raise SystemExit(1) from None
+    raise SystemExit(128 + number)
+
+
+def _end_with_parent() -> None:
+    """End this rank when the process that started it is gone, also before it has met the others."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    time.sleep(GRACE_S)
+    os._exit(BROKEN)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def _tell(placement: Placement, error: BaseException) -> None:
+    text = "".join(traceback.format_exception(error))
+    failure = Failure(placement.rank, type(error).__name__, str(error), text, time.monotonic())
+    try:
+        store = TCPStore(placement.host, placement.port, None, False, wait_for_workers=False)
+        store.set(f"failure/{_name(placement.rank)}", json.dumps(vars(failure)))
+    except RuntimeError:  # who started this process is gone: nobody reads it but a person
+        traceback.print_exception(error)
+
+
+@contextmanager
+def _passing_on(ranks: Sequence[SpawnProcess], told: list[int]) -> Iterator[None]:
+    """Send every rank the signals that this process gets, and note them in `told`."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        told.append(number)
+        for process in ranks:
+            if process.pid is not None and process.exitcode is None:
+                os.kill(process.pid, number)
+
+    before = {number: signal.signal(number, pass_on) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _await_end(ranks: Sequence[SpawnProcess], told: Sequence[int]) -> None:
+    """Wait until every rank has ended, or has had its time after one failed or all were told to stop."""
+    end = float("inf")
+    while alive := [process for process in ranks if process.exitcode is None]:
+        wait([process.sentinel for process in alive], timeout=0.2)
+        has_failed = any(process.exitcode for process in ranks)
+        if told or has_failed:
+            end = min(end, time.monotonic() + (STOPPING_S if told else GRACE_S))
+        if time.monotonic() > end:
+            return
+
+
+def _end(process: SpawnProcess) -> bool:
+    """Leave nothing of a rank; whether it had to be killed."""
+    if process.pid is None:
+        return False
+    has_to_be_killed = process.exitcode is None
+    if has_to_be_killed:
+        process.kill()
+    process.join()
+    return has_to_be_killed
+
+
+def _raise_for(ranks: Sequence[SpawnProcess], told: Sequence[int], store: TCPStore) -> None:
+    """Raise what went wrong first, of ranks that have ended by themselves."""
+    if told:
+        raise Terminated if signal.SIGTERM in told else KeyboardInterrupt
+    failures = [
+        Failure(**json.loads(store.get(f"failure/{process.name}")))
+        for process in ranks
+        if store.check([f"failure/{process.name}"])
+    ]
+    first = min(failures, key=lambda failure: (not failure.is_cause, failure.at), default=None)
+    killed = [
+        f"{process.name} was killed by {signal.Signals(-process.exitcode).name}"
+        for process in ranks
+        if process.exitcode is not None and process.exitcode < 0
+    ]
+    if killed and (first is None or not first.is_cause):
+        raise PeerLost("; ".join([*killed, *([first.message] if first else [])]))
+    if first is not None:
+        raise first.error()
+    for process in ranks:
+        if process.exitcode:
+            raise SystemExit(process.exitcode)

@@ -1,0 +1,102 @@
+"""Starting a script's ranks: one process, some on this machine, or those that a launcher has started.
+
+The only part below the command that reads the environment: it is where launchers say which rank this is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from khop.distributed.group import DEADLINE_S
+from khop.distributed.joining import joined
+from khop.distributed.launchers import Placement, placement_of
+from khop.distributed.spawning import run_ranks
+
+Work = Callable[..., None]  # (rank, device, *arguments)
+
+# What a rank's process needs in its environment before torch is loaded, unless the user has set it.
+_FOR_RANKS = {
+    "OMP_WAIT_POLICY": "passive",  # spinning threads of one rank would take the cores of the next
+    "TORCH_CPP_LOG_LEVEL": "FATAL",  # a lost peer is khop's to report, in a sentence
+    "GLOO_SOCKET_IFNAME": "lo",  # ranks of one machine need no name service and no network
+}
+
+
+def launch(
+    function: Work,
+    *,
+    procs: int | None = None,
+    arguments: Sequence[object] = (),
+    device: str | None = None,
+    deadline: float = DEADLINE_S,
+) -> None:
+    """Call `function(rank, device, *arguments)` as every rank of a run.
+
+    Under torchrun, srun, Ray Train or an indexed Kubernetes job this process is one rank and calls it here.
+    Else `procs` processes are spawned on this machine, by default one per GPU; of one, it is called here.
+    `function` stands at the top of a module, and the script calls `launch` under `if __name__ == "__main__"`.
+    GPUs exchange by NCCL, the CPU by gloo; `device` is "cpu" or "cuda", by default "cuda" where there is one.
+    An exchange that takes longer than `deadline` seconds ends all ranks with an error that says who is
+    missing; an error in one rank ends all, and is raised here.
+    """
+    kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    placement = placement_of(os.environ)
+    if placement is not None:
+        if procs not in (None, placement.world_size):
+            raise ValueError(
+                f"procs {procs}: a launcher has started {placement.world_size} ranks already; leave procs out"
+            )
+        run_rank(placement, function, arguments, kind, deadline)
+        return
+    count = procs if procs is not None else max(1, torch.cuda.device_count() if kind == "cuda" else 1)
+    check_procs(count, kind)
+    if count == 1:
+        function(0, torch.device(kind), *arguments)
+        return
+    with _environment_for_ranks():
+        run_ranks(run_rank, count, (function, arguments, kind, deadline))
+
+
+def check_procs(procs: int, device: str) -> None:
+    """ValueError where this machine cannot run as many ranks."""
+    if procs < 1:
+        raise ValueError(f"procs {procs}: must be a whole number, 1 or more")
+    gpus = torch.cuda.device_count()
+    if torch.device(device).type == "cuda" and procs > gpus:
+        raise ValueError(
+            f"procs {procs}: each needs a GPU of its own, this machine has {gpus}; use device cpu"
+        )
+
+
+def launched_by_others() -> Placement | None:
+    """Where a launcher has put this process; None where it was started by hand."""
+    return placement_of(os.environ)
+
+
+def run_rank(
+    placement: Placement, function: Work, arguments: Sequence[object], kind: str, deadline: float
+) -> None:
+    """Be one rank: meet the others, call the function, leave."""
+    device = torch.device(kind)
+    if device.type == "cuda":
+        device = torch.device("cuda", placement.local_rank)
+        torch.cuda.set_device(device)
+    cores = len(os.sched_getaffinity(0))
+    torch.set_num_threads(max(1, cores // placement.local_world_size))
+    with joined(placement, device, deadline):
+        function(placement.rank, device, *arguments)
+
+
+@contextmanager
+def _environment_for_ranks() -> Iterator[None]:
+    set_here = [name for name in _FOR_RANKS if name not in os.environ]
+    os.environ.update({name: _FOR_RANKS[name] for name in set_here})
+    try:
+        yield
+    finally:
+        for name in set_here:
+            del os.environ[name]

@@ -1,0 +1,61 @@
+"""Where a training stands, as a value that a checkpoint keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from khop.training.settings import TrainerSettings
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where training stands: what a checkpoint keeps beside the tensors."""
+
+    epoch: int = 0  # of the next update
+    step: int = 0  # of the next update
+    loss_sum: float = 0.0  # of the epoch so far, over its seeds
+    seeds: int = 0  # of the epoch so far
+    best_score: float | None = None
+    best_epoch: int = 0
+    stale: int = 0  # evaluations since the best one
+    loader: Mapping[str, object] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)  # of the settings it was made with
+
+    def ended(self, score: float | None) -> Standing:
+        """At the start of the next epoch, after this one's score if it was evaluated."""
+        following = replace(self, epoch=self.epoch + 1, step=0, loss_sum=0.0, seeds=0)
+        if score is None:
+            return following
+        if self.best_score is None or score > self.best_score:
+            return replace(following, best_score=score, best_epoch=self.epoch, stale=0)
+        return replace(following, stale=self.stale + 1)
+
+    def is_over(self, settings: TrainerSettings) -> bool:
+        """Whether there is no epoch left to train."""
+        is_stale = settings.patience is not None and self.stale >= settings.patience
+        return self.epoch >= settings.epochs or is_stale
+
+
+def standing_of(saved: Mapping[str, Any], facts: Mapping[str, str], folder: Path) -> Standing:
+    """What a checkpoint says; ValueError where it is no trainer's, or of a run with other facts."""
+    expected = {entry.name for entry in fields(Standing)}
+    if saved.keys() != expected:
+        raise ValueError(
+            f"{folder}: says {sorted(saved)} of where training stood, {sorted(expected)} are needed; "
+            "it is not a trainer's, or of another khop"
+        )
+    standing = Standing(**saved)
+    differing = [
+        f"{name} was {standing.facts.get(name, 'not set')} and is {facts.get(name, 'not set')}"
+        for name in sorted({*standing.facts, *facts})
+        if standing.facts.get(name) != facts.get(name)
+    ]
+    if differing:
+        raise ValueError(
+            f"{folder}: the run was begun otherwise: {'; '.join(differing)}. "
+            "Put back what it was begun with, or start another run"
+        )
+    return standing
