@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::int64_t kPartEdges = 1 << 12;
 constexpr int kPartsPerThread = 64;   // rows differ widely in what they cost
+constexpr std::int64_t kRowsAhead = 8;
 constexpr std::int64_t kAhead = 16;   // counters on their way into the cache
 constexpr std::uint32_t kMost = std::numeric_limits<std::int32_t>::max();
 
@@ -77,9 +78,15 @@ auto Cooccurrences<Index>::parts_for_threads(int threads) const -> std::vector<P
 
 template <class Index>
 void Cooccurrences<Index>::collect(Part& part, Counter* counters) {
+  const std::int64_t last_edge = there_.indptr[part.last_row];
   for (std::int64_t row = part.first_row; row < part.last_row; ++row) {
     const auto begin = static_cast<std::ptrdiff_t>(part.indices.size());
     for (std::int64_t edge = there_.indptr[row]; edge < there_.indptr[row + 1]; ++edge) {
+      // Rows of `back` lie anywhere: first where one begins, then what is in it.
+      if (edge + 2 * kRowsAhead < last_edge) __builtin_prefetch(&back_.indptr[there_.indices[edge + 2 * kRowsAhead]]);
+      if (edge + kRowsAhead < last_edge) {
+        __builtin_prefetch(back_.indices.data() + back_.indptr[there_.indices[edge + kRowsAhead]]);
+      }
       count_from(there_.indices[edge], row, part, counters);
     }
     std::sort(part.indices.begin() + begin, part.indices.end());
