@@ -322,7 +322,7 @@ def evaluate(
 
 
 def evaluate_links(
-    model: LinkPredictor,
+    model: nn.Module,
     graph: Graph,
     links: Links,
     *,
@@ -335,12 +335,17 @@ def evaluate_links(
     scored. Let `graph` be without the links, as that of a split is. Of several edge types it is the mean.
     Collective, as `evaluate` is.
     """
+    predictor, group = unwrapped(model), this_group()
+    if not isinstance(predictor, LinkPredictor):
+        raise ValueError(
+            f"evaluate_links of a {type(predictor).__name__}: it takes a khop.models.LinkPredictor, "
+            "an encoder with a decoder per edge type"
+        )
     ends = [end for edge_type in links.edges for end in (edge_type[0], edge_type[2])]
-    group = this_group()
     group.meet("evaluating")
     with group.exchanging("evaluating"):
-        rows = node_rows(model.encoder, graph, graph.features, ends, progress=progress, group=group)
-    return mean_metrics(link_scores(model, rows, links), metrics)
+        rows = node_rows(predictor.encoder, graph, graph.features, ends, progress=progress, group=group)
+    return mean_metrics(link_scores(predictor, rows, links), metrics)
 
 
 def _split_over(maker: BatchMaker, threads: int) -> BatchMaker:

@@ -88,6 +88,12 @@ def test_edge_types_that_no_hop_follows_are_not_evaluated_either(prepared: Prepa
     assert subject.split.train.schema.node_types == ("user", "item")
 
 
+def test_without_neighbours_a_run_knows_only_the_nodes_themselves(prepared: Prepare) -> None:
+    subject = subject_of(prepared(sampler__fanouts=[{"*": 0}, {"*": 0}]))
+    assert not [name for name, _ in subject.model.named_parameters() if "neighbors" in name]
+    assert 0 < subject.scores(("val",), unwatched)["val"] < 1
+
+
 def test_equal_runs_have_equal_splits_pairs_and_weights(prepared: Prepare) -> None:
     one, again, other = (subject_of(prepared(training__seed=seed)) for seed in (1, 1, 2))
     assert torch.equal(one.split.val_links.edges[BUYS], again.split.val_links.edges[BUYS])

@@ -93,3 +93,8 @@ def test_an_edge_type_without_links_is_named() -> None:
     given = Links({BUYS: none}, negatives={BUYS: torch.empty(0, 3, dtype=torch.int64)})
     with pytest.raises(ValueError, match=r"links of \('user', 'buys', 'item'\): there are none to evaluate"):
         evaluate_links(predictor(), graph(), given)
+
+
+def test_a_model_that_scores_no_pairs_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"evaluate_links of a SAGE: it takes a khop\.models\.LinkPredictor"):
+        evaluate_links(predictor().encoder, graph(), links(3))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from khop.api import Graph, Loader
 from khop.config.parts import (
@@ -57,6 +57,8 @@ class LinkSubject:
         targets = tuple(dict.fromkeys((edge_type[0], edge_type[2])))
         hidden, embedding = config.model.hidden, config.model.embedding
         sizes = ModelSizes.of(split.train, targets, config.model.column, outputs=hidden, embedding=embedding)
+        # Exact evaluation follows all that the model knows: no more than what some hop of training follows.
+        sizes = replace(sizes, edge_types=tuple(t for t in fanouts[0] if any(hop[t] for hop in fanouts)))
 
         def made() -> LinkPredictor:
             return LinkPredictor.of(stack_of(config, sizes), [edge_type], links.decoder, hidden)
@@ -128,10 +130,7 @@ class LinkSubject:
 
 
 def _followed(config: RunConfig, graph: Graph, target: EdgeType) -> tuple[dict[EdgeType, int], ...]:
-    """Each hop's fanouts without the edge types that no hop follows.
-
-    What training never saw, exact evaluation must not see either: it takes all neighbours of what is there.
-    """
+    """Each hop's fanouts of the target, its reverse, and the edge types that some hop follows."""
     schema = graph.schema
     hops = [fanout_by_type(schema, fanout) for fanout in config.sampler.fanouts]
     wanted = {target, schema.reverse(target)}

@@ -22,6 +22,7 @@ _PRESETS: Mapping[str, Mapping[str, object]] = {
         "sampler": {"fanouts": [DEPENDENCIES, DEPENDENCIES]},
         "model": {"hidden": 128, "dropout": 0.0, "norm": "layer", "embedding": 0},
         "training": {"epochs": 10, "batch_size": 8192, "learning_rate": 5e-3},
+        "evaluation": {"every": 2},
     },
     "debian-typed": {
         "graph": "debian-typed",
