@@ -144,7 +144,8 @@ _PUBLIC = {
 }
 _MODULES = ("models",)
 
-__all__ = [*_PUBLIC, *_MODULES]
+# `from khop import *` needs nothing but khop's own requirements: what needs an extra has to be named.
+__all__ = [*(name for name, module in _PUBLIC.items() if not module.startswith("khop.pyg")), *_MODULES]
 
 
 def __getattr__(name: str) -> object:
@@ -160,4 +161,4 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """What tab completion offers."""
-    return sorted([*__all__, "__version__"])
+    return sorted([*_PUBLIC, *_MODULES, "__version__"])
