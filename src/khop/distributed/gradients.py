@@ -6,8 +6,7 @@ import time
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from khop.distributed.group import Group
@@ -34,10 +33,12 @@ def averaging(group: Group, model: nn.Module, clock: GradientClock) -> nn.Module
     if group.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
         return model
     parallel = DistributedDataParallel(model, find_unused_parameters=True)
-    parallel.register_comm_hook(clock, _timed_allreduce)
+    parallel.register_comm_hook(clock, _timed_average)
     return parallel
 
 
-def _timed_allreduce(clock: GradientClock, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+def _timed_average(clock: GradientClock, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     clock.ready_at = time.perf_counter()
-    return allreduce_hook(None, bucket)  # type: ignore[arg-type]  # None is the default group
+    share = bucket.buffer().div_(distributed.get_world_size())  # before the sum: it may not overflow
+    reduced: torch.futures.Future[list[Tensor]] = distributed.all_reduce(share, async_op=True).get_future()
+    return reduced.then(lambda done: done.value()[0])
