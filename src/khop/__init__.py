@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from khop.training.link_prediction import LinkPrediction as LinkPrediction
     from khop.training.observer import Observer as Observer
     from khop.training.ranking import full_ranking as full_ranking
+    from khop.training.schedule import Schedule as Schedule
     from khop.training.settings import Keeping as Keeping
     from khop.training.settings import TrainerSettings as TrainerSettings
     from khop.training.tasks import NodeClassification as NodeClassification
@@ -110,6 +111,7 @@ _PUBLIC = {
     "Quantised": "khop.graph.quantise",
     "Sample": "khop.batch",
     "Sampler": "khop.sampling.sampler",
+    "Schedule": "khop.training.schedule",
     "Schema": "khop.schema",
     "Seeds": "khop.sampling.sampler",
     "Subgraph": "khop.batch",

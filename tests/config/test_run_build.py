@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 
 from khop.config.build import Run, prepare
+from khop.config.facts import facts_of
 from khop.config.read import RawRun
 from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.models.rgcn import RGCN
@@ -73,3 +75,14 @@ def test_a_run_over_types_trains_every_parameter_and_scores_exactly(
 def test_a_node_type_without_the_column_has_to_be_decided_on(shop: Path) -> None:
     with pytest.raises(ValueError, match=r"its node type 'tag' has no column 'x'; give embedding=64"):
         prepared(shop)
+
+
+def test_more_epochs_are_another_run_where_the_learning_rate_falls_to_the_last(shop: Path) -> None:
+    def facts(**training: object) -> Mapping[str, str]:
+        run = prepared(shop, model={"hidden": 8, "embedding": 0, "encoder": "linear"}, training=training)
+        return facts_of(run.config, run.fingerprint)
+
+    assert facts(epochs=3) == facts(epochs=4)
+    falling = facts(epochs=3, schedule="linear")
+    assert falling["training.epochs"] == "3"
+    assert falling != facts(epochs=4, schedule="linear")

@@ -19,6 +19,7 @@ from khop.graph.progress import Notice
 from khop.training.checkpoint import load_checkpoint, restore_model
 from khop.training.inference import Progress
 from khop.training.observer import Observer
+from khop.training.schedule import Schedule
 from khop.training.settings import Keeping, TrainerSettings
 from khop.training.tasks import Task
 from khop.training.trainer import Trainer
@@ -58,6 +59,7 @@ class Run:
         settings = TrainerSettings(
             epochs=training.epochs,
             learning_rate=training.learning_rate,
+            schedule=Schedule(training.schedule, training.warmup),
             weight_decay=training.weight_decay,
             evaluate_every=config.evaluation.every,
             patience=training.patience or None,

@@ -20,6 +20,9 @@ def facts_of(config: RunConfig, graph_fingerprint: str) -> Mapping[str, str]:
 
     The graph counts by its content, not by where it lies.
     """
-    deciding = [entry.path for entry in run_fields() if entry.path not in RESUMABLE | {"graph", "out"}]
+    free = RESUMABLE | {"graph", "out"}
+    if config.training.schedule != "constant":  # then every update depends on how many there are
+        free -= {"training.epochs"}
+    deciding = [entry.path for entry in run_fields() if entry.path not in free]
     settings = {path: str(value_at(config, path)) for path in deciding}
     return {**settings, "graph": graph_fingerprint, "khop": khop.__version__}

@@ -155,6 +155,10 @@ class Training(Section):
     """training nodes per optimiser step"""
     learning_rate: Annotated[float, Field(gt=0)] = 3e-3
     """Adam's step size"""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """how it goes: constant, or down to 0 over the run's epochs"""
+    warmup: Annotated[int, Field(ge=0)] = 0
+    """updates over which it rises first"""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Adam's L2 penalty"""
     seed: Annotated[int, Field(ge=0, lt=2**63), Allowed("a whole number from 0 to 2^63 - 1")] = 0

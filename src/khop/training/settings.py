@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from khop.training.schedule import CONSTANT, Schedule
+
 Precision = Literal["float32", "float64", "bfloat16"]
 
 
@@ -32,6 +34,7 @@ class TrainerSettings:
 
     epochs: int
     learning_rate: float = 1e-3
+    schedule: Schedule = CONSTANT
     weight_decay: float = 0.0
     evaluate_every: int = 1  # epochs; the last one is always evaluated
     patience: int | None = None  # evaluations without a better score before training stops; None = never

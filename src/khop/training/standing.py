@@ -22,6 +22,7 @@ class Standing:
     best_epoch: int = 0
     stale: int = 0  # evaluations since the best one
     loader: Mapping[str, object] = field(default_factory=dict)
+    schedule: Mapping[str, object] = field(default_factory=dict)  # torch's scheduler of the learning rate
     facts: Mapping[str, str] = field(default_factory=dict)  # of the settings it was made with
 
     def ended(self, score: float | None) -> Standing:

@@ -102,6 +102,7 @@ class Trainer:
         self.optimizer = torch.optim.Adam(
             self.model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
         )
+        self._schedule = settings.schedule.over(self.optimizer, settings.epochs * len(loader))
         self.standing = Standing(facts=settings.facts)
         self._group = this_group()
         self._keeper = Keeper(out, settings.keeping, self.observer.warned) if self._group.rank == 0 else None
@@ -126,6 +127,8 @@ class Trainer:
             self.loader.load_state_dict(standing.loader)
         restore_model(self.model, checkpoint)
         restore_optimizer(self.model, self.optimizer, checkpoint)
+        if standing.schedule:
+            self._schedule.load_state_dict(dict(standing.schedule))
         self.standing = standing
         self._records = json.loads(shared)[: standing.epoch]
         self._is_resumed = True
@@ -164,6 +167,7 @@ class Trainer:
         own = {
             "epochs": str(settings.epochs),
             "learning rate": str(settings.learning_rate),
+            "schedule": str(settings.schedule),
             "precision": settings.precision,
             "seed": str(settings.seed),
             "seeds, batch size and order": json.dumps(loader, sort_keys=True),
@@ -227,6 +231,7 @@ class Trainer:
             told = self._told(loss_sum, losses.numel(), seconds, begun)
         with interrupts_held():
             self.optimizer.step()
+            self._schedule.step()
             self._advance(told)
         self._note_seconds(told, time.perf_counter() - begun)
 
@@ -247,6 +252,7 @@ class Trainer:
             loss_sum=before.loss_sum + loss_sum,
             seeds=before.seeds + seeds,
             loader=self.loader.state_dict(),
+            schedule=self._schedule.state_dict(),
         )
         loss = loss_sum / max(seeds, 1)
         if self._keeper is not None:

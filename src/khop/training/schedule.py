@@ -1,0 +1,43 @@
+"""How the learning rate goes over the updates of a run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, get_args
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+Course = Literal["constant", "linear", "cosine"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate after a rise over `warmup` updates: constant, or down to 0 at the end of the run."""
+
+    course: Course = "constant"
+    warmup: int = 0  # updates
+
+    def __post_init__(self) -> None:
+        if self.course not in get_args(Course):
+            raise ValueError(f"course {self.course!r}: must be one of {get_args(Course)}")
+        if self.warmup < 0:
+            raise ValueError(f"warmup {self.warmup}: must be 0 or more updates")
+
+    def factor(self, updates: int, update: int) -> float:
+        """What the learning rate is multiplied by in update 0, 1, ... of a run of so many `updates`."""
+        if update < self.warmup:
+            return (update + 1) / (self.warmup + 1)
+        if self.course == "constant":
+            return 1.0
+        done = min((update - self.warmup) / max(updates - self.warmup, 1), 1.0)
+        return 1.0 - done if self.course == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+
+    def over(self, optimizer: torch.optim.Optimizer, updates: int) -> LambdaLR:
+        """Torch's scheduler that sets the optimiser's learning rate; one step of it per update."""
+        return LambdaLR(optimizer, partial(self.factor, updates))
+
+
+CONSTANT = Schedule()
