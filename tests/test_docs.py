@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,6 @@ from khop.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-EXAMPLES = sorted(ROOT.glob("examples/*.py"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PATH = re.compile(r"\b(?:benchmarks|csrc|docs|examples|scripts|src|tests)/[\w./<>*-]*[\w/>*]")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
@@ -74,14 +71,6 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyte
     for block in blocks(page, "python"):
         padding = "\n" * (block.line - 1)  # a traceback then names the line of the page
         exec(compile(padding + block.text, page, "exec"), namespace)
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_an_example_runs(example: Path, tmp_path: Path) -> None:
-    finished = subprocess.run(
-        [sys.executable, example], cwd=tmp_path, capture_output=True, text=True, timeout=240
-    )
-    assert finished.returncode == 0, finished.stderr
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.words[0] == "khop"], ids=str)

@@ -1,0 +1,154 @@
+"""The examples do what their first lines say: they learn, on one process and on two, the same thing."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import coo_array, save_npz
+
+import khop
+from small_folders import ITEM, write_learnable_graph
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+ON_ONE_GRAPH = ["blocks", "layerwise", "own_sampler"]
+AS_THEY_STAND = ["taobao", "torch_geometric_layers"]  # small already
+CHANCE = 0.25  # of four classes
+
+
+@pytest.fixture
+def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A graph to learn from, in an empty folder; spawned processes too can import the examples."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return write_learnable_graph(tmp_path / "toy", nodes=3000)
+
+
+def told(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], name: str, *arguments: str
+) -> list[tuple[float, ...]]:
+    """The numbers that an example, called as a command, prints of each epoch."""
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    with torch.random.fork_rng():
+        import_module(name).main()
+    lines = [line for line in capfd.readouterr().out.splitlines() if re.match(r"epoch \d+: ", line)]
+    return [tuple(float(number) for number in re.findall(r"\d+\.\d+", line)) for line in lines]
+
+
+@pytest.mark.parametrize("name", ["blocks", "own_sampler"])
+def test_two_processes_learn_what_one_does(
+    name: str, graph: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--graph", str(graph), "--epochs", "4"]
+    one = told(monkeypatch, capfd, name, *arguments, "--procs", "1")
+    two = told(monkeypatch, capfd, name, *arguments, "--procs", "2")
+    assert len(one) == 4
+    (first, _), (last, accuracy) = one[0], one[-1]
+    assert last < first
+    assert accuracy > 2 * CHANCE
+    assert [loss for loss, _ in two] == pytest.approx([loss for loss, _ in one], abs=1e-4)
+    assert two[-1][1] == pytest.approx(accuracy, abs=0.01)
+
+
+def test_the_best_weights_of_the_blocks_are_kept(
+    graph: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told(monkeypatch, capfd, "blocks", "--graph", str(graph), "--epochs", "1", "--procs", "1")
+    assert Path("blocks.safetensors").stat().st_size > 0
+
+
+def test_layerwise_scores_do_not_depend_on_the_processes_that_share_the_work(
+    graph: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--graph", str(graph), "--epochs", "6"]
+    for procs in ("1", "2"):  # dropout is drawn by each rank for itself: the course is not quite the same
+        scores = told(monkeypatch, capfd, "layerwise", *arguments, "--procs", procs)
+        assert len(scores) == 3
+        assert min(scores[-1]) > 2 * CHANCE
+
+
+def test_reddit_is_read_from_the_folder_of_torch_geometric(
+    graph: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_as_reddit(khop.open_graph(graph), Path("data/raw"))
+    two = told(monkeypatch, capfd, "reddit", "--reddit", "data", "--epochs", "6", "--procs", "2")
+    one = told(monkeypatch, capfd, "reddit", "--reddit", "data", "--epochs", "6", "--procs", "1")
+    assert one[-1][1] > 2 * CHANCE
+    assert [loss for loss, _ in two] == pytest.approx([loss for loss, _ in one], abs=1e-4)
+
+
+def write_as_reddit(graph: khop.Graph, folder: Path) -> None:
+    """The files that torch_geometric.datasets.Reddit fetches, of another graph."""
+    folder.mkdir(parents=True)
+    count = graph.num_nodes(ITEM)
+    kinds = np.zeros(count, dtype=np.int64)
+    for kind, split in enumerate(("train", "val", "test"), 1):
+        kinds[graph.split(split)[ITEM].numpy()] = kind
+    columns = graph.columns[ITEM]
+    np.savez(
+        folder / "reddit_data.npz",
+        feature=columns["x"].numpy(),
+        label=columns["category"].numpy(),
+        node_types=kinds,
+    )
+    csc = graph.csc((ITEM, "like", ITEM))
+    destinations = torch.repeat_interleave(csc.indptr.diff()).numpy()
+    edges = coo_array((np.ones(destinations.size), (csc.indices.numpy(), destinations)), (count, count))
+    save_npz(folder / "reddit_graph.npz", edges)
+
+
+@pytest.mark.parametrize("name", AS_THEY_STAND)
+def test_an_example_runs_without_arguments(name: str, tmp_path: Path) -> None:
+    finished = subprocess.run(
+        [sys.executable, ROOT / "examples" / f"{name}.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert finished.returncode == 0, finished.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["blocks", "reddit", "own_sampler", "layerwise"])
+def test_an_example_runs_on_its_own_graph_under_two_launchers(name: str, tmp_path: Path) -> None:
+    """As on two machines, with a process each."""
+    meeting = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--max-restarts", "0"]
+    endpoint = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "torch.distributed.run", *meeting, "--rdzv-endpoint", endpoint]
+    machines = [
+        subprocess.Popen(
+            [*command, ROOT / "examples" / f"{name}.py", "--epochs", "2"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    outputs = [machine.communicate(timeout=600)[0] for machine in machines]
+    assert [machine.returncode for machine in machines] == [0, 0]
+    assert sum(output.count("epoch 1: ") for output in outputs) == 1  # rank 0 alone talks
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("name", [*ON_ONE_GRAPH, "reddit"])
+def test_a_tutorial_is_short(name: str) -> None:
+    assert len((ROOT / "examples" / f"{name}.py").read_text().splitlines()) < 100
+
+
+def test_no_example_is_forgotten() -> None:
+    assert {example.stem for example in EXAMPLES} == {*ON_ONE_GRAPH, *AS_THEY_STAND, "reddit"}
