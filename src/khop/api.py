@@ -38,6 +38,7 @@ from khop.loading.transfer import place
 from khop.models.link_predictor import LinkPredictor
 from khop.sampling.fanouts import Fanout
 from khop.sampling.link_seeds import Links, check_links
+from khop.sampling.links import LinkSampler
 from khop.sampling.neighbor import NeighborSampler, check_seeds
 from khop.sampling.sampler import Sampler
 from khop.sampling.seeds import NodeSeeds, SeedList, SeedOrder
@@ -351,7 +352,7 @@ def evaluate_links(
 def _split_over(maker: BatchMaker, threads: int) -> BatchMaker:
     """The same batches, each made by several threads where its parts know how."""
     sampler, features = maker.sampler, maker.features
-    if isinstance(sampler, NeighborSampler):
+    if isinstance(sampler, NeighborSampler | LinkSampler):
         sampler = sampler.split_over(threads)
     if isinstance(features, FeatureTable):
         features = replace(features, threads=threads)

@@ -20,6 +20,7 @@ from khop import (
     GivenNegatives,
     Links,
     LinkSampler,
+    Loader,
     NegativeMode,
     NeighborSampler,
     Output,
@@ -34,6 +35,7 @@ from khop.sampling.sampler import LinkSeeds, SeedLinks
 from khop.sampling.seeds import SeedOrder
 from khop.schema import EdgeType
 from random_graphs import EDGE, ring
+from reference.hops import as_plain
 
 KEY, NEGATIVE_KEY = DrawKey(11), DrawKey(12)
 BUYS, BOUGHT_BY, VIEWS = ("user", "buys", "item"), ("item", "bought by", "user"), ("user", "views", "item")
@@ -371,3 +373,40 @@ def test_in_time_no_edge_no_node_and_no_negative_is_later_than_its_link(
         is_drawn[sample.seed_index[node_type]] = False
         of_tree = limits[sample.trees[node_type]]
         assert bool((columns[node_type]["day"][ids] <= of_tree)[is_drawn].all())
+
+
+@EXPANSIONS
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_a_sample_of_links_split_over_threads_has_the_same_bits(
+    expansion: Expansion, disjoint: bool, threads: int
+) -> None:
+    sources = torch.arange(0, 6000, 5)
+    sampler = LinkSampler(
+        ring(6000, 9),
+        [5, 4],
+        negatives=UniformNegatives(2, exact=True),
+        exclude="edge",
+        expansion=expansion,
+        edge_ids=True,
+        disjoint=disjoint,
+    )
+    wanted = link_seeds({EDGE: [(u, (u + 6000 - 1) % 6000) for u in sources.tolist()]})
+    alone, split = sampler.sample(wanted, KEY), sampler.split_over(threads).sample(wanted, KEY)
+    assert as_plain(split) == as_plain(alone)
+    assert ends(split, EDGE) == ends(alone, EDGE)
+
+
+def test_a_batch_made_here_and_now_is_split_over_torchs_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    whole = LinkSampler.split_over
+
+    def noted(sampler: LinkSampler, threads: int) -> LinkSampler:
+        asked.append(threads)
+        return whole(sampler, threads)
+
+    monkeypatch.setattr(LinkSampler, "split_over", noted)
+    Loader(LinkSampler(ring(10, 2), [1]), Links({EDGE: torch.tensor([[1], [0]])}), 1).batch(0, 0)
+    assert asked == [torch.get_num_threads()]
+    with pytest.raises(ValueError, match="threads 0: must be 1 or more"):
+        LinkSampler(ring(5, 2), [1]).split_over(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 
 import torch
@@ -75,6 +76,15 @@ class LinkSampler:
     def layers(self) -> int:
         """How many blocks a sample has: one per hop."""
         return self._neighbors.layers
+
+    def split_over(self, threads: int) -> LinkSampler:
+        """The same sampler, with the hops of a sample drawn by up to `threads` threads: the same bits, sooner.
+
+        See `NeighborSampler.split_over`.
+        """
+        sampler = copy(self)
+        sampler._neighbors = self._neighbors.split_over(threads)
+        return sampler
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """The neighbourhood of links and, where there are any, of seed nodes, whose rows come first."""
