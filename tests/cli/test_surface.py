@@ -22,11 +22,13 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 def surface() -> str:
     group = typer.main.get_command(app)
-    commands = getattr(group, "commands", {})
-    lines = ["khop", *_parameters(group)]
-    for name, command in commands.items():
-        lines += ["", f"khop {name}: {command.help}", *_parameters(command)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(["khop", *_parameters(group), *_commands("khop", group)]) + "\n"
+
+
+def _commands(path: str, group: object) -> Iterator[str]:
+    for name, command in getattr(group, "commands", {}).items():
+        yield from ("", f"{path} {name}: {command.help}", *_parameters(command))
+        yield from _commands(f"{path} {name}", command)
 
 
 def _parameters(command: object) -> Iterator[str]:

@@ -171,14 +171,43 @@ def test_a_split_of_a_folder_is_trained_on(tmp_path: Path) -> None:
         ({"val": 1.0}, "val 1.0: must be a share from 0 to below 1, or a number of links"),
         ({"test": -1}, "test -1: must be"),
         ({"val": 0.5, "test": 0.5}, "leave training none"),
-        ({"disjoint_share": 1}, "disjoint 1: must be"),
+        ({"disjoint_share": 1}, "disjoint_share 1: must be"),
         ({"label": "stars"}, "column 'stars' of .*: not in the graph"),
         ({"negatives": -1}, "negatives -1: must be 0 or more"),
+        ({"negatives": 1.5}, "negatives 1.5: must be 0 or more"),
+        ({"val": True}, "val True: must be a share"),
+        ({"test": float("nan")}, "test nan: must be a share"),
+        ({"edge_type": ()}, "split_links of no edge type: name one or more"),
+        ({"edge_type": [BUYS, BOUGHT_BY]}, "split_links of .*bought_by.*: it is split already"),
+        ({"edge_type": [BUYS, BUYS]}, "split_links of .*buys.*: it is split already"),
     ],
 )
 def test_what_cannot_be_split_is_named(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         split_links(shop(every_pair()), **{"edge_type": BUYS, **settings})  # type: ignore[arg-type]
+
+
+def test_an_edge_type_without_edges_cannot_be_split() -> None:
+    empty = csc_graph_from_edges(
+        {"user": 3, "item": 3}, {BUYS: (torch.empty(0).long(), torch.empty(0).long())}
+    )
+    with pytest.raises(ValueError, match=r"links of .*buys.*: there are none to split; leave the edge type"):
+        split_links(Graph(empty, FeatureTable({})), BUYS)
+
+
+def test_several_types_are_split_at_once_each_as_it_would_be_alone() -> None:
+    whole = shop(every_pair())
+    likes = EdgeTable(*torch.tensor([(v, u) for u, v in every_pair()]).T)
+    both = whole.with_edges({("user", "likes", "item"): likes})
+    split = split_links(both, [BUYS, ("user", "likes", "item")], seed=5)
+    assert equal(split, split_links(whole, BUYS, seed=5))
+    asked = set(links_of(split.val_links, ("user", "likes", "item")))
+    assert len(asked) == 6
+    for part in (split.train, split.val):
+        assert not asked & set(edges_of(part, ("user", "likes", "item")))
+        assert not set(links_of(split.test_links, BUYS)) & set(edges_of(part, BUYS))
+    assert split.val_links.negatives is not None
+    assert set(split.val_links.negatives) == {BUYS, ("user", "likes", "item")}
 
 
 def test_a_source_that_knows_every_destination_has_no_exact_negatives() -> None:

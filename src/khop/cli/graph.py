@@ -1,4 +1,4 @@
-"""`khop info`, `khop verify` and `khop graph sort`: look at a graph folder, check it, sort it by time."""
+"""`khop info`, `khop verify`, `khop graph ...`: look at a graph folder, check it, make others of it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from khop.cli.bytes_bar import bytes_bar
-from khop.cli.cache import cache_folder
-from khop.datasets.builtin import builtin_folder, builtin_names
+from khop.cli.graph_argument import GraphArgument, folder_of
+from khop.cli.split import split
 from khop.graph.csc_graph import CscGraph
 from khop.graph.describe import EdgeSummary, FolderSummary, NodeSummary, describe_folder
 from khop.graph.folder import open_folder
@@ -30,7 +30,6 @@ from khop.graph.verify import verify_folder
 from khop.schema import EdgeType
 
 _BAR_WIDTH = 20
-Graph = Annotated[str, typer.Argument(help="A graph folder, or the name of a built-in graph.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 
@@ -40,12 +39,13 @@ def register(app: typer.Typer) -> None:
     app.command()(verify)
     folders = typer.Typer(help="Make a graph folder of another.", no_args_is_help=True)
     folders.command("sort")(sort)
+    folders.command("split")(split)
     app.add_typer(folders, name="graph")
 
 
-def info(graph: Graph, as_json: AsJson = False) -> None:
+def info(graph: GraphArgument, as_json: AsJson = False) -> None:
     """Show what a graph folder holds: types, counts, degrees, columns, splits, sizes on disk."""
-    summary = describe_folder(_folder_of(graph))
+    summary = describe_folder(folder_of(graph))
     if as_json:
         typer.echo(json.dumps(asdict(summary)))
         return
@@ -57,12 +57,12 @@ def info(graph: Graph, as_json: AsJson = False) -> None:
     console.print(Columns(_degree_chart(edge) for edge in summary.edges))
 
 
-def verify(graph: Graph, as_json: AsJson = False) -> None:
+def verify(graph: GraphArgument, as_json: AsJson = False) -> None:
     """Read all of a graph folder and check it: checksums, ids, offsets, lengths, labels, splits.
 
     Exit code 0 when all is well, 1 with findings.
     """
-    folder = _folder_of(graph)
+    folder = folder_of(graph)
     with bytes_bar() as notice:
         findings = verify_folder(folder, notice)
     if as_json:
@@ -76,7 +76,7 @@ def verify(graph: Graph, as_json: AsJson = False) -> None:
 
 
 def sort(
-    graph: Graph,
+    graph: GraphArgument,
     out: Annotated[Path, typer.Argument(help="The graph folder to write.", show_default=False)],
     by: Annotated[str, typer.Option(help="The column of times.", metavar="COLUMN", show_default=False)],
 ) -> None:
@@ -84,15 +84,11 @@ def sort(
 
     The column is one of edges, of nodes, or of both: then the later of the two counts.
     """
-    folder = open_folder(_folder_of(graph))
+    folder = open_folder(folder_of(graph))
     splits = {name: folder.split(name) for name in folder.split_names}
     with bytes_bar() as notice:
         save_graph(out, CscGraph.open(folder), folder.columns(), splits, notice, sort_by=by)
     typer.echo(f"{out}: sorted by {by}. Look at it: khop info {out}")
-
-
-def _folder_of(graph: str) -> Path:
-    return builtin_folder(graph, cache_folder()) if graph in builtin_names() else Path(graph)
 
 
 def _heading(summary: FolderSummary) -> Text:

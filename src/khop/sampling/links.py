@@ -78,9 +78,9 @@ class LinkSampler:
         return self._neighbors.layers
 
     def split_over(self, threads: int) -> LinkSampler:
-        """The same sampler, with the hops of a sample drawn by up to `threads` threads: the same bits, sooner.
+        """The same sampler, each of whose samples is drawn by up to `threads` threads: the same bits, sooner.
 
-        See `NeighborSampler.split_over`.
+        For one sample that is waited for; see `NeighborSampler.split_over`.
         """
         sampler = copy(self)
         sampler._neighbors = self._neighbors.split_over(threads)

@@ -1,0 +1,18 @@
+"""How a command is told of a graph: by its folder, or by the name of a built-in one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from khop.cli.cache import cache_folder
+from khop.datasets.builtin import builtin_folder, builtin_names
+
+GraphArgument = Annotated[str, typer.Argument(help="A graph folder, or the name of a built-in graph.")]
+
+
+def folder_of(graph: str) -> Path:
+    """The folder, that of a built-in graph unpacked."""
+    return builtin_folder(graph, cache_folder()) if graph in builtin_names() else Path(graph)

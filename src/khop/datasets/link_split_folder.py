@@ -1,0 +1,109 @@
+"""A split of links as a folder of graph folders: what each part hears, and what it is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from khop.api import Graph, open_graph
+from khop.graph import layout
+from khop.graph.atomic import new_folder
+from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.derived import Derived
+from khop.graph.folder import GraphFolder, open_folder
+from khop.graph.manifest import read_manifest
+from khop.graph.progress import Notice
+from khop.sampling.link_seeds import Links
+from khop.schema import EdgeType
+
+PARTS = ("train", "val", "test")
+_FACTS = {"label": "labels", "time": "times", "negatives": "negatives"}  # column -> field of Links
+_POSITION = "position"  # the column of links that are not given by destination
+
+
+def save_parts(
+    target: Path, graphs: Mapping[str, Graph], links: Mapping[str, Links], notice: Notice | None
+) -> Path:
+    """Write the parts' graphs as `<part>`, and their links, as edges with columns, as `<part>_links`."""
+    with new_folder(target) as folder:
+        written: dict[str, Path] = {}
+        for part, graph in graphs.items():
+            _share_files(graph.save(folder / part, notice=notice), written)
+            _write_links(folder / f"{part}_links", graph, links[part], notice)
+    return target
+
+
+def open_parts(path: Path) -> tuple[dict[str, Graph], dict[str, Links]]:
+    """The graphs and the links of a folder, by part."""
+    for part in PARTS:
+        if not (path / f"{part}_links").is_dir():
+            raise ValueError(
+                f"{path}: no split of links, there is no {part}_links in it; `khop graph split` writes one"
+            )
+    graphs = {part: open_graph(path / part) for part in PARTS}
+    return graphs, {part: _links_of(open_folder(path / f"{part}_links")) for part in PARTS}
+
+
+def _write_links(path: Path, graph: Graph, links: Links, notice: Notice | None) -> None:
+    edges: dict[EdgeType, EdgeTable] = {}
+    for edge_type, (sources, destinations) in links.edges.items():
+        columns = {
+            column: by_type[edge_type]
+            for column, field in _FACTS.items()
+            if (by_type := getattr(links, field)) is not None
+        }
+        if bool((destinations.diff() < 0).any()):
+            columns[_POSITION] = torch.arange(destinations.numel())
+        edges[edge_type] = EdgeTable(sources, destinations, columns)
+    ends = dict.fromkeys(end for edge_type in links.edges for end in (edge_type[0], edge_type[2]))
+    write_graph(path, {t: NodeTable(graph.num_nodes(t)) for t in ends}, edges, notice=notice)
+
+
+def _links_of(folder: GraphFolder) -> Links:
+    columns = folder.columns()
+    orders = {
+        t: of_type[_POSITION].argsort()
+        for t in folder.schema.edge_types
+        if _POSITION in (of_type := columns[t])
+    }
+
+    def in_order(edge_type: EdgeType, values: Tensor) -> Tensor:
+        return values[orders[edge_type]] if edge_type in orders else values
+
+    facts = {
+        field: {t: in_order(t, columns[t][column]) for t in folder.schema.edge_types}
+        for column, field in _FACTS.items()
+        if any(column in columns[t] for t in folder.schema.edge_types)
+    }
+    edges = {t: in_order(t, _ends(folder, t).T).T for t in folder.schema.edge_types}
+    return Links(edges, **facts)
+
+
+def _ends(folder: GraphFolder, edge_type: EdgeType) -> Tensor:
+    """int64 (2, links), kept in the folder: made once, mapped by all processes."""
+    csc = folder.csc(edge_type)
+
+    def made() -> Tensor:
+        destinations = torch.repeat_interleave(torch.arange(csc.num_rows), csc.indptr.diff())
+        return torch.cat([csc.indices.long(), destinations])
+
+    name = layout.edge_array(edge_type, "ends").removesuffix(".npy")
+    return Derived(folder.path, folder.fingerprint).vector(name, 2 * csc.num_edges, made).view(2, -1)
+
+
+def _share_files(graph: Path, written: dict[str, Path]) -> None:
+    """Let files that an earlier part has as well be that part's."""
+    for file, entry in read_manifest(graph)[0].arrays.items():
+        earlier = written.setdefault(entry.sha256, graph / file)
+        if earlier == graph / file:
+            continue
+        linked = graph / f"{file}.linked"
+        try:
+            os.link(earlier, linked)
+        except OSError:  # a file system without hard links keeps a copy for each part
+            return
+        linked.replace(graph / file)
