@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from time import perf_counter
+from time import monotonic
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from khop.batch import Batch, num_bytes
+from khop.batch import Batch, Span, num_bytes
 from khop.distributed.group import this_group, unwrapped
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Hop, NeighborsByType, Positives
 from khop.features.store import FeatureStore
@@ -265,14 +265,14 @@ class Loader:
     def _receive(self, made: Iterator[Batch], position: Position) -> Batch:
         # A function of its own, so that the suspended generator does not hold the batch.
         self._group.at("waiting for its batch", position.epoch, position.step)
-        started = perf_counter()
+        started = monotonic()
         batch = next(made)
-        received = perf_counter()
+        waiting = Span.since(started, "waiting")
         batch = place(batch, self._maker.device)
-        seconds = {"waiting": received - started, "moving": perf_counter() - received}
+        moving = Span.since(waiting.ended, "moving")
         self._next = position.after(len(self))
         self._group.at("computing", position.epoch, position.step)
-        return replace(batch, seconds={**batch.seconds, **seconds})
+        return replace(batch, spans=(*batch.spans, waiting, moving))
 
 
 def evaluate(

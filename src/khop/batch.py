@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -15,6 +17,27 @@ from khop.schema import EdgeType, NodeType, only
 Columns = Mapping[NodeType, Mapping[str, Tensor]]
 Change = Callable[[Tensor], Tensor]
 Place = torch.device | str | int
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of one thread's time, by `time.monotonic`, a clock that a machine's processes share."""
+
+    stage: str  # "sampling", "gathering", "waiting", ...
+    begun: float
+    ended: float
+    thread: str
+    part: str = ""  # of the stage: "backward" of "computing"
+
+    @classmethod
+    def since(cls, begun: float, stage: str, part: str = "") -> Span:
+        """What the thread that calls this has done since `begun`."""
+        return cls(stage, begun, time.monotonic(), threading.current_thread().name, part)
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.ended - self.begun
 
 
 @dataclass(frozen=True)
@@ -199,7 +222,7 @@ class Batch:
     step: int
     num_global_seeds: int  # seeds (nodes or links) of this step over all ranks
     world_size: int = 1
-    seconds: Mapping[str, float] = field(default_factory=dict)  # stage -> time spent making this batch
+    spans: tuple[Span, ...] = ()  # the time that was spent making it
 
     def __getitem__(self, key: str | tuple[NodeType, str]) -> Tensor:
         """`batch["x"]` where one node type has the column, `batch["item", "x"]` always."""
@@ -208,6 +231,11 @@ class Batch:
     def seed_column(self, name: str, node_type: NodeType | None = None) -> Tensor:
         """One row per seed, of the only seed type that has the column unless one is named."""
         return _column(self.seed_columns, name, node_type)
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Stage -> time spent making this batch."""
+        return {span.stage: span.seconds for span in self.spans}
 
     @property
     def blocks(self) -> tuple[Block, ...]:

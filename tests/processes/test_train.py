@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from khop.training.step_clock import LATE, STAGES
 from small_folders import write_learnable_graph
 
 KHOP = [sys.executable, "-W", "error", "-m", "khop", "train"]
@@ -76,7 +77,10 @@ def test_any_number_of_processes_takes_the_same_course_and_another_number_goes_o
     assert scores("one") == scores("three")
     seconds = json.loads(Path("three/steps.jsonl").read_text().splitlines()[-1])["seconds"]
     assert {len(of_ranks) for of_ranks in seconds.values()} == {2}
-    assert {"waiting", "sampling", "gathering", "moving", "computing", "communicating"} == set(seconds)
+    assert tuple(seconds) == (LATE, *STAGES)
+    assert min(seconds[LATE]) == 0 < max(seconds[LATE])
+    # Who came first to the exchange has waited for the other at least for as long as that was late.
+    assert seconds["communicating"][seconds[LATE].index(0)] >= max(seconds[LATE])
 
 
 def victim(rank: int) -> int | None:

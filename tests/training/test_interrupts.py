@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from khop.training.interrupts import interrupts_held
+from khop.training.interrupts import interrupts_held, interrupts_noted
 
 
 def press_ctrl_c() -> None:
@@ -71,3 +71,26 @@ def test_outside_the_main_thread_there_is_nothing_to_hold() -> None:
     thread.start()
     thread.join()
     assert handlers == [signal.getsignal(signal.SIGINT)]
+
+
+def test_the_first_interrupt_is_noted_and_the_second_one_interrupts() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with interrupts_noted() as noted:
+        press_ctrl_c()
+        assert noted == [signal.SIGINT]
+        with pytest.raises(KeyboardInterrupt):
+            press_ctrl_c()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_outside_the_main_thread_nothing_is_noted() -> None:
+    noted: list[list[int]] = []
+
+    def work() -> None:
+        with interrupts_noted() as own:
+            noted.append(own)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert noted == [[]]

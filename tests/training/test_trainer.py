@@ -26,6 +26,7 @@ from khop.features.table import FeatureTable
 from khop.training.checkpoint import load_checkpoint, save_checkpoint
 from khop.training.observer import Unwatched
 from khop.training.run_log import RunLog
+from khop.training.step_clock import STAGES, TimedStep, seconds_by_stage
 from khop.training.trainer import Trainer
 from small_graphs import one_type
 from small_runs import STEPS, Interrupting, SmallRun, without_seconds
@@ -480,3 +481,72 @@ def test_a_run_that_is_over_has_nothing_left_to_do(tmp_path: Path) -> None:
     trainer = run.trainer()
     trainer.resume()
     assert trainer.fit().records == first.records
+
+
+@dataclass
+class Timing(Unwatched):
+    """An observer that keeps what it is told of time."""
+
+    steps: list[TimedStep] = field(default_factory=list)
+
+    def timed(self, step: TimedStep) -> None:
+        self.steps.append(step)
+
+
+def test_every_step_has_a_line_that_says_where_the_time_went(tmp_path: Path) -> None:
+    timing = Timing()
+    result = SmallRun(tmp_path, observer=timing).with_(epochs=1).trainer().fit()
+    steps = RunLog(tmp_path / "steps.jsonl").records()
+    assert [(line["epoch"], line["step"], line["seeds"]) for line in steps] == [
+        (0, step, seeds) for step, seeds in enumerate([8, 8, 8, 8, 6])
+    ]
+    in_lines, in_spans = dict.fromkeys(STAGES, 0.0), dict.fromkeys(STAGES, 0.0)
+    for line, timed in zip(steps, timing.steps, strict=True):
+        seconds = line["seconds"]
+        assert isinstance(seconds, dict)
+        assert list(seconds) == ["late", *STAGES]
+        assert seconds["late"] == [0.0]
+        for stage in STAGES:
+            (of_one_rank,) = seconds[stage]
+            in_lines[stage] += of_one_rank
+            in_spans[stage] += seconds_by_stage(timed.spans)[stage]
+    of_epoch = result.records[0]["seconds"]
+    assert isinstance(of_epoch, Mapping)
+    for stage in ("waiting", "moving", "sampling", "gathering"):
+        assert in_lines[stage] == pytest.approx(in_spans[stage], abs=1e-4)
+        assert of_epoch[stage] == pytest.approx(in_spans[stage], abs=1e-3)
+    assert in_lines["computing"] <= in_spans["computing"] + 1e-4  # the last update stands in no line
+
+
+def test_spans_of_the_training_thread_leave_no_gap_within_a_step(tmp_path: Path) -> None:
+    timing = Timing()
+    SmallRun(tmp_path, observer=timing).with_(epochs=1).trainer().fit()
+    for step in timing.steps:
+        assert {span.thread for span in step.spans[:2]} <= {"khop-worker-0", "khop-worker-1"}
+        own = step.spans[2:]
+        assert {span.thread for span in own} == {"MainThread"}
+        assert [span.ended for span in own[:-1]] == [span.begun for span in own[1:]]
+        assert [span.part for span in own if span.stage == "computing"] == ["forward", "backward", "update"]
+
+
+def test_a_rehearsal_takes_the_steps_of_training_over_as_many_epochs_as_it_needs(tmp_path: Path) -> None:
+    SmallRun(tmp_path / "a").trainer().fit()
+    timing = Timing()
+    trainer = SmallRun(tmp_path / "b", observer=timing).with_(epochs=1).trainer()
+    assert trainer.rehearse(12) == 12
+    fitted, rehearsed = (RunLog(tmp_path / name / "steps.jsonl").records() for name in "ab")
+    assert without_seconds(rehearsed) == without_seconds(fitted[:12])
+    assert [(step.batch.epoch, step.batch.step) for step in timing.steps] == [divmod(n, 5) for n in range(12)]
+    assert not (tmp_path / "b/checkpoints").exists()
+
+
+def test_a_rehearsal_stops_after_the_update_that_ctrl_c_finds(tmp_path: Path) -> None:
+    trainer = SmallRun(tmp_path, observer=Interrupting(1, 2)).trainer()
+    handler = signal.getsignal(signal.SIGINT)
+    assert trainer.rehearse(100) == 9  # the next one tells of it
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_rehearsal_of_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="steps 0: must be at least 1"):
+        SmallRun(tmp_path).trainer().rehearse(0)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from khop.training.observer import Observer
+from khop.training.step_clock import TimedStep
 
 Record = Mapping[str, object]  # one line of metrics.jsonl
 SCORES = ("train", "val", "test")
@@ -48,6 +49,9 @@ class Lines:
     def stepped(self, epoch: int, step: int, loss: float) -> None:
         """Nothing: a log would drown."""
 
+    def timed(self, step: TimedStep) -> None:
+        """Nothing."""
+
     def evaluating(self, done: int, total: int) -> None:
         """Nothing: a log would drown."""
 
@@ -83,6 +87,9 @@ class Bars:
         pace = "" if speed is None else f"  {speed:.1f} batches/s"
         self.bars.update(self.epochs, completed=epoch)
         self.bars.update(self.steps, completed=step + 1, note=f"loss {loss:.4f}{pace}")
+
+    def timed(self, step: TimedStep) -> None:
+        """Nothing."""
 
     def evaluating(self, done: int, total: int) -> None:
         """Show the bar of the evaluation in place of that of the steps."""

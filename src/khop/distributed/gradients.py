@@ -17,11 +17,7 @@ from khop.distributed.torch_types import GradBucket
 class GradientClock:
     """When this rank's own part of the last backward pass was done."""
 
-    ready_at: float | None = None  # of the last bucket of gradients; None before, and alone
-
-    def waited(self, now: float) -> float:
-        """Seconds since the last gradients were ready: what the exchange cost beyond computing."""
-        return 0.0 if self.ready_at is None else now - self.ready_at
+    ready_at: float | None = None  # of the last bucket, by time.monotonic; None before, and alone
 
 
 def averaging(group: Group, model: nn.Module, clock: GradientClock) -> nn.Module:
@@ -38,7 +34,7 @@ def averaging(group: Group, model: nn.Module, clock: GradientClock) -> nn.Module
 
 
 def _timed_average(clock: GradientClock, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    clock.ready_at = time.perf_counter()
+    clock.ready_at = time.monotonic()
     share = bucket.buffer().div_(distributed.get_world_size())  # before the sum: it may not overflow
     reduced: torch.futures.Future[list[Tensor]] = distributed.all_reduce(share, async_op=True).get_future()
     return reduced.then(lambda done: done.value()[0])

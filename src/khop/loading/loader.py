@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from time import perf_counter
+from time import monotonic
 
 import torch
 
-from khop.batch import Batch, Columns
+from khop.batch import Batch, Columns, Span
 from khop.draw import DrawKey, Purpose
 from khop.features.store import FeatureStore
 from khop.loading.columns import ColumnChoice, gather_columns
@@ -31,10 +31,10 @@ class BatchMaker:
 
     def batch(self, epoch: int, step: int) -> Batch:
         """This rank's share of one step, with its columns, ready to be placed on the device."""
-        started = perf_counter()
+        started = monotonic()
         seeds = self.order.share(epoch, step)
         sample = self.sampler.sample(seeds, DrawKey.of(self.order.run_seed, Purpose.HOP, epoch, step))
-        sampled = perf_counter()
+        sampling = Span.since(started, "sampling")
         columns: Columns = {}
         seed_columns: Columns = {}
         if self.features is not None:
@@ -48,7 +48,7 @@ class BatchMaker:
             step,
             num_global_seeds=self.order.num_global_seeds(step),
             world_size=self.order.world_size,
-            seconds={"sampling": sampled - started, "gathering": perf_counter() - sampled},
+            spans=(sampling, Span.since(sampling.ended, "gathering")),
         )
         return stage(batch, self.device)
 

@@ -38,6 +38,28 @@ def interrupts_held() -> Iterator[None]:
 
 
 @contextmanager
+def interrupts_noted() -> Iterator[list[int]]:
+    """Let the first Ctrl-C in the block only be noted, in the list, for the block to end when it is ready.
+
+    A second one interrupts it. Outside the main thread none comes.
+    """
+    noted: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def terminations_raised() -> Iterator[None]:
     """SIGTERM raises Terminated in the block, where it would else end the process at once.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from khop.training.step_clock import TimedStep
+
 
 class Observer(Protocol):
     """Told of everything that happens, in the thread that trains."""
@@ -15,6 +17,10 @@ class Observer(Protocol):
 
     def stepped(self, epoch: int, step: int, loss: float) -> None:
         """One update is done; the loss is the mean over its seeds."""
+        ...
+
+    def timed(self, step: TimedStep) -> None:
+        """Where this rank's time went in the update that is done."""
         ...
 
     def evaluating(self, done: int, total: int) -> None:
@@ -37,6 +43,9 @@ class Unwatched:
         """Nothing."""
 
     def stepped(self, epoch: int, step: int, loss: float) -> None:
+        """Nothing."""
+
+    def timed(self, step: TimedStep) -> None:
         """Nothing."""
 
     def evaluating(self, done: int, total: int) -> None:

@@ -6,8 +6,9 @@ import json
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from khop.batch import Batch
+from khop.distributed.clocks import clock_offset
 from khop.distributed.gradients import GradientClock, averaging
 from khop.distributed.group import this_group
 from khop.draw import DrawKey, Purpose, mix64
@@ -28,17 +30,16 @@ from khop.training.checkpoint import (
     restore_model,
     restore_optimizer,
 )
-from khop.training.interrupts import interrupts_held, terminations_raised
+from khop.training.interrupts import interrupts_held, interrupts_noted, terminations_raised
 from khop.training.keeper import BEST, LAST, Keeper
 from khop.training.observer import Observer, Unwatched
 from khop.training.placement import mover
 from khop.training.run_log import Record
 from khop.training.settings import TrainerSettings
 from khop.training.standing import Standing, standing_of
+from khop.training.step_clock import LATE, STAGES, StepClock, TimedStep, on_its_own, seconds_by_stage
 from khop.training.tasks import Task, score_name
 
-STAGES = ("sampling", "gathering", "waiting", "moving", "computing", "communicating", "evaluating")
-_OF_A_STEP = STAGES[:-1]
 CHOSEN_BY = "val"  # the split whose score decides which epoch is the best
 
 
@@ -109,7 +110,10 @@ class Trainer:
         self._records: list[Record] = []  # of the epochs that are over
         self._is_resumed = False
         self._seconds: dict[str, float] = {}
-        self._clock = GradientClock()
+        self._clock = StepClock()
+        self._clock_offset = 0.0  # to rank 0's
+        self._gradients = GradientClock()
+        self._interrupts: list[int] = []  # that were noted on this rank
         self._parallel: nn.Module = self.model
 
     def resume(self) -> None:
@@ -141,9 +145,8 @@ class Trainer:
         """
         begun = time.perf_counter()
         self._begin()
-        device = torch.device(self.settings.device)
         try:
-            with terminations_raised(), torch.random.fork_rng([] if device.type == "cpu" else [device]):
+            with terminations_raised(), self._own_generator():
                 self.observer.started(self.settings.epochs, len(self.loader))
                 while not self.standing.is_over(self.settings):
                     self._train_epoch()
@@ -159,6 +162,40 @@ class Trainer:
         best, score = self.standing.best_epoch, self.standing.best_score
         assert score is not None, "the last epoch is always evaluated"
         return TrainingResult(best, score, self._records, time.perf_counter() - begun)
+
+    def rehearse(self, steps: int) -> int:
+        """Do so many updates as `fit` would, into further epochs if need be, without evaluation: how many.
+
+        For looking at them. The first Ctrl-C ends it early, after the same update on all ranks; a second one
+        at once. On a GPU every stage waits until the device has done its work, so that its time is its own.
+        """
+        if steps < 1:
+            raise ValueError(f"steps {steps}: must be at least 1")
+        self._begin()
+        done, is_stopped = 0, False
+        device = torch.device(self.settings.device)
+        self._clock = StepClock(torch.cuda.synchronize if device.type == "cuda" else on_its_own)
+        try:
+            with self._own_generator(), interrupts_noted() as self._interrupts:
+                self.observer.started(-(-steps // len(self.loader)), len(self.loader))
+                while done < steps and not is_stopped:
+                    self._seconds = dict.fromkeys(STAGES, 0.0)
+                    with closing(self._received()) as batches:
+                        for batch in islice(batches, steps - done):
+                            is_stopped = self._update(batch)
+                            done += 1
+                            if is_stopped:
+                                break
+                    if self.standing.step == len(self.loader):
+                        self.standing = self.standing.ended(None)
+        finally:
+            self._close()
+        return done
+
+    def _own_generator(self) -> AbstractContextManager[None]:
+        """Torch's global generator is afterwards as it was."""
+        device = torch.device(self.settings.device)
+        return torch.random.fork_rng([] if device.type == "cpu" else [device])
 
     def _begin(self) -> None:
         """Compare the ranks, make the model parallel, and cut the logs back to where training stands."""
@@ -180,67 +217,74 @@ class Trainer:
                 )
             self._keeper.cut(standing.epoch, standing.epoch * len(self.loader) + standing.step)
         with self._group.exchanging("sharing the weights"):
-            self._parallel = averaging(self._group, self.model, self._clock)
+            self._parallel = averaging(self._group, self.model, self._gradients)
+        self._clock_offset = clock_offset(self._group)
 
     def _train_epoch(self) -> None:
-        self._seconds = dict.fromkeys(STAGES, 0.0)
-        begun = time.perf_counter()
-        self.model.train()
+        self._seconds = dict.fromkeys((*STAGES, "evaluating"), 0.0)
+        begun = time.monotonic()
         with closing(self._received()) as batches:
-            for batch, waiting in batches:
-                self._update(batch, waiting)
+            for batch in batches:
+                self._update(batch)
         scores = self._scores()
-        self._seconds["total"] = time.perf_counter() - begun
+        self._seconds["total"] = time.monotonic() - begun
         self._end_epoch(scores)
 
-    def _received(self) -> Generator[tuple[Batch, float]]:
-        """The epoch's batches that are still to come, and the seconds that each was waited for."""
+    def _received(self) -> Generator[Batch]:
+        """The epoch's batches that are still to come."""
         standing = self.standing
+        self.model.train()
         if standing.step == len(self.loader):
             return
         self._group.at("waiting for its batch", standing.epoch, standing.step)
-        asked = time.perf_counter()
+        self._clock.start()
         for batch in self.loader.epoch(standing.epoch):
-            yield batch, time.perf_counter() - asked
+            self._clock.received(batch)
+            yield batch
             self._group.at("waiting for its batch", standing.epoch, batch.step + 1)
-            asked = time.perf_counter()
 
-    def _update(self, batch: Batch, waiting: float) -> None:
-        before, settings, group = self.standing, self.settings, self._group
-        begun = time.perf_counter()
+    def _update(self, batch: Batch) -> bool:
+        """One update of all ranks; whether one of them has noted Ctrl-C."""
+        before, settings, group, clock = self.standing, self.settings, self._group, self._clock
         device = torch.device(settings.device).type
         torch.manual_seed(_dropout_seed(settings.seed, before, group.rank))
+        moved = batch.map(mover(self.model))
+        clock.lap("moving")
         with (
             group.exchanging("computing the loss", before.epoch, before.step),
             torch.autocast(device, torch.bfloat16, enabled=settings.precision == "bfloat16"),
         ):
-            losses = self.task.losses(self._parallel(batch.map(mover(self.model))), batch)
+            losses = self.task.losses(self._parallel(moved), batch)
         loss_sum = float(losses.detach().double().sum())
         if not math.isfinite(loss_sum):
             raise ValueError(
                 f"the loss is {loss_sum} in epoch {before.epoch}, step {before.step}: lower the learning "
                 f"rate, or look for NaN in the columns; what {self._folder(LAST)} holds is intact"
             )
+        clock.lap("computing", "forward")
         self.optimizer.zero_grad()
         with group.exchanging("exchanging gradients", before.epoch, before.step):
             torch.autograd.backward(batch.global_mean(losses))
-        communicating = self._clock.waited(time.perf_counter())
-        seconds = {**batch.seconds, "waiting": waiting, "communicating": communicating}
+        clock.lap("computing", "backward", until=self._gradients.ready_at)
+        clock.lap("communicating", "gradients")
         # Before the update, so that what is lost here is lost on every rank.
         with group.exchanging("exchanging losses", before.epoch, before.step):
-            told = self._told(loss_sum, losses.numel(), seconds, begun)
+            told = self._told(loss_sum, losses.numel())
+        clock.lap("communicating", "losses")
         with interrupts_held():
             self.optimizer.step()
             self._schedule.step()
+            clock.lap("computing", "update")
             self._advance(told)
-        self._note_seconds(told, time.perf_counter() - begun)
+        clock.lap("keeping")
+        self._end_step(batch)
+        return bool(told[:, 2].any())
 
-    def _told(self, loss_sum: float, count: int, seconds: Mapping[str, float], begun: float) -> Tensor:
-        """(ranks, 2 + stages), float64: what every rank says of this step, the same on all."""
-        computing = time.perf_counter() - begun - seconds["communicating"]
-        spent = {**seconds, "computing": computing}
-        of_stages = [spent.get(stage, 0.0) for stage in _OF_A_STEP]
-        return self._group.gather(torch.tensor([loss_sum, count, *of_stages], dtype=torch.float64))
+    def _told(self, loss_sum: float, count: int) -> Tensor:
+        """(ranks, 4 + stages), float64: what every rank says of this step, the same on all."""
+        ready_at = (self._gradients.ready_at or 0.0) - self._clock_offset
+        own = [loss_sum, count, bool(self._interrupts), ready_at, *self._clock.untold().values()]
+        return self._group.gather(torch.tensor(own, dtype=torch.float64))
 
     def _advance(self, told: Tensor) -> None:
         """One update further, with what all ranks told of it."""
@@ -256,10 +300,10 @@ class Trainer:
         )
         loss = loss_sum / max(seeds, 1)
         if self._keeper is not None:
-            of_stages = told[:, 2:].T.tolist()
+            columns = (told[:, 3] - told[:, 3].min(), *told[:, 4:].T)
             seconds = {
-                stage: [round(s, 6) for s in of_ranks]
-                for stage, of_ranks in zip(_OF_A_STEP, of_stages, strict=True)
+                name: [round(s, 6) for s in of_ranks.tolist()]
+                for name, of_ranks in zip((LATE, *STAGES), columns, strict=True)
             }
             self._keeper.log_step(
                 {"epoch": before.epoch, "step": before.step, "loss": loss, "seeds": seeds, "seconds": seconds}
@@ -268,11 +312,12 @@ class Trainer:
                 self._save(LAST)
         self.observer.stepped(before.epoch, before.step, loss)
 
-    def _note_seconds(self, told: Tensor, computing: float) -> None:
-        spent = dict(zip(_OF_A_STEP, told[self._group.rank, 2:].tolist(), strict=True))
-        spent["computing"] = computing - spent["communicating"]
-        for stage, seconds in spent.items():
+    def _end_step(self, batch: Batch) -> None:
+        spans = self._clock.finish()
+        for stage, seconds in seconds_by_stage(spans).items():
             self._seconds[stage] += seconds
+        self.observer.timed(TimedStep(batch, spans))
+        self._clock.start()
 
     def _scores(self) -> Mapping[str, float]:
         epoch, settings = self.standing.epoch + 1, self.settings

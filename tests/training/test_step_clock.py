@@ -1,0 +1,86 @@
+"""A step's time is told without gaps: what one stage ends, the next begins."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from khop.batch import Batch, Sample, Span
+from khop.training.step_clock import STAGES, StepClock, seconds_by_stage
+
+BATCH = Batch(Sample({}, (), {}), {}, {}, {}, 0, 0, 0)
+
+
+def test_laps_follow_one_another_without_a_gap() -> None:
+    begun = time.monotonic()
+    clock = StepClock()
+    clock.received(BATCH)
+    clock.lap("computing", "forward")
+    clock.lap("communicating")
+    spans = clock.finish()
+    assert [span.stage for span in spans] == ["waiting", "moving", "computing", "communicating"]
+    assert [span.ended for span in spans[:-1]] == [span.begun for span in spans[1:]]
+    assert begun <= spans[0].begun <= spans[-1].ended <= time.monotonic()
+    assert {span.thread for span in spans} == {"MainThread"}
+    assert clock.finish() == ()
+
+
+def test_a_batch_brings_the_time_of_its_workers_and_moving_is_no_waiting() -> None:
+    clock = StepClock()
+    now = time.monotonic()
+    made = (Span("sampling", now - 3, now - 1, "w"), Span("gathering", now - 1, now, "w"))
+    received = (Span("waiting", now, now + 1, "MainThread"), Span("moving", now + 1, now + 3, "MainThread"))
+    clock.received(replace(BATCH, spans=(*made, *received)))
+    sampling, gathering, waiting, moving = clock.finish()
+    assert (sampling, gathering) == made
+    assert (waiting.stage, moving.stage) == ("waiting", "moving")
+    assert waiting.ended == moving.begun == now + 1
+
+
+def test_a_lap_can_end_before_now() -> None:
+    clock = StepClock()
+    middle = time.monotonic()
+    time.sleep(0.002)
+    clock.lap("computing", until=middle)
+    clock.lap("communicating")
+    computing, communicating = clock.finish()
+    assert computing.ended == communicating.begun == middle
+    assert communicating.seconds >= 0.002
+
+
+def test_what_follows_the_telling_is_told_with_the_next_step() -> None:
+    clock = StepClock()
+    clock.received(BATCH)
+    clock.untold()
+    time.sleep(0.002)
+    clock.lap("computing", "update")
+    spans = clock.finish()
+    clock.start()
+    clock.received(BATCH)
+    told = clock.untold()
+    assert tuple(told) == STAGES
+    assert told["computing"] == spans[-1].seconds >= 0.002
+
+
+def test_time_between_two_steps_that_belongs_to_none_is_left_out() -> None:
+    clock = StepClock()
+    time.sleep(0.01)
+    clock.start()
+    clock.received(BATCH)
+    assert seconds_by_stage(clock.finish())["waiting"] < 0.01
+
+
+def test_the_device_is_waited_for_before_a_stage_ends() -> None:
+    settled: list[float] = []
+    clock = StepClock(lambda: settled.append(time.monotonic()))
+    clock.received(BATCH)
+    clock.lap("computing")
+    *_, computing = clock.finish()
+    assert computing.begun <= settled[-1] <= computing.ended
+
+
+def test_an_unknown_stage_is_an_error() -> None:
+    with pytest.raises(KeyError, match="dreaming"):
+        seconds_by_stage([Span("dreaming", 0.0, 1.0, "w")])
