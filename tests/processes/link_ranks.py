@@ -1,0 +1,83 @@
+"""What ranks do in the tests of links; apart from `ranks`, whose functions start without most of this."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from khop import GivenNegatives, Links, LinkSampler, LinkSplit, Loader, NegativeMode, UniformNegatives
+from khop.batch import Batch
+from khop.config.build import prepare
+from khop.config.read import RawRun
+from khop.draw import Negatives
+from khop.graph.store import GraphStore
+from khop.schema import EdgeType
+from khop.training.observer import Unwatched
+from small_link_folders import BUYS
+
+BATCH_SIZE = 100
+RUN = {
+    "task": {"kind": "link-prediction", "target": "user buys item"},
+    "sampler": {"fanouts": [{"user sees shop": 0, "*": 4}] * 2},
+    "links": {"rivals": 10, "exact": True},
+    "model": {"hidden": 8, "dropout": 0.0},
+    "training": {"epochs": 2, "batch_size": 150, "learning_rate": 0.03},
+    "precision": "float64",
+    "threads": 1,
+    "compute_threads": 1,
+}
+Account = dict[str, list[object]]  # of a step: position in the global order -> all that its link is and hears
+
+
+def take_part(rank: int, device: torch.device, split: str, shop: str, out: str) -> None:
+    """Write down every step of an epoch of two loaders, and train a run of the command's."""
+    accounts = [
+        [account(batch, BUYS) for batch in loader.epoch(1)] for loader in loaders(LinkSplit.open(split))
+    ]
+    Path(out, f"{rank}.json").write_text(json.dumps(accounts))
+    run = prepare(RawRun({**RUN, "graph": shop}, "run.toml"), Path(out))
+    run.trainer(Path(out, "run"), Unwatched()).fit()
+
+
+def loaders(split: LinkSplit) -> list[Loader]:
+    """Pairs beside the links of merged neighbourhoods; triplets, in trees; the last step has fewer links."""
+
+    def loader(graph: GraphStore, links: Links, negatives: Negatives, *, disjoint: bool) -> Loader:
+        sampler = LinkSampler(
+            graph, [3, 2], negatives=negatives, exclude="edge+reverse", edge_ids=True, disjoint=disjoint
+        )
+        return Loader(sampler, links, BATCH_SIZE, shuffle=True, seed=5)
+
+    return [
+        loader(split.train, split.train_links, UniformNegatives(2, exact=True), disjoint=False),
+        loader(split.val, split.val_links, GivenNegatives(NegativeMode.TRIPLET), disjoint=True),
+    ]
+
+
+def account(batch: Batch, edge_type: EdgeType) -> Account:
+    """Of each link its ends and negatives, and the edges that each of these draws, by edge id."""
+    rows, count = batch.links[edge_type], batch.links[edge_type].num_links
+    others = rows.destination[count:].view(count, -1) if rows.negatives is None else rows.negatives
+    return {
+        str(int(rows.positions[link])): [
+            end(batch, edge_type[0], rows.source[link]),
+            end(batch, edge_type[2], rows.destination[link]),
+            *(end(batch, edge_type[2], other) for other in others[link]),
+        ]
+        for link in range(count)
+    }
+
+
+def end(batch: Batch, node_type: str, row: Tensor) -> list[object]:
+    """The node of a seed's row, and what the hop at the seeds drew for it, by edge type."""
+    local = int(batch.sample.seed_index[node_type][row])
+    drawn = {}
+    for edge_type, adjacency in batch.blocks[-1].adjacencies.items():
+        if edge_type[2] == node_type:
+            assert adjacency.edge_ids is not None
+            first, last = adjacency.indptr[local : local + 2].tolist()
+            drawn[" ".join(edge_type)] = adjacency.edge_ids[first:last].tolist()
+    return [int(batch.sample.nodes[node_type][local]), drawn]

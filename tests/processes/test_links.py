@@ -1,0 +1,70 @@
+"""Links on several ranks: the batches, the negatives and the course of training that one process has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import khop
+from processes.link_ranks import BATCH_SIZE, Account, account, loaders, take_part
+from small_link_folders import BOUGHT_BY, BUYS, write_shop
+
+
+def ends_of(graph: khop.Graph, edge_type: tuple[str, str, str]) -> list[tuple[int, int]]:
+    """(user, item) of every edge, by edge id."""
+    csc = graph.csc(edge_type)
+    rows = torch.repeat_interleave(torch.arange(csc.num_rows), csc.indptr.diff()).tolist()
+    pairs = list(zip(csc.indices.tolist(), rows, strict=True))
+    return pairs if edge_type == BUYS else [(user, item) for item, user in pairs]
+
+
+def joined(folder: Path, ranks: int) -> list[list[Account]]:
+    """What the ranks wrote down, put together step by step; no link is in two."""
+    whole: list[list[Account]] = json.loads((folder / "0.json").read_text())
+    for rank in range(1, ranks):
+        for steps, others in zip(whole, json.loads((folder / f"{rank}.json").read_text()), strict=True):
+            for step, other in zip(steps, others, strict=True):
+                assert not step.keys() & other.keys()
+                step |= other
+    return whole
+
+
+def records(folder: Path, name: str) -> list[dict[str, Any]]:
+    lines = (json.loads(line) for line in (folder / "run" / name).read_text().splitlines())
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in lines]
+
+
+def test_one_two_and_three_ranks_make_the_same_batches_and_train_the_same_model(tmp_path: Path) -> None:
+    shop = write_shop(tmp_path / "shop")
+    split = khop.split_links(khop.open_graph(shop), BUYS, val=0.2, negatives=3)
+    saved = split.save(tmp_path / "split")
+    folders = {procs: tmp_path / str(procs) for procs in (1, 2, 3)}
+    for procs, folder in folders.items():
+        folder.mkdir()
+        khop.launch(take_part, procs=procs, arguments=(str(saved), str(shop), str(folder)), device="cpu")
+    alone = joined(folders[1], 1)
+    assert alone == [[account(batch, BUYS) for batch in of.epoch(1)] for of in loaders(split)]
+    for procs in (2, 3):
+        assert joined(folders[procs], procs) == alone
+        ours, theirs = (records(folders[count], "steps.jsonl") for count in (1, procs))
+        assert len(ours) == 12
+        assert [step["loss"] for step in theirs] == pytest.approx([s["loss"] for s in ours], rel=1e-9)
+        for mine, other in zip(*(records(folders[n], "metrics.jsonl") for n in (1, procs)), strict=True):
+            assert other == pytest.approx(mine, rel=1e-9)
+
+    training, trees = alone
+    assert [len(step) for step in training] == [BATCH_SIZE] * (len(training) - 1) + [len(training[-1])]
+    assert 0 < len(training[-1]) < BATCH_SIZE
+    edges = {" ".join(t): ends_of(split.train, t) for t in (BUYS, BOUGHT_BY)}
+    heard: set[tuple[int, int]] = set()
+    for step in [*training, *trees]:
+        asked = {(link[0][0], link[1][0]) for link in step.values()}
+        drawn = [by_type for ends in step.values() for _, by_type in ends]
+        carrying = {edges[t][edge] for by_type in drawn for t, of_type in by_type.items() for edge in of_type}
+        assert not carrying & asked  # whichever rank asks for it
+        heard |= carrying
+    assert len(heard) > BATCH_SIZE
