@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from khop.draw import Uniform as Uniform
     from khop.draw import UniformNegatives as UniformNegatives
     from khop.draw import Weighted as Weighted
+    from khop.draw import WeightedNegatives as WeightedNegatives
     from khop.errors import PeerLost as PeerLost
     from khop.errors import Terminated as Terminated
     from khop.graph.build import EdgeTable as EdgeTable
@@ -122,6 +123,7 @@ _PUBLIC = {
     "Uniform": "khop.draw",
     "UniformNegatives": "khop.draw",
     "Weighted": "khop.draw",
+    "WeightedNegatives": "khop.draw",
     "cooccurrence": "khop.graph.cooccurrence",
     "evaluate": "khop.api",
     "evaluate_links": "khop.api",

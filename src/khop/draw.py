@@ -227,6 +227,19 @@ class DegreeNegatives:
 
 
 @dataclass(frozen=True)
+class WeightedNegatives:
+    """As UniformNegatives, but a node is as likely as its weight says; one of weight zero is never drawn."""
+
+    column: str  # of the destination type: one number each, zero or more
+    per_positive: int = 1
+    mode: NegativeMode = NegativeMode.BINARY
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        _check_negatives(self)
+
+
+@dataclass(frozen=True)
 class GivenNegatives:
     """The negatives that the links bring along: `Links(negatives=...)`. Nothing is drawn."""
 
@@ -236,7 +249,7 @@ class GivenNegatives:
         object.__setattr__(self, "mode", NegativeMode(self.mode))
 
 
-DrawnNegatives = UniformNegatives | DegreeNegatives
+DrawnNegatives = UniformNegatives | DegreeNegatives | WeightedNegatives
 Negatives = DrawnNegatives | GivenNegatives
 
 

@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from khop import DegreeNegatives, DrawKey, EdgeTable, NodeTable, UniformNegatives, write_graph
+from khop import (
+    DegreeNegatives,
+    DrawKey,
+    EdgeTable,
+    NodeTable,
+    UniformNegatives,
+    WeightedNegatives,
+    write_graph,
+)
 from khop.draw import DrawnNegatives, Positives
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.graph.negatives import degree_weights
@@ -184,3 +192,50 @@ def test_a_copy_of_another_graph_is_not_taken(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "shop" / "derived", other / "derived")
     drawn = CscGraph.open(other).sample_negatives(BUYS, rule, wanted, KEY)
     assert set(drawn.flatten().tolist()) == {0, 1, 3}
+
+
+@given(
+    weights=st.lists(st.sampled_from([0.0, 0.5, 3.0]), min_size=7, max_size=7),
+    times=st.lists(st.integers(0, 3), min_size=7, max_size=7),
+    exact=st.booleans(),
+)
+def test_weighted_negatives_have_a_weight_and_may_also_be_exact_and_in_time(
+    weights: list[float], times: list[int], exact: bool
+) -> None:
+    columns = {"item": {"popularity": torch.tensor(weights), "time": torch.tensor(times)}}
+    bought = [(0, 1), (0, 4)]
+    graph = csc_graph_from_edges({"user": 7, "item": 7}, {BUYS: _ends(bought)}, columns=columns)
+    rule = WeightedNegatives("popularity", 80, exact=exact)
+    partners = {item for _, item in bought} if exact else set()
+    allowed = {item for item in range(7) if weights[item] and times[item] <= 2} - partners
+    if not allowed:
+        with pytest.raises(ValueError, match="WeightedNegatives"):
+            graph.sample_negatives(BUYS, rule, positives([0, 0], [2, 2]), KEY)
+        return
+    drawn = graph.sample_negatives(BUYS, rule, positives([0, 0], [2, 2]), KEY)
+    assert set(drawn.flatten().tolist()) == allowed
+
+
+def test_weighted_negatives_come_in_proportion() -> None:
+    weights = torch.tensor([1.0, 2.0, 0.0, 5.0, 1.0, 1.0, 0.0])
+    graph = csc_graph_from_edges(
+        {"user": 7, "item": 7}, {BUYS: _ends([])}, columns={"item": {"popularity": weights}}
+    )
+    drawn = graph.sample_negatives(BUYS, WeightedNegatives("popularity", 20_000), positives([0]), KEY)
+    share = torch.bincount(drawn.flatten(), minlength=7) / 20_000
+    torch.testing.assert_close(share, weights / 10, atol=0.012, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (None, r"'item' nodes have no column 'popularity' of one number each; there are \['time'\]"),
+        (torch.ones(7, 2), r"'item' nodes have no column 'popularity' of one number each"),
+        (torch.tensor([1.0, -2, 0, 0, 0, 0, 0]), "'popularity' of 'item' nodes: weight -2.0 at position 1"),
+    ],
+)
+def test_weights_that_cannot_be_drawn_by_are_named(column: Tensor | None, message: str) -> None:
+    columns = {"time": torch.arange(7), **({} if column is None else {"popularity": column})}
+    graph = csc_graph_from_edges({"user": 7, "item": 7}, {BUYS: _ends([])}, columns={"item": columns})
+    with pytest.raises(ValueError, match=message):
+        graph.sample_negatives(BUYS, WeightedNegatives("popularity"), positives([0]), KEY)

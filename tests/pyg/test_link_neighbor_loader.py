@@ -8,9 +8,10 @@ import pytest
 import torch
 from pyg_cases import BOUGHT, BUYS, PAIRS, facts, plain, typed
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import NegativeSampling
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
 from khop.pyg import LinkNeighborLoader, NeighborSampler
+from khop.pyg.sampler import Draws
 
 KNOWS = ("user", "knows", "user")
 
@@ -96,18 +97,43 @@ def test_negatives_are_drawn_alike_and_by_weight() -> None:
     assert by_weight[weights == 0].sum() == 0
 
 
-def test_negatives_belong_to_links_and_not_to_batches() -> None:
-    """Link for link they are the same in batches of another size, but for the key of the step."""
+def test_weights_that_change_between_batches_count() -> None:
+    """Also in place: torch_geometric reads them at every draw."""
+    data = Data(num_nodes=8, edge_index=torch.empty(2, 0, dtype=torch.int64))
+    sampling = NegativeSampling("triplet", 3, dst_weight=torch.eye(8)[2])
+    loader = LinkNeighborLoader(data, [0], torch.zeros(2, 5, dtype=torch.int64), neg_sampling=sampling)
+    batch = loader(torch.arange(5))
+    assert batch.n_id[batch.dst_neg_index].unique().tolist() == [2]
+    assert sampling.dst_weight is not None
+    sampling.dst_weight.copy_(torch.eye(8)[6])
+    batch = loader(torch.arange(5))
+    assert batch.n_id[batch.dst_neg_index].unique().tolist() == [6]
+    sampling.dst_weight = None
+    batch = loader(torch.arange(5))
+    assert batch.n_id[batch.dst_neg_index].unique().numel() > 1
+
+
+def test_the_ends_of_a_negative_are_drawn_apart() -> None:
+    """Of one node type, by the same weights."""
+    data = Data(num_nodes=50, edge_index=torch.empty(2, 0, dtype=torch.int64))
+    batch = first(data, edge_label_index=torch.zeros(2, 400, dtype=torch.int64), neg_sampling="binary")
+    sources, destinations = batch.n_id[batch.edge_label_index[:, 5:]]
+    assert sources.tolist() != destinations.tolist()
+
+
+def test_negatives_belong_to_links() -> None:
+    """What a link's negatives are depends on its place in the epoch, and not on the links beside it."""
     sampler = NeighborSampler(plain(), [0], disjoint=True)
-    loader = LinkNeighborLoader(
-        plain(), [0], PAIRS, neg_sampling="binary", neighbor_sampler=sampler, batch_size=5
-    )
-    torch.manual_seed(0)
-    once = facts(next(iter(loader)))
-    torch.manual_seed(0)
-    assert facts(next(iter(loader))) == once
-    torch.manual_seed(1)
-    assert facts(next(iter(loader))) != once
+    inputs = EdgeSamplerInput(None, PAIRS[0], PAIRS[1])
+
+    def negatives(index: torch.Tensor, position: int) -> torch.Tensor:
+        draws = Draws(3, position=position)
+        out = sampler.sample_edges(inputs[index], NegativeSampling("triplet", 4), draws)
+        return out.node[out.metadata[3]]
+
+    whole = negatives(torch.arange(5), 0)
+    assert torch.equal(negatives(torch.arange(2, 5), 2), whole[2:])
+    assert not torch.equal(negatives(torch.arange(2, 5), 3), whole[2:])
 
 
 def test_workers_change_nothing() -> None:
@@ -137,6 +163,20 @@ def test_bad_arguments_are_named() -> None:
         LinkNeighborLoader(plain(), [2], PAIRS, torch.ones(5), neg_sampling="triplet")
     with pytest.raises(ValueError, match="conflicting 'edge_label_time' and 'time_attr'"):
         LinkNeighborLoader(plain(), [2], PAIRS, edge_label_time=torch.arange(5))
-    sampling = NegativeSampling("binary", dst_weight=torch.ones(3))
-    with pytest.raises(ValueError, match=r"needs to match the number of nodes 25 \(got 3\)"):
-        first(plain(), edge_label_index=PAIRS, neg_sampling=sampling)
+
+
+@pytest.mark.parametrize("name", ["src_weight", "dst_weight"])
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (torch.ones(3), r"needs to match the number of nodes 25 \(got 3\)"),
+        (1.0 - torch.eye(25)[4] * 3, "is -2.0 for node 4: weights are finite numbers, 0 or more"),
+        (torch.ones(25) / torch.eye(25)[4], "is inf for node 0"),
+        (torch.ones(25) * float("nan"), "is nan for node 0"),
+        (torch.zeros(25), "is 0 for all 25 nodes"),
+    ],
+)
+def test_weights_that_cannot_be_drawn_by_are_named(name: str, weights: torch.Tensor, message: str) -> None:
+    sampling = NegativeSampling("binary", **{name: weights})
+    with pytest.raises(ValueError, match=message):
+        LinkNeighborLoader(plain(), [2], PAIRS, neg_sampling=sampling)

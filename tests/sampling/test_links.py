@@ -366,7 +366,7 @@ def test_in_time_no_edge_no_node_and_no_negative_is_later_than_its_link(
     assert ends(sample, BUYS)[:3] == links
     for (_, item), time in zip(ends(sample, BUYS)[3:], times.repeat_interleave(3).tolist(), strict=True):
         assert int(columns["item"]["day"][item]) <= time
-    limits = torch.cat([times, times, times.repeat_interleave(3)])  # of each tree
+    limits = torch.cat([times, times, times.repeat(3)])  # of each tree: the first negative of every link, ...
     assert sample.trees is not None
     for node_type, ids in sample.nodes.items():
         is_drawn = torch.ones(ids.numel(), dtype=torch.bool)

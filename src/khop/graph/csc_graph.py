@@ -262,10 +262,11 @@ def csc_graph_from_edges(
         if times is not None:
             built[edge_type], moved = sort_rows(built[edge_type], times, threads=threads)
             ordered[edge_type] = {n: column[moved] for n, column in ordered.get(edge_type, {}).items()}
-    return CscGraph(replace(schema, columns=_specs(ordered)), counts, built, columns=ordered)
+    return CscGraph(replace(schema, columns=column_specs(ordered)), counts, built, columns=ordered)
 
 
-def _specs(columns: Columns) -> dict[NodeType | EdgeType, dict[str, ColumnSpec]]:
+def column_specs(columns: Columns) -> dict[NodeType | EdgeType, dict[str, ColumnSpec]]:
+    """What a schema says of columns in memory."""
     return {
         type_: {
             name: ColumnSpec(str(column.dtype).removeprefix("torch."), tuple(column.shape[1:]))

@@ -12,17 +12,19 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from khop.draw import DegreeNegatives, DrawKey, DrawnNegatives, Positives, stream
+from khop.draw import DegreeNegatives, DrawKey, DrawnNegatives, Positives, WeightedNegatives, stream
 from khop.graph.derived import Derived
 from khop.graph.layout import edge_array
 from khop.kernels.build_csc import build_csc, index_dtype
 from khop.kernels.csc import Csc
 from khop.kernels.draw_negatives import Candidates, NothingLeft, Partners, draw_negatives
 from khop.kernels.gather import gather
+from khop.kernels.weight_sums import weight_sums
 from khop.schema import EdgeType, NodeType
 
 Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
 Value = TypeVar("Value")
+Weigher = float | str | None  # a power of the degree, a column of weights, or nothing
 WEIGHT_ONE = 8  # bits: a node of degree 1 weighs 2^8
 
 
@@ -83,15 +85,15 @@ class NegativeTables:
 
     def _table(self, edge_type: EdgeType, negatives: DrawnNegatives, column: str | None) -> _Table:
         nodes, times = self._once(lambda: self._order(edge_type[2], column), "order", edge_type[2], column)
-        power = negatives.power if isinstance(negatives, DegreeNegatives) else None
+        weigher = _weigher(negatives)
         candidates = self._once(
-            lambda: self._candidates(edge_type, power, nodes), "candidates", edge_type, power, column
+            lambda: self._candidates(edge_type, weigher, nodes), "candidates", edge_type, weigher, column
         )
         partners = None
         if negatives.exact:
             ranks = self._once(lambda: self._partners(edge_type, column, nodes), "ranks", edge_type, column)
             partners = self._once(
-                lambda: Partners.of(ranks, candidates), "partners", edge_type, power, column
+                lambda: Partners.of(ranks, candidates), "partners", edge_type, weigher, column
             )
         return _Table(candidates, partners, nodes, times)
 
@@ -110,11 +112,14 @@ class NegativeTables:
         times, order = (times if nodes is None else times[nodes]).sort(stable=True)
         return (order if nodes is None else nodes[order]), times
 
-    def _candidates(self, edge_type: EdgeType, power: float | None, nodes: Tensor | None) -> Candidates:
+    def _candidates(self, edge_type: EdgeType, weigher: Weigher, nodes: Tensor | None) -> Candidates:
         count = self._counts[edge_type[2]]
-        if power is None:
+        if weigher is None:
             return Candidates(count)
-        weights = degree_weights(self._edges[edge_type].indptr.diff(), power)
+        if isinstance(weigher, str):
+            weights = column_weights(edge_type, weigher, self._columns.get(edge_type[2], {}))
+        else:
+            weights = degree_weights(self._edges[edge_type].indptr.diff(), weigher)
         weights = weights if nodes is None else weights[nodes]
         return Candidates(count, torch.cat([weights.new_zeros(1), weights.cumsum(0)]))
 
@@ -135,12 +140,40 @@ class NegativeTables:
         return Csc(indptr, kept("partners", int(indptr[-1]), dtype, lambda: made().indices))
 
 
+def _weigher(negatives: DrawnNegatives) -> Weigher:
+    match negatives:
+        case DegreeNegatives():
+            return negatives.power
+        case WeightedNegatives():
+            return negatives.column
+        case _:
+            return None
+
+
 def degree_weights(degrees: Tensor, power: float) -> Tensor:
     """int64: 2^8 x degree^power, rounded down; by whole numbers alone, so that every machine has the same."""
     distinct, which = torch.unique(degrees, return_inverse=True)
     fourths = int(power * 4)
     roots = [math.isqrt(math.isqrt(degree**fourths << 4 * WEIGHT_ONE)) for degree in distinct.tolist()]
     return torch.tensor(roots, dtype=torch.int64)[which]
+
+
+def column_weights(edge_type: EdgeType, name: str, columns: Mapping[str, Tensor]) -> Tensor:
+    """int64: the destinations' weights as whole numbers, as those of the edges of one row are."""
+    node_type = edge_type[2]
+    if name not in columns or columns[name].dim() != 1:
+        there = sorted(other for other, column in columns.items() if column.dim() == 1)
+        raise ValueError(
+            f"negatives of {edge_type}: {node_type!r} nodes have no column {name!r} of one number each; "
+            f"there are {there}"
+        )
+    count = columns[name].numel()
+    row = Csc(torch.tensor([0, count]), torch.empty(count, dtype=torch.int32))
+    try:
+        sums = weight_sums(row, columns[name])
+    except ValueError as error:
+        raise ValueError(f"negatives of {edge_type}: {name!r} of {node_type!r} nodes: {error}") from error
+    return sums.diff(prepend=sums.new_zeros(1))
 
 
 def partner_ranks(csc: Csc, num_sources: int, nodes: Tensor | None, are_of_one_type: bool) -> Csc:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,138 +10,107 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
-from khop.pyg.negatives import NegativeNodes, Slots
+from khop.draw import DrawKey
+from khop.pyg.negatives import DrawnEnd
 from khop.pyg.source import EDGE
-from khop.sampling.sampler import Seeds
-from khop.schema import NodeType
+from khop.sampling.link_ends import EndRows, Planted, plant_apart, plant_merged
+from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
+from khop.schema import EdgeType, NodeType
 
-NodesOf = Callable[[NodeType, Tensor | None], NegativeNodes]  # node type, weights
-
-
-@dataclass(frozen=True)
-class Ends:
-    """The sources of links, or their destinations; those of negatives last, link after link, k times."""
-
-    node_type: NodeType
-    nodes: Tensor  # int64 (ends)
-    times: Tensor | None  # int64 (ends)
-
-    def numbers(self, num_links: int, start: int, role: int, roles: int) -> Tensor:
-        """int64: the place of an end among all ends of the epoch, whatever the batches."""
-        links = max(num_links, 1)
-        number = torch.arange(self.nodes.numel())
-        return (start + number % links) * roles + role + number // links
-
-    def copies(self, num_links: int) -> int:
-        """How many ends a link has here at most: its own and its negatives'."""
-        return -(-self.nodes.numel() // max(num_links, 1))
-
-
-@dataclass(frozen=True)
-class Rooted:
-    """The seeds of a batch of links, and the row of every end among those of its node type."""
-
-    seeds: Seeds
-    source_rows: Tensor  # int64 (sources)
-    destination_rows: Tensor  # int64 (destinations)
+EndOf = Callable[[EdgeType, Tensor | None], DrawnEnd]  # the edge type that leads to them, weights
 
 
 @dataclass(frozen=True)
 class Links:
-    """The links of a batch and their negatives."""
+    """The links of a batch, with the negatives that are pairs of their own behind them."""
 
     count: int  # without negatives
-    position: int  # of the first link in the epoch's global order
-    sources: Ends
-    destinations: Ends
-    labels: Tensor | None
-    is_triplet: bool
+    edge_type: EdgeType
+    seeds: SeedLinks
+    times: Tensor | None  # as given, one per pair
 
     @classmethod
     def of(
-        cls, inputs: EdgeSamplerInput, negatives: NegativeSampling | None, slots: Slots, nodes_of: NodesOf
+        cls,
+        inputs: EdgeSamplerInput,
+        negatives: NegativeSampling | None,
+        position: int,
+        key: DrawKey,
+        end_of: EndOf,
     ) -> Links:
-        """With negatives drawn. In binary mode both ends of them are; a triplet's source is its link's."""
-        source, _, destination = inputs.input_type or EDGE
-        ends = [inputs.row.long(), inputs.col.long()]
-        labels, times = inputs.label, inputs.time
-        until = None if times is None else _repeated(times, slots.count)
-        for end, node_type, weights in _drawn_ends(source, destination, negatives):
-            drawn = nodes_of(node_type, weights).drawn(slots.words(end), until)
-            ends[end] = torch.cat([ends[end], drawn])
-        if negatives is not None and negatives.is_binary():
-            labels = torch.ones(slots.num_links) if labels is None else labels
-            labels = torch.cat([labels, labels.new_zeros(slots.count, *labels.shape[1:])])
-        return cls(
-            slots.num_links,
-            slots.position,
-            Ends(source, ends[0], None if times is None else _repeated(times, ends[0].numel())),
-            Ends(destination, ends[1], None if times is None else _repeated(times, ends[1].numel())),
-            labels,
-            negatives is not None and negatives.is_triplet(),
-        )
+        """With negatives drawn: of a pair both ends are; of a triplet, whose source is its link's, one.
 
-    def rooted(self, *, disjoint: bool) -> Rooted:
+        `position` is the first link's in the epoch's global order.
+        """
+        edge_type = inputs.input_type or EDGE
+        edges = torch.stack([inputs.row, inputs.col]).long()
+        positions = position + torch.arange(edges.shape[1])
+        until = None if inputs.time is None else inputs.time.long()
+        if negatives is None:
+            seeds = SeedLinks(edges, positions, edges, inputs.label, until)
+            return cls(edges.shape[1], edge_type, seeds, inputs.time)
+        per_link = math.ceil(negatives.amount)
+        *_, destinations = ends = drawn_ends(edge_type, negatives, end_of)
+        drawn = destinations.drawn(per_link, edges[0], positions, until, key)
+        if negatives.is_triplet():
+            seeds = SeedLinks(edges, positions, edges, None, until, drawn)
+            return cls(edges.shape[1], edge_type, seeds, inputs.time)
+        pairs = torch.stack([ends[0].drawn(per_link, edges[1], positions, until, key), drawn])
+        return cls._with_pairs(inputs, edge_type, edges, positions, pairs, negatives.amount)
+
+    @classmethod
+    def _with_pairs(
+        cls,
+        inputs: EdgeSamplerInput,
+        edge_type: EdgeType,
+        edges: Tensor,
+        positions: Tensor,
+        pairs: Tensor,  # int64 (2, links, k)
+        amount: float,
+    ) -> Links:
+        """The first negative of every link, then the second; so many that there are `amount` for a link."""
+        count, per_link = pairs.shape[1:]
+        number = math.ceil(count * amount)
+        edges = torch.cat([edges, pairs.transpose(1, 2).flatten(1)[:, :number]], dim=1)
+        slots = torch.arange(1 + per_link)[:, None]
+        positions = (positions * (1 + per_link) + slots).flatten()[: count + number]
+        labels = torch.ones(count) if inputs.label is None else inputs.label
+        labels = torch.cat([labels, labels.new_zeros(number, *labels.shape[1:])])
+        times = None if inputs.time is None else inputs.time.repeat(1 + per_link)[: count + number]
+        until = None if times is None else times.long()
+        return cls(count, edge_type, SeedLinks(edges, positions, edges, labels, until), times)
+
+    def planted(self, key: DrawKey, *, disjoint: bool) -> Planted:
         """What to sample around: every node once, in ascending order; disjoint, every end by itself."""
-        nodes = _joined(self.sources, self.destinations, self.sources.nodes, self.destinations.nodes)
-        rows = {t: torch.arange(ids.numel()) for t, ids in nodes.items()}
-        positions, times = rows, None
-        if disjoint:
-            positions = _joined(self.sources, self.destinations, *self._numbers())
-            if self.sources.times is not None and self.destinations.times is not None:
-                times = _joined(self.sources, self.destinations, self.sources.times, self.destinations.times)
-        else:
-            unique = {t: torch.unique(ids, return_inverse=True) for t, ids in nodes.items()}
-            nodes = {t: ids for t, (ids, _) in unique.items()}
-            rows = {t: inverse for t, (_, inverse) in unique.items()}
-            positions = {t: torch.arange(ids.numel()) for t, ids in nodes.items()}
-        return Rooted(
-            Seeds(nodes, positions, times),
-            rows[self.sources.node_type][: self.sources.nodes.numel()],
-            rows[self.destinations.node_type][-self.destinations.nodes.numel() :],
-        )
+        seeds = Seeds({}, {}, links=LinkSeeds({self.edge_type: self.seeds}, key))
+        negatives = {self.edge_type: self.seeds.negatives}
+        return plant_apart(seeds, negatives) if disjoint else plant_merged(seeds, negatives, _ascending)
 
-    def metadata(self, input_id: Tensor, rooted: Rooted) -> tuple[Tensor | None, ...]:
+    def metadata(self, input_id: Tensor, rows: EndRows) -> tuple[Tensor | None, ...]:
         """What torch_geometric's loaders make a batch's attributes of."""
-        if not self.is_triplet:
-            pairs = torch.stack([rooted.source_rows, rooted.destination_rows])
-            return input_id, pairs, self.labels, self.sources.times
-        positive, negative = rooted.destination_rows.tensor_split([self.count])
-        negative = negative.view(-1, self.count).t().contiguous().squeeze(-1)
-        return input_id, rooted.source_rows, positive, negative, self.sources.times
+        if rows.negatives is None:
+            pairs = torch.stack([rows.source, rows.destination])
+            return input_id, pairs, self.seeds.labels, self.times
+        return input_id, rows.source, rows.destination, rows.negatives.squeeze(-1), self.times
 
     @property
     def of_trees(self) -> Tensor:
         """int64 (ends): the link that an end, and its tree, belongs to."""
-        ends = (self.sources.nodes.numel(), self.destinations.nodes.numel())
+        negatives = self.seeds.negatives
+        ends = [self.seeds.positions.numel()] * 2 + ([] if negatives is None else [negatives.numel()])
         return torch.cat([torch.arange(count) % max(self.count, 1) for count in ends])
 
-    def _numbers(self) -> tuple[Tensor, Tensor]:
-        of_source = self.sources.copies(self.count)
-        roles = of_source + self.destinations.copies(self.count)
-        return (
-            self.sources.numbers(self.count, self.position, 0, roles),
-            self.destinations.numbers(self.count, self.position, of_source, roles),
-        )
+
+def drawn_ends(edge_type: EdgeType, negatives: NegativeSampling, end_of: EndOf) -> tuple[DrawnEnd, ...]:
+    """What negatives of a type have drawn: sources, where they are pairs of their own, and destinations."""
+    source, relation, destination = edge_type
+    drawn = end_of(edge_type, negatives.dst_weight)
+    if negatives.is_triplet():
+        return (drawn,)
+    # The type that leads to the sources need not be one of the graph: its name tells draws apart.
+    return end_of((destination, f"rev_{relation}", source), negatives.src_weight), drawn
 
 
-def _drawn_ends(
-    source: NodeType, destination: NodeType, negatives: NegativeSampling | None
-) -> list[tuple[int, NodeType, Tensor | None]]:
-    """Which ends negatives have of their own: 0 source, 1 destination; of which nodes, by what weights."""
-    if negatives is None:
-        return []
-    drawn = [(1, destination, negatives.dst_weight)]
-    return [(0, source, negatives.src_weight), *drawn] if negatives.is_binary() else drawn
-
-
-def _joined(a: Ends, b: Ends, of_a: Tensor, of_b: Tensor) -> dict[NodeType, Tensor]:
-    """Values of two ends by node type; of one type, the sources' first."""
-    if a.node_type == b.node_type:
-        return {a.node_type: torch.cat([of_a, of_b])}
-    return {a.node_type: of_a, b.node_type: of_b}
-
-
-def _repeated(times: Tensor, count: int) -> Tensor:
-    """The links' times for as many ends, link after link."""
-    return times.repeat(-(-count // max(times.numel(), 1)))[:count]
+def _ascending(node_type: NodeType, ids: Tensor) -> tuple[Tensor, Tensor]:
+    nodes, places = torch.unique(ids, return_inverse=True)
+    return nodes, places

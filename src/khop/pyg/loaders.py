@@ -13,6 +13,7 @@ from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
 
 from khop.pyg.columns import Columns, attach_links, columns_of, owner_of
+from khop.pyg.inputs import check_links, check_nodes
 from khop.pyg.iteration import Work, epoch
 from khop.pyg.outputs import Output
 from khop.pyg.sampler import Draws, NeighborSampler
@@ -21,7 +22,32 @@ Neighbors = Any  # NumNeighbors, a list of fanouts per hop, or one per edge type
 Transform = Callable[[Any], Any]
 
 
-class NeighborLoader(theirs.NeighborLoader):  # type: ignore[misc]
+class _OnThreads:
+    """What both loaders do in the place of torch's `DataLoader`; stands before one of torch_geometric's."""
+
+    def __iter__(self: Any) -> Iterator[Any]:
+        """The batches of an epoch, in order."""
+        return epoch(self, self._sampled, partial(self._batch, columns_of(self.data)))
+
+    def collate_fn(self: Any, index: Tensor | Sequence[int]) -> Any:
+        """What is sampled of some of the inputs, with its columns if `filter_per_worker`."""
+        sampled = self._sampled(Work(torch.as_tensor(index), Draws.from_torch()))
+        return self.filter_fn(sampled) if self.filter_per_worker else sampled
+
+    def filter_fn(self: Any, out: Output) -> Any:
+        """The batch of what was sampled."""
+        return self._batch(columns_of(self.data), out)
+
+    def _batch(self: Any, columns: Columns | None, out: Output) -> Any:
+        if columns is None:
+            return super().filter_fn(out)  # type: ignore[misc]
+        if self.transform_sampler_output:
+            out = self.transform_sampler_output(out)
+        batch = self._made(columns, out)
+        return batch if self.transform is None else self.transform(batch)
+
+
+class NeighborLoader(_OnThreads, theirs.NeighborLoader):  # type: ignore[misc]
     """torch_geometric's `NeighborLoader`: the same arguments, batches and errors (docs/pyg.md).
 
     Workers are threads, and a batch is a function of the order of the seeds and one draw from torch's
@@ -48,6 +74,10 @@ class NeighborLoader(theirs.NeighborLoader):  # type: ignore[misc]
         directed: bool = True,
         **kwargs: Any,
     ) -> None:
+        if neighbor_sampler is None:
+            by = (subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted)
+            neighbor_sampler = NeighborSampler(data, num_neighbors, *by, directed=directed)
+        check_nodes(data, input_nodes, None if time_attr is None else input_time)
         super().__init__(
             data,
             num_neighbors,
@@ -57,34 +87,9 @@ class NeighborLoader(theirs.NeighborLoader):  # type: ignore[misc]
             transform=transform,
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
-            neighbor_sampler=neighbor_sampler
-            or NeighborSampler(
-                data,
-                num_neighbors,
-                subgraph_type,
-                replace,
-                disjoint,
-                temporal_strategy,
-                time_attr,
-                weight_attr,
-                is_sorted,
-                directed=directed,
-            ),
+            neighbor_sampler=neighbor_sampler,
             **kwargs,
         )
-
-    def __iter__(self) -> Iterator[Any]:
-        """The batches of an epoch, in order."""
-        return epoch(self, self._sampled, partial(self._batch, columns_of(self.data)))
-
-    def collate_fn(self, index: Tensor | Sequence[int]) -> Any:
-        """What is sampled of some of the input nodes, with its columns if `filter_per_worker`."""
-        sampled = self._sampled(Work(torch.as_tensor(index), Draws.from_torch()))
-        return self.filter_fn(sampled) if self.filter_per_worker else sampled
-
-    def filter_fn(self, out: Output) -> Any:
-        """The batch of what was sampled."""
-        return self._batch(columns_of(self.data), out)
 
     def _sampled(self, work: Work) -> Output:
         inputs = self.input_data[work.index]
@@ -92,19 +97,15 @@ class NeighborLoader(theirs.NeighborLoader):  # type: ignore[misc]
             return self.node_sampler.sample_nodes(inputs, work.draws)
         return self.node_sampler.sample_from_nodes(inputs)
 
-    def _batch(self, columns: Columns | None, out: Output) -> Any:
-        if columns is None:
-            return super().filter_fn(out)
-        if self.transform_sampler_output:
-            out = self.transform_sampler_output(out)
+    def _made(self, columns: Columns, out: Output) -> Any:
         batch = columns.batch(out, self.node_sampler.edge_permutation)
         seeds = owner_of(batch, self.input_data.input_type)
         seeds.input_id, seeds.seed_time = out.metadata
         seeds.batch_size = out.metadata[0].numel()
-        return batch if self.transform is None else self.transform(batch)
+        return batch
 
 
-class LinkNeighborLoader(theirs.LinkNeighborLoader):  # type: ignore[misc]
+class LinkNeighborLoader(_OnThreads, theirs.LinkNeighborLoader):  # type: ignore[misc]
     """torch_geometric's `LinkNeighborLoader`: the same arguments, batches and errors (docs/pyg.md).
 
     As `NeighborLoader`; negatives are keyed by a link's place in the epoch.
@@ -133,6 +134,10 @@ class LinkNeighborLoader(theirs.LinkNeighborLoader):  # type: ignore[misc]
         directed: bool = True,
         **kwargs: Any,
     ) -> None:
+        if neighbor_sampler is None:
+            by = (subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted)
+            neighbor_sampler = NeighborSampler(data, num_neighbors, *by, directed=directed)
+        check_links(data, edge_label_index, edge_label, None if time_attr is None else edge_label_time)
         super().__init__(
             data,
             num_neighbors,
@@ -145,34 +150,11 @@ class LinkNeighborLoader(theirs.LinkNeighborLoader):  # type: ignore[misc]
             transform=transform,
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
-            neighbor_sampler=neighbor_sampler
-            or NeighborSampler(
-                data,
-                num_neighbors,
-                subgraph_type,
-                replace,
-                disjoint,
-                temporal_strategy,
-                time_attr,
-                weight_attr,
-                is_sorted,
-                directed=directed,
-            ),
+            neighbor_sampler=neighbor_sampler,
             **kwargs,
         )
-
-    def __iter__(self) -> Iterator[Any]:
-        """The batches of an epoch, in order."""
-        return epoch(self, self._sampled, partial(self._batch, columns_of(self.data)))
-
-    def collate_fn(self, index: Tensor | Sequence[int]) -> Any:
-        """What is sampled of some of the links, with its columns if `filter_per_worker`."""
-        sampled = self._sampled(Work(torch.as_tensor(index), Draws.from_torch()))
-        return self.filter_fn(sampled) if self.filter_per_worker else sampled
-
-    def filter_fn(self, out: Output) -> Any:
-        """The batch of what was sampled."""
-        return self._batch(columns_of(self.data), out)
+        if isinstance(self.link_sampler, NeighborSampler):
+            self.link_sampler.prepare_negatives(self.input_data.input_type, self.neg_sampling)
 
     def _sampled(self, work: Work) -> Output:
         inputs = self.input_data[work.index]
@@ -180,11 +162,7 @@ class LinkNeighborLoader(theirs.LinkNeighborLoader):  # type: ignore[misc]
             return self.link_sampler.sample_edges(inputs, self.neg_sampling, work.draws)
         return self.link_sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling)
 
-    def _batch(self, columns: Columns | None, out: Output) -> Any:
-        if columns is None:
-            return super().filter_fn(out)
-        if self.transform_sampler_output:
-            out = self.transform_sampler_output(out)
+    def _made(self, columns: Columns, out: Output) -> Any:
         batch = columns.batch(out, self.link_sampler.edge_permutation)
         attach_links(batch, self.input_data.input_type, out.metadata)
-        return batch if self.transform is None else self.transform(batch)
+        return batch

@@ -1,81 +1,90 @@
-"""Negative ends as torch_geometric draws them: any node, by weight or alike, no later than the link."""
+"""The ends of torch_geometric's negatives, drawn as khop's are: by the graph store's own draws."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from khop.draw import DrawKey
-from khop.kernels.philox import WORD, philox, reduce_wide
+from khop.draw import DrawKey, DrawnNegatives, Positives, UniformNegatives, WeightedNegatives
+from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
+from khop.pyg.source import Source
+from khop.schema import EdgeType
 
-_UNIT = 2.0**-53
-
-
-@dataclass(frozen=True)
-class Slots:
-    """The negatives of a batch: negative i belongs to link i modulo the number of links."""
-
-    num_links: int
-    amount: float  # negatives per link
-    position: int  # of the first link in the epoch's global order
-    key: DrawKey
-
-    @property
-    def count(self) -> int:
-        """Of the batch."""
-        return math.ceil(self.num_links * self.amount)
-
-    def words(self, end: int) -> Tensor:
-        """Four random words per negative, for its source (end 0) or destination (end 1)."""
-        number = torch.arange(self.count)
-        position = self.position + number % max(self.num_links, 1)
-        slot = number // max(self.num_links, 1)
-        ends = torch.full_like(number, end)
-        return philox(self.key.value, torch.stack([position & WORD, position >> 32, ends, slot], dim=1))
+_TIME, _WEIGHT = "time", "weight"
 
 
 @dataclass(frozen=True, eq=False)
-class NegativeNodes:
-    """The nodes of one type to draw from."""
+class DrawnEnd:
+    """The nodes of one type as ends of negatives: any of them, alike or by weight, no later than the link."""
 
-    count: int
-    weights: Tensor | None = None  # float (nodes)
-    times: Tensor | None = None  # integers (nodes)
+    store: CscGraph  # of their times and weights; a draw that need not be exact asks for no edges
+    edge_type: EdgeType  # that leads to them
+    weights: Tensor | None
+    version: int  # of the weights, whose numbers a user may change
 
-    def __post_init__(self) -> None:
-        if self.weights is not None and self.weights.numel() != self.count:
-            raise ValueError(
-                "The 'weight' attribute in 'NegativeSampling' needs to match the number of nodes "
-                f"{self.count} (got {self.weights.numel()})"
-            )
+    @classmethod
+    def of(cls, source: Source, edge_type: EdgeType, weights: Tensor | None) -> DrawnEnd:
+        """ValueError for weights that are not one finite number, 0 or more, per node."""
+        ends = (edge_type[0], edge_type[2])
+        counts = {end: source.graph.num_nodes(end) for end in ends}
+        count = counts[ends[1]]
+        columns = {}
+        if weights is not None:
+            columns[_WEIGHT] = _checked(weights, count)
+        if ends[1] in source.node_times:
+            columns[_TIME] = source.node_times[ends[1]]
+        nothing = torch.empty(0, dtype=torch.int64)
+        store = csc_graph_from_edges(counts, {edge_type: (nothing, nothing)}, columns={ends[1]: columns})
+        return cls(store, edge_type, weights, _version(weights))
 
-    def drawn(self, words: Tensor, until: Tensor | None) -> Tensor:
-        """int64: one node per row of words, not later than `until` (one each) where nodes have times.
+    def is_of(self, weights: Tensor | None) -> bool:
+        """Whether draws by these weights are this one's."""
+        return self.weights is weights and self.version == _version(weights)
+
+    def drawn(
+        self, per_link: int, kept: Tensor, positions: Tensor, until: Tensor | None, key: DrawKey
+    ) -> Tensor:
+        """int64 (links, per_link), nodes; keyed by the links' positions.
 
         A link that no node is early enough for gets the earliest there is, as in torch_geometric.
         """
-        bound = torch.full((words.shape[0],), self.count)
-        if self.times is not None and until is not None:
-            bound = torch.searchsorted(self.times[self._order], until, right=True).clamp(min=1)
-        if self.weights is None:
-            chosen = reduce_wide(words[:, 0], words[:, 1], bound)
-        else:
-            unit = ((words[:, 0] << 21) + (words[:, 1] >> 11)) * _UNIT
-            chosen = torch.searchsorted(self._sums, unit * self._sums[bound - 1], right=True)
-            chosen = torch.minimum(chosen, bound - 1)
-        return self._order[chosen] if self.times is not None else chosen
+        rule: DrawnNegatives = UniformNegatives(per_link)
+        if self.weights is not None:
+            rule = WeightedNegatives(_WEIGHT, per_link)
+        columns = self.store.columns[self.edge_type[2]]
+        times = columns.get(_TIME)
+        if times is None or until is None:
+            return self.store.sample_negatives(self.edge_type, rule, Positives(kept, positions), key)
+        drawable = times if self.weights is None else times[columns[_WEIGHT] > 0]
+        first = drawable.min()
+        wanted = Positives(kept, positions, until.clamp(min=int(first)), _TIME)
+        drawn = self.store.sample_negatives(self.edge_type, rule, wanted, key)
+        return torch.where((until < first)[:, None], times.argmin(), drawn)
 
-    @cached_property
-    def _order(self) -> Tensor:
-        """The nodes, earliest first."""
-        return torch.arange(self.count) if self.times is None else self.times.argsort(stable=True)
 
-    @cached_property
-    def _sums(self) -> Tensor:
-        """Of the weights, in that order."""
-        assert self.weights is not None
-        return self.weights[self._order].double().cumsum(0)
+def _checked(weights: Tensor, count: int) -> Tensor:
+    if weights.numel() != count:
+        raise ValueError(
+            "The 'weight' attribute in 'NegativeSampling' needs to match the number of nodes "
+            f"{count} (got {weights.numel()})"
+        )
+    weights = weights.detach().cpu().view(-1)
+    bad = (~((weights >= 0) & weights.isfinite())).nonzero()
+    if bad.numel():
+        node = int(bad[0])
+        raise ValueError(
+            f"The 'weight' attribute in 'NegativeSampling' is {weights[node].item()} for node {node}: "
+            "weights are finite numbers, 0 or more"
+        )
+    if not bool((weights > 0).any()):
+        raise ValueError(
+            f"The 'weight' attribute in 'NegativeSampling' is 0 for all {count} nodes, so that none can be "
+            "drawn: give some node a weight above 0, or leave the weights out"
+        )
+    return weights
+
+
+def _version(weights: Tensor | None) -> int:
+    return -1 if weights is None else weights._version

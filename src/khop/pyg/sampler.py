@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import torch
@@ -13,8 +14,8 @@ from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampl
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 
 from khop.draw import DrawKey, Keep, Purpose, Rule, Temporal, Uniform, Weighted
-from khop.pyg.links import Links
-from khop.pyg.negatives import NegativeNodes, Slots
+from khop.pyg.links import Links, drawn_ends
+from khop.pyg.negatives import DrawnEnd
 from khop.pyg.outputs import Output, sampler_output
 from khop.pyg.source import EDGE, NODE, Attributes, Source
 from khop.sampling.neighbor import Expansion
@@ -90,6 +91,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         self._disjoint = disjoint
         self.temporal_strategy = temporal_strategy
         self._built: tuple[object, HopSampler] | None = None
+        self._drawn_ends: dict[EdgeType, DrawnEnd] = {}
         self._sampler()
 
     @property
@@ -99,6 +101,10 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
     @num_neighbors.setter
     def num_neighbors(self, value: NumNeighbors | Sequence[int] | Mapping[EdgeType, Sequence[int]]) -> None:
+        if not isinstance(value, NumNeighbors | Sequence | Mapping) or isinstance(value, str):
+            raise ValueError(
+                f"num_neighbors is {value!r}: give a list with a number per hop, or one for each edge type"
+            )
         self._num_neighbors = value if isinstance(value, NumNeighbors) else NumNeighbors(value)
 
     @property
@@ -139,19 +145,26 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None, draws: Draws
     ) -> Output:
         """As `sample_from_edges`, a pure function of its arguments."""
-        amount = 0 if neg_sampling is None else neg_sampling.amount
-        slots = Slots(inputs.row.numel(), amount, draws.position, draws.key(Purpose.NEGATIVE))
-        links = Links.of(inputs, neg_sampling, slots, self._negative_nodes)
-        rooted = links.rooted(disjoint=self.disjoint)
-        output = self._output(rooted.seeds, draws)
+        key = draws.key(Purpose.NEGATIVE)
+        links = Links.of(inputs, neg_sampling, draws.position, key, self._drawn_end)
+        planted = links.planted(key, disjoint=self.disjoint)
+        output = self._output(planted.seeds, draws)
         if self.disjoint:
             output.batch = _of_links(output.batch, links.of_trees)
-        output.metadata = links.metadata(inputs.input_id, rooted)
+        output.metadata = links.metadata(inputs.input_id, planted.rows[links.edge_type])
         return output
 
-    def _negative_nodes(self, node_type: NodeType, weights: Tensor | None) -> NegativeNodes:
-        count = self._source.graph.num_nodes(node_type)
-        return NegativeNodes(count, weights, self._source.node_times.get(node_type))
+    def prepare_negatives(self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None) -> None:
+        """Make what their draws need before the first batch; ValueError for weights of no use."""
+        if neg_sampling is not None:
+            drawn_ends(edge_type or EDGE, neg_sampling, self._drawn_end)
+
+    def _drawn_end(self, edge_type: EdgeType, weights: Tensor | None) -> DrawnEnd:
+        """Made once: what draws need of the weights takes as long as many draws."""
+        end = self._drawn_ends.get(edge_type)
+        if end is None or not end.is_of(weights):
+            end = self._drawn_ends[edge_type] = DrawnEnd.of(self._source, edge_type, weights)
+        return end
 
     def _seed_times(self, node_type: NodeType, inputs: NodeSamplerInput) -> dict[NodeType, Tensor] | None:
         """Those given, else the nodes' own."""
@@ -184,8 +197,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         if self._built is None or self._built[0] != settings:
             sampler = HopSampler(
                 self._source.graph,
-                self._fanouts(),
-                rule=self._rule(),
+                _fanouts(self._num_neighbors, self._source),
+                rule=_rule(self),
                 disjoint=self.disjoint,
                 expansion=Expansion.SUBGRAPH,
                 edge_ids=True,
@@ -194,29 +207,36 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             self._built = (settings, sampler)
         return self._built[1]
 
-    def _rule(self) -> Rule:
-        """How neighbours are drawn."""
-        inner: Uniform | Weighted = Uniform(self.replace)
-        if self._weight_attr is not None:
-            inner = Weighted(self._weight_attr, self.replace)
-        if self.temporal_strategy not in _KEEP:
-            raise ValueError(
-                f"No valid temporal strategy found: '{self.temporal_strategy}' is none of {list(_KEEP)}"
-            )
-        if self._time_attr is None:
-            return inner
-        keep = _KEEP[self.temporal_strategy]
-        if keep is Keep.LATEST and self._weight_attr is None:
-            inner = Uniform()  # the last ones are taken, not drawn
-        return Temporal(self._time_attr, keep, inner=inner)
 
-    def _fanouts(self) -> list[dict[EdgeType, int]]:
-        """One mapping per hop."""
-        edge_types = self._source.graph.schema.edge_types
-        values = self._num_neighbors.get_values(list(edge_types) if self._source.is_typed else None)
-        by_type = values if isinstance(values, Mapping) else dict.fromkeys(edge_types, values)
-        num_hops = len(self._num_neighbors)
-        return [{t: int(of_type[hop]) for t, of_type in by_type.items()} for hop in range(num_hops)]
+def _rule(sampler: NeighborSampler) -> Rule:
+    """How neighbours are drawn."""
+    if sampler.temporal_strategy not in _KEEP:
+        raise ValueError(
+            f"No valid temporal strategy found: '{sampler.temporal_strategy}' is none of {list(_KEEP)}"
+        )
+    inner: Uniform | Weighted = Uniform(sampler.replace)
+    if sampler._weight_attr is not None:
+        inner = Weighted(sampler._weight_attr, sampler.replace)
+    if sampler._time_attr is None:
+        return inner
+    keep = _KEEP[sampler.temporal_strategy]
+    if keep is Keep.LATEST and sampler._weight_attr is None:
+        inner = Uniform()  # the last ones are taken, not drawn
+    return Temporal(sampler._time_attr, keep, inner=inner)
+
+
+def _fanouts(given: NumNeighbors, source: Source) -> list[dict[EdgeType, int]]:
+    """One mapping per hop."""
+    edge_types = source.graph.schema.edge_types
+    values = given.get_values(list(edge_types) if source.is_typed else None)
+    by_type = values if isinstance(values, Mapping) else dict.fromkeys(edge_types, values)
+    return [{t: _whole(of_type[hop]) for t, of_type in by_type.items()} for hop in range(len(given))]
+
+
+def _whole(fanout: Any) -> int:
+    if isinstance(fanout, bool) or not hasattr(fanout, "__index__"):
+        raise ValueError(f"num_neighbors has {fanout!r}: give whole numbers, one per hop, or -1 for all")
+    return index(fanout)
 
 
 def _of_links(batch: Any, links: Tensor) -> Any:

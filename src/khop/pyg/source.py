@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 
-from khop.graph.csc_graph import CscGraph
+from khop.graph.csc_graph import CscGraph, column_specs
 from khop.kernels.build_csc import build_csc
 from khop.kernels.checks import check_ids
 from khop.kernels.csc import Csc
+from khop.pyg.inputs import check_edges, check_weights, check_whole_times
 from khop.pyg.stores import Stored, stored
-from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
+from khop.schema import EdgeType, NodeType, Schema
 
 NODE = "node"  # the types of a graph that has none
 EDGE = (NODE, "to", NODE)
@@ -63,7 +64,9 @@ def _of_storages(
     nodes: Mapping[NodeType, Any], edges: Mapping[EdgeType, Any], attributes: Attributes, *, is_typed: bool
 ) -> Source:
     counts = {node_type: storage.num_nodes for node_type, storage in nodes.items()}
+    check_edges(counts, edges)
     node_times, edge_times = _times(nodes, edges, attributes.time)
+    weights = _weights(edges, attributes.weight)
     built: dict[EdgeType, Csc] = {}
     permutations: dict[EdgeType, Tensor | None] = {}
     columns: _Columns = {**{t: {} for t in nodes}, **{t: {} for t in edges}}
@@ -76,11 +79,14 @@ def _of_storages(
             times = edge_times.get(edge_type)
             if times is None and edge_type[0] in node_times and "edge_index" in storage:
                 times = node_times[edge_type[0]][storage.edge_index[0].cpu()]
-            built[edge_type], order = _csc(storage, limits, times, is_sorted=attributes.is_sorted)
+            try:
+                built[edge_type], order = _csc(storage, limits, times, is_sorted=attributes.is_sorted)
+            except ValueError as error:
+                raise ValueError(f"edge_index of {edge_type}: {error}") from error
         permutations[edge_type] = order
         named = {
             attributes.time: edge_times.get(edge_type),
-            attributes.weight: _weights(storage, attributes.weight),
+            attributes.weight: weights.get(edge_type),
         }
         for name, column in named.items():
             if name is not None and column is not None:
@@ -111,21 +117,20 @@ def _source(
     node_times: Mapping[NodeType, Tensor],
     is_typed: bool,
 ) -> Source:
-    specs = {
-        type_: {
-            name: ColumnSpec(str(column.dtype).removeprefix("torch."), tuple(column.shape[1:]))
-            for name, column in of_type.items()
-        }
-        for type_, of_type in columns.items()
-    }
-    schema = Schema(tuple(counts), tuple(edges), columns=specs)
+    schema = Schema(tuple(counts), tuple(edges), columns=column_specs(columns))
     graph = CscGraph(schema, counts, edges, columns=columns)
     return Source(graph, permutations, is_typed, node_times)
 
 
-def _weights(storage: Any, name: str | None) -> Tensor | None:
-    weights: Tensor | None = storage[name] if name is not None and name in storage else None
-    return None if weights is None else weights.detach().cpu()
+def _weights(edges: Mapping[EdgeType, Any], name: str | None) -> dict[EdgeType, Tensor]:
+    if name is None:
+        return {}
+    weights = {t: storage[name].detach().cpu() for t, storage in edges.items() if name in storage}
+    if not weights:
+        raise ValueError(f"The weight attribute '{name}' is no edge-level attribute: no edges have it")
+    for edge_type, of_type in weights.items():
+        check_weights(name, edge_type, of_type, edges[edge_type].num_edges)
+    return weights
 
 
 def _times(
@@ -140,6 +145,7 @@ def _times(
         raise ValueError(f"The time attribute '{name}' holds both node-level and edge-level information")
     if not of_nodes and not of_edges:
         raise ValueError(f"The time attribute '{name}' is neither a node-level or edge-level attribute")
+    check_whole_times(name, {**of_nodes, **of_edges})
     return of_nodes, of_edges
 
 

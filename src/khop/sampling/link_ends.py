@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,8 @@ from khop.sampling.sampler import LinkSeeds, Seeds
 from khop.schema import EdgeType, NodeType
 
 NegativesByType = Mapping[EdgeType, Tensor | None]  # int64 (links, k), global ids
+# Of ids of a node type, duplicates allowed: the nodes, each once in some order, and each id's place in it.
+Numbering = Callable[[NodeType, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -34,25 +36,35 @@ class Planted:
 
 @dataclass(frozen=True)
 class _End:
-    """One end of every link of a type."""
+    """One end of every link of a type; of negatives the first of every link, then the second of each."""
 
     edge_type: EdgeType
     field: str  # of EndRows
     node_type: NodeType
-    ids: Tensor  # of the shape that the field has
+    ids: Tensor  # (links), or (k, links)
     positions: Tensor  # as many, of the seeds in a global order of all ends: what disjoint trees are keyed by
     times: Tensor | None
 
 
-def plant_merged(seeds: Seeds, negatives: NegativesByType, node_set: NodeSet) -> Planted:
-    """One seed per node: after the seeds' own nodes, those of the ends in first-seen order."""
+def first_seen(node_set: NodeSet) -> Numbering:
+    """Nodes in the order in which they come, found by an empty set's tables."""
+
+    def numbered(node_type: NodeType, ids: Tensor) -> tuple[Tensor, Tensor]:
+        places = node_set.insert(node_type, ids).long()
+        return node_set.nodes()[node_type], places
+
+    return numbered
+
+
+def plant_merged(seeds: Seeds, negatives: NegativesByType, numbering: Numbering) -> Planted:
+    """One seed per node: after the seeds' own nodes, those of the ends as `numbering` has them."""
     ends = list(_ends(seeds.links, negatives))
     nodes, rows = dict(seeds.nodes), {}
     for node_type, ids in _joined(ends, "ids").items():
         own = nodes.get(node_type)
         num_own = 0 if own is None else own.numel()
-        rows[node_type] = num_own + node_set.insert(node_type, ids).long()
-        merged = node_set.nodes()[node_type]
+        merged, places = numbering(node_type, ids)
+        rows[node_type] = num_own + places
         nodes[node_type] = merged if own is None else torch.cat([own, merged])
     return Planted(Seeds(nodes, {}), _rows_by_edge_type(ends, rows))
 
@@ -81,9 +93,9 @@ def _ends(links: LinkSeeds | None, negatives: NegativesByType) -> Iterator[_End]
         yield _End(edge_type, "source", source, of_type.edges[0], first, of_type.times)
         yield _End(edge_type, "destination", destination, of_type.edges[1], first + 1, of_type.times)
         if drawn is not None:
-            positions = (first[:, None] + torch.arange(2, per_link)).flatten()
-            times = None if of_type.times is None else of_type.times.repeat_interleave(drawn.shape[1])
-            yield _End(edge_type, "negatives", destination, drawn, positions, times)
+            positions = torch.arange(2, per_link)[:, None] + first
+            times = None if of_type.times is None else of_type.times.repeat(drawn.shape[1])
+            yield _End(edge_type, "negatives", destination, drawn.t(), positions, times)
 
 
 def _joined(ends: list[_End], name: str) -> dict[NodeType, Tensor]:
@@ -105,4 +117,5 @@ def _rows_by_edge_type(ends: list[_End], rows: Mapping[NodeType, Tensor]) -> dic
         taken[end.node_type] = start + end.ids.numel()
         own = rows[end.node_type][start : taken[end.node_type]].view(end.ids.shape)
         found.setdefault(end.edge_type, {})[end.field] = own
-    return {t: EndRows(by["source"], by["destination"], by.get("negatives")) for t, by in found.items()}
+    negatives = {t: by["negatives"].t().contiguous() for t, by in found.items() if "negatives" in by}
+    return {t: EndRows(by["source"], by["destination"], negatives.get(t)) for t, by in found.items()}

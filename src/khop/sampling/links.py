@@ -23,7 +23,7 @@ from khop.draw import (
 from khop.graph.store import GraphStore, negative_store
 from khop.sampling.exclusion import Exclude, WithoutEdges, excluded_edges, reverse_types
 from khop.sampling.fanouts import Fanout
-from khop.sampling.link_ends import EndRows, plant_apart, plant_merged
+from khop.sampling.link_ends import EndRows, first_seen, plant_apart, plant_merged
 from khop.sampling.link_seeds import check_links
 from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.sampling.node_set import NodeSet, NodeSetPool, check_ids
@@ -98,7 +98,7 @@ class LinkSampler:
             planted = plant_apart(seeds, negatives)
         else:
             with self._node_sets.lend() as node_set:
-                planted = plant_merged(seeds, negatives, node_set)
+                planted = plant_merged(seeds, negatives, first_seen(node_set))
         excluded = excluded_edges(links, self.exclude, self._reverses)
         view = WithoutEdges(self.graph, excluded) if excluded else self.graph
         sample = self._neighbors.sample_from(view, planted.seeds, key)

@@ -1,0 +1,173 @@
+"""What a user gives a loader, looked at when the loader is made: one sentence where something is off.
+
+Only where torch_geometric has no message of its own, but a bare assertion, or reads past an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from khop.schema import EdgeType, NodeType
+
+
+def check_nodes(data: Any, given: Any, times: Tensor | None) -> None:
+    """ValueError unless these can be input nodes. Nodes of stores are looked at when they are sampled."""
+    if not isinstance(data, Data | HeteroData):
+        return
+    node_type, ids = _typed_nodes(data, given) if isinstance(data, HeteroData) else (None, given)
+    count = data.num_nodes if node_type is None else data[node_type].num_nodes
+    if isinstance(ids, str) or (isinstance(ids, tuple | list) and any(isinstance(i, str) for i in ids)):
+        raise ValueError(
+            f"input_nodes is {_described(ids)}: the nodes of a Data have no types; give ids, or a mask"
+        )
+    num_inputs = count if ids is None else _check_ids("input_nodes", ids, count)
+    _check_times("input_time", times, num_inputs)
+
+
+def check_links(data: Any, given: Any, labels: Any, times: Tensor | None) -> None:
+    """ValueError unless these can be links. Those of stores are looked at when they are sampled."""
+    if not isinstance(data, Data | HeteroData):
+        return
+    edge_type, ends = _typed_links(data, given) if isinstance(data, HeteroData) else (None, given)
+    if ends is None:
+        ends = data.edge_index if edge_type is None else data[edge_type].edge_index
+    else:
+        counts = [data.num_nodes] * 2 if edge_type is None else [data[t].num_nodes for t in edge_type[::2]]
+        _check_ends(ends, counts)
+    num_links = ends.shape[1]
+    if labels is not None and (not isinstance(labels, Tensor) or labels.shape[:1] != (num_links,)):
+        raise ValueError(f"edge_label is {_described(labels)} for {num_links} links: give one row for each")
+    _check_times("edge_label_time", times, num_links)
+
+
+def check_edges(counts: Mapping[NodeType, int | None], edges: Mapping[EdgeType, Any]) -> None:
+    """ValueError unless edges are (2, edges) of whole numbers, between nodes whose number is known."""
+    for edge_type, storage in edges.items():
+        for end in (edge_type[0], edge_type[2]):
+            if counts.get(end) is None:
+                raise ValueError(
+                    f"edges of {edge_type}: nothing says how many {end!r} nodes there are; "
+                    f"set data[{end!r}].num_nodes, or columns of theirs"
+                )
+        ends = storage.edge_index if "edge_index" in storage else None
+        if ends is not None and (ends.dim() != 2 or ends.shape[0] != 2 or not _is_whole(ends)):
+            raise ValueError(
+                f"edge_index of {edge_type} is {_described(ends)}: give int64 (2, edges), "
+                "sources over destinations"
+            )
+
+
+def check_weights(name: str, edge_type: EdgeType, weights: Tensor, num_edges: int) -> None:
+    """ValueError unless there is a finite number, 0 or more, for every edge."""
+    if weights.shape != (num_edges,):
+        raise ValueError(
+            f"The weight attribute '{name}' of {edge_type} is {_described(weights)}: "
+            f"give one number for each of {num_edges} edges"
+        )
+    bad = (~((weights >= 0) & weights.isfinite())).nonzero()
+    if bad.numel():
+        edge = int(bad[0])
+        raise ValueError(
+            f"The weight attribute '{name}' of {edge_type} is {weights[edge].item()} for edge {edge}: "
+            "weights are finite numbers, 0 or more"
+        )
+
+
+def check_whole_times(name: str, by_type: Mapping[Any, Tensor]) -> None:
+    """ValueError unless times of nodes, or of edges, are whole numbers, one each."""
+    for type_, times in by_type.items():
+        if times.dim() != 1 or not _is_whole(times):
+            raise ValueError(
+                f"The time attribute '{name}' of {type_!r} is {_described(times)}: "
+                "give whole numbers, one for each; seconds since 1970, say"
+            )
+
+
+def _typed_nodes(data: HeteroData, given: Any) -> tuple[NodeType, Any]:
+    is_pair = isinstance(given, tuple | list) and len(given) == 2
+    node_type, ids = given if is_pair else (given, None)
+    if not isinstance(node_type, str):
+        raise ValueError(
+            f"input_nodes is {_described(given)}: the nodes of a HeteroData have types; give a type or "
+            f"(type, ids or mask); there are {data.node_types}"
+        )
+    if node_type not in data.node_types:
+        raise ValueError(f"input_nodes of {node_type!r}: not a node type; there are {data.node_types}")
+    return node_type, ids
+
+
+def _typed_links(data: HeteroData, given: Any) -> tuple[EdgeType, Tensor | None]:
+    is_pair = isinstance(given, tuple | list) and len(given) == 2 and not isinstance(given[0], str)
+    names, ends = given if is_pair else (given, None)
+    if not _holds_names(names):
+        raise ValueError(
+            f"edge_label_index is {_described(given)}: the edges of a HeteroData have types; give a type or "
+            f"(type, edge_label_index); there are {data.edge_types}"
+        )
+    edge_type = data._to_canonical(*names)
+    if ends is None and edge_type not in data.edge_types:
+        raise ValueError(f"edge_label_index of {edge_type}: not an edge type; there are {data.edge_types}")
+    for end in (edge_type[0], edge_type[-1]):
+        if end not in data.node_types:
+            raise ValueError(f"links of {edge_type}: {end!r} is no node type; there are {data.node_types}")
+    return edge_type, ends
+
+
+def _check_ids(what: str, given: Any, count: int) -> int:
+    """How many nodes are meant."""
+    ids = given if isinstance(given, Tensor) else torch.as_tensor(given)
+    if ids.dtype == torch.bool:
+        if ids.shape != (count,):
+            raise ValueError(f"{what} is a mask of shape {tuple(ids.shape)}: there are {count} nodes")
+        return int(ids.sum())
+    if ids.numel() == 0:
+        return 0
+    is_mask = ids.dtype == torch.uint8 and ids.shape == (count,) and int(ids.max()) <= 1
+    if is_mask or not _is_whole(ids) or ids.dim() != 1:
+        raise ValueError(
+            f"{what} is {_described(ids)}, which is neither ids nor a mask: give int64 ids in one dimension, "
+            "or a mask by .bool()"
+        )
+    _check_range(what, ids, count)
+    return ids.numel()
+
+
+def _check_ends(ends: Any, counts: Sequence[int]) -> None:
+    if not isinstance(ends, Tensor) or ends.dim() != 2 or ends.shape[0] != 2 or not _is_whole(ends):
+        raise ValueError(
+            f"edge_label_index is {_described(ends)}: give int64 (2, links), sources over destinations"
+        )
+    for what, ids, count in zip(("sources", "destinations"), ends, counts, strict=True):
+        _check_range(f"edge_label_index, {what}", ids, count)
+
+
+def _check_range(what: str, ids: Tensor, count: int) -> None:
+    if ids.numel() == 0:
+        return
+    low, high = (int(bound) for bound in ids.aminmax())
+    if low < 0 or high >= count:
+        raise ValueError(f"{what}: there is no node {low if low < 0 else high}; ids go from 0 to {count - 1}")
+
+
+def _check_times(what: str, times: Tensor | None, count: int) -> None:
+    if times is not None and (times.shape != (count,) or not _is_whole(times)):
+        raise ValueError(f"{what} is {_described(times)}: give whole numbers, one for each of {count} inputs")
+
+
+def _holds_names(given: Any) -> bool:
+    return isinstance(given, tuple | list) and bool(given) and all(isinstance(name, str) for name in given)
+
+
+def _is_whole(values: Tensor) -> bool:
+    return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
+
+
+def _described(given: Any) -> str:
+    if isinstance(given, Tensor):
+        return f"{str(given.dtype).removeprefix('torch.')} of shape {tuple(given.shape)}"
+    return repr(given) if given is None or isinstance(given, str) else f"a {type(given).__name__}"

@@ -1,0 +1,222 @@
+"""Bad input, as users of torch_geometric make it: one sentence, when the loader is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pyg_cases import BOUGHT, BUYS, PAIRS, plain, typed
+from torch import Tensor, tensor
+from torch_geometric.data import Data, HeteroData
+
+from khop.pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler
+
+TYPES = r"there are \['user', 'item', 'tag'\]"
+MASK = plain().train_mask
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ("node", "input_nodes is 'node': the nodes of a Data have no types"),
+        (("node", tensor([1])), "the nodes of a Data have no types"),
+        (MASK.byte(), r"uint8 of shape \(25,\), which is neither ids nor a mask: .* by .bool\(\)"),
+        (MASK.float(), "float32"),
+        ([3.5, 1.0], "input_nodes is float32"),
+        (torch.ones(5, dtype=torch.bool), r"input_nodes is a mask of shape \(5,\): there are 25 nodes"),
+        (torch.ones(25, 2, dtype=torch.bool), r"a mask of shape \(25, 2\)"),
+        (tensor([[1, 2]]), r"int64 of shape \(1, 2\)"),
+        (tensor([3, 25]), "input_nodes: there is no node 25; ids go from 0 to 24"),
+        (tensor([3, -1]), "input_nodes: there is no node -1"),
+    ],
+)
+def test_nodes_that_are_none_are_named(nodes: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        NeighborLoader(plain(), [2], nodes)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [[3, 1], (3, 1), np.array([3, 1]), tensor([3, 1], dtype=torch.int32), tensor([3, 1], dtype=torch.uint8)],
+)
+def test_ids_of_every_kind_are_nodes(nodes: Any) -> None:
+    assert next(iter(NeighborLoader(plain(), [2], nodes, batch_size=2))).n_id[:2].tolist() == [3, 1]
+
+
+@pytest.mark.parametrize("nodes", [[], MASK & False])
+def test_no_nodes_are_no_batches(nodes: Any) -> None:
+    assert list(NeighborLoader(plain(), [2], nodes)) == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        (None, r"input_nodes is None: the nodes of a HeteroData have types; .*" + TYPES),
+        (tensor([0, 1]), r"input_nodes is int64 of shape \(2,\): the nodes of a HeteroData have types"),
+        ("usr", "input_nodes of 'usr': not a node type; " + TYPES),
+        (("usr", None), "input_nodes of 'usr': not a node type"),
+        (("usr", tensor([0])), "input_nodes of 'usr': not a node type"),
+        (("user", tensor([9])), "there is no node 9; ids go from 0 to 8"),
+        (("item", torch.ones(9, dtype=torch.bool)), "there are 12 nodes"),
+    ],
+)
+def test_typed_nodes_that_are_none_are_named(nodes: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        NeighborLoader(typed(), [2], nodes)
+
+
+@pytest.mark.parametrize(
+    ("links", "settings", "message"),
+    [
+        (tensor([[0], [25]]), {}, "edge_label_index, destinations: there is no node 25"),
+        (tensor([[-1], [2]]), {}, "edge_label_index, sources: there is no node -1"),
+        (PAIRS.t(), {}, r"edge_label_index is int64 of shape \(5, 2\): give int64 \(2, links\)"),
+        (PAIRS[0], {}, r"int64 of shape \(5,\)"),
+        (PAIRS.float(), {}, "edge_label_index is float32"),
+        ([[0], [1]], {}, "edge_label_index is a list"),
+        (PAIRS, {"edge_label": torch.ones(4)}, r"edge_label is float32 of shape \(4,\) for 5 links"),
+        (PAIRS, {"edge_label": [1, 0, 1, 1, 0]}, "edge_label is a list for 5 links"),
+        (PAIRS, {"edge_label_time": torch.arange(5)}, "conflicting 'edge_label_time' and 'time_attr'"),
+        (PAIRS, {"time_attr": "time"}, "conflicting 'edge_label_time' and 'time_attr'"),
+        (
+            PAIRS,
+            {"time_attr": "time", "edge_label_time": torch.arange(4)},
+            r"edge_label_time is int64 of shape \(4,\): give whole numbers, one for each of 5 inputs",
+        ),
+        (PAIRS, {"time_attr": "time", "edge_label_time": torch.rand(5)}, "edge_label_time is float32"),
+        (PAIRS, {"neg_sampling": "both"}, "'both' is not a valid NegativeSamplingMode"),
+        (PAIRS, {"neg_sampling_ratio": -1}, "'amount' needs to be positive"),
+    ],
+)
+def test_links_that_are_none_are_named(links: Any, settings: dict[str, Any], message: str) -> None:
+    data = plain()
+    data.time = torch.arange(25)
+    with pytest.raises(ValueError, match=message):
+        LinkNeighborLoader(data, [2], links, **settings)
+
+
+@pytest.mark.parametrize(
+    ("links", "message"),
+    [
+        (None, "edge_label_index is None: the edges of a HeteroData have types; .*'buys'"),
+        (PAIRS, "edge_label_index is int64 .*: the edges of a HeteroData have types"),
+        (("user", "by", "item"), r"edge_label_index of \('user', 'by', 'item'\): not an edge type"),
+        ((("user", "by", "item"), None), "not an edge type; there are"),
+        ((("user", "by", "itm"), PAIRS), "'itm' is no node type; " + TYPES),
+        ((BUYS, tensor([[0], [12]])), "edge_label_index, destinations: there is no node 12"),
+    ],
+)
+def test_typed_links_that_are_none_are_named(links: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LinkNeighborLoader(typed(), [2], links)
+
+
+def test_links_need_not_be_of_a_type_that_carries_messages() -> None:
+    likes = ("user", "might like", "item")
+    batch = next(iter(LinkNeighborLoader(typed(), [2], (likes, BOUGHT), batch_size=4)))
+    ends = batch[likes].edge_label_index
+    assert torch.equal(batch["user"].n_id[ends[0]], BOUGHT[0])
+
+
+@pytest.mark.parametrize(
+    ("num_neighbors", "message"),
+    [
+        (5, "num_neighbors is 5: give a list with a number per hop"),
+        ("15", "num_neighbors is '15'"),
+        (["5"], "num_neighbors has '5': give whole numbers"),
+        ([2.5], "num_neighbors has 2.5"),
+        ([-2], "fanout -2 .*: must be 0 or more, or -1 for all neighbours"),
+    ],
+)
+def test_fanouts_that_are_none_are_named(num_neighbors: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        NeighborLoader(plain(), num_neighbors)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({BUYS: None}, r"Missing number of neighbors for edge type '\('user', 'buys', 'item'\)'"),
+        ({("user", "x", "item"): [2]}, "Not all edge types specified in 'num_neighbors' exist in the graph"),
+        ({BUYS: [2, 2]}, "Number of hops must be the same across all edge types"),
+    ],
+)
+def test_fanouts_by_edge_type_are_checked_in_torch_geometrics_words(changed: Any, message: str) -> None:
+    fanouts = {**{edge_type: [2] for edge_type in typed().edge_types}, **changed}
+    with pytest.raises(ValueError, match=message):
+        NeighborLoader(typed(), {t: of_type for t, of_type in fanouts.items() if of_type}, "user")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "settings", "message"),
+    [
+        (None, None, {"weight_attr": "w"}, "The weight attribute 'w' is no edge-level attribute"),
+        ("w", -torch.ones(60), {"weight_attr": "w"}, "is -1.0 for edge 0: weights are finite numbers"),
+        ("w", torch.ones(60) / 0, {"weight_attr": "w"}, "is inf for edge 0"),
+        ("w", torch.ones(59), {"weight_attr": "w"}, "give one number for each of 60 edges"),
+        ("w", torch.ones(60, 2), {"weight_attr": "w"}, r"float32 of shape \(60, 2\)"),
+        (None, None, {"time_attr": "t"}, "The time attribute 't' is neither a node-level or edge-level"),
+        (
+            "t",
+            torch.rand(25),
+            {"time_attr": "t"},
+            "attribute 't' of 'node' is float32 .*whole numbers",
+        ),
+        (
+            "t",
+            torch.arange(25),
+            {"time_attr": "t", "temporal_strategy": "first"},
+            "No valid temporal strategy",
+        ),
+        (
+            "t",
+            torch.arange(25),
+            {"time_attr": "t", "input_time": tensor([1])},
+            "input_time is int64 of shape",
+        ),
+        (None, None, {"input_time": torch.arange(25)}, "conflicting 'input_time' and 'time_attr'"),
+        (None, None, {"subgraph_type": "both"}, "'both' is not a valid SubgraphType"),
+        (None, None, {"is_sorted": True}, r"edge_index of \('node', 'to', 'node'\): is_sorted, but edge"),
+    ],
+)
+def test_attributes_that_cannot_be_drawn_by_are_named(
+    name: str | None, value: Tensor, settings: dict[str, Any], message: str
+) -> None:
+    data = plain()
+    if name is not None:
+        data[name] = value
+    with pytest.raises(ValueError, match=message):
+        NeighborLoader(data, [2], **settings)
+
+
+def halves() -> HeteroData:
+    data = HeteroData()
+    data["user"].num_nodes = 3
+    data[BUYS].edge_index = tensor([[0], [1]])
+    return data
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (None, "Expected a 'Data', 'HeteroData', or a tuple of 'FeatureStore' and 'GraphStore'"),
+        ([plain()], "Expected a 'Data'"),
+        (
+            Data(num_nodes=3, edge_index=tensor([[0, 5], [1, 2]])),
+            "edge_index of .*: source id 5",
+        ),
+        (Data(num_nodes=3, edge_index=torch.ones(2, 2)), "edge_index of .* is float32"),
+        (Data(num_nodes=3, edge_index=PAIRS.t()), r"is int64 of shape \(5, 2\): give int64 \(2, edges\)"),
+        (halves(), r"nothing says how many 'item' nodes there are; set data\['item'\].num_nodes"),
+    ],
+)
+def test_data_that_is_no_graph_is_named(data: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        NeighborSampler(data, [2])
+
+
+def test_no_edges_are_a_graph() -> None:
+    batch = next(iter(NeighborLoader(Data(x=torch.ones(5, 1)), [2, 2], batch_size=3)))
+    assert (batch.num_nodes, batch.e_id.numel()) == (3, 0)
