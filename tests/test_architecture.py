@@ -18,7 +18,7 @@ VALUES = {"errors", "schema", "draw", "batch"}
 PARTS = {
     "kernels", "graph", "features", "models", "sampling", "partition", "loading", "distributed", "training",
 }  # fmt: skip
-FRONT = {"api", "datasets", "launching", "pyg"}
+FRONT = {"api", "datasets", "evaluating", "launching", "pyg"}
 MAY_IMPORT = {
     "errors": set(),
     "schema": set(),

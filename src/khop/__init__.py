@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from khop.api import Graph as Graph
     from khop.api import Loader as Loader
-    from khop.api import evaluate as evaluate
-    from khop.api import evaluate_links as evaluate_links
     from khop.api import initialise as initialise
     from khop.api import open_graph as open_graph
     from khop.batch import Adjacency as Adjacency
@@ -37,6 +35,8 @@ if TYPE_CHECKING:
     from khop.draw import WeightedNegatives as WeightedNegatives
     from khop.errors import PeerLost as PeerLost
     from khop.errors import Terminated as Terminated
+    from khop.evaluating import evaluate as evaluate
+    from khop.evaluating import evaluate_links as evaluate_links
     from khop.graph.build import EdgeTable as EdgeTable
     from khop.graph.build import NodeTable as NodeTable
     from khop.graph.build import write_graph as write_graph
@@ -125,8 +125,8 @@ _PUBLIC = {
     "Weighted": "khop.draw",
     "WeightedNegatives": "khop.draw",
     "cooccurrence": "khop.graph.cooccurrence",
-    "evaluate": "khop.api",
-    "evaluate_links": "khop.api",
+    "evaluate": "khop.evaluating",
+    "evaluate_links": "khop.evaluating",
     "full_ranking": "khop.training.ranking",
     "graph_from_pyg": "khop.pyg.convert",
     "initialise": "khop.api",

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from khop.batch import Batch, Span, num_bytes
-from khop.distributed.group import this_group, unwrapped
+from khop.distributed.group import this_group
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Hop, NeighborsByType, Positives
 from khop.features.store import FeatureStore
 from khop.features.table import FeatureTable
@@ -35,27 +35,15 @@ from khop.loading.ordered_map import InFlight, ordered_map
 from khop.loading.seed_times import SeedTimes
 from khop.loading.seed_times import seed_times as times_of_seeds
 from khop.loading.transfer import place
-from khop.models.link_predictor import LinkPredictor
-from khop.sampling.fanouts import Fanout
 from khop.sampling.link_seeds import Links, check_links
 from khop.sampling.links import LinkSampler
 from khop.sampling.neighbor import NeighborSampler, check_seeds
 from khop.sampling.sampler import Sampler
 from khop.sampling.seeds import NodeSeeds, SeedList, SeedOrder
 from khop.schema import EdgeType, NodeType, Schema, sole_type
-from khop.training.evaluation import scores
-from khop.training.inference import (
-    Progress,
-    evaluating,
-    layerwise_inference,
-    sampled_inference,
-    unwatched,
-)
+from khop.training.chunks import evaluating
 from khop.training.initial import seeded
-from khop.training.link_evaluation import link_scores, mean_metrics, node_rows
-from khop.training.link_prediction import LinkMetric
 from khop.training.placement import mover
-from khop.training.tasks import NodeClassification
 
 Batches = Generator[Batch, None, None]
 
@@ -273,80 +261,6 @@ class Loader:
         self._next = position.after(len(self))
         self._group.at("computing", position.epoch, position.step)
         return replace(batch, spans=(*batch.spans, waiting, moving))
-
-
-def evaluate(
-    model: nn.Module,
-    graph: Graph,
-    *,
-    split: str,
-    task: NodeClassification | None = None,
-    fanouts: Sequence[Fanout] | None = None,
-    columns: Sequence[str] | NamesByType = ("x",),
-    progress: Progress = unwatched,
-) -> float:
-    """The task's score on a split: by default accuracy on the graph's one label column.
-
-    Exact, layer by layer over all neighbours, for a model that exposes its layers. With `fanouts`, of any
-    model over a batch with these `columns`, on neighbourhoods that are the same in every evaluation.
-    Collective: the ranks share the work, and each gets the score, which does not depend on their number. A
-    model in DistributedDataParallel is taken out of it.
-    """
-    model, group = unwrapped(model), this_group()
-    task = task or NodeClassification.of(graph.schema)
-    node_type = task.node_type
-
-    def outputs_of(nodes: Tensor) -> Tensor:
-        if fanouts is None:
-            return layerwise_inference(
-                model, graph, graph.features, node_type, nodes=nodes, progress=progress, group=group
-            )
-        return sampled_inference(
-            model,
-            NeighborSampler(graph, fanouts),
-            graph.features,
-            node_type,
-            nodes=nodes,
-            columns=ColumnChoice.of(graph.schema, columns, (), ()),
-            progress=progress,
-            group=group,
-        )
-
-    nodes_by_type = graph.split(split)
-    if node_type not in nodes_by_type:
-        raise ValueError(
-            f"split {split!r}: has nodes of {list(nodes_by_type)}, the task is about {node_type!r}"
-        )
-    group.meet("evaluating")
-    with group.exchanging("evaluating"):
-        return scores(task, graph.features, {split: nodes_by_type[node_type]}, outputs_of)[split]
-
-
-def evaluate_links(
-    model: nn.Module,
-    graph: Graph,
-    links: Links,
-    *,
-    metrics: Sequence[LinkMetric] = ("mrr", "roc-auc"),
-    progress: Progress = unwatched,
-) -> dict[str, float]:
-    """How well `model` tells links from their own negatives (see `khop.with_negatives`), by metric.
-
-    Exact: the rows of all nodes are computed layer by layer over the edges of `graph`, then every pair is
-    scored. Let `graph` be without the links, as that of a split is. Of several edge types it is the mean.
-    Collective, as `evaluate` is.
-    """
-    predictor, group = unwrapped(model), this_group()
-    if not isinstance(predictor, LinkPredictor):
-        raise ValueError(
-            f"evaluate_links of a {type(predictor).__name__}: it takes a khop.models.LinkPredictor, "
-            "an encoder with a decoder per edge type"
-        )
-    ends = [end for edge_type in links.edges for end in (edge_type[0], edge_type[2])]
-    group.meet("evaluating")
-    with group.exchanging("evaluating"):
-        rows = node_rows(predictor.encoder, graph, graph.features, ends, progress=progress, group=group)
-    return mean_metrics(link_scores(predictor, rows, links), metrics)
 
 
 def _split_over(maker: BatchMaker, threads: int) -> BatchMaker:

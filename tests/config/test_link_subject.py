@@ -14,7 +14,7 @@ from khop.config.build import Run, prepare
 from khop.config.link_subject import LinkSubject
 from khop.config.read import RawRun, with_options
 from khop.draw import DegreeNegatives, NegativeMode, UniformNegatives
-from khop.training.inference import unwatched
+from khop.training.chunks import unwatched
 from small_link_folders import BOUGHT_BY, BUYS, write_shop
 
 Prepare = Callable[..., Run]

@@ -14,7 +14,7 @@ from khop.config.read import RawRun
 from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.models.rgcn import RGCN
 from khop.models.sage import SAGE
-from khop.training.inference import unwatched
+from khop.training.chunks import unwatched
 
 BUYS, BOUGHT_BY, ON = ("user", "buys", "item"), ("item", "bought_by", "user"), ("tag", "on", "item")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from khop.api import evaluate_links
 from khop.draw import NegativeMode, UniformNegatives
+from khop.evaluating import evaluate_links
 from khop.models.decoders import DecoderKind
 from khop.sampling.link_seeds import Links
 from khop.training import link_evaluation

@@ -17,7 +17,7 @@ from khop.config.subject import Subject
 from khop.config.values import RunConfig
 from khop.graph.progress import Notice
 from khop.training.checkpoint import load_checkpoint, restore_model
-from khop.training.inference import Progress
+from khop.training.chunks import Progress
 from khop.training.observer import Observer
 from khop.training.schedule import Schedule
 from khop.training.settings import Keeping, TrainerSettings

@@ -27,7 +27,7 @@ from khop.sampling.fanouts import fanout_by_type
 from khop.sampling.link_seeds import Links
 from khop.sampling.links import LinkSampler
 from khop.schema import EdgeType
-from khop.training.inference import Progress
+from khop.training.chunks import Progress
 from khop.training.initial import seeded
 from khop.training.link_evaluation import link_scores, mean_metrics, node_rows
 from khop.training.link_prediction import LinkMetric, LinkPrediction
@@ -98,6 +98,7 @@ class LinkSubject:
     def scores(self, splits: tuple[str, ...], progress: Progress) -> dict[str, float]:
         """Every metric on each of the splits, over the edges that the split may know."""
         found: dict[str, float] = {}
+        group = this_group()
         for name in splits:
             if name not in self._held_out:
                 raise ValueError(
@@ -112,10 +113,10 @@ class LinkSubject:
                 chunk_size=self.config.evaluation.batch_size,
                 progress=progress,
                 in_flight=in_flight_of(self.config),
-                group=this_group(),
+                group=group,
             )
             metrics = dict.fromkeys((self.task.metric, *BESIDE))
-            measured = mean_metrics(link_scores(self.model, rows, links), tuple(metrics))
+            measured = mean_metrics(link_scores(self.model, rows, links, group), tuple(metrics))
             found[name] = measured.pop(self.task.metric)
             found |= {f"{name}/{metric}": value for metric, value in measured.items()}
         return found

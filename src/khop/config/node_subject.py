@@ -23,8 +23,9 @@ from khop.loading.seed_times import seed_times
 from khop.models.sizes import ModelSizes
 from khop.models.stack import Stack
 from khop.sampling.neighbor import NeighborSampler
+from khop.training.chunks import Progress
 from khop.training.evaluation import scores
-from khop.training.inference import Progress, layerwise_inference, sampled_inference
+from khop.training.inference import layerwise_inference, sampled_inference
 from khop.training.initial import seeded
 from khop.training.tasks import NodeClassification
 

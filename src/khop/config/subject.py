@@ -7,7 +7,7 @@ from typing import Protocol
 from torch import nn
 
 from khop.api import Loader
-from khop.training.inference import Progress
+from khop.training.chunks import Progress
 from khop.training.tasks import Task
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 
 import torch
 from torch import Tensor, distributed, nn
@@ -35,6 +36,12 @@ class Group:
     deadline_s: float = DEADLINE_S
     store: Store | None = None  # None: alone, or a group that khop did not make
     watch: Watch | None = None
+    _dealers: Iterator[int] = field(default_factory=count, repr=False)
+
+    @property
+    def is_of_one_machine(self) -> bool:
+        """Whether all ranks are known to run on this machine."""
+        return self.local_world_size == self.world_size
 
     def at(self, stage: str, epoch: int = 0, step: int = -1) -> None:
         """Note where this rank is, for whoever may wait for it."""
@@ -61,19 +68,32 @@ class Group:
         distributed.all_gather(found, mine)
         return torch.stack(found).to(values.device)
 
-    def bounds(self, count: int) -> list[int]:
-        """Where the ranks' parts of `count` things begin, and the last ends; rank 0 is not without one."""
-        return [-(-count * rank // self.world_size) for rank in range(self.world_size + 1)]
+    def dealer(self) -> Callable[[], int]:
+        """What gives 0, 1, 2, ... to whoever of all ranks asks next, each number once; threads may share it.
 
-    def share_rows(self, out: Tensor, bounds: Sequence[int]) -> None:
-        """Fill `out` on every rank: rank r has put rows bounds[r] to bounds[r + 1] in place."""
-        for rank in range(self.world_size if self.world_size > 1 else 0):
-            rows = out[bounds[rank] : bounds[rank + 1]]
-            if rows.numel():
-                placed = self._placed(rows)
-                distributed.broadcast(placed, src=rank)
-                if placed is not rows:
-                    rows.copy_(placed)
+        Who is faster gets more. In a group that khop did not make, which has no store, the ranks take turns.
+        """
+        if self.store is None:
+            return count(self.rank, self.world_size).__next__
+        store, key = self.store, f"dealt/{next(self._dealers)}"
+        return lambda: store.add(key, 1) - 1
+
+    def dealt(self, total: int) -> Iterator[int]:
+        """Those of the numbers below `total` that fall to this rank. Collective."""
+        turn_of = self.dealer()
+        while (turn := turn_of()) < total:
+            yield turn
+
+    def share_rows(self, pieces: Sequence[Tensor], owners: Sequence[int]) -> None:
+        """Fill every piece on every rank: its owner has put in place what stands in it."""
+        if self.world_size == 1:
+            return
+        for piece, owner in zip(pieces, owners, strict=True):
+            if piece.numel():
+                placed = self._placed(piece)
+                distributed.broadcast(placed, src=owner)
+                if placed is not piece:
+                    piece.copy_(placed)
 
     def share_bytes(self, content: bytes | None) -> bytes:
         """What rank 0 gives, on every rank."""
@@ -84,7 +104,7 @@ class Group:
         out = torch.empty(int(size), dtype=torch.uint8)
         if self.rank == 0 and content:
             out = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        self.share_rows(out, [0] + [out.numel()] * self.world_size)
+        self.share_rows([out], [0])
         return out.numpy().tobytes()
 
     def barrier(self) -> None:

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from khop.batch import Batch, Change, num_bytes
+from khop.batch import Batch
 from khop.distributed.group import ALONE, Group
 from khop.draw import DrawKey, Purpose
 from khop.features.store import FeatureStore
 from khop.features.table import FeatureTable
 from khop.graph.store import GraphStore
-from khop.loading.columns import ColumnChoice, gather_columns
-from khop.loading.ordered_map import InFlight, ordered_map
+from khop.loading.columns import ColumnChoice
+from khop.loading.ordered_map import InFlight
 from khop.models.layered import Layered, destination_types
 from khop.sampling.neighbor import NeighborSampler
-from khop.sampling.sampler import Sampler, Seeds
+from khop.sampling.sampler import Sampler
 from khop.schema import EdgeType, NodeType
+from khop.training.chunks import Chunks, Meter, Progress, RowsOf, evaluating, unwatched
 from khop.training.placement import mover
+from khop.training.shelves import Memory
+from khop.training.stages import Shelf, Stage
 
-Progress = Callable[[int, int], None]  # (done, total)
 _VALUES = "values"  # the column that one layer's output is to the next
-
-
-def unwatched(done: int, total: int) -> None:
-    """A progress that nobody watches."""
+Wanted = Mapping[NodeType, Tensor | None]  # int64 ids of a type; None: all of them, in order
 
 
 def layerwise_inference(
@@ -47,33 +44,12 @@ def layerwise_inference(
     """(nodes, outputs) on the CPU: the model's exact output for `nodes`, by default all of the type.
 
     Every layer is computed for all nodes before the next begins, over all neighbours, `chunk_size` nodes at a
-    time; two layers' values are held in memory. The ranks of a group share the chunks of each layer, and all
-    get all values, whose bits do not depend on the number of ranks. ValueError where the model does not
-    expose its layers.
+    time; two layers' values are held in memory, once per machine. The ranks of a group share the chunks of
+    each layer, and all get all values, whose bits do not depend on the number of ranks. ValueError where the
+    model does not expose its layers. `khop.infer` holds the values in files instead.
     """
-    if not isinstance(model, Layered):
-        raise ValueError(
-            f"{type(model).__name__} does not expose its layers: for exact evaluation give it num_layers, "
-            "input_columns, encode, layer and head (khop.models.Layered); or sample, with fanouts=[...]"
-        )
-    reach = destination_types(graph.schema.edge_types, (node_type,), model.num_layers)
-    plan = [{t: torch.arange(graph.num_nodes(t)) for t in types} for types in reach]
-    if nodes is not None:
-        plan[-1] = {node_type: nodes}
-    meter = _Meter(progress, sum(ids.numel() for layer in plan for ids in layer.values()), chunk_size, group)
-    columns: dict[NodeType | EdgeType, Sequence[str]] = {t: names for t, names in model.input_columns.items()}
-    inputs = ColumnChoice.of(graph.schema, columns, (), ())
-    chunks = _Chunks(NeighborSampler(graph, [-1]), features, inputs, DrawKey(0), mover(model), in_flight)
-    values: dict[NodeType, Tensor] = {}
-    with evaluating(model):
-        for index, layer in enumerate(plan):
-            values = {
-                t: meter.joined(ids, chunks.spread(t, ids, chunk_size), _layer(model, index, t))
-                for t, ids in layer.items()
-            }
-            table = FeatureTable({t: {_VALUES: rows} for t, rows in values.items()})
-            chunks = replace(chunks, features=table, columns=ColumnChoice(dict.fromkeys(values, (_VALUES,))))
-    return values[node_type]
+    layers = Layers.of(model, graph, features, {node_type: nodes}, chunk_size=chunk_size)
+    return layers.computed(Memory(group), progress, in_flight, group)[node_type]
 
 
 def sampled_inference(
@@ -98,14 +74,127 @@ def sampled_inference(
     in, and two evaluations with one seed differ by the model alone.
     `times`, one per node, are what a sampler by time needs.
     """
-    meter = _Meter(progress, nodes.numel(), chunk_size, group)
     key = DrawKey.of(seed, Purpose.EVALUATION)
-    chunks = _Chunks(sampler, features, columns, key, mover(model), in_flight)
+    chunks = Chunks(sampler, features, columns, key, mover(model))
     with evaluating(model):
-        return meter.joined(nodes, chunks.spread(node_type, nodes, chunk_size, times), model)
+        like = model(chunks.batch(node_type, nodes[:1], None if times is None else times[:1])).cpu()[:0]
+        stage = Stage(0, node_type, nodes.numel(), chunk_size, like, nodes, times)
+        return Meter(progress, stage.count, group, in_flight).rows(stage, Memory(group), chunks, model)
 
 
-def _layer(model: Layered, index: int, node_type: NodeType) -> Callable[[Batch], Tensor]:
+class Layers:
+    """A model's layers over a whole graph: what has to be computed, stage by stage, and how."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        graph: GraphStore,
+        features: FeatureStore,
+        stages: Sequence[Sequence[Stage]],
+        rows_of: Sequence[Mapping[NodeType, RowsOf]],
+    ) -> None:
+        self.stages = stages  # per layer, input layer first, one for each node type
+        self._model = model
+        self._chunks = _all_neighbors(model, graph, features, fanout=-1)
+        self._rows_of = rows_of
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        graph: GraphStore,
+        features: FeatureStore,
+        wanted: Wanted,
+        *,
+        chunk_size: int,
+        depth: int | None = None,
+    ) -> Layers:
+        """Those that give the model's output for the nodes wanted; with a `depth`, what so many layers give.
+
+        ValueError where the model does not expose its layers.
+        """
+        if not isinstance(model, Layered):
+            raise ValueError(
+                f"{type(model).__name__} does not expose its layers: for exact evaluation give it "
+                "num_layers, input_columns, encode, layer and head (khop.models.Layered); or sample, with "
+                "fanouts=[...]"
+            )
+        count = model.num_layers if depth is None else depth
+        reach = destination_types(graph.schema.edge_types, tuple(wanted), count)
+        rows_of = [
+            {t: _rows_of(model, index, t, depth is None and index == count - 1) for t in types}
+            for index, types in enumerate(reach)
+        ]
+        stages = []
+        for index, of_type in enumerate(_row_shapes(model, graph, features, rows_of)):
+            nodes = wanted if index == count - 1 else {}
+            stages.append([_stage(graph, index, t, chunk_size, of_type[t], nodes.get(t)) for t in of_type])
+        return cls(model, graph, features, stages, rows_of)
+
+    def computed(
+        self, shelf: Shelf, progress: Progress, in_flight: InFlight, group: Group, first: int = 0
+    ) -> dict[NodeType, Tensor]:
+        """The last layer's rows, of each type, where the shelf has them. Collective.
+
+        Of the layers before `first` the shelf has nothing to offer any more, nor does it need to.
+        """
+        total = sum(stage.count for layer in self.stages for stage in layer)
+        skipped = sum(stage.count for layer in self.stages[:first] for stage in layer)
+        meter = Meter(progress, total, group, in_flight, skipped)
+        chunks, values = self._chunks, dict[NodeType, Tensor]()
+        with evaluating(self._model):
+            for index, layer in enumerate(self.stages[first:], first):
+                if index:
+                    chunks = _over(chunks, values)
+                values = {
+                    stage.node_type: meter.rows(stage, shelf, chunks, self._rows_of[index][stage.node_type])
+                    for stage in layer
+                }
+                shelf.release(index - 1)
+        return values
+
+
+def _stage(
+    graph: GraphStore, layer: int, node_type: NodeType, chunk_size: int, like: Tensor, nodes: Tensor | None
+) -> Stage:
+    count = graph.num_nodes(node_type) if nodes is None else nodes.numel()
+    return Stage(layer, node_type, count, chunk_size, like, nodes)
+
+
+def _row_shapes(
+    model: Layered, graph: GraphStore, features: FeatureStore, rows_of: Sequence[Mapping[NodeType, RowsOf]]
+) -> list[dict[NodeType, Tensor]]:
+    """What rows of each layer and type look like, from the first node of each type without neighbours."""
+    assert isinstance(model, nn.Module)
+    chunks = _all_neighbors(model, graph, features, fanout=0)
+    shapes, values = [], dict[NodeType, Tensor]()
+    with evaluating(model):
+        for index, of_type in enumerate(rows_of):
+            if index:
+                chunks = _over(chunks, values)
+            values = {
+                t: rows(chunks.batch(t, torch.arange(min(1, graph.num_nodes(t))))).cpu()
+                for t, rows in of_type.items()
+            }
+            shapes.append({t: rows[:0] for t, rows in values.items()})
+    return shapes
+
+
+def _all_neighbors(model: nn.Module, graph: GraphStore, features: FeatureStore, fanout: int) -> Chunks:
+    """What makes chunks for a model's first layer."""
+    assert isinstance(model, Layered)
+    columns: dict[NodeType | EdgeType, Sequence[str]] = {t: names for t, names in model.input_columns.items()}
+    choice = ColumnChoice.of(graph.schema, columns, (), ())
+    return Chunks(NeighborSampler(graph, [fanout]), features, choice, DrawKey(0), mover(model))
+
+
+def _over(chunks: Chunks, values: Mapping[NodeType, Tensor]) -> Chunks:
+    """The same for a layer whose input is what the layer before has given."""
+    table = FeatureTable({t: {_VALUES: rows} for t, rows in values.items()})
+    return replace(chunks, features=table, columns=ColumnChoice(dict.fromkeys(values, (_VALUES,))))
+
+
+def _rows_of(model: Layered, index: int, node_type: NodeType, is_output: bool) -> RowsOf:
     """What one layer gives for a chunk's nodes; after the last one, what the head makes of it."""
 
     def rows(batch: Batch) -> Tensor:
@@ -118,102 +207,6 @@ def _layer(model: Layered, index: int, node_type: NodeType) -> Callable[[Batch],
         block = replace(block, dst_counts={node_type: block.dst_counts[node_type]})
         out = model.layer(index, h, block)[node_type]
         out = out.index_select(0, batch.sample.seed_index[node_type])
-        return model.head(node_type, out) if index == model.num_layers - 1 else out
+        return model.head(node_type, out) if is_output else out
 
     return rows
-
-
-@dataclass(frozen=True)
-class _Chunks:
-    """What makes batches of chunks of nodes, ahead of the model that takes them."""
-
-    sampler: Sampler
-    features: FeatureStore
-    columns: ColumnChoice
-    key: DrawKey
-    move: Change
-    in_flight: InFlight
-
-    def spread(
-        self, node_type: NodeType, nodes: Tensor, chunk_size: int, times: Tensor | None = None
-    ) -> Callable[[slice], Generator[Batch]]:
-        """What gives the batches of some of the chunks of `nodes`, in order."""
-        chunks = torch.split(nodes, chunk_size)
-        limits = None if times is None else torch.split(times, chunk_size)
-        return lambda part: self._of(node_type, chunks[part], None if limits is None else limits[part])
-
-    def _of(
-        self, node_type: NodeType, chunks: Sequence[Tensor], times: Sequence[Tensor] | None
-    ) -> Generator[Batch]:
-        def made(number: int) -> Batch:
-            nodes = chunks[number]
-            limits = None if times is None else {node_type: times[number]}
-            seeds = Seeds({node_type: nodes}, {node_type: nodes}, limits)
-            sample = self.sampler.sample(seeds, self.key)
-            sample, columns, seed_columns = gather_columns(self.features, self.columns, sample)
-            return Batch(sample, seeds.nodes, columns, seed_columns, 0, 0, seeds.count)
-
-        with closing(ordered_map(made, range(len(chunks)), self.in_flight, num_bytes)) as batches:
-            for batch in batches:
-                yield batch.map(self.move)
-
-
-class _Meter:
-    """Puts the rows of chunk after chunk into one tensor and says how far that has come."""
-
-    def __init__(self, progress: Progress, total: int, chunk_size: int, group: Group) -> None:
-        self._progress = progress
-        self._total = total
-        self._chunk_size = chunk_size
-        self._group = group
-        self._done = 0
-
-    def joined(
-        self,
-        nodes: Tensor,
-        batches_of: Callable[[slice], Generator[Batch]],
-        rows_of: Callable[[Batch], Tensor],
-    ) -> Tensor:
-        """(nodes, ...): `rows_of` all chunks, in their order, on the CPU; every rank makes some of them."""
-        group = self._group
-        bounds = group.bounds(max(1, -(-nodes.numel() // self._chunk_size)))  # no nodes are one empty chunk
-        starts = [min(chunk * self._chunk_size, nodes.numel()) for chunk in bounds]
-        first, last = bounds[group.rank], bounds[group.rank + 1]
-        start, done = starts[group.rank], 0
-        out = torch.empty(0)
-        with closing(batches_of(slice(first, last))) as batches:
-            for batch in batches:
-                rows = rows_of(batch)
-                if done == 0:
-                    out = torch.empty((nodes.numel(), *rows.shape[1:]), dtype=rows.dtype)
-                out[start + done : start + done + rows.shape[0]] = rows
-                done += rows.shape[0]
-                self._progress(self._done + done * group.world_size, self._total)
-        self._done += nodes.numel()
-        return self._shared(out, nodes.numel(), starts)
-
-    def _shared(self, out: Tensor, count: int, starts: Sequence[int]) -> Tensor:
-        """What all ranks have made. A rank without a chunk learns from rank 0 what rows look like."""
-        group = self._group
-        if group.world_size == 1:
-            return out
-        with group.exchanging("sharing what was evaluated"):
-            of_rank_0 = json.dumps([list(out.shape[1:]), str(out.dtype).removeprefix("torch.")])
-            shape, dtype = json.loads(group.share_bytes(of_rank_0.encode()))
-            if starts[group.rank] == starts[group.rank + 1]:
-                out = torch.empty((count, *shape), dtype=getattr(torch, dtype))
-            group.share_rows(out, starts)
-        return out
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; afterwards every module's mode is as it was."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

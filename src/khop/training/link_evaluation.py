@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 import torch
@@ -16,9 +17,12 @@ from khop.loading.ordered_map import InFlight
 from khop.models.link_predictor import LinkPredictor
 from khop.sampling.link_seeds import Links
 from khop.schema import EdgeType, NodeType
-from khop.training.inference import Progress, evaluating, layerwise_inference, unwatched
+from khop.training.chunks import Progress, evaluating, unwatched
+from khop.training.inference import Layers
 from khop.training.link_prediction import LINK_METRICS, LinkMetric
 from khop.training.placement import mover
+from khop.training.shelves import Memory
+from khop.training.stages import Stage
 
 Rows = Mapping[NodeType, Tensor]  # (nodes, width) of every node of a type, on the CPU
 _CHUNK_NUMBERS = 1 << 22  # of both ends' rows that are decoded at a time
@@ -37,26 +41,20 @@ def node_rows(
 ) -> dict[NodeType, Tensor]:
     """What an encoder gives for all nodes of some types: exact, layer by layer over all neighbours.
 
-    The encoder exposes its layers (khop.models.Layered). `progress` hears of the types one after another. The
+    The encoder exposes its layers (khop.models.Layered), each of which is computed once for all types. The
     ranks of a group share the work.
     """
-    return {
-        node_type: layerwise_inference(
-            encoder,
-            graph,
-            features,
-            node_type,
-            chunk_size=chunk_size,
-            progress=progress,
-            in_flight=in_flight,
-            group=group,
-        )
-        for node_type in dict.fromkeys(node_types)
-    }
+    layers = Layers.of(encoder, graph, features, dict.fromkeys(node_types), chunk_size=chunk_size)
+    return layers.computed(Memory(group), progress, in_flight, group)
 
 
-def link_scores(model: LinkPredictor, rows: Rows, links: Links) -> dict[EdgeType, tuple[Tensor, Tensor]]:
-    """Per edge type the scores of its links (n), and of their negatives (n, k), from all nodes' rows."""
+def link_scores(
+    model: LinkPredictor, rows: Rows, links: Links, group: Group = ALONE
+) -> dict[EdgeType, tuple[Tensor, Tensor]]:
+    """Per edge type the scores of its links (n), and of their negatives (n, k), from all nodes' rows.
+
+    The ranks of a group share the work.
+    """
     if links.negatives is None:
         raise ValueError(
             "links without negatives cannot be evaluated: nothing says what they should be told from; "
@@ -64,7 +62,7 @@ def link_scores(model: LinkPredictor, rows: Rows, links: Links) -> dict[EdgeType
         )
     with evaluating(model):
         return {
-            edge_type: _scores(model, edge_type, rows, ends, links.negatives[edge_type])
+            edge_type: _scores(model, edge_type, rows, ends, links.negatives[edge_type], group)
             for edge_type, ends in links.edges.items()
         }
 
@@ -102,14 +100,18 @@ def mean_metrics(
 
 
 def _scores(
-    model: LinkPredictor, edge_type: EdgeType, rows: Rows, ends: Tensor, negatives: Tensor
+    model: LinkPredictor, edge_type: EdgeType, rows: Rows, ends: Tensor, negatives: Tensor, group: Group
 ) -> tuple[Tensor, Tensor]:
     decoder, move = model.decoder(edge_type), mover(model)
     sources, destinations = rows[edge_type[0]], rows[edge_type[2]]
     candidates = torch.cat([ends[1].unsqueeze(1), negatives], dim=1)  # the link's own destination first
-    scores = torch.empty(candidates.shape, dtype=sources.dtype)
     numbers = (candidates.shape[1] + 1) * sources.shape[1]  # of one link and its candidates
-    for chunk in torch.split(torch.arange(candidates.shape[0]), max(1, _CHUNK_NUMBERS // numbers)):
-        source, destination = sources[ends[0, chunk]].unsqueeze(1), destinations[candidates[chunk]]
-        scores[chunk] = decoder(move(source), move(destination)).to("cpu", scores.dtype)
+    like = sources.new_empty(0, candidates.shape[1])
+    stage = Stage(0, edge_type[2], candidates.shape[0], max(1, _CHUNK_NUMBERS // numbers), like)
+    with closing(Memory(group).open(stage)) as place:
+        for chunk in group.dealt(stage.num_chunks):
+            span = stage.span(chunk)
+            source, destination = sources[ends[0, span]].unsqueeze(1), destinations[candidates[span]]
+            place.put(chunk, decoder(move(source), move(destination)).to("cpu", like.dtype))
+        scores = place.finished()
     return scores[:, 0], scores[:, 1:]

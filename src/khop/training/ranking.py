@@ -7,10 +7,15 @@ average: a scorer that says the same of everything scores as much as guessing do
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from khop.distributed.group import this_group
+from khop.training.shelves import Memory
+from khop.training.stages import Stage
 
 ScoresOf = Callable[[Tensor], Tensor]  # int64 (n) queries -> (n, candidates)
 
@@ -119,6 +124,7 @@ def full_ranking(
 
     Both are int64 (2, pairs): queries over candidates. A pair that stands twice counts once, one that is
     also in `seen` not at all. `scores_of` gets as many queries at a time as `chunk_bytes` have room for.
+    Collective: the ranks share the queries, and each gets the result, which does not depend on their number.
     """
     if not at:
         raise ValueError("full ranking: at is empty, name the ks of Recall@k and NDCG@k")
@@ -130,15 +136,19 @@ def full_ranking(
     if keys.numel() == 0:
         raise ValueError("full ranking: held_out has no pair that is not in seen; there is nothing to find")
     queries, sizes = torch.unique_consecutive(keys // num_candidates, return_counts=True)
-    sums = torch.zeros(2, len(at), dtype=torch.float64)
-    rows, begin = max(1, chunk_bytes // (16 * num_candidates)), 0
-    for chunk, found in zip(torch.split(queries, rows), torch.split(sizes, rows), strict=True):
-        count = int(found.sum())
-        scores = _masked_scores(scores_of(chunk), chunk, masked, num_candidates)
-        row = torch.repeat_interleave(torch.arange(chunk.numel()), found)
-        places = _places_in(scores, row, keys[begin : begin + count] % num_candidates, max(at))
-        sums += _sums(places, row, found, at)
-        begin += count
+    rows = max(1, chunk_bytes // (16 * num_candidates))
+    ends = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])  # where each query's pairs begin
+    group, like = this_group(), torch.empty(0, 2, len(at), dtype=torch.float64)
+    chunks = Stage(0, "query", -(-queries.numel() // rows), 1, like)
+    with group.exchanging("ranking"), closing(Memory(group).open(chunks)) as place:
+        for number in group.dealt(chunks.count):
+            chunk, found = (each[number * rows : (number + 1) * rows] for each in (queries, sizes))
+            pairs = keys[ends[number * rows] : ends[number * rows + chunk.numel()]]
+            scores = _masked_scores(scores_of(chunk), chunk, masked, num_candidates)
+            row = torch.repeat_interleave(torch.arange(chunk.numel()), found)
+            places = _places_in(scores, row, pairs % num_candidates, max(at))
+            place.put(number, _sums(places, row, found, at).unsqueeze(0))
+        sums = place.finished().sum(0)
     recall, ndcg = (sums / queries.numel()).tolist()
     return FullRanking(queries.numel(), dict(zip(at, recall, strict=True)), dict(zip(at, ndcg, strict=True)))
 
