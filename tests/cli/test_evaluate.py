@@ -65,6 +65,19 @@ def test_all_neighbours_drawn_one_way_or_the_other_are_the_same(
     assert json.loads(sampled.stdout) == exact
 
 
+def test_further_metrics_stand_beside_the_runs_own(khop_command: Command, trained: dict[str, object]) -> None:
+    ran = khop_command("evaluate", "a", "--json", "--metric", "f1-macro", "--metric", "f1-micro")
+    measured = json.loads(ran.stdout)
+    assert measured["test_f1_micro"] == measured["test_accuracy"] == trained["test_accuracy"]
+    assert 0 < measured["test_f1_macro"] < 1
+    wrong = khop_command("evaluate", "a", "--metric", "f1")
+    assert wrong.code == 2
+    assert wrong.stderr == (
+        "khop: metric 'f1': what can be measured here is accuracy, f1-macro, f1-micro, roc-auc, "
+        "average-precision\n"
+    )
+
+
 def test_a_folder_without_a_checkpoint_says_so(khop_command: Command, trained: dict[str, object]) -> None:
     Path("a/checkpoints/best").rename("elsewhere")
     ran = khop_command("evaluate", "a")

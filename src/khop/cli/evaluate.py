@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -15,11 +17,14 @@ from khop.cli.bytes_bar import bytes_bar
 from khop.cli.cache import cache_folder
 from khop.cli.options import Options, takes_run_options
 from khop.cli.progress import say, two_columns, watching
+from khop.cli.ranks import Procs, as_ranks, set_rank_up
 from khop.cli.run_folder import CHECKPOINTS, read_run
 from khop.config.build import prepare
 from khop.config.facts import MACHINE
 from khop.config.fields import run_fields
-from khop.config.read import with_options
+from khop.config.read import RawRun, checked, with_options
+from khop.distributed.group import this_group
+from khop.training.observer import Unwatched
 from khop.training.tasks import score_name
 
 
@@ -45,7 +50,16 @@ Weights = Annotated[Checkpoint, typer.Option("--checkpoint", help="The weights t
 AsJson = Annotated[
     bool, typer.Option("--json", help="End with one line of JSON on stdout; all else goes to stderr.")
 ]
-_MEASURED_BY = MACHINE | {"evaluation.fanouts", "evaluation.batch_size", "links.rivals"}
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        metavar="TEXT",
+        help="What is measured beside the run's own metric; may be given several times.",
+        show_default=False,
+    ),
+]
+_MEASURED_BY = MACHINE | {"deadline"} | {"evaluation.fanouts", "evaluation.batch_size", "links.rivals"}
 
 
 def register(app: typer.Typer) -> None:
@@ -54,27 +68,58 @@ def register(app: typer.Typer) -> None:
     app.command("evaluate")(takes_run_options(fields, default="as in the run")(_evaluate))
 
 
+@dataclass(frozen=True)
+class Request:
+    """What one call of the command asks every rank to do."""
+
+    folder: Path
+    raw: RawRun
+    splits: tuple[str, ...]  # empty: all that the run has
+    checkpoint: str
+    metrics: tuple[str, ...]
+    keeps_threads: bool
+    as_json: bool
+
+
 def _evaluate(
     run_folder: Folder,
     split: Measured = Split.TEST,
     checkpoint: Weights = Checkpoint.BEST,
+    metric: Metrics = None,
+    procs: Procs = None,
     as_json: AsJson = False,
     *,
     options: Options,
 ) -> None:
     """Measure a trained model again: on another split, with other weights, exactly or on samples."""
-    console = Console(stderr=as_json)
+    raw = with_options(read_run(run_folder), options)
+    request = Request(
+        run_folder,
+        raw,
+        () if split is Split.ALL else (split.value,),
+        checkpoint.value,
+        tuple(metric or ()),
+        "compute_threads" in options,
+        as_json,
+    )
+    as_ranks(evaluate_rank, request, checked(raw), procs)
+
+
+def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:
+    """Measure as one rank, which is often the only one; rank 0 talks."""
+    console = Console(stderr=request.as_json, quiet=rank > 0)
     with bytes_bar() as notice:
-        run = prepare(with_options(read_run(run_folder), options), cache_folder(), notice)
+        raw = set_rank_up(request.raw, this_group(), device, keeps_threads=request.keeps_threads)
+        run = prepare(raw, cache_folder(), notice)
     torch.set_num_threads(run.config.compute_threads)
-    run.restore(run_folder / CHECKPOINTS / checkpoint)
-    with watching(console) as watcher:
-        scores = run.scores(run.subject.splits if split is Split.ALL else (split.value,), watcher.evaluating)
+    run.restore(request.folder / CHECKPOINTS / request.checkpoint)
+    with watching(console) if rank == 0 else nullcontext(Unwatched()) as watcher:
+        scores = run.scores(request.splits or run.subject.splits, watcher.evaluating, request.metrics)
     outcome = {
-        "run": str(run_folder),
-        "checkpoint": checkpoint.value,
+        "run": str(request.folder),
+        "checkpoint": request.checkpoint,
         **{score_name(name, run.task.metric): score for name, score in scores.items()},
     }
     say(console, *two_columns(outcome))
-    if as_json:
+    if request.as_json and rank == 0:
         print(json.dumps(outcome))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from khop.cli.cache import cache_folder
 from khop.cli.curve import drawn_curve
 from khop.cli.options import Options, shown, takes_run_options
 from khop.cli.progress import say, scores_of, two_columns, watching
+from khop.cli.ranks import Procs, as_ranks, set_rank_up
 from khop.cli.run_folder import (
     CHECKPOINTS,
     CURVE,
@@ -32,7 +32,6 @@ from khop.cli.run_folder import (
     write_config,
     write_whole,
 )
-from khop.cli.start import INTERRUPTED, TERMINATED, set_memory_up
 from khop.config.build import Run, prepare
 from khop.config.facts import RESUMABLE
 from khop.config.fields import field_at, run_fields
@@ -40,8 +39,8 @@ from khop.config.presets import preset, preset_names
 from khop.config.read import RawRun, checked, read_toml, with_options
 from khop.config.resolve import graph_folder, resolve
 from khop.distributed.group import Group, this_group
-from khop.errors import PeerLost, Terminated
-from khop.launching import check_procs, launch, launched_by_others
+from khop.errors import PeerLost
+from khop.launching import check_procs, launched_by_others
 from khop.training.keeper import LAST
 from khop.training.observer import Unwatched
 from khop.training.replace_folder import pushed_folders
@@ -61,15 +60,6 @@ Resume = Annotated[
 ]
 AsJson = Annotated[
     bool, typer.Option("--json", help="End with one line of JSON on stdout; all else goes to stderr.")
-]
-Procs = Annotated[
-    int | None,
-    typer.Option(
-        "--procs",
-        metavar="INT",
-        help="Processes on this machine that share every batch; more machines: torchrun -m khop train.",
-        show_default=False,
-    ),
 ]
 
 
@@ -107,30 +97,17 @@ def _train(
         check_procs(procs, config.device)
         with bytes_bar() as notice:  # once and not in every rank: what is wrong, and the built-in graph
             resolve(config, graph_folder(config, raw, cache_folder(), notice), raw)
-    kind = torch.device(config.device).type
-    count = None if launched_by_others() else procs or 1
-    try:
-        launch(
-            train_rank,
-            procs=count,
-            arguments=(Request(raw, resume, as_json),),
-            device=kind if count != 1 else config.device,
-            deadline=config.deadline,
-        )
-    except Terminated:
-        raise typer.Exit(TERMINATED) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+    as_ranks(train_rank, Request(raw, resume, as_json), config, procs)
 
 
 def train_rank(rank: int, device: torch.device, request: Request) -> None:
     """Train as one rank of a run, which is often the only one; rank 0 talks and writes."""
     console = Console(stderr=request.as_json, quiet=rank > 0)
     group = this_group()
-    if group.world_size > 1:  # a process that was spawned did not come by the entry point
-        set_memory_up()
+    keeps_threads = bool(request.raw.values.get("compute_threads"))
     with bytes_bar() as notice:
-        run = prepare(_on_this_rank(request.raw, group, device), cache_folder(), notice)
+        raw = set_rank_up(request.raw, group, device, keeps_threads=keeps_threads)
+        run = prepare(raw, cache_folder(), notice)
     torch.set_num_threads(run.config.compute_threads)
     folder, is_resumed = _folder_of(run, request, group)
     with _stoppable(folder, rank), watching(console) if rank == 0 else nullcontext(Unwatched()) as watcher:
@@ -157,16 +134,6 @@ def _conclude(console: Console, run: Run, folder: Path, result: TrainingResult, 
     say(console, *two_columns(outcome))
     if request.as_json:
         print(json.dumps(outcome))
-
-
-def _on_this_rank(raw: RawRun, group: Group, device: torch.device) -> RawRun:
-    """The run with this rank's GPU, and its part of the machine's cores unless their number was given."""
-    if group.world_size == 1:
-        return raw
-    given: dict[str, object] = {"device": str(device)}
-    if not raw.values.get("compute_threads"):
-        given["compute_threads"] = max(1, len(os.sched_getaffinity(0)) // group.local_world_size)
-    return with_options(raw, given)
 
 
 def _folder_of(run: Run, request: Request, group: Group) -> tuple[Path, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,9 +86,11 @@ class Run:
         """Take the weights of a checkpoint folder."""
         restore_model(self.model, load_checkpoint(checkpoint))
 
-    def scores(self, splits: tuple[str, ...], progress: Progress) -> dict[str, float]:
-        """The task's metric on each of the splits; others stand beside it as "val/roc-auc"."""
-        return self.subject.scores(splits, progress)
+    def scores(
+        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+    ) -> dict[str, float]:
+        """The task's metric on each of the splits; others stand beside it as "val/roc-auc". Collective."""
+        return self.subject.scores(splits, progress, beside)
 
 
 def prepare(raw: RawRun, cache: Path, notice: Notice | None = None) -> Run:

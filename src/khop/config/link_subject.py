@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from khop.api import Graph, Loader
@@ -11,6 +11,7 @@ from khop.config.parts import (
     expansion_of,
     in_flight_of,
     input_columns,
+    known_metric,
     rule_of,
     seeds_loader,
     stack_of,
@@ -30,7 +31,7 @@ from khop.schema import EdgeType
 from khop.training.chunks import Progress
 from khop.training.initial import seeded
 from khop.training.link_evaluation import link_scores, mean_metrics, node_rows
-from khop.training.link_prediction import LinkMetric, LinkPrediction
+from khop.training.link_prediction import LINK_METRICS, LinkMetric, LinkPrediction
 
 BESIDE: tuple[LinkMetric, ...] = ("mrr", "roc-auc")  # measured whatever chooses the best
 
@@ -64,9 +65,7 @@ class LinkSubject:
             return LinkPredictor.of(stack_of(config, sizes), [edge_type], links.decoder, hidden)
 
         model = seeded(seed, made).to(config.device, dtype_of(config))
-        metric = config.task.metric
-        assert metric is not None
-        assert metric != "accuracy"
+        metric = known_metric(config.task.metric, LINK_METRICS)
         return cls(config, edge_type, fanouts, split, model, LinkPrediction(links.loss, metric))
 
     @property
@@ -95,10 +94,13 @@ class LinkSubject:
         columns = input_columns(self.config, train)
         return seeds_loader(self.config, sampler, self.split.train_links, columns, {})
 
-    def scores(self, splits: tuple[str, ...], progress: Progress) -> dict[str, float]:
+    def scores(
+        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+    ) -> dict[str, float]:
         """Every metric on each of the splits, over the edges that the split may know."""
         found: dict[str, float] = {}
         group = this_group()
+        asked = [known_metric(name, LINK_METRICS) for name in beside]
         for name in splits:
             if name not in self._held_out:
                 raise ValueError(
@@ -115,7 +117,7 @@ class LinkSubject:
                 in_flight=in_flight_of(self.config),
                 group=group,
             )
-            metrics = dict.fromkeys((self.task.metric, *BESIDE))
+            metrics = dict.fromkeys((self.task.metric, *BESIDE, *asked))
             measured = mean_metrics(link_scores(self.model, rows, links, group), tuple(metrics))
             found[name] = measured.pop(self.task.metric)
             found |= {f"{name}/{metric}": value for metric, value in measured.items()}

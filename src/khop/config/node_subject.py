@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -12,6 +13,7 @@ from khop.config.parts import (
     expansion_of,
     in_flight_of,
     input_columns,
+    known_metric,
     rule_of,
     seeds_loader,
     stack_of,
@@ -27,6 +29,7 @@ from khop.training.chunks import Progress
 from khop.training.evaluation import scores
 from khop.training.inference import layerwise_inference, sampled_inference
 from khop.training.initial import seeded
+from khop.training.metrics import METRICS
 from khop.training.tasks import NodeClassification
 
 SPLITS = ("train", "val", "test")  # what results call them, whatever the graph does
@@ -48,13 +51,17 @@ class NodeSubject:
         task = config.task
         assert task.target is not None
         assert task.label is not None
-        assert task.metric in ("accuracy", "roc-auc")
         sizes = ModelSizes.of(
             graph, task.target, config.model.column, task.label, embedding=config.model.embedding
         )
         model = seeded(config.training.seed, lambda: stack_of(config, sizes))
         model = model.to(config.device, dtype_of(config))
-        return cls(config, graph, model, NodeClassification(task.target, task.label, task.metric))
+        return cls(
+            config,
+            graph,
+            model,
+            NodeClassification(task.target, task.label, known_metric(task.metric, METRICS)),
+        )
 
     def loader(self) -> Loader:
         """The batches of training."""
@@ -67,10 +74,15 @@ class NodeSubject:
             {target: [self.task.label]},
         )
 
-    def scores(self, splits: tuple[str, ...], progress: Progress) -> dict[str, float]:
-        """The task's metric on each of the splits, from one pass of evaluation."""
+    def scores(
+        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+    ) -> dict[str, float]:
+        """The task's metric, and those beside it, on each of the splits, from one pass of evaluation."""
+        metrics = [known_metric(name, METRICS) for name in beside]
         nodes = {split: self._nodes(split) for split in splits}
-        return scores(self.task, self.graph.features, nodes, lambda ids: self._outputs(ids, progress))
+        return scores(
+            self.task, self.graph.features, nodes, lambda ids: self._outputs(ids, progress), metrics
+        )
 
     def _outputs(self, nodes: Tensor, progress: Progress) -> Tensor:
         config, target = self.config, self.task.node_type

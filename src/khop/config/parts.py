@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import torch
 
@@ -19,6 +20,8 @@ from khop.sampling.link_seeds import Links
 from khop.sampling.neighbor import Expansion
 from khop.sampling.sampler import Sampler as SamplesSeeds
 from khop.schema import EdgeType, NodeType
+
+Name = TypeVar("Name", bound=str)
 
 
 def seeds_loader(
@@ -85,6 +88,15 @@ def stack_of(config: RunConfig, sizes: ModelSizes) -> Stack:
 def dtype_of(config: RunConfig) -> torch.dtype:
     """That of the weights."""
     return torch.float64 if config.precision == "float64" else torch.float32
+
+
+def known_metric(name: str | None, known: Iterable[Name]) -> Name:
+    """The metric of that name; ValueError where it is none of those."""
+    names = list(known)
+    for each in names:
+        if each == name:
+            return each
+    raise ValueError(f"metric {name!r}: what can be measured here is {', '.join(names)}")
 
 
 def words_of(edge_type: EdgeType) -> str:

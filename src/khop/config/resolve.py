@@ -17,8 +17,8 @@ from khop.graph.progress import Notice
 from khop.loading.cores import sampler_threads, usable_cores
 from khop.sampling.fanouts import fanout_by_type
 from khop.schema import ColumnSpec, NodeType, Schema
+from khop.training.metrics import METRICS
 
-NODE_METRICS = ("accuracy", "roc-auc")
 SPLIT_FIELDS = ("train_split", "val_split", "test_split")
 
 
@@ -64,7 +64,7 @@ def resolve(config: RunConfig, graph: GraphFolder, raw: RawRun) -> RunConfig:
 
 def _resolved_task(config: RunConfig, graph: GraphFolder, raw: RawRun) -> Task:
     task, schema = config.task, graph.schema
-    metric = chosen("task.metric", task.metric or "accuracy", NODE_METRICS, "metrics of nodes", raw)
+    metric = chosen("task.metric", task.metric or "accuracy", METRICS, "metrics of nodes", raw)
     labelled = {
         node_type: labels for node_type in schema.node_types if (labels := _labels(schema, node_type))
     }

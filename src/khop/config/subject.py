@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import nn
@@ -33,6 +34,11 @@ class Subject(Protocol):
         """The batches of training."""
         ...
 
-    def scores(self, splits: tuple[str, ...], progress: Progress) -> dict[str, float]:
-        """The task's metric on each of the splits; others stand beside it as "val/roc-auc"."""
+    def scores(
+        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+    ) -> dict[str, float]:
+        """The task's metric on each of the splits; others stand beside it as "val/roc-auc".
+
+        Collective: the ranks share the work, and each gets the scores, which do not depend on their number.
+        """
         ...

@@ -69,8 +69,11 @@ class Task(Section):
     """node type to classify, or edge type to predict, as "user buys item"; default: the only one there is"""
     label: Annotated[str | None, Field(min_length=1)] = None
     """its label column; default: the one column with classes"""
-    metric: Literal["accuracy", "roc-auc", "mrr", "average-precision", "hits@10"] | None = None
-    """what evaluation measures, of nodes accuracy or roc-auc; default: accuracy, of links mrr"""
+    metric: (
+        Literal["accuracy", "f1-macro", "f1-micro", "roc-auc", "average-precision", "mrr", "hits@10"] | None
+    ) = None
+    """what evaluation measures: of nodes not mrr and hits@10, by default accuracy; of links none of the first
+    three, by default mrr"""
     train_split: Text = "train"
     """split whose nodes are learnt from"""
     val_split: Text = "val"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from khop.features.store import FeatureStore, Rows
+from khop.training.metrics import NodeMetric
 from khop.training.tasks import NodeClassification
 
 
@@ -16,10 +17,12 @@ def scores(
     features: FeatureStore,
     splits: Mapping[str, Tensor],
     outputs_of: Callable[[Tensor], Tensor],
+    beside: Sequence[NodeMetric] = (),
 ) -> dict[str, float]:
     """The task's metric of each split, from one call of `outputs_of` for the nodes of all of them.
 
-    ValueError names a split without nodes, or a node without a valid label.
+    Metrics beside it stand in names of their own, as "val/f1-macro". ValueError names a split without nodes,
+    or a node without a valid label.
     """
     for split, nodes in splits.items():
         if nodes.numel() == 0:
@@ -29,4 +32,10 @@ def scores(
     labels = features.gather({task.node_type: rows})[task.node_type][task.label]
     sizes = [of_split.numel() for of_split in splits.values()]
     pieces = zip(*(torch.split(rows, sizes) for rows in (outputs_of(nodes), labels, nodes)), strict=True)
-    return {split: task.score(*piece) for split, piece in zip(splits, pieces, strict=True)}
+    found: dict[str, float] = {}
+    for split, (outputs, of_split, ids) in zip(splits, pieces, strict=True):
+        found[split] = task.score(outputs, of_split, ids)
+        for metric in beside:
+            if metric != task.metric:
+                found[f"{split}/{metric}"] = task.score(outputs, of_split, ids, metric)
+    return found

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from khop.training.ranking import binary_roc_auc
+from khop.training.ranking import average_precision, binary_roc_auc
 
 Metric = Callable[[Tensor, Tensor], float]
+NodeMetric = Literal["accuracy", "f1-macro", "f1-micro", "roc-auc", "average-precision"]
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:
     """The share of rows whose largest logit is the label's; the lowest class wins a tie."""
     return float((logits.argmax(dim=1) == labels).double().mean())
+
+
+def f1_micro(logits: Tensor, labels: Tensor) -> float:
+    """F1 over all rows together; where each row has one class, as here, that is the accuracy."""
+    return accuracy(logits, labels)
+
+
+def f1_macro(logits: Tensor, labels: Tensor) -> float:
+    """The mean F1 of the classes that are some row's label or its largest logit."""
+    classes = logits.shape[1]
+    predicted = logits.argmax(dim=1)
+    found = torch.bincount(labels[predicted == labels], minlength=classes)
+    either = torch.bincount(predicted, minlength=classes) + torch.bincount(labels, minlength=classes)
+    present = either > 0
+    return float((2 * found[present].double() / either[present]).mean())
 
 
 def roc_auc(logits: Tensor, labels: Tensor) -> float:
@@ -31,4 +48,20 @@ def roc_auc(logits: Tensor, labels: Tensor) -> float:
     return float(multiclass_auroc(torch.softmax(scores, dim=1), labels, num_classes=logits.shape[1]))
 
 
-METRICS: Mapping[str, Metric] = {"accuracy": accuracy, "roc-auc": roc_auc}
+def mean_average_precision(logits: Tensor, labels: Tensor) -> float:
+    """The average precision: of class 1 of two, else the mean of each class against the rest."""
+    scores = logits.double()
+    if logits.shape[1] == 2:
+        return average_precision(scores[:, 1] - scores[:, 0], labels)
+    shares = torch.softmax(scores, dim=1)
+    of_classes = [average_precision(shares[:, c], labels == c) for c in torch.unique(labels).tolist()]
+    return sum(of_classes) / len(of_classes)
+
+
+METRICS: Mapping[NodeMetric, Metric] = {
+    "accuracy": accuracy,
+    "f1-macro": f1_macro,
+    "f1-micro": f1_micro,
+    "roc-auc": roc_auc,
+    "average-precision": mean_average_precision,
+}

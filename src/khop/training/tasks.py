@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from khop.batch import Batch
 from khop.schema import NodeType, Schema
-from khop.training.metrics import METRICS
+from khop.training.metrics import METRICS, NodeMetric
 
 
 class Task(Protocol):
@@ -43,7 +43,7 @@ class NodeClassification:
 
     node_type: NodeType
     label: str  # an integer column of the node type, 0 <= label < classes; -1 means unknown
-    metric: Literal["accuracy", "roc-auc"] = "accuracy"
+    metric: NodeMetric = "accuracy"
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
@@ -62,9 +62,12 @@ class NodeClassification:
         checked = self._checked(labels, batch.seed_nodes[self.node_type], output)
         return F.cross_entropy(output, checked, reduction="none")
 
-    def score(self, output: Tensor, labels: Tensor, nodes: Tensor) -> float:
-        """The metric over `nodes`, whose outputs and labels stand row by row; ValueError as of `losses`."""
-        return METRICS[self.metric](output, self._checked(labels, nodes, output))
+    def score(self, output: Tensor, labels: Tensor, nodes: Tensor, metric: NodeMetric | None = None) -> float:
+        """A metric, by default the task's, over `nodes`, whose outputs and labels stand row by row.
+
+        ValueError as of `losses`.
+        """
+        return METRICS[metric or self.metric](output, self._checked(labels, nodes, output))
 
     def _checked(self, labels: Tensor, nodes: Tensor, output: Tensor) -> Tensor:
         classes = output.shape[1]

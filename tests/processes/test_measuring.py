@@ -1,0 +1,30 @@
+"""What is measured does not depend on how many processes measure it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+import khop
+from processes.measuring import measures
+from small_folders import write_learnable_graph
+
+
+def test_every_metric_is_the_same_number_on_one_two_and_three_processes(tmp_path: Path) -> None:
+    graph = str(write_learnable_graph(tmp_path / "toy"))
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng():
+        measures(0, torch.device("cpu"), graph, str(tmp_path))
+    torch.set_num_threads(threads)
+    for procs in (2, 3):
+        khop.launch(measures, procs=procs, arguments=(graph, str(tmp_path)), deadline=60)
+    (alone, *shared) = [
+        json.loads((tmp_path / f"{procs}-{rank}.json").read_text())
+        for procs in (1, 2, 3)
+        for rank in range(procs)
+    ]
+    assert all(each == alone for each in shared)
+    assert alone["is training"]
+    assert {"f1-macro", "average-precision", "links/mrr", "recall@20"} <= set(alone)
