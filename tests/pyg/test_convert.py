@@ -8,6 +8,7 @@ import pytest
 import torch
 from pyg_cases import BUYS, plain, typed
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.transforms import ToUndirected
 
 import khop
 from khop.kernels.csc import Csc
@@ -171,3 +172,23 @@ def test_seed_columns_stand_beside_columns_of_all_nodes() -> None:
     both = khop.Loader(sampler, seeds, batch_size=2, columns=["y"], seed_columns=["y"]).batch(0, 0).to_pyg()
     assert both.seed_y.shape == (2,)
     assert both.y.shape[0] == both.num_nodes
+
+
+def test_what_to_undirected_added_is_known_as_the_reverse_and_split_with_its_type() -> None:
+    data = HeteroData()
+    data["user"].num_nodes, data["item"].num_nodes = 9, 7
+    data["user", "buys", "item"].edge_index = torch.stack([torch.arange(40) % 9, torch.arange(40) % 7])
+    data["user", "rev_buys", "user"].edge_index = torch.tensor([[0], [1]])  # no reverse of anything
+    data = ToUndirected()(data)
+    buys, back = ("user", "buys", "item"), ("item", "rev_buys", "user")
+    graph = khop.graph_from_pyg(data)
+    assert graph.schema.reverse(buys) == back
+    assert graph.schema.reverse(("user", "rev_buys", "user")) is None
+    split = khop.split_links(graph, buys, negatives=0)
+    users_of = {tuple(pair) for pair in split.test_links.edges[buys].T.tolist()}
+    csc = split.test.csc(back)
+    users = torch.repeat_interleave(torch.arange(9), csc.indptr.diff()).tolist()
+    assert users_of
+    assert not users_of & set(zip(users, csc.indices.tolist(), strict=True))
+    data[back].edge_index = data[back].edge_index[:, :-1]
+    assert khop.graph_from_pyg(data).schema.reverse(buys) is None

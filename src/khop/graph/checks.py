@@ -61,15 +61,21 @@ def checked_reverses(
             raise ValueError(
                 f"edge type {edge_type}: reverse_of {reverse}, whose reverse is {reverses[reverse]}; name one"
             )
-        (sources, destinations), (reverse_sources, reverse_destinations) = edges[edge_type], edges[reverse]
-        if len(sources) != len(reverse_sources) or _digest(sources, destinations) != _digest(
-            reverse_destinations, reverse_sources
-        ):
+        if not are_reverses(edges[edge_type], edges[reverse]):
+            counts = [len(edges[one][0]) for one in (edge_type, reverse)]
             raise ValueError(
                 f"edge type {edge_type}: reverse_of {reverse}: some edge has no reverse there "
-                f"({len(sources):,} and {len(reverse_sources):,} edges); add it, or leave reverse_of out"
+                f"({counts[0]:,} and {counts[1]:,} edges); add it, or leave reverse_of out"
             )
     return reverses
+
+
+def are_reverses(edges: tuple[Given, Given], others: tuple[Given, Given]) -> bool:
+    """Whether the others are the same edges turned round, in any order."""
+    (sources, destinations), (others_sources, others_destinations) = edges, others
+    return len(sources) == len(others_sources) and _digest(sources, destinations) == _digest(
+        others_destinations, others_sources
+    )
 
 
 def _first_repeated(ids: npt.NDArray[np.integer]) -> int:

@@ -14,6 +14,10 @@ from torch_geometric.data import Data, HeteroData
 from khop.api import Graph
 from khop.batch import Adjacency, Batch
 from khop.features.table import FeatureTable
+from khop.graph.checks import are_reverses
+from khop.graph.csc_graph import CscGraph
+from khop.graph.inputs import Given
+from khop.kernels.csc import Csc
 from khop.pyg.columns import storages
 from khop.pyg.source import Attributes, Source
 from khop.schema import ColumnSpec, EdgeType, NodeType
@@ -29,7 +33,8 @@ def graph_from_pyg(data: Data | HeteroData) -> Graph:
 
     Attributes with a row per node or edge become columns, boolean ones named `<split>_mask` splits; those of
     several columns the splits "train.0", "train.1", ... Columns of nodes are shared with `data`; where its
-    edges are sorted by destination, theirs and the sources too. What belongs to neither stays behind.
+    edges are sorted by destination, theirs and the sources too. What belongs to neither stays behind. An edge
+    type that `ToUndirected` made, "rev_to" of "to", is known as the reverse.
     `graph.save(folder)` makes a graph folder of it.
     """
     source = Source.of(data, Attributes(is_sorted=_is_sorted(data)))
@@ -49,8 +54,25 @@ def graph_from_pyg(data: Data | HeteroData) -> Graph:
         given = _tensors(edges, edges.is_edge_attr)
         columns[edge_type] = {name: column if order is None else column[order] for name, column in given}
     specs = {t: {name: _spec(name, column) for name, column in of.items()} for t, of in columns.items()}
-    topology = replace(source.graph, schema=replace(schema, columns=specs), columns=columns)
+    schema = replace(schema, columns=specs, reverse_of=_reverses(source.graph))
+    topology = replace(source.graph, schema=schema, columns=columns)
     return Graph(topology, FeatureTable(columns), splits=splits)
+
+
+def _reverses(graph: CscGraph) -> dict[EdgeType, EdgeType]:
+    """The edge types that are named as torch_geometric names reverses, and are."""
+    found: dict[EdgeType, EdgeType] = {}
+    for edge_type in graph.schema.edge_types:
+        source, relation, destination = edge_type
+        turned = (destination, f"rev_{relation}", source)
+        if turned in graph.edges and are_reverses(_ends(graph.csc(turned)), _ends(graph.csc(edge_type))):
+            found |= {edge_type: turned, turned: edge_type}
+    return found
+
+
+def _ends(csc: Csc) -> tuple[Given, Given]:
+    destinations = torch.repeat_interleave(torch.arange(csc.num_rows), csc.indptr.diff())
+    return Given.of(csc.indices, "sources"), Given.of(destinations, "destinations")
 
 
 def graph_to_pyg(graph: Graph) -> Data | HeteroData:
