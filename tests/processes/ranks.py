@@ -16,15 +16,16 @@ from torch.nn.parallel import DistributedDataParallel
 import khop
 from khop.batch import Batch
 from khop.distributed.group import this_group
+from khop.distributed.watch import BEAT_S
 
 DEADLINE_S = 4.0
+BATCH_SIZE = 10
+TAKEN = 2  # steps before the state of the loader is written down
 
 
-def misbehaves(rank: int, device: torch.device, how: str) -> None:
+def misbehaves(rank: int, device: torch.device, how: str, graph: khop.Graph | None = None) -> None:
     """Exchange something every few moments; rank 1 does not come to the fourth time."""
     group = this_group()
-    if how == "differ":
-        group.agree({"seed": str(rank), "khop": "1"})
     for step in range(1000 if how == "endless" else 6):
         group.at("computing", 2, step)
         if (rank, step) == (1, 3):
@@ -39,12 +40,12 @@ def misbehaves(rank: int, device: torch.device, how: str) -> None:
 def _misbehave(how: str) -> None:
     if how == "raise":
         raise KeyError("mine")
-    if how == "input":
-        raise ValueError("batch_size 0: must be positive")
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    if how == "hang":
-        time.sleep(1000)
+    if how == "stop":
+        time.sleep(2 * BEAT_S)  # until the others may know where it stands
+        print(f"rank 1 is {os.getpid()}", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class Convolution(nn.Module):
@@ -64,21 +65,26 @@ class Convolution(nn.Module):
         return h[batch.seed_index]
 
 
-def own_loop(rank: int, device: torch.device, graph: khop.Graph, train: Tensor, out: str) -> None:
-    """A loop of a user's own, with plain DDP and fewer seeds than ranks in each last step."""
-    loader = khop.Loader(
+def loader_of(graph: khop.Graph, train: Tensor) -> khop.Loader:
+    """Shuffled batches of ten."""
+    return khop.Loader(
         khop.NeighborSampler(graph, fanouts=[3, 3]),
         seeds=train,
-        batch_size=10,
+        batch_size=BATCH_SIZE,
         shuffle=True,
         columns=["x"],
         seed_columns=["category"],
     )
+
+
+def own_loop(rank: int, device: torch.device, graph: khop.Graph, train: Tensor, out: str) -> None:
+    """A loop of a user's own, with plain DDP and fewer seeds than ranks in each last step."""
+    loader = loader_of(graph, train)
     model = Convolution().double()
     khop.initialise(model, loader, seed=3)
     parallel = DistributedDataParallel(model) if torch.distributed.is_initialized() else model
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
-    losses = []
+    losses, seeds, states = [], [], []
     for epoch in range(2):
         for batch in loader.epoch(epoch):
             each = F.cross_entropy(parallel(batch), batch.seed_column("category"), reduction="none")
@@ -87,9 +93,15 @@ def own_loop(rank: int, device: torch.device, graph: khop.Graph, train: Tensor, 
             optimizer.step()
             total = this_group().gather(each.detach().sum())
             losses.append(float(total.sum()) / batch.num_global_seeds)
+            seeds.append(batch.seeds.tolist())
+            states.append(loader.state_dict())
     parallel.train()
-    score = None
-    if graph.folder is not None:
-        score = khop.evaluate(parallel, graph, split="val", fanouts=[-1, -1])
-    result = {"losses": losses, "score": score, "is_training": parallel.training}
+    score = khop.evaluate(parallel, graph, split="val", fanouts=[-1, -1])
+    result = {
+        "losses": losses,
+        "score": score,
+        "is_training": parallel.training,
+        "seeds": seeds,
+        "state": states[TAKEN - 1],
+    }
     Path(out, f"{rank}.json").write_text(json.dumps(result))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -16,12 +19,17 @@ import torch
 
 import khop
 from khop.errors import PeerLost
-from processes.ranks import DEADLINE_S, misbehaves, own_loop
+from processes.commands import ENVIRONMENT, TORCHRUN, WAIT_S, children, free_port, shared_memory_of
+from processes.ranks import BATCH_SIZE, DEADLINE_S, TAKEN, loader_of, misbehaves, own_loop
 from small_folders import write_learnable_graph
 
 
 def results(folder: Path) -> list[dict[str, object]]:
     return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+
+
+def joined(lists: Iterable[list[int]]) -> list[int]:
+    return list(itertools.chain.from_iterable(lists))
 
 
 def test_a_loop_of_ones_own_takes_one_course_on_any_number_of_ranks(tmp_path: Path) -> None:
@@ -34,33 +42,38 @@ def test_a_loop_of_ones_own_takes_one_course_on_any_number_of_ranks(tmp_path: Pa
         folder.mkdir()
         khop.launch(own_loop, procs=procs, arguments=(opened, train, str(folder)), device="cpu")
         found[procs] = results(folder)
-    assert len(found[4]) == 4
-    assert all(of_rank == found[4][0] for of_rank in found[4])
-    (alone,), together = found[1], found[4][0]
-    assert together["losses"] == pytest.approx(alone["losses"], rel=1e-9)
-    assert together["score"] == alone["score"]
-    assert together["is_training"] is True
+    (alone,), together = found[1], found[4]
+    assert len(together) == 4
+    for name in ("losses", "score", "is_training", "state"):
+        assert all(of_rank[name] == together[0][name] for of_rank in together)
+    assert together[0]["losses"] == pytest.approx(alone["losses"], rel=1e-9)
+    assert together[0]["score"] == alone["score"]
+    assert together[0]["is_training"] is True
+
+    shares = [of_rank["seeds"] for of_rank in together]
+    assert [len(seeds) for seeds in zip(*shares, strict=True)][2] == 4
+    assert [] in [of_rank[2] for of_rank in shares]
+    assert [joined(of_step) for of_step in zip(*shares, strict=True)] == alone["seeds"]
+    for epoch in (0, 3):
+        assert sorted(joined(alone["seeds"][epoch : epoch + 3])) == train.sort().values.tolist()
+    loader = loader_of(opened, train)
+    loader.load_state_dict(together[3]["state"])  # four ranks began, one process ends the epoch
+    assert [batch.seeds.tolist() for batch in loader.epoch(0)] == alone["seeds"][TAKEN:3]
+    assert len(alone["seeds"][0]) == BATCH_SIZE
 
 
 @pytest.mark.parametrize(
     ("how", "error", "sentence"),
     [
         ("raise", RuntimeError, r"rank 1 failed with KeyError: 'mine'(.|\n)*_misbehave"),
-        ("input", ValueError, r"^batch_size 0: must be positive$"),
         ("kill", PeerLost, r"^rank 1 was killed by SIGKILL"),
-        (
-            "hang",
-            PeerLost,
-            r"rank 1 \(host .*\) did not come within 4 s; last seen computing in epoch 2, step 3\. "
-            r"Rank 0 waited exchanging losses in epoch 2, step 3",
-        ),
         (
             "evaluates alone",
             PeerLost,
             r"rank 1 is .*, rank 0 called evaluate\(\).*it is collective, call it on every",
         ),
-        ("differ", ValueError, r"seed is 1 on rank 1, 0 on rank 0\. Start all of them alike"),
     ],
+    ids=str,
 )
 def test_what_goes_wrong_in_one_rank_ends_all_and_is_told(
     how: str, error: type[Exception], sentence: str
@@ -72,36 +85,69 @@ def test_what_goes_wrong_in_one_rank_ends_all_and_is_told(
     assert children(os.getpid()) == []
 
 
-def children(pid: int) -> list[int]:
-    """The processes of a parent that still run; multiprocessing's tracker stays with its process."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            parent = next(line for line in status.read_text().splitlines() if line.startswith("PPid:"))
-            command = (status.parent / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if int(parent.split()[1]) == pid and b"spawn_main" in command:
-            found.append(int(status.parent.name))
-    return found
-
-
-ENDLESS = """
+STOPPED = f"""
 from processes.ranks import misbehaves
 import khop
 
 if __name__ == "__main__":
-    khop.launch(misbehaves, procs=2, arguments=("endless",), device="cpu")
+    khop.launch(misbehaves, arguments=("stop",), device="cpu", deadline={DEADLINE_S})
+"""
+
+
+def test_a_rank_that_stands_still_under_torchrun_is_named_when_the_deadline_is_over(tmp_path: Path) -> None:
+    """SIGSTOP: its connections stay open and nothing comes, as from a machine that hangs."""
+    script = tmp_path / "stopped.py"
+    script.write_text(STOPPED)
+    agent = subprocess.Popen(
+        [*TORCHRUN, "2", str(script)],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert agent.stdout is not None
+    stopped, stopped_at, told = 0, 0.0, ""
+    try:
+        for told in agent.stdout:
+            if found := re.search(r"rank 1 is (\d+)", told):
+                stopped, stopped_at = int(found[1]), time.monotonic()
+            if "PeerLost: " in told:
+                break
+        assert time.monotonic() - stopped_at < DEADLINE_S + 10
+        assert re.search(
+            r"rank 1 \(host .*\) does not answer any more; last seen computing in epoch 2, step 3\. "
+            r"Rank 0 waited exchanging losses in epoch 2, step 3",
+            told,
+        )
+    finally:
+        os.kill(stopped or agent.pid, signal.SIGKILL)  # torchrun itself would wait 30 s before it does
+        agent.communicate(timeout=WAIT_S)
+    assert agent.returncode != 0
+
+
+ENDLESS = """
+import sys
+from processes.ranks import misbehaves
+import khop
+
+if __name__ == "__main__":
+    graph = khop.open_graph(sys.argv[1]).only([("item", "like", "item")])
+    khop.launch(misbehaves, procs=2, arguments=("endless", graph), device="cpu")
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "parent killed"])
-def test_when_the_parent_is_stopped_or_killed_no_rank_is_left(tmp_path: Path, number: signal.Signals) -> None:
-    script = tmp_path / "endless.py"
+def test_when_the_parent_is_stopped_or_killed_nothing_is_left(tmp_path: Path, number: signal.Signals) -> None:
+    """No process, no shared memory of the graph that it had, no socket."""
+    script, scratch = tmp_path / "endless.py", tmp_path / "scratch"
+    scratch.mkdir()
     script.write_text(ENDLESS)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+    graph = write_learnable_graph(tmp_path / "toy")
     parent = subprocess.Popen(
-        [sys.executable, script], env=environment, start_new_session=True, stderr=subprocess.DEVNULL
+        [sys.executable, script, graph],
+        env=ENVIRONMENT | {"TMPDIR": str(scratch)},
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
     )
     end = time.monotonic() + 60
     while len(ranks := children(parent.pid)) < 2 and time.monotonic() < end:
@@ -112,6 +158,8 @@ def test_when_the_parent_is_stopped_or_killed_no_rank_is_left(tmp_path: Path, nu
     while any(Path(f"/proc/{rank}").exists() for rank in ranks) and time.monotonic() < end:
         time.sleep(0.1)
     assert [rank for rank in ranks if Path(f"/proc/{rank}").exists()] == []
+    assert shared_memory_of([parent.pid, *ranks]) == []
+    assert list(scratch.iterdir()) == []
 
 
 def launched(monkeypatch: pytest.MonkeyPatch, **environment: object) -> None:
@@ -124,10 +172,7 @@ def nothing(rank: int, device: torch.device) -> None:
 
 
 def test_a_rank_that_never_arrives_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    launched(monkeypatch, RANK=0, WORLD_SIZE=3, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    launched(monkeypatch, RANK=0, WORLD_SIZE=3, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
     with pytest.raises(
         PeerLost, match=r"ranks 1, 2 did not arrive within 0.5 s; those of 3 that did: 0 \(host "
     ):

@@ -1,57 +1,39 @@
-"""`khop train` on many processes: the course of one, whatever is killed on the way."""
+"""`khop train` on many processes: the course of one, whatever is stopped or killed on the way."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+import torch
 
+from khop.training.checkpoint import load_checkpoint
 from khop.training.step_clock import LATE, STAGES
+from processes.commands import (
+    ENVIRONMENT,
+    KHOP,
+    TORCHRUN,
+    WAIT_S,
+    children,
+    free_port,
+    process_of_rank,
+    records,
+    shared_memory_of,
+    train,
+    train_here,
+    wait_for_steps,
+)
+from processes.conftest import EPOCHS, STEPS
 from small_folders import write_learnable_graph
-
-KHOP = [sys.executable, "-W", "error", "-m", "khop", "train"]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-ENVIRONMENT = os.environ | {
-    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2] / "src"), *sys.path])
-}
-WAIT_S = 120
-
-
-@pytest.fixture
-def run_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run of six epochs of twelve steps, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    write_learnable_graph(tmp_path / "toy")
-    path = tmp_path / "run.toml"
-    path.write_text("""
-        graph = "toy"
-        compute_threads = 1
-        deadline = 60
-        sampler = { fanouts = [4, 3] }
-        model = { hidden = 16, dropout = 0.3 }
-        training = { epochs = 6, batch_size = 32, learning_rate = 0.03 }
-        checkpoint = { steps = 3 }
-    """)
-    return path
-
-
-def train(*arguments: str) -> str:
-    done = subprocess.run(
-        [*KHOP, *arguments], env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=WAIT_S * 10
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def records(folder: str, name: str = "metrics") -> list[dict[str, object]]:
-    lines = (json.loads(line) for line in Path(folder, f"{name}.jsonl").read_text().splitlines())
-    return [{key: value for key, value in record.items() if key != "seconds"} for record in lines]
 
 
 def drift(first: str, second: str) -> float:
@@ -67,101 +49,142 @@ def scores(folder: str) -> list[dict[str, object]]:
     return [{k: v for k, v in record.items() if k != "loss"} for record in records(folder)]
 
 
-def test_any_number_of_processes_takes_the_same_course_and_another_number_goes_on(run_toml: Path) -> None:
-    exactly = ["--precision", "float64", "--dropout", "0"]
-    train("run.toml", *exactly, "--out", "one")
-    out = train("run.toml", *exactly, "--out", "three", "--procs", "3", "--epochs", "3")
-    assert out.count("epoch 3/3") == 1  # rank 0 alone talks
-    train("--resume", "three", "--procs", "2", "--epochs", "6")
-    assert drift("one", "three") < 1e-9
-    assert scores("one") == scores("three")
-    seconds = json.loads(Path("three/steps.jsonl").read_text().splitlines()[-1])["seconds"]
-    assert {len(of_ranks) for of_ranks in seconds.values()} == {2}
-    assert tuple(seconds) == (LATE, *STAGES)
-    assert min(seconds[LATE]) == 0 < max(seconds[LATE])
-    # Who came first to the exchange has waited for the other at least for as long as that was late.
-    assert seconds["communicating"][seconds[LATE].index(0)] >= max(seconds[LATE])
-
-
-def victim(rank: int) -> int | None:
-    """The process of a rank under torchrun."""
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            environment = (process / "environ").read_bytes().split(b"\0")
-            command = (process / "cmdline").read_bytes()
-            here = (process / "cwd").resolve() == Path.cwd()
-        except OSError:
-            continue
-        if here and f"LOCAL_RANK={rank}".encode() in environment and b"khop" in command:
-            return int(process.name)
-    return None
-
-
-def wait_for_steps(folder: str, count: int) -> None:
-    """Until so many steps are on disk: steps.jsonl is written with every checkpoint."""
-    log, end = Path(folder, "steps.jsonl"), time.monotonic() + WAIT_S
-    while not (log.exists() and log.read_text().count("\n") >= count):
-        assert time.monotonic() < end, "the run does not come on"
-        time.sleep(0.01)
-
-
-def killed_and_restarted(folder: str, rank: int, after: int) -> None:
-    """A run of torchrun's, one of whose four ranks is killed; torchrun has to bring it to its end."""
-    agent = subprocess.Popen(
-        [*TORCHRUN, "--max-restarts", "1", "-m", "khop", "train", "run.toml", "--out", folder],
-        env=ENVIRONMENT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        wait_for_steps(folder, after)
-        pid = victim(rank)
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        assert agent.wait(timeout=WAIT_S) == 0
-    finally:
-        agent.kill()
-        agent.wait()
-
-
-def test_a_rank_that_is_killed_brings_the_same_result(run_toml: Path) -> None:
-    train("run.toml", "--out", "undisturbed", "--procs", "4")
-    for rank, after in ((0, 7), (2, 40)):
-        killed_and_restarted(f"killed-{rank}", rank, after)
-        assert records(f"killed-{rank}", "steps") == records("undisturbed", "steps")
-        assert records(f"killed-{rank}") == records("undisturbed")
-
-
-def test_sigterm_writes_a_checkpoint_within_ten_seconds_and_the_run_goes_on(run_toml: Path) -> None:
-    command = [*KHOP, "run.toml", "--procs", "2", "--out", "a", "--epochs", "1000", "--checkpoint-steps", "5"]
+def test_sigterm_writes_a_checkpoint_within_ten_seconds_and_another_number_of_processes_goes_on(
+    run_toml: Path,
+) -> None:
+    """Two processes begin, one goes on: the losses of each step are those of one from the start, to 1e-9."""
+    exactly = ["run.toml", "--precision", "float64", "--dropout", "0", "--schedule", "constant"]
     running = subprocess.Popen(
-        command, env=ENVIRONMENT, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+        [*KHOP, *exactly, "--procs", "2", "--out", "a", "--epochs", "1000"],
+        env=ENVIRONMENT,
+        text=True,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
-    wait_for_steps("a", 20)
+    wait_for_steps("a", STEPS + 3)
+    ranks = children(running.pid)
     begun = time.monotonic()
     running.send_signal(signal.SIGTERM)
-    _, errors = running.communicate(timeout=WAIT_S)
+    out, errors = running.communicate(timeout=WAIT_S)
     assert time.monotonic() - begun < 10
     assert running.returncode == 143
     assert (
         errors
         == "khop: stopped; the last checkpoint is a/checkpoints/last; go on with: khop train --resume a\n"
     )
+    assert len(re.findall(r"epoch +1/1000", out)) == 1  # rank 0 alone talks
+    assert [pid for pid in ranks if Path(f"/proc/{pid}").exists()] == shared_memory_of(ranks) == []
+    seconds = json.loads(Path("a/steps.jsonl").read_text().splitlines()[-1])["seconds"]
+    assert {len(of_ranks) for of_ranks in seconds.values()} == {2}
+    assert tuple(seconds) == (LATE, *STAGES)
+    assert min(seconds[LATE]) == 0 < max(seconds[LATE])
+    # Who came first to the exchange has waited for the other at least for as long as that was late.
+    assert seconds["communicating"][seconds[LATE].index(0)] >= max(seconds[LATE])
+
     epochs = str(len(records("a")) + 1)
-    train("--resume", "a", "--procs", "2", "--epochs", epochs)
-    train("run.toml", "--procs", "2", "--out", "b", "--epochs", epochs)
-    assert records("a", "steps") == records("b", "steps")
-    assert records("a") == records("b")
+    train_here("--resume", "a", "--epochs", epochs)
+    train_here(*exactly, "--out", "b", "--epochs", epochs)
+    assert drift("a", "b") < 1e-9
+    assert scores("a") == scores("b")
+
+
+def killed_and_restarted(folder: str, kills: Iterable[tuple[int, int, float]]) -> None:
+    """A run of torchrun's, ranks of which are killed: (rank, steps on disk before it, seconds after them).
+
+    torchrun has to bring it to its end by itself.
+    """
+    kills = list(kills)
+    agent = subprocess.Popen(
+        [
+            *TORCHRUN,
+            "4",
+            "--max-restarts",
+            str(len(kills)),
+            "-m",
+            "khop",
+            "train",
+            "run.toml",
+            "--out",
+            folder,
+        ],
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        for rank, steps, seconds in kills:
+            wait_for_steps(folder, steps)
+            time.sleep(seconds)
+            os.kill(process_of_rank(rank), signal.SIGKILL)
+        assert agent.wait(timeout=WAIT_S) == 0
+    finally:
+        agent.kill()
+        agent.wait()
+
+
+def assert_same_result(folder: str, other: str) -> None:
+    """Every step's loss, every epoch's scores, and the weights and moments at the end, bit for bit."""
+    assert records(folder, "steps") == records(other, "steps")
+    assert len(records(folder, "steps")) == EPOCHS * STEPS
+    assert records(folder) == records(other)
+    for name in ("last", "best"):
+        ours, theirs = (load_checkpoint(Path(run, "checkpoints", name)) for run in (folder, other))
+        assert ours.training == theirs.training
+        for mine, its in ((ours.model, theirs.model), (ours.optimizer, theirs.optimizer)):
+            assert mine.keys() == its.keys()
+            assert all(torch.equal(mine[key], its[key]) for key in mine)
+
+
+def test_ranks_that_are_killed_bring_the_same_result(run_toml: Path) -> None:
+    """One in the first epoch, then one of the restarted group, at some moment of a step."""
+    train("run.toml", "--out", "undisturbed", "--procs", "4")
+    moment = random.Random(7)
+    killed_and_restarted("killed", [(0, 4, moment.random() / 20), (2, 13, moment.random() / 20)])
+    assert_same_result("killed", "undisturbed")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_twenty_kills_at_any_moment_bring_the_same_result(run_toml: Path) -> None:
+def test_twenty_kills_at_random_moments_bring_the_same_result(run_toml: Path) -> None:
     train("run.toml", "--out", "undisturbed", "--procs", "4")
     for number in range(20):
-        killed_and_restarted(f"killed-{number}", rank=number % 4, after=3 + number * 3)
-        assert records(f"killed-{number}", "steps") == records("undisturbed", "steps")
-        assert records(f"killed-{number}") == records("undisturbed")
+        moment = random.Random(number)
+        kill = moment.randrange(4), moment.randrange(1, EPOCHS * STEPS - 4), moment.random() / 10
+        killed_and_restarted(f"killed-{number}", [kill])
+        assert_same_result(f"killed-{number}", "undisturbed")
+        print(f"kill {number + 1} of 20, of rank {kill[0]} after {kill[1]} steps: the same result")
+
+
+# khop of another version, as far as a run is concerned.
+NEWER = "import khop; khop.__version__ = '9.9'; from khop.cli.main import run; run()"
+
+
+def test_ranks_that_were_started_unlike_are_named_before_the_first_step(run_toml: Path) -> None:
+    write_learnable_graph(Path("other"), nodes=460)
+    port = free_port()
+    given = {
+        0: ["-m", "khop", "train", "run.toml"],
+        1: ["-c", NEWER, "train", "run.toml", "--graph", "other", "--seed", "5", "--learning-rate", "0.1"],
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, *arguments],
+            env=ENVIRONMENT
+            | {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        for rank, arguments in given.items()
+    ]
+    for process in ranks:
+        _, errors = process.communicate(timeout=WAIT_S)
+        assert process.returncode == 2
+        assert errors.startswith("khop: the ranks are not of one run: ")
+        assert "khop is 9.9 on rank 1, " in errors
+        assert "training.seed is 5 on rank 1, 0 on rank 0. Start all of them alike" in errors
+        assert "training.learning_rate is 0.1 on rank 1, 0.03 on rank 0; " in errors
+        assert "graph is " in errors
 
 
 @pytest.mark.long

@@ -1,0 +1,66 @@
+"""What a rank says when a wait of its was in vain: who is missing, where it was last, who waited where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from torch.distributed import HashStore
+
+from khop.distributed.group import Group
+from khop.distributed.watch import Watch
+from khop.errors import PeerLost
+
+
+@contextmanager
+def ranks(world_size: int, silent: tuple[int, ...] = ()) -> Iterator[list[Watch]]:
+    """The watches of ranks in this one process, each on host-<rank>; the silent ones do not beat."""
+    store = HashStore()
+    watches = [Watch(store, store, rank, world_size, f"host-{rank}") for rank in range(world_size)]
+    speaking = [watch for watch in watches if watch.rank not in silent]
+    for watch in speaking:
+        watch.start()
+    try:
+        yield watches
+    finally:
+        for watch in speaking:
+            watch.close()
+
+
+def test_a_rank_that_works_but_does_not_come_is_named_with_its_place() -> None:
+    with ranks(3) as (first, second, third):
+        for watch in (first, second, third):
+            watch.at("computing", 2, 3)
+        first.at("exchanging losses", 2, 3)
+        third.at("exchanging losses", 2, 3)
+        assert first.report(4.0) == (
+            "rank 1 (host host-1) did not come within 4 s; last seen computing in epoch 2, step 3. "
+            "Ranks 0, 2 waited exchanging losses in epoch 2, step 3"
+        )
+
+
+def test_a_rank_that_is_silent_is_named_first() -> None:
+    with ranks(2, silent=(1,)) as (first, _):
+        first.at("exchanging gradients", 0, 5)
+        assert first.report(4.0) == (
+            "rank 1 (host host-1) does not answer any more; last seen starting in epoch 0, step 0. "
+            "Rank 0 waited exchanging gradients in epoch 0, step 5"
+        )
+
+
+def test_the_error_of_a_rank_that_failed_is_what_the_others_say() -> None:
+    with ranks(2, silent=(0, 1)) as (first, second):
+        second.at("computing the loss", 1, 2)
+        second.report(4.0)
+        second.failed("KeyError: 'mine'")
+        assert first.report(4.0) == (
+            "rank 1 (host host-1) failed computing the loss in epoch 1, step 2: KeyError: 'mine'"
+        )
+
+
+def test_waiting_for_a_stage_ends_at_the_deadline_with_that_sentence() -> None:
+    with ranks(2, silent=(0, 1)) as (first, _):
+        group = Group(0, 2, 0, 2, 0.1, first._store, first)
+        with pytest.raises(PeerLost, match=r"rank 1 \(host host-1\) does not answer any more"):
+            group.meet("evaluating")

@@ -1,0 +1,96 @@
+"""Processes that the tests start as a user would: the command, torchrun, scripts; and what they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from khop.cli.main import run
+
+KHOP = [sys.executable, "-W", "error", "-m", "khop", "train"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+TESTS = Path(__file__).parents[1]
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent / "src"), str(TESTS), *sys.path])}
+WAIT_S = 120
+
+
+def train(*arguments: str) -> str:
+    """`khop train`, in processes of its own; what it printed."""
+    done = subprocess.run(
+        [*KHOP, *arguments], env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=WAIT_S * 10
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def train_here(*arguments: str) -> None:
+    """`khop train` on this one process, which spares the seconds of importing torch."""
+    threads = torch.get_num_threads()
+    with pytest.raises(SystemExit) as left:
+        run(["train", *arguments])
+    torch.set_num_threads(threads)
+    assert not left.value.code
+
+
+def records(folder: str, name: str = "metrics") -> list[dict[str, object]]:
+    """The lines of a run's log, but for their seconds."""
+    lines = (json.loads(line) for line in Path(folder, f"{name}.jsonl").read_text().splitlines())
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in lines]
+
+
+def wait_for_steps(folder: str, count: int) -> None:
+    """Until so many steps are on disk: steps.jsonl is written with every checkpoint."""
+    log, end = Path(folder, "steps.jsonl"), time.monotonic() + WAIT_S
+    while not (log.exists() and log.read_text().count("\n") >= count):
+        assert time.monotonic() < end, "the run does not come on"
+        time.sleep(0.01)
+
+
+def process_of_rank(rank: int) -> int:
+    """The process of a rank that torchrun has started in this folder."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (process / "environ").read_bytes().split(b"\0")
+            command = (process / "cmdline").read_bytes()
+            here = (process / "cwd").resolve() == Path.cwd()
+        except OSError:
+            continue
+        if here and f"LOCAL_RANK={rank}".encode() in environment and b"khop" in command:
+            return int(process.name)
+    raise AssertionError(f"rank {rank} does not run")
+
+
+def children(pid: int) -> list[int]:
+    """The spawned processes of a parent that still run; multiprocessing's tracker stays with its process."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            parent = next(line for line in status.read_text().splitlines() if line.startswith("PPid:"))
+            command = (status.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(parent.split()[1]) == pid and b"spawn_main" in command:
+            found.append(int(status.parent.name))
+    return found
+
+
+def shared_memory_of(pids: list[int]) -> list[str]:
+    """The files in /dev/shm that torch made in these processes."""
+    names = [path.name for path in Path("/dev/shm").iterdir()]
+    return [name for name in names if any(name.startswith(f"torch_{pid}_") for pid in pids)]
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
