@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from khop.cli.main import app
@@ -61,12 +62,24 @@ def commands() -> Iterator[Command]:
 COMMANDS = list(commands())
 
 
+def small_reddit(root: str) -> list[object]:
+    """What torch_geometric's Reddit is, without fetching it: one Data with masks."""
+    from torch_geometric.data import Data
+
+    part = torch.arange(200) % 3
+    masks = {f"{name}_mask": part == number for number, name in enumerate(("train", "val", "test"))}
+    edge_index = torch.randint(200, (2, 3000))
+    return [Data(x=torch.randn(200, 602), y=torch.randint(41, (200,)), edge_index=edge_index, **masks)]
+
+
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(blocks(page, "python"))], ids=lambda page: page.name
 )
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its blocks in order, in one namespace, in an empty folder."""
     monkeypatch.chdir(tmp_path)
+    if "torch_geometric.datasets import Reddit" in page.read_text():
+        monkeypatch.setattr("torch_geometric.datasets.Reddit", small_reddit)
     namespace = {"__name__": "__main__"}
     for block in blocks(page, "python"):
         padding = "\n" * (block.line - 1)  # a traceback then names the line of the page

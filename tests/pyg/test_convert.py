@@ -58,6 +58,15 @@ def test_what_lies_alike_is_shared() -> None:
         assert graph.columns[EDGE][name].data_ptr() == data[name].data_ptr() == back[name].data_ptr()
 
 
+def test_a_folders_columns_are_the_data_objects(tmp_path: Path) -> None:
+    """Mapped, whatever their size: nothing is read until a batch asks for it."""
+    opened = khop.open_graph(khop.graph_from_pyg(typed()).save(tmp_path / "graph"))
+    data = opened.to_pyg()
+    for type_, of_type in opened.columns.items():
+        for name, column in of_type.items():
+            assert data[type_][name].data_ptr() == column.data_ptr()
+
+
 def test_a_sorted_data_object_comes_back_as_it_was() -> None:
     data = sorted_plain()
     back = khop.graph_from_pyg(data).to_pyg()
@@ -122,6 +131,12 @@ def test_a_batch_becomes_a_data_object_that_shares_its_columns() -> None:
     assert isinstance(found, Data)
     assert found.x.data_ptr() == batch["x"].data_ptr()
     assert found.n_id.data_ptr() == batch.input_nodes.data_ptr()
+    subgraph = batch.sample.subgraph
+    assert subgraph is not None
+    (adjacency,) = subgraph.adjacencies.values()
+    assert adjacency.edge_ids is not None
+    assert found.e_id.data_ptr() == adjacency.edge_ids.data_ptr()
+    assert found.edge_attr.data_ptr() == adjacency.columns["edge_attr"].data_ptr()
     assert torch.equal(found.x, data.x[found.n_id])
     assert found.batch_size == 2
     assert found.n_id[found.seed_index].tolist() == [3, 8, 3]

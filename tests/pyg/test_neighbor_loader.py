@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from pyg_cases import BUYS, facts, plain, typed
-from torch_geometric import profile
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import ImbalancedSampler
 from torch_geometric.nn import GraphSAGE, SAGEConv, to_hetero
@@ -282,11 +281,6 @@ def test_trim_to_layer_keeps_what_a_layer_needs() -> None:
     )
     assert x["item"].shape[0] == sum(batch["item"].num_sampled_nodes[:-1])
     assert edge_index[BUYS].shape[1] == batch[BUYS].num_sampled_edges[0]
-
-
-def test_torch_geometrics_profile_works_on_batches() -> None:
-    batch = next(iter(NeighborLoader(ring(), [4], batch_size=16)))
-    assert profile.get_data_size(batch) > batch.x.nbytes
 
 
 @pytest.mark.parametrize(
