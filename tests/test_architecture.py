@@ -41,9 +41,10 @@ MAY_IMPORT = {
     },
     **{part: VALUES | PARTS | FRONT for part in FRONT},
     "config": VALUES | PARTS | FRONT,
+    "profiling": {"batch", "loading", "training", "config"},
     "cli": {
         "config", "api", "datasets", "graph", "launching", "process_memory", "schema", "training", "errors",
-        "distributed",
+        "distributed", "profiling",
     },
     "__main__": {"cli"},
     "__init__": VALUES | PARTS | FRONT | {"process_memory"},

@@ -8,14 +8,15 @@ import khop
 from khop.config.read import RawRun, read_toml, to_toml
 from khop.config.values import RunConfig
 
+RUNS = Path("runs")
 CONFIG, CURVE, CHECKPOINTS, METRICS = "config.toml", "curve.png", "checkpoints", "metrics.jsonl"
 LAUNCH = "launch.txt"  # the launcher's name of the run: after a restart, its folder is known by it
 
 
-def new_run_folder(config: RunConfig) -> Path:
+def new_run_folder(config: RunConfig, among: Path = RUNS) -> Path:
     """An empty folder: the one asked for, or the first free runs/<graph>-<n>."""
     if config.out is None:
-        return _first_free(Path("runs") / Path(config.graph).name)
+        return _first_free(among / Path(config.graph).name)
     folder = Path(config.out)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out is {config.out!r}: a file stands there; name another folder")
@@ -32,7 +33,7 @@ def restarted_folder(config: RunConfig, run_id: str) -> Path | None:
     """The folder that an earlier attempt of a launcher's run made; None where it had not come so far."""
     if config.out is not None:
         return Path(config.out) if Path(config.out).is_dir() else None
-    stem = Path("runs") / Path(config.graph).name
+    stem = RUNS / Path(config.graph).name
     ours = [mark.parent for mark in stem.parent.glob(f"{stem.name}-*/{LAUNCH}") if mark.read_text() == run_id]
     return max(ours, key=lambda folder: folder.stat().st_ctime, default=None)
 

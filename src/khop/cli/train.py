@@ -17,6 +17,7 @@ from rich.console import Console
 
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.cache import cache_folder
+from khop.cli.check_once import check_once
 from khop.cli.curve import drawn_curve
 from khop.cli.options import Options, shown, takes_run_options
 from khop.cli.progress import say, scores_of, two_columns, watching
@@ -32,15 +33,15 @@ from khop.cli.run_folder import (
     write_config,
     write_whole,
 )
+from khop.cli.which_run import written
 from khop.config.build import Run, prepare
 from khop.config.facts import RESUMABLE
 from khop.config.fields import field_at, run_fields
-from khop.config.presets import preset, preset_names
-from khop.config.read import RawRun, checked, read_toml, with_options
-from khop.config.resolve import graph_folder, resolve
+from khop.config.presets import preset_names
+from khop.config.read import RawRun, checked, with_options
 from khop.distributed.group import Group, this_group
 from khop.errors import PeerLost
-from khop.launching import check_procs, launched_by_others
+from khop.launching import launched_by_others
 from khop.training.keeper import LAST
 from khop.training.observer import Unwatched
 from khop.training.replace_folder import pushed_folders
@@ -91,12 +92,9 @@ def _train(
     CPU with glibc. Left alone where GLIBC_TUNABLES, MALLOC_..._THRESHOLD_ or LD_PRELOAD set the allocator up.
     """
     _check_resumable(source, resume, options)
-    raw = with_options(read_run(resume) if resume else _written(source, options), options)
+    raw = with_options(read_run(resume) if resume else written(source, options, "khop train"), options)
     config = checked(raw)
-    if procs is not None and procs > 1 and launched_by_others() is None:
-        check_procs(procs, config.device)
-        with bytes_bar() as notice:  # once and not in every rank: what is wrong, and the built-in graph
-            resolve(config, graph_folder(config, raw, cache_folder(), notice), raw)
+    check_once(raw, config, procs)
     as_ranks(train_rank, Request(raw, resume, as_json), config, procs)
 
 
@@ -174,19 +172,6 @@ def _check_resumable(source: str | None, resume: Path | None, options: Options) 
                 f"{entry.option} cannot change when a run goes on; start another: "
                 f"khop train {shlex.quote(str(resume / 'config.toml'))} {entry.option} ..."
             )
-
-
-def _written(source: str | None, options: Options) -> RawRun:
-    if source is None and "graph" not in options:
-        raise ValueError("which run? khop train debian, khop train run.toml, or khop train --graph FOLDER")
-    if source is None:
-        return RawRun({}, "the command line")
-    if source in preset_names():
-        return preset(source)
-    if not Path(source).is_file():
-        presets = ", ".join(preset_names())
-        raise ValueError(f"{source}: no such file; give a run.toml, or a run that comes with khop: {presets}")
-    return read_toml(Path(source))
 
 
 @contextmanager

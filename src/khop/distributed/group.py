@@ -107,6 +107,16 @@ class Group:
         self.share_rows([out], [0])
         return out.numpy().tobytes()
 
+    def gather_bytes(self, content: bytes) -> list[bytes]:
+        """What every rank gives, on every rank."""
+        sizes = self.gather(torch.tensor([len(content)]))[:, 0].tolist()
+        padded = torch.zeros(max(sizes), dtype=torch.uint8)
+        padded[: len(content)] = torch.frombuffer(bytearray(content or b" "), dtype=torch.uint8)[
+            : len(content)
+        ]
+        found = self.gather(padded)
+        return [row[:size].numpy().tobytes() for row, size in zip(found, sizes, strict=True)]
+
     def barrier(self) -> None:
         """Wait until every rank is here."""
         self.gather(torch.zeros(1))
@@ -139,16 +149,8 @@ class Group:
                 for name in names
                 if facts.get(name) != expected.get(name)
             ]
-            told = "; ".join(differing).encode()[:4000]
-            sizes = self.gather(torch.tensor([len(told)]))
-            padded = torch.zeros(int(sizes.max()), dtype=torch.uint8)
-            padded[: len(told)] = torch.tensor(list(told), dtype=torch.uint8)
-            found = self.gather(padded)
-        sentences = [
-            bytes(row[:size].tolist()).decode(errors="replace")
-            for row, size in zip(found, sizes, strict=True)
-            if size
-        ]
+            told = self.gather_bytes("; ".join(differing).encode()[:4000])
+        sentences = [sentence.decode(errors="replace") for sentence in told if sentence]
         if sentences:
             raise ValueError(f"the ranks are not of one run: {'; '.join(sentences)}. Start all of them alike")
 

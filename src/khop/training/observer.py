@@ -56,3 +56,40 @@ class Unwatched:
 
     def warned(self, sentence: str) -> None:
         """Nothing."""
+
+
+class Several:
+    """An observer that tells others what it is told, in their order."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self.observers = observers
+
+    def started(self, epochs: int, steps: int) -> None:
+        """Tell all."""
+        for observer in self.observers:
+            observer.started(epochs, steps)
+
+    def stepped(self, epoch: int, step: int, loss: float) -> None:
+        """Tell all."""
+        for observer in self.observers:
+            observer.stepped(epoch, step, loss)
+
+    def timed(self, step: TimedStep) -> None:
+        """Tell all."""
+        for observer in self.observers:
+            observer.timed(step)
+
+    def evaluating(self, done: int, total: int) -> None:
+        """Tell all."""
+        for observer in self.observers:
+            observer.evaluating(done, total)
+
+    def epoch_ended(self, record: Mapping[str, object]) -> None:
+        """Tell all."""
+        for observer in self.observers:
+            observer.epoch_ended(record)
+
+    def warned(self, sentence: str) -> None:
+        """Tell all."""
+        for observer in self.observers:
+            observer.warned(sentence)

@@ -1,0 +1,19 @@
+"""What is checked once and not by every rank: what is wrong with a run, and the built-in graph."""
+
+from __future__ import annotations
+
+from khop.cli.bytes_bar import bytes_bar
+from khop.cli.cache import cache_folder
+from khop.config.read import RawRun
+from khop.config.resolve import graph_folder, resolve
+from khop.config.values import RunConfig
+from khop.launching import check_procs, launched_by_others
+
+
+def check_once(raw: RawRun, config: RunConfig, procs: int | None) -> None:
+    """ValueError here, before processes are started, where the run or their number cannot be."""
+    if procs is None or procs == 1 or launched_by_others() is not None:
+        return
+    check_procs(procs, config.device)
+    with bytes_bar() as notice:
+        resolve(config, graph_folder(config, raw, cache_folder(), notice), raw)

@@ -1,0 +1,201 @@
+"""`khop profile`."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+
+from khop.cli.bytes_bar import bytes_bar
+from khop.cli.cache import cache_folder
+from khop.cli.check_once import check_once
+from khop.cli.options import Options, shown, takes_run_options
+from khop.cli.profile_table import profile_tables
+from khop.cli.progress import say, watching
+from khop.cli.ranks import Procs, as_ranks, set_rank_up
+from khop.cli.run_folder import METRICS, new_run_folder, read_run, write_config, write_whole
+from khop.cli.timeline import drawn_timeline
+from khop.cli.which_run import written
+from khop.config.build import Run, prepare
+from khop.config.fields import field_at, run_fields, value_at
+from khop.config.presets import preset_names
+from khop.config.read import RawRun, checked, with_options
+from khop.config.values import RunConfig
+from khop.distributed.clocks import clock_offset
+from khop.distributed.group import Group, this_group
+from khop.profiling.bottleneck import Bottleneck, bottleneck
+from khop.profiling.machine import this_machine
+from khop.profiling.records import RankRecord, Recorder, without_first
+from khop.profiling.summary import Summary, summarised
+from khop.profiling.trace import chrome_trace
+from khop.training.observer import Several, Unwatched
+
+WARM_UP = 5  # steps before the first that counts: memory, threads and connections are new in them
+TRACE, TIMELINE = "trace.json", "timeline.png"
+PROFILES = Path("profiles")
+_BESIDE_STEPS: dict[str, object] = {"checkpoint.steps": 0, "checkpoint.minutes": 0.0}
+_NOT_OFFERED = {*_BESIDE_STEPS, "checkpoint.keep", "out"}
+_WIDTH = 110  # of tables, where there is no terminal
+
+Source = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN",
+        help=f"A run.toml, a run folder, or a run that comes with khop: {', '.join(preset_names())}.",
+    ),
+]
+Steps = Annotated[int, typer.Option("--steps", metavar="INT", help="Updates that are measured.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FOLDER", help="Where the profile goes.", show_default="profiles/GRAPH-N"),
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="End with one line of JSON on stdout; all else goes to stderr.")
+]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one call of the command asks every rank to do."""
+
+    raw: RawRun
+    steps: int
+    keeps_threads: bool
+    as_json: bool
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a profile found."""
+
+    records: tuple[RankRecord, ...]
+    summary: Summary
+    bottleneck: Bottleneck
+
+
+def register(app: typer.Typer) -> None:
+    """Add `khop profile`."""
+    fields = [entry for entry in run_fields() if entry.path not in _NOT_OFFERED]
+    app.command("profile")(takes_run_options(fields, default="as in the run")(_profile))
+
+
+def _profile(
+    source: Source = None,
+    steps: Steps = 50,
+    procs: Procs = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    *,
+    options: Options,
+) -> None:
+    """Do a few steps of a run, say where their time goes, what holds them up, and which setting to change.
+
+    Nothing is evaluated and nothing learnt is kept. The folder gets a trace for Perfetto and a picture.
+    """
+    if steps < 1:
+        raise ValueError(f"steps is {steps}: must be a whole number of at least 1 (--steps)")
+    is_folder = source is not None and Path(source).is_dir()
+    raw = read_run(Path(str(source))) if is_folder else written(source, options, "khop profile")
+    raw = with_options(raw, {**options, **_BESIDE_STEPS, **({} if out is None else {"out": str(out)})})
+    config = checked(raw)
+    check_once(raw, config, procs)
+    as_ranks(profile_rank, Request(raw, steps, config.compute_threads > 0, as_json), config, procs)
+
+
+def profile_rank(rank: int, device: torch.device, request: Request) -> None:
+    """Take the steps as one rank, which is often the only one; rank 0 talks and writes."""
+    console = Console(stderr=request.as_json, quiet=rank > 0)
+    group = this_group()
+    with bytes_bar() as notice:
+        raw = set_rank_up(request.raw, group, device, keeps_threads=request.keeps_threads)
+        run = prepare(raw, cache_folder(), notice)
+    torch.set_num_threads(run.config.compute_threads)
+    folder = _shared_folder(run.config, group)
+    asked = WARM_UP + request.steps
+    recorder = Recorder()
+    with watching(console) if rank == 0 else nullcontext(Unwatched()) as watcher:
+        trainer = run.trainer(folder, Several(watcher, recorder))
+        say(console, f"{Path(run.config.graph).name}: {WARM_UP} steps to warm up, {request.steps} measured")
+        done = trainer.rehearse(asked)
+    records = _collected(group, recorder, run.config)
+    if rank == 0:
+        steps_per_epoch = len(run.loader())
+        if done > steps_per_epoch:
+            say(console, f"an epoch has {steps_per_epoch} steps: they were taken over several")
+        if done < asked:
+            say(console, f"stopped after {done} of {asked} steps")
+        _conclude(console, run, folder, _found(records, run.config), request)
+    if done < asked:
+        raise KeyboardInterrupt
+
+
+def _shared_folder(config: RunConfig, group: Group) -> Path:
+    """A new folder that rank 0 makes."""
+    made = str(new_run_folder(config, PROFILES)).encode() if group.rank == 0 else None
+    with group.exchanging("sharing the folder"):
+        return Path(group.share_bytes(made).decode())
+
+
+def _collected(group: Group, recorder: Recorder, config: RunConfig) -> tuple[RankRecord, ...]:
+    """What every rank has measured, on one clock."""
+    workers = min(config.threads, config.prefetch)
+    own = recorder.record(group.rank, socket.gethostname(), workers, clock_offset(group))
+    with group.exchanging("collecting the profile"):
+        return tuple(RankRecord.of_bytes(content) for content in group.gather_bytes(own.to_bytes()))
+
+
+def _found(records: Sequence[RankRecord], config: RunConfig) -> Profile:
+    measured = without_first(records, min(WARM_UP, len(records[0].steps) - 1))
+    summary = summarised(measured)
+    ranks_here = sum(record.host == records[0].host for record in records)
+    machine = this_machine(config.device, ranks_here)
+    return Profile(measured, summary, bottleneck(summary, config, machine))
+
+
+def _conclude(console: Console, run: Run, folder: Path, profile: Profile, request: Request) -> None:
+    title = f"{Path(run.config.graph).name}: {len(profile.records[0].steps)} steps"
+    picture = drawn_timeline(profile.records, profile.summary, title)
+    write_whole(folder / TRACE, json.dumps(chrome_trace(profile.records)).encode())
+    write_whole(folder / TIMELINE, picture)
+    write_config(folder, run.config)
+    (folder / METRICS).unlink()  # no epoch was measured
+    wide = console if console.is_terminal else Console(file=console.file, width=_WIDTH)
+    for table in profile_tables(profile.summary):
+        wide.print(table)
+    say(console, *_sentences(profile.bottleneck, run.config))
+    say(
+        console, f"Bars over time: {folder / TIMELINE}; all of them: open {folder / TRACE} in ui.perfetto.dev"
+    )
+    if request.as_json:
+        print(json.dumps(_outcome(folder, profile)))
+
+
+def _sentences(found: Bottleneck, config: RunConfig) -> tuple[str, str]:
+    """What holds the run up, and the setting to change with its value now."""
+    entry = field_at(found.setting)
+    assert entry is not None, found.setting
+    now = shown(value_at(config, found.setting)) or "not set"
+    to_try = "" if found.value is None else f"; try {entry.option} {found.value}"
+    advice = found.advice[0].upper() + found.advice[1:]
+    return f"{found.finding}.", f"{advice}: {found.setting} is {now}{to_try}."
+
+
+def _outcome(folder: Path, profile: Profile) -> dict[str, object]:
+    found = profile.bottleneck
+    return {
+        "profile": str(folder),
+        "steps": len(profile.records[0].steps),
+        "bottleneck": found.kind.value,
+        "finding": found.finding,
+        "setting": found.setting,
+        "try": found.value,
+        "ranks": [asdict(rank) for rank in profile.summary.ranks],
+    }

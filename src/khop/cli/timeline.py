@@ -1,0 +1,88 @@
+"""A picture of a profile: the shares of each rank's time, and its threads over the last steps."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from khop.profiling.records import RankRecord
+from khop.profiling.summary import Summary
+from khop.profiling.trace import threads_of
+from khop.training.step_clock import STAGES, WITHIN
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLORS = {
+    "sampling": "#60a5fa",
+    "gathering": "#a78bfa",
+    "waiting": "#dc2626",
+    "moving": "#f59e0b",
+    "computing": "#10b981",
+    "communicating": "#f472b6",
+    "keeping": "#6b7280",
+}
+_INK, _FAINT, _GRID = "#111827", "#6b7280", "#e5e7eb"
+_STEPS = 10  # of the timeline: more, and nothing is seen
+_LANE_INCHES, _FRAME_INCHES = 0.26, 2.2
+
+
+def drawn_timeline(records: Sequence[RankRecord], summary: Summary, title: str) -> bytes:
+    """A PNG: above the shares by rank, below a lane per thread, the last ten steps."""
+    # Here and not at the top: it takes a second to import and is wanted once. No pyplot: needs no display.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.patches import Patch
+
+    lanes = [(record, thread) for record in records for thread in threads_of(record)]
+    ranks, rows = len(records), len(lanes)
+    height = _FRAME_INCHES + _LANE_INCHES * (ranks + rows)
+    figure = Figure(figsize=(10.4, height), dpi=125, layout=ConstrainedLayoutEngine(h_pad=0.08))
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold", color=_INK)
+    shares, timeline = figure.subplots(2, 1, height_ratios=[ranks + 1, rows + 1])
+    _draw_shares(shares, summary)
+    _draw_lanes(timeline, lanes)
+    there = [stage for stage in STAGES if any(rank.of_stage[stage] for rank in summary.ranks)]
+    handles = [Patch(color=_COLORS[stage], label=stage) for stage in there]
+    figure.legend(handles=handles, loc="outside lower left", ncols=len(there), frameon=False, fontsize=9)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()
+
+
+def _draw_shares(axes: Axes, summary: Summary) -> None:
+    for row, rank in enumerate(summary.ranks):
+        left = 0.0
+        for stage in WITHIN:
+            share = 100 * rank.share(stage)
+            axes.barh(row, share, left=left, height=0.7, color=_COLORS[stage])
+            left += share
+    _finish(axes, "share of the training's time, %", [f"rank {rank.rank}" for rank in summary.ranks])
+    axes.set_xlim(0, 100)
+
+
+def _draw_lanes(axes: Axes, lanes: Sequence[tuple[RankRecord, str]]) -> None:
+    shown = min(_STEPS, len(lanes[0][0].steps))
+    zero = min(record.steps[-shown].own[0].begun for record, _ in lanes)
+    end = max(record.steps[-1].own[-1].ended for record, _ in lanes)
+    for row, (record, thread) in enumerate(lanes):
+        for step in record.steps:
+            spans = [span for span in step.spans if span.thread == thread and span.ended > zero]
+            bars = [(1e3 * (max(s.begun, zero) - zero), 1e3 * (s.ended - max(s.begun, zero))) for s in spans]
+            axes.broken_barh(bars, (row - 0.35, 0.7), facecolors=[_COLORS[span.stage] for span in spans])
+    names = [f"rank {r.rank}" if t == "MainThread" else t.removeprefix("khop-") for r, t in lanes]
+    _finish(axes, f"the last {shown} steps, ms" if shown > 1 else "one step, ms", names)
+    axes.set_xlim(0, 1e3 * (end - zero))
+
+
+def _finish(axes: Axes, title: str, names: Sequence[str]) -> None:
+    axes.set_title(title, loc="left", fontsize=10, color=_FAINT)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_axisbelow(True)
+    axes.grid(axis="x", color=_GRID, linewidth=0.8)
+    axes.tick_params(colors=_FAINT, labelsize=9, length=0)
+    axes.spines[["top", "right", "left", "bottom"]].set_visible(False)

@@ -1,0 +1,252 @@
+"""What holds a run up, and which of its settings to change: rules over a summary, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from khop.config.values import RunConfig
+from khop.profiling.machine import Machine
+from khop.profiling.summary import RankSummary, Summary
+from khop.training.step_clock import BESIDE
+
+HOLDS_UP = 0.1  # of the time: less than that is not worth a change
+BUSY = 0.7  # of the time: threads that work more than that have no time left
+FULL = 0.9  # of the cores
+CROWDED = 0.7  # of one core, for as long as a process computes: with less, others have the cores
+ONE_RANKS = 2 / 3  # of all that ranks lost by waiting for one another: then it is one rank's doing
+
+
+class Kind(StrEnum):
+    """What holds a run up."""
+
+    SAMPLING = "sampling"
+    GATHERING = "gathering"
+    PREFETCH = "prefetch"
+    FIRST_BATCHES = "first batches"
+    TRANSFER = "transfer"
+    COMMUNICATION = "communication"
+    SLOW_RANK = "slow rank"
+    UNEVEN_RANKS = "uneven ranks"
+    KEEPING = "keeping"
+    CROWDED = "crowded machine"
+    COMPUTE = "compute"
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """What holds a run up."""
+
+    kind: Kind
+    finding: str  # in words, without a full stop
+    advice: str  # the same; names the setting and, where there is a better one, its value
+    setting: str  # dotted path
+    value: str | None = None  # to try; None: it depends
+
+
+def bottleneck(summary: Summary, config: RunConfig, machine: Machine) -> Bottleneck:
+    """The one thing to look at first."""
+    if (crowded := _crowded(summary, config)) is not None:
+        return crowded
+    if (of_ranks := _of_ranks(summary, config, machine)) is not None:
+        return of_ranks
+    costs = {
+        "waiting": summary.share("waiting"),
+        "moving": summary.share("moving"),
+        "communicating": summary.share("communicating"),
+        "keeping": summary.share("keeping"),
+    }
+    largest = max(costs, key=lambda stage: costs[stage])
+    if costs[largest] < HOLDS_UP:
+        return _computing(summary, config, machine)
+    if largest == "waiting":
+        return _waiting(summary, config, machine)
+    if largest == "moving":
+        return _moving(summary, config)
+    if largest == "communicating":
+        return _communicating(summary, config)
+    return Bottleneck(
+        Kind.KEEPING,
+        f"Writing down takes {_percent(costs['keeping'])} of the time",
+        "put out, the run folder, on a faster disk",
+        "out",
+    )
+
+
+def _crowded(summary: Summary, config: RunConfig) -> Bottleneck | None:
+    """Other programs on the cores: what is measured beside them says little of the run."""
+    busy = _busy_cores(summary)
+    if config.device != "cpu" or busy is None or busy >= CROWDED * summary.share("computing"):
+        return None
+    computing = _percent(summary.share("computing"))
+    return Bottleneck(
+        Kind.CROWDED,
+        f"A process had {busy:.1f} of a core, with {computing} of its time spent computing: other programs "
+        "take the cores",
+        "measure again without them",
+        "compute_threads",
+    )
+
+
+def _of_ranks(summary: Summary, config: RunConfig, machine: Machine) -> Bottleneck | None:
+    """Ranks that wait for one another: for one that is slow, or for each in turn."""
+    lost = {rank.rank: summary.lost_to(rank.rank) for rank in summary.ranks}
+    slowest = max(summary.ranks, key=lambda rank: lost[rank.rank])
+    if lost[slowest.rank] >= max(HOLDS_UP, ONE_RANKS * sum(lost.values())):
+        return _slow_rank(slowest, summary, lost[slowest.rank])
+    if summary.waited < HOLDS_UP:
+        return None
+    finding = (
+        f"Ranks wait for one another {_percent(summary.waited)} of the time, each for the others in turn"
+    )
+    if _are_cores_full(summary, machine) and config.threads > 1:
+        return Bottleneck(
+            Kind.UNEVEN_RANKS,
+            f"{finding}, and the cores are full",
+            "leave them to the training: fewer threads that make batches",
+            "threads",
+            str(config.threads // 2),
+        )
+    return Bottleneck(
+        Kind.UNEVEN_RANKS,
+        finding,
+        "shares of larger batches differ less",
+        "training.batch_size",
+        str(2 * config.training.batch_size),
+    )
+
+
+def _slow_rank(slowest: RankSummary, summary: Summary, lost: float) -> Bottleneck:
+    others = [rank for rank in summary.ranks if rank is not slowest]
+    more = {
+        stage: slowest.share(stage) - sum(other.share(stage) for other in others) / len(others)
+        for stage in ("waiting", "moving", "computing", "keeping")
+    }
+    stage = max(more, key=lambda name: more[name])
+    doing, advice, setting = {
+        "waiting": ("waits longer for its batches", "let more threads make them", "threads"),
+        "moving": ("takes longer to move its batches", "look at what else uses its device", "device"),
+        "computing": (
+            "computes longer",
+            "look at what else runs there, or share out the cores by hand",
+            "compute_threads",
+        ),
+        "keeping": ("writes longer", "put out, the run folder, on a faster disk", "out"),
+    }[stage]
+    return Bottleneck(
+        Kind.SLOW_RANK,
+        f"Rank {slowest.rank} (host {slowest.host}) is slower than the others, which wait for it "
+        f"{_percent(lost)} of the time: it {doing}, {_percent(slowest.share(stage))} of its time and "
+        f"{_percent(slowest.share(stage) - more[stage])} of theirs",
+        advice,
+        setting,
+    )
+
+
+def _waiting(summary: Summary, config: RunConfig, machine: Machine) -> Bottleneck:
+    waits = f"Training waits for batches {_percent(summary.share('waiting'))} of the time"
+    if 2 * summary.first_waits_s >= summary.decided_by["waiting"]:
+        return Bottleneck(
+            Kind.FIRST_BATCHES,
+            f"{waits}, mostly for the first one of an epoch",
+            "smaller batches are sooner there",
+            "training.batch_size",
+            str(max(1, config.training.batch_size // 2)),
+        )
+    busy = sum(rank.workers_busy for rank in summary.ranks) / len(summary.ranks)
+    if busy < BUSY:
+        return _held_back(summary, config, waits, busy)
+    stage = max(BESIDE, key=lambda name: sum(rank.of_stage[name] for rank in summary.ranks))
+    kind = Kind.SAMPLING if stage == "sampling" else Kind.GATHERING
+    finding = (
+        f"{waits}, and the threads that make them are busy {_percent(busy)} of it: {stage} is the bottleneck"
+    )
+    if config.threads < machine.cores_per_rank and not _are_cores_full(summary, machine):
+        more = min(2 * config.threads, machine.cores_per_rank)
+        return Bottleneck(kind, finding, "let more threads make batches", "threads", str(more))
+    full = "every core is at work"
+    if kind is Kind.SAMPLING:
+        return Bottleneck(kind, finding, f"{full}: draw fewer neighbours", "sampler.fanouts")
+    return Bottleneck(kind, finding, f"{full}: store the input column in fewer bits", "model.column")
+
+
+def _held_back(summary: Summary, config: RunConfig, waits: str, busy: float) -> Bottleneck:
+    """Batches are waited for while those who make them idle: they may not work further ahead."""
+    batch_bytes = max(rank.batch_bytes for rank in summary.ranks)
+    finding = f"{waits}, while the threads that make them are busy {_percent(busy)} of it only"
+    if config.prefetch * batch_bytes > config.prefetch_bytes:
+        enough = str(2 * config.prefetch * round(batch_bytes))
+        advice = "give batches that are made ahead more memory"
+        return Bottleneck(Kind.PREFETCH, finding, advice, "prefetch_bytes", enough)
+    advice = "let them work further ahead"
+    return Bottleneck(Kind.PREFETCH, finding, advice, "prefetch", str(2 * config.prefetch))
+
+
+def _moving(summary: Summary, config: RunConfig) -> Bottleneck:
+    finding = f"Moving batches to the model takes {_percent(summary.share('moving'))} of the time"
+    if config.precision == "float64":
+        return Bottleneck(
+            Kind.TRANSFER,
+            finding,
+            "columns are widened to doubles: compute in floats",
+            "precision",
+            "float32",
+        )
+    advice = (
+        "store the input column in the dtype of the weights"
+        if config.device == "cpu"
+        else ("store the input column in fewer bits")
+    )
+    return Bottleneck(Kind.TRANSFER, finding, advice, "model.column")
+
+
+def _communicating(summary: Summary, config: RunConfig) -> Bottleneck:
+    share = _percent(summary.share("communicating"))
+    return Bottleneck(
+        Kind.COMMUNICATION,
+        f"Exchanging gradients takes {share} of the time, when all ranks are there: "
+        "communication is the bottleneck",
+        "exchange them less often, by larger batches",
+        "training.batch_size",
+        str(2 * config.training.batch_size),
+    )
+
+
+def _computing(summary: Summary, config: RunConfig, machine: Machine) -> Bottleneck:
+    finding = (
+        f"Computing takes {_percent(summary.share('computing'))} of the time: "
+        "the model is the bottleneck, there is nothing in the loader to change"
+    )
+    if config.precision == "float64":
+        return Bottleneck(Kind.COMPUTE, finding, "compute in floats", "precision", "float32")
+    if config.device == "cpu" and config.compute_threads < machine.cores_per_rank:
+        cores = str(machine.cores_per_rank)
+        return Bottleneck(Kind.COMPUTE, finding, "use all cores", "compute_threads", cores)
+    busy = _busy_cores(summary)
+    if config.device == "cpu" and busy is not None and busy < BUSY * config.compute_threads:
+        threads = config.compute_threads
+        return Bottleneck(
+            Kind.COMPUTE,
+            f"{finding}. It keeps {busy:.1f} of {threads} cores busy",
+            f"let processes of fewer threads share every batch (--procs {threads})",
+            "compute_threads",
+            "1",
+        )
+    if config.precision == "float32" and machine.has_fast_bfloat16:
+        return Bottleneck(Kind.COMPUTE, finding, "multiply in fewer bits", "precision", "bfloat16")
+    return Bottleneck(Kind.COMPUTE, finding, "a narrower model computes less", "model.hidden")
+
+
+def _busy_cores(summary: Summary) -> float | None:
+    """Of one process, on average; None where it is not known."""
+    known = [rank.busy_cores for rank in summary.ranks if rank.busy_cores is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _are_cores_full(summary: Summary, machine: Machine) -> bool:
+    """Whether the ranks leave hardly a core idle."""
+    return (_busy_cores(summary) or 0.0) >= FULL * machine.cores_per_rank
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %")

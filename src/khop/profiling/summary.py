@@ -1,0 +1,128 @@
+"""Where the time of a profile's steps went, per rank and along the path that decided how long they took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from khop.profiling.records import MeasuredStep, RankRecord
+from khop.training.step_clock import BESIDE, STAGES, WITHIN, seconds_by_stage
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """One rank, over all steps; `seconds` are those of the thread that trains."""
+
+    rank: int
+    host: str
+    workers: int
+    steps: int
+    seconds: float
+    of_stage: Mapping[str, float]  # seconds; sampling and gathering beside, the others add up to `seconds`
+    waited_for: Mapping[int, float]  # other rank -> seconds in which it was the last one missing
+    busy_cores: float | None  # of its process, on average; of one step nothing is known
+    seeds_per_s: float
+    edges_per_s: float
+    batch_bytes: float
+
+    def share(self, stage: str) -> float:
+        """The part of the time that a stage took, 0 to 1; of stages beside, in units of one thread."""
+        return self.of_stage[stage] / self.seconds
+
+    @property
+    def workers_busy(self) -> float:
+        """The part of the time for which a thread that makes batches had one to make, 0 to 1."""
+        return min(1.0, sum(self.share(stage) for stage in BESIDE) / self.workers)
+
+    @property
+    def exchange_s(self) -> float:
+        """Seconds of communicating in which nobody was waited for."""
+        return self.of_stage["communicating"] - sum(self.waited_for.values())
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All ranks. The path that decided: of every step, the rank that came last to the exchange."""
+
+    ranks: tuple[RankSummary, ...]
+    decided_by: Mapping[str, float] = field(default_factory=dict)  # stage -> seconds along that path
+    first_waits_s: float = 0.0  # of its waiting, for the first batches of epochs
+
+    def share(self, stage: str) -> float:
+        """The part of that path which a stage took, 0 to 1."""
+        return self.decided_by[stage] / sum(self.decided_by.values())
+
+    @property
+    def waited(self) -> float:
+        """The part of the ranks' time in which they waited for one another, 0 to 1."""
+        waited = sum(sum(rank.waited_for.values()) for rank in self.ranks)
+        return waited / sum(rank.seconds for rank in self.ranks)
+
+    def lost_to(self, rank: int) -> float:
+        """The part of the time that the other ranks waited for this one, 0 to 1."""
+        others = [other for other in self.ranks if other.rank != rank]
+        waited = sum(other.waited_for.get(rank, 0.0) for other in others)
+        return waited / sum(other.seconds for other in others) if others else 0.0
+
+
+def summarised(records: Sequence[RankRecord]) -> Summary:
+    """The summary of ranks that did the same steps, at least one."""
+    last = [_last(steps) for steps in zip(*(record.steps for record in records), strict=True)]
+    decided_by = dict.fromkeys(WITHIN, 0.0)
+    first_waits_s = 0.0
+    for number, index in enumerate(last):
+        step = records[index].steps[number]
+        seconds = seconds_by_stage(step.spans)
+        for stage in WITHIN:
+            decided_by[stage] += seconds[stage]
+        if step.step == 0:
+            first_waits_s += seconds["waiting"]
+    ranks = tuple(_summary_of(index, records, last) for index in range(len(records)))
+    return Summary(ranks, decided_by, first_waits_s)
+
+
+def _last(steps: Sequence[MeasuredStep]) -> int:
+    """Whose gradients were ready last."""
+    ready = [step.ready_at or 0.0 for step in steps]
+    return ready.index(max(ready))
+
+
+def _summary_of(index: int, records: Sequence[RankRecord], last: Sequence[int]) -> RankSummary:
+    record = records[index]
+    of_stage = dict.fromkeys(STAGES, 0.0)
+    waited_for = {other.rank: 0.0 for other in records if other.rank != record.rank}
+    for number, step in enumerate(record.steps):
+        for stage, of_step in seconds_by_stage(step.spans).items():
+            of_stage[stage] += of_step
+        if last[number] != index:
+            latest = records[last[number]]
+            waited_for[latest.rank] += _waited(step, latest.steps[number])
+    seconds = sum(of_stage[stage] for stage in WITHIN)
+    return RankSummary(
+        record.rank,
+        record.host,
+        record.workers,
+        len(record.steps),
+        seconds,
+        of_stage,
+        waited_for,
+        _busy_cores(record.steps),
+        sum(step.seeds for step in record.steps) / seconds,
+        sum(step.edges for step in record.steps) / seconds,
+        sum(step.num_bytes for step in record.steps) / len(record.steps),
+    )
+
+
+def _waited(step: MeasuredStep, latest: MeasuredStep) -> float:
+    """Seconds of a step's exchange before the last rank came to it."""
+    if step.ready_at is None or latest.ready_at is None:
+        return 0.0
+    exchange = sum(span.seconds for span in step.spans if span.part == "gradients")
+    return min(latest.ready_at - step.ready_at, exchange)
+
+
+def _busy_cores(steps: Sequence[MeasuredStep]) -> float | None:
+    if len(steps) < 2:
+        return None
+    elapsed = steps[-1].own[-1].ended - steps[0].own[-1].ended
+    return (steps[-1].cpu_at - steps[0].cpu_at) / elapsed

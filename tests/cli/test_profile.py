@@ -1,0 +1,159 @@
+"""`khop profile`: a table, a sentence, a trace and a picture, of any run, on any number of processes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.image import imread
+
+from khop.cli.profile import WARM_UP
+from khop.config.fields import field_at
+from khop.profiling.bottleneck import Kind
+
+from .conftest import Ran
+from .test_processes import ENVIRONMENT, KHOP, process
+
+WAIT_S = 60
+
+
+def trace_of(folder: str) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = json.loads(Path(folder, "trace.json").read_text())["traceEvents"]
+    return events
+
+
+def test_a_profile_says_where_the_time_goes_and_which_setting_to_change(
+    khop_command: Callable[..., Ran], small_run: Path
+) -> None:
+    done = khop_command("profile", "run.toml", "--steps", "12", "--threads", "1")
+    assert done.code == 0, done.stderr
+    for word in ("waits for", "transfer", "compute", "sampling", "gather", "seeds/s", "edges/s", "busy"):
+        assert word in done.stdout
+    assert "an epoch has 6 steps: they were taken over several" in done.stdout
+    *_, finding, advice, where = done.stdout.splitlines()
+    assert finding.endswith(".")
+    named = [word for word in advice.split() if field_at(word) is not None]
+    assert named, advice
+    assert where.startswith("Bars over time: profiles/toy-1/timeline.png")
+    folder = Path("profiles/toy-1")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "config.toml",
+        "steps.jsonl",
+        "timeline.png",
+        "trace.json",
+    ]
+    assert len((folder / "steps.jsonl").read_text().splitlines()) == WARM_UP + 12
+    bars = [event for event in trace_of("profiles/toy-1") if event["ph"] == "X"]
+    assert {(bar["args"]["epoch"], bar["args"]["step"]) for bar in bars} == {
+        divmod(number, 6) for number in range(WARM_UP, WARM_UP + 12)
+    }
+    assert imread(io.BytesIO((folder / "timeline.png").read_bytes())).shape[1] == 1300
+
+
+def test_a_script_reads_the_last_line(khop_command: Callable[..., Ran], small_run: Path) -> None:
+    done = khop_command("profile", "run.toml", "--steps", "3", "--out", "p", "--json")
+    (line,) = done.stdout.splitlines()
+    outcome = json.loads(line)
+    assert (outcome["profile"], outcome["steps"]) == ("p", 3)
+    assert outcome["bottleneck"] in list(Kind)
+    assert field_at(outcome["setting"]) is not None
+    (rank,) = outcome["ranks"]
+    assert rank["seeds_per_s"] > 0
+
+
+def test_a_run_that_was_trained_can_be_profiled_and_stays_as_it_was(
+    khop_command: Callable[..., Ran], small_run: Path
+) -> None:
+    khop_command("train", "run.toml", "--out", "a", "--epochs", "1")
+    before = {path: path.read_bytes() for path in Path("a").rglob("*") if path.is_file()}
+    done = khop_command("profile", "a", "--steps", "2")
+    assert done.code == 0, done.stderr
+    assert {path: path.read_bytes() for path in Path("a").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ("nowhere.toml",),
+            "khop: nowhere.toml: no such file; give a run.toml, or a run that comes with khop",
+        ),
+        ((), "khop: which run? khop profile debian, khop profile run.toml, or khop profile --graph FOLDER"),
+        (("run.toml", "--steps", "0"), "khop: steps is 0: must be a whole number of at least 1 (--steps)"),
+        (("run.toml", "--procs", "0"), "khop: procs 0: must be a whole number, 1 or more"),
+        (("run.toml", "--out", "."), "khop: out is '.': the folder is not empty; name another"),
+        (
+            ("run.toml", "--batch-size", "0"),
+            "khop: training.batch_size is 0: must be a whole number of at least",
+        ),
+        ((".",), "khop: .: not a run folder, it has no config.toml"),
+    ],
+)
+def test_bad_input_is_one_line(
+    khop_command: Callable[..., Ran], small_run: Path, arguments: tuple[str, ...], sentence: str
+) -> None:
+    done = khop_command("profile", *arguments)
+    assert done.code == 2
+    assert done.stderr.startswith(sentence)
+    assert done.stderr.count("\n") == 1
+    assert not Path("profiles").exists()
+
+
+def test_processes_wait_for_one_another_and_the_table_says_for_whom(small_run: Path) -> None:
+    done = process(*KHOP, "profile", "run.toml", "--steps", "10", "--procs", "2", "--out", "p", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "waits on" in done.stderr
+    first, second = json.loads(done.stdout)["ranks"]
+    assert (first["rank"], second["rank"]) == (0, 1)
+    assert first["waited_for"].keys() == {"1"}
+    assert second["waited_for"].keys() == {"0"}
+    assert first["waited_for"]["1"] + second["waited_for"]["0"] > 0
+    events = trace_of("p")
+    assert {event["pid"] for event in events} == {0, 1}
+    # One clock: the ranks' exchanges of a step end together, to what a process waits for its core.
+    ends = [
+        {bar["args"]["epoch"] * 6 + bar["args"]["step"]: bar["ts"] + bar["dur"] for bar in events
+         if bar["ph"] == "X" and bar["pid"] == rank and bar["name"] == "losses"}
+        for rank in (0, 1)
+    ]  # fmt: skip
+    assert ends[0].keys() == ends[1].keys() == set(range(WARM_UP, WARM_UP + 10))
+    apart = sorted(abs(ends[0][step] - ends[1][step]) for step in ends[0])
+    assert apart[len(apart) // 2] < 20_000
+
+
+@pytest.mark.parametrize("procs", ["1", "2"])
+def test_ctrl_c_prints_what_there_is_and_leaves_no_process(small_run: Path, procs: str) -> None:
+    command = [*KHOP, "profile", "run.toml", "--steps", "1000000", "--procs", procs, "--out", "p"]
+    pipe = subprocess.PIPE
+    running = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT)
+    log, end = Path("p/steps.jsonl"), time.monotonic() + WAIT_S
+    while not (log.exists() and log.read_text()) and time.monotonic() < end:
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    out, errors = running.communicate(timeout=WAIT_S)
+    assert running.returncode == 130
+    assert errors == ""
+    assert "stopped after " in out
+    assert "Bars over time: p/timeline.png" in out
+    assert Path("p/trace.json").exists()
+    assert _at_work_here() == []
+
+
+def _at_work_here() -> list[str]:
+    """Other processes whose working directory is this test's."""
+    found: list[str] = []
+    for process_folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process_folder / "cwd").resolve() == Path.cwd() and process_folder.name != str(os.getpid()):
+                found.append((process_folder / "cmdline").read_text())
+        except OSError:  # it has ended
+            continue
+    return found

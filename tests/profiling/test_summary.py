@@ -1,0 +1,67 @@
+"""A summary adds up, and finds who was waited for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from khop.profiling.summary import summarised
+from khop.training.step_clock import WITHIN
+from synthetic_profiles import STEADY, records_of
+
+Seconds = st.floats(0.001, 0.2)
+Rank = st.fixed_dictionaries({"waiting": Seconds, "forward": Seconds, "update": st.just(0.005)})
+
+
+@given(st.lists(Rank, min_size=1, max_size=4))
+def test_the_shares_of_a_rank_and_of_the_path_that_decided_add_up_to_all(
+    ranks: list[dict[str, float]],
+) -> None:
+    summary = summarised(records_of(*ranks))
+    assert sum(summary.share(stage) for stage in WITHIN) == pytest.approx(1)
+    for rank in summary.ranks:
+        assert sum(rank.share(stage) for stage in WITHIN) == pytest.approx(1)
+        assert rank.exchange_s >= -1e-9
+        assert sum(rank.waited_for.values()) <= rank.of_stage["communicating"] + 1e-9
+
+
+@given(st.lists(Rank, min_size=2, max_size=4))
+def test_ranks_wait_for_the_slowest_and_for_no_other(ranks: list[dict[str, float]]) -> None:
+    takes = [{**STEADY, **rank}["waiting"] + {**STEADY, **rank}["forward"] for rank in ranks]
+    slowest = takes.index(max(takes))
+    summary = summarised(records_of(*ranks))
+    for rank, seconds in zip(summary.ranks, takes, strict=True):
+        late = takes[slowest] - seconds
+        for other, waited in rank.waited_for.items():
+            assert waited == pytest.approx(10 * late if other == slowest else 0.0, abs=1e-6)
+    assert summary.lost_to(slowest) >= max(summary.lost_to(rank) for rank in range(len(ranks)))
+
+
+def test_the_path_that_decided_is_that_of_the_rank_that_came_last() -> None:
+    summary = summarised(records_of({"forward": 0.1}, {"waiting": 0.2}, exchange=0.01))
+    assert summary.decided_by["waiting"] == pytest.approx(10 * 0.2)
+    assert summary.decided_by["communicating"] == pytest.approx(10 * 0.01)
+    assert summary.lost_to(1) > summary.lost_to(0) == 0
+
+
+def test_a_process_alone_waits_for_nobody() -> None:
+    (rank,) = summarised(records_of({})).ranks
+    assert rank.waited_for == {}
+    assert rank.of_stage["communicating"] == 0
+    assert rank.seconds == pytest.approx(10 * 0.098)
+    assert rank.seeds_per_s == pytest.approx(100 / 0.098)
+    assert rank.edges_per_s == pytest.approx(1000 / 0.098)
+    assert rank.batch_bytes == 1000
+    assert rank.busy_cores == pytest.approx(1.0)
+    assert rank.workers_busy == pytest.approx(0.02 / 0.098)
+
+
+def test_of_one_step_it_is_not_known_how_busy_the_cores_were() -> None:
+    (rank,) = summarised(records_of({}, steps=1)).ranks
+    assert rank.busy_cores is None
+
+
+def test_waits_for_the_first_batches_of_epochs_are_told_apart() -> None:
+    summary = summarised(records_of({}, epoch=5, wait_at_start=0.5))
+    assert summary.first_waits_s == pytest.approx(2 * 0.501)
