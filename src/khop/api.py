@@ -29,7 +29,7 @@ from khop.graph.save import save_graph
 from khop.graph.store import GraphStore, negative_store
 from khop.kernels.csc import Csc
 from khop.loading.columns import ColumnChoice, NamesByType, Narrow
-from khop.loading.cores import sampler_threads, usable_cores
+from khop.loading.cores import cores_of_rank, sampler_threads
 from khop.loading.loader import BatchMaker, Position, State
 from khop.loading.ordered_map import InFlight, ordered_map
 from khop.loading.seed_times import SeedTimes
@@ -193,7 +193,8 @@ class Loader:
         order = SeedOrder(seed_list, batch_size, shuffle, seed, self._group.rank, self._group.world_size)
         choice = ColumnChoice.of(store.schema, columns, seed_columns, seed_types, Narrow(narrow))
         self._maker = BatchMaker(order, sampler, _features(store, choice), choice, torch.device(device))
-        threads = sampler_threads(usable_cores()) if threads is None else threads
+        if threads is None:
+            threads = sampler_threads(cores_of_rank(self._group.local_world_size))
         self._in_flight = InFlight(threads, prefetch, prefetch_bytes)
         self._next = Position()
         self._loaded: Position | None = None  # until an iteration goes on from it

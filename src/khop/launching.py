@@ -15,6 +15,7 @@ from khop.distributed.group import DEADLINE_S
 from khop.distributed.joining import joined
 from khop.distributed.launchers import Placement, placement_of
 from khop.distributed.spawning import run_ranks
+from khop.loading.cores import cores_of_rank
 
 Work = Callable[..., None]  # (rank, device, *arguments)
 
@@ -85,8 +86,7 @@ def run_rank(
     if device.type == "cuda":
         device = torch.device("cuda", placement.local_rank)
         torch.cuda.set_device(device)
-    cores = len(os.sched_getaffinity(0))
-    torch.set_num_threads(max(1, cores // placement.local_world_size))
+    torch.set_num_threads(cores_of_rank(placement.local_world_size))
     with joined(placement, device, deadline):
         function(placement.rank, device, *arguments)
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 import torch
 from torch.multiprocessing import spawn
 from torch_geometric.data import Data
 
 import khop
+from processes.commands import ENVIRONMENT, KHOP, TESTS, WAIT_S, children, wait_for_steps
 from processes.memory_ranks import arrays, reads_all
 
 NODES, WIDTH, EDGES = 20_000, 100, 200_000  # 8 MB of columns, 1.6 to 3.2 MB of edges
@@ -37,3 +43,55 @@ def test_a_folder_an_in_memory_graph_and_a_data_are_one_copy_in_two_spawned_proc
     of_tensors = sum(part.nbytes for part in [*arrays(in_memory), *arrays(data)])
     # This process holds them too: a third of each.
     assert 0.5 * of_tensors < sum(of_rank["shared"] for of_rank in found) <= 1.15 * of_tensors * 2 / 3
+
+
+def proportional_mib(pids: list[int]) -> Mapping[str, float]:
+    """What processes hold together, in MiB; a page that n processes share counts as 1/n in each."""
+    found = {"Pss": 0.0, "Pss_Anon": 0.0}
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            name, _, size = line.partition(":")
+            if name in found:
+                found[name] += int(size.split()[0]) / 1024
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_four_processes_that_train_on_the_medium_graph_hold_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million nodes, 25 M edges, 0.5 GB. Models, batches and the like are each process's own: anonymous."""
+    monkeypatch.chdir(tmp_path)
+    graphs = os.environ.get("KHOP_BENCHMARK_GRAPHS", str(tmp_path))
+    subprocess.run(
+        [sys.executable, str(TESTS.parent / "benchmarks" / "graphs.py"), "medium"],
+        env=ENVIRONMENT | {"KHOP_BENCHMARK_GRAPHS": graphs},
+        check=True,
+    )
+    held = {}
+    for procs in (1, 4):
+        given = ["--val-split", "train", "--test-split", "train", "--procs", str(procs), "--out", str(procs)]
+        running = subprocess.Popen(
+            [
+                *KHOP,
+                "--graph",
+                f"{graphs}/medium/graph",
+                "--hidden",
+                "32",
+                "--checkpoint-steps",
+                "10",
+                *given,
+            ],
+            env=ENVIRONMENT,
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            wait_for_steps(str(procs), 70)  # of 79: nearly all of the graph has been read
+            held[procs] = proportional_mib(children(running.pid) or [running.pid])
+        finally:
+            running.terminate()
+            running.wait(timeout=WAIT_S)
+    print({procs: {kind: round(mib) for kind, mib in of.items()} for procs, of in held.items()})
+    own = held[4]["Pss_Anon"] - held[1]["Pss_Anon"]
+    assert held[4]["Pss"] <= 1.15 * held[1]["Pss"] + own

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
@@ -15,6 +14,7 @@ from khop.config.values import RunConfig
 from khop.distributed.group import Group
 from khop.errors import Terminated
 from khop.launching import launch, launched_by_others
+from khop.loading.cores import cores_of_rank, sampler_threads
 
 Request = TypeVar("Request")
 RankWork = Callable[[int, torch.device, Request], None]
@@ -57,7 +57,10 @@ def set_rank_up(raw: RawRun, group: Group, device: torch.device, *, keeps_thread
     if group.world_size == 1:
         return raw
     set_memory_up()
+    cores = cores_of_rank(group.local_world_size)
     given: dict[str, object] = {"device": str(device)}
     if not keeps_threads:
-        given["compute_threads"] = max(1, len(os.sched_getaffinity(0)) // group.local_world_size)
+        given["compute_threads"] = cores
+    if not raw.values.get("threads"):
+        given["threads"] = sampler_threads(cores)
     return with_options(raw, given)

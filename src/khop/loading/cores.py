@@ -18,6 +18,11 @@ def usable_cores(limit: Path = CGROUP_LIMIT) -> int:
     return cores if quota == "max" else max(1, min(cores, round(int(quota) / int(period))))
 
 
+def cores_of_rank(ranks_here: int) -> int:
+    """The cores that are one rank's, of so many on this machine."""
+    return max(1, usable_cores() // ranks_here)
+
+
 def sampler_threads(cores: int) -> int:
     """How many threads should make batches beside a training that uses all `cores`: a quarter, mostly.
 
