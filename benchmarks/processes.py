@@ -5,11 +5,11 @@
   most that the machine gives, two processes that train for themselves and exchange nothing.
 * checkpoints: what one costs the training, and what that is at one per minute.
 * resume: seconds from starting `khop train --resume` to its next batch.
-* losses: the largest relative difference of a step's loss between 1 and 2, 3, 4 processes, over a whole
+* losses: the largest relative difference of the loss between 1 and 2, 3, 4 processes, over a whole
   `khop train debian` (16 epochs, dropout 0).
 
 usage: python benchmarks/processes.py [scaling] [checkpoints] [resume] [losses]   (default: all)
-       [--graph products] [--rounds 3] [--batches 12]
+       [--graph products] [--rounds 3] [--batches 12] [--precisions float64 float32]
 What is not run keeps its last figures.
 """
 
@@ -25,8 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import graphs
@@ -200,27 +199,34 @@ def resume(arguments: argparse.Namespace) -> list[Figure]:
 
 
 def losses(arguments: argparse.Namespace) -> list[Figure]:
+    """Of steps, and of epochs: in float32 one step's loss of a few seeds may be anything, the course is not."""
     figures = []
     with tempfile.TemporaryDirectory() as scratch:
-        for precision in ("float64", "float32"):
-            found = [
-                losses_of(Path(scratch, f"{precision}-{procs}"), precision, procs) for procs in (1, 2, 3, 4)
-            ]
-            for procs, other in enumerate(found[1:], start=2):
-                largest = max(abs(a - b) / abs(a) for a, b in zip(found[0], other, strict=True))
-                name = f"losses of debian, {precision}, {procs} processes beside 1"
-                figures.append(Figure(name, float(f"{largest:.2g}"), "relative", notes={"steps": len(other)}))
+        for precision in arguments.precisions:
+            runs = [Path(scratch, f"{precision}-{procs}") for procs in (1, 2, 3, 4)]
+            for procs, run in enumerate(runs, start=1):
+                train_debian(run, precision, procs)
+            for log, what in (("steps", "a step"), ("metrics", "an epoch")):
+                alone, *others = (losses_in(run / f"{log}.jsonl") for run in runs)
+                for procs, other in enumerate(others, start=2):
+                    largest = max(abs(a - b) / abs(a) for a, b in zip(alone, other, strict=True))
+                    name = (
+                        f"debian, {precision}, {procs} processes beside 1: loss of {what}, largest difference"
+                    )
+                    figures.append(Figure(name, float(f"{largest:.2g}"), "of it"))
     return figures
 
 
-def losses_of(out: Path, precision: str, procs: int) -> list[float]:
+def train_debian(out: Path, precision: str, procs: int) -> None:
     given = ["--precision", precision, "--dropout", "0", "--compute-threads", "1", "--procs", str(procs)]
     command = [sys.executable, "-m", "khop", "train", "debian", *given, "--out", str(out)]
     started = time.monotonic()
     subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=True)
     print(f"{precision}, {procs} processes: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-    lines = (out / "steps.jsonl").read_text().splitlines()
-    return [float(json.loads(line)["loss"]) for line in lines]
+
+
+def losses_in(log: Path) -> list[float]:
+    return [float(json.loads(line)["loss"]) for line in log.read_text().splitlines()]
 
 
 def of_rounds(name: str, values: Sequence[float], unit: str) -> Figure:
@@ -228,14 +234,6 @@ def of_rounds(name: str, values: Sequence[float], unit: str) -> Figure:
         statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
     )
     return Figure(name, round(statistics.median(values), 4), unit, spread=(round(low, 4), round(high, 4)))
-
-
-def kept(parts: Sequence[str]) -> Iterator[tuple[str, list[Figure]]]:
-    """The figures of the last runs of other parts."""
-    file = RESULTS / "processes.json"
-    for figure in json.loads(file.read_text())["figures"] if file.exists() else []:
-        if figure["notes"]["part"] not in parts:
-            yield figure["notes"]["part"], [Figure(**figure)]
 
 
 PARTS = {part.__name__: part for part in (scaling, checkpoints, resume, losses)}
@@ -249,15 +247,14 @@ def main() -> None:
     parser.add_argument("--graph", default="products", choices=sorted(graphs.SPECS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batches", type=int, default=12)
+    parser.add_argument("--precisions", nargs="*", default=["float64", "float32"])
     arguments = parser.parse_args()
-    parts = arguments.parts or list(PARTS)
-    found: dict[str, list[Figure]] = {name: [] for name in PARTS}
-    for part, figures in kept(parts):
-        found[part] += figures
-    for part in parts:
-        measured = PARTS[part](arguments)
-        found[part] = [replace(figure, notes={**figure.notes, "part": part}) for figure in measured]
-    report("processes", [figure for part in PARTS for figure in found[part]])
+    file = RESULTS / "processes.json"
+    kept = json.loads(file.read_text())["figures"] if file.exists() else []
+    figures = {figure["figure"]: Figure(**figure) for figure in kept}
+    for part in arguments.parts or PARTS:
+        figures |= {figure.figure: figure for figure in PARTS[part](arguments)}
+    report("processes", list(figures.values()))
 
 
 if __name__ == "__main__":

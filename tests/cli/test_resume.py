@@ -1,0 +1,44 @@
+"""`khop train --resume`: what may not be gone on with is named, a damaged checkpoint is done without."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from small_folders import write_learnable_graph
+
+from .conftest import Ran
+from .test_train import metrics_of
+
+
+def test_another_graph_or_model_under_a_checkpoint_is_refused_and_named(
+    khop_command: Callable[..., Ran], small_run: Path
+) -> None:
+    write_learnable_graph(Path("mine"), nodes=300)
+    assert khop_command("train", "run.toml", "--graph", "mine", "--epochs", "1", "--out", "a").code == 0
+    shutil.rmtree("mine")
+    write_learnable_graph(Path("mine"), nodes=310)
+    refused = khop_command("train", "--resume", "a", "--epochs", "2")
+    assert refused.code == 2
+    assert refused.stderr.startswith("khop: a/checkpoints/last: the run was begun otherwise: graph was ")
+    assert refused.stderr.endswith("Put back what it was begun with, or start another run\n")
+
+    config = Path("a/config.toml")
+    config.write_text(config.read_text().replace("hidden = 16", "hidden = 17"))
+    refused = khop_command("train", "--resume", "a", "--epochs", "2")
+    assert refused.code == 2
+    assert "model.hidden was 16 and is 17" in refused.stderr
+
+
+def test_a_damaged_checkpoint_is_told_of_and_the_one_before_it_used(
+    khop_command: Callable[..., Ran], small_run: Path
+) -> None:
+    khop_command("train", "run.toml", "--out", "a")
+    expected = metrics_of("a")
+    damaged = Path("a/checkpoints/last/optimizer.safetensors")
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    resumed = khop_command("train", "--resume", "a")
+    assert resumed.code == 0
+    assert resumed.stderr == f"khop: {damaged}: cut short or damaged; a/checkpoints/last-1 is used instead\n"
+    assert metrics_of("a") == expected
