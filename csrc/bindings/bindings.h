@@ -61,6 +61,7 @@ class Buffer {
 
 }  // namespace khop::bindings
 
+void bind_assign(nb::module_& module);
 void bind_cooccurrences(nb::module_& module);
 void bind_dense(nb::module_& module);
 void bind_links(nb::module_& module);

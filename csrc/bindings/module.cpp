@@ -2,6 +2,7 @@
 
 NB_MODULE(_core, module) {
   module.doc() = "khop's native core. Call it through khop.kernels, which checks shapes and ids.";
+  bind_assign(module);
   bind_cooccurrences(module);
   bind_dense(module);
   bind_links(module);
