@@ -28,6 +28,7 @@ NAMES = (
     "typed",
     "rules",
     "links",
+    "partition",
     "pyg_loader",
     "processes",
 )

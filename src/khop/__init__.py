@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from khop.graph.quantise import Quantised as Quantised
     from khop.graph.quantise import quantise as quantise
     from khop.launching import launch as launch
+    from khop.partitioning import partition_graph as partition_graph
     from khop.process_memory import tune_memory as tune_memory
     from khop.pyg.convert import graph_from_pyg as graph_from_pyg
     from khop.sampling.exclusion import Exclude as Exclude
@@ -133,6 +134,7 @@ _PUBLIC = {
     "launch": "khop.launching",
     "layerwise_inference": "khop.training.inference",
     "load_checkpoint": "khop.training.checkpoint",
+    "partition_graph": "khop.partitioning",
     "node_rows": "khop.training.link_evaluation",
     "builtin_folder": "khop.datasets.builtin",
     "builtin_names": "khop.datasets.builtin",

@@ -20,17 +20,17 @@ from rich.table import Table
 from rich.text import Text
 
 from khop.cli.bytes_bar import bytes_bar
-from khop.cli.graph_argument import GraphArgument, folder_of
+from khop.cli.graph_argument import AsJson, GraphArgument, folder_of
 from khop.cli.split import split
 from khop.graph.csc_graph import CscGraph
 from khop.graph.describe import EdgeSummary, FolderSummary, NodeSummary, describe_folder
 from khop.graph.folder import open_folder
 from khop.graph.save import save_graph
 from khop.graph.verify import verify_folder
+from khop.partitioning import is_partitioned, verify_partition
 from khop.schema import EdgeType
 
 _BAR_WIDTH = 20
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -60,11 +60,15 @@ def info(graph: GraphArgument, as_json: AsJson = False) -> None:
 def verify(graph: GraphArgument, as_json: AsJson = False) -> None:
     """Read all of a graph folder and check it: checksums, ids, offsets, lengths, labels, splits.
 
+    Of a partitioned graph all parts, and that they hold every node and every edge of the whole once.
+
     Exit code 0 when all is well, 1 with findings.
     """
     folder = folder_of(graph)
     with bytes_bar() as notice:
-        findings = verify_folder(folder, notice)
+        findings = (
+            verify_partition(folder, notice) if is_partitioned(folder) else verify_folder(folder, notice)
+        )
     if as_json:
         typer.echo(json.dumps({"path": str(folder), "findings": [asdict(finding) for finding in findings]}))
     else:

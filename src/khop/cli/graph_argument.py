@@ -11,6 +11,7 @@ from khop.cli.cache import cache_folder
 from khop.datasets.builtin import builtin_folder, builtin_names
 
 GraphArgument = Annotated[str, typer.Argument(help="A graph folder, or the name of a built-in graph.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 
 def folder_of(graph: str) -> Path:

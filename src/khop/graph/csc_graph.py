@@ -82,6 +82,12 @@ class CscGraph:
         """The graph of a folder, mapped: it opens at once, and the edges are read in the background."""
         if not isinstance(folder, GraphFolder):
             folder = open_folder(folder)
+        if folder.manifest.part is not None:
+            part = folder.manifest.part
+            raise ValueError(
+                f"{folder.path}: is part {part.number} of {part.parts} of a graph; "
+                f"open the folder of all parts, {folder.path.parent}"
+            )
         edges = {edge_type: folder.csc(edge_type) for edge_type in folder.schema.edge_types}
         for csc in edges.values():
             expect_random_access(csc.indptr)

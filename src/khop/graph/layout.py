@@ -45,6 +45,12 @@ def node_split(node_type: NodeType, name: str) -> str:
     return f"{node_splits(node_type)}/{name}.npy"
 
 
+def split_of(file: str) -> tuple[NodeType, str]:
+    """The node type and the name of a split's file."""
+    _, node_type, _, name = file.split("/")
+    return node_type, name.removesuffix(".npy")
+
+
 def node_splits(node_type: NodeType) -> str:
     """The folder of a node type's splits, relative to the graph's."""
     return f"nodes/{node_type}/splits"

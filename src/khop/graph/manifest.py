@@ -81,12 +81,32 @@ class EdgeEntry:
 
 
 @dataclass(frozen=True)
+class PartEntry:
+    """Which part of a partitioned graph a folder is. Its nodes are consecutive ids of the whole graph."""
+
+    number: int
+    offsets: Mapping[
+        NodeType, tuple[int, ...]
+    ]  # (parts + 1): where each part's ids begin, and how many in all
+
+    @property
+    def parts(self) -> int:
+        """How many parts there are."""
+        return len(next(iter(self.offsets.values()))) - 1
+
+
+@dataclass(frozen=True)
 class Manifest:
     """The types of a graph and the files of its arrays, by path relative to the folder."""
 
     nodes: tuple[NodeEntry, ...]
     edges: tuple[EdgeEntry, ...]
     arrays: Mapping[str, ArrayEntry]
+    part: PartEntry | None = None  # None: the folder holds a whole graph
+
+    def num_sources(self, node_type: NodeType) -> int:
+        """How many ids of a type edges may come from: those of the whole graph."""
+        return self.node(node_type).count if self.part is None else self.part.offsets[node_type][-1]
 
     def schema(self) -> Schema:
         """The types, with their columns."""
@@ -131,6 +151,7 @@ class Manifest:
             layout.check_names(node.columns, f"column of node type {node.type!r}")
             layout.check_names(node.splits, f"split of node type {node.type!r}")
             self._check_scales({layout.node_column(node.type, n): s for n, s in node.scales.items()})
+        self._check_part()
         for edge in self.edges:
             layout.check_names(edge.columns, f"column of edge type {edge.type}")
             self._check_scales({layout.edge_column(edge.type, n): s for n, s in edge.scales.items()})
@@ -140,6 +161,14 @@ class Manifest:
                 self.edge(edge.reverse_of)
             if edge.row_order not in ("input", *edge.columns, *self.node(edge.type[0]).columns):
                 raise ValueError(f"edge type {edge.type}: row_order {edge.row_order!r}: no such column")
+
+    def _check_part(self) -> None:
+        for node in self.nodes if self.part is not None else ():
+            assert self.part is not None
+            offsets = self.part.offsets.get(node.type, ())
+            owned = offsets[self.part.number : self.part.number + 2]
+            if len(offsets) != self.part.parts + 1 or len(owned) != 2 or owned[1] - owned[0] != node.count:
+                raise ValueError(f"node type {node.type!r}: {node.count} nodes, offsets of parts {offsets}")
 
     def _check_scales(self, by_file: Mapping[str, Scales]) -> None:
         for file, scales in by_file.items():
@@ -172,6 +201,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     for entry in (*content["nodes"], *content["edges"]):
         if not entry["scales"]:  # so that a graph without them has the bytes it always had
             del entry["scales"]
+    if manifest.part is None:
+        del content["part"]
     document = {**content, "fingerprint": fingerprint(content)}
     with (folder / layout.MANIFEST).open("wb") as file:
         file.write(json.dumps(document, indent=1).encode("ascii") + b"\n")
@@ -221,6 +252,7 @@ def _manifest(document: Mapping[str, Any], path: Path) -> Manifest:
             nodes=tuple(_node_entry(entry) for entry in document["nodes"]),
             edges=tuple(_edge_entry(entry) for entry in document["edges"]),
             arrays={file: _array_entry(entry) for file, entry in document["arrays"].items()},
+            part=_part_entry(document["part"]) if "part" in document else None,
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path}: not as format {VERSION} has it ({error!r}); {REMEDY}") from error
@@ -247,6 +279,11 @@ def _edge_entry(entry: Mapping[str, Any]) -> EdgeEntry:
         scales=_scales(entry),
         row_order=str(entry["row_order"]),
     )
+
+
+def _part_entry(entry: Mapping[str, Any]) -> PartEntry:
+    offsets = {str(t): tuple(int(offset) for offset in of_type) for t, of_type in entry["offsets"].items()}
+    return PartEntry(int(entry["number"]), offsets)
 
 
 def _scales(entry: Mapping[str, Any]) -> dict[str, Scales]:

@@ -117,12 +117,15 @@ def _disorder(edge: EdgeEntry, right: Mapping[str, Given]) -> Iterator[Finding]:
 
 def _checks(manifest: Manifest) -> dict[str, Check]:
     """What must hold of the numbers in each file."""
-    counts = {node.type: node.count for node in manifest.nodes}
     checks: dict[str, Check] = {}
     for node in manifest.nodes:
         checks |= _node_checks(node)
     for edge in manifest.edges:
-        checks |= _edge_checks(edge, counts[edge.type[0]])
+        checks |= _edge_checks(edge, manifest.num_sources(edge.type[0]))
+        if manifest.part is not None and edge.edge_id:  # positions in the whole graph's input
+            checks[layout.edge_array(edge.type, "edge_id")] = partial(
+                Given.check_ids, count=1 << 62, what="edges", way_out=WRITE_AGAIN
+            )
     return checks
 
 

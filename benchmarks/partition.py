@@ -1,0 +1,113 @@
+"""How many edges do the parts cut, how fast are they found, and in how much memory?
+
+Four parts of the products-like graph and of Debian's package graph, two threads, 5 % slack, nodes and
+training seeds balanced. Memory is the most anonymous memory at any moment beyond what the process had
+before: mapped files do not count. METIS balances nodes only, and has one thread.
+
+usage: python benchmarks/partition.py [--graph products] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from common_arguments import parsed
+from harness import Figure, report
+
+from khop.cli.cache import cache_folder
+from khop.datasets.builtin import builtin_folder
+from khop.graph.folder import open_folder
+from khop.partitioning import PartitionBook, partition_graph
+
+PARTS, THREADS = 4, 2
+METHODS = ("ldg", "fennel", "metis", "random")
+
+
+@contextmanager
+def watched() -> Iterator[list[float]]:
+    """A list of one number: MiB of anonymous memory at the most, beyond that at the start."""
+    most, done = [0.0], threading.Event()
+    before = anonymous_mib()
+
+    def watch() -> None:
+        while not done.wait(0.02):
+            most[0] = max(most[0], anonymous_mib() - before)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    yield most
+    done.set()
+    watcher.join()
+
+
+def anonymous_mib() -> float:
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines["RssAnon"].split()[0]) / 1024
+
+
+def cut_once(graph: Path, method: str, out: Path) -> tuple[PartitionBook, float, float, float]:
+    """The book, seconds until the parts were known, seconds in all, MiB."""
+    shutil.rmtree(out, ignore_errors=True)
+    begun = time.perf_counter()
+    known: list[float] = []
+
+    def notice(what: str, done: int, total: int) -> None:
+        if what.startswith("part 0") and not known:
+            known.append(time.perf_counter() - begun)
+
+    with watched() as most:
+        book = partition_graph(graph, out, PARTS, method=method, threads=THREADS, notice=notice)
+    return book, known[0], time.perf_counter() - begun, most[0]
+
+
+def figures_of(name: str, graph: Path, rounds: int) -> Iterator[Figure]:
+    folder = open_folder(graph)
+    edges = sum(folder.num_edges(edge_type) for edge_type in folder.schema.edge_types)
+    runs: dict[str, list[tuple[PartitionBook, float, float, float]]] = {method: [] for method in METHODS}
+    with TemporaryDirectory() as place:
+        for _ in range(rounds):
+            for method in METHODS:
+                if method != "metis" or not runs[method]:
+                    runs[method].append(cut_once(graph, method, Path(place) / "parts"))
+    cuts = {method: of_method[0][0].quality.cut["all"] for method, of_method in runs.items()}
+    for method, of_method in runs.items():
+        notes = {
+            "over random": round(cuts[method] / cuts["random"], 3),
+            "over METIS": round(cuts[method] / cuts["metis"], 3),
+            "balance": {k: round(max(v), 3) for k, v in of_method[0][0].quality.shares.items()},
+        }
+        yield Figure(f"{name}: share of edges cut by {method}", round(cuts[method], 4), "", notes=notes)
+        known, whole = ([run[which] for run in of_method] for which in (1, 2))
+        rates = sorted(edges / seconds / 1e6 for seconds in known)
+        yield Figure(
+            f"{name}: {method}, edges a second until the parts are known",
+            round(median(rates), 2),
+            "M/s",
+            spread=(round(rates[0], 2), round(rates[-1], 2)),
+            notes={"edges": edges, "seconds": round(median(known), 2)},
+        )
+        yield Figure(f"{name}: {method}, parts written and counted", round(median(whole), 2), "s")
+        yield Figure(f"{name}: {method}, memory at the most", round(max(run[3] for run in of_method)), "MiB")
+
+
+def main() -> None:
+    arguments = parsed(__doc__ or "")
+    debian = builtin_folder("debian", cache_folder())
+    report(
+        "partition",
+        [
+            *figures_of("debian", debian, arguments.rounds),
+            *figures_of(Path(arguments.graph).name, Path(arguments.graph) / "graph", arguments.rounds),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""`khop partition`: a graph cut into parts, a folder for each machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from khop.cli.bytes_bar import bytes_bar
+from khop.cli.graph_argument import AsJson, GraphArgument, folder_of
+from khop.graph.folder import open_folder
+from khop.partitioning import METHODS, PartitionBook, part_folder, partition_graph
+
+Method = StrEnum("Method", list(METHODS))  # type: ignore[misc]  # a method is listed in one place
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(partition)
+
+
+def partition(
+    graph: GraphArgument,
+    out: Annotated[Path, typer.Argument(help="The folder of parts to write.", show_default=False)],
+    parts: Annotated[int, typer.Option(help="How many: one for each machine.", show_default=False)],
+    method: Annotated[
+        Method,
+        typer.Option(
+            help="ldg and fennel stream over the edges, in memory that grows with the nodes alone; metis "
+            "cuts less, with all edges in memory, and needs khop[metis]; random, range and hash see no edges."
+        ),
+    ] = Method("ldg"),  # noqa: B008  # a value of an enumeration
+    balance: Annotated[
+        str,
+        typer.Option(
+            help="Of what no part may have more than its share: nodes, edges, bytes, names of splits, with "
+            "commas between them; default: nodes, and train where there is that split.",
+            metavar="NAMES",
+            show_default=False,
+        ),
+    ] = "",
+    slack: Annotated[float, typer.Option(help="By how much of its share a part may exceed it.")] = 0.05,
+    seed: Annotated[int, typer.Option(help="Of random, hash and metis.")] = 0,
+    threads: Annotated[int, typer.Option(help="Any number gives the same parts; 0: one per core.")] = 0,
+    fanouts: Annotated[
+        str,
+        typer.Option(
+            help="As 15,10,5: say what share of a batch's nodes will be remote.",
+            metavar="NUMBERS",
+            show_default=False,
+        ),
+    ] = "",
+    batch_size: Annotated[int, typer.Option(help="Seeds of all machines together, for --fanouts.")] = 1024,
+    as_json: AsJson = False,
+) -> None:
+    """Cut a graph into parts: graph folders of the nodes each owns, with their in-edges and columns."""
+    hops = [_fanout(word) for word in fanouts.split(",")] if fanouts else []
+    source = folder_of(graph)
+    with bytes_bar() as notice:
+        book = partition_graph(
+            source,
+            out,
+            parts,
+            method=method.value,
+            balance=[name.strip() for name in balance.split(",")] if balance else None,
+            slack=slack,
+            seed=seed,
+            fanouts=hops,
+            batch_size=batch_size,
+            threads=threads,
+            notice=notice,
+        )
+    if as_json:
+        typer.echo(json.dumps({"path": str(out), "method": book.method, **asdict(book.quality)}))
+        return
+    console = Console()
+    console.print(_table(out, book))
+    cuts = ", ".join(f"{name} {share:.1%}" for name, share in book.quality.cut.items() if name != "all")
+    by_type = f" ({cuts})" if len(book.quality.cut) > 2 else ""
+    console.print(f"{book.quality.cut['all']:.1%} of the edges join two parts{by_type}.")
+    if book.quality.remote_share is not None:
+        share = f"{book.quality.remote_share:.1%} of a batch's nodes"
+        console.print(f"{share} will be remote, at fanouts {fanouts} and batch {batch_size:,}.")
+    console.print(f"Look at it: khop verify {out}")
+
+
+def _table(out: Path, book: PartitionBook) -> Table:
+    title = f"{out}: {book.num_parts} parts by {book.method}"
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("part")
+    for name in ("nodes", "in-edges", "size"):
+        table.add_column(name, justify="right")
+    table.add_column("most above its share")
+    for part in range(book.num_parts):
+        folder = open_folder(part_folder(out, part))
+        nodes = sum(folder.num_nodes(t) for t in folder.schema.node_types)
+        edges = sum(folder.num_edges(t) for t in folder.schema.edge_types)
+        size = decimal(sum(entry.bytes for entry in folder.manifest.arrays.values()))
+        most, of_what = max((of_parts[part], name) for name, of_parts in book.quality.shares.items())
+        table.add_row(folder.path.name, f"{nodes:,}", f"{edges:,}", size, f"{most - 1:+.1%} {of_what}")
+    return table
+
+
+def _fanout(word: str) -> int:
+    try:
+        fanout = int(word)
+    except ValueError:
+        fanout = -2
+    if fanout < -1:
+        raise ValueError(f"--fanouts {word!r}: give numbers as 15,10,5, where -1 is for all neighbours")
+    return fanout

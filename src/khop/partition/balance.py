@@ -1,0 +1,126 @@
+"""What parts are to hold equally much of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from khop.graph.folder import GraphFolder
+from khop.kernels.assign import Limit
+from khop.schema import NodeType
+
+NODES, EDGES, BYTES = "nodes", "edges", "bytes"
+_MOST_SPLITS = 8  # bits of a node's byte
+
+
+@dataclass(frozen=True, eq=False)
+class Numbering:
+    """One numbering of the nodes of all types, type after type in the order of the schema."""
+
+    node_types: tuple[NodeType, ...]
+    first_node: tuple[int, ...]  # of each type; the last entry is the number of nodes
+
+    @classmethod
+    def of(cls, counts: Mapping[NodeType, int]) -> Numbering:
+        """The numbering of a graph with these nodes."""
+        first = [0]
+        for count in counts.values():
+            first.append(first[-1] + count)
+        return cls(tuple(counts), tuple(first))
+
+    @property
+    def num_nodes(self) -> int:
+        """Of all types."""
+        return self.first_node[-1]
+
+    def first(self, node_type: NodeType) -> int:
+        """The number of a type's node 0."""
+        return self.first_node[self.node_types.index(node_type)]
+
+    def by_type(self, values: Tensor) -> dict[NodeType, Tensor]:
+        """One value per node, cut into the types."""
+        spans = zip(self.node_types, self.first_node, self.first_node[1:], strict=False)
+        return {node_type: values[begin:end] for node_type, begin, end in spans}
+
+
+@dataclass(frozen=True, eq=False)
+class Balance:
+    """The limits of a part, each with the name it is reported by."""
+
+    limits: Mapping[str, Limit]
+    totals: Mapping[str, int]  # over all parts
+    members: Tensor  # uint8 (nodes): a bit for each split; empty where no limit asks
+
+
+def balance_of(
+    folder: GraphFolder, numbering: Numbering, parts: int, names: Sequence[str], slack: float
+) -> Balance:
+    """Limits so that no part holds more than 1 + slack times its share of each of `names`.
+
+    "nodes" is a limit for each node type, "edges" counts edges by their destinations, "bytes" the columns
+    of nodes; any other name is a split's, such as "train".
+    """
+    if not slack >= 0 or math.isinf(slack):
+        raise ValueError(f"slack {slack}: must be a number from 0 on, as 0.05 for 5 %")
+    splits = [name for name in names if name not in (NODES, EDGES, BYTES)]
+    _check_names(folder, names, splits)
+    weights: dict[str, tuple[tuple[int, ...], int, bool]] = {}
+    totals: dict[str, int] = {}
+    for name in names:
+        if name == NODES:
+            for node_type in numbering.node_types:
+                label = NODES if len(numbering.node_types) == 1 else f"{node_type} nodes"
+                weights[label] = (_only(numbering, node_type), 0, False)
+                totals[label] = folder.num_nodes(node_type)
+        elif name == EDGES:
+            weights[EDGES] = (tuple(1 for _ in numbering.node_types), 0, True)
+            totals[EDGES] = sum(folder.num_edges(edge_type) for edge_type in folder.schema.edge_types)
+        elif name == BYTES:
+            by_type = tuple(_row_bytes(folder, node_type) for node_type in numbering.node_types)
+            weights[BYTES] = (by_type, 0, False)
+            counts = (folder.num_nodes(node_type) for node_type in numbering.node_types)
+            totals[BYTES] = sum(b * n for b, n in zip(by_type, counts, strict=True))
+        else:
+            weights[name] = (tuple(1 for _ in numbering.node_types), 1 << splits.index(name), False)
+            totals[name] = sum(ids.numel() for ids in folder.split(name).values())
+    limits = {
+        label: Limit(by_type, _capacity(totals[label], parts, slack), member, by_degree)
+        for label, (by_type, member, by_degree) in weights.items()
+    }
+    return Balance(limits, totals, _members(folder, numbering, splits))
+
+
+def _check_names(folder: GraphFolder, names: Sequence[str], splits: Sequence[str]) -> None:
+    known = [NODES, EDGES, BYTES, *folder.split_names]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"balance {name!r}: parts can be balanced by {', '.join(known)}")
+    if len(set(names)) != len(names) or not names:
+        raise ValueError(f"balance {list(names)}: give one name or more, each once")
+    if len(splits) > _MOST_SPLITS:
+        raise ValueError(f"balance by {len(splits)} splits: at most {_MOST_SPLITS}")
+
+
+def _only(numbering: Numbering, node_type: NodeType) -> tuple[int, ...]:
+    return tuple(int(other == node_type) for other in numbering.node_types)
+
+
+def _row_bytes(folder: GraphFolder, node_type: NodeType) -> int:
+    columns = folder.columns()[node_type].values()
+    return sum(column[:1].numel() * column.element_size() for column in columns)
+
+
+def _capacity(total: int, parts: int, slack: float) -> int:
+    return max(-(-total // parts), int(total * (1 + slack) / parts))
+
+
+def _members(folder: GraphFolder, numbering: Numbering, splits: Sequence[str]) -> Tensor:
+    members = torch.zeros(numbering.num_nodes if splits else 0, dtype=torch.uint8)
+    for bit, name in enumerate(splits):
+        for node_type, ids in folder.split(name).items():
+            members[ids + numbering.first(node_type)] |= 1 << bit
+    return members

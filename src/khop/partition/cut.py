@@ -1,0 +1,165 @@
+"""Write a graph folder as a folder of parts, each of them a graph folder of the nodes it owns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from khop.graph import layout
+from khop.graph.folder import ORIGINAL_ID, GraphFolder
+from khop.graph.inputs import Given
+from khop.graph.manifest import EdgeEntry, Manifest, NodeEntry, PartEntry, write_manifest
+from khop.graph.npy import CHUNK_BYTES, ArrayEntry, write_array
+from khop.graph.progress import Meter
+from khop.kernels.build_csc import index_dtype
+from khop.kernels.csc import Csc
+from khop.kernels.gather import gather
+from khop.schema import NodeType
+
+_CHUNK_EDGES = 1 << 20
+_Chunks = Iterator[npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Renumbering:
+    """New ids: the nodes of part 0 first, in their old order, then those of part 1, and so on."""
+
+    old_ids: Mapping[NodeType, Tensor]  # int64 (nodes): of each new id
+    new_ids: Mapping[NodeType, Tensor]  # int32 or int64 (nodes): of each old id
+    offsets: Mapping[NodeType, tuple[int, ...]]  # (parts + 1): where each part's ids begin
+
+    @classmethod
+    def of(cls, assigned: Mapping[NodeType, Tensor], parts: int) -> Renumbering:
+        """The renumbering of int32 (nodes) parts."""
+        old_ids = {t: torch.argsort(parts_of, stable=True) for t, parts_of in assigned.items()}
+        new_ids = {}
+        for node_type, order in old_ids.items():
+            new_ids[node_type] = torch.empty(order.numel(), dtype=index_dtype(order.numel()))
+            new_ids[node_type][order] = torch.arange(order.numel(), dtype=new_ids[node_type].dtype)
+        counts = {t: torch.bincount(parts_of, minlength=parts) for t, parts_of in assigned.items()}
+        offsets = {t: (0, *count.cumsum(0).tolist()) for t, count in counts.items()}
+        return cls(old_ids, new_ids, offsets)
+
+    def owned(self, node_type: NodeType, part: int) -> Tensor:
+        """The old ids of a part's nodes, ascending: its new ids in order."""
+        begin, end = self.offsets[node_type][part : part + 2]
+        return self.old_ids[node_type][begin:end]
+
+
+@dataclass(frozen=True)
+class PartWriter:
+    """Writes the folder of one part. In memory: the renumbering and chunks of what it copies."""
+
+    source: GraphFolder
+    renumbering: Renumbering
+    part: int
+    threads: int
+    meter: Meter
+    arrays: dict[str, ArrayEntry] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """All of it; graph.json comes last."""
+        nodes = tuple(self._write_nodes(folder, entry) for entry in self.source.manifest.nodes)
+        edges = tuple(self._write_edges(folder, entry) for entry in self.source.manifest.edges)
+        part = PartEntry(self.part, dict(self.renumbering.offsets))
+        write_manifest(folder, Manifest(nodes, edges, self.arrays, part))
+
+    def _write_nodes(self, folder: Path, entry: NodeEntry) -> NodeEntry:
+        owned = self.renumbering.owned(entry.type, self.part)
+        columns = self.source.columns()[entry.type]
+        originals = columns.get(ORIGINAL_ID)
+        for name, column in columns.items():
+            if name != ORIGINAL_ID:
+                file = layout.node_column(entry.type, name)
+                self._write(folder, file, column, owned.numel(), self._rows(column, owned))
+        ids = owned if originals is None else originals[owned]
+        self._write(
+            folder, layout.node_column(entry.type, ORIGINAL_ID), ids, ids.numel(), iter([ids.numpy()])
+        )
+        names = (*(name for name in entry.columns if name != ORIGINAL_ID), ORIGINAL_ID)
+        return replace(entry, count=owned.numel(), columns=names, splits=())
+
+    def _write_edges(self, folder: Path, entry: EdgeEntry) -> EdgeEntry:
+        owned = self.renumbering.owned(entry.type[2], self.part)
+        csc = self.source.csc(entry.type)
+        degrees = csc.indptr[owned + 1] - csc.indptr[owned]
+        indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
+        rows = _OwnedRows(csc, owned, indptr)
+        new_ids = self.renumbering.new_ids[entry.type[0]]
+        count = int(indptr[-1])
+        self._write(
+            folder, layout.edge_array(entry.type, "indptr"), indptr, len(indptr), iter([indptr.numpy()])
+        )
+        file = layout.edge_array(entry.type, "indices")
+        self._write(folder, file, new_ids, count, self._new_sources(rows, new_ids))
+        copied = {layout.edge_column(entry.type, n): c for n, c in self.source.columns()[entry.type].items()}
+        edge_id = self.source.edge_id(entry.type)
+        if edge_id is not None:
+            copied[layout.edge_array(entry.type, "edge_id")] = edge_id
+        for file, column in copied.items():
+            self._write(folder, file, column, count, self._at(rows, column))
+        return replace(entry, count=count)
+
+    def _write(self, folder: Path, file: str, like: Tensor, rows: int, chunks: _Chunks) -> None:
+        given = Given.of(like, file)
+        shape = (rows, *like.shape[1:])
+        what = f"part {self.part}: {file}"
+        self.arrays[file] = write_array(
+            folder / file, given.dtype, shape, chunks, lambda written: self.meter.at(what, written)
+        )
+
+    def _rows(self, column: Tensor, owned: Tensor) -> _Chunks:
+        row_bytes = max(1, column[:1].numel() * column.element_size())
+        step = max(1, CHUNK_BYTES // row_bytes)
+        for start in range(0, owned.numel(), step):
+            yield _bits(gather(column, owned[start : start + step], threads=self.threads))
+
+    def _new_sources(self, rows: _OwnedRows, new_ids: Tensor) -> _Chunks:
+        for positions in rows.positions():
+            sources = gather(rows.csc.indices, positions, threads=self.threads)
+            yield _bits(gather(new_ids, sources.long(), threads=self.threads))
+
+    def _at(self, rows: _OwnedRows, column: Tensor) -> _Chunks:
+        for positions in rows.positions():
+            yield _bits(gather(column, positions, threads=self.threads))
+
+
+@dataclass(frozen=True, eq=False)
+class _OwnedRows:
+    """The rows of a part, in its order."""
+
+    csc: Csc
+    owned: Tensor  # int64 (rows), old ids
+    indptr: Tensor  # int64 (rows + 1), of the part
+
+    def positions(self) -> Iterator[Tensor]:
+        """Where the part's edges lie in the whole, int64, in chunks of whole rows."""
+        begin, rows = 0, self.owned.numel()
+        while begin < rows:
+            most = int(self.indptr[begin]) + _CHUNK_EDGES
+            end = max(begin + 1, int(torch.searchsorted(self.indptr, most, right=True)) - 1)
+            end = min(end, rows)
+            inside = self.indptr[begin : end + 1]
+            shifts = self.csc.indptr[self.owned[begin:end]] - inside[:-1]
+            edges = torch.arange(int(inside[0]), int(inside[-1]))
+            yield edges + torch.repeat_interleave(shifts, inside.diff())
+            begin = end
+
+
+def new_splits(folder: GraphFolder, renumbering: Renumbering) -> dict[str, dict[NodeType, Tensor]]:
+    """The splits by new ids, int64, in their order: the order of the seeds is that of the whole graph."""
+    return {
+        name: {t: renumbering.new_ids[t][ids].long() for t, ids in folder.split(name).items()}
+        for name in folder.split_names
+    }
+
+
+def _bits(tensor: Tensor) -> npt.NDArray[Any]:
+    values: npt.NDArray[Any] = Given.of(tensor, "column").values
+    return values

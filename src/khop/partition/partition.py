@@ -1,0 +1,164 @@
+"""Make a folder of parts of a graph folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from khop.graph import layout
+from khop.graph.atomic import new_folder, refuse_existing
+from khop.graph.csc_graph import CscGraph
+from khop.graph.folder import GraphFolder, open_folder
+from khop.graph.npy import ArrayEntry, write_array
+from khop.graph.progress import Meter, Notice
+from khop.kernels.assign import MOST_PARTS, Score
+from khop.partition.balance import NODES, Balance, Numbering, balance_of
+from khop.partition.book import PartitionBook, Quality, edge_key, part_folder, write_book
+from khop.partition.cut import PartWriter, Renumbering, new_splits
+from khop.partition.digest import edge_digest
+from khop.partition.metis import Metis
+from khop.partition.plain import HashParts, RandomParts, RangeParts
+from khop.partition.quality import quality_of
+from khop.partition.streaming import Streaming
+from khop.partition.visits import remote_share
+from khop.schema import NodeType
+
+TRAIN = "train"
+
+
+class Method(Protocol):
+    """A way to find parts. A new one is a class in a file of its own and a line in METHODS."""
+
+    @property
+    def passes(self) -> int:
+        """Over the nodes, for the bar."""
+        ...
+
+    def assign(
+        self, graph: CscGraph, numbering: Numbering, balance: Balance, parts: int, threads: int, meter: Meter
+    ) -> Tensor:
+        """int32 (nodes of all types): the part of each."""
+        ...
+
+
+METHODS: Mapping[str, Callable[[int], Method]] = {  # of a seed
+    "ldg": lambda seed: Streaming(Score.LDG),
+    "fennel": lambda seed: Streaming(Score.FENNEL),
+    "metis": Metis,
+    "random": RandomParts,
+    "range": lambda seed: RangeParts(),
+    "hash": HashParts,
+}
+
+
+@dataclass(frozen=True)
+class PartitionSettings:
+    """How to cut a graph."""
+
+    parts: int
+    method: str = "ldg"
+    balance: Sequence[str] | None = None  # None: nodes, and the split "train" where there is one
+    slack: float = 0.05  # how far above its equal share a part may be
+    seed: int = 0  # of methods that draw
+    fanouts: tuple[int, ...] = ()  # given: say what share of a batch's nodes will be remote
+    batch_size: int = 1024  # training seeds of all parts together, for `fanouts`
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.parts <= MOST_PARTS:
+            raise ValueError(f"parts {self.parts}: must be 1 to {MOST_PARTS}")
+        if self.method not in METHODS:
+            raise ValueError(f"method {self.method!r}: must be one of {', '.join(METHODS)}")
+        if any(fanout < -1 for fanout in self.fanouts):
+            raise ValueError(f"fanouts {list(self.fanouts)}: must be 0 or more, or -1 for all neighbours")
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size {self.batch_size}: must be at least 1")
+
+    def balanced(self, folder: GraphFolder) -> tuple[str, ...]:
+        """What is balanced of a graph."""
+        if self.balance is not None:
+            return tuple(self.balance)
+        return (NODES, TRAIN) if TRAIN in folder.split_names else (NODES,)
+
+
+def write_parts(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    settings: PartitionSettings,
+    *,
+    threads: int = 1,
+    notice: Notice | None = None,
+) -> PartitionBook:
+    """See `khop.partition_graph`. Methods but METIS hold no edges and no columns in memory."""
+    folder, target = open_folder(source), Path(out)
+    refuse_existing(target)
+    graph = CscGraph.open(folder)
+    numbering = Numbering.of(graph.counts)
+    balance = balance_of(folder, numbering, settings.parts, settings.balanced(folder), settings.slack)
+    method = METHODS[settings.method](settings.seed)
+    assigning = Meter(method.passes * numbering.num_nodes, notice)
+    assigned = numbering.by_type(method.assign(graph, numbering, balance, settings.parts, threads, assigning))
+    quality = quality_of(graph, numbering, balance, assigned, settings.parts)
+    if settings.fanouts:
+        assigning.at("looking ahead at batches")
+        quality = replace(quality, remote_share=_remote_share(folder, graph, assigned, settings))
+    renumbering = Renumbering.of(assigned, settings.parts)
+    with new_folder(target) as hidden:
+        book = _write(hidden, folder, graph, settings, renumbering, quality, threads, notice)
+        write_book(hidden, book)
+    return book
+
+
+def _remote_share(
+    folder: GraphFolder, graph: CscGraph, assigned: Mapping[NodeType, Tensor], settings: PartitionSettings
+) -> float:
+    everyone = {t: torch.arange(count) for t, count in graph.counts.items()}
+    seeds = folder.split(TRAIN) if TRAIN in folder.split_names else everyone
+    return remote_share(graph, seeds, assigned, settings.parts, settings.batch_size, settings.fanouts)
+
+
+def _write(
+    hidden: Path,
+    folder: GraphFolder,
+    graph: CscGraph,
+    settings: PartitionSettings,
+    renumbering: Renumbering,
+    quality: Quality,
+    threads: int,
+    notice: Notice | None,
+) -> PartitionBook:
+    meter = Meter(sum(entry.data_bytes for entry in folder.manifest.arrays.values()), notice)
+    for part in range(settings.parts):
+        path = part_folder(hidden, part)
+        path.mkdir()
+        PartWriter(folder, renumbering, part, threads, meter).write(path)
+    splits = _write_splits(hidden, new_splits(folder, renumbering), meter)
+    meter.at("counting edges")
+    digests = {
+        edge_key(t): edge_digest(graph.csc(t), graph.original_ids.get(t[0]), graph.original_ids.get(t[2]))
+        for t in graph.schema.edge_types
+    }
+    fingerprints = tuple(open_folder(part_folder(hidden, part)).fingerprint for part in range(settings.parts))
+    return PartitionBook(
+        settings.method, folder.fingerprint, renumbering.offsets, fingerprints, digests, quality, splits
+    )
+
+
+def _write_splits(
+    hidden: Path, splits: Mapping[str, Mapping[NodeType, Tensor]], meter: Meter
+) -> dict[str, ArrayEntry]:
+    files = {
+        layout.node_split(t, name): ids for name, of_types in splits.items() for t, ids in of_types.items()
+    }
+    return {
+        file: write_array(
+            hidden / file, "int64", tuple(ids.shape), iter([ids.numpy()]), partial(meter.at, file)
+        )
+        for file, ids in files.items()
+    }

@@ -1,0 +1,80 @@
+"""Parts without a look at the edges: by chance, by id, by a hash of the original id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from khop.graph.csc_graph import CscGraph
+from khop.graph.progress import Meter
+from khop.kernels.philox import WORD, philox
+from khop.partition.balance import Balance, Numbering
+
+
+@dataclass(frozen=True)
+class RandomParts:
+    """Equally many nodes of each type, by chance. Limits other than the nodes' hold on average only."""
+
+    seed: int
+    passes = 1
+
+    def assign(
+        self, graph: CscGraph, numbering: Numbering, balance: Balance, parts: int, threads: int, meter: Meter
+    ) -> Tensor:
+        """int32 (nodes of all types): the part of each."""
+        assigned = []
+        for number, (node_type, count) in enumerate(graph.counts.items()):
+            order = torch.argsort(_words(self.seed, torch.arange(count), number), stable=True)
+            assigned.append(torch.empty(count, dtype=torch.int32))
+            assigned[-1][order] = _shares(count, parts)
+            meter.at(f"drawing parts of {node_type!r} nodes", count)
+        return torch.cat(assigned)
+
+
+@dataclass(frozen=True)
+class RangeParts:
+    """Equally many nodes of each type, of consecutive ids: for ids that say already who belongs together."""
+
+    passes = 1
+
+    def assign(
+        self, graph: CscGraph, numbering: Numbering, balance: Balance, parts: int, threads: int, meter: Meter
+    ) -> Tensor:
+        """int32 (nodes of all types): the part of each."""
+        meter.at("cutting ranges", numbering.num_nodes)
+        return torch.cat([_shares(count, parts) for count in graph.counts.values()])
+
+
+@dataclass(frozen=True)
+class HashParts:
+    """By a hash of the original id alone: a node keeps its part when the graph around it changes."""
+
+    seed: int
+    passes = 1
+
+    def assign(
+        self, graph: CscGraph, numbering: Numbering, balance: Balance, parts: int, threads: int, meter: Meter
+    ) -> Tensor:
+        """int32 (nodes of all types): the part of each."""
+        assigned = []
+        for number, (node_type, count) in enumerate(graph.counts.items()):
+            ids = graph.original_ids.get(node_type)
+            words = _words(self.seed, torch.arange(count) if ids is None else ids, number)
+            assigned.append((words * parts >> 32).int())
+            meter.at(f"hashing ids of {node_type!r} nodes", count)
+        return torch.cat(assigned)
+
+
+def _words(seed: int, ids: Tensor, number: int) -> Tensor:
+    """A random word, int64 in [0, 2^32), for each id of the node type of that number."""
+    counters = torch.stack(
+        [ids & WORD, ids >> 32, torch.full_like(ids, number), torch.zeros_like(ids)], dim=1
+    )
+    return philox(seed, counters)[:, 0]
+
+
+def _shares(count: int, parts: int) -> Tensor:
+    """0, ..., 0, 1, ..., 1, ...: int32 (count), each part's share of it."""
+    return (torch.arange(count) * parts // max(count, 1)).int()

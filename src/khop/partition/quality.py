@@ -1,0 +1,67 @@
+"""How many edges a partition cuts, and how evenly it shares out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from khop.graph.csc_graph import CscGraph
+from khop.kernels.csc import Csc
+from khop.partition.balance import Balance, Numbering
+from khop.partition.book import Quality, edge_key
+from khop.schema import NodeType
+
+_CHUNK_ROWS = 1 << 16
+
+
+def quality_of(
+    graph: CscGraph, numbering: Numbering, balance: Balance, assigned: Mapping[NodeType, Tensor], parts: int
+) -> Quality:
+    """The share of edges whose ends lie in two parts, and each part's load of what is balanced over its equal
+    share."""
+    counts = {
+        edge_key(t): (cut_edges(graph.csc(t), assigned[t[0]], assigned[t[2]]), graph.csc(t).num_edges)
+        for t in graph.schema.edge_types
+    }
+    counts["all"] = (sum(cut for cut, _ in counts.values()), sum(edges for _, edges in counts.values()))
+    cut = {key: cut / max(edges, 1) for key, (cut, edges) in counts.items()}
+    return Quality(cut, _shares(graph, numbering, balance, assigned, parts))
+
+
+def cut_edges(csc: Csc, sources: Tensor, destinations: Tensor) -> int:
+    """How many edges have their ends in two parts; int32 (nodes) parts of either end's type."""
+    cut = 0
+    for begin in range(0, csc.num_rows, _CHUNK_ROWS):
+        end = min(begin + _CHUNK_ROWS, csc.num_rows)
+        offsets = csc.indptr[begin : end + 1]
+        here = torch.repeat_interleave(destinations[begin:end], offsets.diff())
+        there = sources[csc.indices[int(offsets[0]) : int(offsets[-1])].long()]
+        cut += int((here != there).sum())
+    return cut
+
+
+def _shares(
+    graph: CscGraph, numbering: Numbering, balance: Balance, assigned: Mapping[NodeType, Tensor], parts: int
+) -> dict[str, tuple[float, ...]]:
+    part_of = torch.cat([assigned[t] for t in numbering.node_types]).long()
+    types = torch.cat([torch.full_like(assigned[t], i) for i, t in enumerate(numbering.node_types)]).long()
+    shares: dict[str, tuple[float, ...]] = {}
+    for name, limit in balance.limits.items():
+        weights = torch.tensor(limit.by_type)[types]
+        if limit.member:
+            weights = weights * (balance.members & limit.member != 0)
+        if limit.by_degree:
+            weights = weights * _in_degrees(graph, numbering)
+        loads = torch.zeros(parts, dtype=torch.int64).index_add_(0, part_of, weights)
+        shares[name] = tuple((loads * parts / max(balance.totals[name], 1)).tolist())
+    return shares
+
+
+def _in_degrees(graph: CscGraph, numbering: Numbering) -> Tensor:
+    degrees = torch.zeros(numbering.num_nodes, dtype=torch.int64)
+    for edge_type in graph.schema.edge_types:
+        first = numbering.first(edge_type[2])
+        degrees[first : first + graph.num_nodes(edge_type[2])] += graph.csc(edge_type).indptr.diff()
+    return degrees

@@ -1,0 +1,90 @@
+"""Read all parts of a partitioned graph and say what is wrong: damage, and what is lost or there twice."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from khop.graph import layout
+from khop.graph.checks import check_splits
+from khop.graph.folder import GraphFolder
+from khop.graph.inputs import Given
+from khop.graph.manifest import REMEDY
+from khop.graph.npy import file_checksum
+from khop.graph.progress import Notice
+from khop.graph.verify import WRITE_AGAIN, Finding, verify_folder
+from khop.partition.book import BOOK, PartitionBook, edge_key, map_splits, open_part, part_folder, read_book
+from khop.partition.digest import edge_digest
+from khop.schema import NodeType
+
+_WORD = (1 << 64) - 1
+
+
+def verify_partition(path: str | os.PathLike[str], notice: Notice | None = None) -> list[Finding]:
+    """Everything that is wrong with a folder of parts, sorted by file; empty when nothing is.
+
+    Each part is verified as a graph folder; then every original id has to be there once, and the edges,
+    by original ids and places in their rows, have to be those of the graph that was partitioned.
+    """
+    folder = Path(path)
+    book = read_book(folder)
+    findings: list[Finding] = []
+    for part in range(book.num_parts):
+        place = part_folder(folder, part)
+        try:
+            of_part = verify_folder(place, notice)
+        except ValueError as error:
+            findings.append(Finding(place.name, str(error)))
+            continue
+        findings += (Finding(f"{place.name}/{finding.file}", finding.problem) for finding in of_part)
+    findings += _split_findings(folder, book)
+    if not findings:
+        findings += _lost_or_twice(folder, book)
+    return sorted(findings, key=lambda finding: finding.file)
+
+
+def _split_findings(folder: Path, book: PartitionBook) -> Iterator[Finding]:
+    for file, entry in book.splits.items():
+        if not (folder / file).is_file() or file_checksum(folder / file, lambda _: None) != entry.sha256:
+            yield Finding(file, f"is missing, or its checksum differs from {BOOK}; {REMEDY}")
+            return
+    of_types: dict[NodeType, dict[str, Given]] = {}
+    for name, by_type in map_splits(folder, book).items():
+        for node_type, ids in by_type.items():
+            of_types.setdefault(node_type, {})[name] = Given.of(ids, layout.node_split(node_type, name))
+    for node_type, splits in of_types.items():
+        try:
+            check_splits(splits, book.offsets[node_type][-1], f"{node_type!r} nodes")
+        except ValueError as error:
+            yield Finding(layout.node_splits(node_type), str(error))
+
+
+def _lost_or_twice(folder: Path, book: PartitionBook) -> Iterator[Finding]:
+    try:
+        parts = [open_part(folder, book, part) for part in range(book.num_parts)]
+    except ValueError as error:
+        yield Finding(BOOK, str(error))
+        return
+    originals = {
+        node_type: torch.cat([_original_ids(part, node_type) for part in parts]) for node_type in book.offsets
+    }
+    for node_type, ids in originals.items():
+        if torch.unique(ids).numel() != ids.numel():
+            yield Finding(BOOK, f"two {node_type!r} nodes have one original id; {WRITE_AGAIN}")
+    for edge_type in parts[0].schema.edge_types:
+        source, _, destination = edge_type
+        digest = sum(
+            edge_digest(part.csc(edge_type), originals[source], _original_ids(part, destination))
+            for part in parts
+        )
+        if digest & _WORD != book.edge_digests[edge_key(edge_type)]:
+            yield Finding(BOOK, f"the edges of {edge_type} are not those of the graph before; {WRITE_AGAIN}")
+
+
+def _original_ids(part: GraphFolder, node_type: NodeType) -> torch.Tensor:
+    ids = part.original_ids(node_type)
+    assert ids is not None  # every part has them
+    return ids

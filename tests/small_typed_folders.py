@@ -1,0 +1,50 @@
+"""A small typed graph folder with columns of every kind: what a partition has to carry along."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from khop.graph.build import EdgeTable, NodeTable, write_graph
+
+BUYS = ("user", "buys", "item")
+BOUGHT = ("item", "bought", "user")
+LIKE = ("item", "like", "item")
+
+
+def write_typed_graph(path: Path, *, renumbered: bool = False) -> Path:
+    """300 users in 6 circles of friends with tastes of their own, 200 items, and tags that nothing reaches.
+
+    Users and items have features (bfloat16 and int64), labels and splits, purchases times and weights.
+    With `renumbered`, users have original ids that are not their ids.
+    """
+    generator = torch.Generator().manual_seed(5)
+    users = torch.randint(300, (3000,), generator=generator)
+    items = (users % 6 + 6 * torch.randint(33, (3000,), generator=generator)) % 200
+    order = torch.randperm(300, generator=generator)
+    user_columns = {"x": torch.randn(300, 3, generator=generator).bfloat16(), "age": torch.arange(300) % 80}
+    if renumbered:
+        user_columns["original_id"] = torch.randperm(300, generator=generator) + 1000
+    purchases = {
+        "time": torch.randint(10_000, (3000,), generator=generator),
+        "weight": torch.rand(3000, generator=generator),
+    }
+    return write_graph(
+        path,
+        {
+            "user": NodeTable(
+                columns=user_columns,
+                splits={"train": order[:150], "val": order[150:200], "test": order[200:]},
+                num_classes={"age": 80},
+            ),
+            "item": NodeTable(columns={"price": torch.rand(200)}, splits={"train": torch.arange(0, 200, 3)}),
+            "tag": NodeTable(count=7),
+        },
+        {
+            BUYS: EdgeTable(users, items, purchases),
+            BOUGHT: EdgeTable(items, users, reverse_of=BUYS),
+            LIKE: EdgeTable(items[:900], items[100:1000]),
+        },
+        sort_by="time",
+    )
