@@ -199,7 +199,7 @@ def resume(arguments: argparse.Namespace) -> list[Figure]:
 
 
 def losses(arguments: argparse.Namespace) -> list[Figure]:
-    """Of steps, and of epochs: in float32 one step's loss of a few seeds may be anything, the course is not."""
+    """Of steps and of epochs: of few seeds a float32 loss may be anything, the course may not."""
     figures = []
     with tempfile.TemporaryDirectory() as scratch:
         for precision in arguments.precisions:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
-from torch import Tensor
+import torch
+from torch import Tensor, distributed
 from torch_geometric.data import Data
 
 import khop
@@ -35,6 +37,21 @@ def reads_all(rank: int, folder: khop.Graph, in_memory: khop.Graph, data: Data, 
     }
     Path(out, f"{rank}.json").write_text(json.dumps(found))
     _meet(Path(out), f"{rank}.done")
+    shares_in_a_group_of_its_own(rank, folder, out)
+
+
+def shares_in_a_group_of_its_own(rank: int, folder: khop.Graph, out: str) -> None:
+    """Make a process group as Ray Train does, then call `khop.launch` in it."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    distributed.init_process_group("gloo", init_method=f"file://{out}/meeting", rank=rank, world_size=2)
+    khop.launch(_takes_its_share, arguments=(folder, out), device="cpu")
+    assert distributed.is_initialized()  # it is whose it was
+    distributed.destroy_process_group()
+
+
+def _takes_its_share(rank: int, device: torch.device, folder: khop.Graph, out: str) -> None:
+    loader = khop.Loader(khop.NeighborSampler(folder, [2]), torch.arange(23), 10, shuffle=True)
+    Path(out, f"{rank}.seeds").write_text(json.dumps([batch.seeds.tolist() for batch in loader.epoch(0)]))
 
 
 def _meet(folder: Path, name: str) -> None:

@@ -44,6 +44,12 @@ def test_a_folder_an_in_memory_graph_and_a_data_are_one_copy_in_two_spawned_proc
     # This process holds them too: a third of each.
     assert 0.5 * of_tensors < sum(of_rank["shared"] for of_rank in found) <= 1.15 * of_tensors * 2 / 3
 
+    # And in a process group that somebody else has made, as Ray Train does, they share out the seeds.
+    shares = [json.loads((tmp_path / f"{rank}.seeds").read_text()) for rank in range(2)]
+    steps = [first + second for first, second in zip(*shares, strict=True)]
+    assert [len(step) for step in steps] == [10, 10, 3]
+    assert sorted(seed for step in steps for seed in step) == list(range(23))
+
 
 def proportional_mib(pids: list[int]) -> Mapping[str, float]:
     """What processes hold together, in MiB; a page that n processes share counts as 1/n in each."""
