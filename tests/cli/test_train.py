@@ -226,3 +226,25 @@ def test_built_in_graphs_are_unpacked_where_the_environment_says(monkeypatch: py
     assert cache_folder() == Path("/var/cache/khop")
     monkeypatch.setenv("KHOP_CACHE", "/big/khop")
     assert cache_folder() == Path("/big/khop")
+
+
+def test_tensorboard_gets_curves_beside_the_results(
+    khop_command: Callable[..., Ran], small_run: Path
+) -> None:
+    khop_command("train", "run.toml", "--out", "a", "--tensorboard")
+    assert [path.name.startswith("events.out.tfevents") for path in Path("a/tensorboard").iterdir()] == [True]
+    khop_command("train", "run.toml", "--out", "b")
+    assert not Path("b/tensorboard").exists()
+
+
+def test_without_tensorboard_the_option_says_how_to_install_it(
+    khop_command: Callable[..., Ran], small_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("khop.training.tensorboard.find_spec", lambda name: None)
+    done = khop_command("train", "run.toml", "--out", "a", "--tensorboard")
+    assert done.code == 2
+    assert done.stderr == (
+        "khop: tensorboard is true: TensorBoard is not installed: "
+        'pip install "khop[tensorboard]" (--tensorboard)\n'
+    )
+    assert not Path("a").exists()

@@ -41,7 +41,7 @@ from khop.training.observer import Several, Unwatched
 WARM_UP = 5  # steps before the first that counts: memory, threads and connections are new in them
 TRACE, TIMELINE = "trace.json", "timeline.png"
 PROFILES = Path("profiles")
-_BESIDE_STEPS: dict[str, object] = {"checkpoint.steps": 0, "checkpoint.minutes": 0.0}
+_BESIDE_STEPS: dict[str, object] = {"checkpoint.steps": 0, "checkpoint.minutes": 0.0, "tensorboard": False}
 _NOT_OFFERED = {*_BESIDE_STEPS, "checkpoint.keep", "out"}
 _WIDTH = 110  # of tables, where there is no terminal
 

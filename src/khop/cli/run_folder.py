@@ -10,6 +10,7 @@ from khop.config.values import RunConfig
 
 RUNS = Path("runs")
 CONFIG, CURVE, CHECKPOINTS, METRICS = "config.toml", "curve.png", "checkpoints", "metrics.jsonl"
+TENSORBOARD = "tensorboard"
 LAUNCH = "launch.txt"  # the launcher's name of the run: after a restart, its folder is known by it
 
 

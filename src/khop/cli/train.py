@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +27,7 @@ from khop.cli.run_folder import (
     CURVE,
     LAUNCH,
     METRICS,
+    TENSORBOARD,
     new_run_folder,
     read_run,
     restarted_folder,
@@ -38,13 +39,14 @@ from khop.config.build import Run, prepare
 from khop.config.facts import RESUMABLE
 from khop.config.fields import field_at, run_fields
 from khop.config.presets import preset_names
-from khop.config.read import RawRun, checked, with_options
+from khop.config.read import RawRun, checked, to_toml, with_options
 from khop.distributed.group import Group, this_group
 from khop.errors import PeerLost
 from khop.launching import launched_by_others
 from khop.training.keeper import LAST
-from khop.training.observer import Unwatched
+from khop.training.observer import Observer, Several, Unwatched
 from khop.training.replace_folder import pushed_folders
+from khop.training.tensorboard import TensorBoard
 from khop.training.trainer import TrainingResult
 
 Source = Annotated[
@@ -108,7 +110,7 @@ def train_rank(rank: int, device: torch.device, request: Request) -> None:
         run = prepare(raw, cache_folder(), notice)
     torch.set_num_threads(run.config.compute_threads)
     folder, is_resumed = _folder_of(run, request, group)
-    with _stoppable(folder, rank), watching(console) if rank == 0 else nullcontext(Unwatched()) as watcher:
+    with _stoppable(folder, rank), _watchers(console, run, folder, rank) as watcher:
         trainer = run.trainer(folder, watcher)
         if is_resumed:
             trainer.resume()
@@ -118,6 +120,20 @@ def train_rank(rank: int, device: torch.device, request: Request) -> None:
         result = trainer.fit()
     if rank == 0:
         _conclude(console, run, folder, result, request)
+
+
+@contextmanager
+def _watchers(console: Console, run: Run, folder: Path, rank: int) -> Iterator[Observer]:
+    """Who is told of the training: on rank 0 the terminal, and TensorBoard if that is wanted."""
+    if rank > 0:
+        yield Unwatched()
+        return
+    with watching(console) as watcher:
+        if not run.config.tensorboard:
+            yield watcher
+            return
+        with closing(TensorBoard(folder / TENSORBOARD, to_toml(run.config))) as curves:
+            yield Several(watcher, curves)
 
 
 def _conclude(console: Console, run: Run, folder: Path, result: TrainingResult, request: Request) -> None:

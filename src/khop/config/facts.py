@@ -10,7 +10,13 @@ from khop.config.values import RunConfig
 
 # On what machine a run is carried out, and how it is kept: none of these makes it another run.
 MACHINE = frozenset({"device", "threads", "compute_threads", "prefetch", "prefetch_bytes"})
-HOW_NOT_WHAT = MACHINE | {"deadline", "checkpoint.steps", "checkpoint.minutes", "checkpoint.keep"}
+HOW_NOT_WHAT = MACHINE | {
+    "deadline",
+    "tensorboard",
+    "checkpoint.steps",
+    "checkpoint.minutes",
+    "checkpoint.keep",
+}
 # What a run may change on the way and still be the same run.
 RESUMABLE = HOW_NOT_WHAT | {"training.epochs", "training.patience"}
 

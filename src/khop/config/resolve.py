@@ -18,6 +18,7 @@ from khop.loading.cores import sampler_threads, usable_cores
 from khop.sampling.fanouts import fanout_by_type
 from khop.schema import ColumnSpec, NodeType, Schema
 from khop.training.metrics import METRICS
+from khop.training.tensorboard import check_tensorboard
 
 SPLIT_FIELDS = ("train_split", "val_split", "test_split")
 
@@ -49,6 +50,8 @@ def resolve(config: RunConfig, graph: GraphFolder, raw: RawRun) -> RunConfig:
     for section, fanouts in (("sampler", config.sampler.fanouts), ("evaluation", config.evaluation.fanouts)):
         _check_fanouts(f"{section}.fanouts", fanouts, graph.schema, raw)
     _check_device(config.device, raw)
+    if config.tensorboard:
+        _check_tensorboard(raw)
     assert task.target is not None
     name = config.graph if config.graph in builtin_names() else str(graph.path.absolute())
     return config.model_copy(
@@ -118,6 +121,13 @@ def _check_column(config: RunConfig, schema: Schema, raw: RawRun) -> None:
         raise ValueError(
             f"model.column is {column!r}: no node type has it, the columns are {there} ({where})"
         )
+
+
+def _check_tensorboard(raw: RawRun) -> None:
+    try:
+        check_tensorboard()
+    except ValueError as error:
+        raise ValueError(f"tensorboard is true: {error} ({raw.where('tensorboard')})") from None
 
 
 def _check_device(device: str, raw: RawRun) -> None:

@@ -219,6 +219,8 @@ class RunConfig(Section):
     """bytes that batches made ahead may take"""
     deadline: Annotated[float, Field(gt=0)] = 300.0
     """seconds that processes wait for one another before all end"""
+    tensorboard: bool = False
+    """write curves for TensorBoard into the run folder; needs khop[tensorboard]"""
     task: Task = Task()
     links: Links = Links()
     sampler: Sampler = Sampler()

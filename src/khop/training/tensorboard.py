@@ -1,0 +1,78 @@
+"""Curves for TensorBoard, of whoever has it installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from khop.training.observer import Unwatched
+from khop.training.step_clock import TimedStep, seconds_by_stage
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+FLUSH_S = 10  # how far behind the curves may be
+
+
+def check_tensorboard() -> None:
+    """ValueError where it is not installed, with the line that installs it."""
+    if find_spec("tensorboard") is None:
+        raise ValueError('TensorBoard is not installed: pip install "khop[tensorboard]"')
+
+
+class TensorBoard(Unwatched):
+    """An observer that writes event files into a folder: losses, scores, seconds, and the run as text.
+
+    Steps are counted from 1, in updates. Files are opened with the first event; of a run that goes on, what
+    earlier files have from that update on is no longer shown.
+    """
+
+    def __init__(self, folder: Path, config: str) -> None:
+        self.folder = folder
+        self.config = config  # TOML
+        self._steps_per_epoch = 0
+        self._writer: SummaryWriter | None = None
+
+    def started(self, epochs: int, steps: int) -> None:
+        """Know how updates are numbered."""
+        self._steps_per_epoch = steps
+
+    def stepped(self, epoch: int, step: int, loss: float) -> None:
+        """The loss over the batch of all ranks."""
+        update = self._update(epoch, step)
+        self._opened(update).add_scalar("step/loss", loss, update)
+
+    def timed(self, step: TimedStep) -> None:
+        """This rank's seconds by stage."""
+        update = self._update(step.batch.epoch, step.batch.step)
+        for stage, seconds in seconds_by_stage(step.spans).items():
+            self._opened(update).add_scalar(f"seconds/{stage}", seconds, update)
+
+    def epoch_ended(self, record: Mapping[str, object]) -> None:
+        """Every number of the epoch's line in metrics.jsonl."""
+        update = record["step"]
+        assert isinstance(update, int)
+        for name, value in record.items():
+            if name not in ("epoch", "step") and isinstance(value, int | float):
+                self._opened(update).add_scalar(f"epoch/{name}", value, update)
+        self._opened(update).flush()
+
+    def close(self) -> None:
+        """Bring everything to the disk."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _update(self, epoch: int, step: int) -> int:
+        return epoch * self._steps_per_epoch + step + 1
+
+    def _opened(self, update: int) -> SummaryWriter:
+        if self._writer is None:
+            # Here and not at the top: it may not be there, and takes a second to import.
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self.folder), purge_step=update, flush_secs=FLUSH_S)
+            self._writer.add_text("config", f"```toml\n{self.config}\n```", update)
+        return self._writer
