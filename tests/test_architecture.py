@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "profiling": {"batch", "loading", "training", "config"},
     "cli": {
         "config", "api", "datasets", "graph", "launching", "partitioning", "process_memory", "profiling",
-        "schema", "training", "errors", "distributed",
+        "schema", "training", "errors", "distributed", "loading",
     },
     "__main__": {"cli"},
     "__init__": VALUES | PARTS | FRONT | {"process_memory"},
