@@ -19,17 +19,29 @@ constexpr std::int64_t kRowsPerThread = 256;  // fewer are not worth a thread
 constexpr std::int64_t kLinesInFlight = 256;  // picks whose edges are fetched ahead of their use; measured, flat above
 
 constexpr std::int64_t kPickStride = kMaxRows;  // between two slots of a lane
+constexpr std::int64_t kShort = 16;             // up to so many entries of a whole row are copied one by one
 
-// Where a row's picks are made: in a lane of the chunk's draws, or
-constexpr std::int32_t kWhole = -1;  // nowhere, the row is taken as it is
-constexpr std::int32_t kAlone = -2;  // by themselves: too many slots or too high a degree for lanes
-
-// Frontier rows between their draws and the reading of their edges.
-struct Chunk {
+// Where a row's entries lie in the graph, and where they go.
+struct Places {
   std::int64_t count = 0;
-  Row rows[kMaxRows];
-  std::int32_t lane[kMaxRows];
+  std::int64_t begin[kMaxRows];
+  std::int64_t at[kMaxRows];
+
+  void put(std::int64_t from, std::int64_t to) {
+    begin[count] = from;
+    at[count] = to;
+  }
+};
+
+// Frontier rows between their draws and the reading of their edges. Whether a row draws is a coin toss where rows are about as
+// long as the fanout, so rows go into lists without a branch, and each list is worked off on its own.
+struct Chunk {
+  Places drawing;  // a row for each lane of `draws`
   DrawRows draws;
+  Places whole;  // rows that are taken as they are and have entries
+  std::int64_t whole_degree[kMaxRows];
+  Places alone;  // too many slots or too high a degree for lanes
+  std::int64_t alone_row[kMaxRows];
   alignas(64) std::uint32_t picks[kMaxRows * kMaxFanout];
 };
 
@@ -46,6 +58,7 @@ class HopWalk {
         draw_(request.replacement == Replacement::without ? draw_functions().distinct : draw_functions().repeated) {
     const std::int64_t slots = std::max<std::int64_t>(1, std::abs(fanout_));
     chunk_rows_ = std::clamp<std::int64_t>(kLinesInFlight / slots / 16 * 16, 16, kMaxRows);
+    lane_degrees_ = fanout_ > static_cast<std::int64_t>(kMaxFanout) ? 0 : static_cast<std::int64_t>(kWideDegree);
   }
 
   // Frontier rows [first, last), whose edges start at `cursor`; returns where they end.
@@ -57,7 +70,7 @@ class HopWalk {
     for (std::int64_t at = first, turn = 0; at < last; at += chunk_rows_, turn ^= 1) {
       prefetch_rows(at + 2 * chunk_rows_, last);
       prepare(chunks_[turn ^ 1], at + chunk_rows_, last);
-      emit(chunks_[turn], at);
+      emit(chunks_[turn]);
     }
     return cursor_;
   }
@@ -85,87 +98,108 @@ class HopWalk {
   }
 
   KHOP_INLINE void prefetch_edges(const Chunk& chunk) const {
-    for (std::int64_t r = 0; r < chunk.count; ++r) {
-      const Index* const row = graph_.indices.data() + chunk.rows[r].begin;
-      if (chunk.lane[r] >= 0) {
-        const std::uint32_t* const picks = chunk.picks + chunk.lane[r];
-        for (std::int64_t slot = 0; slot < fanout_; ++slot) __builtin_prefetch(row + picks[slot * kPickStride]);
-      } else if (chunk.rows[r].degree > 0) {
-        __builtin_prefetch(row);
-        __builtin_prefetch(row + chunk.rows[r].degree - 1);
+    const Index* const indices = graph_.indices.data();
+    for (std::int64_t slot = 0; slot < fanout_; ++slot) {
+      const std::uint32_t* const picks = chunk.picks + slot * kPickStride;
+      for (std::int64_t lane = 0; lane < chunk.drawing.count; ++lane) {
+        __builtin_prefetch(indices + chunk.drawing.begin[lane] + picks[lane]);
       }
+    }
+    for (std::int64_t w = 0; w < chunk.whole.count; ++w) {
+      __builtin_prefetch(indices + chunk.whole.begin[w]);
+      __builtin_prefetch(indices + chunk.whole.begin[w] + chunk.whole_degree[w] - 1);
     }
   }
 
   void prepare(Chunk& chunk, std::int64_t first, std::int64_t last) {
     last = std::min(last, first + chunk_rows_);
-    chunk.count = 0;
-    chunk.draws.count = 0;
-    for (std::int64_t i = first; i < last; ++i) {
-      const Row row = row_at(graph_, request_, i);
-      chunk.rows[chunk.count] = row;
-      chunk.lane[chunk.count++] = place(chunk.draws, row.degree, i);
-    }
+    chunk.drawing.count = chunk.whole.count = chunk.alone.count = 0;
+    for (std::int64_t i = first; i < last; ++i) place(chunk, i);
+    chunk.draws.count = static_cast<std::size_t>(chunk.drawing.count);
     if (chunk.draws.count > 0) draw_(chunk.draws, static_cast<std::size_t>(fanout_), request_.stream, chunk.picks);
     prefetch_edges(chunk);
   }
 
-  std::int32_t place(DrawRows& draws, std::int64_t degree, std::int64_t i) const {
-    if (takes_whole_row(request_, degree)) return kWhole;
-    if (fanout_ > static_cast<std::int64_t>(kMaxFanout) || static_cast<std::uint64_t>(degree) >= kWideDegree) return kAlone;
-    const std::size_t lane = draws.count++;
+  // Puts a row into every list and lets it stay in the one where it belongs.
+  KHOP_INLINE void place(Chunk& chunk, std::int64_t i) {
+    const Row row = row_at(graph_, request_, i);
+    const bool whole = takes_whole_row(request_, row.degree);
+    const std::int64_t at = cursor_;
+    output_.offsets[i] = at;
+    cursor_ += whole ? row.degree : fanout_;
+    chunk.whole.put(row.begin, at);
+    chunk.whole_degree[chunk.whole.count] = row.degree;
+    chunk.whole.count += whole & (row.degree > 0);
+    if (row.degree >= lane_degrees_) [[unlikely]] {
+      chunk.alone.put(row.begin, at);
+      chunk.alone_row[chunk.alone.count] = i;
+      chunk.alone.count += !whole;
+      return;
+    }
+    const auto lane = static_cast<std::size_t>(chunk.drawing.count);
     const std::uint64_t key = key_at(i), id = original_id(request_.nodes.data()[i]);
-    draws.key_low[lane] = static_cast<std::uint32_t>(key);
-    draws.key_high[lane] = static_cast<std::uint32_t>(key >> 32);
-    draws.node_low[lane] = static_cast<std::uint32_t>(id);
-    draws.node_high[lane] = static_cast<std::uint32_t>(id >> 32);
-    draws.degree[lane] = static_cast<std::uint32_t>(degree);
-    return static_cast<std::int32_t>(lane);
+    chunk.draws.key_low[lane] = static_cast<std::uint32_t>(key);
+    chunk.draws.key_high[lane] = static_cast<std::uint32_t>(key >> 32);
+    chunk.draws.node_low[lane] = static_cast<std::uint32_t>(id);
+    chunk.draws.node_high[lane] = static_cast<std::uint32_t>(id >> 32);
+    chunk.draws.degree[lane] = static_cast<std::uint32_t>(row.degree);
+    chunk.drawing.put(row.begin, at);
+    chunk.drawing.count += !whole;
   }
 
-  void emit(const Chunk& chunk, std::int64_t first) {
-    for (std::int64_t r = 0; r < chunk.count; ++r) {
-      output_.offsets[first + r] = cursor_;
-      const Row& row = chunk.rows[r];
-      if (chunk.lane[r] >= 0) {
-        emit_picks(row, chunk.picks + chunk.lane[r], kPickStride, fanout_);
-      } else if (chunk.lane[r] == kWhole) {
-        emit_whole(row);
-      } else {
-        emit_alone(row, first + r);
-      }
+  void emit(const Chunk& chunk) {
+    for (std::int64_t slot = 0; slot < fanout_; ++slot) {
+      const std::uint32_t* const picks = chunk.picks + slot * kPickStride;
+      copy_entries(chunk.drawing, slot, [&](std::int64_t lane) { return static_cast<std::int64_t>(picks[lane]); });
     }
+    emit_whole(chunk);
+    for (std::int64_t a = 0; a < chunk.alone.count; ++a) emit_alone(chunk.alone.begin[a], chunk.alone.at[a], chunk.alone_row[a]);
   }
 
-  // Picks lie `stride` apart.
+  // Entry pick(row) of every row to its place number `slot`.
   template <class Pick>
-  void emit_picks(const Row& row, const Pick* picks, std::int64_t stride, std::int64_t count) {
-    const Index* const from = graph_.indices.data() + row.begin;
-    Index* const to = output_.nodes + cursor_;
-    for (std::int64_t slot = 0; slot < count; ++slot) to[slot] = from[picks[slot * stride]];
-    if (output_.edges != nullptr) {
-      std::int64_t* const edges = output_.edges + cursor_;
-      for (std::int64_t slot = 0; slot < count; ++slot) edges[slot] = row.begin + static_cast<std::int64_t>(picks[slot * stride]);
+  KHOP_INLINE void copy_entries(const Places& rows, std::int64_t slot, const Pick& pick) {
+    for (std::int64_t r = 0; r < rows.count; ++r) output_.nodes[rows.at[r] + slot] = graph_.indices.data()[rows.begin[r] + pick(r)];
+    if (output_.edges == nullptr) return;
+    for (std::int64_t r = 0; r < rows.count; ++r) output_.edges[rows.at[r] + slot] = rows.begin[r] + pick(r);
+  }
+
+  // Short rows in steps that do not depend on their lengths, which are coin tosses as well: the last entry again and again.
+  void emit_whole(const Chunk& chunk) {
+    const Places& rows = chunk.whole;
+    if (fanout_ >= 0 && fanout_ <= kShort) {
+      for (std::int64_t slot = 0; slot < fanout_; ++slot) {
+        for (std::int64_t r = 0; r < rows.count; ++r) {
+          const std::int64_t step = std::min(slot, chunk.whole_degree[r] - 1);
+          output_.nodes[rows.at[r] + step] = graph_.indices.data()[rows.begin[r] + step];
+          if (output_.edges != nullptr) output_.edges[rows.at[r] + step] = rows.begin[r] + step;
+        }
+      }
+      return;
     }
-    cursor_ += count;
+    for (std::int64_t r = 0; r < rows.count; ++r) {
+      const std::int64_t begin = rows.begin[r], degree = chunk.whole_degree[r], at = rows.at[r];
+      std::copy_n(graph_.indices.data() + begin, degree, output_.nodes + at);
+      if (output_.edges != nullptr) std::iota(output_.edges + at, output_.edges + at + degree, begin);
+    }
   }
 
-  void emit_whole(const Row& row) {
-    std::copy_n(graph_.indices.data() + row.begin, row.degree, output_.nodes + cursor_);
-    if (output_.edges != nullptr) std::iota(output_.edges + cursor_, output_.edges + cursor_ + row.degree, row.begin);
-    cursor_ += row.degree;
-  }
-
-  void emit_alone(const Row& row, std::int64_t i) {
-    const RowWords words(key_at(i), original_id(request_.nodes.data()[i]), request_.stream);
-    const auto degree = static_cast<std::uint64_t>(row.degree);
+  void emit_alone(std::int64_t begin, std::int64_t at, std::int64_t i) {
+    const std::int64_t node = request_.nodes.data()[i];
+    const RowWords words(key_at(i), original_id(node), request_.stream);
+    const auto degree = static_cast<std::uint64_t>(row_at(graph_, request_, i).degree);
     if (request_.replacement == Replacement::without) {
       draw_distinct_alone(words, degree, static_cast<std::size_t>(fanout_), taken_, alone_);
     } else {
       draw_repeated_alone(words, degree, static_cast<std::size_t>(fanout_), alone_);
     }
-    for (const std::uint64_t position : alone_) __builtin_prefetch(graph_.indices.data() + row.begin + position);
-    emit_picks(row, alone_.data(), 1, fanout_);
+    const Index* const from = graph_.indices.data() + begin;
+    for (const std::uint64_t position : alone_) __builtin_prefetch(from + position);
+    for (std::size_t slot = 0; slot < alone_.size(); ++slot) {
+      const auto to = static_cast<std::size_t>(at) + slot;
+      output_.nodes[to] = from[alone_[slot]];
+      if (output_.edges != nullptr) output_.edges[to] = begin + static_cast<std::int64_t>(alone_[slot]);
+    }
   }
 
   const Csc<Index>& graph_;
@@ -174,6 +208,7 @@ class HopWalk {
   const std::int64_t fanout_;
   const DrawFunction draw_;
   std::int64_t chunk_rows_;
+  std::int64_t lane_degrees_;  // rows of this degree and above are drawn alone
   std::int64_t cursor_ = 0;
   Chunk chunks_[2];
   PickSet taken_;
