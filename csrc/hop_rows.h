@@ -1,6 +1,7 @@
 // The rows of a hop: which entries of the graph each frontier row draws from.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -16,11 +17,12 @@ namespace khop {
 template <class Index>
 void check_nodes(const Csc<Index>& graph, std::span<const std::int64_t> nodes) {
   const auto rows = static_cast<std::uint64_t>(graph.rows());
-  for (const std::int64_t node : nodes) {
-    if (static_cast<std::uint64_t>(node) < rows) continue;
-    throw std::invalid_argument("frontier node " + std::to_string(node) + ": not in [0, " + std::to_string(rows) +
-                                "), the graph's rows");
-  }
+  std::uint64_t largest = 0;  // negative nodes are higher than all others
+  for (const std::int64_t node : nodes) largest = std::max(largest, static_cast<std::uint64_t>(node));
+  if (nodes.empty() || largest < rows) return;
+  const auto stranger = std::ranges::find_if(nodes, [&](std::int64_t node) { return static_cast<std::uint64_t>(node) >= rows; });
+  throw std::invalid_argument("frontier node " + std::to_string(*stranger) + ": not in [0, " + std::to_string(rows) +
+                              "), the graph's rows");
 }
 
 struct Row {

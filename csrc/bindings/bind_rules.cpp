@@ -1,13 +1,9 @@
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "bindings.h"
-#include "drawn.h"
-#include "sample_weighted.h"
 #include "time_ranges.h"
 #include "tree_index.h"
 #include "visit.h"
@@ -16,27 +12,7 @@
 namespace khop::bindings {
 namespace {
 
-template <class Index>
-Drawn<Index> sample_by_weight(Ids indptr, In<Index> indices, Ids sums, Ids nodes, std::int64_t fanout, bool replacement,
-                              std::uint64_t key, std::uint32_t stream, std::optional<Ids> original_ids,
-                              std::optional<Ids> trees, std::optional<Ids> ranges, bool edge_ids, int threads) {
-  const Csc<Index> graph{span_of(indptr), span_of(indices)};
-  const HopRequest request{span_of(nodes), optional_span(original_ids), optional_span(trees), fanout,
-                           replacement ? Replacement::with : Replacement::without, key, stream, threads,
-                           optional_span(ranges)};
-  return drawn_by(graph, request, edge_ids, [&](const auto& of, const auto& wanted, const auto& output) {
-    return sample_weighted(of, span_of(sums), wanted, output);
-  });
-}
-
-template <class Index>
-void bind_sample_weighted(nb::module_& module) {
-  module.def("sample_weighted", &sample_by_weight<Index>, nb::arg("indptr").noconvert(), nb::arg("indices").noconvert(),
-             nb::arg("sums").noconvert(), nb::arg("nodes").noconvert(), nb::arg("fanout"), nb::arg("replacement"),
-             nb::arg("key"), nb::arg("stream"), nb::arg("original_ids").noconvert().none(),
-             nb::arg("trees").noconvert().none(), nb::arg("ranges").noconvert().none(), nb::arg("edge_ids"),
-             nb::arg("threads"));
-}
+using Ids = In<std::int64_t>;
 
 Out<std::int64_t> ranges_of(Ids indptr, Ids times, Ids nodes, Ids until, std::int64_t before, std::int64_t after,
                             std::int64_t most, int threads) {
@@ -96,8 +72,6 @@ std::pair<Out<std::int64_t>, Out<std::int64_t>> pairs_from(const TreeIndex& inde
 
 void bind_rules(nb::module_& module) {
   using namespace khop::bindings;
-  bind_sample_weighted<std::int32_t>(module);
-  bind_sample_weighted<std::int64_t>(module);
   bind_weight_sums<float>(module);
   bind_weight_sums<double>(module);
   module.def("time_ranges", &ranges_of, nb::arg("indptr").noconvert(), nb::arg("times").noconvert(),

@@ -1,50 +1,45 @@
-#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "bindings.h"
 #include "dispatch.h"
-#include "drawn.h"
 #include "known_edges.h"
 #include "node_index.h"
 
 namespace khop::bindings {
 namespace {
 
-template <class Index>
-Drawn<Index> sample(Ids indptr, In<Index> indices, Ids nodes, std::int64_t fanout, bool replacement, std::uint64_t key,
-                    std::uint32_t stream, std::optional<Ids> original_ids, std::optional<Ids> trees,
-                    std::optional<Ids> ranges, bool edge_ids, int threads) {
-  const Csc<Index> graph{span_of(indptr), span_of(indices)};
-  const HopRequest request{span_of(nodes), optional_span(original_ids), optional_span(trees), fanout,
-                           replacement ? Replacement::with : Replacement::without, key, stream, threads,
-                           optional_span(ranges)};
-  return drawn_by(graph, request, edge_ids, sample_hop<Index>);
-}
+using Ids = In<std::int64_t>;
 
-template <class Index>
-void bind_sample(nb::module_& module) {
-  module.def("sample_uniform", &sample<Index>, nb::arg("indptr").noconvert(), nb::arg("indices").noconvert(),
-             nb::arg("nodes").noconvert(), nb::arg("fanout"), nb::arg("replacement"), nb::arg("key"), nb::arg("stream"),
-             nb::arg("original_ids").noconvert().none(), nb::arg("trees").noconvert().none(),
-             nb::arg("ranges").noconvert().none(), nb::arg("edge_ids"), nb::arg("threads"));
-}
+// An index, and what is looked up in it.
+using AnyIds = std::variant<In<std::int32_t>, In<std::int64_t>>;
+using Lookup = std::pair<NodeIndex*, AnyIds>;
 
-template <class Id>
-Out<std::int32_t> insert(NodeIndex& index, In<Id> ids) {
-  Buffer<std::int32_t> local(ids.size());
+// The local ids of all lookups, one after another.
+Out<std::int32_t> insert(const std::vector<Lookup>& lookups) {
+  const auto size_of = [](const AnyIds& any) { return std::visit([](const auto& ids) { return ids.size(); }, any); };
+  std::size_t count = 0;
+  for (const auto& [index, ids] : lookups) count += size_of(ids);
+  Buffer<std::int32_t> local(count);
   {
     const nb::gil_scoped_release release;
-    index.insert(span_of(ids), local.data());
+    std::int32_t* next = local.data();
+    for (const auto& [index, any] : lookups) {
+      std::visit([&](const auto& ids) { index->insert(span_of(ids), next); }, any);
+      next += size_of(any);
+    }
   }
-  return local.tensor({ids.size()});
+  return local.tensor({count});
 }
 
 Out<std::int64_t> nodes_from(const NodeIndex& index, std::size_t start) {
@@ -97,17 +92,15 @@ void choose_level(std::string_view name) {
 
 void bind_sampling(nb::module_& module) {
   using namespace khop::bindings;
-  bind_sample<std::int32_t>(module);
-  bind_sample<std::int64_t>(module);
   module.def("dispatch_levels", &supported_levels);
   module.def("dispatch_level", &level_name);
   module.def("set_dispatch_level", &choose_level, nb::arg("name"));
   nb::class_<khop::NodeIndex>(module, "NodeIndex")
       .def(nb::init<std::int64_t, std::uint32_t>(), nb::arg("num_nodes"), nb::arg("base") = 1)
-      .def("insert", &insert<std::int32_t>, nb::arg("ids").noconvert())
-      .def("insert", &insert<std::int64_t>, nb::arg("ids").noconvert())
       .def("nodes", &nodes_from, nb::arg("start"))
       .def("clear", &khop::NodeIndex::clear)
-      .def("__len__", &khop::NodeIndex::size);  bind_known<std::int32_t>(module);
+      .def("__len__", &khop::NodeIndex::size);
+  module.def("insert", &insert, nb::arg("lookups").noconvert());
+  bind_known<std::int32_t>(module);
   bind_known<std::int64_t>(module);
 }

@@ -64,6 +64,7 @@ class Buffer {
 void bind_assign(nb::module_& module);
 void bind_cooccurrences(nb::module_& module);
 void bind_dense(nb::module_& module);
+void bind_hop(nb::module_& module);
 void bind_links(nb::module_& module);
 void bind_memory(nb::module_& module);
 void bind_random(nb::module_& module);

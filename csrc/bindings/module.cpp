@@ -5,6 +5,7 @@ NB_MODULE(_core, module) {
   bind_assign(module);
   bind_cooccurrences(module);
   bind_dense(module);
+  bind_hop(module);
   bind_links(module);
   bind_memory(module);
   bind_random(module);

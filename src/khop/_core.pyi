@@ -1,38 +1,25 @@
 """The native core (csrc/bindings). Arguments are checked by khop.kernels; ids and row pointers also here."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 def philox(key: int, counters: Tensor) -> Tensor: ...
 def permutation_slice(key: int, count: int, start: int, stop: int) -> Tensor: ...
-def sample_uniform(
-    indptr: Tensor,
-    indices: Tensor,
-    nodes: Tensor,
-    fanout: int,
-    replacement: bool,
-    key: int,
-    stream: int,
-    original_ids: Tensor | None,
-    trees: Tensor | None,
-    ranges: Tensor | None,
-    edge_ids: bool,
-    threads: int,
-) -> tuple[Tensor, Tensor, Tensor | None]: ...
-def sample_weighted(
-    indptr: Tensor,
-    indices: Tensor,
-    sums: Tensor,
-    nodes: Tensor,
-    fanout: int,
-    replacement: bool,
-    key: int,
-    stream: int,
-    original_ids: Tensor | None,
-    trees: Tensor | None,
-    ranges: Tensor | None,
-    edge_ids: bool,
-    threads: int,
-) -> tuple[Tensor, Tensor, Tensor | None]: ...
+
+class Edges:
+    def __init__(self, indptr: Tensor, indices: Tensor) -> None: ...
+
+class Rows:
+    def __init__(self, nodes: Tensor, original_ids: Tensor | None, trees: Tensor | None) -> None: ...
+
+# edges, rows, fanout, replacement, key, stream, ranges, weight sums
+Draw = tuple[Edges, Rows, int, bool, int, int, Tensor | None, Tensor | None]
+
+# offsets, nodes of int32, nodes of int64, edges, edges per draw
+def sample_hop(
+    draws: Sequence[Draw], edge_ids: bool, threads: int
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, list[int]]: ...
 def weight_sums(indptr: Tensor, weights: Tensor, sums: Tensor, threads: int) -> int: ...
 def time_ranges(
     indptr: Tensor,
@@ -73,11 +60,11 @@ class Assigner64(Assigner32): ...
 
 class NodeIndex:
     def __init__(self, num_nodes: int, base: int = 1) -> None: ...
-    def insert(self, ids: Tensor) -> Tensor: ...
     def nodes(self, start: int) -> Tensor: ...
     def clear(self) -> None: ...
     def __len__(self) -> int: ...
 
+def insert(lookups: Sequence[tuple[NodeIndex, Tensor]]) -> Tensor: ...
 def known_edges(
     index: NodeIndex, offsets: Tensor, nodes: Tensor, edges: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]: ...

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from tests.draws import sample_uniform
 
 import khop._core as _core
 from khop.draw import DrawKey, Uniform
@@ -19,7 +20,6 @@ from khop.kernels.hop_rows import HopRows
 from khop.kernels.node_index import NodeIndex
 from khop.kernels.permutation import permutation_slice
 from khop.kernels.philox import philox
-from khop.kernels.sample_uniform import sample_uniform
 
 ROWS, DEGREE = 2_000_000, 6
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.draws import sample_uniform, sample_weighted
 from tests.levels import LEVELS, dispatch_level
 from tests.reference import sampling as reference
 
@@ -22,8 +23,8 @@ from khop.kernels.draw_negatives import (
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.permutation import permutation_slice
 from khop.kernels.philox import philox, philox_reference
-from khop.kernels.sample_uniform import sample_uniform, sample_uniform_reference
-from khop.kernels.sample_weighted import sample_weighted, sample_weighted_reference
+from khop.kernels.sample_uniform import sample_uniform_reference
+from khop.kernels.sample_weighted import sample_weighted_reference
 from khop.kernels.time_ranges import time_ranges, time_ranges_reference
 from khop.kernels.weight_sums import weight_sums, weight_sums_reference
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from contracts.sampler import PROMISES, Make
 from khop import DrawKey, Expansion, NeighborSampler, Sample, Uniform
 from khop.graph.csc_graph import CscGraph
-from khop.kernels.node_index import NodeIndex
+from khop.sampling.node_set import NodeSet
 from random_graphs import EDGE, Question, as_seeds, questions, ring, seeds
 from reference import hops
 from reference.hops import PlainGraph, as_plain
@@ -122,7 +122,7 @@ def test_a_sampler_goes_to_another_process_also_after_use() -> None:
 
 
 class Watched:
-    """A store, and a node set's `insert`, that note from when to when each native call took."""
+    """A store, and a node set's `reach`, that note from when to when each native call took."""
 
     def __init__(self, inner: CscGraph, monkeypatch: pytest.MonkeyPatch) -> None:
         self.schema = inner.schema
@@ -130,7 +130,7 @@ class Watched:
         self.drawing: list[tuple[float, float]] = []
         self.inserting: list[tuple[float, float]] = []
         self.sample_hop = self._noting(inner.sample_hop, self.drawing)
-        monkeypatch.setattr(NodeIndex, "insert", self._noting(NodeIndex.insert, self.inserting))
+        monkeypatch.setattr(NodeSet, "reach", self._noting(NodeSet.reach, self.inserting))
 
     @staticmethod
     def _noting(function: Callable[..., object], spans: list[tuple[float, float]]) -> Callable[..., object]:

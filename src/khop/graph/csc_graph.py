@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -17,11 +18,9 @@ from khop.draw import (
     FrontierByType,
     Hop,
     Keep,
-    Neighbors,
     NeighborsByType,
     Positives,
     Temporal,
-    Uniform,
     Weighted,
     check_rule,
     stream,
@@ -36,8 +35,7 @@ from khop.kernels.build_csc import build_csc
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.memory import expect_random_access
-from khop.kernels.sample_uniform import sample_uniform
-from khop.kernels.sample_weighted import sample_weighted
+from khop.kernels.sample_hop import EdgeDraw, sample_hop
 from khop.kernels.sort_rows import sort_rows
 from khop.kernels.time_ranges import time_ranges
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
@@ -172,11 +170,19 @@ class CscGraph:
         for edge_type in hop.fanouts:
             if edge_type not in self.edges:
                 raise ValueError(f"no edge type {edge_type!r}; there are {list(self.edges)}")
-        return {
-            edge_type: self._drawn(edge_type, frontier[edge_type[2]], hop, key)
-            for edge_type in hop.fanouts
-            if edge_type[2] in frontier
-        }
+        wanted = [edge_type for edge_type in hop.fanouts if edge_type[2] in frontier]
+        draws = {}
+        for edge_type in wanted:
+            with _naming(edge_type):
+                draws[edge_type] = self._draw(edge_type, frontier[edge_type[2]], hop, key)
+        try:
+            drawn = sample_hop(list(draws.values()), edge_ids=hop.edge_ids, threads=hop.threads)
+        except ValueError:
+            for edge_type, draw in draws.items():
+                with _naming(edge_type):
+                    sample_hop([draw])  # the first that fails alone is the one to name
+            raise
+        return dict(zip(draws, drawn, strict=True))
 
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
@@ -186,15 +192,8 @@ class CscGraph:
             raise ValueError(f"no edge type {edge_type!r}; there are {list(self.edges)}")
         return self._negatives.draw(edge_type, negatives, positives, key)
 
-    def _drawn(self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey) -> Neighbors:
-        try:
-            return self._drawn_by_rule(edge_type, frontier, hop, key)
-        except ValueError as error:
-            raise ValueError(f"edge type {edge_type}: {error}") from error
-
-    def _drawn_by_rule(self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey) -> Neighbors:
-        csc, fanout = self.edges[edge_type], hop.fanouts[edge_type]
-        rule, ranges = hop.rule, None
+    def _draw(self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey) -> EdgeDraw:
+        fanout, rule, ranges = hop.fanouts[edge_type], hop.rule, None
         if isinstance(rule, Temporal):
             ranges = self._time_ranges(edge_type, frontier, rule, hop)
             fanout = -1 if rule.keep is Keep.LATEST and ranges is not None else fanout
@@ -210,11 +209,7 @@ class CscGraph:
             ranges,
         )
         sums = self._arrays.weight_sums(edge_type, rule.column) if isinstance(rule, Weighted) else None
-        if sums is None or not isinstance(rule, Weighted):
-            return sample_uniform(
-                csc, rows, fanout, Uniform(rule.replacement), edge_ids=hop.edge_ids, threads=hop.threads
-            )
-        return sample_weighted(csc, sums, rows, fanout, rule, edge_ids=hop.edge_ids, threads=hop.threads)
+        return EdgeDraw(self.edges[edge_type], rows, fanout, rule, sums)
 
     def _time_ranges(
         self, edge_type: EdgeType, frontier: Frontier, rule: Temporal, hop: Hop
@@ -240,6 +235,15 @@ class CscGraph:
         if self.folder is not None:
             return CscGraph.open, (self.folder.path,)
         return CscGraph, (self.schema, self.counts, self.edges, self.original_ids, self.columns)
+
+
+@contextmanager
+def _naming(edge_type: EdgeType) -> Iterator[None]:
+    """Let errors say which edge type they are about."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"edge type {edge_type}: {error}") from error
 
 
 def csc_graph_from_edges(

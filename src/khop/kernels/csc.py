@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
+
+import khop._core as _core
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,14 @@ class Csc:
     def num_edges(self) -> int:
         """Edges of all rows."""
         return self.indices.numel()
+
+    @cached_property
+    def core(self) -> _core.Edges:
+        """The arrays as the core takes them, handed over once: they are asked about at every hop."""
+        return _core.Edges(self.indptr, self.indices)
+
+    def __reduce__(self) -> tuple[Callable[..., Csc], tuple[Tensor, Tensor]]:
+        return Csc, (self.indptr, self.indices)
 
 
 def _described(tensor: Tensor) -> str:

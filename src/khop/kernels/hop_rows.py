@@ -38,12 +38,6 @@ class HopRows:
         if self.ranges is not None:
             check_int64("ranges", self.ranges, csc, 2 * count)
 
-    def keyed_by(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Original ids, trees and ranges as the core takes them."""
-        optional = (self.original_ids, self.tree, self.ranges)
-        first, second, third = (None if tensor is None else tensor.contiguous() for tensor in optional)
-        return first, second, third
-
     def bounds(self, csc: Csc) -> tuple[Tensor, Tensor]:
         """Begin and end of each row's edges; ValueError for a node that is no row."""
         outside = self.nodes[(self.nodes < 0) | (self.nodes >= csc.num_rows)]

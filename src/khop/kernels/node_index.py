@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -25,10 +27,7 @@ class NodeIndex:
 
         ValueError, and nothing is inserted, where an id is not a node of the graph.
         """
-        if ids.dtype not in (torch.int32, torch.int64) or ids.dim() != 1 or ids.device.type != "cpu":
-            given = f"ids are {ids.dtype} {tuple(ids.shape)} on {ids.device}"
-            raise ValueError(f"{given}: must be int32 or int64 (n) on the cpu")
-        return self.core.insert(ids.contiguous())
+        return insert_all([(self, ids)])[0]
 
     def nodes(self, start: int = 0) -> Tensor:
         """The global ids, int64, of local ids `start` and above: a copy."""
@@ -40,3 +39,13 @@ class NodeIndex:
 
     def __len__(self) -> int:
         return len(self.core)
+
+
+def insert_all(lookups: Sequence[tuple[NodeIndex, Tensor]]) -> Sequence[Tensor]:
+    """`index.insert(ids)` for each pair in turn, in one call: what comes back are views of one tensor."""
+    for _, ids in lookups:
+        if ids.dtype not in (torch.int32, torch.int64) or ids.dim() != 1 or ids.device.type != "cpu":
+            given = f"ids are {ids.dtype} {tuple(ids.shape)} on {ids.device}"
+            raise ValueError(f"{given}: must be int32 or int64 (n) on the cpu")
+    local = _core.insert([(index.core, ids.contiguous()) for index, ids in lookups])
+    return local.split_with_sizes([ids.numel() for _, ids in lookups])

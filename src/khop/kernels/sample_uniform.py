@@ -1,48 +1,20 @@
-"""In-edges of a frontier, each neighbour equally likely: the draw behind `Uniform`."""
+"""In-edges of a frontier, each neighbour equally likely: the reference of the draw behind `Uniform`."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-import khop._core as _core
 from khop.draw import Neighbors, Uniform
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.philox import WIDE_DEGREE, WORD, philox_reference, reduce_wide, reduce_words
 
 
-def sample_uniform(
-    csc: Csc, rows: HopRows, fanout: int, rule: Uniform, *, edge_ids: bool = False, threads: int = 1
-) -> Neighbors:
-    """Draw up to `fanout` in-edges (-1: all) of every row.
-
-    A row's picks depend on (key, tree, stream, original id, degree) alone: not on the rest of the frontier,
-    the device, the number of threads or the processor. A row that has no more edges than are wanted comes
-    whole, in row order. Runs without the GIL.
-    """
-    rows.check(csc, fanout)
-    if csc.indptr.device.type != "cpu":
-        return sample_uniform_reference(csc, rows, fanout, rule, edge_ids)
-    offsets, drawn, edges = _core.sample_uniform(
-        csc.indptr,
-        csc.indices,
-        rows.nodes.contiguous(),
-        fanout,
-        rule.replacement,
-        rows.key.value,
-        rows.stream,
-        *rows.keyed_by(),
-        edge_ids,
-        threads,
-    )
-    return Neighbors(offsets, drawn, edges)
-
-
 def sample_uniform_reference(
     csc: Csc, hop_rows: HopRows, fanout: int, rule: Uniform, edge_ids: bool
 ) -> Neighbors:
-    """`sample_uniform` in plain torch, on any device."""
+    """A uniform draw of `sample_hop` in plain torch, on any device."""
     nodes = hop_rows.nodes
     begin, end = hop_rows.bounds(csc)
     degree = end - begin

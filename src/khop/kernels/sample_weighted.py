@@ -1,4 +1,4 @@
-"""In-edges of a frontier, each as likely as its weight says: the draw behind `Weighted`."""
+"""In-edges of a frontier, each as likely as its weight says: the reference of the draw behind `Weighted`."""
 
 from __future__ import annotations
 
@@ -7,56 +7,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-import khop._core as _core
 from khop.draw import Neighbors, Weighted
 from khop.kernels.csc import Csc
-from khop.kernels.hop_rows import HopRows, check_int64
+from khop.kernels.hop_rows import HopRows
 from khop.kernels.philox import WORD, philox_reference, reduce_wide
 from khop.kernels.time_ranges import first_above
 
 MOST_REPEATS = 64  # of a row, before what is left is drawn from exactly
 
 
-def sample_weighted(
-    csc: Csc,
-    sums: Tensor,
-    rows: HopRows,
-    fanout: int,
-    rule: Weighted,
-    *,
-    edge_ids: bool = False,
-    threads: int = 1,
-) -> Neighbors:
-    """Draw up to `fanout` in-edges (-1: all) of every row by weight.
-
-    `sums` are those of `weight_sums`. An edge of weight zero is never drawn, so that a row may give fewer
-    edges than it has and than are wanted. Promises are those of `sample_uniform` otherwise. A draw takes the
-    logarithm of a row's length at worst.
-    """
-    rows.check(csc, fanout)
-    check_int64("sums", sums, csc, csc.num_edges)
-    if csc.indptr.device.type != "cpu":
-        return sample_weighted_reference(csc, sums, rows, fanout, rule, edge_ids)
-    offsets, drawn, edges = _core.sample_weighted(
-        csc.indptr,
-        csc.indices,
-        sums,
-        rows.nodes.contiguous(),
-        fanout,
-        rule.replacement,
-        rows.key.value,
-        rows.stream,
-        *rows.keyed_by(),
-        edge_ids,
-        threads,
-    )
-    return Neighbors(offsets, drawn, edges)
-
-
 def sample_weighted_reference(
     csc: Csc, sums: Tensor, hop_rows: HopRows, fanout: int, rule: Weighted, edge_ids: bool
 ) -> Neighbors:
-    """`sample_weighted` in plain torch, on any device."""
+    """A draw by weight of `sample_hop` in plain torch, on any device."""
     begin, end = hop_rows.bounds(csc)
     degree, first = end - begin, csc.indptr[hop_rows.nodes]
     whole = torch.full_like(degree, fanout == -1, dtype=torch.bool)

@@ -167,7 +167,7 @@ def expand(seeds: Seeds, draw: Draw, num_hops: int, expansion: Expansion, node_s
     for number in range(1, num_hops + 1):
         dst_counts = node_set.counts()
         neighbors = draw(number, node_set.frontier(start=first))
-        indices = {t: node_set.reach(t, found) for t, found in neighbors.items()}
+        indices = node_set.reach(neighbors)
         src_counts = node_set.counts()
         rows = {
             t: Adjacency(found.offsets, indices[t], src_counts[t[0]], found.edges)

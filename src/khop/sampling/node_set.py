@@ -10,9 +10,9 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from khop.draw import Frontier, Neighbors
+from khop.draw import Frontier, NeighborsByType
 from khop.graph.store import GraphStore
-from khop.kernels.node_index import NodeIndex
+from khop.kernels.node_index import NodeIndex, insert_all
 from khop.sampling.sampler import Seeds
 from khop.schema import EdgeType, NodeType
 
@@ -28,8 +28,8 @@ class Reached(Protocol):
         """What to expand: the nodes in local order from `start` on."""
         ...
 
-    def reach(self, edge_type: EdgeType, found: Neighbors) -> Tensor:
-        """Take what the last frontier drew; int32 local ids."""
+    def reach(self, found: NeighborsByType) -> dict[EdgeType, Tensor]:
+        """Take what the last frontier drew, edge type after edge type; int32 local ids."""
         ...
 
     def counts(self) -> dict[NodeType, int]:
@@ -66,9 +66,10 @@ class NodeSet:
         """The nodes in local order from `start` on."""
         return {t: Frontier(index.nodes(start[t])) for t, index in self._indexes.items()}
 
-    def reach(self, edge_type: EdgeType, found: Neighbors) -> Tensor:
+    def reach(self, found: NeighborsByType) -> dict[EdgeType, Tensor]:
         """int32 local ids of what a hop drew."""
-        return self.insert(edge_type[0], found.nodes)
+        local = insert_all([(self._indexes[t[0]], of_type.nodes) for t, of_type in found.items()])
+        return dict(zip(found, local, strict=True))
 
     def insert(self, node_type: NodeType, ids: Tensor) -> Tensor:
         """int32 local ids of global ids; the new ones are numbered on."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from khop.draw import Frontier, Neighbors
+from khop.draw import Frontier, NeighborsByType
 from khop.kernels.tree_index import TreeIndex
 from khop.sampling.sampler import Seeds
 from khop.schema import EdgeType, NodeType
@@ -51,10 +51,12 @@ class TreeSet:
             frontier[node_type] = Frontier(nodes, until, self._positions[trees])
         return frontier
 
-    def reach(self, edge_type: EdgeType, found: Neighbors) -> Tensor:
+    def reach(self, found: NeighborsByType) -> dict[EdgeType, Tensor]:
         """int32 local ids of what the last frontier's rows drew: each is in its row's tree."""
-        source, _, destination = edge_type
-        return self._indexes[source].insert(found.nodes, found.offsets, self._expanded[destination])
+        return {
+            t: self._indexes[t[0]].insert(of_type.nodes, of_type.offsets, self._expanded[t[2]])
+            for t, of_type in found.items()
+        }
 
     def counts(self) -> dict[NodeType, int]:
         """Pairs so far."""

@@ -1,0 +1,140 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+#include <variant>
+#include <vector>
+
+#include "bindings.h"
+#include "sample_hop.h"
+#include "sample_weighted.h"
+
+namespace khop::bindings {
+namespace {
+
+using Ids = In<std::int64_t>;
+
+std::span<const std::int64_t> optional_span(const std::optional<Ids>& ids) {
+  return ids ? span_of(*ids) : std::span<const std::int64_t>{};
+}
+
+// A graph's arrays, taken over from Python once.
+class Edges {
+ public:
+  Edges(Ids indptr, In<std::int32_t> indices) : indptr_(std::move(indptr)), indices_(std::move(indices)) {}
+  Edges(Ids indptr, In<std::int64_t> indices) : indptr_(std::move(indptr)), indices_(std::move(indices)) {}
+
+  bool is_wide() const { return indices_.index() == 1; }
+
+  // fn(Csc<Index>)
+  template <class Fn>
+  auto visit(const Fn& fn) const {
+    return std::visit([&](const auto& indices) { return fn(Csc<std::remove_const_t<typename std::decay_t<decltype(indices)>::Scalar>>{
+                                                   span_of(indptr_), span_of(indices)}); },
+                      indices_);
+  }
+
+ private:
+  Ids indptr_;
+  std::variant<In<std::int32_t>, In<std::int64_t>> indices_;
+};
+
+// The rows that all edge types into a node type draw for.
+struct Rows {
+  Ids nodes;
+  std::optional<Ids> original_ids, trees;
+};
+
+// edges, rows, fanout, replacement, key, stream, ranges, weight sums
+using Draw = std::tuple<const Edges*, const Rows*, std::int64_t, bool, std::uint64_t, std::uint32_t, std::optional<Ids>,
+                        std::optional<Ids>>;
+
+HopRequest request_of(const Draw& draw, int threads) {
+  const auto& [edges, rows, fanout, replacement, key, stream, ranges, sums] = draw;
+  const HopRequest request{span_of(rows->nodes), optional_span(rows->original_ids), optional_span(rows->trees), fanout,
+                           replacement ? Replacement::with : Replacement::without, key, stream, threads, optional_span(ranges)};
+  if (!request.ranges.empty() && request.ranges.size() != 2 * request.nodes.size()) {
+    throw std::invalid_argument("ranges: a begin and an end per frontier row are needed");
+  }
+  return request;
+}
+
+// What the draws of a hop are written into, one after another.
+struct HopBuffers {
+  std::optional<Buffer<std::int64_t>> offsets, wide_nodes, edges;
+  std::optional<Buffer<std::int32_t>> nodes;
+  std::size_t rows = 0, narrow = 0, wide = 0;  // written so far
+
+  template <class Index>
+  Index* next_nodes() const {
+    if constexpr (sizeof(Index) == sizeof(std::int64_t)) {
+      return wide_nodes->data() + wide;
+    } else {
+      return nodes->data() + narrow;
+    }
+  }
+};
+
+void make_room(HopBuffers& buffers, const std::vector<Draw>& draws, const std::vector<HopRequest>& requests, bool edge_ids) {
+  std::size_t rows = 0, narrow = 0, wide = 0;
+  bool any_wide = false;
+  for (std::size_t d = 0; d < draws.size(); ++d) {
+    const Edges& edges = *std::get<0>(draws[d]);
+    const auto room = static_cast<std::size_t>(edges.visit([&](const auto& graph) { return edge_capacity(graph, requests[d]); }));
+    (edges.is_wide() ? wide : narrow) += room;
+    any_wide |= edges.is_wide();
+    rows += requests[d].nodes.size() + 1;
+  }
+  buffers.offsets.emplace(rows);
+  buffers.nodes.emplace(narrow);
+  if (any_wide) buffers.wide_nodes.emplace(wide);
+  if (edge_ids) buffers.edges.emplace(narrow + wide);
+}
+
+std::size_t draw_into(HopBuffers& buffers, const Draw& draw, const HopRequest& request) {
+  const auto& sums = std::get<7>(draw);
+  const auto count = std::get<0>(draw)->visit([&]<class Index>(const Csc<Index>& graph) {
+    std::int64_t* const edges = buffers.edges ? buffers.edges->data() + buffers.narrow + buffers.wide : nullptr;
+    const HopOutput<Index> output{buffers.offsets->data() + buffers.rows, buffers.template next_nodes<Index>(), edges};
+    return sums ? sample_weighted(graph, span_of(*sums), request, output) : sample_hop(graph, request, output);
+  });
+  buffers.rows += request.nodes.size() + 1;
+  (std::get<0>(draw)->is_wide() ? buffers.wide : buffers.narrow) += static_cast<std::size_t>(count);
+  return static_cast<std::size_t>(count);
+}
+
+using Drawn = std::tuple<Out<std::int64_t>, Out<std::int32_t>, std::optional<Out<std::int64_t>>, std::optional<Out<std::int64_t>>,
+                         std::vector<std::size_t>>;
+
+Drawn sample(const std::vector<Draw>& draws, bool edge_ids, int threads) {
+  HopBuffers buffers;
+  std::vector<std::size_t> counts;
+  {
+    const nb::gil_scoped_release release;
+    std::vector<HopRequest> requests;
+    for (const Draw& draw : draws) requests.push_back(request_of(draw, threads));
+    make_room(buffers, draws, requests, edge_ids);
+    for (std::size_t d = 0; d < draws.size(); ++d) counts.push_back(draw_into(buffers, draws[d], requests[d]));
+  }
+  std::optional<Out<std::int64_t>> wide_nodes, edges;
+  if (buffers.wide_nodes) wide_nodes = buffers.wide_nodes->tensor({buffers.wide});
+  if (buffers.edges) edges = buffers.edges->tensor({buffers.narrow + buffers.wide});
+  return {buffers.offsets->tensor({buffers.rows}), buffers.nodes->tensor({buffers.narrow}), wide_nodes, edges, std::move(counts)};
+}
+
+}  // namespace
+}  // namespace khop::bindings
+
+void bind_hop(nb::module_& module) {
+  using namespace khop::bindings;
+  nb::class_<Edges>(module, "Edges")
+      .def(nb::init<Ids, In<std::int32_t>>(), nb::arg("indptr").noconvert(), nb::arg("indices").noconvert())
+      .def(nb::init<Ids, In<std::int64_t>>(), nb::arg("indptr").noconvert(), nb::arg("indices").noconvert());
+  nb::class_<Rows>(module, "Rows")
+      .def(nb::init<Ids, std::optional<Ids>, std::optional<Ids>>(), nb::arg("nodes").noconvert(),
+           nb::arg("original_ids").noconvert().none(), nb::arg("trees").noconvert().none());
+  module.def("sample_hop", &sample, nb::arg("draws").noconvert(), nb::arg("edge_ids"), nb::arg("threads"));
+}

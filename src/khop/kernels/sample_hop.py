@@ -1,0 +1,100 @@
+"""In-edges of a hop's frontier, all edge types in one call: the draw behind every rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import khop._core as _core
+from khop.draw import Neighbors, Uniform, Weighted
+from khop.kernels.csc import Csc
+from khop.kernels.hop_rows import HopRows, check_int64
+from khop.kernels.sample_uniform import sample_uniform_reference
+from khop.kernels.sample_weighted import sample_weighted_reference
+
+
+@dataclass(frozen=True)
+class EdgeDraw:
+    """What is drawn of one edge type."""
+
+    csc: Csc
+    rows: HopRows
+    fanout: int  # -1: all
+    rule: Uniform | Weighted = Uniform()  # noqa: RUF009
+    sums: Tensor | None = None  # int64 (edges), those of `weight_sums`, of a weighted rule
+
+    def check(self) -> None:
+        """ValueError unless the shapes, dtypes and devices are what a kernel can follow."""
+        self.rows.check(self.csc, self.fanout)
+        if self.sums is not None:
+            check_int64("sums", self.sums, self.csc, self.csc.num_edges)
+
+
+def sample_hop(draws: Sequence[EdgeDraw], *, edge_ids: bool = False, threads: int = 1) -> list[Neighbors]:
+    """Draw up to `fanout` in-edges (-1: all) of every row, uniformly or by weight.
+
+    A row's picks depend on (key, tree, stream, original id, its edges) alone: not on the other rows,
+    the device, the number of threads or the processor. A row that has no more edges than are wanted comes
+    whole, in row order. An edge of weight zero is never drawn, so that a row may give fewer edges than it has
+    and than are wanted. Results are views of a few tensors, made and let go together: twelve edge types cost
+    Python little more than one. Runs without the GIL.
+    """
+    for draw in draws:
+        draw.check()
+    if any(draw.csc.indptr.device.type != "cpu" for draw in draws):
+        return [_reference(draw, edge_ids) for draw in draws]
+    rows: dict[int, _core.Rows] = {}
+    offsets, narrow, wide, edges, counts = _core.sample_hop(
+        [_as_core(draw, rows) for draw in draws], edge_ids, threads
+    )
+    nodes = _split(draws, counts, narrow, wide)
+    of_edges = [None] * len(draws) if edges is None else edges.split_with_sizes(counts)
+    of_rows = offsets.split_with_sizes([draw.rows.nodes.numel() + 1 for draw in draws])
+    return [Neighbors(*parts) for parts in zip(of_rows, nodes, of_edges, strict=True)]
+
+
+def _reference(draw: EdgeDraw, edge_ids: bool) -> Neighbors:
+    if isinstance(draw.rule, Weighted) and draw.sums is not None:
+        return sample_weighted_reference(draw.csc, draw.sums, draw.rows, draw.fanout, draw.rule, edge_ids)
+    rule = Uniform(draw.rule.replacement)
+    return sample_uniform_reference(draw.csc, draw.rows, draw.fanout, rule, edge_ids)
+
+
+def _as_core(draw: EdgeDraw, rows: dict[int, _core.Rows]) -> _core.Draw:
+    """A draw as the core takes it; `rows` are those of earlier draws, by their tensor of nodes."""
+    of_draw = draw.rows
+    # Original ids and trees belong to the nodes: who shares these shares those.
+    known = rows.get(id(of_draw.nodes))
+    if known is None:
+        known = rows[id(of_draw.nodes)] = _core.Rows(
+            of_draw.nodes.contiguous(), _contiguous(of_draw.original_ids), _contiguous(of_draw.tree)
+        )
+    return (
+        draw.csc.core,
+        known,
+        draw.fanout,
+        draw.rule.replacement,
+        of_draw.key.value,
+        of_draw.stream,
+        _contiguous(of_draw.ranges),
+        _contiguous(draw.sums),
+    )
+
+
+def _contiguous(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.contiguous()
+
+
+def _split(
+    draws: Sequence[EdgeDraw], counts: Sequence[int], narrow: Tensor, wide: Tensor | None
+) -> Sequence[Tensor]:
+    """The nodes of each draw; those of int32 and of int64 lie apart."""
+    if wide is None:
+        return narrow.split_with_sizes(counts)
+    is_wide = [draw.csc.indices.dtype == torch.int64 for draw in draws]
+    of_wide = iter(wide.split_with_sizes([count for count, of_64 in zip(counts, is_wide, strict=True) if of_64]))
+    of_narrow = iter(narrow.split_with_sizes([count for count, of_64 in zip(counts, is_wide, strict=True) if not of_64]))
+    return [next(of_wide if of_64 else of_narrow) for of_64 in is_wide]
