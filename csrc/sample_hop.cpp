@@ -228,6 +228,10 @@ std::int64_t edge_capacity(const Csc<Index>& graph, const HopRequest& request) {
 template <class Index>
 std::int64_t sample_hop(const Csc<Index>& graph, const HopRequest& request, const HopOutput<Index>& output) {
   const auto frontier = static_cast<std::int64_t>(request.nodes.size());
+  if (request.fanout == 0) {  // an edge type that the hop skips: nothing of the graph is read
+    std::fill_n(output.offsets, frontier + 1, 0);
+    return 0;
+  }
   const int parts = parts_for(request.threads, frontier, kRowsPerThread);
   std::vector<std::int64_t> ends(static_cast<std::size_t>(parts) + 1, 0);  // of each part's edges, after a leading 0
   const auto first_row = [&](int part) { return part_begin(frontier, part, parts); };

@@ -11,7 +11,9 @@ import torch
 from khop.config.build import Run, prepare
 from khop.config.facts import facts_of
 from khop.config.read import RawRun
+from khop.draw import DrawKey, FrontierByType, Hop, NeighborsByType
 from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.csc_graph import CscGraph
 from khop.models.rgcn import RGCN
 from khop.models.sage import SAGE
 from khop.training.chunks import unwatched
@@ -70,6 +72,28 @@ def test_a_run_over_types_trains_every_parameter_and_scores_exactly(
     assert int(first_hop[ON].indptr.diff().max()) <= 2
     scores = run.scores(("val", "test"), unwatched)
     assert scores.keys() == {"val", "test"}
+
+
+def test_an_edge_type_that_no_hop_follows_is_unknown_to_the_model_and_to_exact_evaluation(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hop = {"user buys item": 4, "item bought_by user": 2, "*": 0}
+    run = prepared(shop, sampler={"fanouts": [hop, hop]}, model={"hidden": 8})
+    assert run.model.sizes.edge_types == (BUYS, BOUGHT_BY)
+    drawn: dict[tuple[str, str, str], int] = {}
+    sample_hop = CscGraph.sample_hop
+
+    def noting(graph: CscGraph, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        found = sample_hop(graph, frontier, hop, key)
+        for edge_type, neighbors in found.items():
+            drawn[edge_type] = drawn.get(edge_type, 0) + neighbors.nodes.numel()
+        return found
+
+    monkeypatch.setattr(CscGraph, "sample_hop", noting)
+    run.scores(("val",), unwatched)
+    assert drawn[BUYS] > 0
+    assert drawn[BOUGHT_BY] > 0
+    assert drawn[ON] == 0
 
 
 def test_a_node_type_without_the_column_has_to_be_decided_on(shop: Path) -> None:

@@ -24,7 +24,7 @@ from khop.draw import DegreeNegatives, NegativeMode, Negatives, UniformNegatives
 from khop.models.link_predictor import LinkPredictor
 from khop.models.sizes import ModelSizes
 from khop.sampling.exclusion import Exclude
-from khop.sampling.fanouts import fanout_by_type
+from khop.sampling.fanouts import fanout_by_type, followed_types
 from khop.sampling.link_seeds import Links
 from khop.sampling.links import LinkSampler
 from khop.schema import EdgeType
@@ -59,7 +59,7 @@ class LinkSubject:
         hidden, embedding = config.model.hidden, config.model.embedding
         sizes = ModelSizes.of(split.train, targets, config.model.column, outputs=hidden, embedding=embedding)
         # Exact evaluation follows all that the model knows: no more than what some hop of training follows.
-        sizes = replace(sizes, edge_types=tuple(t for t in fanouts[0] if any(hop[t] for hop in fanouts)))
+        sizes = replace(sizes, edge_types=followed_types(split.train.schema, fanouts))
 
         def made() -> LinkPredictor:
             return LinkPredictor.of(stack_of(config, sizes), [edge_type], links.decoder, hidden)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -24,6 +24,7 @@ from khop.loading.columns import ColumnChoice
 from khop.loading.seed_times import seed_times
 from khop.models.sizes import ModelSizes
 from khop.models.stack import Stack
+from khop.sampling.fanouts import followed_types
 from khop.sampling.neighbor import NeighborSampler
 from khop.training.chunks import Progress
 from khop.training.evaluation import scores
@@ -54,6 +55,8 @@ class NodeSubject:
         sizes = ModelSizes.of(
             graph, task.target, config.model.column, task.label, embedding=config.model.embedding
         )
+        # Exact evaluation follows all that the model knows: no more than what some hop of training follows.
+        sizes = replace(sizes, edge_types=followed_types(graph.schema, config.sampler.fanouts))
         model = seeded(config.training.seed, lambda: stack_of(config, sizes))
         model = model.to(config.device, dtype_of(config))
         return cls(

@@ -95,6 +95,11 @@ def _split(
     if wide is None:
         return narrow.split_with_sizes(counts)
     is_wide = [draw.csc.indices.dtype == torch.int64 for draw in draws]
-    of_wide = iter(wide.split_with_sizes([count for count, of_64 in zip(counts, is_wide, strict=True) if of_64]))
-    of_narrow = iter(narrow.split_with_sizes([count for count, of_64 in zip(counts, is_wide, strict=True) if not of_64]))
-    return [next(of_wide if of_64 else of_narrow) for of_64 in is_wide]
+    sizes: dict[bool, list[int]] = {True: [], False: []}
+    for of_64, count in zip(is_wide, counts, strict=True):
+        sizes[of_64].append(count)
+    pieces = {
+        True: iter(wide.split_with_sizes(sizes[True])),
+        False: iter(narrow.split_with_sizes(sizes[False])),
+    }
+    return [next(pieces[of_64]) for of_64 in is_wide]

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from khop.batch import Batch, Block
-from khop.schema import EdgeType, NodeType
+from khop.schema import EdgeType, NodeType, Schema
 
 
 @runtime_checkable
@@ -16,7 +16,8 @@ class Layered(Protocol):
     """A model whose layers can be run one at a time, each over all nodes before the next begins.
 
     `forward(batch)` must be encode, then every layer over its block, then head. What stands in `h` is one
-    tensor per node type, a row per node; a type without input may be left out of it.
+    tensor per node type, a row per node; a type without input may be left out of it. A model that does not
+    take all edge types may name those it takes in `edge_types`: exact inference then reads no others.
     """
 
     @property
@@ -43,6 +44,12 @@ class Layered(Protocol):
     def head(self, node_type: NodeType, h: Tensor) -> Tensor:
         """The model's output for nodes of one type, row by row from what the last layer gives for them."""
         ...
+
+
+def followed_edge_types(model: Layered, schema: Schema) -> tuple[EdgeType, ...]:
+    """Those whose messages the layers take: the model's `edge_types` where it has these, else all."""
+    known = getattr(model, "edge_types", schema.edge_types)
+    return tuple(t for t in schema.edge_types if t in known)
 
 
 def destination_types(

@@ -56,6 +56,11 @@ class Stack(nn.Module):
         return len(self.layers)
 
     @property
+    def edge_types(self) -> tuple[EdgeType, ...]:
+        """Those whose messages it takes."""
+        return self.sizes.edge_types
+
+    @property
     def input_columns(self) -> Mapping[NodeType, tuple[str, ...]]:
         """The input column, of each node type that has it and can reach a target."""
         return dict.fromkeys(self.encoder.inputs, (self.sizes.column,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from khop.schema import EdgeType, Schema
@@ -30,6 +30,12 @@ def fanout_by_type(schema: Schema, fanout: Fanout) -> dict[EdgeType, int]:
             why = "comes after what fits the same edge types" if others else f"fits no edge type of {there}"
             raise ValueError(f"fanout {named[key]!r} for {key!r}: {why}; leave it out or correct it")
     return {edge_type: _checked(named, key, edge_type) for edge_type, key in keys.items()}
+
+
+def followed_types(schema: Schema, fanouts: Sequence[Fanout]) -> tuple[EdgeType, ...]:
+    """The edge types that some hop draws of, in schema order."""
+    hops = [fanout_by_type(schema, fanout) for fanout in fanouts]
+    return tuple(t for t in schema.edge_types if any(hop[t] for hop in hops))
 
 
 def _key(named: Numbers, edge_type: EdgeType) -> EdgeType | str | None:

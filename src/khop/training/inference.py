@@ -16,7 +16,7 @@ from khop.features.table import FeatureTable
 from khop.graph.store import GraphStore
 from khop.loading.columns import ColumnChoice
 from khop.loading.ordered_map import InFlight
-from khop.models.layered import Layered, destination_types
+from khop.models.layered import Layered, destination_types, followed_edge_types
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.sampler import Sampler
 from khop.schema import EdgeType, NodeType
@@ -120,7 +120,7 @@ class Layers:
                 "fanouts=[...]"
             )
         count = model.num_layers if depth is None else depth
-        reach = destination_types(graph.schema.edge_types, tuple(wanted), count)
+        reach = destination_types(followed_edge_types(model, graph.schema), tuple(wanted), count)
         rows_of = [
             {t: _rows_of(model, index, t, depth is None and index == count - 1) for t in types}
             for index, types in enumerate(reach)
@@ -185,7 +185,9 @@ def _all_neighbors(model: nn.Module, graph: GraphStore, features: FeatureStore, 
     assert isinstance(model, Layered)
     columns: dict[NodeType | EdgeType, Sequence[str]] = {t: names for t, names in model.input_columns.items()}
     choice = ColumnChoice.of(graph.schema, columns, (), ())
-    return Chunks(NeighborSampler(graph, [fanout]), features, choice, DrawKey(0), mover(model))
+    followed = followed_edge_types(model, graph.schema)
+    fanouts = {t: fanout if t in followed else 0 for t in graph.schema.edge_types}
+    return Chunks(NeighborSampler(graph, [fanouts]), features, choice, DrawKey(0), mover(model))
 
 
 def _over(chunks: Chunks, values: Mapping[NodeType, Tensor]) -> Chunks:
