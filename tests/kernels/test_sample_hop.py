@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from khop.draw import DrawKey, Neighbors, Uniform, Weighted
+from khop.kernels.csc import Csc
+from khop.kernels.hop_rows import HopRows
+from khop.kernels.sample_hop import EdgeDraw, sample_hop
+from khop.kernels.weight_sums import weight_sums
+
+ROWS = 700
+NODES = torch.arange(ROWS).flip(0)
+
+
+def csc_of(degrees: list[int], dtype: torch.dtype) -> Csc:
+    indptr = torch.tensor([0, *(degrees[row % len(degrees)] for row in range(ROWS))]).cumsum(0)
+    return Csc(indptr, (torch.arange(int(indptr[-1])) * 13 % 1009).to(dtype))
+
+
+def draws() -> list[EdgeDraw]:
+    """Narrow and wide indices, uniform and by weight, few, all and no neighbours, of one frontier."""
+    narrow, wide = csc_of([0, 3, 9], torch.int32), csc_of([5, 1, 40, 2], torch.int64)
+    sums = weight_sums(narrow, torch.arange(narrow.num_edges) % 5.0)
+
+    def rows(stream: int) -> HopRows:
+        return HopRows(NODES, DrawKey(3), stream)
+
+    return [
+        EdgeDraw(narrow, rows(1), 3),
+        EdgeDraw(wide, rows(2), 4, Uniform(replacement=True)),
+        EdgeDraw(narrow, rows(3), 2, Weighted("w"), sums),
+        EdgeDraw(wide, rows(4), 0),
+        EdgeDraw(wide, rows(5), -1),
+        EdgeDraw(narrow, rows(6), 70),
+    ]
+
+
+def parts(neighbors: Neighbors) -> tuple[torch.dtype, list[int], list[int], list[int] | None]:
+    edges = None if neighbors.edges is None else neighbors.edges.tolist()
+    return neighbors.nodes.dtype, neighbors.offsets.tolist(), neighbors.nodes.tolist(), edges
+
+
+@pytest.mark.parametrize("edge_ids", [False, True])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_edge_types_drawn_together_are_as_each_drawn_alone(edge_ids: bool, threads: int) -> None:
+    together = sample_hop(draws(), edge_ids=edge_ids, threads=threads)
+    alone = [sample_hop([draw], edge_ids=edge_ids)[0] for draw in draws()]
+    assert [parts(found) for found in together] == [parts(found) for found in alone]
+
+
+def test_a_fanout_of_zero_gives_empty_rows_and_reads_nothing_of_the_graph() -> None:
+    damaged = Csc(torch.tensor([0, 10**9, 3]), torch.zeros(3, dtype=torch.int32))
+    (found,) = sample_hop(
+        [EdgeDraw(damaged, HopRows(torch.tensor([0, 1, 1]), DrawKey(0), 1), 0)], edge_ids=True
+    )
+    assert parts(found) == (torch.int32, [0, 0, 0, 0], [], [])
+
+
+def test_nothing_to_draw_is_nothing() -> None:
+    assert sample_hop([]) == []
