@@ -209,6 +209,10 @@ def halves() -> HeteroData:
         ),
         (Data(num_nodes=3, edge_index=torch.ones(2, 2)), "edge_index of .* is float32"),
         (Data(num_nodes=3, edge_index=PAIRS.t()), r"is int64 of shape \(5, 2\): give int64 \(2, edges\)"),
+        (
+            Data(num_nodes=3, adj_t=torch.eye(3).to_sparse()),
+            "adj_t of .* is a sparse tensor of torch's, .*: keep the edges as edge_index",
+        ),
         (halves(), r"nothing says how many 'item' nodes there are; set data\['item'\].num_nodes"),
     ],
 )

@@ -103,3 +103,30 @@ def test_bad_stores_are_named() -> None:
     graph.put_edge_index(by_source, edge_type=edge_type, layout=EdgeLayout.CSR, size=(12, 9))
     with pytest.raises(ValueError, match="stored in either COO or CSC layout"):
         NeighborLoader((features, graph), [2], "user", time_attr="time")
+
+
+@pytest.mark.parametrize("name", ["time", "when"])
+def test_stores_without_types_have_times_of_nodes_or_of_edges(name: str) -> None:
+    """Of nodes where the attribute is called "time", as torch_geometric has it."""
+    data = plain()
+    times = torch.arange(25) if name == "time" else torch.arange(60) % 20
+    of_edges = times[data.edge_index[0]] if name == "time" else times
+    order = (data.edge_index[1] * 100 + of_edges).argsort(stable=True)
+    data.edge_index, of_edges = data.edge_index[:, order], of_edges[order]
+    features, graph = plain_stores(data, is_sorted=True)
+    values = times if name == "time" else of_edges
+    features.put_tensor(values, group_name=None, attr_name=name, index=None)
+    limits = torch.arange(19)
+    loader = NeighborLoader((features, graph), [-1], limits, limits, time_attr=name, batch_size=19)
+    taken = next(iter(loader)).e_id
+    early = (of_edges <= data.edge_index[1]).nonzero().view(-1)
+    assert taken.sort().values.tolist() == early.tolist()
+
+
+def test_times_of_nodes_and_of_edges_are_not_mixed() -> None:
+    data = sorted_typed()
+    features, graph = stores(data, is_sorted=True)
+    features.put_tensor(torch.arange(9), group_name="user", attr_name="time", index=None)
+    features.put_tensor(torch.arange(20), group_name=BUYS, attr_name="time", index=None)
+    with pytest.raises(ValueError, match="'time' for both node-level and edge-level types"):
+        NeighborLoader((features, graph), [2], "user", time_attr="time")

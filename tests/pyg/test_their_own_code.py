@@ -11,9 +11,16 @@ from pyg_cases import BOUGHT, BUYS, PAIRS, facts, plain, some, typed
 from torch import Tensor
 from torch_geometric import loader as theirs
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
+from torch_geometric.sampler import (
+    BaseSampler,
+    EdgeSamplerInput,
+    NegativeSampling,
+    NodeSamplerInput,
+    SamplerOutput,
+)
 from torch_geometric.sampler.neighbor_sampler import edge_sample
 
+from khop import pyg
 from khop.pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler
 from khop.pyg.sampler import Draws
 from khop.pyg.source import NODE
@@ -131,3 +138,47 @@ def test_their_loader_makes_the_same_batch_of_the_same_nodes(make: Any, nodes: A
     ours, expected = facts(loader.filter_fn(out)), facts(theirs.NeighborLoader.filter_fn(loader, out))
     assert ours == expected
     assert list(ours) == list(expected)
+
+
+class Own(BaseSampler):
+    """A sampler of a user's own: the seeds and no edges."""
+
+    def sample_from_nodes(self, index: Any) -> SamplerOutput:
+        nothing = torch.empty(0, dtype=torch.int64)
+        return SamplerOutput(index.node, nothing, nothing, nothing, metadata=(index.input_id, index.time))
+
+    def sample_from_edges(self, index: Any, neg_sampling: Any = None) -> SamplerOutput:
+        nothing, places = torch.empty(0, dtype=torch.int64), torch.arange(2 * index.row.numel())
+        ends = torch.cat([index.row, index.col])
+        metadata = (index.input_id, places.view(2, -1), index.label, index.time)
+        return SamplerOutput(ends, nothing, nothing, nothing, metadata=metadata)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("name", "links"), [("NeighborLoader", None), ("LinkNeighborLoader", PAIRS)])
+def test_a_sampler_of_ones_own_is_taken(name: str, links: Any, workers: int) -> None:
+    """And khop's threads run it; batches are those of torch_geometric's loader."""
+    inputs = {"input_nodes": torch.arange(7)} if links is None else {"edge_label_index": links}
+    made = [
+        [facts(batch) for batch in getattr(package, name)(plain(), [2], neighbor_sampler=Own(), **settings)]
+        for package, settings in (
+            (pyg, {"batch_size": 3, "num_workers": workers, **inputs}),
+            (theirs, {"batch_size": 3, **inputs}),
+        )
+    ]
+    assert made[0] == made[1]
+    assert len(made[0]) > 1
+
+
+def test_a_sparse_tensor_of_torch_sparse_is_taken_as_it_lies() -> None:
+    """By its `csr()`, rows being destinations; stood in for here, as torch-sparse need not be there."""
+
+    class Sparse:
+        def csr(self) -> tuple[Tensor, Tensor, None]:
+            return torch.tensor([0, 2, 2, 3]), torch.tensor([1, 2, 0]), None
+
+    sampler = NeighborSampler(Data(num_nodes=3, adj_t=Sparse()), [-1])
+    out = sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([0, 2])))
+    assert out.node.tolist() == [0, 2, 1]
+    assert torch.stack([out.row, out.col]).tolist() == [[2, 1, 0], [0, 0, 1]]
+    assert sampler.edge_permutation is None

@@ -54,6 +54,11 @@ def check_edges(counts: Mapping[NodeType, int | None], edges: Mapping[EdgeType, 
                     f"edges of {edge_type}: nothing says how many {end!r} nodes there are; "
                     f"set data[{end!r}].num_nodes, or columns of theirs"
                 )
+        if isinstance(storage.get("adj_t"), Tensor):
+            raise ValueError(
+                f"adj_t of {edge_type} is a sparse tensor of torch's, which torch_geometric's loaders do not "
+                "cut: keep the edges as edge_index, without ToSparseTensor"
+            )
         ends = storage.edge_index if "edge_index" in storage else None
         if ends is not None and (ends.dim() != 2 or ends.shape[0] != 2 or not _is_whole(ends)):
             raise ValueError(
