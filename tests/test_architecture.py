@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "batch": {"schema"},
     "graph": {"schema", "draw", "errors", "kernels"},
     "features": {"schema", "draw", "errors", "kernels"},
-    "models": {"schema", "batch", "kernels"},
+    "models": {"schema", "batch", "kernels", "distributed"},
     "sampling": {"schema", "draw", "errors", "batch", "kernels", "graph"},
     "partition": {"schema", "errors", "kernels", "graph", "features"},
     "loading": {"schema", "draw", "errors", "batch", "sampling", "features"},

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from khop.training.link_prediction import LinkPrediction as LinkPrediction
     from khop.training.observer import Observer as Observer
     from khop.training.ranking import full_ranking as full_ranking
+    from khop.training.row_adam import RowAdam as RowAdam
     from khop.training.schedule import Schedule as Schedule
     from khop.training.settings import Keeping as Keeping
     from khop.training.settings import TrainerSettings as TrainerSettings
@@ -111,6 +112,7 @@ _PUBLIC = {
     "Output": "khop.sampling.outputs",
     "PeerLost": "khop.errors",
     "Quantised": "khop.graph.quantise",
+    "RowAdam": "khop.training.row_adam",
     "Sample": "khop.batch",
     "Sampler": "khop.sampling.sampler",
     "Schedule": "khop.training.schedule",

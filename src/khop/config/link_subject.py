@@ -56,8 +56,15 @@ class LinkSubject:
         graph = graph.only(tuple(fanouts[0]))
         split = split_links(graph, edge_type, links.val, links.test, negatives=links.rivals, seed=seed)
         targets = tuple(dict.fromkeys((edge_type[0], edge_type[2])))
-        hidden, embedding = config.model.hidden, config.model.embedding
-        sizes = ModelSizes.of(split.train, targets, config.model.column, outputs=hidden, embedding=embedding)
+        hidden = config.model.hidden
+        sizes = ModelSizes.of(
+            split.train,
+            targets,
+            config.model.column,
+            outputs=hidden,
+            embedding=config.model.embedding,
+            learned_rows=config.model.learned_rows,
+        )
         # Exact evaluation follows all that the model knows: no more than what some hop of training follows.
         sizes = replace(sizes, edge_types=followed_types(split.train.schema, fanouts))
 

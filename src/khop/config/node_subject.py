@@ -53,7 +53,12 @@ class NodeSubject:
         assert task.target is not None
         assert task.label is not None
         sizes = ModelSizes.of(
-            graph, task.target, config.model.column, task.label, embedding=config.model.embedding
+            graph,
+            task.target,
+            config.model.column,
+            task.label,
+            embedding=config.model.embedding,
+            learned_rows=config.model.learned_rows,
         )
         # Exact evaluation follows all that the model knows: no more than what some hop of training follows.
         sizes = replace(sizes, edge_types=followed_types(graph.schema, config.sampler.fanouts))

@@ -143,6 +143,8 @@ class Model(Section):
     """the input column, of every node type that has it"""
     embedding: Annotated[int | None, Field(ge=0)] = None
     """width of learned rows for node types without the column; 0 = they go without; default: an error"""
+    learned_rows: Literal["dense", "sparse", "sharded"] = "dense"
+    """how learned rows train: as all else, only those that a batch reads, or those, each on one process"""
     encoder: Literal["none", "linear"] = "none"
     """what stands before the first layer: nothing, or a linear layer per node type, which rgcn always has"""
     bases: Annotated[int, Field(ge=0)] = 0
@@ -235,6 +237,15 @@ class RunConfig(Section):
             raise ValueError(
                 f"model.bases is {self.model.bases}, model.kind is {self.model.kind!r}: only rgcn has bases; "
                 "leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _there_are_learned_rows(self) -> RunConfig:
+        if self.model.learned_rows != "dense" and not self.model.embedding:
+            raise ValueError(
+                f"model.learned_rows is {self.model.learned_rows!r}, but no rows are learned: give "
+                "model.embedding their width, as 64, or leave learned_rows out"
             )
         return self
 

@@ -63,7 +63,7 @@ class Group:
         """(ranks, ...): the values of every rank, on every rank."""
         if self.world_size == 1:
             return values[None]
-        mine = self._placed(values).contiguous()
+        mine = placed(values).contiguous()
         found = [torch.empty_like(mine) for _ in range(self.world_size)]
         distributed.all_gather(found, mine)
         return torch.stack(found).to(values.device)
@@ -90,10 +90,10 @@ class Group:
             return
         for piece, owner in zip(pieces, owners, strict=True):
             if piece.numel():
-                placed = self._placed(piece)
-                distributed.broadcast(placed, src=owner)
-                if placed is not piece:
-                    piece.copy_(placed)
+                sent = placed(piece)
+                distributed.broadcast(sent, src=owner)
+                if sent is not piece:
+                    piece.copy_(sent)
 
     def share_bytes(self, content: bytes | None) -> bytes:
         """What rank 0 gives, on every rank."""
@@ -154,10 +154,6 @@ class Group:
         if sentences:
             raise ValueError(f"the ranks are not of one run: {'; '.join(sentences)}. Start all of them alike")
 
-    def _placed(self, values: Tensor) -> Tensor:
-        """On the device that the group exchanges: the CPU, unless somebody made a group of NCCL alone."""
-        return values.cuda() if distributed.get_backend() == "nccl" else values
-
     def _report(self, problem: str) -> str:
         if self.watch is None:
             return f"rank {self.rank} waited for another rank that did not answer: {problem}"
@@ -187,6 +183,11 @@ def enter(group: Group) -> None:
 def leave(group: Group) -> None:
     """What was before is again."""
     _joined.remove(group)
+
+
+def placed(values: Tensor) -> Tensor:
+    """On the device that the group exchanges: as it is, unless somebody made a group of NCCL alone."""
+    return values.cuda() if distributed.get_backend() == "nccl" else values
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

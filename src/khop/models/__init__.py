@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from khop.models.decoders import DistMult as DistMult
     from khop.models.decoders import Dot as Dot
     from khop.models.layered import Layered as Layered
+    from khop.models.learned_rows import LearnedRows as LearnedRows
+    from khop.models.learned_rows import gathered as gathered
     from khop.models.link_predictor import LinkPredictor as LinkPredictor
     from khop.models.rgcn import RGCN as RGCN
     from khop.models.sage import SAGE as SAGE
@@ -21,6 +23,8 @@ _PUBLIC = {
     "Dot": "khop.models.decoders",
     "MLP": "khop.models.decoders",
     "SAGE": "khop.models.sage",
+    "LearnedRows": "khop.models.learned_rows",
+    "gathered": "khop.models.learned_rows",
     "Layered": "khop.models.layered",
     "LinkPredictor": "khop.models.link_predictor",
     "ModelSizes": "khop.models.sizes",

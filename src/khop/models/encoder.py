@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from torch import Tensor, nn
 
 from khop.batch import Batch
+from khop.models.learned_rows import LearnedRows
 from khop.models.names import parameter_name
 from khop.models.sizes import ModelSizes
 from khop.schema import NodeType
@@ -20,7 +21,7 @@ class Encoder(nn.Module):
 
     Types without the column have a learned row per node where `sizes.embedding` is above 0, of that width or
     with "linear" of `width`; else they are left out of what comes out. `tables` holds the learned rows:
-    torch's own embeddings, so that `table.sparse = True` gives them row-sparse gradients.
+    torch's own embeddings where they are dense, else `LearnedRows`.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class Encoder(nn.Module):
         counts = {t: sizes.embedded[t] for t in node_types if t in sizes.embedded}
         linear = encoding == "linear"
         learned = sizes.embedding or 0
-        self.tables = nn.ModuleDict({parameter_name(t): _table(n, learned) for t, n in counts.items()})
+        self.tables = nn.ModuleDict({parameter_name(t): _table(n, sizes) for t, n in counts.items()})
         raw = {t: self.inputs.get(t, learned) for t in node_types if t in self.inputs or t in counts}
         self.linear = nn.ModuleDict(
             {parameter_name(t): nn.Linear(before, width) for t, before in raw.items() if linear}
@@ -66,7 +67,10 @@ class Encoder(nn.Module):
         return batch.columns[node_type][self.column].reshape(-1, self.inputs[node_type])
 
 
-def _table(count: int, width: int) -> nn.Embedding:
+def _table(count: int, sizes: ModelSizes) -> nn.Module:
+    width = sizes.embedding or 0
+    if sizes.learned_rows != "dense":
+        return LearnedRows(count, width, sizes.learned_rows)
     table = nn.Embedding(count, width)
     # As large as the rows of a normalised layer would be in sum, not each number: many rows are added up.
     nn.init.normal_(table.weight, std=width**-0.5)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from khop.models.layer import LayerOptions, Norm, linear_weight
+from khop.models.learned_rows import RowKind
 from khop.models.names import parameter_name
 from khop.models.sizes import HasTypes, ModelSizes
 from khop.models.stack import Stack
@@ -62,9 +63,10 @@ class RGCN(Stack):
         outputs: int | None = None,
         embedding: int | None = None,
         bases: int = 0,
+        learned_rows: RowKind = "dense",
     ) -> RGCN:
-        """An R-GCN that fits the graph; target, label, outputs and embedding as of `SAGE.for_graph`."""
-        sizes = ModelSizes.of(graph, target, column, label, outputs, embedding)
+        """An R-GCN that fits the graph; what else is given is as of `SAGE.for_graph`."""
+        sizes = ModelSizes.of(graph, target, column, label, outputs, embedding, learned_rows)
         return cls(sizes, hidden, layers, dropout, norm, residual, bases)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from khop.models.encoder import Encoding
 from khop.models.layer import LayerOptions, Norm, linear_weight
+from khop.models.learned_rows import RowKind
 from khop.models.names import parameter_name
 from khop.models.sizes import HasTypes, ModelSizes
 from khop.models.stack import Stack
@@ -51,14 +52,16 @@ class SAGE(Stack):
         outputs: int | None = None,
         embedding: int | None = None,
         encoder: Encoding = "none",
+        learned_rows: RowKind = "dense",
     ) -> SAGE:
         """A SAGE that fits the graph and classifies `target` by `label`, by default the only ones.
 
         With a list of targets it is an encoder: a row of `outputs` numbers per seed, in a mapping by type.
         Types without `column` have a learned row of `embedding` numbers per node; if that is 0, none, and
-        they say nothing before the first layer gives them rows.
+        they say nothing before the first layer gives them rows. Rows that are not dense are trained by
+        `khop.RowAdam`: see `khop.models.LearnedRows`.
         """
-        sizes = ModelSizes.of(graph, target, column, label, outputs, embedding)
+        sizes = ModelSizes.of(graph, target, column, label, outputs, embedding, learned_rows)
         return cls(sizes, hidden, layers, dropout, norm, residual, encoder)
 
 

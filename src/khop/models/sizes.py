@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, get_args
 
+from khop.models.learned_rows import RowKind
 from khop.schema import EdgeType, NodeType, Schema
 
 Targets = NodeType | tuple[NodeType, ...]
@@ -38,6 +39,7 @@ class ModelSizes:
         None  # width of learned rows of types without the column; 0 = none, None = an error
     )
     embedded: Mapping[NodeType, int] = field(default_factory=dict)  # nodes of those types
+    learned_rows: RowKind = "dense"  # how those rows train
 
     @property
     def target_types(self) -> tuple[NodeType, ...]:
@@ -53,6 +55,7 @@ class ModelSizes:
         label: str | None = None,
         outputs: int | None = None,
         embedding: int | None = None,
+        learned_rows: RowKind = "dense",
     ) -> ModelSizes:
         """Sizes of a classifier of one type, or, with a list of targets, of an encoder of several types.
 
@@ -67,6 +70,8 @@ class ModelSizes:
             targets, outputs = _encoder(schema, tuple(target), label, outputs)
         if embedding is not None and embedding < 0:
             raise ValueError(f"embedding {embedding}: must be a width of at least 1, or 0 for none")
+        if learned_rows not in get_args(RowKind):
+            raise ValueError(f"learned_rows {learned_rows!r}: must be one of {get_args(RowKind)}")
         specs = {t: schema.columns.get(t, {}) for t in schema.node_types}
         inputs = {t: math.prod(of_type[column].shape) for t, of_type in specs.items() if column in of_type}
         if not inputs and not embedding:
@@ -76,7 +81,7 @@ class ModelSizes:
                 "embedding=64 for learned rows instead"
             )
         embedded = {t: graph.num_nodes(t) for t in schema.node_types if embedding and t not in inputs}
-        return cls(inputs, schema.edge_types, targets, outputs, column, embedding, embedded)
+        return cls(inputs, schema.edge_types, targets, outputs, column, embedding, embedded, learned_rows)
 
 
 def _classifier(

@@ -18,6 +18,8 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 import khop
+from khop.models.learned_rows import sharded_rows, shown
+from khop.training.model_optimizer import HasState
 from khop.training.replace_folder import push_folder, pushed_folders, standing_folder
 
 FORMAT = 1
@@ -44,12 +46,15 @@ class Snapshot:
     training: Mapping[str, object]
 
     @classmethod
-    def of(
-        cls, model: nn.Module, optimizer: torch.optim.Optimizer, training: Mapping[str, object]
-    ) -> Snapshot:
-        """As everything stands now, on the CPU."""
+    def of(cls, model: nn.Module, optimizer: HasState, training: Mapping[str, object]) -> Snapshot:
+        """As everything stands now, on the CPU.
+
+        Of a model with sharded rows it is collective, and rank 0's is whole; the others lack those rows.
+        """
+        with shown(model, lambda table: table.on_rank_0(table.weight)):
+            state = _detached(model.state_dict())
         tensors, groups = _flatten_optimizer(model, optimizer)
-        return cls(_detached(model.state_dict()), _detached(tensors), groups, training)
+        return cls(state, _detached(tensors), groups, training)
 
     def write(self, folder: Path, keep: int = 1) -> None:
         """Make it the checkpoint in `folder`, whole or not at all; OSError where the disk does not take it.
@@ -76,7 +81,7 @@ class Snapshot:
 
 
 def save_checkpoint(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, training: Mapping[str, object]
+    folder: Path, model: nn.Module, optimizer: HasState, training: Mapping[str, object]
 ) -> None:
     """Replace the checkpoint in `folder`, whole or not at all; OSError where the disk does not take it."""
     Snapshot.of(model, optimizer, training).write(folder)
@@ -128,14 +133,15 @@ def parsed(folder: Path, files: Mapping[str, bytes]) -> Checkpoint:
 
 def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
     """Put the checkpoint's tensors into the model; ValueError names what is missing, extra or misshapen."""
-    wanted = model.state_dict()
-    _compare({n: tuple(t.shape) for n, t in wanted.items()}, checkpoint.model)
+    with shown(model, lambda table: torch.empty(table.count, table.width, device="meta")):
+        wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    _compare(wanted, checkpoint.model)
     model.load_state_dict(dict(checkpoint.model))
 
 
-def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
+def restore_optimizer(model: nn.Module, optimizer: HasState, checkpoint: Checkpoint) -> None:
     """Put the checkpoint's moments and settings into the optimiser of a restored model, as strictly."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names, sharded = _names(model), sharded_rows(model)
     order = [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
     if order != [group["params"] for group in checkpoint.groups]:
         raise ValueError(
@@ -143,13 +149,17 @@ def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, checkp
         )
     # torch numbers the parameters in the order of the groups.
     numbers = {name: number for number, name in enumerate(name for group in order for name in group)}
-    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    state: dict[int, dict[str, Tensor]] = {}
+    shapes = {name: parameter.shape for parameter, name in names.items()}
+    shapes |= {name: torch.Size([table.count, table.width]) for name, table in sharded.items()}
+    state: dict[int, dict[str, Tensor | int]] = {}
     for key, tensor in checkpoint.optimizer.items():
         name, _, what = key.rpartition("/")
         if name not in numbers or tensor.shape not in (shapes[name], torch.Size()):
             raise ValueError(f"the optimiser's {key} {tuple(tensor.shape)} fits no parameter of the model")
-        state.setdefault(numbers[name], {})[what] = tensor
+        held = sharded[name].held(tensor) if name in sharded and tensor.dim() else tensor
+        # SparseAdam counts its steps by a Python number, and computes in double precision with it.
+        is_count = held.dim() == 0 and held.dtype == torch.int64
+        state.setdefault(numbers[name], {})[what] = int(held) if is_count else held
     groups = [_numbered(group, numbers) for group in checkpoint.groups]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
@@ -160,16 +170,28 @@ def _numbered(group: Mapping[str, Any], numbers: Mapping[str, int]) -> dict[str,
     return settings | {"params": [numbers[name] for name in group["params"]]}
 
 
+def _names(model: nn.Module) -> dict[Tensor, str]:
+    """What a checkpoint calls what is trained."""
+    parameters: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    return parameters | {table.weight: name for name, table in sharded_rows(model).items()}
+
+
 def _flatten_optimizer(
-    model: nn.Module, optimizer: torch.optim.Optimizer
+    model: nn.Module, optimizer: HasState
 ) -> tuple[dict[str, Tensor], list[dict[str, object]]]:
-    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-    tensors = {
-        f"{names[parameter]}/{what}": torch.as_tensor(value)
+    names, sharded = _names(model), sharded_rows(model)
+
+    values = {
+        (names[parameter], what): torch.as_tensor(value)
         for parameter, state in optimizer.state.items()
         for what, value in state.items()
         if value is not None
     }
+    tensors = {}
+    for name, what in sorted(values):  # ranks exchange in one order, whatever that of what they once read
+        value = values[name, what]
+        is_part = name in sharded and value.dim() > 0
+        tensors[f"{name}/{what}"] = sharded[name].on_rank_0(value) if is_part else value
     groups = [group | {"params": [names[p] for p in group["params"]]} for group in optimizer.param_groups]
     return tensors, groups
 

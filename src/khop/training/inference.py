@@ -17,6 +17,7 @@ from khop.graph.store import GraphStore
 from khop.loading.columns import ColumnChoice
 from khop.loading.ordered_map import InFlight
 from khop.models.layered import Layered, destination_types, followed_edge_types
+from khop.models.learned_rows import gathered
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.sampler import Sampler
 from khop.schema import EdgeType, NodeType
@@ -76,7 +77,7 @@ def sampled_inference(
     """
     key = DrawKey.of(seed, Purpose.EVALUATION)
     chunks = Chunks(sampler, features, columns, key, mover(model))
-    with evaluating(model):
+    with evaluating(model), gathered(model):
         like = model(chunks.batch(node_type, nodes[:1], None if times is None else times[:1])).cpu()[:0]
         stage = Stage(0, node_type, nodes.numel(), chunk_size, like, nodes, times)
         return Meter(progress, stage.count, group, in_flight).rows(stage, Memory(group), chunks, model)
@@ -142,7 +143,7 @@ class Layers:
         skipped = sum(stage.count for layer in self.stages[:first] for stage in layer)
         meter = Meter(progress, total, group, in_flight, skipped)
         chunks, values = self._chunks, dict[NodeType, Tensor]()
-        with evaluating(self._model):
+        with evaluating(self._model), gathered(self._model):
             for index, layer in enumerate(self.stages[first:], first):
                 if index:
                     chunks = _over(chunks, values)

@@ -21,6 +21,7 @@ from khop.distributed.gradients import GradientClock, averaging
 from khop.distributed.group import this_group
 from khop.draw import DrawKey, Purpose, mix64
 from khop.errors import PeerLost
+from khop.models.learned_rows import sharded_rows
 from khop.training.checkpoint import (
     FILES,
     Checkpoint,
@@ -32,6 +33,7 @@ from khop.training.checkpoint import (
 )
 from khop.training.interrupts import interrupts_held, interrupts_noted, terminations_raised
 from khop.training.keeper import BEST, LAST, Keeper
+from khop.training.model_optimizer import ModelOptimizer
 from khop.training.observer import Observer, Unwatched
 from khop.training.placement import mover
 from khop.training.run_log import Record
@@ -74,7 +76,7 @@ class TrainingResult:
 
 
 class Trainer:
-    """Trains a model with Adam; the best and the last states are kept under `out`/checkpoints.
+    """Trains a model with Adam, learned rows with RowAdam; keeps best and last states in `out`/checkpoints.
 
     Two runs with equal settings and equally many compute threads take the same course bit for bit, whatever
     the loader's threads: dropout is seeded anew for every step. Torch's global generator is as it was when
@@ -100,12 +102,12 @@ class Trainer:
         self.settings = settings
         self.out = out
         self.observer = observer or Unwatched()
-        self.optimizer = torch.optim.Adam(
-            self.model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
-        )
-        self._schedule = settings.schedule.over(self.optimizer, settings.epochs * len(loader))
+        self.optimizer = ModelOptimizer(self.model, settings.learning_rate, settings.weight_decay)
+        updates = settings.epochs * len(loader)
+        self._schedules = [settings.schedule.over(part, updates) for part in self.optimizer.parts]
         self.standing = Standing(facts=settings.facts)
         self._group = this_group()
+        self._is_sharded = bool(sharded_rows(self.model))
         self._keeper = Keeper(out, settings.keeping, self.observer.warned) if self._group.rank == 0 else None
         self._records: list[Record] = []  # of the epochs that are over
         self._is_resumed = False
@@ -131,8 +133,8 @@ class Trainer:
             self.loader.load_state_dict(standing.loader)
         restore_model(self.model, checkpoint)
         restore_optimizer(self.model, self.optimizer, checkpoint)
-        if standing.schedule:
-            self._schedule.load_state_dict(dict(standing.schedule))
+        for schedule in self._schedules if standing.schedule else ():
+            schedule.load_state_dict(dict(standing.schedule))
         self.standing = standing
         self._records = json.loads(shared)[: standing.epoch]
         self._is_resumed = True
@@ -141,7 +143,8 @@ class Trainer:
         """Train to the last epoch, or until `patience` evaluations brought nothing better.
 
         A loss that is no number is a ValueError. Ctrl-C, SIGTERM and a lost rank write checkpoints/last as
-        the last update left everything, and go on up.
+        the last update left everything, and go on up; where learned rows are sharded, they leave the last
+        checkpoint that all ranks made.
         """
         begun = time.perf_counter()
         self._begin()
@@ -152,7 +155,8 @@ class Trainer:
                     self._train_epoch()
         except (KeyboardInterrupt, PeerLost):
             with interrupts_held():
-                self._save(LAST)
+                if not self._is_sharded:  # else it takes all ranks, which are gone or somewhere else
+                    self._save(LAST)
                 self._close()
             raise
         except BaseException:
@@ -265,6 +269,7 @@ class Trainer:
         self.optimizer.zero_grad()
         with group.exchanging("exchanging gradients", before.epoch, before.step):
             torch.autograd.backward(batch.global_mean(losses))
+            self.optimizer.exchange()
         clock.lap("computing", "backward", until=self._gradients.ready_at)
         clock.lap("communicating", "gradients")
         # Before the update, so that what is lost here is lost on every rank.
@@ -273,7 +278,8 @@ class Trainer:
         clock.lap("communicating", "losses")
         with interrupts_held():
             self.optimizer.step()
-            self._schedule.step()
+            for schedule in self._schedules:
+                schedule.step()
             clock.lap("computing", "update")
             self._advance(told)
         clock.lap("keeping")
@@ -296,7 +302,7 @@ class Trainer:
             loss_sum=before.loss_sum + loss_sum,
             seeds=before.seeds + seeds,
             loader=self.loader.state_dict(),
-            schedule=self._schedule.state_dict(),
+            schedule=self._schedules[0].state_dict(),
         )
         loss = loss_sum / max(seeds, 1)
         if self._keeper is not None:
@@ -308,8 +314,8 @@ class Trainer:
             self._keeper.log_step(
                 {"epoch": before.epoch, "step": before.step, "loss": loss, "seeds": seeds, "seconds": seconds}
             )
-            if self._keeper.is_due():
-                self._save(LAST)
+        if self._is_due():
+            self._save(LAST)
         self.observer.stepped(before.epoch, before.step, loss)
 
     def _end_step(self, batch: Batch) -> None:
@@ -352,9 +358,17 @@ class Trainer:
             self._save(*([BEST, LAST] if is_best else [LAST]))
         self.observer.epoch_ended(record)
 
+    def _is_due(self) -> bool:
+        """Whether rank 0 wants a checkpoint within the epoch, on every rank that it needs for one."""
+        due = self._keeper is not None and self._keeper.is_due()
+        return bool(self._group.gather(torch.tensor(due))[0]) if self._is_sharded else due
+
     def _save(self, *names: str) -> None:
+        """Let rank 0 write checkpoints; of sharded rows all ranks give it theirs."""
+        if self._keeper is None and not self._is_sharded:
+            return
+        snapshot = Snapshot.of(self.model, self.optimizer, asdict(self.standing))
         if self._keeper is not None:
-            snapshot = Snapshot.of(self.model, self.optimizer, asdict(self.standing))
             self._keeper.save(dict.fromkeys(names, snapshot))
 
     def _close(self) -> None:

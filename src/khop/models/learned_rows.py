@@ -1,0 +1,192 @@
+"""Tables of learned rows, one per node, of which a batch reads few: only those have gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from khop.distributed.group import Group, this_group
+from khop.distributed.rows import asked_of_owners, row_bounds, whole_table, whole_table_on_rank_0
+from khop.kernels.segment import segment_sum
+
+# How learned rows train: as any parameter; by the rows that a batch reads; the same, each on one rank alone.
+RowKind = Literal["dense", "sparse", "sharded"]
+_DRAWN_ROWS = 1 << 14  # first rows at a time
+
+
+class LearnedRows(nn.Module):
+    """A row of `width` numbers for each of `count` nodes; `khop.RowAdam` trains what batches read of them.
+
+    "sparse": every rank holds all rows, and ranks exchange the gradients of those that they read. "sharded":
+    each rank holds a range of the rows; it asks the others for what it reads, so that calling the module is
+    collective, also with no ids. The course of training is the same, whatever the kind and number of ranks.
+
+    `weight` holds this rank's rows. Autograd does not write to it, so that DistributedDataParallel and
+    optimisers of other parameters leave it alone. The state dict has the whole table, in one process or many:
+    of sharded rows inside `with khop.models.gathered(model)`, and loading takes each rank's rows from it.
+    """
+
+    weight: Tensor  # (held rows, width)
+
+    def __init__(self, count: int, width: int, kind: RowKind = "sparse") -> None:
+        super().__init__()
+        if count < 0 or width < 1:
+            raise ValueError(f"learned rows ({count}, {width}): must be 0 or more of width 1 or more")
+        if kind not in ("sparse", "sharded"):
+            raise ValueError(f"learned rows {kind!r}: must be 'sparse' or 'sharded'")
+        group = this_group()
+        self.count = count
+        self.width = width
+        self.is_sharded = kind == "sharded" and group.world_size > 1
+        self.bounds = row_bounds(group, count) if self.is_sharded else [0, count]
+        self.first = self.bounds[group.rank] if self.is_sharded else 0
+        last = self.bounds[group.rank + 1] if self.is_sharded else count
+        rows = first_rows(count, width, self.first, last)
+        if self.is_sharded:
+            self.weight = rows  # no parameter: DistributedDataParallel would overwrite it with rank 0's
+        else:
+            self.register_parameter("weight", nn.Parameter(rows, requires_grad=False))
+        self._shown: Tensor | None = None
+        self._read: list[tuple[Tensor, Tensor]] = []  # ids and gradients, of backward passes since a step
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(ids, width)"""
+        if self._shown is not None:
+            rows = self._shown.index_select(0, ids.to(self._shown.device)).to(self.weight.device)
+        elif self.is_sharded:
+            rows = asked_of_owners(self.group(), self.bounds, self.weight, ids)
+        else:
+            rows = self.weight.detach().index_select(0, ids)
+        if torch.is_grad_enabled():
+            rows.requires_grad_()
+            rows.register_post_accumulate_grad_hook(partial(self._note, ids))  # type: ignore[no-untyped-call]
+        return rows
+
+    def take_gradients(self) -> tuple[Tensor, Tensor]:
+        """Ids, ascending, and gradients of the rows that this rank has read since the last time."""
+        nothing = self.weight.new_zeros(0, dtype=torch.int64), self.weight.new_zeros(0, self.width)
+        ids, gradients = zip(nothing, *self._read, strict=True)
+        self._read = []
+        return summed(torch.cat(ids), torch.cat(gradients))
+
+    def held(self, table: Tensor) -> Tensor:
+        """This rank's part of a whole table, such as a checkpoint's."""
+        return table[self.first : self.first + self.weight.shape[0]]
+
+    def on_rank_0(self, held: Tensor) -> Tensor:
+        """On rank 0 what `held`, of the shape of `weight`, makes with the other ranks'. Collective."""
+        return whole_table_on_rank_0(self.group(), self.bounds, held)
+
+    def group(self) -> Group:
+        """The ranks of this process; ValueError where the rows lie on others."""
+        group = this_group()
+        if self.is_sharded and group.world_size != len(self.bounds) - 1:
+            raise ValueError(
+                f"learned rows lie on {len(self.bounds) - 1} ranks and are used on {group.world_size}: make "
+                "the model inside khop.launch, and load a checkpoint into it"
+            )
+        return group
+
+    def _note(self, ids: Tensor, rows: Tensor) -> None:
+        assert rows.grad is not None
+        self._read.append((ids, rows.grad))
+        rows.grad = None
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LearnedRows:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.is_sharded:
+            self.weight.data = fn(self.weight.data)
+        return self
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if not self.is_sharded:
+            return
+        if self._shown is None:
+            raise ValueError(
+                f"the state of {prefix}weight: its rows lie on {len(self.bounds) - 1} ranks; ask for it "
+                "inside `with khop.models.gathered(model):`, on every rank"
+            )
+        destination[f"{prefix}weight"] = self._shown
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Mapping[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        name = f"{prefix}weight"
+        if not self.is_sharded:
+            super()._load_from_state_dict(
+                state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+            )
+        elif name not in state_dict:
+            missing_keys.append(name)
+        elif state_dict[name].shape != (self.count, self.width):
+            error_msgs.append(f"{name} is {tuple(state_dict[name].shape)}, not {(self.count, self.width)}")
+        else:
+            self.weight.copy_(self.held(state_dict[name]))
+
+
+def sharded_rows(model: nn.Module) -> dict[str, LearnedRows]:
+    """The tables of a model that lie on several ranks, by the name of their weight."""
+    tables = {f"{name}.weight": m for name, m in model.named_modules() if isinstance(m, LearnedRows)}
+    return {name: table for name, table in tables.items() if table.is_sharded}
+
+
+@contextmanager
+def shown(model: nn.Module, what: Callable[[LearnedRows], Tensor]) -> Iterator[None]:
+    """Inside, what a sharded table of the model reads and keeps is `what` makes of it."""
+    tables = list(sharded_rows(model).values())
+    try:
+        for table in tables:
+            table._shown = what(table)
+        yield
+    finally:
+        for table in tables:
+            table._shown = None
+
+
+@contextmanager
+def gathered(model: nn.Module) -> Iterator[None]:
+    """Inside, every rank has all learned rows: calling the model is not collective, its state dict is whole.
+
+    Collective itself where rows are sharded: every rank then holds the whole tables in main memory. Without
+    such rows it does nothing.
+    """
+    with shown(model, lambda table: whole_table(table.group(), table.bounds, table.weight)):
+        yield
+
+
+def first_rows(count: int, width: int, first: int, last: int) -> Tensor:
+    """Rows `first` to `last` of a new table of `count`, drawn from torch's generator as is the whole table.
+
+    As large as the rows of a normalised layer would be in sum, not each number: many rows are added up.
+    """
+    out = torch.empty(last - first, width)
+    for start in range(0, count, _DRAWN_ROWS):
+        drawn = torch.empty(min(_DRAWN_ROWS, count - start), width)
+        nn.init.normal_(drawn, std=width**-0.5)
+        begin, end = max(start, first), min(start + drawn.shape[0], last)
+        if begin < end:
+            out[begin - first : end - first] = drawn[begin - start : end - start]
+    return out
+
+
+def summed(ids: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Each id once, ascending, with the sum of its values, added in their order."""
+    ordered, order = ids.sort(stable=True)
+    is_new = torch.ones_like(ordered, dtype=torch.bool)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    starts = is_new.nonzero().squeeze(1)
+    indptr = torch.nn.functional.pad(starts, (0, 1), value=ordered.numel())
+    return ordered[starts], segment_sum(values, indptr, order)

@@ -1,0 +1,69 @@
+"""Training learned rows: torch's SparseAdam, with the gradients of the rows that all ranks have read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from khop.distributed.rows import told_to_all, told_to_owners
+from khop.models.learned_rows import LearnedRows, summed
+
+
+class RowAdam(torch.optim.SparseAdam):
+    """SparseAdam over the learned rows of a model (`khop.models.LearnedRows`), beside another optimiser.
+
+    A row that no rank has read since the last step stays as it is, and so do its moments. A step first
+    exchanges gradients, so that it is collective: every rank calls it, whether its batch has read rows or
+    not.
+    """
+
+    def __init__(self, model: nn.Module, lr: float = 1e-3) -> None:
+        self._tables = [module for module in model.modules() if isinstance(module, LearnedRows)]
+        if not self._tables:
+            raise ValueError(
+                "the model has no learned rows that train by themselves: give it khop.models.LearnedRows, or "
+                'a khop model learned_rows="sparse"; or leave RowAdam out'
+            )
+        self._is_exchanged = False
+        super().__init__([table.weight for table in self._tables], lr=lr)
+
+    def exchange(self) -> None:
+        """The first half of a step, for whoever wants it apart."""
+        for table in self._tables:
+            table.weight.grad = _averaged(table)
+        self._is_exchanged = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401
+        """Exchange the gradients, unless that is done, and change the rows that were read."""
+        if not self._is_exchanged:
+            self.exchange()
+        self._is_exchanged = False
+        return super().step(closure)  # type: ignore[no-untyped-call]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop gradients that no step has used."""
+        for table in self._tables:
+            table.take_gradients()
+            table.weight.grad = None
+        self._is_exchanged = False
+
+
+def _averaged(table: LearnedRows) -> Tensor:
+    """The gradient of the rows held here, the average over the ranks, of the shape of `table.weight`.
+
+    What ranks have read is added up in their order: whoever holds a row gets the same bits.
+    """
+    ids, gradients = table.take_gradients()
+    group = table.group()
+    if group.world_size > 1:
+        if table.is_sharded:
+            ids, gradients = told_to_owners(group, table.bounds, ids, gradients)
+        else:
+            ids, gradients = told_to_all(group, ids, gradients)
+        ids, gradients = summed(ids, gradients / group.world_size)
+    held = (ids - table.first).unsqueeze(0)
+    shape = table.weight.shape
+    return torch.sparse_coo_tensor(held, gradients, shape, is_coalesced=True, check_invariants=False)
