@@ -145,7 +145,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.mark.parametrize("name", [*ON_ONE_GRAPH, "reddit"])
+@pytest.mark.parametrize("name", [*ON_ONE_GRAPH, "reddit", "taobao"])
 def test_a_tutorial_is_short(name: str) -> None:
     assert len((ROOT / "examples" / f"{name}.py").read_text().splitlines()) < 100
 
