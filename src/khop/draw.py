@@ -246,15 +246,39 @@ class GivenNegatives:
     mode: NegativeMode = NegativeMode.BINARY
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mode", NegativeMode(self.mode))
+        object.__setattr__(self, "mode", _mode(self.mode))
 
 
 DrawnNegatives = UniformNegatives | DegreeNegatives | WeightedNegatives
 Negatives = DrawnNegatives | GivenNegatives
 
 
+def check_negatives(negatives: Negatives) -> None:
+    """ValueError for what says nothing about negatives."""
+    if not isinstance(negatives, Negatives):
+        raise ValueError(
+            f"negatives {negatives!r}: must be khop.UniformNegatives(...), DegreeNegatives(...), "
+            "GivenNegatives() or None"
+        )
+
+
+def check_drawn(negatives: DrawnNegatives) -> None:
+    """ValueError for negatives that are not drawn."""
+    check_negatives(negatives)
+    if isinstance(negatives, GivenNegatives):
+        raise ValueError(
+            f"{negatives}: are not drawn; take khop.UniformNegatives(...) or DegreeNegatives(...)"
+        )
+
+
+def _mode(given: NegativeMode | str) -> NegativeMode:
+    if given not in tuple(NegativeMode):
+        raise ValueError(f"mode {given!r}: must be one of {[str(mode) for mode in NegativeMode]}")
+    return NegativeMode(given)
+
+
 def _check_negatives(negatives: DrawnNegatives) -> None:
-    object.__setattr__(negatives, "mode", NegativeMode(negatives.mode))
+    object.__setattr__(negatives, "mode", _mode(negatives.mode))
     count = negatives.per_positive
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ValueError(f"per_positive {count!r}: must be a whole number, 1 or more")

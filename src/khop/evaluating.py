@@ -8,16 +8,26 @@ from torch import Tensor, nn
 
 from khop.api import Graph
 from khop.distributed.group import this_group, unwrapped
+from khop.draw import GivenNegatives, NegativeMode, Rule, Uniform
 from khop.loading.columns import ColumnChoice, NamesByType
 from khop.models.link_predictor import LinkPredictor
 from khop.sampling.fanouts import Fanout
 from khop.sampling.link_seeds import Links
+from khop.sampling.links import LinkSampler
 from khop.sampling.neighbor import NeighborSampler
 from khop.training.chunks import Progress, unwatched
 from khop.training.evaluation import scores
 from khop.training.inference import layerwise_inference, sampled_inference
-from khop.training.link_evaluation import link_scores, mean_metrics, node_rows
+from khop.training.link_evaluation import (
+    check_metrics,
+    check_rivals,
+    check_untimed,
+    link_scores,
+    mean_metrics,
+    node_rows,
+)
 from khop.training.link_prediction import LinkMetric
+from khop.training.sampled_links import sampled_link_scores
 from khop.training.tasks import NodeClassification
 
 
@@ -74,13 +84,18 @@ def evaluate_links(
     links: Links,
     *,
     metrics: Sequence[LinkMetric] = ("mrr", "roc-auc"),
+    fanouts: Sequence[Fanout] | None = None,
+    rule: Rule = Uniform(),  # noqa: B008
+    columns: Sequence[str] | NamesByType = ("x",),
     progress: Progress = unwatched,
 ) -> dict[str, float]:
     """How well `model` tells links from their own negatives (see `khop.with_negatives`), by metric.
 
     Exact: the rows of all nodes are computed layer by layer over the edges of `graph`, then every pair is
-    scored. Let `graph` be without the links, as that of a split is. Of several edge types it is the mean.
-    Collective, as `evaluate` is.
+    scored. With `fanouts`, every link is scored from a batch with these `columns`, as in training: for any
+    encoder, and for links with times, by `rule=khop.Temporal(column)`; the neighbourhoods are the same in
+    every evaluation. Let `graph` be without the links, as that of a split is. Of several edge types it is the
+    mean. Collective, as `evaluate` is.
     """
     predictor, group = unwrapped(model), this_group()
     if not isinstance(predictor, LinkPredictor):
@@ -88,9 +103,22 @@ def evaluate_links(
             f"evaluate_links of a {type(predictor).__name__}: it takes a khop.models.LinkPredictor, "
             "an encoder with a decoder per edge type"
         )
-    ends = [end for edge_type in links.edges for end in (edge_type[0], edge_type[2])]
+    check_metrics(metrics)
+    check_rivals(graph, links)
     group.meet("evaluating")
     with group.exchanging("evaluating"):
-        rows = node_rows(predictor.encoder, graph, graph.features, ends, progress=progress, group=group)
-        scores_of_links = link_scores(predictor, rows, links, group)
-    return mean_metrics(scores_of_links, metrics)
+        if fanouts is None:
+            check_untimed(links)
+            ends = [end for edge_type in links.edges for end in (edge_type[0], edge_type[2])]
+            rows = node_rows(predictor.encoder, graph, graph.features, ends, progress=progress, group=group)
+            return mean_metrics(link_scores(predictor, rows, links, group), metrics)
+        scores_of_links = sampled_link_scores(
+            predictor,
+            LinkSampler(graph, fanouts, negatives=GivenNegatives(NegativeMode.TRIPLET), rule=rule),
+            graph.features,
+            links,
+            columns=ColumnChoice.of(graph.schema, columns, (), ()),
+            progress=progress,
+            group=group,
+        )
+        return mean_metrics(scores_of_links, metrics)

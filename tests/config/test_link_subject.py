@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from khop.batch import Batch
+from khop.batch import Batch, Sample
 from khop.config.build import Run, prepare
 from khop.config.link_subject import LinkSubject
 from khop.config.read import RawRun, with_options
-from khop.draw import DegreeNegatives, NegativeMode, UniformNegatives
+from khop.draw import DegreeNegatives, DrawKey, NegativeMode, UniformNegatives
+from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.sampling.links import LinkSampler
+from khop.sampling.sampler import Seeds
 from khop.training.chunks import unwatched
 from small_link_folders import BOUGHT_BY, BUYS, write_shop
 
@@ -168,12 +171,11 @@ def test_a_graph_without_a_reverse_leaves_the_edges_themselves_out(prepared: Pre
         ),
         (
             {"sampler__time": "t", "evaluation__fanouts": [5, 5]},
-            "sampler.time is 't': a run about links has no times, leave it out;",
+            "sampler.time is 't': each link needs a time, and the columns of user buys item are none (",
         ),
-        (
-            {"evaluation__fanouts": [5, 5]},
-            "evaluation.fanouts is given: links are measured over all neighbours",
-        ),
+        ({"sampler__time": "t"}, "sampler.time is 't': evaluation over all neighbours would show the future"),
+        ({"evaluation__fanouts": [5]}, "evaluation.fanouts has 1 entry, sampler.fanouts make 2 layers"),
+        ({"evaluation__fanouts": [{"user buy item": 5}, 5]}, "evaluation.fanouts, hop 1: fanout 5 for"),
     ],
 )
 def test_what_the_graph_or_the_task_does_not_have_is_named(
@@ -182,3 +184,79 @@ def test_what_the_graph_or_the_task_does_not_have_is_named(
     with pytest.raises(ValueError, match=r"\w") as caught:
         prepared(**options)
     assert str(caught.value).startswith(complaint)
+
+
+EVERY_TYPE_BUT_SHOPS = [{"user sees shop": 0, "*": -1}] * 2
+
+
+def test_a_sample_of_all_neighbours_measures_what_exact_evaluation_does(prepared: Prepare) -> None:
+    exact = subject_of(prepared()).scores(("val", "test"), unwatched)
+    for size in (7, 4096):
+        sampled = prepared(evaluation__fanouts=EVERY_TYPE_BUT_SHOPS, evaluation__batch_size=size)
+        assert subject_of(sampled).scores(("val", "test"), unwatched) == pytest.approx(exact, rel=1e-4)
+
+
+def test_evaluation_follows_no_edge_type_that_training_does_not(prepared: Prepare) -> None:
+    subject = subject_of(prepared(evaluation__fanouts=[3, 3]))
+    assert subject.measured == ({BUYS: 3, BOUGHT_BY: 3},) * 2
+    assert 0 < subject.scores(("val",), unwatched)["val"] < 1
+    assert subject.scores(("val",), unwatched) == subject.scores(("val",), unwatched)
+
+
+@pytest.fixture(scope="module")
+def diary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Purchases of 200 days, of items that came out on the first 100."""
+    random = torch.Generator().manual_seed(1)
+    users, items = torch.randint(30, (600,), generator=random), torch.randint(40, (600,), generator=random)
+    out = torch.arange(40) * 5 // 2
+    days = out[items] + torch.randint(100, (600,), generator=random)
+    nodes = {
+        "user": NodeTable(columns={"x": torch.randn(30, 4, generator=random)}),
+        "item": NodeTable(columns={"x": torch.randn(40, 4, generator=random), "day": out}),
+    }
+    edges = {
+        BUYS: EdgeTable(users, items, {"day": days}, reverse_of=BOUGHT_BY),
+        BOUGHT_BY: EdgeTable(items, users, {"day": days}),
+    }
+    return write_graph(tmp_path_factory.mktemp("graphs") / "diary", nodes, edges, sort_by="day")
+
+
+def test_in_time_no_link_hears_of_its_future_and_no_negative_comes_from_it(
+    prepared: Prepare, diary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Seeds, Sample]] = []
+    sample_of = LinkSampler.sample
+
+    def noted(sampler: LinkSampler, seeds: Seeds, key: DrawKey) -> Sample:
+        asked.append((seeds, sample_of(sampler, seeds, key)))
+        return asked[-1][1]
+
+    monkeypatch.setattr(LinkSampler, "sample", noted)
+    fanouts = {"sampler__fanouts": [4, 3], "evaluation__fanouts": [4, 3], "training__batch_size": 50}
+    run = prepared(graph=str(diary), sampler__time="day", links__per_link=2, links__rivals=2, **fanouts)
+    trained = list(run.loader().epoch(0))
+    found = subject_of(run).scores(("val", "test"), unwatched)
+    assert all(0 < value < 1 for value in found.values())
+    assert len(asked) > len(trained)
+    out, columns = run.graph.columns["item"]["day"], run.graph.columns[BUYS]
+    csc = run.graph.csc(BUYS)
+    items = torch.repeat_interleave(torch.arange(csc.num_rows), csc.indptr.diff())
+    first = torch.full((30, 40), 1000).view(-1)
+    first.scatter_reduce_(0, csc.indices.long() * 40 + items, columns["day"], "amin")
+    edges = 0
+    for seeds, sample in asked:
+        assert seeds.links is not None
+        assert sample.trees is not None
+        times = seeds.links.by_type[BUYS].times
+        assert times is not None
+        assert times.min() < out.max()  # there is a future to hear of
+        limits = times.repeat(4)  # of both ends, and of the first and the second negatives
+        seed_items = sample.nodes["item"][sample.seed_index["item"]]
+        assert bool((out[seed_items] <= limits[times.numel() :]).all())
+        for block in sample.blocks:
+            source, destination = block.adjacencies[BOUGHT_BY].edge_index
+            users = sample.nodes["user"][destination]
+            day = first[users * 40 + sample.nodes["item"][source]]
+            assert bool((day <= limits[sample.trees["user"][destination]]).all())
+            edges += day.numel()
+    assert edges > 1000

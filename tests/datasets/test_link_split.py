@@ -154,6 +154,14 @@ def test_of_a_folder_columns_stay_with_their_edges_and_become_facts_of_the_links
         assert torch.equal(links.times[BUYS], links.edges[BUYS][1])
 
 
+def test_times_that_are_no_whole_numbers_are_named() -> None:
+    users, items = torch.tensor(every_pair()).T
+    likes = EdgeTable(users, items, {"when": users / 3})
+    graph = shop(every_pair()).with_edges({("user", "likes", "item"): likes})
+    with pytest.raises(ValueError, match=r"time 'when' of .*likes.* is float32: times are whole numbers"):
+        split_links(graph, ("user", "likes", "item"), time="when")
+
+
 def test_a_split_of_a_folder_is_trained_on(tmp_path: Path) -> None:
     split = split_links(written(tmp_path / "shop"), BUYS)
     sampler = khop.LinkSampler(split.train, [3, 2], negatives=khop.UniformNegatives(), exclude="edge+reverse")

@@ -85,3 +85,7 @@ def test_another_decoder_is_refused() -> None:
         decoder_of("cosine", 6)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="decoder 'dot': width 0 must be at least 1"):
         decoder_of("dot", 0)
+    with pytest.raises(ValueError, match="decoder MLP: width 0 must be at least 1"):
+        MLP(6, hidden=0)
+    with pytest.raises(ValueError, match="decoder DistMult: width -1 must be at least 1"):
+        DistMult(-1)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from khop import DrawKey, Links, LinkSampler, Loader, UniformNegatives
 from khop.draw import Purpose
@@ -94,6 +94,12 @@ def test_the_fingerprint_covers_all_that_is_known_of_links(other: Links) -> None
     [
         ({"edges": {BUYS: torch.zeros(3, 2).long()}}, r"links of .*: int64 of shape \(3, 2\); give int64"),
         ({"edges": {BUYS: torch.zeros(2, 3)}}, r"links of .*: float32 of shape \(2, 3\); give int64"),
+        (
+            {"edges": {BUYS: [[0], [1]]}},
+            r"edges of .*buys.* are a list: give a tensor, as by torch.as_tensor",
+        ),
+        ({"edges": ENDS[BUYS]}, r"edges of links are a Tensor: give a mapping, from edge types to tensors"),
+        ({"labels": {BUYS: [1, 2, 3]}}, r"labels of .*buys.* are a list: give a tensor"),
         ({"labels": {BOUGHT_BY: torch.arange(3)}}, r"labels of .*bought by.*: there are links of .* only"),
         ({"labels": {}}, r"labels of .*buys.*: none, but links of \[\] have them"),
         ({"labels": {BUYS: torch.arange(4)}}, r"labels of .*: int64 of shape \(4,\) for 3 links"),
@@ -101,7 +107,7 @@ def test_the_fingerprint_covers_all_that_is_known_of_links(other: Links) -> None
         ({"negatives": {BUYS: torch.arange(3)}}, r"negatives of .*: int64 of shape \(3,\) for 3 links"),
     ],
 )
-def test_facts_that_do_not_fit_are_named(facts: dict[str, dict[EdgeType, Tensor]], message: str) -> None:
+def test_facts_that_do_not_fit_are_named(facts: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Links(**{"edges": ENDS, **facts})
 

@@ -328,8 +328,16 @@ def test_a_reverse_that_the_schema_does_not_name_cannot_be_excluded() -> None:
 
 
 def test_an_unknown_exclusion_is_an_error() -> None:
-    with pytest.raises(ValueError, match="everything"):
+    with pytest.raises(ValueError, match=r"exclude 'everything': must be 'edge', 'edge\+reverse' or None"):
         LinkSampler(shop(), [2], exclude="everything")
+
+
+@pytest.mark.parametrize("negatives", ["uniform", 2])
+def test_negatives_that_are_none_are_named_at_once(negatives: object) -> None:
+    with pytest.raises(ValueError, match=r"negatives .*: must be khop.UniformNegatives\(...\), Degree"):
+        LinkSampler(shop(), [2], negatives=negatives)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"mode 'pair': must be one of \['binary', 'triplet'\]"):
+        UniformNegatives(mode="pair")  # type: ignore[arg-type]
 
 
 def test_links_are_no_seeds_of_a_node_sampler() -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from khop.draw import NegativeMode, UniformNegatives
+from khop.api import Graph
+from khop.draw import GivenNegatives, NegativeMode, UniformNegatives
 from khop.evaluating import evaluate_links
+from khop.features.table import FeatureTable
+from khop.graph.csc_graph import csc_graph_from_edges
+from khop.loading.columns import ColumnChoice
 from khop.models.decoders import DecoderKind
 from khop.sampling.link_seeds import Links
+from khop.sampling.links import LinkSampler
 from khop.training import link_evaluation
 from khop.training.link_evaluation import link_scores, node_rows, with_negatives
 from khop.training.link_prediction import LinkPrediction
+from khop.training.sampled_links import sampled_link_scores
 from small_links import BUYS, ON, LinkBatches, graph, links, predictor
 
 TYPES = ("user", "item", "tag", "item")
@@ -98,3 +106,90 @@ def test_an_edge_type_without_links_is_named() -> None:
 def test_a_model_that_scores_no_pairs_is_refused() -> None:
     with pytest.raises(ValueError, match=r"evaluate_links of a SAGE: it takes a khop\.models\.LinkPredictor"):
         evaluate_links(predictor().encoder, graph(), links(3))
+
+
+@pytest.mark.parametrize("chunk_size", [3, 100])
+def test_sampled_scores_of_all_neighbours_are_the_exact_ones(chunk_size: int) -> None:
+    model, whole = predictor("mlp"), graph()
+    exact = link_scores(model, node_rows(model.encoder, whole, whole.features, TYPES), links(3))
+    sampler = LinkSampler(whole, [-1, -1], negatives=GivenNegatives(NegativeMode.TRIPLET))
+    columns = ColumnChoice.of(whole.schema, ["x"], (), ())
+    sampled = sampled_link_scores(
+        model, sampler, whole.features, links(3), columns=columns, chunk_size=chunk_size
+    )
+    for edge_type in (BUYS, ON):
+        for ours, theirs in zip(sampled[edge_type], exact[edge_type], strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_a_link_is_sampled_alike_in_every_chunk_and_every_evaluation() -> None:
+    model, whole = predictor("mlp"), graph()
+    sampler = LinkSampler(whole, [2, 1], negatives=GivenNegatives(NegativeMode.TRIPLET), disjoint=True)
+    columns = ColumnChoice.of(whole.schema, ["x"], (), ())
+    first, second, other = (
+        sampled_link_scores(
+            model, sampler, whole.features, links(3), columns=columns, chunk_size=size, seed=seed
+        )[BUYS][1]
+        for size, seed in ((2, 0), (23, 0), (23, 1))
+    )
+    torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(second, other)
+
+
+def test_evaluate_links_samples_where_fanouts_are_given() -> None:
+    model, whole = predictor("dot"), graph()
+    exact = evaluate_links(model, whole, links(5))
+    assert evaluate_links(model, whole, links(5), fanouts=[-1, -1]) == pytest.approx(exact, rel=1e-9)
+    assert evaluate_links(model, whole, links(5), fanouts=[1, 1]) != exact
+
+
+def timed() -> Links:
+    of = links(2)
+    return replace(of, times={t: torch.arange(ends.shape[1]) for t, ends in of.edges.items()})
+
+
+OUTSIDE = {t: torch.full((ends.shape[1], 1), 40) for t, ends in links().edges.items()}
+
+
+@pytest.mark.parametrize(
+    ("of", "settings", "message"),
+    [
+        (links(2), {"metrics": ["mr"]}, "metric 'mr': must be one of"),
+        (links(2), {"metrics": "mrr"}, r"metrics 'mrr': give a list of them, such as \['mrr'\]"),
+        (
+            replace(links(), negatives=OUTSIDE),
+            {},
+            "negatives of .*buys.*: there is no node 40; ids go from 0",
+        ),
+        (
+            Links({BUYS: torch.tensor([[30], [0]])}, negatives={BUYS: torch.tensor([[1]])}),
+            {},
+            "links of .*buys.*, sources: there is no node 30",
+        ),
+        (timed(), {}, r"links have times, .*: give fanouts=\[\.\.\.\] and rule=khop.Temporal"),
+        (timed(), {"fanouts": [2, 2]}, "links of .* have times, which Uniform"),
+        (links(), {"fanouts": [2, 2]}, "links without negatives cannot be evaluated"),
+    ],
+)
+def test_links_that_cannot_be_evaluated_are_named(
+    of: Links, settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        evaluate_links(predictor(), graph(), of, **settings)  # type: ignore[arg-type]
+
+
+def test_negatives_for_links_in_time_are_there_in_time() -> None:
+    made, days = graph(), torch.arange(40)
+    columns = {"item": {"day": days}}
+    topology = csc_graph_from_edges(
+        {"user": 30, "item": 40}, {BUYS: (torch.arange(30), torch.arange(30))}, columns=columns
+    )
+    assert isinstance(made.features, FeatureTable)
+    of = Links({BUYS: links().edges[BUYS]}, times={BUYS: torch.arange(5, 21)})
+    drawn = with_negatives(Graph(topology, made.features), of, UniformNegatives(20), time="day").negatives
+    assert drawn is not None
+    assert bool((drawn[BUYS] <= torch.arange(5, 21)[:, None]).all())
+    with pytest.raises(ValueError, match="time 'day': the links have no times"):
+        with_negatives(topology, replace(of, times=None), UniformNegatives(2), time="day")
+    with pytest.raises(ValueError, match=r"GivenNegatives\(.*\): are not drawn; take khop.UniformNegatives"):
+        with_negatives(topology, of, GivenNegatives())  # type: ignore[arg-type]

@@ -82,6 +82,9 @@ def test_losses_without_anything_to_tell_apart_are_refused() -> None:
         LinkPrediction("bce").losses(output, batch)
     with pytest.raises(ValueError, match="bpr compares a link with negatives of the same source"):
         LinkPrediction("bpr").losses(output, batch)
+    two = {t: replace(rows, labels=torch.ones(rows.num_links, 2)) for t, rows in batch.links.items()}
+    with pytest.raises(ValueError, match=r"labels of .* are of shape \(16, 2\) for 16 pairs: bce takes one"):
+        LinkPrediction("bce").losses(output, replace(batch, sample=replace(batch.sample, links=two)))
 
 
 LINKS, NEGATIVES = torch.tensor([2.0, 0.0]), torch.tensor([[1.0, 3.0], [-1.0, -1.0]])

@@ -197,3 +197,10 @@ def test_what_cannot_be_ranked_is_named() -> None:
         ranked(one, [1], torch.zeros(1, 2))
     with pytest.raises(ValueError, match="at is empty"):
         ranked(one, [], torch.zeros(1, 3))
+
+
+def test_pairs_that_are_no_ids_are_named() -> None:
+    with pytest.raises(ValueError, match=r"full ranking: held_out is torch.float32: give ids, int64"):
+        full_ranking(
+            lambda queries: torch.rand(queries.numel(), 3), torch.ones(2, 1), torch.ones(2, 0).long(), 3
+        )

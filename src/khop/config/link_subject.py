@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
 from khop.api import Graph, Loader
 from khop.config.parts import (
     dtype_of,
@@ -17,10 +19,11 @@ from khop.config.parts import (
     stack_of,
     words_of,
 )
-from khop.config.values import RunConfig
+from khop.config.values import Fanout, RunConfig
 from khop.datasets.link_split import LinkSplit, split_links
 from khop.distributed.group import this_group
-from khop.draw import DegreeNegatives, NegativeMode, Negatives, UniformNegatives
+from khop.draw import DegreeNegatives, GivenNegatives, NegativeMode, Negatives, UniformNegatives
+from khop.loading.columns import ColumnChoice
 from khop.models.link_predictor import LinkPredictor
 from khop.models.sizes import ModelSizes
 from khop.sampling.exclusion import Exclude
@@ -32,8 +35,12 @@ from khop.training.chunks import Progress
 from khop.training.initial import seeded
 from khop.training.link_evaluation import link_scores, mean_metrics, node_rows
 from khop.training.link_prediction import LINK_METRICS, LinkMetric, LinkPrediction
+from khop.training.sampled_links import sampled_link_scores
 
 BESIDE: tuple[LinkMetric, ...] = ("mrr", "roc-auc")  # measured whatever chooses the best
+
+
+_Hops = tuple[dict[EdgeType, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +49,10 @@ class LinkSubject:
 
     config: RunConfig  # resolved
     edge_type: EdgeType
-    fanouts: tuple[dict[EdgeType, int], ...]  # of the edge types that some hop follows, and of the target's
+    fanouts: _Hops  # of training: of the edge types that some hop follows, and of the target's
+    measured: (
+        _Hops  # of evaluation: of the same edge types, where training follows them; none: all neighbours
+    )
     split: LinkSplit
     model: LinkPredictor
     task: LinkPrediction
@@ -52,9 +62,20 @@ class LinkSubject:
         """With links split, pairs drawn and a new model, the same ones for equal runs."""
         links, seed = config.links, config.training.seed
         (edge_type,) = (t for t in graph.schema.edge_types if words_of(t) == config.task.target)
-        fanouts = _followed(config, graph, edge_type)
-        graph = graph.only(tuple(fanouts[0]))
-        split = split_links(graph, edge_type, links.val, links.test, negatives=links.rivals, seed=seed)
+        hops, measured = (_hops(graph, of) for of in (config.sampler.fanouts, config.evaluation.fanouts))
+        followed = followed_types(graph.schema, hops)
+        ends = {edge_type, graph.schema.reverse(edge_type)}
+        kept = tuple(t for t in graph.schema.edge_types if t in followed or t in ends)
+        graph = graph.only(kept)
+        split = split_links(
+            graph,
+            edge_type,
+            links.val,
+            links.test,
+            negatives=links.rivals,
+            time=config.sampler.time,
+            seed=seed,
+        )
         targets = tuple(dict.fromkeys((edge_type[0], edge_type[2])))
         hidden = config.model.hidden
         sizes = ModelSizes.of(
@@ -65,15 +86,23 @@ class LinkSubject:
             embedding=config.model.embedding,
             learned_rows=config.model.learned_rows,
         )
-        # Exact evaluation follows all that the model knows: no more than what some hop of training follows.
-        sizes = replace(sizes, edge_types=followed_types(split.train.schema, fanouts))
+        # Evaluation follows what the model knows: no more than what some hop of training follows.
+        sizes = replace(sizes, edge_types=tuple(t for t in kept if t in followed))
 
         def made() -> LinkPredictor:
             return LinkPredictor.of(stack_of(config, sizes), [edge_type], links.decoder, hidden)
 
         model = seeded(seed, made).to(config.device, dtype_of(config))
         metric = known_metric(config.task.metric, LINK_METRICS)
-        return cls(config, edge_type, fanouts, split, model, LinkPrediction(links.loss, metric))
+        return cls(
+            config,
+            edge_type,
+            tuple({t: hop[t] for t in kept} for hop in hops),
+            tuple({t: hop[t] if t in followed else 0 for t in kept} for hop in measured),
+            split,
+            model,
+            LinkPrediction(links.loss, metric),
+        )
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -90,14 +119,8 @@ class LinkSubject:
         """The batches of training: no link of a step carries a message in it, nor does its reverse."""
         train = self.split.train
         has_reverse = train.schema.reverse(self.edge_type) is not None
-        sampler = LinkSampler(
-            train,
-            self.fanouts,
-            negatives=self.negatives(),
-            exclude=Exclude.EDGE_AND_REVERSE if has_reverse else Exclude.EDGE,
-            rule=rule_of(self.config.sampler),
-            expansion=expansion_of(self.config),
-        )
+        exclude = Exclude.EDGE_AND_REVERSE if has_reverse else Exclude.EDGE
+        sampler = self._sampler(train, self.fanouts, self.negatives(), exclude)
         columns = input_columns(self.config, train)
         return seeds_loader(self.config, sampler, self.split.train_links, columns, {})
 
@@ -106,29 +129,54 @@ class LinkSubject:
     ) -> dict[str, float]:
         """Every metric on each of the splits, over the edges that the split may know."""
         found: dict[str, float] = {}
-        group = this_group()
         asked = [known_metric(name, LINK_METRICS) for name in beside]
         for name in splits:
             if name not in self._held_out:
                 raise ValueError(
                     f"split {name!r}: links are measured where they are held out, in {list(self._held_out)}"
                 )
-            graph, links = self._held_out[name]
-            rows = node_rows(
-                self.model.encoder,
-                graph,
-                graph.features,
-                (self.edge_type[0], self.edge_type[2]),
-                chunk_size=self.config.evaluation.batch_size,
-                progress=progress,
-                in_flight=in_flight_of(self.config),
-                group=group,
-            )
             metrics = dict.fromkeys((self.task.metric, *BESIDE, *asked))
-            measured = mean_metrics(link_scores(self.model, rows, links, group), tuple(metrics))
+            measured = mean_metrics(self._link_scores(*self._held_out[name], progress), tuple(metrics))
             found[name] = measured.pop(self.task.metric)
             found |= {f"{name}/{metric}": value for metric, value in measured.items()}
         return found
+
+    def _link_scores(
+        self, graph: Graph, links: Links, progress: Progress
+    ) -> dict[EdgeType, tuple[Tensor, Tensor]]:
+        config, group = self.config, this_group()
+        if self.measured:
+            return sampled_link_scores(
+                self.model,
+                self._sampler(graph, self.measured, GivenNegatives(NegativeMode.TRIPLET), exclude=None),
+                graph.features,
+                links,
+                columns=ColumnChoice.of(graph.schema, input_columns(config, graph), (), ()),
+                seed=config.training.seed,
+                chunk_size=config.evaluation.batch_size,
+                progress=progress,
+                in_flight=in_flight_of(config),
+                group=group,
+            )
+        rows = node_rows(
+            self.model.encoder,
+            graph,
+            graph.features,
+            (self.edge_type[0], self.edge_type[2]),
+            chunk_size=config.evaluation.batch_size,
+            progress=progress,
+            in_flight=in_flight_of(config),
+            group=group,
+        )
+        return link_scores(self.model, rows, links, group)
+
+    def _sampler(
+        self, graph: Graph, fanouts: _Hops, negatives: Negatives, exclude: Exclude | None
+    ) -> LinkSampler:
+        rule, expansion = rule_of(self.config.sampler), expansion_of(self.config)
+        return LinkSampler(
+            graph, fanouts, negatives=negatives, exclude=exclude, rule=rule, expansion=expansion
+        )
 
     def negatives(self) -> Negatives:
         """What training draws beside the links: pairs of their own, or what a ranking loss compares with."""
@@ -139,10 +187,5 @@ class LinkSubject:
         return UniformNegatives(links.per_link, mode, links.exact)
 
 
-def _followed(config: RunConfig, graph: Graph, target: EdgeType) -> tuple[dict[EdgeType, int], ...]:
-    """Each hop's fanouts of the target, its reverse, and the edge types that some hop follows."""
-    schema = graph.schema
-    hops = [fanout_by_type(schema, fanout) for fanout in config.sampler.fanouts]
-    wanted = {target, schema.reverse(target)}
-    kept = [t for t in schema.edge_types if t in wanted or any(hop[t] for hop in hops)]
-    return tuple({t: hop[t] for t in kept} for hop in hops)
+def _hops(graph: Graph, fanouts: tuple[Fanout, ...]) -> _Hops:
+    return tuple(fanout_by_type(graph.schema, fanout) for fanout in fanouts)

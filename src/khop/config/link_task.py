@@ -17,19 +17,15 @@ def resolved_link_task(config: RunConfig, graph: GraphFolder, raw: RawRun) -> Ta
     if task.label is not None:
         where = raw.where("task.label")
         raise ValueError(f"task.label is {task.label!r}: links have no label column, leave it out ({where})")
-    if config.sampler.time is not None:
-        raise ValueError(
-            f"sampler.time is {config.sampler.time!r}: a run about links has no times, leave it out; in a "
-            f"loop of your own khop.Links(times=...) has ({raw.where('sampler.time')})"
-        )
-    if config.evaluation.fanouts:
-        where = raw.where("evaluation.fanouts")
-        raise ValueError(
-            f"evaluation.fanouts is given: links are measured over all neighbours, leave it out ({where})"
-        )
     there = {words_of(edge_type): edge_type for edge_type in graph.schema.edge_types}
     target = chosen("task.target", task.target, there, "edge types", raw)
     metric = chosen("task.metric", task.metric or "mrr", get_args(LinkMetric), "metrics of links", raw)
+    time, columns = config.sampler.time, graph.schema.columns.get(there[target], {})
+    if time is not None and time not in columns:
+        raise ValueError(
+            f"sampler.time is {time!r}: each link needs a time, and the columns of {target} are "
+            f"{', '.join(columns) or 'none'} ({raw.where('sampler.time')})"
+        )
     for name in ("val", "test"):
         share, where = getattr(links, name), raw.where(f"links.{name}")
         if int(graph.num_edges(there[target]) * share) == 0:

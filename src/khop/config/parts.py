@@ -40,7 +40,7 @@ def seeds_loader(
         seed=config.training.seed,
         columns=columns,
         seed_columns=seed_columns,
-        seed_times=config.sampler.time,
+        seed_times=None if isinstance(seeds, Links) else config.sampler.time,
         device=config.device,
         threads=config.threads,
         prefetch=config.prefetch,

@@ -76,9 +76,12 @@ def split_links(
     edge_types = _edge_types(edge_type)
     topology = _checked_topology(graph, edge_types, negatives)
     for one in edge_types:
-        for name in (label, time):
-            if name is not None:
-                graph.schema.column(one, name)
+        if label is not None:
+            graph.schema.column(one, label)
+        if time is not None and "int" not in (dtype := graph.schema.column(one, time).dtype):
+            raise ValueError(
+                f"time {time!r} of {one} is {dtype}: times are whole numbers, convert the column"
+            )
     key = DrawKey.of(seed, Purpose.SPLIT)
     parts = split_edges(topology, edge_types, Shares(val, test, disjoint_share), key)
 

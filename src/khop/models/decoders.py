@@ -40,6 +40,7 @@ class DistMult(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
+        _check_width("DistMult", width)
         self.relation = nn.Parameter(torch.ones(width))
 
     def forward(self, source: Tensor, destination: Tensor) -> Tensor:
@@ -60,6 +61,7 @@ class MLP(nn.Module):
     def __init__(self, width: int, hidden: int | None = None) -> None:
         super().__init__()
         hidden = width if hidden is None else hidden
+        _check_width("MLP", width, hidden)
         # A linear layer over [source, destination] is a sum of two halves: that of a row which stands in many
         # pairs is computed once.
         both = nn.Linear(2 * width, hidden)
@@ -86,8 +88,7 @@ class MLP(nn.Module):
 
 def decoder_of(kind: DecoderKind, width: int) -> nn.Module:
     """A new decoder for rows of `width` numbers."""
-    if width < 1:
-        raise ValueError(f"decoder {kind!r}: width {width} must be at least 1")
+    _check_width(repr(kind), width)
     if kind == "dot":
         return Dot()
     if kind == "distmult":
@@ -95,3 +96,9 @@ def decoder_of(kind: DecoderKind, width: int) -> nn.Module:
     if kind == "mlp":
         return MLP(width)
     raise ValueError(f"decoder {kind!r}: must be one of {get_args(DecoderKind)}")
+
+
+def _check_width(decoder: str, *widths: int) -> None:
+    for width in widths:
+        if width < 1:
+            raise ValueError(f"decoder {decoder}: width {width} must be at least 1")

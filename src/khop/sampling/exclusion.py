@@ -23,6 +23,15 @@ class Exclude(StrEnum):
     EDGE_AND_REVERSE = "edge+reverse"  # and those that lead back, of the type's reverse
 
 
+def checked_exclude(given: Exclude | str) -> Exclude:
+    """ValueError for a word that says nothing about edges."""
+    if given not in tuple(Exclude):
+        raise ValueError(
+            f"exclude {given!r}: must be {', '.join(repr(str(word)) for word in Exclude)} or None"
+        )
+    return Exclude(given)
+
+
 @dataclass(frozen=True)
 class WithoutEdges:
     """A graph store without some edges: drawn as if they were there, then left out, hop by hop.

@@ -30,6 +30,8 @@ class Links:
     negatives: ByEdgeType | None = None  # int64 (links, k), destinations that are no partners of the source
 
     def __post_init__(self) -> None:
+        for what, by_type in (("edges", self.edges), *self._facts()):
+            _check_tensors(what, by_type)
         for edge_type, ends in self.edges.items():
             if ends.dtype != torch.int64 or ends.dim() != 2 or ends.shape[0] != 2:
                 raise ValueError(
@@ -104,6 +106,18 @@ def check_links(graph: GraphStore, links: Links | LinkSeeds) -> None:
             ("sources", "destinations"), (edge_type[0], edge_type[2]), ends, strict=True
         ):
             check_ids(f"links of {edge_type}, {what}", ids, graph.num_nodes(node_type))
+
+
+def _check_tensors(what: str, by_type: ByEdgeType) -> None:
+    if not isinstance(by_type, Mapping):
+        raise ValueError(
+            f"{what} of links are a {type(by_type).__name__}: give a mapping, from edge types to tensors"
+        )
+    for edge_type, values in by_type.items():
+        if not isinstance(values, Tensor):
+            raise ValueError(
+                f"{what} of {edge_type} are a {type(values).__name__}: give a tensor, as by torch.as_tensor"
+            )
 
 
 def _described(tensor: Tensor) -> str:

@@ -19,9 +19,10 @@ from khop.draw import (
     Rule,
     Temporal,
     Uniform,
+    check_negatives,
 )
 from khop.graph.store import GraphStore, negative_store
-from khop.sampling.exclusion import Exclude, WithoutEdges, excluded_edges, reverse_types
+from khop.sampling.exclusion import Exclude, WithoutEdges, checked_exclude, excluded_edges, reverse_types
 from khop.sampling.fanouts import Fanout
 from khop.sampling.link_ends import EndRows, first_seen, plant_apart, plant_merged
 from khop.sampling.link_seeds import check_links
@@ -56,9 +57,11 @@ class LinkSampler:
     ) -> None:
         self.graph = graph
         self.negatives = negatives
+        if negatives is not None:
+            check_negatives(negatives)
         if negatives is not None and not isinstance(negatives, GivenNegatives):
             negative_store(graph, negatives)  # before any thread finds that it is none
-        self.exclude = None if exclude is None else Exclude(exclude)
+        self.exclude = None if exclude is None else checked_exclude(exclude)
         self._rule = rule
         self._neighbors = NeighborSampler(
             graph,

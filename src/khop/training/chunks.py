@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,19 @@ RowsOf = Callable[[Batch], Tensor]  # (seeds, ...), of the nodes of a chunk
 
 def unwatched(done: int, total: int) -> None:
     """A progress that nobody watches."""
+
+
+class MakesBatches(Protocol):
+    """What a meter has made of the chunks of a stage."""
+
+    @property
+    def move(self) -> Change:
+        """To where the model is."""
+        ...
+
+    def made(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
+        """The batch where it was made, as a thread does that works ahead."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -72,7 +86,7 @@ class Meter:
         self._done = done
         self._told = -1
 
-    def rows(self, stage: Stage, shelf: Shelf, chunks: Chunks, rows_of: RowsOf) -> Tensor:
+    def rows(self, stage: Stage, shelf: Shelf, chunks: MakesBatches, rows_of: RowsOf) -> Tensor:
         """(count, ...) on the CPU: `rows_of` every chunk, made by the rank that comes first. Collective."""
         what = f"computing layer {stage.layer + 1} of {stage.node_type}"
         with self._group.exchanging(what), closing(shelf.open(stage)) as place:
@@ -86,7 +100,7 @@ class Meter:
             self._tell(self._done)
         return out
 
-    def _taken(self, stage: Stage, missing: range | list[int], chunks: Chunks) -> Iterator[_Made]:
+    def _taken(self, stage: Stage, missing: range | list[int], chunks: MakesBatches) -> Iterator[_Made]:
         """The chunks that this rank gets, their batches made ahead."""
         turn_of = self._group.dealer()
 

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from khop.distributed.group import ALONE, Group
-from khop.draw import DrawKey, DrawnNegatives, Positives, Purpose
+from khop.draw import DrawKey, DrawnNegatives, Positives, Purpose, check_drawn
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore, NegativeStore
 from khop.loading.ordered_map import InFlight
 from khop.models.link_predictor import LinkPredictor
-from khop.sampling.link_seeds import Links
+from khop.sampling.link_seeds import Links, check_links
+from khop.sampling.node_set import check_ids
 from khop.schema import EdgeType, NodeType
 from khop.training.chunks import Progress, evaluating, unwatched
 from khop.training.inference import Layers
@@ -55,24 +56,53 @@ def link_scores(
 
     The ranks of a group share the work.
     """
+    rivals = rivals_of(links)
+    with evaluating(model):
+        return {
+            edge_type: _scores(model, edge_type, rows, ends, rivals[edge_type], group)
+            for edge_type, ends in links.edges.items()
+        }
+
+
+def check_rivals(graph: GraphStore, links: Links) -> None:
+    """ValueError unless links and the negatives that they bring along are between nodes of the graph."""
+    check_links(graph, links)
+    for edge_type, rivals in rivals_of(links).items():
+        check_ids(f"negatives of {edge_type}", rivals.flatten(), graph.num_nodes(edge_type[2]))
+
+
+def check_untimed(links: Links) -> None:
+    """ValueError for links with times, which an evaluation over all neighbours does not keep to."""
+    if links.times is not None:
+        raise ValueError(
+            "links have times, and over all neighbours they would hear of their future: give fanouts=[...] "
+            "and rule=khop.Temporal(column), or leave the times out"
+        )
+
+
+def rivals_of(links: Links) -> Mapping[EdgeType, Tensor]:
+    """The negatives that links bring along, without which they cannot be evaluated."""
     if links.negatives is None:
         raise ValueError(
             "links without negatives cannot be evaluated: nothing says what they should be told from; "
             "give khop.Links(..., negatives=...)"
         )
-    with evaluating(model):
-        return {
-            edge_type: _scores(model, edge_type, rows, ends, links.negatives[edge_type], group)
-            for edge_type, ends in links.edges.items()
-        }
+    return links.negatives
 
 
-def with_negatives(graph: NegativeStore, links: Links, negatives: DrawnNegatives, seed: int = 0) -> Links:
+def with_negatives(
+    graph: NegativeStore, links: Links, negatives: DrawnNegatives, seed: int = 0, time: str | None = None
+) -> Links:
     """The same links with negatives to be told from, the same ones each time that they are drawn.
 
     `graph` is what negatives are drawn from, and what exact ones are no edges of: the whole graph, with the
-    held-out links in it, so that none of them is taken for a pair that is no link.
+    held-out links in it, so that none of them is taken for a pair that is no link. Of links with times,
+    `time` is the column of their destinations by which a negative is there in time.
     """
+    check_drawn(negatives)
+    check_links(graph, links)
+    if time is not None and links.times is None:
+        raise ValueError(f"time {time!r}: the links have no times; give khop.Links(times=...)")
     key = DrawKey.of(seed, Purpose.EVALUATION)
     drawn: dict[EdgeType, Tensor] = {}
     start = 0
@@ -80,7 +110,7 @@ def with_negatives(graph: NegativeStore, links: Links, negatives: DrawnNegatives
         positions = torch.arange(start, start + ends.shape[1])
         times = None if links.times is None else links.times[edge_type]
         drawn[edge_type] = graph.sample_negatives(
-            edge_type, negatives, Positives(ends[0], positions, times), key
+            edge_type, negatives, Positives(ends[0], positions, times, time), key
         )
         start += ends.shape[1]
     return replace(links, negatives=drawn)
@@ -90,6 +120,7 @@ def mean_metrics(
     scores: Mapping[EdgeType, tuple[Tensor, Tensor]], metrics: Sequence[LinkMetric]
 ) -> dict[str, float]:
     """Each metric, of several edge types their mean."""
+    check_metrics(metrics)
     for edge_type, (of_links, _) in scores.items():
         if of_links.numel() == 0:
             raise ValueError(f"links of {edge_type}: there are none to evaluate; leave the edge type out")
@@ -97,6 +128,15 @@ def mean_metrics(
         metric: sum(LINK_METRICS[metric](*of_type) for of_type in scores.values()) / len(scores)
         for metric in metrics
     }
+
+
+def check_metrics(metrics: Sequence[LinkMetric]) -> None:
+    """ValueError unless all are metrics of links."""
+    if isinstance(metrics, str):
+        raise ValueError(f"metrics {metrics!r}: give a list of them, such as [{metrics!r}]")
+    for metric in metrics:
+        if metric not in LINK_METRICS:
+            raise ValueError(f"metric {metric!r}: must be one of {sorted(LINK_METRICS)}")
 
 
 def _scores(

@@ -75,6 +75,11 @@ class LinkPrediction:
                 f"links of {edge_type}: have neither labels nor negatives, so nothing tells them apart; "
                 "give the LinkSampler negatives=khop.UniformNegatives()"
             )
+        if rows.labels.shape != scores.pairs.shape:
+            raise ValueError(
+                f"labels of {edge_type} are of shape {tuple(rows.labels.shape)} for {scores.pairs.numel()} "
+                "pairs: bce takes one number for each"
+            )
         return F.binary_cross_entropy_with_logits(
             scores.pairs, rows.labels.to(scores.pairs.dtype), reduction="none"
         )

@@ -157,6 +157,8 @@ def _keys(pairs: Tensor, num_candidates: int, what: str) -> Tensor:
     """Each pair as one number, sorted, once."""
     if pairs.dim() != 2 or pairs.shape[0] != 2:
         raise ValueError(f"full ranking: {what} is {tuple(pairs.shape)}, must be (2, pairs)")
+    if pairs.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"full ranking: {what} is {pairs.dtype}: give ids, int64")
     outside = (pairs[1] < 0) | (pairs[1] >= num_candidates) | (pairs[0] < 0)
     if outside.any():
         query, candidate = pairs[:, outside][:, 0].tolist()

@@ -1,0 +1,93 @@
+"""Held-out links scored over sampled neighbourhoods, as in training: for any encoder, and in time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from khop.batch import Batch, Change
+from khop.distributed.group import ALONE, Group
+from khop.draw import DrawKey, Purpose
+from khop.features.store import FeatureStore
+from khop.loading.columns import ColumnChoice, gather_columns
+from khop.loading.ordered_map import InFlight
+from khop.models.link_predictor import LinkPredictor
+from khop.sampling.link_seeds import Links
+from khop.sampling.links import LinkSampler
+from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
+from khop.schema import EdgeType, NodeType
+from khop.training.chunks import Meter, Progress, evaluating, unwatched
+from khop.training.link_evaluation import rivals_of
+from khop.training.placement import mover
+from khop.training.shelves import Memory
+from khop.training.stages import Stage
+
+
+def sampled_link_scores(
+    model: LinkPredictor,
+    sampler: LinkSampler,
+    features: FeatureStore,
+    links: Links,
+    *,
+    columns: ColumnChoice,
+    seed: int = 0,
+    chunk_size: int = 1024,
+    progress: Progress = unwatched,
+    in_flight: InFlight = InFlight(),  # noqa: B008
+    group: Group = ALONE,
+) -> dict[EdgeType, tuple[Tensor, Tensor]]:
+    """Per edge type the scores of its links (n), and of their negatives (n, k).
+
+    `sampler` takes the negatives that the links bring along, as triplets. One key draws for all chunks: with
+    the layered expansion a score does not depend on the chunk that its link is in, and two evaluations with
+    one seed differ by the model alone. The ranks of a group share the work.
+    """
+    key, rivals = DrawKey.of(seed, Purpose.EVALUATION), rivals_of(links)
+    meter = Meter(progress, sum(links.counts.values()), group, in_flight)
+    found: dict[EdgeType, tuple[Tensor, Tensor]] = {}
+    first = 0
+    with evaluating(model):
+        for edge_type, count in links.counts.items():
+            chunks = _LinkChunks(
+                sampler, features, columns, key, mover(model), links, rivals[edge_type], edge_type, first
+            )
+
+            def scores_of(batch: Batch, of: EdgeType = edge_type) -> Tensor:
+                scores = model(batch)[of]
+                assert scores.negatives is not None
+                return torch.cat([scores.pairs.unsqueeze(1), scores.negatives], dim=1)
+
+            one = chunks.made(edge_type[2], torch.arange(min(1, count))).map(chunks.move)
+            stage = Stage(0, edge_type[2], count, chunk_size, scores_of(one).cpu()[:0])
+            scores = meter.rows(stage, Memory(group), chunks, scores_of)
+            found[edge_type] = (scores[:, 0], scores[:, 1:])
+            first += count
+    return found
+
+
+@dataclass(frozen=True)
+class _LinkChunks:
+    """What makes a batch of some links of one edge type."""
+
+    sampler: LinkSampler
+    features: FeatureStore
+    columns: ColumnChoice
+    key: DrawKey
+    move: Change
+    links: Links
+    rivals: Tensor  # int64 (links, k)
+    edge_type: EdgeType
+    first: int  # the position of the type's first link among those of all types
+
+    def made(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
+        """The batch of the links numbered so."""
+        ends, limits = self.links.edges[self.edge_type][:, nodes], self.links.times
+        until = None if limits is None else limits[self.edge_type][nodes]
+        asked = SeedLinks(ends, self.first + nodes, ends, None, until, self.rivals[nodes])
+        seeds = Seeds({}, {}, links=LinkSeeds({self.edge_type: asked}, self.key))
+        sample = self.sampler.sample(seeds, self.key)
+        sample, columns, seed_columns = gather_columns(self.features, self.columns, sample)
+        planted = {t: sample.nodes[t][index] for t, index in sample.seed_index.items()}
+        return Batch(sample, planted, columns, seed_columns, 0, 0, nodes.numel())
