@@ -18,7 +18,7 @@ VALUES = {"errors", "schema", "draw", "batch"}
 PARTS = {
     "kernels", "graph", "features", "models", "sampling", "partition", "loading", "distributed", "training",
 }  # fmt: skip
-FRONT = {"api", "datasets", "evaluating", "launching", "partitioning", "pyg"}
+FRONT = {"api", "datasets", "evaluating", "inferring", "launching", "partitioning", "pyg"}
 MAY_IMPORT = {
     "errors": set(),
     "schema": set(),
@@ -43,8 +43,8 @@ MAY_IMPORT = {
     "config": VALUES | PARTS | FRONT,
     "profiling": {"batch", "loading", "training", "config"},
     "cli": {
-        "config", "api", "datasets", "graph", "launching", "partitioning", "process_memory", "profiling",
-        "schema", "training", "errors", "distributed", "loading",
+        "config", "api", "datasets", "graph", "inferring", "launching", "partitioning", "process_memory",
+        "profiling", "schema", "training", "errors", "distributed", "loading",
     },
     "__main__": {"cli"},
     "__init__": VALUES | PARTS | FRONT | {"process_memory"},

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from khop.graph.folder import open_folder as open_folder
     from khop.graph.quantise import Quantised as Quantised
     from khop.graph.quantise import quantise as quantise
+    from khop.inferring import infer as infer
     from khop.launching import launch as launch
     from khop.partitioning import partition_graph as partition_graph
     from khop.process_memory import tune_memory as tune_memory
@@ -130,6 +131,7 @@ _PUBLIC = {
     "cooccurrence": "khop.graph.cooccurrence",
     "evaluate": "khop.evaluating",
     "evaluate_links": "khop.evaluating",
+    "infer": "khop.inferring",
     "full_ranking": "khop.training.ranking",
     "graph_from_pyg": "khop.pyg.convert",
     "initialise": "khop.api",

@@ -6,17 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from khop.api import Graph, Loader, open_graph
 from khop.config.facts import facts_of
 from khop.config.link_subject import LinkSubject
 from khop.config.node_subject import NodeSubject
+from khop.config.parts import in_flight_of
 from khop.config.read import RawRun, checked
 from khop.config.resolve import graph_folder, resolve
 from khop.config.subject import Subject
 from khop.config.values import RunConfig
 from khop.graph.progress import Notice
+from khop.inferring import Inference, Values
+from khop.loading.ordered_map import InFlight
+from khop.schema import NodeType
 from khop.training.checkpoint import load_checkpoint, restore_model
 from khop.training.chunks import Progress
 from khop.training.observer import Observer
@@ -85,6 +89,22 @@ class Run:
     def restore(self, checkpoint: Path) -> None:
         """Take the weights of a checkpoint folder."""
         restore_model(self.model, load_checkpoint(checkpoint))
+
+    def inference(
+        self, out: Path, node_types: Sequence[NodeType], nodes: Tensor | None, values: Values
+    ) -> Inference:
+        """Rows for all nodes, or some, of the node types; everything is checked."""
+        if self.config.sampler.time is not None:
+            raise ValueError(
+                f"sampler.time is {self.config.sampler.time!r}: inference over all neighbours would show the "
+                "future; khop.sampled_inference in a script keeps to the times"
+            )
+        chunk_size = self.config.evaluation.batch_size
+        return Inference.of(self.model, self.subject.whole, out, node_types, nodes, values, chunk_size)
+
+    def in_flight(self) -> InFlight:
+        """How far evaluation and inference work ahead."""
+        return in_flight_of(self.config)
 
     def scores(
         self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()

@@ -30,7 +30,7 @@ from khop.sampling.exclusion import Exclude
 from khop.sampling.fanouts import fanout_by_type, followed_types
 from khop.sampling.link_seeds import Links
 from khop.sampling.links import LinkSampler
-from khop.schema import EdgeType
+from khop.schema import EdgeType, NodeType
 from khop.training.chunks import Progress
 from khop.training.initial import seeded
 from khop.training.link_evaluation import link_scores, mean_metrics, node_rows
@@ -48,6 +48,7 @@ class LinkSubject:
     """The links of one edge type, split, and what tells them from other pairs."""
 
     config: RunConfig  # resolved
+    whole: Graph  # what inference runs over: every edge that the model follows, held-out links among them
     edge_type: EdgeType
     fanouts: _Hops  # of training: of the edge types that some hop follows, and of the target's
     measured: (
@@ -96,6 +97,7 @@ class LinkSubject:
         metric = known_metric(config.task.metric, LINK_METRICS)
         return cls(
             config,
+            graph,
             edge_type,
             tuple({t: hop[t] for t in kept} for hop in hops),
             tuple({t: hop[t] if t in followed else 0 for t in kept} for hop in measured),
@@ -114,6 +116,11 @@ class LinkSubject:
         """What each may hear of, and what it is asked."""
         split = self.split
         return {"val": (split.val, split.val_links), "test": (split.test, split.test_links)}
+
+    @property
+    def node_types(self) -> tuple[NodeType, ...]:
+        """Those at the ends of the links."""
+        return tuple(dict.fromkeys((self.edge_type[0], self.edge_type[2])))
 
     def loader(self) -> Loader:
         """The batches of training: no link of a step carries a message in it, nor does its reverse."""

@@ -26,6 +26,7 @@ from khop.models.sizes import ModelSizes
 from khop.models.stack import Stack
 from khop.sampling.fanouts import followed_types
 from khop.sampling.neighbor import NeighborSampler
+from khop.schema import NodeType
 from khop.training.chunks import Progress
 from khop.training.evaluation import scores
 from khop.training.inference import layerwise_inference, sampled_inference
@@ -70,6 +71,16 @@ class NodeSubject:
             model,
             NodeClassification(task.target, task.label, known_metric(task.metric, METRICS)),
         )
+
+    @property
+    def whole(self) -> Graph:
+        """What inference runs over: the graph."""
+        return self.graph
+
+    @property
+    def node_types(self) -> tuple[NodeType, ...]:
+        """The node type that is classified."""
+        return (self.task.node_type,)
 
     def loader(self) -> Loader:
         """The batches of training."""

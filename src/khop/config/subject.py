@@ -7,7 +7,8 @@ from typing import Protocol
 
 from torch import nn
 
-from khop.api import Loader
+from khop.api import Graph, Loader
+from khop.schema import NodeType
 from khop.training.chunks import Progress
 from khop.training.tasks import Task
 
@@ -28,6 +29,16 @@ class Subject(Protocol):
     @property
     def splits(self) -> tuple[str, ...]:
         """What can be measured, as results call it; "val" chooses the best checkpoint."""
+        ...
+
+    @property
+    def whole(self) -> Graph:
+        """What inference runs over: every edge that the model follows."""
+        ...
+
+    @property
+    def node_types(self) -> tuple[NodeType, ...]:
+        """The node types that the model gives rows of."""
         ...
 
     def loader(self) -> Loader:

@@ -56,7 +56,7 @@ class ArrayEntry:
 def unchecked_entry(dtype: str, shape: tuple[int, ...]) -> ArrayEntry:
     """The entry of an array of which nobody wrote down a checksum."""
     data_bytes = math.prod(shape) * np.dtype(STORED[dtype]).itemsize
-    return ArrayEntry(dtype, shape, len(_header(dtype, shape)) + data_bytes, "")
+    return ArrayEntry(dtype, shape, len(array_header(dtype, shape)) + data_bytes, "")
 
 
 def write_array(
@@ -67,7 +67,7 @@ def write_array(
     wrote: Callable[[int], None],
 ) -> ArrayEntry:
     """Write chunks of rows as one array and flush it to the disk; `wrote` hears the bytes of each chunk."""
-    header = _header(dtype, shape)
+    header = array_header(dtype, shape)
     digest = hashlib.sha256(header)
     size = len(header)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,7 +156,8 @@ def torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
+def array_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """What a .npy file of such an array begins with."""
     # Made by hand: NumPy's padding differs between its versions, and a checksum must depend on content alone.
     text = f"{{'descr': '{STORED[dtype]}', 'fortran_order': False, 'shape': {shape}, }}"
     length = len(_MAGIC) + 2 + len(text) + 1

@@ -65,6 +65,11 @@ class Stack(nn.Module):
         """The input column, of each node type that has it and can reach a target."""
         return dict.fromkeys(self.encoder.inputs, (self.sizes.column,))
 
+    def depth(self, node_type: NodeType) -> int:
+        """After how many layers the last rows of a node type come: of a target after all; 0 if none come."""
+        reach = destination_types(self.sizes.edge_types, self.sizes.target_types, self.num_layers)
+        return max((depth for depth, types in enumerate(reach, 1) if node_type in types), default=0)
+
     def encode(self, batch: Batch) -> dict[NodeType, Tensor]:
         """(rows, width) in the parameters' dtype, of each node type with the input column or learned rows."""
         dtype = next(self.heads.parameters()).dtype

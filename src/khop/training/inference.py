@@ -197,7 +197,7 @@ def _over(chunks: Chunks, values: Mapping[NodeType, Tensor]) -> Chunks:
     return replace(chunks, features=table, columns=ColumnChoice(dict.fromkeys(values, (_VALUES,))))
 
 
-def _rows_of(model: Layered, index: int, node_type: NodeType, is_output: bool) -> RowsOf:
+def _rows_of(model: Layered, index: int, node_type: NodeType, head: bool) -> RowsOf:
     """What one layer gives for a chunk's nodes; after the last one, what the head makes of it."""
 
     def rows(batch: Batch) -> Tensor:
@@ -210,6 +210,6 @@ def _rows_of(model: Layered, index: int, node_type: NodeType, is_output: bool) -
         block = replace(block, dst_counts={node_type: block.dst_counts[node_type]})
         out = model.layer(index, h, block)[node_type]
         out = out.index_select(0, batch.sample.seed_index[node_type])
-        return model.head(node_type, out) if is_output else out
+        return model.head(node_type, out) if head else out
 
     return rows

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from khop.distributed.group import Group
-from khop.training.row_file import write_all
-from khop.training.stages import Rows, Stage
+from khop.training.stages import Rows, Stage, write_rows
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class SharedRows:
 
     def put(self, chunk: int, rows: Tensor) -> None:
         """Copy them into place."""
-        write_all(self._descriptor, rows, self._stage.span(chunk).start * self._stage.row_bytes)
+        write_rows(self._descriptor, rows, self._stage.span(chunk).start * self._stage.row_bytes)
 
     def finished(self) -> Tensor:
         """All rows, mapped."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,6 +61,15 @@ class Stage:
     def times_of(self, chunk: int) -> Tensor | None:
         """Their limits."""
         return None if self.times is None else self.times[self.span(chunk)]
+
+
+def write_rows(descriptor: int, rows: Tensor, offset: int) -> None:
+    """Write all bytes of the rows at `offset` of a file; OSError where there is no space for them."""
+    # Written, not assigned through a mapping: a disk that is full would then end the process by a signal.
+    content = rows.contiguous().view(-1).view(torch.uint8).numpy().data
+    while content:
+        written = os.pwrite(descriptor, content, offset)
+        content, offset = content[written:], offset + written
 
 
 class Rows(Protocol):

@@ -1,0 +1,230 @@
+"""`khop infer`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+import typer
+from rich.console import Console
+from torch import Tensor
+
+from khop.cli.bytes_bar import bytes_bar
+from khop.cli.cache import cache_folder
+from khop.cli.evaluate import Checkpoint, Folder
+from khop.cli.options import Options, takes_run_options
+from khop.cli.progress import say, two_columns
+from khop.cli.ranks import Procs, as_ranks, set_rank_up
+from khop.cli.run_folder import CHECKPOINTS, read_run
+from khop.config.build import Run, prepare
+from khop.config.facts import MACHINE
+from khop.config.fields import run_fields
+from khop.config.read import RawRun, checked, with_options
+from khop.distributed.group import this_group
+from khop.inferring import Inference, in_bytes
+from khop.training.chunks import Progress, unwatched
+from khop.training.interrupts import terminations_raised
+
+
+class Values(StrEnum):
+    """What stands in a row."""
+
+    EMBEDDINGS = "embeddings"
+    OUTPUTS = "outputs"
+
+
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out",
+        metavar="FILE",
+        help="What is written: FILE.npy, with FILE.ids.npy, or FILE.parquet.",
+        show_default=False,
+    ),
+]
+NodeTypes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--node-type",
+        metavar="TEXT",
+        help="Whose rows, may be given several times: then each has a file, FILE.TYPE.npy. "
+        "Default: the node types that the run is about.",
+        show_default=False,
+    ),
+]
+SplitName = Annotated[
+    str | None,
+    typer.Option("--split", metavar="TEXT", help="Only the nodes of this split.", show_default=False),
+]
+Ids = Annotated[
+    Path | None,
+    typer.Option(
+        "--ids", metavar="FILE.npy", help="Only the nodes in this file, in its order.", show_default=False
+    ),
+]
+What = Annotated[
+    Values,
+    typer.Option("--values", help="Rows of the last layer, or the model's outputs: logits of classes."),
+]
+Weights = Annotated[Checkpoint, typer.Option("--checkpoint", help="The weights that are used.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="End with one line of JSON on stdout; all else goes to stderr.")
+]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one call of the command asks every rank to do."""
+
+    folder: Path
+    raw: RawRun
+    out: Path
+    node_types: tuple[str, ...]
+    split: str | None
+    ids: Path | None
+    values: str
+    checkpoint: str
+    keeps_threads: bool
+    as_json: bool
+
+
+def register(app: typer.Typer) -> None:
+    """Add `khop infer`."""
+    measured = MACHINE | {"deadline", "evaluation.batch_size"}
+    fields = [entry for entry in run_fields() if entry.path in measured]
+    app.command("infer")(takes_run_options(fields, default="as in the run")(_infer))
+
+
+def _infer(
+    run_folder: Folder,
+    out: Out,
+    node_type: NodeTypes = None,
+    split: SplitName = None,
+    ids: Ids = None,
+    values: What = Values.EMBEDDINGS,
+    checkpoint: Weights = Checkpoint.BEST,
+    procs: Procs = None,
+    as_json: AsJson = False,
+    *,
+    options: Options,
+) -> None:
+    """Write a row for every node, over all neighbours, layer by layer: activations may be larger than memory.
+
+    What was stopped goes on when the same command is called again, also with another number of processes.
+    """
+    if split is not None and ids is not None:
+        raise ValueError("--split and --ids both say which nodes: give one of them")
+    raw = with_options(read_run(run_folder), options)
+    request = Request(
+        run_folder,
+        raw,
+        out,
+        tuple(node_type or ()),
+        split,
+        ids,
+        values.value,
+        checkpoint.value,
+        "compute_threads" in options,
+        as_json,
+    )
+    as_ranks(infer_rank, request, checked(raw), procs)
+
+
+def infer_rank(rank: int, device: torch.device, request: Request) -> None:
+    """Compute as one rank, which is often the only one; rank 0 talks and puts the result in place."""
+    begun = time.perf_counter()
+    console = Console(stderr=request.as_json, quiet=rank > 0)
+    with bytes_bar() as notice:
+        raw = set_rank_up(request.raw, this_group(), device, keeps_threads=request.keeps_threads)
+        run = prepare(raw, cache_folder(), notice)
+    torch.set_num_threads(run.config.compute_threads)
+    run.restore(request.folder / CHECKPOINTS / request.checkpoint)
+    inference = _inference(run, request)
+    say(console, f"up to {in_bytes(inference.bytes_needed)} of disk while it runs; {_left(inference)}")
+    with _stoppable(inference, rank), terminations_raised(), _bar(rank) as progress:
+        files = inference.run(progress, run.in_flight())
+    outcome = {
+        "run": str(request.folder),
+        "checkpoint": request.checkpoint,
+        "values": request.values,
+        "files": [str(path) for path in files.values()],
+        "rows": [output.count for output in inference.outputs],
+        "seconds": round(time.perf_counter() - begun, 2),
+    }
+    say(console, *two_columns({**outcome, "files": ", ".join(map(str, files.values()))}))
+    if request.as_json and rank == 0:
+        print(json.dumps(outcome))
+
+
+def _inference(run: Run, request: Request) -> Inference:
+    node_types = request.node_types or run.subject.node_types
+    nodes = _nodes(run, request, node_types)
+    return run.inference(request.out, node_types, nodes, Values(request.values).value)
+
+
+def _nodes(run: Run, request: Request, node_types: tuple[str, ...]) -> Tensor | None:
+    """The ids that were asked for; None: all."""
+    if request.ids is not None:
+        return _ids_of(request.ids)
+    if request.split is None:
+        return None
+    if len(node_types) > 1:
+        raise ValueError(f"--split {request.split}: of which of {', '.join(node_types)}? give --node-type")
+    of_types = run.graph.split(request.split)
+    if node_types[0] not in of_types:
+        raise ValueError(
+            f"--split {request.split}: has nodes of {', '.join(of_types)}, none of {node_types[0]}"
+        )
+    return of_types[node_types[0]]
+
+
+def _ids_of(file: Path) -> Tensor:
+    if not file.is_file():
+        raise ValueError(f"{file}: no such file; --ids takes a .npy file of node ids")
+    try:
+        ids = np.load(file, allow_pickle=False)
+    except (ValueError, EOFError):
+        raise ValueError(f"{file}: not a .npy file; --ids takes one of node ids") from None
+    if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise ValueError(
+            f"{file}: holds {ids.dtype} of shape {ids.shape}; --ids takes a list of whole numbers"
+        )
+    return torch.from_numpy(ids.astype(np.int64))
+
+
+def _left(inference: Inference) -> str:
+    word = "going on from" if inference.work_folder.is_dir() else "work in"
+    return f"{in_bytes(inference.bytes_kept)} stay; {word} {inference.work_folder}"
+
+
+@contextmanager
+def _bar(rank: int) -> Iterator[Progress]:
+    """Nodes of all layers, on rank 0's terminal."""
+    if rank > 0:
+        yield unwatched
+        return
+    with bytes_bar() as notice:
+        yield lambda done, total: notice(f"{done:,} of {total:,} nodes, all layers", done, total)
+
+
+@contextmanager
+def _stoppable(inference: Inference, rank: int) -> Iterator[None]:
+    """Ctrl-C and SIGTERM are no errors: rank 0 says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if rank == 0:
+            print(
+                f"khop: stopped; what is done is in {inference.work_folder}; call the same command to go on",
+                file=sys.stderr,
+            )
+        raise

@@ -1,0 +1,226 @@
+"""A model's rows for every node of a graph, into files: activations may be larger than memory."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+import khop
+from khop.api import Graph
+from khop.distributed.group import Group, this_group, unwrapped
+from khop.loading.ordered_map import InFlight
+from khop.models.learned_rows import gathered
+from khop.models.link_predictor import LinkPredictor
+from khop.models.stack import Stack
+from khop.sampling.neighbor import check_seeds
+from khop.schema import NodeType, sole_type
+from khop.training.chunks import Progress, unwatched
+from khop.training.inference import Layers
+from khop.training.row_output import RowOutput
+from khop.training.work_folder import remove, work_folder
+
+Values = Literal["embeddings", "outputs"]
+UNFINISHED = ".unfinished"  # what the work folder is called, beside the result
+_UNITS = {"bytes": 0, "kB": 1, "MB": 2, "GB": 3, "TB": 4}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def infer(
+    model: nn.Module,
+    graph: Graph,
+    out: str | os.PathLike[str],
+    *,
+    node_types: NodeType | Sequence[NodeType] | None = None,
+    nodes: Tensor | None = None,
+    values: Values = "embeddings",
+    chunk_size: int = 2048,
+    progress: Progress = unwatched,
+    in_flight: InFlight = InFlight(),  # noqa: B008
+) -> dict[NodeType, Path]:
+    """Write a row for every node, or for `nodes` in their order, over all neighbours; the files by type.
+
+    "embeddings" are what the model's last layer gives for the node type (of a model of links, what its
+    decoder takes), "outputs" what the whole model does: logits of a classifier. `out` ends in .npy
+    (`name.ids.npy` beside it holds the ids) or in .parquet (columns of ids and rows); of several node types
+    each has a file, `name.user.npy`. Whole or not at all.
+
+    Layer by layer, in files: a process holds some chunks of `chunk_size` nodes, whatever the graph's size.
+    Collective: the ranks share the chunks, and no bit depends on their number. What was killed, or stopped by
+    a full disk, goes on when it is called again, also with other ranks; until then it lies in
+    `out`.unfinished.
+    """
+    wanted = (node_types,) if isinstance(node_types, str) else tuple(node_types or ())
+    wanted = wanted or (sole_type(graph.schema.node_types, "infer without node_types"),)
+    return Inference.of(model, graph, Path(out), wanted, nodes, values, chunk_size).run(progress, in_flight)
+
+
+@dataclass(frozen=True, eq=False)
+class Inference:
+    """Rows that are to be computed and written; all that can be checked is."""
+
+    out: Path
+    layers: Layers
+    outputs: tuple[RowOutput, ...]  # one for each stage of the last layer
+    facts: dict[str, str]  # what must be equal for the work of one call to be of use to the next
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        graph: Graph,
+        out: Path,
+        node_types: Sequence[NodeType],
+        nodes: Tensor | None,
+        values: Values,
+        chunk_size: int,
+    ) -> Inference:
+        """ValueError where model, graph and files do not go together."""
+        if values not in get_args(Values):
+            raise ValueError(f"values {values!r}: must be one of {', '.join(get_args(Values))}")
+        if chunk_size < 1:
+            raise ValueError(f"chunk_size {chunk_size}: must be at least 1")
+        _check_nodes(graph, node_types, nodes)
+        model, depth = _rows_of(unwrapped(model), node_types, values)
+        wanted = dict.fromkeys(node_types, nodes)
+        layers = Layers.of(model, graph, graph.features, wanted, chunk_size=chunk_size, depth=depth)
+        outputs = []
+        for stage in layers.stages[-1]:
+            is_one = len(layers.stages[-1]) == 1
+            path = out if is_one else out.with_name(f"{out.stem}.{stage.node_type}{out.suffix}")
+            original = None if graph.folder is None else graph.folder.original_ids(stage.node_type)
+            output = RowOutput(path, stage.node_type, values.removesuffix("s"), stage.count, nodes, original)
+            output.check()
+            outputs.append(output)
+        with gathered(model):
+            weights = _digest(*model.state_dict().values())
+        facts = {
+            "khop version": khop.__version__,
+            "graph": graph.folder.fingerprint if graph.folder else f"in the memory of process {os.getpid()}",
+            "model": weights,
+            "choice of nodes": "all" if nodes is None else _digest(nodes),
+            "choice of values": f"{values} of {', '.join(node_types)}",
+            "chunk size": str(chunk_size),
+        }
+        return cls(out, layers, tuple(outputs), facts)
+
+    @property
+    def bytes_kept(self) -> int:
+        """What the result takes."""
+        return sum(stage.entry.bytes + 8 * stage.count for stage in self.layers.stages[-1])
+
+    @property
+    def bytes_needed(self) -> int:
+        """The most that is on the disk at a time: two layers, or the last one and the result."""
+        of_layers = [sum(stage.entry.bytes for stage in layer) for layer in self.layers.stages]
+        pairs = [before + after for before, after in pairwise(of_layers)]
+        return max([*pairs, self.bytes_kept, of_layers[-1] + self.bytes_kept * self._is_copied])
+
+    @property
+    def work_folder(self) -> Path:
+        """Where unfinished work is."""
+        return self.out.with_name(self.out.name + UNFINISHED)
+
+    def run(self, progress: Progress = unwatched, in_flight: InFlight = InFlight()) -> dict[NodeType, Path]:  # noqa: B008
+        """Compute and write all rows; OSError where the disk has no space for them. Collective."""
+        group = this_group()
+        group.meet("inferring")
+        try:
+            with group.exchanging("inferring"):
+                return self._run(progress, in_flight, group)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            raise OSError(
+                f"{self.out}: no space for the rows ({os.strerror(error.errno)}); free some and call it "
+                f"again, it goes on from {self.work_folder}"
+            ) from error
+
+    def _run(self, progress: Progress, in_flight: InFlight, group: Group) -> dict[NodeType, Path]:
+        if group.rank == 0:
+            self._check_space()
+        with work_folder(self.work_folder, self.facts, group) as folder:
+            first = folder.first_layer(self.layers.stages)
+            rows = self.layers.computed(folder, progress, in_flight, group, first)
+            for stage, output in zip(self.layers.stages[-1], self.outputs, strict=True):
+                output.write(rows[stage.node_type], folder.file(stage), group)
+            remove(folder)
+        return {output.node_type: output.path for output in self.outputs}
+
+    def _check_space(self) -> None:
+        folder = self.out.absolute().parent
+        there = sum(file.stat().st_blocks * 512 for file in self.work_folder.glob("*.npy"))
+        free = shutil.disk_usage(folder).free + there
+        if self.bytes_needed > free:
+            raise OSError(
+                f"{self.out}: needs {in_bytes(self.bytes_needed)} on the disk of {folder} while it is "
+                f"computed, {in_bytes(free)} are free; free some, or write to another disk"
+            )
+
+    @property
+    def _is_copied(self) -> bool:
+        return self.out.suffix == ".parquet"
+
+
+def _check_nodes(graph: Graph, node_types: Sequence[NodeType], nodes: Tensor | None) -> None:
+    for node_type in node_types:
+        if node_type not in graph.schema.node_types:
+            there = ", ".join(graph.schema.node_types)
+            raise ValueError(f"node type {node_type!r}: the graph has none of that name; it has {there}")
+    if nodes is not None:
+        if len(node_types) > 1:
+            raise ValueError(
+                f"nodes with the node types {', '.join(node_types)}: ids are of one of them, name it"
+            )
+        check_seeds(graph, {node_types[0]: nodes})
+
+
+def _rows_of(
+    model: nn.Module, node_types: Sequence[NodeType], values: Values
+) -> tuple[nn.Module, int | None]:
+    """The model that gives the rows, and after how many of its layers they are taken; None: at its end."""
+    if isinstance(model, LinkPredictor):
+        model = model.encoder
+        if isinstance(model, Stack) and set(node_types) <= set(model.sizes.target_types):
+            return model, None  # what a decoder takes is the embedding
+    return model, _depth(model, node_types) if values == "embeddings" else None
+
+
+def _depth(model: nn.Module, node_types: Sequence[NodeType]) -> int:
+    if not isinstance(model, Stack):
+        return int(getattr(model, "num_layers", 0))
+    depths = {node_type: model.depth(node_type) for node_type in node_types}
+    for node_type, depth in depths.items():
+        if depth == 0:
+            raise ValueError(
+                f"node type {node_type!r}: no layer of the model gives rows of it; its targets are "
+                f"{', '.join(model.sizes.target_types)}"
+            )
+    if len(set(depths.values())) > 1:
+        raise ValueError(
+            f"node types {', '.join(node_types)}: their last rows come after different layers, {depths}; "
+            "ask for one type at a time"
+        )
+    return depths[node_types[0]]
+
+
+def _digest(*tensors: Tensor) -> str:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def in_bytes(size: int) -> str:
+    """For people: 12.3 GB."""
+    unit = next((unit for unit in ("bytes", "kB", "MB", "GB") if size < 1000 ** (_UNITS[unit] + 1)), "TB")
+    return f"{size / 1000 ** _UNITS[unit]:.3g} {unit}"

@@ -1,0 +1,124 @@
+"""Rows for other programs: a .npy file with the ids beside it, or a Parquet file with ids and names in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from khop.distributed.group import Group
+from khop.graph.npy import write_array
+from khop.schema import NodeType
+
+_ENDINGS = (".npy", ".parquet")
+_GROUP_BYTES = 32 << 20  # of a row group
+
+
+@dataclass(frozen=True)
+class RowOutput:
+    """One file of rows, that of a node type."""
+
+    path: Path
+    node_type: NodeType
+    column: str  # what Parquet calls the rows
+    count: int
+    nodes: Tensor | None  # int64 (count); None: all, in order
+    original_ids: Tensor | None  # int64, by node, where the graph has them
+
+    @property
+    def ids_path(self) -> Path:
+        """Where the ids of a .npy file's rows are."""
+        return self.path.with_name(f"{self.path.stem}.ids.npy")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What is there when all is done."""
+        return (self.path,) if self.path.suffix == ".parquet" else (self.path, self.ids_path)
+
+    def check(self) -> None:
+        """ValueError where it could not be written: to be known before the work, not after it."""
+        if self.path.suffix not in _ENDINGS:
+            raise ValueError(f"{self.path}: give a name that ends in {' or '.join(_ENDINGS)}")
+        if self.path.suffix == ".parquet":
+            _parquet()
+        if not self.path.parent.is_dir():
+            raise ValueError(f"{self.path}: there is no folder {self.path.parent}")
+        for file in self.files:
+            if file.exists():
+                raise ValueError(f"{file}: exists already; remove it or choose another name")
+
+    def write(self, rows: Tensor, file: Path, group: Group) -> None:
+        """Put the rows, which are mapped from a .npy file, in place: whole or not at all. Collective."""
+        if self.path.suffix == ".parquet":
+            self._write_parquet(rows, file.with_suffix(".parquet"), group)
+        elif group.rank == 0:
+            ids = file.with_suffix(".ids")
+            write_array(ids, "int64", (self.count,), self._ids(1 << 20), lambda size: None)
+            ids.rename(self.ids_path)
+            file.rename(self.path)
+        group.barrier()
+
+    def _write_parquet(self, rows: Tensor, file: Path, group: Group) -> None:
+        size = max(1, _GROUP_BYTES // max(1, rows[:1].nbytes))
+        pieces = _pieces(self.count, size)
+        if group.rank > 0:
+            for _ in pieces:
+                group.barrier()  # a file takes longer to write than a rank would wait in silence
+            return
+        pyarrow = _parquet()
+        schema = pyarrow.schema(self._fields(pyarrow, rows))
+        with pyarrow.parquet.ParquetWriter(file, schema) as writer:
+            for piece in pieces:
+                writer.write_table(pyarrow.table(self._arrays(pyarrow, schema, rows, piece), schema=schema))
+                group.barrier()
+        file.rename(self.path)
+
+    def _fields(self, pyarrow: ModuleType, rows: Tensor) -> list[object]:
+        number = pyarrow.from_numpy_dtype(rows[:0].numpy().dtype)
+        names = ["node"] if self.original_ids is None else ["node", "original_id"]
+        return [
+            *(pyarrow.field(name, pyarrow.int64(), nullable=False) for name in names),
+            pyarrow.field(self.column, pyarrow.list_(number, math.prod(rows.shape[1:]))),
+        ]
+
+    def _arrays(
+        self,
+        pyarrow: ModuleType,
+        schema: Any,  # noqa: ANN401
+        rows: Tensor,
+        piece: slice,
+    ) -> list[object]:
+        ids = self._ids_of(piece)
+        flat = pyarrow.array(rows[piece].reshape(-1).numpy())
+        of_rows = pyarrow.FixedSizeListArray.from_arrays(flat, type=schema.field(self.column).type)
+        original = [] if self.original_ids is None else [pyarrow.array(self.original_ids[ids].numpy())]
+        return [pyarrow.array(ids.numpy()), *original, of_rows]
+
+    def _ids(self, size: int) -> Iterator[npt.NDArray[np.int64]]:
+        for piece in _pieces(self.count, size):
+            yield self._ids_of(piece).numpy()
+
+    def _ids_of(self, piece: slice) -> Tensor:
+        return torch.arange(piece.start, piece.stop) if self.nodes is None else self.nodes[piece]
+
+
+def _pieces(count: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def _parquet() -> ModuleType:
+    """pyarrow, which is an extra; ValueError says how to get it."""
+    try:
+        import_module("pyarrow.parquet")
+    except ModuleNotFoundError:
+        raise ValueError("Parquet files need pyarrow: pip install 'khop[parquet]', or write .npy") from None
+    return import_module("pyarrow")

@@ -1,0 +1,98 @@
+"""A folder of unfinished work: only what the journals say is on the disk counts."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+
+from khop.distributed.group import ALONE, Group
+from khop.training.stages import Stage
+from khop.training.work_folder import WorkFolder, remove, work_folder
+
+FACTS = {"graph": "a"}
+STAGE = Stage(1, "a/b", 10, 4, torch.empty(0, 3, dtype=torch.float64))
+
+
+def put(folder: WorkFolder, *chunks: int) -> None:
+    with closing(folder.open(STAGE)) as rows:
+        for chunk in chunks:
+            rows.put(chunk, torch.full((STAGE.size(chunk), 3), float(chunk), dtype=torch.float64))
+
+
+def test_chunks_that_are_journalled_are_not_missing_any_more(tmp_path: Path) -> None:
+    with work_folder(tmp_path / "w", FACTS, ALONE) as folder:
+        assert folder.open(STAGE).missing == [0, 1, 2]
+        put(folder, 1)
+    with work_folder(tmp_path / "w", FACTS, ALONE) as folder:
+        assert folder.open(STAGE).missing == [0, 2]
+        assert folder.first_layer([[STAGE]]) == 0
+        put(folder, 2, 0)
+    with work_folder(tmp_path / "w", FACTS, ALONE) as folder:
+        rows = folder.open(STAGE)
+        assert rows.missing == []
+        assert rows.finished()[:, 0].tolist() == [0.0] * 4 + [1.0] * 4 + [2.0] * 2
+        rows.close()
+        later = Stage(2, "a/b", 10, 4, STAGE.like)
+        assert folder.first_layer([[later], [STAGE], [later]]) == 1
+        remove(folder)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_half_a_line_of_a_killed_process_and_a_file_of_another_size_count_for_nothing(tmp_path: Path) -> None:
+    with work_folder(tmp_path / "w", FACTS, ALONE) as folder:
+        put(folder, 0)
+        with folder.journal.open("a") as journal:
+            journal.write(json.dumps({"stage": "1-a%2Fb", "chunks": [1]})[:-3])
+    with work_folder(tmp_path / "w", FACTS, ALONE) as folder:
+        assert folder.open(STAGE).missing == [1, 2]
+        file = folder.file(STAGE)
+        os.truncate(file, file.stat().st_size - 1)
+        assert folder.open(STAGE).missing == [0, 1, 2]
+
+
+def test_layers_that_are_released_leave_the_disk(tmp_path: Path) -> None:
+    with work_folder(tmp_path / "w", FACTS, ALONE) as folder:
+        put(folder, 0, 1, 2)
+        folder.release(0)
+        assert folder.file(STAGE).exists()
+        folder.release(1)
+        assert not folder.file(STAGE).exists()
+
+
+def test_one_process_at_a_time_is_at_work_in_it(tmp_path: Path) -> None:
+    with (
+        work_folder(tmp_path / "w", FACTS, ALONE),
+        pytest.raises(ValueError, match=r"w: another process is at work in it; wait for it"),
+        work_folder(tmp_path / "w", FACTS, ALONE),
+    ):
+        pass
+
+
+def test_other_facts_are_named(tmp_path: Path) -> None:
+    with work_folder(tmp_path / "w", FACTS, ALONE):
+        pass
+    with (
+        pytest.raises(ValueError, match=r"w: was begun with another graph \(a, now b\); go on as it was"),
+        work_folder(tmp_path / "w", {"graph": "b"}, ALONE),
+    ):
+        pass
+
+
+class Elsewhere(Group):
+    """Rank 1 on a machine that does not have rank 0's disk."""
+
+    def share_bytes(self, content: bytes | None) -> bytes:
+        return b"{}"
+
+
+def test_a_rank_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ValueError, match=r"w: rank 1 does not see this folder of rank 0's; write to a place"),
+        work_folder(tmp_path / "w", FACTS, Elsewhere(1, 2)),
+    ):
+        pass
