@@ -145,9 +145,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.mark.parametrize("name", [*ON_ONE_GRAPH, "reddit", "taobao"])
-def test_a_tutorial_is_short(name: str) -> None:
-    assert len((ROOT / "examples" / f"{name}.py").read_text().splitlines()) < 100
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_an_example_is_short(example: Path) -> None:
+    assert len(example.read_text().splitlines()) < 100
 
 
 def test_no_example_is_forgotten() -> None:

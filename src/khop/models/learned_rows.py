@@ -146,14 +146,14 @@ def sharded_rows(model: nn.Module) -> dict[str, LearnedRows]:
 @contextmanager
 def shown(model: nn.Module, what: Callable[[LearnedRows], Tensor]) -> Iterator[None]:
     """Inside, what a sharded table of the model reads and keeps is `what` makes of it."""
-    tables = list(sharded_rows(model).values())
+    before = [(table, table._shown) for table in sharded_rows(model).values()]
     try:
-        for table in tables:
+        for table, _ in before:
             table._shown = what(table)
         yield
     finally:
-        for table in tables:
-            table._shown = None
+        for table, shown_before in before:
+            table._shown = shown_before
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from khop.draw import DrawKey, Purpose
 from khop.features.store import FeatureStore
 from khop.loading.columns import ColumnChoice, gather_columns
 from khop.loading.ordered_map import InFlight
+from khop.models.learned_rows import gathered
 from khop.models.link_predictor import LinkPredictor
 from khop.sampling.link_seeds import Links
 from khop.sampling.links import LinkSampler
@@ -48,7 +49,7 @@ def sampled_link_scores(
     meter = Meter(progress, sum(links.counts.values()), group, in_flight)
     found: dict[EdgeType, tuple[Tensor, Tensor]] = {}
     first = 0
-    with evaluating(model):
+    with evaluating(model), gathered(model):
         for edge_type, count in links.counts.items():
             chunks = _LinkChunks(
                 sampler, features, columns, key, mover(model), links, rivals[edge_type], edge_type, first
