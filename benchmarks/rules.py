@@ -3,7 +3,9 @@
 The graph gets random weights and random times, rows sorted by time; seeds get random times, so that half of a
 row is allowed on average. Temporal sampling needs a tree per seed, where nodes are shared by fewer: it is
 compared with uniform sampling of disjoint trees, weighted sampling with uniform sampling of shared nodes, and
-of trees. Rules take turns, batch by batch; `ratio` is the rule's time per edge over the uniform one's.
+of trees. A limit leaves some rows fewer edges than are wanted, and a batch costs something by itself: every
+rule gets as many seeds as it takes to draw as many edges as its peer draws from 1024. Rules take turns, batch
+by batch; `ratio` is the rule's time per edge over the uniform one's.
 
 usage: python benchmarks/rules.py [--graph products] [--rounds 5] [--batches 20]
 """
@@ -29,6 +31,7 @@ from khop.schema import ColumnSpec
 
 EDGE = ("node", "to", "node")
 FANOUTS, BATCH_SIZE = [15, 10, 5], 1024
+WARMING = 5  # batches that do not count and say how many seeds each rule needs
 LATEST_TIME = 1 << 40
 RULES: Mapping[str, tuple[Rule, bool]] = {  # name -> (rule, whether every seed has a tree of its own)
     "uniform": (Uniform(), False),
@@ -41,6 +44,11 @@ RULES: Mapping[str, tuple[Rule, bool]] = {  # name -> (rule, whether every seed 
     "temporal, latest": (Temporal("time", Keep.LATEST), True),
     "temporal and weighted": (Temporal("time", inner=Weighted("weight")), True),
 }
+
+
+def peer_of(name: str) -> str:
+    """What the rule is compared with."""
+    return "uniform, disjoint" if RULES[name][1] else "uniform"
 
 
 def with_columns(folder: Path) -> tuple[CscGraph, torch.Tensor]:
@@ -69,6 +77,15 @@ def seconds_per_edge(sampler: khop.NeighborSampler, seeds: khop.Seeds, step: int
     return seconds / edges, edges
 
 
+def seeds_of(rule: Rule, train: torch.Tensor, count: int, generator: torch.Generator) -> khop.Seeds:
+    """So many training nodes, with times where the rule wants them."""
+    chosen = train[torch.randint(train.numel(), (count,), generator=generator)]
+    plain = khop.Seeds({"node": chosen}, {"node": torch.arange(count)})
+    if not isinstance(rule, Temporal):
+        return plain
+    return replace(plain, times={"node": torch.randint(LATEST_TIME, (count,), generator=generator)})
+
+
 def measured(arguments: Arguments) -> dict[str, tuple[list[float], int]]:
     """Per rule: nanoseconds per edge of every batch, and the edges of the last."""
     graph, train = with_columns(Path(arguments.graph) / "graph")
@@ -78,17 +95,17 @@ def measured(arguments: Arguments) -> dict[str, tuple[list[float], int]]:
     }
     generator = torch.Generator().manual_seed(1)
     found: dict[str, tuple[list[float], int]] = {name: ([], 0) for name in RULES}
-    for step in range(-2, arguments.rounds * arguments.batches):
-        chosen = train[torch.randint(train.numel(), (BATCH_SIZE,), generator=generator)]
-        times = torch.randint(LATEST_TIME, (BATCH_SIZE,), generator=generator)
-        plain = khop.Seeds({"node": chosen}, {"node": torch.arange(BATCH_SIZE)})
-        timed = replace(plain, times={"node": times})
+    seeds, drawn = dict.fromkeys(RULES, BATCH_SIZE), dict.fromkeys(RULES, 0)
+    for step in range(-WARMING, arguments.rounds * arguments.batches):
         for name, (rule, _) in RULES.items():
-            seconds, edges = seconds_per_edge(
-                samplers[name], timed if isinstance(rule, Temporal) else plain, step + 2
-            )
+            wanted = seeds_of(rule, train, seeds[name], generator)
+            seconds, edges = seconds_per_edge(samplers[name], wanted, step + WARMING)
             if step >= 0:
                 found[name] = ([*found[name][0], 1e9 * seconds], edges)
+                continue
+            drawn[name] += edges
+            if step == -1:
+                seeds[name] = round(BATCH_SIZE * drawn[peer_of(name)] / drawn[name])
     return found
 
 
@@ -99,7 +116,7 @@ def main() -> None:
     figures = []
     for name, (values, edges) in found.items():
         low, _, high = statistics.quantiles(values, n=4)
-        base = "uniform, disjoint" if RULES[name][1] else "uniform"
+        base = peer_of(name)
         figures.append(
             Figure(
                 figure=f"{name}, time per edge",

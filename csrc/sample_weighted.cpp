@@ -25,8 +25,10 @@ constexpr auto kMostInLanes = static_cast<std::int64_t>(kMaxFanout / 2);  // slo
 // A frontier row on its way to its edges.
 struct WeightedRow {
   std::int64_t begin, degree;
+  OutlinedRow outline;
   std::int64_t base;    // the sum before the first entry
   std::int64_t total;   // of all entries
+  double slope;         // entries for each unit of weight
   std::uint64_t key, id;
   std::int64_t number;  // 64-bit draws made so far
   std::int64_t repeats;
@@ -34,33 +36,22 @@ struct WeightedRow {
   bool whole;           // nothing is drawn
 };
 
-// A draw on its way to an edge.
-struct Draw {
-  std::int64_t bound;  // the edge is the first whose sum is above it
-  std::int64_t guess;
-};
-
-// Equal weights would put the draw at its guess.
-KHOP_INLINE Draw draw_of(std::uint64_t wide, const WeightedRow& row) {
-  return {row.base + static_cast<std::int64_t>(RowWords::high_product(wide, static_cast<std::uint64_t>(row.total))),
-          row.begin + static_cast<std::int64_t>(RowWords::high_product(wide, static_cast<std::uint64_t>(row.degree)))};
-}
-
 // Walks a range of frontier rows block by block. Each stage of a block goes over all its rows and asks for the memory that the
 // next one reads.
 template <class Index>
 class WeightedWalk {
  public:
-  WeightedWalk(const Csc<Index>& graph, std::span<const std::int64_t> sums, const HopRequest& request,
-               const HopOutput<Index>& output)
+  WeightedWalk(const Csc<Index>& graph, const Rising& sums, const HopRequest& request, const HopOutput<Index>& output)
       : graph_(graph),
-        sums_(sums.data()),
+        sums_(sums.values.data()),
+        outline_(sums.outline.data()),
         request_(request),
         output_(output),
         slots_(std::max<std::int64_t>(request.fanout, 0)),
         block_rows_(std::clamp<std::int64_t>(kDrawsPerBlock / std::max<std::int64_t>(slots_, 1), 4, kMostRows)),
         draws_(static_cast<std::size_t>(block_rows_ * slots_)),
-        picks_(static_cast<std::size_t>(block_rows_ * slots_)) {}
+        picks_(static_cast<std::size_t>(block_rows_ * slots_)),
+        searches_(sums, draws_.size()) {}
 
   // Frontier rows [first, last), whose edges start at `cursor`; returns where they end.
   std::int64_t run(std::int64_t first, std::int64_t last, std::int64_t cursor) {
@@ -73,7 +64,8 @@ class WeightedWalk {
       weigh_rows(at, end);
       draw_rows();
       while (!drawing_.empty()) {
-        improve_guesses();
+        searches_.finish(Found{draws_.data()});
+        prefetch_edges();
         pick();
       }
       emit(at, end);
@@ -82,6 +74,12 @@ class WeightedWalk {
   }
 
  private:
+  // What becomes of the edge of a draw.
+  struct Found {
+    std::int64_t* draws;
+    KHOP_INLINE void operator()(std::int64_t slot, std::int64_t edge) const { draws[slot] = edge; }
+  };
+
   KHOP_INLINE void prefetch_rows(std::int64_t first, std::int64_t last) const {
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t node = request_.nodes.data()[i];
@@ -98,9 +96,15 @@ class WeightedWalk {
       row = {};
       row.begin = found.begin;
       row.degree = found.degree;
-      if (row.degree == 0) continue;
-      __builtin_prefetch(sums_ + row.begin + row.degree - 1);
-      if (!request_.ranges.empty()) __builtin_prefetch(sums_ + std::max<std::int64_t>(row.begin - 1, 0));
+    }
+    for (std::int64_t i = first; i < last; ++i) {
+      const std::int64_t node = request_.nodes.data()[i];
+      prefetch_outline(outline_, node, graph_.indptr.data()[node]);
+    }
+    for (std::int64_t i = first; i < last && !request_.ranges.empty(); ++i) {
+      const WeightedRow& row = rows_[i - first];
+      __builtin_prefetch(sums_ + std::max<std::int64_t>(row.begin + row.degree - 1, 0));
+      __builtin_prefetch(sums_ + std::max<std::int64_t>(row.begin - 1, 0));
     }
   }
 
@@ -111,14 +115,18 @@ class WeightedWalk {
       WeightedRow& row = rows_[i - first];
       row.whole = takes_whole_row(request_, row.degree);
       if (row.degree == 0) continue;
-      const std::int64_t node = request_.nodes.data()[i];
-      row.base = row.begin == graph_.indptr.data()[node] ? 0 : sums_[row.begin - 1];
-      row.total = sums_[row.begin + row.degree - 1] - row.base;
+      const std::int64_t node = request_.nodes.data()[i], row_begin = graph_.indptr.data()[node];
+      row.base = row.begin == row_begin ? 0 : sums_[row.begin - 1];
       if (row.whole) {
         __builtin_prefetch(graph_.indices.data() + row.begin);
+        __builtin_prefetch(sums_ + row.begin);
+        __builtin_prefetch(sums_ + row.begin + row.degree - 1);
         continue;
       }
-      if (row.total == 0 || slots_ == 0) continue;
+      row.outline = outlined_row(outline_, node, row_begin);
+      row.total = (request_.ranges.empty() ? row.outline.last : sums_[row.begin + row.degree - 1]) - row.base;
+      if (row.total <= 0 || slots_ == 0) continue;
+      row.slope = static_cast<double>(row.degree) / static_cast<double>(row.total);
       row.key = request_.trees.empty() ? request_.key : tree_key(request_.key, static_cast<std::uint64_t>(request_.trees.data()[i]));
       row.id = static_cast<std::uint64_t>(request_.original_ids.empty() ? node : request_.original_ids.data()[node]);
       drawing_.push_back(i - first);
@@ -143,12 +151,11 @@ class WeightedWalk {
     draw_functions().words(lanes_, static_cast<std::size_t>(2 * slots_), request_.stream, words_);
     for (std::size_t lane = 0; lane < lanes_.count; ++lane) {
       WeightedRow& row = rows_[drawing_[lane]];
-      Draw* const draws = draws_.data() + drawing_[lane] * slots_;
+      const std::int64_t first = drawing_[lane] * slots_;
       const std::uint32_t* const words = words_ + lane;
       for (std::int64_t slot = 0; slot < slots_; ++slot) {
         const std::uint64_t high = words[(2 * slot + 1) * kMostRows];
-        draws[slot] = draw_of(words[2 * slot * kMostRows] | high << 32, row);
-        __builtin_prefetch(sums_ + draws[slot].guess);
+        search(first + slot, row, words[2 * slot * kMostRows] | high << 32);
       }
       row.number = slots_;
     }
@@ -159,24 +166,23 @@ class WeightedWalk {
     WeightedRow& row = rows_[r];
     RowWords words(row.key, row.id, request_.stream);
     words.seek_wide(static_cast<std::uint64_t>(row.number));
-    for (std::int64_t slot = row.picked; slot < slots_; ++slot) {
-      Draw& draw = draws_[static_cast<std::size_t>(r * slots_ + slot)] = draw_of(words.wide(), row);
-      __builtin_prefetch(sums_ + draw.guess);
-    }
+    for (std::int64_t slot = row.picked; slot < slots_; ++slot) search(r * slots_ + slot, row, words.wide());
     row.number += slots_ - row.picked;
   }
 
-  // Looks where each draw was guessed to lie, and guesses again.
-  KHOP_INLINE void improve_guesses() {
+  // For the edge of a draw. Equal weights would put it at the guess.
+  KHOP_INLINE void search(std::int64_t slot, const WeightedRow& row, std::uint64_t wide) {
+    const auto height = static_cast<std::int64_t>(RowWords::high_product(wide, static_cast<std::uint64_t>(row.total)));
+    const auto guess = std::min(static_cast<std::int64_t>(static_cast<double>(height) * row.slope), row.degree - 1);
+    searches_.begin(slot, row.outline, row.begin, row.begin + row.degree, row.begin + guess, row.base + height, Found{draws_.data()});
+  }
+
+  // In a loop of its own: while the processor looks up the page of an address that is new to it, it gets no further than some
+  // hundred instructions, and they had better be more of the same.
+  KHOP_INLINE void prefetch_edges() const {
     for (const std::int64_t r : drawing_) {
-      const WeightedRow& row = rows_[r];
-      const double slope = static_cast<double>(row.degree) / static_cast<double>(row.total);
-      Draw* const draws = draws_.data() + r * slots_;
-      for (std::int64_t slot = row.picked; slot < slots_; ++slot) {
-        Draw& draw = draws[slot];
-        draw.guess = better_guess(sums_, row.begin, row.begin + row.degree, draw.guess, draw.bound, slope);
-        __builtin_prefetch(sums_ + draw.guess);
-      }
+      const std::int64_t* const draws = draws_.data() + r * slots_;
+      for (std::int64_t slot = rows_[r].picked; slot < slots_; ++slot) __builtin_prefetch(graph_.indices.data() + draws[slot]);
     }
   }
 
@@ -193,21 +199,20 @@ class WeightedWalk {
   }
 
   KHOP_INLINE void pick_row(WeightedRow& row, std::int64_t r) {
-    const Draw* const draws = draws_.data() + r * slots_;
+    const std::int64_t* const draws = draws_.data() + r * slots_;
     std::int64_t* const picks = picks_.data() + r * slots_;
     const bool distinct = request_.replacement == Replacement::without;
     const bool compared = slots_ <= kMostCompared;
     if (distinct && !compared) collect(picks, row.picked);
     const std::int64_t first = row.picked, made = row.number;
     for (std::int64_t slot = first; slot < slots_; ++slot) {
-      const std::int64_t edge = first_above(sums_, row.begin, row.begin + row.degree, draws[slot].guess, draws[slot].bound);
+      const std::int64_t edge = draws[slot];
       if (distinct && !(compared ? is_new(picks, row.picked, edge) : taken_.insert(static_cast<std::uint64_t>(edge)))) {
         if (++row.repeats < kMostRepeats) continue;
         row.number = made - (slots_ - 1 - slot);  // the draws behind this one were not used
         pick_rest(row, picks);
         return;
       }
-      __builtin_prefetch(graph_.indices.data() + edge);
       picks[row.picked++] = edge;
     }
   }
@@ -273,6 +278,7 @@ class WeightedWalk {
 
   const Csc<Index>& graph_;
   const std::int64_t* const sums_;
+  const std::int16_t* const outline_;
   const HopRequest& request_;
   const HopOutput<Index>& output_;
   const std::int64_t slots_;
@@ -280,8 +286,9 @@ class WeightedWalk {
   std::int64_t cursor_ = 0;
   WeightedRow rows_[kMaxRows];
   std::vector<std::int64_t> drawing_;  // the block's rows that want more edges
-  std::vector<Draw> draws_;            // slots_ for each row of the block
+  std::vector<std::int64_t> draws_;    // the edge of each draw, slots_ for each row of the block
   std::vector<std::int64_t> picks_;    // edges, slots_ for each row of the block
+  RisingSearches searches_;
   DrawRows lanes_;
   alignas(64) std::uint32_t words_[kMaxRows * kMaxFanout];
   PickSet taken_;
@@ -290,9 +297,8 @@ class WeightedWalk {
 }  // namespace
 
 template <class Index>
-std::int64_t sample_weighted(const Csc<Index>& graph, std::span<const std::int64_t> sums, const HopRequest& request,
-                             const HopOutput<Index>& output) {
-  if (sums.size() != graph.indices.size()) throw std::invalid_argument("weight sums: one per edge is needed");
+std::int64_t sample_weighted(const Csc<Index>& graph, const Rising& sums, const HopRequest& request, const HopOutput<Index>& output) {
+  check_rising(sums, static_cast<std::int64_t>(graph.indices.size()), graph.rows(), "weight sums");
   const auto frontier = static_cast<std::int64_t>(request.nodes.size());
   const int parts = parts_for(request.threads, frontier, kRowsPerThread);
   std::vector<std::int64_t> starts(static_cast<std::size_t>(parts) + 1, 0), ends(static_cast<std::size_t>(parts), 0);
@@ -320,9 +326,7 @@ std::int64_t sample_weighted(const Csc<Index>& graph, std::span<const std::int64
   return cursor;
 }
 
-template std::int64_t sample_weighted(const Csc<std::int32_t>&, std::span<const std::int64_t>, const HopRequest&,
-                                      const HopOutput<std::int32_t>&);
-template std::int64_t sample_weighted(const Csc<std::int64_t>&, std::span<const std::int64_t>, const HopRequest&,
-                                      const HopOutput<std::int64_t>&);
+template std::int64_t sample_weighted(const Csc<std::int32_t>&, const Rising&, const HopRequest&, const HopOutput<std::int32_t>&);
+template std::int64_t sample_weighted(const Csc<std::int64_t>&, const Rising&, const HopRequest&, const HopOutput<std::int64_t>&);
 
 }  // namespace khop

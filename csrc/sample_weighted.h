@@ -4,15 +4,15 @@
 #include <cstdint>
 #include <span>
 
+#include "outline.h"
 #include "sample_hop.h"
 
 namespace khop {
 
-// As sample_hop, with edge_capacity's room, by weights: `sums` are those of weight_sums.h, one per edge. Edges of weight zero are
+// As sample_hop, with edge_capacity's room, by weights: `sums` are those of weight_sums.h. Edges of weight zero are
 // never drawn, so that a row may give fewer edges than it has and than are asked for. The result does not depend on the number of
 // threads.
 template <class Index>
-std::int64_t sample_weighted(const Csc<Index>& graph, std::span<const std::int64_t> sums, const HopRequest& request,
-                             const HopOutput<Index>& output);
+std::int64_t sample_weighted(const Csc<Index>& graph, const Rising& sums, const HopRequest& request, const HopOutput<Index>& output);
 
 }  // namespace khop

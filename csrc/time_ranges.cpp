@@ -9,13 +9,12 @@
 #include "csc.h"
 #include "hop_rows.h"
 #include "parallel.h"
-#include "search.h"
 #include "simd.h"
 
 namespace khop {
 namespace {
 
-constexpr std::int64_t kBlock = 64;  // rows whose searches go side by side, each waiting for its own memory
+constexpr std::int64_t kBlock = 64;  // rows whose searches go side by side
 constexpr std::int64_t kEarliest = std::numeric_limits<std::int64_t>::min();
 
 // As far as 64 bits go.
@@ -25,70 +24,86 @@ std::int64_t saturated(std::int64_t time, std::int64_t shift) {
   return shift < 0 ? kEarliest : std::numeric_limits<std::int64_t>::max();
 }
 
-// Where a row's first time above `bound` is: known from the row's ends, or to be searched for from a guess.
-struct Search {
-  std::int64_t begin, end;
-  std::int64_t bound;
-  std::int64_t guess;  // or the answer, where begin == end
-  double slope;        // positions for each unit of time
+// Finds the ranges of up to kBlock frontier rows at a time.
+class RangeWalk {
+ public:
+  RangeWalk(const Csc<std::int64_t>& graph, const Rising& times, const RangeRequest& request, std::int64_t* ranges)
+      : graph_(graph), outline_(times.outline.data()), request_(request), ranges_(ranges), searches_(times, 2 * kBlock) {
+    whole_.nodes = request.nodes;
+  }
+
+  // Frontier rows [first, last).
+  void run(std::int64_t first, std::int64_t last) {
+    prefetch_pointers(first, std::min(first + kBlock, last));
+    for (std::int64_t at = first; at < last; at += kBlock) {
+      const std::int64_t end = std::min(at + kBlock, last);
+      find_rows(at, end);
+      prefetch_pointers(end, std::min(end + kBlock, last));
+      for (std::int64_t i = at; i < end; ++i) begin_row(i, at);
+      searches_.finish(Found{ranges_});
+      for (std::int64_t i = at; i < end; ++i) finish_row(i);
+    }
+  }
+
+ private:
+  struct Found {
+    std::int64_t* ranges;
+    KHOP_INLINE void operator()(std::int64_t slot, std::int64_t edge) const { ranges[slot] = edge; }
+  };
+
+  KHOP_INLINE void prefetch_pointers(std::int64_t first, std::int64_t last) const {
+    for (std::int64_t i = first; i < last; ++i) {
+      const std::int64_t* const row = graph_.indptr.data() + request_.nodes.data()[i];
+      __builtin_prefetch(row);
+      __builtin_prefetch(row + 1);
+    }
+  }
+
+  KHOP_INLINE void find_rows(std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) rows_[i - first] = row_at(graph_, whole_, i);
+    for (std::int64_t i = first; i < last; ++i) prefetch_outline(outline_, request_.nodes.data()[i], rows_[i - first].begin);
+  }
+
+  KHOP_INLINE void begin_row(std::int64_t i, std::int64_t first) {
+    const Row& row = rows_[i - first];
+    ranges_[2 * i] = ranges_[2 * i + 1] = row.begin;
+    if (row.degree == 0) return;
+    const OutlinedRow outline = outlined_row(outline_, request_.nodes.data()[i], row.begin);
+    const std::int64_t until = request_.until.data()[i];
+    search(2 * i + 1, outline, row, saturated(until, request_.after));
+    if (request_.before < 0) return;
+    const std::int64_t earliest = saturated(until, -request_.before);
+    if (earliest != kEarliest) search(2 * i, outline, row, earliest - 1);
+  }
+
+  // For the first time above `bound`; times of a row are guessed to lie about evenly between its first and its last.
+  KHOP_INLINE void search(std::int64_t slot, const OutlinedRow& outline, const Row& row, std::int64_t bound) {
+    const std::int64_t end = row.begin + row.degree;
+    if (bound >= outline.last) {
+      ranges_[slot] = end;
+      return;
+    }
+    const double share = (static_cast<double>(bound) - static_cast<double>(outline.first)) /
+                         (static_cast<double>(outline.last) - static_cast<double>(outline.first));
+    const auto guess = static_cast<std::int64_t>(std::clamp(share, 0.0, 1.0) * static_cast<double>(row.degree - 1));
+    searches_.begin(slot, outline, row.begin, end, row.begin + guess, bound, Found{ranges_});
+  }
+
+  KHOP_INLINE void finish_row(std::int64_t i) {
+    std::int64_t& begin = ranges_[2 * i];
+    const std::int64_t end = ranges_[2 * i + 1];
+    begin = std::min(begin, end);
+    if (request_.most >= 0) begin = std::max(begin, end - request_.most);
+  }
+
+  const Csc<std::int64_t>& graph_;
+  const std::int16_t* const outline_;
+  const RangeRequest& request_;
+  std::int64_t* const ranges_;
+  HopRequest whole_;
+  Row rows_[kBlock];
+  RisingSearches searches_;
 };
-
-// Times of a row lie about evenly between its first and its last.
-KHOP_INLINE Search begun(const std::int64_t* times, std::int64_t begin, std::int64_t end, std::int64_t bound) {
-  if (begin == end || times[end - 1] <= bound) return {end, end, bound, end, 0};
-  if (times[begin] > bound) return {begin, begin, bound, begin, 0};
-  const double span = static_cast<double>(times[end - 1]) - static_cast<double>(times[begin]);
-  const double slope = span > 0 ? static_cast<double>(end - 1 - begin) / span : 0;
-  const Search search{begin, end, bound, better_guess(times, begin, end, begin, bound, slope), slope};
-  __builtin_prefetch(times + search.guess);
-  return search;
-}
-
-KHOP_INLINE void improve(const std::int64_t* times, Search& search) {
-  if (search.begin == search.end) return;
-  search.guess = better_guess(times, search.begin, search.end, search.guess, search.bound, search.slope);
-  __builtin_prefetch(times + search.guess);
-}
-
-KHOP_INLINE std::int64_t finished(const std::int64_t* times, const Search& search) {
-  if (search.begin == search.end) return search.guess;
-  return first_above(times, search.begin, search.end, search.guess, search.bound);
-}
-
-// Frontier rows [first, last) of one block, at most kBlock of them.
-void block_ranges(const Csc<std::int64_t>& graph, const RangeRequest& request, std::int64_t first, std::int64_t last,
-                  std::int64_t* ranges) {
-  const std::int64_t* const times = graph.indices.data();
-  HopRequest whole;
-  whole.nodes = request.nodes;
-  Row rows[kBlock];
-  Search ends[kBlock], begins[kBlock];
-  for (std::int64_t i = first; i < last; ++i) {
-    const Row row = rows[i - first] = row_at(graph, whole, i);
-    if (row.degree == 0) continue;
-    __builtin_prefetch(times + row.begin);
-    __builtin_prefetch(times + row.begin + row.degree - 1);
-  }
-  for (std::int64_t i = first; i < last; ++i) {
-    const std::int64_t begin = rows[i - first].begin, end = begin + rows[i - first].degree;
-    const std::int64_t until = request.until[static_cast<std::size_t>(i)];
-    ends[i - first] = begun(times, begin, end, saturated(until, request.after));
-    if (request.before < 0) continue;
-    const std::int64_t earliest = saturated(until, -request.before);
-    begins[i - first] = earliest == kEarliest ? Search{begin, begin, 0, begin, 0} : begun(times, begin, end, earliest - 1);
-  }
-  for (std::int64_t i = first; i < last; ++i) {
-    improve(times, ends[i - first]);
-    if (request.before >= 0) improve(times, begins[i - first]);
-  }
-  for (std::int64_t i = first; i < last; ++i) {
-    const std::int64_t end = finished(times, ends[i - first]);
-    std::int64_t begin = request.before < 0 ? rows[i - first].begin : std::min(end, finished(times, begins[i - first]));
-    if (request.most >= 0) begin = std::max(begin, end - request.most);
-    ranges[2 * i] = begin;
-    ranges[2 * i + 1] = end;
-  }
-}
 
 // Calls fn(row) for every row, in parts of about as many edges each.
 template <class Fn>
@@ -101,21 +116,14 @@ void for_each_row(std::span<const std::int64_t> indptr, int threads, const Fn& f
 
 }  // namespace
 
-void time_ranges(std::span<const std::int64_t> indptr, std::span<const std::int64_t> times, const RangeRequest& request,
-                 std::int64_t* ranges) {
-  const Csc<std::int64_t> graph{indptr, times};
+void time_ranges(std::span<const std::int64_t> indptr, const Rising& times, const RangeRequest& request, std::int64_t* ranges) {
+  const Csc<std::int64_t> graph{indptr, times.values};
   const auto frontier = static_cast<std::int64_t>(request.nodes.size());
   if (request.until.size() != request.nodes.size()) throw std::invalid_argument("until: one limit per frontier row is needed");
+  check_rising(times, static_cast<std::int64_t>(times.values.size()), graph.rows(), "times");
   check_nodes(graph, request.nodes);
   parallel_for(request.threads, frontier, 256, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; i += kBlock) {
-      for (std::int64_t ahead = i + kBlock; ahead < std::min(i + 2 * kBlock, end); ++ahead) {
-        const std::int64_t* const row = indptr.data() + request.nodes[static_cast<std::size_t>(ahead)];
-        __builtin_prefetch(row);
-        __builtin_prefetch(row + 1);
-      }
-      block_ranges(graph, request, i, std::min(i + kBlock, end), ranges);
-    }
+    RangeWalk(graph, times, request, ranges).run(begin, end);
   });
 }
 

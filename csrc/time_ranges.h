@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <span>
 
+#include "outline.h"
+
 namespace khop {
 
 struct RangeRequest {
@@ -15,10 +17,9 @@ struct RangeRequest {
   int threads = 1;
 };
 
-// Writes begin and end of what is left of frontier row i to ranges[2 i] and ranges[2 i + 1]: positions in `times`, which has an
-// entry per edge and never falls within a row. Throws std::invalid_argument for a node that is no row and a damaged indptr.
-void time_ranges(std::span<const std::int64_t> indptr, std::span<const std::int64_t> times, const RangeRequest& request,
-                 std::int64_t* ranges);
+// Writes begin and end of what is left of frontier row i to ranges[2 i] and ranges[2 i + 1]: positions of edges, whose `times` never
+// fall within a row. Throws std::invalid_argument for a node that is no row and a damaged indptr.
+void time_ranges(std::span<const std::int64_t> indptr, const Rising& times, const RangeRequest& request, std::int64_t* ranges);
 
 // The first position whose time is earlier than the one before it in its row, or -1. indptr was checked.
 std::int64_t first_unsorted(std::span<const std::int64_t> indptr, std::span<const std::int64_t> times, int threads);

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from khop.draw import Neighbors, Uniform, Weighted
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
+from khop.kernels.rising import Rising
 from khop.kernels.sample_hop import EdgeDraw, sample_hop
 
 
@@ -18,7 +17,7 @@ def sample_uniform(
 
 def sample_weighted(
     csc: Csc,
-    sums: Tensor,
+    sums: Rising,
     rows: HopRows,
     fanout: int,
     rule: Weighted,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "outline.h"
 #include "sample_hop.h"
 #include "sample_weighted.h"
 
@@ -48,12 +49,12 @@ struct Rows {
   std::optional<Ids> original_ids, trees;
 };
 
-// edges, rows, fanout, replacement, key, stream, ranges, weight sums
+// edges, rows, fanout, replacement, key, stream, ranges, weight sums and their outline
 using Draw = std::tuple<const Edges*, const Rows*, std::int64_t, bool, std::uint64_t, std::uint32_t, std::optional<Ids>,
-                        std::optional<Ids>>;
+                        std::optional<Ids>, std::optional<In<std::int16_t>>>;
 
 HopRequest request_of(const Draw& draw, int threads) {
-  const auto& [edges, rows, fanout, replacement, key, stream, ranges, sums] = draw;
+  const auto& [edges, rows, fanout, replacement, key, stream, ranges, sums, outline] = draw;
   const HopRequest request{span_of(rows->nodes), optional_span(rows->original_ids), optional_span(rows->trees), fanout,
                            replacement ? Replacement::with : Replacement::without, key, stream, threads, optional_span(ranges)};
   if (!request.ranges.empty() && request.ranges.size() != 2 * request.nodes.size()) {
@@ -96,10 +97,12 @@ void make_room(HopBuffers& buffers, const std::vector<Draw>& draws, const std::v
 
 std::size_t draw_into(HopBuffers& buffers, const Draw& draw, const HopRequest& request) {
   const auto& sums = std::get<7>(draw);
+  const auto& outline = std::get<8>(draw);
   const auto count = std::get<0>(draw)->visit([&]<class Index>(const Csc<Index>& graph) {
     std::int64_t* const edges = buffers.edges ? buffers.edges->data() + buffers.narrow + buffers.wide : nullptr;
     const HopOutput<Index> output{buffers.offsets->data() + buffers.rows, buffers.template next_nodes<Index>(), edges};
-    return sums ? sample_weighted(graph, span_of(*sums), request, output) : sample_hop(graph, request, output);
+    if (!sums) return sample_hop(graph, request, output);
+    return sample_weighted(graph, Rising{span_of(*sums), span_of(outline.value())}, request, output);
   });
   buffers.rows += request.nodes.size() + 1;
   (std::get<0>(draw)->is_wide() ? buffers.wide : buffers.narrow) += static_cast<std::size_t>(count);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "bindings.h"
+#include "outline.h"
 #include "time_ranges.h"
 #include "tree_index.h"
 #include "visit.h"
@@ -14,13 +15,13 @@ namespace {
 
 using Ids = In<std::int64_t>;
 
-Out<std::int64_t> ranges_of(Ids indptr, Ids times, Ids nodes, Ids until, std::int64_t before, std::int64_t after,
+Out<std::int64_t> ranges_of(Ids indptr, Ids times, In<std::int16_t> outline, Ids nodes, Ids until, std::int64_t before, std::int64_t after,
                             std::int64_t most, int threads) {
   Buffer<std::int64_t> ranges(2 * nodes.size());
   {
     const nb::gil_scoped_release release;
     const RangeRequest request{span_of(nodes), span_of(until), before, after, most, threads};
-    time_ranges(span_of(indptr), span_of(times), request, ranges.data());
+    time_ranges(span_of(indptr), {span_of(times), span_of(outline)}, request, ranges.data());
   }
   return ranges.tensor({2 * nodes.size()});
 }
@@ -33,6 +34,11 @@ std::int64_t unsorted_position(Ids indptr, Ids times, int threads) {
 void order_of_rows(Ids indptr, Ids times, Into<std::int64_t> order, int threads) {
   const nb::gil_scoped_release release;
   sort_rows(span_of(indptr), span_of(times), order.data(), threads);
+}
+
+void outline_of(Ids indptr, Ids values, Into<std::int16_t> outline, int threads) {
+  const nb::gil_scoped_release release;
+  make_outline(span_of(indptr), span_of(values), outline.data(), threads);
 }
 
 template <class Weight>
@@ -75,8 +81,11 @@ void bind_rules(nb::module_& module) {
   bind_weight_sums<float>(module);
   bind_weight_sums<double>(module);
   module.def("time_ranges", &ranges_of, nb::arg("indptr").noconvert(), nb::arg("times").noconvert(),
-             nb::arg("nodes").noconvert(), nb::arg("until").noconvert(), nb::arg("before"), nb::arg("after"),
+             nb::arg("outline").noconvert(), nb::arg("nodes").noconvert(), nb::arg("until").noconvert(), nb::arg("before"), nb::arg("after"),
              nb::arg("most"), nb::arg("threads"));
+  module.def("outline_size", &khop::outline_size, nb::arg("edges"), nb::arg("rows"));
+  module.def("make_outline", &outline_of, nb::arg("indptr").noconvert(), nb::arg("values").noconvert(),
+             nb::arg("outline").noconvert(), nb::arg("threads"));
   module.def("first_unsorted", &unsorted_position, nb::arg("indptr").noconvert(), nb::arg("times").noconvert(),
              nb::arg("threads"));
   module.def("sort_rows", &order_of_rows, nb::arg("indptr").noconvert(), nb::arg("times").noconvert(),

@@ -13,8 +13,8 @@ class Edges:
 class Rows:
     def __init__(self, nodes: Tensor, original_ids: Tensor | None, trees: Tensor | None) -> None: ...
 
-# edges, rows, fanout, replacement, key, stream, ranges, weight sums
-Draw = tuple[Edges, Rows, int, bool, int, int, Tensor | None, Tensor | None]
+# edges, rows, fanout, replacement, key, stream, ranges, weight sums and their outline
+Draw = tuple[Edges, Rows, int, bool, int, int, Tensor | None, Tensor | None, Tensor | None]
 
 # offsets, nodes of int32, nodes of int64, edges, edges per draw
 def sample_hop(
@@ -24,6 +24,7 @@ def weight_sums(indptr: Tensor, weights: Tensor, sums: Tensor, threads: int) -> 
 def time_ranges(
     indptr: Tensor,
     times: Tensor,
+    outline: Tensor,
     nodes: Tensor,
     until: Tensor,
     before: int,
@@ -31,6 +32,8 @@ def time_ranges(
     most: int,
     threads: int,
 ) -> Tensor: ...
+def outline_size(edges: int, rows: int) -> int: ...
+def make_outline(indptr: Tensor, values: Tensor, outline: Tensor, threads: int) -> None: ...
 def first_unsorted(indptr: Tensor, times: Tensor, threads: int) -> int: ...
 def sort_rows(indptr: Tensor, times: Tensor, order: Tensor, threads: int) -> None: ...
 

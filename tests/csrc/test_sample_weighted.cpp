@@ -7,6 +7,7 @@
 #include "check.h"
 #include "graphs.h"
 #include "levels.h"
+#include "outlines.h"
 #include "random.h"
 #include "weight_sums.h"
 
@@ -76,6 +77,7 @@ TEST(every_weighted_pick_is_what_the_specification_says) {
   const std::vector<double> weights = weights_of(graph);
   std::vector<std::int64_t> sums(weights.size()), nodes;
   CHECK_EQUAL(khop::weight_sums(graph.indptr, std::span<const double>(weights), sums.data(), 2), std::int64_t{-1});
+  const std::vector<std::int16_t> outline = khop::testing::outline_of(graph.indptr, sums);
   for (std::int64_t i = 0; i < 400; ++i) nodes.push_back(i * 7 % 200);
   khop::testing::at_every_level([&] {
     for (const std::int64_t fanout : {-1, 0, 1, 5, 31, 33, 64, 65, 100}) {
@@ -86,7 +88,7 @@ TEST(every_weighted_pick_is_what_the_specification_says) {
           std::vector<std::int32_t> drawn(capacity);
           std::vector<std::int64_t> offsets(nodes.size() + 1), edges(capacity);
           const auto count = khop::sample_weighted(
-              graph.csc(), sums, request, khop::HopOutput<std::int32_t>{offsets.data(), drawn.data(), edges.data()});
+              graph.csc(), {sums, outline}, request, khop::HopOutput<std::int32_t>{offsets.data(), drawn.data(), edges.data()});
           CHECK_EQUAL(count, offsets.back());
           for (std::size_t i = 0; i < nodes.size(); ++i) {
             const auto row = static_cast<std::size_t>(nodes[i]);
@@ -118,5 +120,5 @@ TEST(sums_that_do_not_fit_the_edges_are_refused) {
   std::int32_t drawn[2];
   const HopRequest request{nodes, {}, {}, 1, Replacement::without, 1, 2, 1};
   CHECK_THROWS(std::invalid_argument,
-               khop::sample_weighted(graph.csc(), sums, request, khop::HopOutput<std::int32_t>{offsets, drawn, nullptr}));
+               khop::sample_weighted(graph.csc(), {sums, {}}, request, khop::HopOutput<std::int32_t>{offsets, drawn, nullptr}));
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "check.h"
+#include "outlines.h"
 #include "random.h"
 
 namespace {
@@ -31,6 +32,7 @@ struct Timed {
 
 TEST(a_range_holds_what_the_limit_allows) {
   const Timed graph;
+  const std::vector<std::int16_t> outline = khop::testing::outline_of(graph.indptr, graph.times);
   std::vector<std::int64_t> nodes, until;
   for (std::int64_t i = 0; i < 900; ++i) {
     nodes.push_back(i % 150);
@@ -41,7 +43,7 @@ TEST(a_range_holds_what_the_limit_allows) {
     for (const std::int64_t most : {-1, 0, 3}) {
       for (const int threads : {1, 3}) {
         std::vector<std::int64_t> ranges(2 * nodes.size());
-        khop::time_ranges(graph.indptr, graph.times, {nodes, until, before, 0, most, threads}, ranges.data());
+        khop::time_ranges(graph.indptr, {graph.times, outline}, {nodes, until, before, 0, most, threads}, ranges.data());
         for (std::size_t i = 0; i < nodes.size(); ++i) {
           const auto row = static_cast<std::size_t>(nodes[i]);
           std::int64_t begin = graph.indptr[row], end = graph.indptr[row + 1];
@@ -68,6 +70,7 @@ TEST(rows_are_sorted_and_found_to_be) {
 
 TEST(a_frontier_node_that_is_no_row_has_no_range) {
   const std::vector<std::int64_t> indptr{0, 1}, times{1}, nodes{1}, until{1};
+  const std::vector<std::int16_t> outline = khop::testing::outline_of(indptr, times);
   std::int64_t ranges[2];
-  CHECK_THROWS(std::invalid_argument, khop::time_ranges(indptr, times, {nodes, until}, ranges));
+  CHECK_THROWS(std::invalid_argument, khop::time_ranges(indptr, {times, outline}, {nodes, until}, ranges));
 }

@@ -23,6 +23,7 @@ from khop.kernels.draw_negatives import (
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.permutation import permutation_slice
 from khop.kernels.philox import philox, philox_reference
+from khop.kernels.rising import rising
 from khop.kernels.sample_uniform import sample_uniform_reference
 from khop.kernels.sample_weighted import sample_weighted_reference
 from khop.kernels.time_ranges import time_ranges, time_ranges_reference
@@ -158,7 +159,7 @@ def test_weighted_picks(vector: dict[str, Any], level: str) -> None:
     sums = weight_sums(csc, torch.tensor(weights))
     rows = HopRows(torch.tensor([0]), DrawKey(key), stream_word, torch.tensor([vector["node"]]))
     with dispatch_level(level):
-        assert sample_weighted(csc, sums, rows, fanout, rule).nodes.tolist() == vector["picks"]
+        assert sample_weighted(csc, rising(csc, sums), rows, fanout, rule).nodes.tolist() == vector["picks"]
     assert sample_weighted_reference(csc, sums, rows, fanout, rule, False).nodes.tolist() == vector["picks"]
 
 
@@ -168,7 +169,7 @@ def test_allowed_range(vector: dict[str, Any]) -> None:
     window = None if vector["window"] is None else (vector["window"][0], vector["window"][1])
     csc, allowed = one_row(times.numel()), list(range(*(vector["range"] or (0, 0))))
     assert list(range(*reference.allowed_range(vector["times"], vector["until"], window))) == allowed
-    assert list(range(*time_ranges(csc, times, node, until, window).tolist())) == allowed
+    assert list(range(*time_ranges(csc, rising(csc, times), node, until, window).tolist())) == allowed
     assert list(range(*time_ranges_reference(csc, times, node, until, window, -1).tolist())) == allowed
 
 

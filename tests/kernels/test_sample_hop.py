@@ -6,6 +6,7 @@ import torch
 from khop.draw import DrawKey, Neighbors, Uniform, Weighted
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
+from khop.kernels.rising import rising
 from khop.kernels.sample_hop import EdgeDraw, sample_hop
 from khop.kernels.weight_sums import weight_sums
 
@@ -21,7 +22,7 @@ def csc_of(degrees: list[int], dtype: torch.dtype) -> Csc:
 def draws() -> list[EdgeDraw]:
     """Narrow and wide indices, uniform and by weight, few, all and no neighbours, of one frontier."""
     narrow, wide = csc_of([0, 3, 9], torch.int32), csc_of([5, 1, 40, 2], torch.int64)
-    sums = weight_sums(narrow, torch.arange(narrow.num_edges) % 5.0)
+    sums = rising(narrow, weight_sums(narrow, torch.arange(narrow.num_edges) % 5.0))
 
     def rows(stream: int) -> HopRows:
         return HopRows(NODES, DrawKey(3), stream)

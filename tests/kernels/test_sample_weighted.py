@@ -16,6 +16,7 @@ from tests.reference import sampling as reference
 from khop.draw import DrawKey, Neighbors, Weighted
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
+from khop.kernels.rising import rising
 from khop.kernels.sample_weighted import sample_weighted_reference
 from khop.kernels.weight_sums import weight_sums
 
@@ -42,8 +43,9 @@ class Question:
         return weight_sums(self.csc(), torch.tensor(flat, dtype=torch.float64))
 
     def answer(self, threads: int = 1) -> Neighbors:
+        sums = rising(self.csc(), self.sums())
         return sample_weighted(
-            self.csc(), self.sums(), self.rows, self.fanout, self.rule, edge_ids=True, threads=threads
+            self.csc(), sums, self.rows, self.fanout, self.rule, edge_ids=True, threads=threads
         )
 
     def answer_in_torch(self) -> Neighbors:
@@ -199,8 +201,9 @@ def test_without_replacement_picks_are_those_of_successive_sampling(weights: lis
 
 def test_sums_that_do_not_fit_the_edges_are_refused() -> None:
     question = Question([[1.0, 2.0]], HopRows(torch.tensor([0]), DrawKey(0), STREAM), 1, Weighted("w"))
+    wrong = replace(rising(question.csc(), question.sums()), values=torch.ones(3, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"sums is .*: must be int64 \(2\)"):
-        sample_weighted(question.csc(), torch.ones(3, dtype=torch.int64), question.rows, 1, question.rule)
+        sample_weighted(question.csc(), wrong, question.rows, 1, question.rule)
     outside = replace(question.rows, nodes=torch.tensor([4]))
     for draw in (replace(question, rows=outside).answer, replace(question, rows=outside).answer_in_torch):
         with pytest.raises(ValueError, match=r"frontier node 4: not in \[0, 1\)"):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from tests.reference.sampling import allowed_range
 
 from khop.kernels.csc import Csc
+from khop.kernels.rising import rising
 from khop.kernels.time_ranges import time_ranges, time_ranges_reference
 
 LOW, HIGH = -(2**63), 2**63 - 1
@@ -35,7 +38,7 @@ def test_what_a_limit_leaves_is_what_the_specification_says(
     asked = data.draw(st.lists(st.tuples(st.integers(0, len(rows) - 1), TIMES), max_size=9))
     nodes = torch.tensor([node for node, _ in asked], dtype=torch.int64)
     until = torch.tensor([limit for _, limit in asked], dtype=torch.int64)
-    found = time_ranges(csc, times, nodes, until, window, most)
+    found = time_ranges(csc, rising(csc, times), nodes, until, window, most)
     assert torch.equal(time_ranges_reference(csc, times, nodes, until, window, most), found)
     for (node, limit), (begin, end) in zip(asked, found.reshape(-1, 2).tolist(), strict=True):
         first, last = allowed_range(rows[node], limit, window)
@@ -52,15 +55,16 @@ def test_long_rows_and_uneven_times(threads: int) -> None:
     csc, times = rows_of(rows)
     nodes = torch.arange(3000) % 300
     until = (torch.arange(3000) * 104729 % 1_200_000) ** 2 % (10**9)
-    found = time_ranges(csc, times, nodes, until, (10**6, -3), threads=threads)
+    found = time_ranges(csc, rising(csc, times), nodes, until, (10**6, -3), threads=threads)
     assert torch.equal(time_ranges_reference(csc, times, nodes, until, (10**6, -3), -1), found)
 
 
 def test_a_node_that_is_no_row_and_limits_that_are_not_there_are_refused() -> None:
     csc, times = rows_of([[1, 2], [3]])
     with pytest.raises(ValueError, match=r"frontier node 2: not in \[0, 2\)"):
-        time_ranges(csc, times, torch.tensor([2]), torch.tensor([5]))
+        time_ranges(csc, rising(csc, times), torch.tensor([2]), torch.tensor([5]))
     with pytest.raises(ValueError, match=r"until is .*: must be int64 \(1\)"):
-        time_ranges(csc, times, torch.tensor([1]), torch.tensor([5, 6]))
+        time_ranges(csc, rising(csc, times), torch.tensor([1]), torch.tensor([5, 6]))
+    in_floats = replace(rising(csc, times), values=times.float())
     with pytest.raises(ValueError, match=r"times is .*float32.*: must be int64 \(3\)"):
-        time_ranges(csc, times.float(), torch.tensor([1]), torch.tensor([5]))
+        time_ranges(csc, in_floats, torch.tensor([1]), torch.tensor([5]))

@@ -12,6 +12,7 @@ from khop.graph.derived import Derived
 from khop.graph.layout import edge_array
 from khop.kernels.csc import Csc
 from khop.kernels.memory import expect_random_access
+from khop.kernels.rising import Rising, outline, outline_size
 from khop.kernels.sort_rows import first_unsorted
 from khop.kernels.weight_sums import weight_sums
 from khop.schema import EdgeType, NodeType
@@ -33,7 +34,7 @@ class RuleArrays:
     _rising: set[tuple[EdgeType, str]] = field(default_factory=set)  # columns that were found to rise in rows
     _prepared: set[str] = field(default_factory=set)  # arrays whose memory was prepared
 
-    def weight_sums(self, edge_type: EdgeType, column: str) -> Tensor | None:
+    def weight_sums(self, edge_type: EdgeType, column: str) -> Rising | None:
         """Running sums of the weights of an edge type, as `sample_weighted` wants them; None: it has none."""
         weights = self.columns.get(edge_type, {}).get(column)
         if weights is None:
@@ -46,28 +47,37 @@ class RuleArrays:
             except ValueError as error:
                 raise ValueError(f"column {column!r}: {error}") from error
 
-        return self._searched(_name(edge_type, f"weight_sums.{column}"), csc.num_edges, make)
+        name = _name(edge_type, f"weight_sums.{column}")
+        return self._outlined(name, csc, self._searched(name, csc.num_edges, make))
 
-    def times(self, edge_type: EdgeType, column: str) -> Tensor | None:
+    def times(self, edge_type: EdgeType, column: str) -> Rising | None:
         """The time of each edge, or of its source node, or the later of both; None: neither has one.
 
         ValueError unless they rise within each row.
         """
         csc, own = self.edges[edge_type], self.columns.get(edge_type, {}).get(column)
-        if own is None and column not in self.columns.get(edge_type[0], {}):
+        of_sources = column in self.columns.get(edge_type[0], {})
+        if own is None and not of_sources:
             return None
-        if own is not None and own.dtype == torch.int64 and column not in self.columns.get(edge_type[0], {}):
-            return self._checked(edge_type, column, own)
+        name = _name(edge_type, f"times.{column}")
 
         def make() -> Tensor:
             times = edge_times(csc, edge_type, self.columns, column)
             assert times is not None
             return self._checked(edge_type, column, times)
 
-        return self._searched(_name(edge_type, f"times.{column}"), csc.num_edges, make)
+        if own is not None and own.dtype == torch.int64 and not of_sources:
+            return self._outlined(name, csc, self._checked(edge_type, column, own))
+        return self._outlined(name, csc, self._searched(name, csc.num_edges, make))
 
-    def _searched(self, name: str, count: int, make: Callable[[], Tensor]) -> Tensor:
-        vector = self.derived.vector(name, count, make)
+    def _outlined(self, name: str, csc: Csc, values: Tensor) -> Rising:
+        def make() -> Tensor:
+            return outline(csc, values, threads=_THREADS)
+
+        return Rising(values, self._searched(f"{name}.outline", outline_size(csc), make, "int16"))
+
+    def _searched(self, name: str, count: int, make: Callable[[], Tensor], dtype: str = "int64") -> Tensor:
+        vector = self.derived.vector(name, count, make, dtype)
         if name not in self._prepared:
             expect_random_access(vector)
             self._prepared.add(name)

@@ -11,7 +11,8 @@ from torch import Tensor
 import khop._core as _core
 from khop.draw import Neighbors, Uniform, Weighted
 from khop.kernels.csc import Csc
-from khop.kernels.hop_rows import HopRows, check_int64
+from khop.kernels.hop_rows import HopRows
+from khop.kernels.rising import Rising
 from khop.kernels.sample_uniform import sample_uniform_reference
 from khop.kernels.sample_weighted import sample_weighted_reference
 
@@ -24,13 +25,13 @@ class EdgeDraw:
     rows: HopRows
     fanout: int  # -1: all
     rule: Uniform | Weighted = Uniform()  # noqa: RUF009
-    sums: Tensor | None = None  # int64 (edges), those of `weight_sums`, of a weighted rule
+    sums: Rising | None = None  # those of `weight_sums`, of a weighted rule
 
     def check(self) -> None:
         """ValueError unless the shapes, dtypes and devices are what a kernel can follow."""
         self.rows.check(self.csc, self.fanout)
         if self.sums is not None:
-            check_int64("sums", self.sums, self.csc, self.csc.num_edges)
+            self.sums.check("sums", self.csc)
 
 
 def sample_hop(draws: Sequence[EdgeDraw], *, edge_ids: bool = False, threads: int = 1) -> list[Neighbors]:
@@ -58,7 +59,9 @@ def sample_hop(draws: Sequence[EdgeDraw], *, edge_ids: bool = False, threads: in
 
 def _reference(draw: EdgeDraw, edge_ids: bool) -> Neighbors:
     if isinstance(draw.rule, Weighted) and draw.sums is not None:
-        return sample_weighted_reference(draw.csc, draw.sums, draw.rows, draw.fanout, draw.rule, edge_ids)
+        return sample_weighted_reference(
+            draw.csc, draw.sums.values, draw.rows, draw.fanout, draw.rule, edge_ids
+        )
     rule = Uniform(draw.rule.replacement)
     return sample_uniform_reference(draw.csc, draw.rows, draw.fanout, rule, edge_ids)
 
@@ -80,7 +83,8 @@ def _as_core(draw: EdgeDraw, rows: dict[int, _core.Rows]) -> _core.Draw:
         of_draw.key.value,
         of_draw.stream,
         _contiguous(of_draw.ranges),
-        _contiguous(draw.sums),
+        None if draw.sums is None else draw.sums.values.contiguous(),
+        None if draw.sums is None else draw.sums.outline,
     )
 
 

@@ -8,13 +8,14 @@ from torch import Tensor
 import khop._core as _core
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import check_int64
+from khop.kernels.rising import Rising
 
 _INT64 = torch.iinfo(torch.int64)
 
 
 def time_ranges(
     csc: Csc,
-    times: Tensor,
+    times: Rising,
     nodes: Tensor,
     until: Tensor,
     window: tuple[int, int] | None = None,
@@ -24,18 +25,26 @@ def time_ranges(
 ) -> Tensor:
     """Begin and end of each frontier row's edges whose time is allowed, int64 (2 n), row after row.
 
-    `times`, int64 (edges), never fall within a row. A row is limited by its entry of `until`: to times up to
+    A row is limited by its entry of `until`: to times up to
     it or, with a window (before, after), from `until - before` to `until + after`. `most` keeps the last so
     many of them (-1: all). Takes the logarithm of a row's length, without the GIL.
     """
-    check_int64("times", times, csc, csc.num_edges)
+    times.check("times", csc)
     check_int64("nodes", nodes, csc, nodes.numel())
     check_int64("until", until, csc, nodes.numel())
     if csc.indptr.device.type != "cpu":
-        return time_ranges_reference(csc, times, nodes, until, window, most)
+        return time_ranges_reference(csc, times.values, nodes, until, window, most)
     before, after = (-1, 0) if window is None else window
     return _core.time_ranges(
-        csc.indptr, times, nodes.contiguous(), until.contiguous(), before, after, most, threads
+        csc.indptr,
+        times.values,
+        times.outline,
+        nodes.contiguous(),
+        until.contiguous(),
+        before,
+        after,
+        most,
+        threads,
     )
 
 

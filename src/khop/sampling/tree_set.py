@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from khop.draw import Frontier, NeighborsByType
+from khop.kernels.memory import pooled
 from khop.kernels.tree_index import TreeIndex
 from khop.sampling.sampler import Seeds
 from khop.schema import EdgeType, NodeType
@@ -47,8 +48,8 @@ class TreeSet:
         for node_type, index in self._indexes.items():
             nodes, trees = index.pairs(start[node_type])
             self._expanded[node_type] = trees
-            until = None if self._until is None else self._until[trees]
-            frontier[node_type] = Frontier(nodes, until, self._positions[trees])
+            until = None if self._until is None else _of_trees(self._until, trees)
+            frontier[node_type] = Frontier(nodes, until, _of_trees(self._positions, trees))
         return frontier
 
     def reach(self, found: NeighborsByType) -> dict[EdgeType, Tensor]:
@@ -74,6 +75,11 @@ class TreeSet:
         """Forget all pairs; the memory stays."""
         for index in self._indexes.values():
             index.reset(0)
+
+
+def _of_trees(values: Tensor, trees: Tensor) -> Tensor:
+    # Into pooled memory: the page faults of a new tensor cost more than the copy.
+    return torch.index_select(values, 0, trees, out=pooled(tuple(trees.shape), values.dtype))
 
 
 def _joined(by_type: Mapping[NodeType, Tensor]) -> Tensor:

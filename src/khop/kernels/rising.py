@@ -1,0 +1,83 @@
+"""Values that never fall within a row, with what makes them quick to search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import khop._core as _core
+from khop.kernels.csc import Csc
+from khop.kernels.hop_rows import check_int64
+from khop.kernels.memory import pooled
+
+HEAD = 8  # codes that hold the first and the last value of a row
+WINDOW = 32  # codes that are looked at together
+_CODE_BITS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Rising:
+    """What a search for the first value above a bound reads, mostly the outline: a quarter of the size."""
+
+    values: Tensor  # int64 (edges)
+    outline: Tensor  # int16 (outline_size)
+
+    def check(self, name: str, csc: Csc) -> None:
+        """ValueError unless shapes, dtypes and devices are those of the graph."""
+        check_int64(name, self.values, csc, csc.num_edges)
+        size = outline_size(csc)
+        if self.outline.dtype != torch.int16 or self.outline.shape != (size,):
+            given = f"outline of {name} is {self.outline.dtype} {tuple(self.outline.shape)}"
+            raise ValueError(f"{given}: must be int16 ({size}); make it by khop.kernels.rising.outline")
+
+
+def rising(csc: Csc, values: Tensor, *, threads: int = 1) -> Rising:
+    """Values, int64 (edges), that never fall within a row, and their outline."""
+    return Rising(values, outline(csc, values, threads=threads))
+
+
+def outline_size(csc: Csc) -> int:
+    """Codes of an outline: one per edge, the heads of the rows, and up to whole windows."""
+    return _core.outline_size(csc.num_edges, csc.num_rows)
+
+
+def outline(csc: Csc, values: Tensor, *, threads: int = 1) -> Tensor:
+    """Of each row its first and its last value, in 8 entries, then a code for each value, int16.
+
+    A code is how far a value is above the row's first: the upper 16 of as many bits as the row's last takes,
+    less 2^15. Unequal codes order their values.
+    """
+    check_int64("values", values, csc, csc.num_edges)
+    if csc.indptr.device.type != "cpu":
+        return outline_reference(csc, values)
+    made = pooled((outline_size(csc),), torch.int16)
+    _core.make_outline(csc.indptr, values.contiguous(), made, threads)
+    return made
+
+
+def outline_reference(csc: Csc, values: Tensor) -> Tensor:
+    """The same in plain torch, on any device."""
+    degrees = csc.indptr.diff()
+    number = torch.arange(csc.num_rows, device=values.device)
+    row = torch.repeat_interleave(number, degrees)
+    filled = degrees > 0
+    ends = torch.zeros(csc.num_rows, 2, dtype=torch.int64, device=values.device)
+    ends[filled, 0] = values[csc.indptr[:-1][filled]]
+    ends[filled, 1] = values[csc.indptr[1:][filled] - 1]
+    above = values - ends[row, 0]  # modulo 2^64
+    codes = (above >> _shifts(ends[:, 1] - ends[:, 0])[row]) & (2**_CODE_BITS - 1)
+    made = torch.zeros(outline_size(csc), dtype=torch.int16, device=values.device)
+    made[torch.arange(row.numel(), device=values.device) + HEAD * (row + 1)] = (codes - 2**15).to(torch.int16)
+    heads = csc.indptr[:-1] + HEAD * number
+    made[heads[:, None] + torch.arange(HEAD, device=values.device)] = ends.view(torch.int16)
+    return made
+
+
+def _shifts(spans: Tensor) -> Tensor:
+    """How many bits codes leave away, of unsigned 64-bit spans."""
+    shifts = torch.where(spans < 0, 64 - _CODE_BITS, 0)
+    for bit in range(_CODE_BITS, 63):
+        shifts += (spans >> bit) > 0
+    return shifts
