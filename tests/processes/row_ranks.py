@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import khop
 from khop.distributed.group import this_group
 from khop.models.learned_rows import RowKind
+from khop.training.observer import Observer, Unwatched
 from small_rated import ITEM
 
 SENDS = {"all_gather": 1, "all_to_all_single": 1, "all_reduce": 0, "broadcast": 0}  # where the tensor stands
@@ -72,7 +74,18 @@ def own_loop(graph: khop.Graph, kind: RowKind) -> dict[str, object]:
     return {"losses": losses, "score": score, "sent": sent, "rows": table[:60].tolist()}
 
 
-def trained(graph: khop.Graph, kind: RowKind, out: Path, epochs: int) -> None:
+class Preempted(Unwatched):
+    """Sends the last rank SIGTERM in the third epoch."""
+
+    def stepped(self, epoch: int, step: int, loss: float) -> None:
+        group = this_group()
+        if (epoch, step, group.rank) == (2, 1, group.world_size - 1):
+            signal.raise_signal(signal.SIGTERM)
+
+
+def trained(
+    graph: khop.Graph, kind: RowKind, out: Path, epochs: int, observer: Observer | None = None
+) -> None:
     """A run of the trainer's, which goes on where there is one."""
     torch.manual_seed(3)
     model = khop.models.SAGE.for_graph(graph, hidden=8, embedding=5, learned_rows=kind)
@@ -89,7 +102,13 @@ def trained(graph: khop.Graph, kind: RowKind, out: Path, epochs: int) -> None:
     )
     task = khop.NodeClassification(ITEM, "kind")
     trainer = khop.Trainer(
-        model, task, loader, lambda: {"val": khop.evaluate(model, graph, split="val")}, settings, out
+        model,
+        task,
+        loader,
+        lambda: {"val": khop.evaluate(model, graph, split="val")},
+        settings,
+        out,
+        observer,
     )
     if (out / "checkpoints" / "last").exists():
         trainer.resume()
@@ -109,3 +128,7 @@ def both_kinds(rank: int, device: torch.device, folder: str, large: str, out: st
     Path(out, f"{rank}.json").write_text(json.dumps(found))
     for kind in kinds:
         trained(graph, kind, Path(out).parent / kind, epochs)
+    try:
+        trained(graph, "sharded", Path(out).parent / "preempted", 4, Preempted() if epochs < 4 else None)
+    except khop.Terminated:
+        Path(out, f"{rank}.terminated").touch()

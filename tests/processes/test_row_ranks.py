@@ -14,7 +14,10 @@ from small_rated import write_rated
 
 
 def test_learned_rows_take_one_course_and_send_what_is_read(tmp_path: Path) -> None:
-    """Three ranks train two epochs, two go on to the fourth, beside one rank that is never stopped."""
+    """Three ranks train two epochs, two go on to the fourth, beside one rank that is never stopped.
+
+    A third run, sharded, ends by SIGTERM to one of the three in the third epoch, and two go on from there.
+    """
     small = str(write_rated(tmp_path / "small"))
     large = str(write_rated(tmp_path / "large", users=30_000))
     found = {}
@@ -22,6 +25,7 @@ def test_learned_rows_take_one_course_and_send_what_is_read(tmp_path: Path) -> N
         out = tmp_path / where / str(procs)
         out.mkdir(parents=True)
         khop.launch(both_kinds, procs=procs, arguments=(small, large, str(out), epochs), device="cpu")
+        assert len(list(out.glob("*.terminated"))) == (3 if procs == 3 else 0)
         found[procs] = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
     (alone,) = found[1]
     for of_ranks in (found[2], found[3]):
@@ -37,7 +41,7 @@ def test_learned_rows_take_one_course_and_send_what_is_read(tmp_path: Path) -> N
         assert all(of_rank["sparse"]["rows"] == of_rank["sharded"]["rows"] for of_rank in of_ranks)
     assert alone["sparse"]["sent"] == [0] * len(alone["sparse"]["sent"])
     assert max(found[3][0]["large sharded"]["sent"]) < 30_000  # bytes; the table has 1,200,000
-    for kind in ("sparse", "sharded"):
+    for kind in ("sparse", "sharded", "preempted"):
         assert steps(tmp_path / "many" / kind) == pytest.approx(steps(tmp_path / "one" / kind), rel=1e-9)
     assert_same_checkpoints(tmp_path / "many", "sparse", "sharded")
 

@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from khop.training.interrupts import interrupts_held, interrupts_noted
+from khop import Terminated
+from khop.training.interrupts import interrupts_held, interrupts_noted, terminations_raised
 
 
 def press_ctrl_c() -> None:
@@ -81,6 +82,15 @@ def test_the_first_interrupt_is_noted_and_the_second_one_interrupts() -> None:
         with pytest.raises(KeyboardInterrupt):
             press_ctrl_c()
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_sigterm_is_noted_alike() -> None:
+    with terminations_raised(), interrupts_noted() as noted:
+        signal.raise_signal(signal.SIGTERM)
+        assert noted == [signal.SIGTERM]
+        with pytest.raises(Terminated):
+            signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_outside_the_main_thread_nothing_is_noted() -> None:

@@ -39,9 +39,9 @@ def interrupts_held() -> Iterator[None]:
 
 @contextmanager
 def interrupts_noted() -> Iterator[list[int]]:
-    """Let the first Ctrl-C in the block only be noted, in the list, for the block to end when it is ready.
+    """Let the first Ctrl-C or SIGTERM in the block only be noted, in the list, for the block to end.
 
-    A second one interrupts it. Outside the main thread none comes.
+    A second one does what it did before. Outside the main thread none comes.
     """
     noted: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -50,13 +50,17 @@ def interrupts_noted() -> Iterator[list[int]]:
 
     def note(number: int, frame: FrameType | None) -> None:
         noted.append(number)
-        signal.signal(signal.SIGINT, before)
+        restore()
 
-    before = signal.signal(signal.SIGINT, note)
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    before = {number: signal.signal(number, note) for number in _HELD}
     try:
         yield noted
     finally:
-        signal.signal(signal.SIGINT, before)
+        restore()
 
 
 @contextmanager

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -20,7 +21,7 @@ from khop.distributed.clocks import clock_offset
 from khop.distributed.gradients import GradientClock, averaging
 from khop.distributed.group import this_group
 from khop.draw import DrawKey, Purpose, mix64
-from khop.errors import PeerLost
+from khop.errors import PeerLost, Terminated
 from khop.models.learned_rows import sharded_rows
 from khop.training.checkpoint import (
     FILES,
@@ -143,19 +144,20 @@ class Trainer:
         """Train to the last epoch, or until `patience` evaluations brought nothing better.
 
         A loss that is no number is a ValueError. Ctrl-C, SIGTERM and a lost rank write checkpoints/last as
-        the last update left everything, and go on up; where learned rows are sharded, they leave the last
-        checkpoint that all ranks made.
+        the last update left everything, and go on up. Where learned rows are sharded it takes all ranks: they
+        end after the same update, and a lost rank leaves the last checkpoint that all of them made.
         """
         begun = time.perf_counter()
         self._begin()
         try:
-            with terminations_raised(), self._own_generator():
+            noting = interrupts_noted() if self._is_sharded else nullcontext(self._interrupts)
+            with terminations_raised(), self._own_generator(), noting as self._interrupts:
                 self.observer.started(self.settings.epochs, len(self.loader))
                 while not self.standing.is_over(self.settings):
                     self._train_epoch()
         except (KeyboardInterrupt, PeerLost):
             with interrupts_held():
-                if not self._is_sharded:  # else it takes all ranks, which are gone or somewhere else
+                if not self._is_sharded:  # else it took all ranks, or they are gone
                     self._save(LAST)
                 self._close()
             raise
@@ -186,7 +188,7 @@ class Trainer:
                     self._seconds = dict.fromkeys(STAGES, 0.0)
                     with closing(self._received()) as batches:
                         for batch in islice(batches, steps - done):
-                            is_stopped = self._update(batch)
+                            is_stopped = self._update(batch) != 0
                             done += 1
                             if is_stopped:
                                 break
@@ -229,7 +231,9 @@ class Trainer:
         begun = time.monotonic()
         with closing(self._received()) as batches:
             for batch in batches:
-                self._update(batch)
+                if stopped_by := self._update(batch):
+                    self._save(LAST)
+                    raise Terminated if stopped_by == signal.SIGTERM else KeyboardInterrupt
         scores = self._scores()
         self._seconds["total"] = time.monotonic() - begun
         self._end_epoch(scores)
@@ -247,8 +251,8 @@ class Trainer:
             yield batch
             self._group.at("waiting for its batch", standing.epoch, batch.step + 1)
 
-    def _update(self, batch: Batch) -> bool:
-        """One update of all ranks; whether one of them has noted Ctrl-C."""
+    def _update(self, batch: Batch) -> int:
+        """One update of all ranks; the signal that one of them has noted, or 0."""
         before, settings, group, clock = self.standing, self.settings, self._group, self._clock
         device = torch.device(settings.device).type
         torch.manual_seed(_dropout_seed(settings.seed, before, group.rank))
@@ -284,12 +288,12 @@ class Trainer:
             self._advance(told)
         clock.lap("keeping")
         self._end_step(batch)
-        return bool(told[:, 2].any())
+        return int(told[:, 2].max())
 
     def _told(self, loss_sum: float, count: int) -> Tensor:
         """(ranks, 4 + stages), float64: what every rank says of this step, the same on all."""
         ready_at = (self._gradients.ready_at or 0.0) - self._clock_offset
-        own = [loss_sum, count, bool(self._interrupts), ready_at, *self._clock.untold().values()]
+        own = [loss_sum, count, max(self._interrupts, default=0), ready_at, *self._clock.untold().values()]
         return self._group.gather(torch.tensor(own, dtype=torch.float64))
 
     def _advance(self, told: Tensor) -> None:
