@@ -130,10 +130,24 @@ def test_their_loader_makes_the_same_batch_of_the_same_links(
     assert list(ours) == list(expected)
 
 
-@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional graph")  # theirs, of "on" and "likes"
+@pytest.mark.parametrize(
+    ("kind", "disjoint"),
+    [
+        ("directional", False),
+        ("directional", True),
+        ("bidirectional", False),
+        ("bidirectional", True),
+        ("induced", False),
+    ],
+)
 @pytest.mark.parametrize(("make", "nodes"), [(plain, torch.arange(9)), (typed, ("item", torch.arange(9)))])
-def test_their_loader_makes_the_same_batch_of_the_same_nodes(make: Any, nodes: Any, disjoint: bool) -> None:
-    loader = NeighborLoader(make(), [2, 2], nodes, disjoint=disjoint, filter_per_worker=False)
+def test_their_loader_makes_the_same_batch_of_the_same_nodes(
+    make: Any, nodes: Any, kind: str, disjoint: bool
+) -> None:
+    loader = NeighborLoader(
+        make(), [2, 2], nodes, subgraph_type=kind, disjoint=disjoint, filter_per_worker=False
+    )
     out = loader.collate_fn(torch.tensor([2, 0, 3, 0]))
     ours, expected = facts(loader.filter_fn(out)), facts(theirs.NeighborLoader.filter_fn(loader, out))
     assert ours == expected
@@ -182,3 +196,22 @@ def test_a_sparse_tensor_of_torch_sparse_is_taken_as_it_lies() -> None:
     assert out.node.tolist() == [0, 2, 1]
     assert torch.stack([out.row, out.col]).tolist() == [[2, 1, 0], [0, 0, 1]]
     assert sampler.edge_permutation is None
+
+
+@pytest.mark.parametrize("kind", ["bidirectional", "induced"])
+@pytest.mark.parametrize(
+    ("name", "inputs"), [("NeighborLoader", torch.arange(9)), ("LinkNeighborLoader", PAIRS)]
+)
+def test_attributes_of_edges_are_those_of_the_edge_whichever_way_it_is_shown(
+    name: str, inputs: Tensor, kind: str
+) -> None:
+    data = plain()
+    assert data.edge_index is not None
+    turned = 0
+    for batch in getattr(pyg, name)(data, [2, 2], inputs, subgraph_type=kind, batch_size=4):
+        shown, of_graph = batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id]
+        forward = (shown == of_graph).all(0)
+        assert bool((forward | (shown == of_graph.flip(0)).all(0)).all())
+        assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
+        turned += int((~forward).sum())
+    assert (turned > 0) == (kind == "bidirectional")
