@@ -285,6 +285,8 @@ def test_an_exception_in_a_worker_reaches_the_loop_with_its_traceback_and_the_st
         ({"seeds": {"item": torch.tensor([-1])}}, "seeds of 'item': there is no node -1"),
         ({"seeds": {"item": torch.ones(30, dtype=torch.bool)}}, "seeds of 'item': torch.bool"),
         ({"seeds": {"shop": torch.tensor([0])}}, "seeds of 'shop': not a node type"),
+        ({"seeds": [0, 1]}, "seeds are a list: give a tensor of node ids, as by torch.as_tensor, a mapping"),
+        ({"seeds": {"item": [0, 1]}}, "seeds of 'item': a list; give a 1-D int64 tensor of node ids"),
         ({"seeds": torch.tensor([0])}, "seeds given as one tensor: the graph has node types"),
         ({"columns": ["colour"]}, "columns: no node type has a column 'colour'; there are"),
         ({"seed_columns": ["colour"]}, "seed_columns: no node type has a column 'colour'; there are"),

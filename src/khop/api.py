@@ -316,6 +316,11 @@ def _seed_list(
         return seeds, tuple(t for t in store.schema.node_types if t in ends)
     if isinstance(seeds, Tensor):
         seeds = {sole_type(store.schema.node_types, "seeds given as one tensor"): seeds}
+    if not isinstance(seeds, Mapping):
+        raise ValueError(
+            f"seeds are a {type(seeds).__name__}: give a tensor of node ids, as by torch.as_tensor, a "
+            "mapping from node types to such, or khop.Links"
+        )
     check_seeds(store, seeds)
     nodes = {t: seeds[t].long() for t in store.schema.node_types if t in seeds}
     if seed_times is None:

@@ -53,6 +53,9 @@ class Schema:
     def column(self, type_: NodeType | EdgeType, name: str) -> ColumnSpec:
         """The spec of one column; ValueError names what there is instead."""
         columns = self.columns.get(type_, {})
+        if type_ not in self.node_types and type_ not in self.edge_types:
+            there = [*self.node_types, *self.edge_types]
+            raise ValueError(f"column {name!r} of {type_!r}: not a type of the graph; there are {there}")
         if name not in columns:
             raise ValueError(f"column {name!r} of {type_!r}: not in the graph; there are {sorted(columns)}")
         return columns[name]
@@ -94,6 +97,12 @@ def sole_type(types: Iterable[NodeType], what: str) -> NodeType:
 
 
 def _chosen(what: str, named: str | None, there: list[str]) -> str:
+    if not there:
+        asked = "" if named is None else f", {named!r} included"
+        raise ValueError(
+            f"{what}: the graph has none{asked}; give its labels' number of classes when it is written, "
+            'khop.NodeTable(..., num_classes={"y": 5})'
+        )
     if named is None and len(there) == 1:
         return there[0]
     if named is None:

@@ -111,6 +111,7 @@ def seeds_that_are_not_nodes_are_named(make: Make) -> None:
         "seeds of 'node': there is no node 10; ids go from 0 to 9": {"node": torch.tensor([3, 10])},
         "there is no node -1": {"node": torch.tensor([-1])},
         "seeds of 'user': not a node type": {"user": torch.tensor([1])},
+        "a list; give a 1-D int64 tensor": {"node": [1, 2]},
         "torch.float32": {"node": torch.tensor([0.5])},
         r"shape \(1, 1\)": {"node": torch.tensor([[1]])},
     }

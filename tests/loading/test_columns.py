@@ -64,7 +64,12 @@ def test_a_mapping_names_the_columns_of_each_type() -> None:
         ([], ["age"], r"seed_columns: no node type has a column 'age'; there are {'item': \['price', 'x'\]}"),
         ({"user": ["price"]}, [], r"column 'price' of 'user': not in the graph; there are \['age', 'x'\]"),
         ({BOUGHT_BY: ["amount"]}, [], "column 'amount' of"),
-        ({"shop": ["x"]}, [], "column 'x' of 'shop'"),
+        (
+            {"shop": ["x"]},
+            [],
+            r"column 'x' of 'shop': not a type of the graph; there are \['user', 'item', \(",
+        ),
+        ({("user", "sees", "item"): ["x"]}, [], r"of \('user', 'sees', 'item'\): not a type of the graph"),
         ([], {"user": ["x"]}, r"seed_columns of 'user': there are seeds of \['item'\]"),
         ([], {BUYS: ["amount"]}, "there are seeds of"),
         ("x", [], r"columns 'x': give a list of names, \['x'\]"),

@@ -35,6 +35,11 @@ def test_the_target_is_the_one_node_type_with_labels() -> None:
         ModelSizes.of(both)
     with pytest.raises(ValueError, match=r"node type with labels is 'a': must be one of \['b'\]"):
         ModelSizes.of(Types(TWO), target="a")
+    none = Types(replace(TWO, columns={"a": {"x": X}, "b": {"x": X}}))
+    with pytest.raises(
+        ValueError, match=r"node type with labels: the graph has none, 'a' included; give its"
+    ):
+        ModelSizes.of(none, target="a")
 
 
 def test_the_label_is_the_one_column_with_classes() -> None:

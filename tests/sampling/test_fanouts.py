@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from khop.sampling.fanouts import Fanout, fanout_by_type
+from khop.sampling.fanouts import Fanout, fanout_by_type, fanouts_by_type
 from khop.schema import Schema
 
 BUYS, SEES, HAS = ("user", "buys", "item"), ("user", "sees", "item"), ("item", "has", "tag")
@@ -47,6 +47,12 @@ def test_every_edge_type_has_its_number_in_schema_order(fanout: Fanout, numbers:
 def test_what_is_missing_surplus_or_no_number_is_named(fanout: Fanout, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fanout_by_type(SCHEMA, fanout)
+
+
+@pytest.mark.parametrize("fanouts", [5, "5,5", {BUYS: [5, 5], "*": [2, 2]}, {5, 3}])
+def test_fanouts_are_a_list_with_an_entry_per_hop(fanouts: object) -> None:
+    with pytest.raises(ValueError, match=r"fanouts .*: give a list with an entry per hop, the seeds' first"):
+        fanouts_by_type(SCHEMA, fanouts)  # type: ignore[arg-type]
 
 
 def test_a_graph_without_edges_takes_a_number() -> None:

@@ -162,6 +162,13 @@ def test_blocks_per_layer_are_refused(output: Output) -> None:
         NeighborSampler(ring(10, 2), [2], output=output)
 
 
+def test_an_output_or_an_expansion_that_there_is_not_is_named() -> None:
+    with pytest.raises(ValueError, match=r"output 'both': must be one of \['directional', 'bidirectional', "):
+        NeighborSampler(ring(10, 2), [2], output="both")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"expansion 'graph': must be one of \['layered', 'subgraph'\]"):
+        NeighborSampler(ring(10, 2), [2], expansion="graph")  # type: ignore[arg-type]
+
+
 def test_an_induced_subgraph_of_disjoint_trees_is_refused() -> None:
     with pytest.raises(ValueError, match="edges among all nodes would cross trees"):
         NeighborSampler(ring(10, 2), [2], expansion=Expansion.SUBGRAPH, disjoint=True, output=Output.INDUCED)

@@ -27,7 +27,7 @@ from khop.loading.columns import ColumnChoice
 from khop.models.link_predictor import LinkPredictor
 from khop.models.sizes import ModelSizes
 from khop.sampling.exclusion import Exclude
-from khop.sampling.fanouts import fanout_by_type, followed_types
+from khop.sampling.fanouts import fanouts_by_type, followed_types
 from khop.sampling.link_seeds import Links
 from khop.sampling.links import LinkSampler
 from khop.schema import EdgeType, NodeType
@@ -195,4 +195,4 @@ class LinkSubject:
 
 
 def _hops(graph: Graph, fanouts: tuple[Fanout, ...]) -> _Hops:
-    return tuple(fanout_by_type(graph.schema, fanout) for fanout in fanouts)
+    return fanouts_by_type(graph.schema, fanouts)

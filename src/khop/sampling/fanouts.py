@@ -32,9 +32,19 @@ def fanout_by_type(schema: Schema, fanout: Fanout) -> dict[EdgeType, int]:
     return {edge_type: _checked(named, key, edge_type) for edge_type, key in keys.items()}
 
 
+def fanouts_by_type(schema: Schema, fanouts: Sequence[Fanout]) -> tuple[dict[EdgeType, int], ...]:
+    """Every hop's fanout of every edge type; ValueError unless `fanouts` is a list with an entry per hop."""
+    if isinstance(fanouts, str | Mapping) or not isinstance(fanouts, Sequence):
+        raise ValueError(
+            f"fanouts {fanouts!r}: give a list with an entry per hop, the seeds' first, as "
+            '[10, {"user buys item": 5, "*": 2}]'
+        )
+    return tuple(fanout_by_type(schema, fanout) for fanout in fanouts)
+
+
 def followed_types(schema: Schema, fanouts: Sequence[Fanout]) -> tuple[EdgeType, ...]:
     """The edge types that some hop draws of, in schema order."""
-    hops = [fanout_by_type(schema, fanout) for fanout in fanouts]
+    hops = fanouts_by_type(schema, fanouts)
     return tuple(t for t in schema.edge_types if any(hop[t] for hop in hops))
 
 

@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from khop.draw import (
 )
 from khop.graph.store import GraphStore
 from khop.kernels.memory import pooled
-from khop.sampling.fanouts import Fanout, fanout_by_type
+from khop.sampling.fanouts import Fanout, fanouts_by_type
 from khop.sampling.node_set import NodeSet, NodeSetPool, Reached, check_ids
 from khop.sampling.outputs import Output, bidirectional, check_output, induced
 from khop.sampling.sampler import Seeds
@@ -40,6 +41,10 @@ class Expansion(StrEnum):
 
     LAYERED = "layered"  # all nodes so far: what a layer sees of a node depends on (key, layer, node) alone
     SUBGRAPH = "subgraph"  # the nodes of the last hop: each node once, the batch is one graph
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise ValueError(f"expansion {value!r}: must be one of {[str(expansion) for expansion in cls]}")
 
 
 class NeighborSampler:
@@ -67,8 +72,8 @@ class NeighborSampler:
         self.graph = graph
         self.expansion = Expansion(expansion)
         self._hops = tuple(
-            Hop(number, fanout_by_type(graph.schema, fanout), rule, edge_ids)
-            for number, fanout in enumerate(fanouts, start=1)
+            Hop(number, by_type, rule, edge_ids)
+            for number, by_type in enumerate(fanouts_by_type(graph.schema, fanouts), start=1)
         )
         self._rule = rule
         self.is_disjoint = disjoint or isinstance(rule, Temporal)

@@ -124,6 +124,8 @@ class NodeSetPool(Generic[Set]):
 
 def check_ids(what: str, ids: Tensor, num_nodes: int) -> None:
     """ValueError unless `ids` is a list of node ids, each from 0 to `num_nodes` - 1."""
+    if not isinstance(ids, Tensor):
+        raise ValueError(f"{what}: a {type(ids).__name__}; give a 1-D int64 tensor of node ids")
     if ids.dtype not in (torch.int64, torch.int32) or ids.dim() != 1:
         raise ValueError(
             f"{what}: {ids.dtype} of shape {tuple(ids.shape)}; give a 1-D int64 tensor of node ids"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -25,6 +26,10 @@ class Output(StrEnum):
     DIRECTIONAL = "directional"  # the edges drawn
     BIDIRECTIONAL = "bidirectional"  # and their reverses; of several edges between two nodes one
     INDUCED = "induced"  # every edge of the graph between two of its nodes
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise ValueError(f"output {value!r}: must be one of {[str(output) for output in cls]}")
 
 
 def check_output(output: Output, schema: Schema) -> None:
