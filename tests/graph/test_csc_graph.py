@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import subprocess
@@ -10,18 +11,21 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from contracts.graph_rules import PROMISES as RULE_PROMISES
 from contracts.graph_store import BUYS, KEY, LIKE, PROMISES, SHOP, Make, Plain, int64, same, shop_frontier
-from khop.draw import Frontier, Hop
+from khop.draw import Frontier, Hop, Weighted
 from khop.graph.build import EdgeTable, NodeTable, write_graph
-from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
+from khop.graph.csc_graph import Columns, CscGraph, csc_graph_from_edges
 from khop.graph.folder import open_folder
+from khop.graph.inputs import Array
+from khop.graph.quantise import Quantised, quantise
 from khop.kernels.csc import Csc
-from khop.schema import Schema
+from khop.schema import EdgeType, Schema
 
 
 def ends(pairs: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
@@ -139,6 +143,135 @@ def test_an_edge_list_in_memory_is_checked() -> None:
     empty = csc_graph_from_edges({"item": 0}, {LIKE: (int64([]), int64([]))})
     assert empty.edges[LIKE].indptr.tolist() == [0]
     assert empty.edges[LIKE].indices.dtype == torch.int32
+
+
+DAYS, WEIGHTS = int64([5, 2, 3, 4]), torch.tensor([0.5, 2, 3, 4])
+GIVEN = {LIKE: (int64([0, 1, 2, 1]), int64([0, 0, 1, 1]))}  # the first row is not in the order of DAYS
+
+
+def test_rows_that_are_sorted_by_time_are_told_of_and_their_columns_follow() -> None:
+    told: list[tuple[str, int, int]] = []
+    columns = {LIKE: {"day": DAYS, "weight": WEIGHTS}}
+
+    def notice(what: str, done: int, total: int) -> None:
+        told.append((what, done, total))
+
+    graph = csc_graph_from_edges({"item": 3}, GIVEN, columns=columns, sort_by="day", notice=notice)
+    assert told == [("rows of item__like__item were not in the order of 'day': sorted", 64, 64)]
+    assert graph.csc(LIKE).indices.tolist() == [1, 0, 2, 1]
+    assert graph.columns[LIKE]["day"].tolist() == [2, 5, 3, 4]
+    assert graph.columns[LIKE]["weight"].tolist() == [2, 0.5, 3, 4]
+    told.clear()
+    in_order = {LIKE: {"day": DAYS.sort().values}}
+    csc_graph_from_edges({"item": 3}, GIVEN, columns=in_order, sort_by="day", notice=notice)
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "sort_by", "message"),
+    [
+        ({LIKE: {"day": DAYS}}, "dya", r"sort_by 'dya': no such column of times; there are .*\['day'\]"),
+        ({LIKE: {"day": DAYS / 2}}, "day", r"like.*column 'day' is float32 of shape \(4,\): times are whole"),
+        ({LIKE: {"day": DAYS > 2}}, "day", r"like.*column 'day' is bool of shape \(4,\): times are whole"),
+        (
+            {"item": {"day": torch.zeros(3, 2).long()}},
+            "day",
+            r"'item': column 'day' is int64 of shape \(3, 2\)",
+        ),
+        ({"item": {"day": DAYS}}, None, "column 'day' has 4 rows, but node type 'item' has 3 nodes"),
+        ({LIKE: {"day": DAYS[:3]}}, None, "column 'day' has 3 rows, but edge type .*like.* has 4 edges"),
+        ({LIKE: {"weight": WEIGHTS + 0j}}, None, "column 'weight' is complex64: convert it to one of"),
+        ({BUYS: {"day": DAYS}}, None, r"columns of .*buys.*: no such type; there are \['item', "),
+    ],
+    ids=["misspelt", "float", "bool", "two per row", "too many", "too few", "complex", "of no type"],
+)
+def test_columns_that_do_not_fit_the_edges_in_memory_are_named(
+    columns: Columns, sort_by: str | None, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        csc_graph_from_edges({"item": 3}, GIVEN, columns=columns, sort_by=sort_by)
+
+
+@pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf, -math.inf])
+def test_a_weight_that_is_none_is_named_with_its_position(weight: float) -> None:
+    columns = {LIKE: {"weight": torch.tensor([1, 1, weight, 1])}}
+    graph = csc_graph_from_edges({"item": 3}, GIVEN, columns=columns)
+    with pytest.raises(ValueError, match=rf"like.*column 'weight': weight {weight} at position 2: must be a"):
+        graph.sample_hop({"item": Frontier(int64([0]))}, Hop(1, {LIKE: 1}, Weighted("weight")), KEY)
+
+
+def test_further_edges_come_with_their_columns_and_reverses_and_what_was_there_stays() -> None:
+    graph = csc_graph_from_edges({"item": 3}, GIVEN, columns={LIKE: {"day": DAYS}})
+    near, back = ("item", "near", "item"), ("item", "near-back", "item")
+    distance = np.array([7, 9], np.int16)
+    joined = graph.with_edges(
+        {
+            near: EdgeTable(int64([2, 0]), int64([1, 0]), {"distance": distance}, reverse_of=back),
+            back: EdgeTable(int64([1, 0]), int64([2, 0])),
+        }
+    )
+    assert joined.schema.edge_types == (LIKE, near, back)
+    assert (joined.schema.reverse(near), joined.schema.reverse(back)) == (back, near)
+    assert joined.csc(LIKE) is graph.csc(LIKE)
+    assert joined.columns[LIKE]["day"] is graph.columns[LIKE]["day"]
+    assert joined.csc(near).indices.tolist() == [0, 2]
+    assert joined.columns[near]["distance"].tolist() == [9, 7]  # by destination
+    assert graph.schema.edge_types == (LIKE,)
+
+
+@pytest.mark.parametrize(
+    ("edge_type", "column", "message"),
+    [
+        (LIKE, DAYS, "like.*the graph has it already, give the new one another name"),
+        (BUYS, DAYS, "no node type 'user'"),
+        (("item", "near", "item"), DAYS[:2], "near.*column 'c' has 2 rows, but .* has 4 edges"),
+        (("item", "near", "item"), np.array(list("abcd")), "near.*column 'c' is str32: convert it to one of"),
+        (("item", "near", "item"), quantise(torch.rand(4, 2)), "near.*column 'c' is quantised: give it as"),
+    ],
+    ids=["there already", "no node type", "too few", "text", "quantised"],
+)
+def test_further_edges_that_do_not_fit_are_named(
+    edge_type: EdgeType, column: Array | Quantised, message: str
+) -> None:
+    graph = csc_graph_from_edges({"item": 3}, GIVEN)
+    with pytest.raises(ValueError, match=message):
+        graph.with_edges({edge_type: EdgeTable(*GIVEN[LIKE], columns={"c": column})})
+
+
+def test_a_graph_of_fewer_edge_types_has_their_nodes_columns_and_ids_and_no_others(make: Make) -> None:
+    graph = make(SHOP)
+    assert isinstance(graph, CscGraph)
+    likes = graph.only([LIKE])
+    assert (likes.schema.edge_types, likes.schema.node_types) == ((LIKE,), ("item",))
+    assert (dict(likes.counts), list(likes.edges)) == ({"item": 9}, [LIKE])
+    assert likes.csc(LIKE) is graph.csc(LIKE)
+    assert set(likes.columns) <= {"item", LIKE}
+    hop = Hop(1, {LIKE: 2})
+    items = {"item": Frontier(int64([0, 8]))}
+    assert same(likes.sample_hop(items, hop, KEY), graph.sample_hop(items, hop, KEY))
+
+
+def test_types_that_are_not_in_the_graph_are_named(make: Make) -> None:
+    graph = make(SHOP)
+    assert isinstance(graph, CscGraph)
+    missing = ("user", "hates", "item")
+    asked: list[Callable[[], object]] = [
+        lambda: graph.csc(missing),
+        lambda: graph.only([missing]),
+        lambda: graph.sample_hop({"item": Frontier(int64([0]))}, Hop(1, {missing: 2}), KEY),
+    ]
+    for ask in asked:
+        with pytest.raises(ValueError, match=r"no edge type \('user', 'hates', 'item'\); there are \["):
+            ask()
+    with pytest.raises(ValueError, match=r"no node type 'shop'; there are \["):
+        graph.num_nodes("shop")
+
+
+def test_the_edge_type_whose_rows_are_damaged_is_named_among_several() -> None:
+    edges = {BUYS: Csc(int64([0, 1]), int64([0])), LIKE: Csc(int64([0, 9]), int64([0]))}
+    graph = CscGraph(Schema(("user", "item"), (BUYS, LIKE)), {"user": 1, "item": 1}, edges)
+    with pytest.raises(ValueError, match=r"edge type \('item', 'like', 'item'\): .*damaged"):
+        graph.sample_hop({"item": Frontier(int64([0]))}, Hop(1, {BUYS: 1, LIKE: 1}), KEY)
 
 
 def _with_khop() -> dict[str, str]:

@@ -51,3 +51,30 @@ def test_many_rows_on_any_number_of_threads(threads: int) -> None:
     csc, times = rows_of(rows)
     assert torch.equal(sort_rows(csc, times, threads=threads)[1], sort_rows_reference(csc, times))
     assert first_unsorted(csc, times, threads=threads) == first_unsorted_reference(csc, times)
+
+
+def test_on_another_device_rows_are_sorted_there() -> None:
+    csc = Csc(torch.tensor([0, 2, 3], device="meta"), torch.zeros(3, dtype=torch.int32, device="meta"))
+    done, order = sort_rows(csc, torch.zeros(3, dtype=torch.int64, device="meta"))
+    assert order.device.type == done.indices.device.type == "meta"
+    assert order.shape == (3,)
+    assert done.indices.dtype == torch.int32
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        (
+            torch.zeros(2, dtype=torch.int64),
+            r"times is torch.int64 \(2,\) on cpu: must be int64 \(3\) on cpu",
+        ),
+        (torch.zeros(3), r"times is torch.float32 \(3,\) on cpu: must be int64 \(3\)"),
+        (torch.zeros(3, dtype=torch.int64, device="meta"), r"on meta: must be int64 \(3\) on cpu"),
+    ],
+    ids=["too few", "no whole numbers", "elsewhere"],
+)
+def test_times_that_are_not_those_of_the_edges_are_named(times: torch.Tensor, message: str) -> None:
+    csc, _ = rows_of([[1, 2], [3]])
+    for function in (sort_rows, first_unsorted):
+        with pytest.raises(ValueError, match=message):
+            function(csc, times)

@@ -64,12 +64,27 @@ def test_missing_times_are_named_when_the_first_batch_is_made(graph: khop.Graph)
     ("seed_times", "message"),
     [
         (WHEN[:19], r"seed_times of 'item' are .*\(19,\): give a whole number for each of 20 seeds"),
-        (WHEN[:20].double(), "are torch.float64"),
+        (WHEN[:20].double(), "seed_times of 'item' are torch.float64"),
+        (WHEN[:20] > 50, "seed_times of 'item' are torch.bool"),
+        ([1, 2, 3], "seed_times of 'item' are a list: give a tensor, as by torch.as_tensor"),
+        ({"item": WHEN[:20].numpy()}, "seed_times of 'item' are a ndarray: give a tensor"),
         ({"user": WHEN[:20]}, r"none for 'item', there are those of \['user'\]"),
-        ("then", r"column 'then' of 'item': not in the graph; there are \['when', 'x'\]"),
+        (
+            "then",
+            r"column 'then' of 'item': not in the graph; there are \['when', 'x'\]; each seed needs a time",
+        ),
         ("x", "are torch.float32"),
     ],
-    ids=["too few", "no whole numbers", "another type", "no such column", "no times"],
+    ids=[
+        "too few",
+        "no whole numbers",
+        "yes or no",
+        "a list",
+        "an array",
+        "another type",
+        "no such column",
+        "no times",
+    ],
 )
 def test_times_that_do_not_fit_are_named(graph: khop.Graph, seed_times: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -282,8 +282,7 @@ def _scales(columns: Mapping[str, Array | Quantised]) -> dict[str, tuple[float, 
 
 def _check_columns(columns: Mapping[str, Given], count: int, owner: str) -> None:
     for column in columns.values():
-        if len(column) != count:
-            raise ValueError(f"{column.name} has {len(column):,} rows, but {owner}; give one row for each")
+        column.check_rows(count, owner)
         column.check_finite()
 
 

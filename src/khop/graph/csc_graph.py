@@ -28,15 +28,18 @@ from khop.draw import (
 from khop.graph.build import EdgeTable
 from khop.graph.derived import Derived
 from khop.graph.folder import GraphFolder, open_folder
+from khop.graph.inputs import Array, Given
 from khop.graph.negatives import NegativeTables
+from khop.graph.progress import Meter, Notice
+from khop.graph.quantise import Quantised
+from khop.graph.row_order import RowOrder, sort_notice
 from khop.graph.rule_arrays import Columns as Columns
-from khop.graph.rule_arrays import RuleArrays, edge_times
+from khop.graph.rule_arrays import RuleArrays
 from khop.kernels.build_csc import build_csc
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.memory import expect_random_access
 from khop.kernels.sample_hop import EdgeDraw, sample_hop
-from khop.kernels.sort_rows import sort_rows
 from khop.kernels.time_ranges import time_ranges
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 
@@ -127,7 +130,7 @@ class CscGraph:
             },
             threads,
             columns={
-                t: {name: torch.as_tensor(column) for name, column in table.columns.items()}
+                t: {name: _column_tensor(t, name, column) for name, column in table.columns.items()}
                 for t, table in edges.items()
             },
         )
@@ -253,26 +256,55 @@ def csc_graph_from_edges(
     *,
     columns: Columns = MappingProxyType({}),
     sort_by: str | None = None,
+    notice: Notice | None = None,
 ) -> CscGraph:
     """A graph in memory from `(sources, destinations)` per edge type; rows keep the order of the edges.
 
     `columns` are those that rules may name: one row per node, or per edge in the order of `edges`. With
-    `sort_by`, the rows of an edge type that has that column of times, or whose sources have it, follow it.
+    `sort_by`, the rows of an edge type that has that column of times, or whose sources have it, follow it;
+    `notice` hears which had to be sorted.
     """
     schema = Schema(tuple(counts), tuple(edges))
+    row_order = RowOrder.of(sort_by, _given_columns(columns, counts, edges))
+    meter = Meter(sum(end.nbytes for ends in edges.values() for end in ends), notice)
     built: dict[EdgeType, Csc] = {}
     ordered = {type_: dict(of_type) for type_, of_type in columns.items()}
     for edge_type, ends in edges.items():
-        built[edge_type], order = build_csc(
-            *ends, counts[edge_type[0]], counts[edge_type[2]], threads=threads
-        )
+        csc, order = build_csc(*ends, counts[edge_type[0]], counts[edge_type[2]], threads=threads)
+        built[edge_type], order, moved = row_order.sorted(edge_type, csc, order, threads)
+        if moved:
+            meter.at(sort_notice(edge_type, row_order.column), sum(end.nbytes for end in ends))
         for name, column in columns.get(edge_type, {}).items():
             ordered[edge_type][name] = column[order]
-        times = None if sort_by is None else edge_times(built[edge_type], edge_type, ordered, sort_by)
-        if times is not None:
-            built[edge_type], moved = sort_rows(built[edge_type], times, threads=threads)
-            ordered[edge_type] = {n: column[moved] for n, column in ordered.get(edge_type, {}).items()}
     return CscGraph(replace(schema, columns=column_specs(ordered)), counts, built, columns=ordered)
+
+
+def _given_columns(
+    columns: Columns, counts: Mapping[NodeType, int], edges: Mapping[EdgeType, tuple[Tensor, Tensor]]
+) -> list[tuple[NodeType | EdgeType, dict[str, Given]]]:
+    """The columns, of types that are there and with a row for each of them."""
+    checked: list[tuple[NodeType | EdgeType, dict[str, Given]]] = []
+    rows: dict[NodeType | EdgeType, int] = dict(counts.items())
+    rows |= {edge_type: ends[0].numel() for edge_type, ends in edges.items()}
+    for type_, of_type in columns.items():
+        if type_ not in rows:
+            raise ValueError(f"columns of {type_!r}: no such type; there are {list(rows)}")
+        kind, things = ("node type", "nodes") if isinstance(type_, str) else ("edge type", "edges")
+        where = f"{kind} {type_!r}"
+        given = {name: Given.of(column, f"{where}: column {name!r}") for name, column in of_type.items()}
+        for column in given.values():
+            column.check_rows(rows[type_], f"{where} has {rows[type_]:,} {things}")
+        checked.append((type_, given))
+    return checked
+
+
+def _column_tensor(edge_type: EdgeType, name: str, column: Array | Quantised) -> Tensor:
+    """A column of an EdgeTable; ValueError for what a graph in memory has no room for."""
+    where = f"edge type {edge_type}: column {name!r}"
+    if isinstance(column, Quantised):
+        raise ValueError(f"{where} is quantised: give it as numbers, or write the graph by khop.write_graph")
+    Given.of(column, where)  # which says what is wrong with it
+    return torch.as_tensor(column)
 
 
 def column_specs(columns: Columns) -> dict[NodeType | EdgeType, dict[str, ColumnSpec]]:

@@ -49,6 +49,11 @@ class Given:
                 position = ", ".join(map(str, (start + int(at[0]), *map(int, at[1:]))))
                 raise ValueError(f"{self.name}[{position}] is {_shown(chunk[at], self.dtype)}: {reason}")
 
+    def check_rows(self, count: int, owner: str) -> None:
+        """ValueError unless there is one row for each of `count`; `owner` says whose they are."""
+        if len(self) != count:
+            raise ValueError(f"{self.name} has {len(self):,} rows, but {owner}; give one row for each")
+
     def check_ids(self, count: int, what: str, way_out: str) -> None:
         """ValueError unless it is a vector of ids in [0, count) of `what`."""
         if self.values.ndim != 1 or not np.issubdtype(self.values.dtype, np.integer):

@@ -48,4 +48,5 @@ def first_unsorted_reference(csc: Csc, times: Tensor) -> int:
 
 def _rows(csc: Csc) -> Tensor:
     rows = torch.arange(csc.num_rows, device=csc.indptr.device)
-    return torch.repeat_interleave(rows, csc.indptr.diff())
+    # Its size is known: to ask the device for it would wait for all that the device has to do.
+    return torch.repeat_interleave(rows, csc.indptr.diff(), output_size=csc.num_edges)

@@ -19,7 +19,7 @@ def seed_times(
     """int64 per seed type: one time per seed. A name means that column of the seeds, which must have it."""
     if isinstance(given, str):
         return {t: _whole(t, _column(given, t, ids, schema, features), ids) for t, ids in seeds.items()}
-    if isinstance(given, Tensor):
+    if not isinstance(given, Mapping):
         given = {sole_type(seeds, "seed_times given as one tensor"): given}
     for node_type in seeds:
         if node_type not in given:
@@ -32,13 +32,22 @@ def seed_times(
 def _column(
     name: str, node_type: NodeType, ids: Tensor, schema: Schema, features: FeatureStore | None
 ) -> Tensor:
-    schema.column(node_type, name)
+    there = schema.columns.get(node_type, {})
+    if name not in there:
+        raise ValueError(
+            f"seed_times: column {name!r} of {node_type!r}: not in the graph; there are {sorted(there)}; "
+            "each seed needs a time of its own, write the graph with such a column of its nodes"
+        )
     if features is None:
         raise ValueError(f"seed_times {name!r}: the graph has no columns; give the times themselves")
     return features.gather({node_type: Rows(ids, (name,))})[node_type][name]
 
 
 def _whole(node_type: NodeType, times: Tensor, ids: Tensor) -> Tensor:
+    if not isinstance(times, Tensor):
+        raise ValueError(
+            f"seed_times of {node_type!r} are a {type(times).__name__}: give a tensor, as by torch.as_tensor"
+        )
     if times.is_floating_point() or times.dtype == torch.bool or times.shape != ids.shape:
         raise ValueError(
             f"seed_times of {node_type!r} are {times.dtype} of shape {tuple(times.shape)}: give a whole "
