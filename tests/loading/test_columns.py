@@ -72,6 +72,8 @@ def test_a_mapping_names_the_columns_of_each_type() -> None:
         ({("user", "sees", "item"): ["x"]}, [], r"of \('user', 'sees', 'item'\): not a type of the graph"),
         ([], {"user": ["x"]}, r"seed_columns of 'user': there are seeds of \['item'\]"),
         ([], {BUYS: ["amount"]}, "there are seeds of"),
+        (3, [], r"columns 3: give a list of names, \['x'\]"),
+        ({"user": 3}, [], r"columns 3: give a list of names"),
         ("x", [], r"columns 'x': give a list of names, \['x'\]"),
         ({"user": "age"}, [], r"columns 'age': give a list of names, \['age'\]"),
     ],

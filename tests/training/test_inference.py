@@ -145,6 +145,23 @@ def test_a_model_without_layers_is_told_both_ways() -> None:
         layerwise_inference(Plain(), graph.store, graph.features, "node")
 
 
+def test_types_and_nodes_that_there_are_no_outputs_of_are_named() -> None:
+    graph = shop()
+    model = SAGE.for_graph(graph.store, hidden=8, target="item", embedding=5)
+
+    def infer(node_type: str, nodes: object = None) -> None:
+        layerwise_inference(model, graph.store, graph.features, node_type, nodes=nodes)  # type: ignore[arg-type]
+
+    with pytest.raises(
+        ValueError, match=r"node type 'user': layer \d of the SAGE gives no rows of it; ask for"
+    ):
+        infer("user")
+    with pytest.raises(ValueError, match=r"seeds of 'item': there is no node 40; ids go from 0 to 39"):
+        infer("item", torch.tensor([3, 40]))
+    with pytest.raises(ValueError, match=r"seeds of 'item': a list; give a 1-D int64 tensor of node ids"):
+        infer("item", [3])
+
+
 def test_modes_and_gradients_are_as_before_and_no_thread_is_left() -> None:
     graph = one_type()
     model = SAGE.for_graph(graph.store, hidden=8, embedding=0, dropout=0.5)

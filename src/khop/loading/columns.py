@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -92,7 +92,7 @@ def _by_type(
     """The names of each type, each once; a plain list is of `types`."""
     if isinstance(asked, Mapping):
         return {t: _names(schema, t, names, what) for t, names in asked.items() if names}
-    if isinstance(asked, str):
+    if isinstance(asked, str) or not isinstance(asked, Collection):
         raise _not_a_list(asked, what)
     there = {t: schema.columns.get(t, {}) for t in types}
     for name in asked:
@@ -104,15 +104,15 @@ def _by_type(
 
 
 def _names(schema: Schema, type_: NodeType | EdgeType, names: Sequence[str], what: str) -> Names:
-    if isinstance(names, str):
+    if isinstance(names, str) or not isinstance(names, Collection):
         raise _not_a_list(names, what)
     for name in names:
         schema.column(type_, name)
     return tuple(dict.fromkeys(names))
 
 
-def _not_a_list(name: str, what: str) -> ValueError:
-    return ValueError(f"{what} {name!r}: give a list of names, [{name!r}]")
+def _not_a_list(name: object, what: str) -> ValueError:
+    return ValueError(f"{what} {name!r}: give a list of names, {[name] if isinstance(name, str) else ['x']}")
 
 
 def _node_rows(choice: ColumnChoice, sample: Sample, node_type: NodeType) -> Rows:

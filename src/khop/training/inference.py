@@ -18,7 +18,7 @@ from khop.loading.columns import ColumnChoice
 from khop.loading.ordered_map import InFlight
 from khop.models.layered import Layered, destination_types, followed_edge_types
 from khop.models.learned_rows import gathered
-from khop.sampling.neighbor import NeighborSampler
+from khop.sampling.neighbor import NeighborSampler, check_seeds
 from khop.sampling.sampler import Sampler
 from khop.schema import EdgeType, NodeType
 from khop.training.chunks import Chunks, Meter, Progress, RowsOf, evaluating, unwatched
@@ -49,6 +49,8 @@ def layerwise_inference(
     each layer, and all get all values, whose bits do not depend on the number of ranks. ValueError where the
     model does not expose its layers. `khop.infer` holds the values in files instead.
     """
+    if nodes is not None:
+        check_seeds(graph, {node_type: nodes})
     layers = Layers.of(model, graph, features, {node_type: nodes}, chunk_size=chunk_size)
     return layers.computed(Memory(group), progress, in_flight, group)[node_type]
 
@@ -208,8 +210,13 @@ def _rows_of(model: Layered, index: int, node_type: NodeType, head: bool) -> Row
         block = batch.blocks[0]
         # Other types are no destinations of the chunk, and what they would be computed from is not in h.
         block = replace(block, dst_counts={node_type: block.dst_counts[node_type]})
-        out = model.layer(index, h, block)[node_type]
-        out = out.index_select(0, batch.sample.seed_index[node_type])
+        given = model.layer(index, h, block)
+        if node_type not in given:
+            raise ValueError(
+                f"node type {node_type!r}: layer {index + 1} of the {type(model).__name__} gives no rows of "
+                "it; ask for one of the types that the model was made for, its targets"
+            )
+        out = given[node_type].index_select(0, batch.sample.seed_index[node_type])
         return model.head(node_type, out) if head else out
 
     return rows
