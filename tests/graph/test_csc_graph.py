@@ -238,6 +238,26 @@ def test_further_edges_that_do_not_fit_are_named(
         graph.with_edges({edge_type: EdgeTable(*GIVEN[LIKE], columns={"c": column})})
 
 
+@pytest.mark.parametrize(
+    ("reverse_of", "message"),
+    [
+        (("item", "liked", "item"), "near.*reverse_of .*liked.*: no such edge type; there are .*like"),
+        (BUYS, "near.*reverse_of .*buys.*: it must lead from destination to source"),
+        (LIKE, r"near.*reverse_of .*like.*: some edge has no reverse there \(4 and 4 edges\); add it, or"),
+    ],
+    ids=["not there", "other ends", "other edges"],
+)
+def test_a_reverse_that_is_none_is_named(reverse_of: EdgeType, message: str) -> None:
+    edges = GIVEN | {BUYS: (int64([0]), int64([0]))}
+    graph = csc_graph_from_edges({"user": 1, "item": 3}, edges)
+    sources, destinations = GIVEN[LIKE]
+    near = ("item", "near", "item")
+    turned = EdgeTable(destinations, sources, reverse_of=LIKE)
+    assert graph.with_edges({near: turned}).schema.reverse(LIKE) == near
+    with pytest.raises(ValueError, match=message):
+        graph.with_edges({near: EdgeTable(sources, destinations, reverse_of=reverse_of)})
+
+
 def test_a_graph_of_fewer_edge_types_has_their_nodes_columns_and_ids_and_no_others(make: Make) -> None:
     graph = make(SHOP)
     assert isinstance(graph, CscGraph)

@@ -26,6 +26,7 @@ from khop.draw import (
     stream,
 )
 from khop.graph.build import EdgeTable
+from khop.graph.checks import checked_reverses
 from khop.graph.derived import Derived
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.inputs import Array, Given
@@ -116,7 +117,10 @@ class CscGraph:
         return self.edges[edge_type]
 
     def with_edges(self, edges: Mapping[EdgeType, EdgeTable], threads: int = 1) -> CscGraph:
-        """The same graph, in memory, with further edge types; what it had is shared and not copied."""
+        """The same graph, in memory, with further edge types; what it had is shared and not copied.
+
+        ValueError for a `reverse_of` whose edges are not theirs turned round.
+        """
         for edge_type in edges:
             if edge_type in self.edges:
                 raise ValueError(
@@ -135,6 +139,7 @@ class CscGraph:
             },
         )
         reverses = {t: table.reverse_of for t, table in edges.items() if table.reverse_of is not None}
+        _check_reverses(reverses, {**self.edges, **added.edges})
         schema = Schema(
             self.schema.node_types,
             (*self.schema.edge_types, *edges),
@@ -296,6 +301,21 @@ def _given_columns(
             column.check_rows(rows[type_], f"{where} has {rows[type_]:,} {things}")
         checked.append((type_, given))
     return checked
+
+
+def _check_reverses(claimed: Mapping[EdgeType, EdgeType], edges: Mapping[EdgeType, Csc]) -> None:
+    """ValueError for a reverse that is none: links would be kept out of messages in one direction only."""
+    for edge_type, reverse in claimed.items():
+        if reverse not in edges:
+            raise ValueError(
+                f"edge type {edge_type}: reverse_of {reverse}: no such edge type; there are {list(edges)}"
+            )
+    checked_reverses(claimed, {t: _given_ends(edges[t]) for t in {*claimed, *claimed.values()}})
+
+
+def _given_ends(csc: Csc) -> tuple[Given, Given]:
+    rows = torch.repeat_interleave(torch.arange(csc.num_rows), csc.indptr.diff(), output_size=csc.num_edges)
+    return Given.of(csc.indices, "sources"), Given.of(rows, "destinations")
 
 
 def _column_tensor(edge_type: EdgeType, name: str, column: Array | Quantised) -> Tensor:
