@@ -312,6 +312,11 @@ BAD_EDGES = {
         {("user", "to", "moon"): EdgeTable(TWO, TWO)},
         "('user', 'to', 'moon'): no node type 'moon'; there are ['user', 'item', 'shop']",
     ),
+    "two names": (
+        {("user", "item"): EdgeTable(TWO, TWO)},
+        "edge type ('user', 'item'): give three names, as",
+    ),
+    "one text": ({"user buys item": EdgeTable(TWO, TWO)}, "edge type 'user buys item': give three names, as"),
     "unsafe relation": ({("user", "a/b", "item"): EdgeTable(TWO, TWO)}, "part 'a/b': becomes a file name"),
     "ambiguous relation": (
         {("user", "a__b", "item"): EdgeTable(TWO, TWO)},

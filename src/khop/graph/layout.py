@@ -30,6 +30,11 @@ def check_edge_types(edge_types: Iterable[EdgeType]) -> None:
     """ValueError unless every edge type can be a folder name and no two are one there."""
     edge_types = list(edge_types)
     for edge_type in edge_types:
+        if not isinstance(edge_type, tuple) or len(edge_type) != 3:
+            raise ValueError(
+                f'edge type {edge_type!r}: give three names, as ("user", "buys", "item"): source, relation, '
+                "destination"
+            )
         for part in edge_type:
             check_names([part], f"edge type {edge_type}: part")
     _check_twins(("__".join(edge_type) for edge_type in edge_types), "edge type")
