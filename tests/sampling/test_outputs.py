@@ -6,7 +6,20 @@ import pytest
 import torch
 from hypothesis import given
 
-from khop import DrawKey, Expansion, NeighborSampler, Output, Sample, Schema, Seeds, Uniform
+from khop import (
+    DrawKey,
+    Expansion,
+    Graph,
+    Links,
+    LinkSampler,
+    Loader,
+    NeighborSampler,
+    Output,
+    Sample,
+    Schema,
+    Seeds,
+    Uniform,
+)
 from khop.batch import Adjacency
 from khop.graph.csc_graph import CscGraph
 from khop.loading.columns import ColumnChoice, gather_columns
@@ -154,6 +167,21 @@ def test_columns_of_edges_come_with_an_induced_subgraph() -> None:
     adjacency = adjacencies(filled)[BUYS]
     assert adjacency.edge_ids is not None
     assert torch.equal(adjacency.columns["amount"], adjacency.edge_ids)
+
+
+@pytest.mark.parametrize("output", list(Output))
+def test_columns_of_edges_come_with_links_through_a_loader(output: Output) -> None:
+    whole = shop()
+    graph = Graph(whole.topology.only([BUYS]), whole.features)  # type: ignore[attr-defined]
+    sampler = LinkSampler(graph, [3, 2], expansion=Expansion.SUBGRAPH, edge_ids=True, output=output)
+    links = Links({BUYS: torch.tensor([[1, 5, 9, 2], [4, 4, 20, 7]])})
+    for batch in Loader(sampler, links, 2, columns={BUYS: ["amount"]}).epoch(0):
+        shown = adjacencies(batch.sample)
+        assert len(shown) == (2 if output is Output.BIDIRECTIONAL else 1)
+        for adjacency in shown.values():
+            assert adjacency.edge_ids is not None
+            assert adjacency.edge_ids.numel() > 0
+            assert torch.equal(adjacency.columns["amount"], adjacency.edge_ids)
 
 
 @OTHERS
