@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import count
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
 from khop.batch import Batch, Block
+from khop.distributed.group import Group
 from khop.loading.columns import ColumnChoice
 from khop.loading.ordered_map import InFlight
 from khop.models.sage import SAGE
@@ -235,3 +237,50 @@ def test_any_module_over_a_batch_can_be_sampled() -> None:
     )
     expected = model.linear(graph.features.columns["node"]["x"][:9].double())
     torch.testing.assert_close(output, expected.detach())
+
+
+class SlowToAsk(Group):
+    """Of three chunks another rank has the first; whoever asks first is told last, that there are no more."""
+
+    def dealer(self) -> Callable[[], int]:
+        turns, lock, all_dealt = iter([1, 2, 3]), threading.Lock(), threading.Event()
+        callers = count()
+
+        def turn() -> int:
+            if next(callers) == 0:
+                all_dealt.wait(10)
+            with lock:
+                mine = next(turns)
+            if mine == 2:
+                all_dealt.set()
+            return mine
+
+        return turn
+
+
+class OwnFeatures(nn.Module):
+    """The features of the seeds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.scale * batch["x"][batch.seed_index]
+
+
+def test_a_chunk_that_a_thread_gets_while_another_finds_none_left_is_computed() -> None:
+    graph = one_type()
+    x = graph.features.columns["node"]["x"]
+    rows = sampled_inference(
+        OwnFeatures(),
+        NeighborSampler(graph.store, [1]),
+        graph.features,
+        "node",
+        nodes=torch.arange(3),
+        columns=X_AND_Y,
+        chunk_size=1,
+        in_flight=InFlight(threads=2),
+        group=SlowToAsk(),
+    )
+    assert torch.equal(rows[1:], x[1:3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -102,11 +103,12 @@ class Meter:
 
     def _taken(self, stage: Stage, missing: range | list[int], chunks: MakesBatches) -> Iterator[_Made]:
         """The chunks that this rank gets, their batches made ahead."""
-        turn_of = self._group.dealer()
+        turn_of, is_over = self._group.dealer(), threading.Event()
 
         def made(_: int) -> _Made | None:
-            turn = turn_of()
+            turn = len(missing) if is_over.is_set() else turn_of()
             if turn >= len(missing):
+                is_over.set()
                 return None
             chunk = missing[turn]
             nodes, times = stage.nodes_of(chunk), stage.times_of(chunk)
@@ -115,9 +117,8 @@ class Meter:
         ahead = ordered_map(made, range(len(missing)), self._in_flight, _num_bytes)
         with closing(ahead):
             for each in ahead:
-                if each is None:
-                    return
-                yield each
+                if each is not None:  # a thread that asked later may still have got the last chunk
+                    yield each
 
     def _tell(self, done: int) -> None:
         """Never backwards: threads take chunks out of order."""
