@@ -29,6 +29,7 @@ NAMES = (
     "rules",
     "links",
     "partition",
+    "evaluation",
     "pyg_loader",
     "processes",
 )
