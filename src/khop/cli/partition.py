@@ -81,14 +81,17 @@ def partition(
     if as_json:
         typer.echo(json.dumps({"path": str(out), "method": book.method, **asdict(book.quality)}))
         return
-    console = Console()
+    _print(out, book, f"at fanouts {fanouts} and batch {batch_size:,}")
+
+
+def _print(out: Path, book: PartitionBook, asked: str) -> None:
+    console, quality = Console(), book.quality
     console.print(_table(out, book))
-    cuts = ", ".join(f"{name} {share:.1%}" for name, share in book.quality.cut.items() if name != "all")
-    by_type = f" ({cuts})" if len(book.quality.cut) > 2 else ""
-    console.print(f"{book.quality.cut['all']:.1%} of the edges join two parts{by_type}.")
-    if book.quality.remote_share is not None:
-        share = f"{book.quality.remote_share:.1%} of a batch's nodes"
-        console.print(f"{share} will be remote, at fanouts {fanouts} and batch {batch_size:,}.")
+    cuts = ", ".join(f"{name} {share:.1%}" for name, share in quality.cut.items() if name != "all")
+    by_type = f" ({cuts})" if len(quality.cut) > 2 else ""
+    console.print(f"{quality.cut['all']:.1%} of the edges join two parts{by_type}.")
+    if quality.remote_share is not None:
+        console.print(f"{quality.remote_share:.1%} of a batch's nodes will be remote, {asked}.")
     console.print(f"Look at it: khop verify {out}")
 
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import GraphFolder
+from khop.graph.progress import Meter
 from khop.kernels.assign import Limit
 from khop.schema import NodeType
 
@@ -56,6 +58,18 @@ class Balance:
     members: Tensor  # uint8 (nodes): a bit for each split; empty where no limit asks
 
 
+@dataclass(frozen=True, eq=False)
+class AssignRequest:
+    """What a method is asked for: a part for every node of a graph."""
+
+    graph: CscGraph
+    numbering: Numbering
+    balance: Balance
+    parts: int
+    threads: int
+    meter: Meter
+
+
 def balance_of(
     folder: GraphFolder, numbering: Numbering, parts: int, names: Sequence[str], slack: float
 ) -> Balance:
@@ -68,30 +82,46 @@ def balance_of(
         raise ValueError(f"slack {slack}: must be a number from 0 on, as 0.05 for 5 %")
     splits = [name for name in names if name not in (NODES, EDGES, BYTES)]
     _check_names(folder, names, splits)
-    weights: dict[str, tuple[tuple[int, ...], int, bool]] = {}
-    totals: dict[str, int] = {}
+    shared: dict[str, _Shared] = {}
     for name in names:
-        if name == NODES:
-            for node_type in numbering.node_types:
-                label = NODES if len(numbering.node_types) == 1 else f"{node_type} nodes"
-                weights[label] = (_only(numbering, node_type), 0, False)
-                totals[label] = folder.num_nodes(node_type)
-        elif name == EDGES:
-            weights[EDGES] = (tuple(1 for _ in numbering.node_types), 0, True)
-            totals[EDGES] = sum(folder.num_edges(edge_type) for edge_type in folder.schema.edge_types)
-        elif name == BYTES:
-            by_type = tuple(_row_bytes(folder, node_type) for node_type in numbering.node_types)
-            weights[BYTES] = (by_type, 0, False)
-            counts = (folder.num_nodes(node_type) for node_type in numbering.node_types)
-            totals[BYTES] = sum(b * n for b, n in zip(by_type, counts, strict=True))
-        else:
-            weights[name] = (tuple(1 for _ in numbering.node_types), 1 << splits.index(name), False)
-            totals[name] = sum(ids.numel() for ids in folder.split(name).values())
+        shared |= _shared_out(folder, numbering, name, splits)
     limits = {
-        label: Limit(by_type, _capacity(totals[label], parts, slack), member, by_degree)
-        for label, (by_type, member, by_degree) in weights.items()
+        label: Limit(of.by_type, _capacity(of.total, parts, slack), of.member, of.by_degree)
+        for label, of in shared.items()
     }
+    totals = {label: of.total for label, of in shared.items()}
     return Balance(limits, totals, _members(folder, numbering, splits))
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """Something that parts share out: as `Limit`, with what there is of it instead of a part's capacity."""
+
+    by_type: tuple[int, ...]
+    total: int
+    member: int = 0
+    by_degree: bool = False
+
+
+def _shared_out(
+    folder: GraphFolder, numbering: Numbering, name: str, splits: Sequence[str]
+) -> dict[str, _Shared]:
+    """What a name of `balance_of` stands for, each with the name it is reported by."""
+    types, ones = numbering.node_types, tuple(1 for _ in numbering.node_types)
+    counts = [folder.num_nodes(node_type) for node_type in types]
+    if name == NODES:
+        return {
+            NODES if len(types) == 1 else f"{node_type} nodes": _Shared(_only(numbering, node_type), count)
+            for node_type, count in zip(types, counts, strict=True)
+        }
+    if name == EDGES:
+        edges = sum(folder.num_edges(edge_type) for edge_type in folder.schema.edge_types)
+        return {EDGES: _Shared(ones, edges, by_degree=True)}
+    if name == BYTES:
+        by_type = tuple(_row_bytes(folder, node_type) for node_type in types)
+        return {BYTES: _Shared(by_type, sum(b * n for b, n in zip(by_type, counts, strict=True)))}
+    seeds = sum(ids.numel() for ids in folder.split(name).values())
+    return {name: _Shared(ones, seeds, member=1 << splits.index(name))}
 
 
 def _check_names(folder: GraphFolder, names: Sequence[str], splits: Sequence[str]) -> None:

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from khop.graph.csc_graph import CscGraph
-from khop.graph.progress import Meter
 from khop.kernels.build_csc import build_csc
 from khop.kernels.csc import Csc
-from khop.partition.balance import Balance, Numbering
+from khop.partition.balance import AssignRequest, Numbering
 
 
 @dataclass(frozen=True)
@@ -21,23 +20,21 @@ class Metis:
     seed: int
     passes = 1
 
-    def assign(
-        self, graph: CscGraph, numbering: Numbering, balance: Balance, parts: int, threads: int, meter: Meter
-    ) -> Tensor:
+    def assign(self, request: AssignRequest) -> Tensor:
         """int32 (nodes of all types): the part of each."""
         try:
             import pymetis
         except ImportError as error:
             raise ValueError("method metis: pymetis is not installed; pip install khop[metis]") from error
-        meter.at("METIS reads the edges")
-        edges = _undirected(graph, numbering)
+        request.meter.at("METIS reads the edges")
+        edges = _undirected(request.graph, request.numbering)
         dtype = pymetis.zero_copy_dtype()
         adjacency = pymetis.CSRAdjacency(
             edges.indptr.numpy().astype(dtype), edges.indices.numpy().astype(dtype)
         )
-        meter.at("METIS at work")
-        _, assigned = pymetis.part_graph(parts, adjacency, options=pymetis.Options(seed=self.seed))
-        meter.at("METIS", numbering.num_nodes)
+        request.meter.at("METIS at work")
+        _, assigned = pymetis.part_graph(request.parts, adjacency, options=pymetis.Options(seed=self.seed))
+        request.meter.at("METIS", request.numbering.num_nodes)
         return torch.tensor(assigned, dtype=torch.int32)
 
 

@@ -19,7 +19,7 @@ from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.npy import ArrayEntry, write_array
 from khop.graph.progress import Meter, Notice
 from khop.kernels.assign import MOST_PARTS, Score
-from khop.partition.balance import NODES, Balance, Numbering, balance_of
+from khop.partition.balance import NODES, AssignRequest, Numbering, balance_of
 from khop.partition.book import PartitionBook, Quality, edge_key, part_folder, write_book
 from khop.partition.cut import PartWriter, Renumbering, new_splits
 from khop.partition.digest import edge_digest
@@ -41,9 +41,7 @@ class Method(Protocol):
         """Over the nodes, for the bar."""
         ...
 
-    def assign(
-        self, graph: CscGraph, numbering: Numbering, balance: Balance, parts: int, threads: int, meter: Meter
-    ) -> Tensor:
+    def assign(self, request: AssignRequest) -> Tensor:
         """int32 (nodes of all types): the part of each."""
         ...
 
@@ -103,7 +101,8 @@ def write_parts(
     balance = balance_of(folder, numbering, settings.parts, settings.balanced(folder), settings.slack)
     method = METHODS[settings.method](settings.seed)
     assigning = Meter(method.passes * numbering.num_nodes, notice)
-    assigned = numbering.by_type(method.assign(graph, numbering, balance, settings.parts, threads, assigning))
+    request = AssignRequest(graph, numbering, balance, settings.parts, threads, assigning)
+    assigned = numbering.by_type(method.assign(request))
     quality = quality_of(graph, numbering, balance, assigned, settings.parts)
     if settings.fanouts:
         assigning.at("looking ahead at batches")

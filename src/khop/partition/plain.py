@@ -7,10 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from khop.graph.csc_graph import CscGraph
-from khop.graph.progress import Meter
 from khop.kernels.philox import WORD, philox
-from khop.partition.balance import Balance, Numbering
+from khop.partition.balance import AssignRequest
 
 
 @dataclass(frozen=True)
@@ -20,16 +18,14 @@ class RandomParts:
     seed: int
     passes = 1
 
-    def assign(
-        self, graph: CscGraph, numbering: Numbering, balance: Balance, parts: int, threads: int, meter: Meter
-    ) -> Tensor:
+    def assign(self, request: AssignRequest) -> Tensor:
         """int32 (nodes of all types): the part of each."""
         assigned = []
-        for number, (node_type, count) in enumerate(graph.counts.items()):
+        for number, (node_type, count) in enumerate(request.graph.counts.items()):
             order = torch.argsort(_words(self.seed, torch.arange(count), number), stable=True)
             assigned.append(torch.empty(count, dtype=torch.int32))
-            assigned[-1][order] = _shares(count, parts)
-            meter.at(f"drawing parts of {node_type!r} nodes", count)
+            assigned[-1][order] = _shares(count, request.parts)
+            request.meter.at(f"drawing parts of {node_type!r} nodes", count)
         return torch.cat(assigned)
 
 
@@ -39,12 +35,10 @@ class RangeParts:
 
     passes = 1
 
-    def assign(
-        self, graph: CscGraph, numbering: Numbering, balance: Balance, parts: int, threads: int, meter: Meter
-    ) -> Tensor:
+    def assign(self, request: AssignRequest) -> Tensor:
         """int32 (nodes of all types): the part of each."""
-        meter.at("cutting ranges", numbering.num_nodes)
-        return torch.cat([_shares(count, parts) for count in graph.counts.values()])
+        request.meter.at("cutting ranges", request.numbering.num_nodes)
+        return torch.cat([_shares(count, request.parts) for count in request.graph.counts.values()])
 
 
 @dataclass(frozen=True)
@@ -54,16 +48,14 @@ class HashParts:
     seed: int
     passes = 1
 
-    def assign(
-        self, graph: CscGraph, numbering: Numbering, balance: Balance, parts: int, threads: int, meter: Meter
-    ) -> Tensor:
+    def assign(self, request: AssignRequest) -> Tensor:
         """int32 (nodes of all types): the part of each."""
         assigned = []
-        for number, (node_type, count) in enumerate(graph.counts.items()):
-            ids = graph.original_ids.get(node_type)
+        for number, (node_type, count) in enumerate(request.graph.counts.items()):
+            ids = request.graph.original_ids.get(node_type)
             words = _words(self.seed, torch.arange(count) if ids is None else ids, number)
-            assigned.append((words * parts >> 32).int())
-            meter.at(f"hashing ids of {node_type!r} nodes", count)
+            assigned.append((words * request.parts >> 32).int())
+            request.meter.at(f"hashing ids of {node_type!r} nodes", count)
         return torch.cat(assigned)
 
 

@@ -8,10 +8,9 @@ from functools import partial
 
 from torch import Tensor
 
-from khop.graph.csc_graph import CscGraph
 from khop.graph.progress import Meter
 from khop.kernels.assign import Assigner, InEdges, Score
-from khop.partition.balance import Balance, Numbering
+from khop.partition.balance import AssignRequest
 
 CLUSTERS_PER_PART = 16
 CLUSTER_PASSES, PLACE_PASSES, STREAM_PASSES, REFINE_PASSES = 2, 2, 4, 4
@@ -30,19 +29,18 @@ class Streaming:
     score: Score
     passes = CLUSTER_PASSES + PLACE_PASSES + STREAM_PASSES + REFINE_PASSES
 
-    def assign(
-        self, graph: CscGraph, numbering: Numbering, balance: Balance, parts: int, threads: int, meter: Meter
-    ) -> Tensor:
+    def assign(self, request: AssignRequest) -> Tensor:
         """int32 (nodes of all types): the part of each."""
-        nodes = numbering.num_nodes
+        graph, numbering, meter = request.graph, request.numbering, request.meter
+        parts, threads, nodes = request.parts, request.threads, numbering.num_nodes
         assigner = Assigner(
             numbering.first_node,
             [
                 InEdges(numbering.first(t[0]), numbering.first(t[2]), graph.csc(t))
                 for t in graph.schema.edge_types
             ],
-            list(balance.limits.values()),
-            balance.members,
+            list(request.balance.limits.values()),
+            request.balance.members,
             parts=parts,
             score=self.score,
             cluster_limit=max(1, nodes // (CLUSTERS_PER_PART * parts)),
