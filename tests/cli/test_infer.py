@@ -7,16 +7,16 @@ import os
 import resource
 import signal
 import subprocess
-import time
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet
 import pytest
 
-from small_folders import write_learnable_graph
+from gate import WAIT_S, Gate
 from small_link_folders import write_shop
 
 from .conftest import Ran
@@ -158,50 +158,62 @@ def test_a_full_disk_is_one_line_and_the_work_goes_on_later(khop_command: Comman
     assert Path("e.npy").read_bytes() == Path("whole.npy").read_bytes()
 
 
-def journals_of(out: str) -> int:
-    return len(list(Path(f"{out}.unfinished").glob("journals/*")))
+CHUNKS_OF_4 = ["--evaluation-batch-size", "4"]
 
 
-def begun(out: str, *options: str) -> subprocess.Popen[str]:
-    """An inference of some seconds, as soon as some of it is on the disk."""
-    before = journals_of(out)
-    command = [*KHOP, "infer", "a", "--out", out, "--evaluation-batch-size", "4", *options]
+@contextmanager
+def begun(gate: Gate, out: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """An inference of 300 chunks whose processes stand at the gate when they have their first on the disk."""
+    command = [sys.executable, "-m", "gated_infer", "a", "--out", out, *CHUNKS_OF_4, *options]
+    paths = {"PYTHONPATH": os.pathsep.join([ENVIRONMENT["PYTHONPATH"], str(Path(__file__).parents[1])])}
     running = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT | paths | gate.environment,
     )
-    deadline = time.monotonic() + 60
-    while journals_of(out) <= before and running.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return running
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.communicate()
+
+
+def chunks_done(out: str) -> list[tuple[str, int]]:
+    journals = Path(out).glob("journals/*")
+    lines = [json.loads(line) for file in journals for line in file.read_text().splitlines()]
+    return [(line["stage"], chunk) for line in lines for chunk in line["chunks"]]
 
 
 def test_killed_and_stopped_work_goes_on_with_other_ranks_to_the_same_bytes(
-    khop_command: Command, small_run: Path
+    khop_command: Command, trained: None
 ) -> None:
-    write_learnable_graph(Path("large"), 20_000)
-    khop_command("train", "run.toml", "--graph", "large", "--out", "a", "--epochs", "1")
-    two = begun("parts.npy", "--procs", "2")
-    ranks = Path(f"/proc/{two.pid}/task/{two.pid}/children").read_text().split()
-    for rank in ranks:
-        os.kill(int(rank), signal.SIGKILL)
-    _, errors = two.communicate(timeout=60)
+    gate = Gate.shut(Path("two"))
+    with begun(gate, "parts.npy", "--procs", "2") as two:
+        for rank in gate.wait_for(2, two):
+            with suppress(ProcessLookupError):  # the other was faster to end it
+                os.kill(rank, signal.SIGKILL)
+        _, errors = two.communicate(timeout=WAIT_S)
     assert two.returncode == 1
     assert "killed by SIGKILL" in errors
     assert not Path("parts.npy").exists()
+    assert len(chunks_done("parts.npy.unfinished")) == 2
 
-    one = begun("parts.npy")
-    one.send_signal(signal.SIGINT)
-    _, errors = one.communicate(timeout=60)
+    gate = Gate.shut(Path("one"))
+    with begun(gate, "parts.npy") as one:
+        assert gate.wait_for(1, one) == [one.pid]
+        one.send_signal(signal.SIGINT)
+        _, errors = one.communicate(timeout=WAIT_S)
     assert one.returncode == 130
     assert errors == (
         "khop: stopped; what is done is in parts.npy.unfinished; call the same command to go on\n"
     )
+    assert len(set(chunks_done("parts.npy.unfinished"))) == 3  # none of them twice
 
-    size = ["--evaluation-batch-size", "4"]
-    ran = khop_command("infer", "a", "--out", "parts.npy", *size)
+    ran = khop_command("infer", "a", "--out", "parts.npy", *CHUNKS_OF_4)
     assert "going on from parts.npy.unfinished" in ran.stdout
-    khop_command("infer", "a", "--out", "whole.npy", *size)
+    khop_command("infer", "a", "--out", "whole.npy", *CHUNKS_OF_4)
     assert Path("parts.npy").read_bytes() == Path("whole.npy").read_bytes()
     assert not Path("parts.npy.unfinished").exists()
 
