@@ -57,7 +57,7 @@ class Group:
         except RuntimeError as error:
             if not is_broken(error):
                 raise
-            raise PeerLost(self._report(str(error).splitlines()[0])) from error
+            raise self.lost(str(error).splitlines()[0]) from error
 
     def gather(self, values: Tensor) -> Tensor:
         """(ranks, ...): the values of every rank, on every rank."""
@@ -135,7 +135,7 @@ class Group:
         end = time.monotonic() + self.deadline_s
         while self.store.add(f"met/{stage}", 0) < of_this_round:
             if time.monotonic() > end:
-                raise PeerLost(self._report(f"waited for all ranks to be {stage}"))
+                raise self.lost(f"waited for all ranks to be {stage}")
             time.sleep(_POLL_S)
 
     def agree(self, facts: Mapping[str, str], stage: str = "comparing settings") -> None:
@@ -154,12 +154,13 @@ class Group:
         if sentences:
             raise ValueError(f"the ranks are not of one run: {'; '.join(sentences)}. Start all of them alike")
 
-    def _report(self, problem: str) -> str:
+    def lost(self, problem: str) -> PeerLost:
+        """The error of an exchange that failed: who is missing, as the others see it. The group is broken."""
         if self.watch is None:
-            return f"rank {self.rank} waited for another rank that did not answer: {problem}"
+            return PeerLost(f"rank {self.rank} waited for another rank that did not answer: {problem}")
         sentence = self.watch.report(self.deadline_s)
         self.watch.give_up()
-        return sentence
+        return PeerLost(sentence)
 
 
 ALONE = Group()

@@ -1,0 +1,142 @@
+"""A message is checked before a byte of it is used: fuzzed, by a network that delivers anything."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, distributed
+
+from khop.distributed.group import Group
+from khop.distributed.peers import Message, Peers, split_at
+
+ASKING = Message("asking for rows", "id")
+RANKS = 3
+LIMIT = 1 << 10
+
+
+class Done:
+    """Work that was done when it was begun."""
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+class Forged:
+    """A network that gives this rank what a forger has written into each message."""
+
+    def __init__(self, *written: bytes) -> None:
+        self.written = list(written)
+
+    def all_to_all_single(self, found: Tensor, given: Tensor, *_: object, **__: object) -> Done:
+        content = bytearray(self.written.pop(0))
+        lent = torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+        into = found.view(torch.uint8).view(-1)
+        into[: min(lent.numel(), into.numel())] = lent[: into.numel()]
+        return Done()
+
+
+def peers_of(monkeypatch: pytest.MonkeyPatch, network: Forged) -> Peers:
+    monkeypatch.setattr(distributed, "all_to_all_single", network.all_to_all_single)
+    peers = Peers(Group(0, RANKS), object())  # type: ignore[arg-type]
+    peers.begin(1, 2, lambda: False)
+    return peers
+
+
+def header(size: int, kind: int = ASKING.kind, place: int = 1 << 32 | 2, number: int = 0) -> bytes:
+    return torch.tensor([kind, place, number, size]).numpy().tobytes()
+
+
+def message(body: bytes, kind: int = ASKING.kind, place: int = 1 << 32 | 2, number: int = 0) -> bytes:
+    return body + bytes(-len(body) % 8) + torch.tensor([kind, place, number]).numpy().tobytes()
+
+
+def exchanged(network: Forged) -> list[bytes]:
+    with pytest.MonkeyPatch.context() as patch:
+        peers = peers_of(patch, network)
+        found = peers.exchange([torch.empty(0, dtype=torch.uint8)] * RANKS, ASKING, LIMIT)
+    return [values.numpy().tobytes() for values in found]
+
+
+BODIES = st.lists(st.binary(max_size=40), min_size=RANKS, max_size=RANKS)
+
+
+@given(bodies=BODIES)
+def test_what_was_sent_comes(bodies: list[bytes]) -> None:
+    headers = b"".join(header(len(body)) for body in bodies)
+    assert exchanged(Forged(headers, b"".join(message(body) for body in bodies))) == bodies
+
+
+@given(bodies=BODIES, data=st.data())
+def test_a_header_with_any_wrong_number_names_its_sender(bodies: list[bytes], data: st.DataObject) -> None:
+    numbers = torch.tensor([[ASKING.kind, 1 << 32 | 2, 0, len(body)] for body in bodies])
+    rank, field = data.draw(st.integers(0, RANKS - 1)), data.draw(st.integers(0, 3))
+    whole = st.integers(-(1 << 63), (1 << 63) - 1)
+    if field == 3:
+        whole = whole.filter(lambda size: not 0 <= size <= LIMIT)
+    numbers[rank, field] = data.draw(whole.filter(lambda number: number != int(numbers[rank, field])))
+    with pytest.raises(ValueError, match=f"^rank {rank} sent something else .* in epoch 1, step 2: "):
+        exchanged(Forged(numbers.numpy().tobytes()))
+
+
+@given(bodies=BODIES, data=st.data())
+def test_a_message_cut_short_or_garbled_names_its_sender(bodies: list[bytes], data: st.DataObject) -> None:
+    headers = b"".join(header(len(body)) for body in bodies)
+    rank = data.draw(st.integers(0, RANKS - 1))
+    messages = [message(body) for body in bodies]
+    garbled = bytearray(messages[rank])
+    at = data.draw(st.integers(len(garbled) - 24, len(garbled) - 1))
+    garbled[at] ^= data.draw(st.integers(1, 255))
+    messages[rank] = bytes(garbled)
+    with pytest.raises(ValueError, match=f"^rank {rank} sent something else"):
+        exchanged(Forged(headers, b"".join(messages)))
+
+
+@given(noise=st.binary(min_size=RANKS * 32, max_size=RANKS * 32))
+def test_noise_is_an_error(noise: bytes) -> None:
+    with pytest.raises(ValueError, match=r"^rank 0 sent .* no message of khop's, or one cut short"):
+        exchanged(Forged(noise))
+
+
+def test_a_message_that_never_came_does_not_pass_for_an_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = peers_of(monkeypatch, Forged(b""))
+    with pytest.raises(ValueError, match="cut short"):
+        peers.reply([torch.empty(0, dtype=torch.uint8)] * RANKS, [8] * RANKS, ASKING)
+
+
+def test_alone_nothing_is_sent() -> None:
+    peers = Peers(Group())
+    payload = torch.arange(3, dtype=torch.uint8)
+    assert peers.exchange([payload], ASKING, LIMIT) == [payload]
+    assert peers.reply([payload], [3], ASKING) == [payload]
+    assert peers.counts() == {}
+    peers.close()
+
+
+def test_a_fault_of_ones_own_is_no_lost_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*_: object, **__: object) -> None:
+        raise RuntimeError("shapes differ")
+
+    peers = peers_of(monkeypatch, Forged())
+    monkeypatch.setattr(distributed, "all_to_all_single", breaks)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        peers.reply([torch.empty(0, dtype=torch.uint8)] * RANKS, [0] * RANKS, ASKING)
+
+
+def test_what_is_noted_is_counted_until_the_next_batch() -> None:
+    peers = Peers(Group())
+    peers.count("hits", 2)
+    peers.count("hits", 3)
+    assert peers.counts() == {"hits": 5}
+    peers.begin(0, 1, lambda: False)
+    assert peers.counts() == {}
+
+
+def test_values_are_split_at_sizes() -> None:
+    assert [part.tolist() for part in split_at(torch.arange(5), [2, 0, 3])] == [[0, 1], [], [2, 3, 4]]
