@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "features": {"schema", "draw", "errors", "kernels"},
     "models": {"schema", "batch", "kernels", "distributed"},
     "sampling": {"schema", "draw", "errors", "batch", "kernels", "graph"},
-    "partition": {"schema", "errors", "kernels", "graph", "features"},
+    "partition": {"schema", "draw", "errors", "kernels", "graph", "features"},
     "loading": {"schema", "draw", "errors", "batch", "sampling", "features"},
     "distributed": {
         "schema", "draw", "errors", "batch", "graph", "features", "partition", "sampling", "loading",

@@ -104,7 +104,7 @@ def what_is_not_there_is_named(make: Make) -> None:
     store = make(SHOP)
     with pytest.raises(ValueError, match=r"'shop'; there are .*'user'"):
         store.gather({"shop": Rows(int64(0), ("x",))})
-    with pytest.raises(ValueError, match=r"no column 'height' of 'user'; there are \['age', 'x'\]"):
+    with pytest.raises(ValueError, match=r"no column 'height' of 'user'; there are \['age', .*'x'\]"):
         store.gather({"user": Rows(int64(0), ("x", "height"))})
 
 

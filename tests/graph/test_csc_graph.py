@@ -14,49 +14,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from contracts.graph_rules import PROMISES as RULE_PROMISES
 from contracts.graph_store import BUYS, KEY, LIKE, PROMISES, SHOP, Make, Plain, int64, same, shop_frontier
 from khop.draw import Frontier, Hop, Weighted
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import EdgeTable
 from khop.graph.csc_graph import Columns, CscGraph, csc_graph_from_edges
 from khop.graph.folder import open_folder
 from khop.graph.inputs import Array
 from khop.graph.quantise import Quantised, quantise
 from khop.kernels.csc import Csc
 from khop.schema import EdgeType, Schema
-
-
-def ends(pairs: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-    sources, destinations = int64([s for s, _ in pairs]), int64([d for _, d in pairs])
-    return sources, destinations
-
-
-def in_memory(plain: Plain) -> CscGraph:
-    graph = csc_graph_from_edges(
-        plain.counts,
-        {name: ends(pairs) for name, pairs in plain.edges.items()},
-        columns={type_: plain.tensors(type_) for type_ in plain.columns},
-        sort_by=plain.sort_by,
-    )
-    originals = {node_type: int64(ids) for node_type, ids in plain.original_ids.items()}
-    return CscGraph(graph.schema, graph.counts, graph.edges, originals, graph.columns)
-
-
-def written(path: Path, plain: Plain) -> Path:
-    originals = plain.original_ids
-    nodes = {
-        name: NodeTable(
-            number,
-            plain.tensors(name) | ({"original_id": int64(originals[name])} if name in originals else {}),
-        )
-        for name, number in plain.counts.items()
-    }
-    edges = {
-        name: EdgeTable(*ends(pairs), columns=plain.tensors(name)) for name, pairs in plain.edges.items()
-    }
-    return write_graph(path, nodes, edges, sort_by=plain.sort_by)
+from plain_folders import in_memory, written
 
 
 @pytest.fixture(params=["in memory", "mapped", "unpickled"])

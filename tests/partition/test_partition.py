@@ -193,9 +193,9 @@ def _rewrite(out: Path, book: PartitionBook) -> None:
         ("{", "not what khop writes"),
         (
             '{"format": "khop-partition", "version": 9, "fingerprint": ""}',
-            "this khop reads 'khop-partition' 1",
+            "this khop reads 'khop-partition' 2",
         ),
-        ('{"format": "khop-partition", "version": 1, "fingerprint": ""}', "fingerprint differs"),
+        ('{"format": "khop-partition", "version": 2, "fingerprint": ""}', "fingerprint differs"),
     ],
 )
 def test_a_damaged_book_is_an_error(tmp_path: Path, text: str, complaint: str) -> None:

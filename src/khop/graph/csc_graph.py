@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from khop.draw import (
-    DrawKey,
-    DrawnNegatives,
-    Frontier,
-    FrontierByType,
-    Hop,
-    Keep,
-    NeighborsByType,
-    Positives,
-    Temporal,
-    Weighted,
-    check_rule,
-    stream,
-)
+from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Hop, NeighborsByType, Positives
 from khop.graph.build import EdgeTable
 from khop.graph.checks import checked_reverses
 from khop.graph.derived import Derived
+from khop.graph.edge_draws import EdgeDraws, check_edge_type
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.inputs import Array, Given
 from khop.graph.negatives import NegativeTables
@@ -38,10 +25,7 @@ from khop.graph.rule_arrays import Columns as Columns
 from khop.graph.rule_arrays import RuleArrays
 from khop.kernels.build_csc import build_csc
 from khop.kernels.csc import Csc
-from khop.kernels.hop_rows import HopRows
 from khop.kernels.memory import expect_random_access
-from khop.kernels.sample_hop import EdgeDraw, sample_hop
-from khop.kernels.time_ranges import time_ranges
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 
 
@@ -60,14 +44,15 @@ class CscGraph:
     original_ids: Mapping[NodeType, Tensor] = field(default_factory=dict)  # int64 (nodes)
     columns: Columns = field(default_factory=dict)  # one row per node, or per edge in CSC order
     folder: GraphFolder | None = None  # that it maps
-    _arrays: RuleArrays = field(init=False, repr=False)
+    _draws: EdgeDraws = field(init=False, repr=False)
     _negatives: NegativeTables = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         folder = self.folder
         sorted_by = {} if folder is None else {edge.type: edge.row_order for edge in folder.manifest.edges}
         derived = Derived() if folder is None else Derived(folder.path, folder.fingerprint)
-        object.__setattr__(self, "_arrays", RuleArrays(self.edges, self.columns, sorted_by, derived))
+        arrays = RuleArrays(self.edges, self.columns, sorted_by, derived)
+        object.__setattr__(self, "_draws", EdgeDraws(self.schema, self.original_ids, arrays))
         tables = NegativeTables(self.edges, self.counts, self.original_ids, self.columns, derived)
         object.__setattr__(self, "_negatives", tables)
         for edge_type in self.schema.edge_types:
@@ -174,84 +159,19 @@ class CscGraph:
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw in-edges of every frontier node; see GraphStore."""
-        check_rule(hop.rule, self.schema)
-        for edge_type in hop.fanouts:
-            if edge_type not in self.edges:
-                raise ValueError(f"no edge type {edge_type!r}; there are {list(self.edges)}")
-        wanted = [edge_type for edge_type in hop.fanouts if edge_type[2] in frontier]
-        draws = {}
-        for edge_type in wanted:
-            with _naming(edge_type):
-                draws[edge_type] = self._draw(edge_type, frontier[edge_type[2]], hop, key)
-        try:
-            drawn = sample_hop(list(draws.values()), edge_ids=hop.edge_ids, threads=hop.threads)
-        except ValueError:
-            for edge_type, draw in draws.items():
-                with _naming(edge_type):
-                    sample_hop([draw])  # the first that fails alone is the one to name
-            raise
-        return dict(zip(draws, drawn, strict=True))
+        return self._draws.sample_hop(frontier, hop, key)
 
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
         """Draw destinations for the sources of links; see NegativeStore."""
-        if edge_type not in self.edges:
-            raise ValueError(f"no edge type {edge_type!r}; there are {list(self.edges)}")
+        check_edge_type(edge_type, self.schema)
         return self._negatives.draw(edge_type, negatives, positives, key)
-
-    def _draw(self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey) -> EdgeDraw:
-        fanout, rule, ranges = hop.fanouts[edge_type], hop.rule, None
-        if isinstance(rule, Temporal):
-            ranges = self._time_ranges(edge_type, frontier, rule, hop)
-            fanout = -1 if rule.keep is Keep.LATEST and ranges is not None else fanout
-            rule = rule.inner
-        elif frontier.until is not None:
-            raise ValueError(f"the frontier has time limits, which {rule} does not know")
-        rows = HopRows(
-            frontier.nodes,
-            key,
-            stream(hop.number, edge_type),
-            self.original_ids.get(edge_type[2]),
-            frontier.tree,
-            ranges,
-        )
-        sums = self._arrays.weight_sums(edge_type, rule.column) if isinstance(rule, Weighted) else None
-        return EdgeDraw(self.edges[edge_type], rows, fanout, rule, sums)
-
-    def _time_ranges(
-        self, edge_type: EdgeType, frontier: Frontier, rule: Temporal, hop: Hop
-    ) -> Tensor | None:
-        """The edges of each row that time allows; None where an edge type has no times."""
-        if frontier.until is None:
-            raise ValueError(f"{rule} needs time limits, and the frontier has none: give the seeds times")
-        times = self._arrays.times(edge_type, rule.column)
-        if times is None:
-            return None
-        most = hop.fanouts[edge_type] if rule.keep is Keep.LATEST else -1
-        return time_ranges(
-            self.edges[edge_type],
-            times,
-            frontier.nodes,
-            frontier.until,
-            rule.window,
-            most,
-            threads=hop.threads,
-        )
 
     def __reduce__(self) -> tuple[Callable[..., CscGraph], tuple[object, ...]]:
         if self.folder is not None:
             return CscGraph.open, (self.folder.path,)
         return CscGraph, (self.schema, self.counts, self.edges, self.original_ids, self.columns)
-
-
-@contextmanager
-def _naming(edge_type: EdgeType) -> Iterator[None]:
-    """Let errors say which edge type they are about."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"edge type {edge_type}: {error}") from error
 
 
 def csc_graph_from_edges(

@@ -52,6 +52,14 @@ class GraphFolder:
         edge = self.manifest.edge(edge_type)
         return self._map(layout.edge_array(edge.type, "edge_id")) if edge.edge_id else None
 
+    def edge_times(self, edge_type: EdgeType) -> Tensor | None:
+        """Of a part, int64 (edges): when each edge and its source were there, by the column that rows follow.
+
+        None where the edges' own column says all there is.
+        """
+        edge = self.manifest.edge(edge_type)
+        return self._map(layout.edge_array(edge.type, "times")) if edge.times else None
+
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
         """Every column of every type, mapped. Edge columns are in CSC order."""
         columns: dict[NodeType | EdgeType, dict[str, Tensor]] = {}

@@ -71,12 +71,15 @@ class EdgeEntry:
     reverse_of: EdgeType | None = None
     scales: Mapping[str, Scales] = field(default_factory=dict)  # of quantised columns
     row_order: str = "input"  # how the edges of one destination are ordered: as given, or by this column
+    times: bool = False  # whether each edge's time by that column is kept, as its source may lie elsewhere
 
     def arrays(self, num_destinations: int) -> dict[str, Expected]:
         """The files there must be."""
         names = ("indices", "edge_id") if self.edge_id else ("indices",)
         arrays = {layout.edge_array(self.type, "indptr"): Expected(num_destinations + 1, ("int64",))}
         arrays |= {layout.edge_array(self.type, name): Expected(self.count, _IDS) for name in names}
+        if self.times:
+            arrays[layout.edge_array(self.type, "times")] = Expected(self.count, ("int64",))
         return arrays | {layout.edge_column(self.type, name): Expected(self.count) for name in self.columns}
 
 
@@ -199,8 +202,9 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write graph.json and flush it; the last file of a folder."""
     content = {"format": FORMAT, "version": VERSION, "needs_khop": NEEDS_KHOP, **asdict(manifest)}
     for entry in (*content["nodes"], *content["edges"]):
-        if not entry["scales"]:  # so that a graph without them has the bytes it always had
-            del entry["scales"]
+        for optional in ("scales", "times"):  # so that a graph without them has the bytes it always had
+            if not entry.get(optional):
+                entry.pop(optional, None)
     if manifest.part is None:
         del content["part"]
     document = {**content, "fingerprint": fingerprint(content)}
@@ -278,6 +282,7 @@ def _edge_entry(entry: Mapping[str, Any]) -> EdgeEntry:
         reverse_of=_edge_type(entry["reverse_of"]) if entry["reverse_of"] else None,
         scales=_scales(entry),
         row_order=str(entry["row_order"]),
+        times=bool(entry.get("times", False)),
     )
 
 

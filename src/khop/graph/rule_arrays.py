@@ -31,6 +31,9 @@ class RuleArrays:
         default_factory=dict
     )  # the column that rows are known to follow
     derived: Derived = field(default_factory=Derived)
+    kept_times: Mapping[EdgeType, Tensor] = field(
+        default_factory=dict
+    )  # of edges, by the column in `sorted_by`, where the times of sources are not in `columns`
     _rising: set[tuple[EdgeType, str]] = field(default_factory=set)  # columns that were found to rise in rows
     _prepared: set[str] = field(default_factory=set)  # arrays whose memory was prepared
 
@@ -56,6 +59,8 @@ class RuleArrays:
         ValueError unless they rise within each row.
         """
         csc, own = self.edges[edge_type], self.columns.get(edge_type, {}).get(column)
+        if self.sorted_by.get(edge_type) == column:
+            own = self.kept_times.get(edge_type, own)
         of_sources = column in self.columns.get(edge_type[0], {})
         if own is None and not of_sources:
             return None

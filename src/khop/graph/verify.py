@@ -99,6 +99,8 @@ def _disorder(edge: EdgeEntry, right: Mapping[str, Given]) -> Iterator[Finding]:
         edge.type: layout.edge_column(edge.type, edge.row_order),
         edge.type[0]: layout.node_column(edge.type[0], edge.row_order),
     }
+    if edge.times:  # a part has the times of its own nodes only, and those of all its edges
+        times = {edge.type: layout.edge_array(edge.type, "times")}
     if edge.row_order == INPUT or not all(file in right for file in files.values()):
         return
     csc = Csc(right[files["indptr"]].tensor(), right[files["indices"]].tensor())
@@ -149,6 +151,8 @@ def _edge_checks(edge: EdgeEntry, num_sources: int) -> dict[str, Check]:
         ),
         layout.edge_array(edge.type, "edge_id"): partial(_check_permutation, count=edge.count),
     }
+    if edge.times:
+        checks[layout.edge_array(edge.type, "times")] = Given.check_finite
     return checks | {layout.edge_column(edge.type, name): Given.check_finite for name in edge.columns}
 
 

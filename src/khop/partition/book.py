@@ -20,7 +20,7 @@ from khop.schema import EdgeType, NodeType
 
 BOOK = "partition.json"
 FORMAT = "khop-partition"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,14 @@ class Quality:
 class PartitionBook:
     """What every process knows of a partitioned graph, wherever the parts are.
 
-    Ids are global: the nodes of part 0 come first, then those of part 1, and so on, within each type.
+    Ids are global: the nodes of part 0 come first, then those of part 1, and so on, within each type. So are
+    positions of edges: part 0's first, in the order that they have there.
     """
 
     method: str
     source: str  # the fingerprint of the graph that was partitioned
     offsets: Mapping[NodeType, tuple[int, ...]]  # (parts + 1) of each type
+    edge_offsets: Mapping[str, tuple[int, ...]]  # (parts + 1), by edge type as in `Quality.cut`
     parts: tuple[str, ...]  # the fingerprint of each part's folder
     edge_digests: Mapping[
         str, int
@@ -55,6 +57,13 @@ class PartitionBook:
     def num_parts(self) -> int:
         """How many parts there are."""
         return len(self.parts)
+
+    def first_edges(self, edge_type: EdgeType) -> tuple[int, ...]:
+        """(parts + 1): where each part's edges of a type begin, and how many there are in all."""
+        if edge_key(edge_type) not in self.edge_offsets:
+            there = [tuple(key.split("__")) for key in self.edge_offsets]
+            raise ValueError(f"no edge type {edge_type!r}; there are {there}")
+        return self.edge_offsets[edge_key(edge_type)]
 
     def owner(self, node_type: NodeType, ids: Tensor) -> Tensor:
         """int64, shaped as `ids`: the part of each global id."""
@@ -135,6 +144,7 @@ def _book(document: Mapping[str, Any]) -> PartitionBook:
         method=str(document["method"]),
         source=str(document["source"]),
         offsets={t: tuple(map(int, offsets)) for t, offsets in document["offsets"].items()},
+        edge_offsets={t: tuple(map(int, offsets)) for t, offsets in document["edge_offsets"].items()},
         parts=tuple(map(str, document["parts"])),
         edge_digests={t: int(digest) for t, digest in document["edge_digests"].items()},
         quality=Quality(
@@ -145,7 +155,7 @@ def _book(document: Mapping[str, Any]) -> PartitionBook:
             for file, e in document["splits"].items()
         },
     )
-    for node_type, offsets in book.offsets.items():
+    for type_, offsets in [*book.offsets.items(), *book.edge_offsets.items()]:
         if len(offsets) != book.num_parts + 1 or list(offsets) != sorted(offsets) or offsets[0] != 0:
-            raise ValueError(f"offsets of {node_type!r} are {offsets}")
+            raise ValueError(f"offsets of {type_!r} are {offsets}")
     return book

@@ -17,6 +17,7 @@ from khop.graph.inputs import Given
 from khop.graph.manifest import EdgeEntry, Manifest, NodeEntry, PartEntry, write_manifest
 from khop.graph.npy import CHUNK_BYTES, ArrayEntry, write_array
 from khop.graph.progress import Meter
+from khop.graph.row_order import INPUT
 from khop.kernels.build_csc import index_dtype
 from khop.kernels.csc import Csc
 from khop.kernels.gather import gather
@@ -104,7 +105,11 @@ class PartWriter:
             copied[layout.edge_array(entry.type, "edge_id")] = edge_id
         for file, column in copied.items():
             self._write(folder, file, column, count, self._at(rows, column))
-        return replace(entry, count=count)
+        has_times = needs_times(self.source, entry)
+        if has_times:
+            file = layout.edge_array(entry.type, "times")
+            self._write(folder, file, indptr, count, self._times(entry, rows))
+        return replace(entry, count=count, times=has_times)
 
     def _write(self, folder: Path, file: str, like: Tensor, rows: int, chunks: _Chunks) -> None:
         given = Given.of(like, file)
@@ -124,6 +129,13 @@ class PartWriter:
         for positions in rows.positions():
             sources = gather(rows.csc.indices, positions, threads=self.threads)
             yield _bits(gather(new_ids, sources.long(), threads=self.threads))
+
+    def _times(self, entry: EdgeEntry, rows: _OwnedRows) -> _Chunks:
+        columns, name = self.source.columns(), entry.row_order
+        of_sources, own = columns[entry.type[0]][name], columns[entry.type].get(name)
+        for positions in rows.positions():
+            times = of_sources[rows.csc.indices[positions].long()].long()
+            yield _bits(times if own is None else torch.maximum(times, own[positions].long()))
 
     def _at(self, rows: _OwnedRows, column: Tensor) -> _Chunks:
         for positions in rows.positions():
@@ -150,6 +162,11 @@ class _OwnedRows:
             edges = torch.arange(int(inside[0]), int(inside[-1]))
             yield edges + torch.repeat_interleave(shifts, inside.diff())
             begin = end
+
+
+def needs_times(source: GraphFolder, entry: EdgeEntry) -> bool:
+    """Whether rows follow times of sources, which other parts may own: then a part keeps each edge's time."""
+    return entry.row_order != INPUT and entry.row_order in source.columns()[entry.type[0]]
 
 
 def new_splits(folder: GraphFolder, renumbering: Renumbering) -> dict[str, dict[NodeType, Tensor]]:

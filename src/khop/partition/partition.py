@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
@@ -21,7 +22,7 @@ from khop.graph.progress import Meter, Notice
 from khop.kernels.assign import MOST_PARTS, Score
 from khop.partition.balance import NODES, AssignRequest, Numbering, balance_of
 from khop.partition.book import PartitionBook, Quality, edge_key, part_folder, write_book
-from khop.partition.cut import PartWriter, Renumbering, new_splits
+from khop.partition.cut import PartWriter, Renumbering, needs_times, new_splits
 from khop.partition.digest import edge_digest
 from khop.partition.metis import Metis
 from khop.partition.plain import HashParts, RandomParts, RangeParts
@@ -132,7 +133,7 @@ def _write(
     threads: int,
     notice: Notice | None,
 ) -> PartitionBook:
-    meter = Meter(sum(entry.data_bytes for entry in folder.manifest.arrays.values()), notice)
+    meter = Meter(_bytes_to_write(folder), notice)
     for part in range(settings.parts):
         path = part_folder(hidden, part)
         path.mkdir()
@@ -143,10 +144,26 @@ def _write(
         edge_key(t): edge_digest(graph.csc(t), graph.original_ids.get(t[0]), graph.original_ids.get(t[2]))
         for t in graph.schema.edge_types
     }
-    fingerprints = tuple(open_folder(part_folder(hidden, part)).fingerprint for part in range(settings.parts))
+    parts = [open_folder(part_folder(hidden, part)) for part in range(settings.parts)]
+    edge_offsets = {
+        edge_key(t): tuple(accumulate((part.num_edges(t) for part in parts), initial=0))
+        for t in graph.schema.edge_types
+    }
     return PartitionBook(
-        settings.method, folder.fingerprint, renumbering.offsets, fingerprints, digests, quality, splits
+        settings.method,
+        folder.fingerprint,
+        renumbering.offsets,
+        edge_offsets,
+        tuple(part.fingerprint for part in parts),
+        digests,
+        quality,
+        splits,
     )
+
+
+def _bytes_to_write(folder: GraphFolder) -> int:
+    times = sum(8 * entry.count for entry in folder.manifest.edges if needs_times(folder, entry))
+    return times + sum(entry.data_bytes for entry in folder.manifest.arrays.values())
 
 
 def _write_splits(

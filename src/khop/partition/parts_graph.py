@@ -1,0 +1,84 @@
+"""The edges of the parts that a process holds: of all of them, a whole graph."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from khop.draw import DrawKey, FrontierByType, Hop, NeighborsByType
+from khop.graph.edge_draws import asked_types, check_hop
+from khop.graph.part_graph import PartGraph
+from khop.partition.by_owner import ByOwner, first_outside
+from khop.partition.parts_folder import PartsFolder, open_parts
+from khop.schema import EdgeType, NodeType, Schema
+
+
+@dataclass(frozen=True, eq=False)
+class PartsGraph:
+    """A graph store over consecutive parts; with fewer than all, for nodes that those parts own.
+
+    Draws are those of the graph that was cut: by original ids, over rows in their order. Pickles as the
+    folder's path. Threads may share it.
+    """
+
+    folder: PartsFolder
+    _parts: tuple[PartGraph, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        folder = self.folder
+        parts = (
+            PartGraph(part, {t: folder.book.first_edges(t)[number] for t in folder.schema.edge_types})
+            for number, part in zip(folder.held, folder.parts, strict=True)
+        )
+        object.__setattr__(self, "_parts", tuple(parts))
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], held: Sequence[int] | None = None) -> PartsGraph:
+        """Consecutive parts of a folder, all of them by default, mapped."""
+        return cls(open_parts(path, held))
+
+    @property
+    def schema(self) -> Schema:
+        """The types of the graph."""
+        return self.folder.schema
+
+    def num_nodes(self, node_type: NodeType) -> int:
+        """How many nodes of a type there are in all parts."""
+        return self.folder.num_nodes(node_type)
+
+    def part_bounds(self, node_type: NodeType) -> tuple[int, ...]:
+        """Where the nodes of each part begin, and where those of the last one end."""
+        self.num_nodes(node_type)
+        return self.folder.book.offsets[node_type]
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        """Draw in-edges of every frontier node; see GraphStore. ValueError for a node of a part not held."""
+        check_hop(hop, self.schema)
+        asked = asked_types(frontier, hop)
+        owners: dict[NodeType, ByOwner] = {}
+        for edge_type in asked:
+            if edge_type[2] not in owners:
+                nodes = frontier[edge_type[2]].nodes
+                self._check_held(edge_type, nodes)
+                owners[edge_type[2]] = ByOwner.of(nodes, self.folder.bounds(edge_type[2]))
+        shares = {t: of_type.frontiers(frontier[t]) for t, of_type in owners.items()}
+        drawn = [
+            part.sample_hop({t: of_parts[number] for t, of_parts in shares.items()}, hop, key)
+            for number, part in enumerate(self._parts)
+        ]
+        return {t: owners[t[2]].neighbors([of_part[t] for of_part in drawn]) for t in asked}
+
+    def __reduce__(self) -> tuple[Callable[..., PartsGraph], tuple[PartsFolder]]:
+        return PartsGraph, (self.folder,)
+
+    def _check_held(self, edge_type: EdgeType, nodes: Tensor) -> None:
+        bounds = self.folder.bounds(edge_type[2])
+        position = first_outside(nodes, bounds)
+        if position >= 0:
+            raise ValueError(
+                f"edge type {edge_type}: frontier node {int(nodes[position])}: not in "
+                f"[{bounds[0]}, {bounds[-1]}), the nodes of {self.folder.held_parts}"
+            )
