@@ -9,10 +9,14 @@ import torch
 
 from khop.draw import DrawKey, Purpose
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
-from khop.partition.visits import remote_share, visit_probabilities
+from khop.graph.folder import open_folder
+from khop.partition.book import map_splits, open_part
+from khop.partition.visits import Topology, remote_share, visit_probabilities
+from khop.partitioning import partition_graph
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.sampler import Seeds
 from small_folders import write_learnable_graph
+from small_typed_folders import BUYS, write_typed_graph
 
 EDGE = ("node", "to", "node")
 FANOUTS = [4, 3]
@@ -33,17 +37,31 @@ def test_the_expected_visits_are_those_of_batches_that_were_drawn(tmp_path: Path
             sample = sampler.sample(Seeds(drawn, {"item": torch.arange(BATCH)}), key)
             visits[sample.nodes["item"]] += 1
             batches += 1
-    expected = visit_probabilities(graph, {"item": seeds}, BATCH, FANOUTS)["item"]
+    expected = visit_probabilities(Topology.of(graph), {"item": seeds}, BATCH, FANOUTS)["item"]
     assert float(expected.sum()) == pytest.approx(float(visits.sum()) / batches, rel=0.05)
     together = torch.corrcoef(torch.stack([expected.float(), visits / batches]))[0, 1]
     assert float(together) > 0.9
 
 
+def test_the_parts_of_a_graph_together_say_what_the_graph_says(tmp_path: Path) -> None:
+    whole = open_folder(write_typed_graph(tmp_path / "shop"))
+    book = partition_graph(whole.path, tmp_path / "parts", 3)
+    parts = [open_part(tmp_path / "parts", book, part) for part in range(3)]
+    fanouts = [{t: (3 if t == BUYS else 1) for t in whole.schema.edge_types}, 2]
+    seeds = map_splits(tmp_path / "parts", book)["train"]
+    found = visit_probabilities(Topology.of_parts(parts), seeds, BATCH, fanouts)
+    expected = visit_probabilities(Topology.of(CscGraph.open(whole)), whole.split("train"), BATCH, fanouts)
+    for node_type, chances in expected.items():
+        originals = torch.cat([part.columns()[node_type]["original_id"] for part in parts])
+        assert torch.allclose(found[node_type], chances[originals])
+    assert min(float(expected[t].max()) for t in ("user", "item")) > 0
+
+
 def test_all_neighbours_of_every_seed_are_certain() -> None:
     """0 -> 1 -> 2 and 3 alone: a batch of all seeds, here node 2, needs 2, 1 and 0."""
     graph = csc_graph_from_edges({"node": 4}, {EDGE: (torch.tensor([0, 1]), torch.tensor([1, 2]))})
-    seeds = {"node": torch.tensor([2])}
-    assert visit_probabilities(graph, seeds, 1, [-1, -1])["node"].tolist() == [1.0, 1.0, 1.0, 0.0]
-    assert visit_probabilities(graph, seeds, 1, [-1])["node"].tolist() == [0.0, 1.0, 1.0, 0.0]
+    topology, seeds = Topology.of(graph), {"node": torch.tensor([2])}
+    assert visit_probabilities(topology, seeds, 1, [-1, -1])["node"].tolist() == [1.0, 1.0, 1.0, 0.0]
+    assert visit_probabilities(topology, seeds, 1, [-1])["node"].tolist() == [0.0, 1.0, 1.0, 0.0]
     parts = {"node": torch.tensor([0, 1, 1, 0], dtype=torch.int32)}
-    assert remote_share(graph, seeds, parts, 2, 1, [-1, -1]) == pytest.approx(1 / 3)
+    assert remote_share(topology, seeds, parts, 2, 1, [-1, -1]) == pytest.approx(1 / 3)

@@ -28,7 +28,7 @@ from khop.partition.metis import Metis
 from khop.partition.plain import HashParts, RandomParts, RangeParts
 from khop.partition.quality import quality_of
 from khop.partition.streaming import Streaming
-from khop.partition.visits import remote_share
+from khop.partition.visits import Topology, remote_share
 from khop.schema import NodeType
 
 TRAIN = "train"
@@ -120,7 +120,9 @@ def _remote_share(
 ) -> float:
     everyone = {t: torch.arange(count) for t, count in graph.counts.items()}
     seeds = folder.split(TRAIN) if TRAIN in folder.split_names else everyone
-    return remote_share(graph, seeds, assigned, settings.parts, settings.batch_size, settings.fanouts)
+    return remote_share(
+        Topology.of(graph), seeds, assigned, settings.parts, settings.batch_size, settings.fanouts
+    )
 
 
 def _write(
