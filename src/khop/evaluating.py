@@ -22,9 +22,8 @@ from khop.training.link_evaluation import (
     check_metrics,
     check_rivals,
     check_untimed,
-    link_scores,
+    exact_link_scores,
     mean_metrics,
-    node_rows,
 )
 from khop.training.link_prediction import LinkMetric
 from khop.training.sampled_links import sampled_link_scores
@@ -109,9 +108,8 @@ def evaluate_links(
     with group.exchanging("evaluating"):
         if fanouts is None:
             check_untimed(links)
-            ends = [end for edge_type in links.edges for end in (edge_type[0], edge_type[2])]
-            rows = node_rows(predictor.encoder, graph, graph.features, ends, progress=progress, group=group)
-            return mean_metrics(link_scores(predictor, rows, links, group), metrics)
+            exact = exact_link_scores(predictor, graph, graph.features, links, progress=progress, group=group)
+            return mean_metrics(exact, metrics)
         scores_of_links = sampled_link_scores(
             predictor,
             LinkSampler(graph, fanouts, negatives=GivenNegatives(NegativeMode.TRIPLET), rule=rule),

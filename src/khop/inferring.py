@@ -27,6 +27,7 @@ from khop.schema import NodeType, sole_type
 from khop.training.chunks import Progress, unwatched
 from khop.training.inference import Layers
 from khop.training.row_output import RowOutput
+from khop.training.sharing import Dealt
 from khop.training.work_folder import remove, work_folder
 
 Values = Literal["embeddings", "outputs"]
@@ -150,7 +151,8 @@ class Inference:
             self._check_space()
         with work_folder(self.work_folder, self.facts, group) as folder:
             first = folder.first_layer(self.layers.stages)
-            rows = self.layers.computed(folder, progress, in_flight, group, first)
+            sharing = Dealt(group, in_flight)
+            rows = self.layers.computed(sharing, folder, progress, first=first)
             for stage, output in zip(self.layers.stages[-1], self.outputs, strict=True):
                 output.write(rows[stage.node_type], folder.file(stage), group)
             remove(folder)

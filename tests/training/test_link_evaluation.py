@@ -20,6 +20,7 @@ from khop.training import link_evaluation
 from khop.training.link_evaluation import link_scores, node_rows, with_negatives
 from khop.training.link_prediction import LinkPrediction
 from khop.training.sampled_links import sampled_link_scores
+from khop.training.stages import row_table
 from small_links import BUYS, ON, LinkBatches, graph, links, predictor
 
 TYPES = ("user", "item", "tag", "item")
@@ -33,7 +34,7 @@ def test_scores_are_those_of_batches_over_all_neighbours(
     monkeypatch.setattr(link_evaluation, "_CHUNK_NUMBERS", chunk_numbers)
     model, whole = predictor(decoder), graph()
     rows = node_rows(model.encoder, whole, whole.features, TYPES, chunk_size=11)
-    found = link_scores(model, rows, links(3))
+    found = link_scores(model, row_table(rows), links(3))
     batch = LinkBatches(NegativeMode.TRIPLET).batch()
     model.eval()
     expected = model(batch)
@@ -51,7 +52,7 @@ def test_each_link_keeps_its_own_negatives() -> None:
     model, whole = predictor("dot"), graph()
     rows = node_rows(model.encoder, whole, whole.features, TYPES)
     given = links(3)
-    scores, of_negatives = link_scores(model, rows, given)[BUYS]
+    scores, of_negatives = link_scores(model, row_table(rows), given)[BUYS]
     source, destination = given.edges[BUYS][:, 5]
     assert given.negatives is not None
     negative = given.negatives[BUYS][5, 2]
@@ -61,7 +62,7 @@ def test_each_link_keeps_its_own_negatives() -> None:
 
 def test_links_without_negatives_are_refused() -> None:
     with pytest.raises(ValueError, match="links without negatives cannot be evaluated"):
-        link_scores(predictor(), {}, links())
+        link_scores(predictor(), row_table({}), links())
 
 
 def test_negatives_are_the_same_each_time_and_no_edges_where_they_are_exact() -> None:
@@ -87,7 +88,7 @@ def test_negatives_are_the_same_each_time_and_no_edges_where_they_are_exact() ->
 def test_a_model_is_measured_by_several_metrics_from_one_pass() -> None:
     model, whole, given = predictor("dot"), graph(), links(3)
     rows = node_rows(model.encoder, whole, whole.features, TYPES)
-    scores = link_scores(model, rows, given)
+    scores = link_scores(model, row_table(rows), given)
     found = evaluate_links(model, whole, given, metrics=("hits@10", "average-precision"))
     assert list(found) == ["hits@10", "average-precision"]
     for metric, value in found.items():
@@ -111,7 +112,7 @@ def test_a_model_that_scores_no_pairs_is_refused() -> None:
 @pytest.mark.parametrize("chunk_size", [3, 100])
 def test_sampled_scores_of_all_neighbours_are_the_exact_ones(chunk_size: int) -> None:
     model, whole = predictor("mlp"), graph()
-    exact = link_scores(model, node_rows(model.encoder, whole, whole.features, TYPES), links(3))
+    exact = link_scores(model, row_table(node_rows(model.encoder, whole, whole.features, TYPES)), links(3))
     sampler = LinkSampler(whole, [-1, -1], negatives=GivenNegatives(NegativeMode.TRIPLET))
     columns = ColumnChoice.of(whole.schema, ["x"], (), ())
     sampled = sampled_link_scores(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from torch import Tensor
-
 from khop.api import Graph, Loader
 from khop.config.parts import (
     dtype_of,
@@ -33,7 +31,7 @@ from khop.sampling.links import LinkSampler
 from khop.schema import EdgeType, NodeType
 from khop.training.chunks import Progress
 from khop.training.initial import seeded
-from khop.training.link_evaluation import link_scores, mean_metrics, node_rows
+from khop.training.link_evaluation import Scores, exact_link_scores, mean_metrics
 from khop.training.link_prediction import LINK_METRICS, LinkMetric, LinkPrediction
 from khop.training.sampled_links import sampled_link_scores
 
@@ -148,9 +146,7 @@ class LinkSubject:
             found |= {f"{name}/{metric}": value for metric, value in measured.items()}
         return found
 
-    def _link_scores(
-        self, graph: Graph, links: Links, progress: Progress
-    ) -> dict[EdgeType, tuple[Tensor, Tensor]]:
+    def _link_scores(self, graph: Graph, links: Links, progress: Progress) -> Scores:
         config, group = self.config, this_group()
         if self.measured:
             return sampled_link_scores(
@@ -165,17 +161,16 @@ class LinkSubject:
                 in_flight=in_flight_of(config),
                 group=group,
             )
-        rows = node_rows(
-            self.model.encoder,
+        return exact_link_scores(
+            self.model,
             graph,
             graph.features,
-            (self.edge_type[0], self.edge_type[2]),
+            links,
             chunk_size=config.evaluation.batch_size,
             progress=progress,
             in_flight=in_flight_of(config),
             group=group,
         )
-        return link_scores(self.model, rows, links, group)
 
     def _sampler(
         self, graph: Graph, fanouts: _Hops, negatives: Negatives, exclude: Exclude | None

@@ -78,12 +78,6 @@ class Group:
         store, key = self.store, f"dealt/{next(self._dealers)}"
         return lambda: store.add(key, 1) - 1
 
-    def dealt(self, total: int) -> Iterator[int]:
-        """Those of the numbers below `total` that fall to this rank. Collective."""
-        turn_of = self.dealer()
-        while (turn := turn_of()) < total:
-            yield turn
-
     def share_rows(self, pieces: Sequence[Tensor], owners: Sequence[int]) -> None:
         """Fill every piece on every rank: its owner has put in place what stands in it."""
         if self.world_size == 1:

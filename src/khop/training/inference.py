@@ -12,7 +12,6 @@ from khop.batch import Batch
 from khop.distributed.group import ALONE, Group
 from khop.draw import DrawKey, Purpose
 from khop.features.store import FeatureStore
-from khop.features.table import FeatureTable
 from khop.graph.store import GraphStore
 from khop.loading.columns import ColumnChoice
 from khop.loading.ordered_map import InFlight
@@ -23,10 +22,10 @@ from khop.sampling.sampler import Sampler
 from khop.schema import EdgeType, NodeType
 from khop.training.chunks import Chunks, Meter, Progress, RowsOf, evaluating, unwatched
 from khop.training.placement import mover
+from khop.training.sharing import Dealt, Sharing
 from khop.training.shelves import Memory
-from khop.training.stages import Shelf, Stage
+from khop.training.stages import VALUES, Shelf, Stage, row_table
 
-_VALUES = "values"  # the column that one layer's output is to the next
 Wanted = Mapping[NodeType, Tensor | None]  # int64 ids of a type; None: all of them, in order
 
 
@@ -52,7 +51,8 @@ def layerwise_inference(
     if nodes is not None:
         check_seeds(graph, {node_type: nodes})
     layers = Layers.of(model, graph, features, {node_type: nodes}, chunk_size=chunk_size)
-    return layers.computed(Memory(group), progress, in_flight, group)[node_type]
+    sharing = Dealt(group, in_flight)
+    return layers.computed(sharing, sharing.shelf(), progress, last=Memory(group))[node_type]
 
 
 def sampled_inference(
@@ -82,7 +82,8 @@ def sampled_inference(
     with evaluating(model), gathered(model):
         like = model(chunks.batch(node_type, nodes[:1], None if times is None else times[:1])).cpu()[:0]
         stage = Stage(0, node_type, nodes.numel(), chunk_size, like, nodes, times)
-        return Meter(progress, stage.count, group, in_flight).rows(stage, Memory(group), chunks, model)
+        meter = Meter(progress, stage.count, Dealt(group, in_flight))
+        return meter.rows(stage, Memory(group), chunks, model)
 
 
 class Layers:
@@ -135,24 +136,30 @@ class Layers:
         return cls(model, graph, features, stages, rows_of)
 
     def computed(
-        self, shelf: Shelf, progress: Progress, in_flight: InFlight, group: Group, first: int = 0
+        self,
+        sharing: Sharing,
+        shelf: Shelf,
+        progress: Progress,
+        *,
+        last: Shelf | None = None,
+        first: int = 0,
     ) -> dict[NodeType, Tensor]:
-        """The last layer's rows, of each type, where the shelf has them. Collective.
+        """The last layer's rows, of each type, where its shelf has them: `last` if given. Collective.
 
         Of the layers before `first` the shelf has nothing to offer any more, nor does it need to.
         """
         total = sum(stage.count for layer in self.stages for stage in layer)
         skipped = sum(stage.count for layer in self.stages[:first] for stage in layer)
-        meter = Meter(progress, total, group, in_flight, skipped)
+        meter = Meter(progress, total, sharing, skipped)
         chunks, values = self._chunks, dict[NodeType, Tensor]()
         with evaluating(self._model), gathered(self._model):
             for index, layer in enumerate(self.stages[first:], first):
                 if index:
-                    chunks = _over(chunks, values)
-                values = {
-                    stage.node_type: meter.rows(stage, shelf, chunks, self._rows_of[index][stage.node_type])
-                    for stage in layer
-                }
+                    chunks = _over(chunks, shelf.store(values), tuple(values))
+                is_last = index == len(self.stages) - 1
+                place = last if last is not None and is_last else shelf
+                rows_of = self._rows_of[index]
+                values = {s.node_type: meter.rows(s, place, chunks, rows_of[s.node_type]) for s in layer}
                 shelf.release(index - 1)
         return values
 
@@ -174,7 +181,7 @@ def _row_shapes(
     with evaluating(model):
         for index, of_type in enumerate(rows_of):
             if index:
-                chunks = _over(chunks, values)
+                chunks = _over(chunks, row_table(values), tuple(values))
             values = {
                 t: rows(chunks.batch(t, torch.arange(min(1, graph.num_nodes(t))))).cpu()
                 for t, rows in of_type.items()
@@ -193,10 +200,9 @@ def _all_neighbors(model: nn.Module, graph: GraphStore, features: FeatureStore, 
     return Chunks(NeighborSampler(graph, [fanouts]), features, choice, DrawKey(0), mover(model))
 
 
-def _over(chunks: Chunks, values: Mapping[NodeType, Tensor]) -> Chunks:
-    """The same for a layer whose input is what the layer before has given."""
-    table = FeatureTable({t: {_VALUES: rows} for t, rows in values.items()})
-    return replace(chunks, features=table, columns=ColumnChoice(dict.fromkeys(values, (_VALUES,))))
+def _over(chunks: Chunks, rows: FeatureStore, node_types: Sequence[NodeType]) -> Chunks:
+    """The same for a layer whose input is what the layer before has given of some types."""
+    return replace(chunks, features=rows, columns=ColumnChoice(dict.fromkeys(node_types, (VALUES,))))
 
 
 def _rows_of(model: Layered, index: int, node_type: NodeType, head: bool) -> RowsOf:
@@ -206,7 +212,7 @@ def _rows_of(model: Layered, index: int, node_type: NodeType, head: bool) -> Row
         if index == 0:
             h = model.encode(batch)
         else:
-            h = {t: of_type[_VALUES] for t, of_type in batch.columns.items()}
+            h = {t: of_type[VALUES] for t, of_type in batch.columns.items()}
         block = batch.blocks[0]
         # Other types are no destinations of the chunk, and what they would be computed from is not in h.
         block = replace(block, dst_counts={node_type: block.dst_counts[node_type]})

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from khop.distributed.group import ALONE, Group
 from khop.draw import DrawKey, DrawnNegatives, Positives, Purpose, check_drawn
-from khop.features.store import FeatureStore
+from khop.features.store import FeatureStore, Rows
 from khop.graph.store import GraphStore, NegativeStore
 from khop.loading.ordered_map import InFlight
 from khop.models.link_predictor import LinkPredictor
@@ -22,10 +22,11 @@ from khop.training.chunks import Progress, evaluating, unwatched
 from khop.training.inference import Layers
 from khop.training.link_prediction import LINK_METRICS, LinkMetric
 from khop.training.placement import mover
+from khop.training.sharing import Dealt, Sharing
 from khop.training.shelves import Memory
-from khop.training.stages import Stage
+from khop.training.stages import VALUES, Stage
 
-Rows = Mapping[NodeType, Tensor]  # (nodes, width) of every node of a type, on the CPU
+Scores = dict[EdgeType, tuple[Tensor, Tensor]]  # of links (n), of their negatives (n, k)
 _CHUNK_NUMBERS = 1 << 22  # of both ends' rows that are decoded at a time
 
 
@@ -46,20 +47,44 @@ def node_rows(
     ranks of a group share the work.
     """
     layers = Layers.of(encoder, graph, features, dict.fromkeys(node_types), chunk_size=chunk_size)
-    return layers.computed(Memory(group), progress, in_flight, group)
+    sharing = Dealt(group, in_flight)
+    return layers.computed(sharing, sharing.shelf(), progress, last=Memory(group))
+
+
+def exact_link_scores(
+    model: LinkPredictor,
+    graph: GraphStore,
+    features: FeatureStore,
+    links: Links,
+    *,
+    chunk_size: int = 8192,
+    progress: Progress = unwatched,
+    in_flight: InFlight = InFlight(),  # noqa: B008
+    group: Group = ALONE,
+) -> Scores:
+    """Per edge type the scores of its links (n), and of their negatives (n, k), over all neighbours.
+
+    The encoder gives a row for every node first, then pairs are scored. The ranks of a group share the work.
+    """
+    ends = dict.fromkeys(end for edge_type in links.edges for end in (edge_type[0], edge_type[2]))
+    layers = Layers.of(model.encoder, graph, features, ends, chunk_size=chunk_size)
+    sharing = Dealt(group, in_flight)
+    shelf = sharing.shelf()
+    rows = layers.computed(sharing, shelf, progress)
+    return link_scores(model, shelf.store(rows), links, sharing)
 
 
 def link_scores(
-    model: LinkPredictor, rows: Rows, links: Links, group: Group = ALONE
-) -> dict[EdgeType, tuple[Tensor, Tensor]]:
-    """Per edge type the scores of its links (n), and of their negatives (n, k), from all nodes' rows.
-
-    The ranks of a group share the work.
-    """
+    model: LinkPredictor,
+    rows: FeatureStore,
+    links: Links,
+    sharing: Sharing = Dealt(),  # noqa: B008
+) -> Scores:
+    """Per edge type the scores of its links (n), and of their negatives (n, k), from all nodes' rows."""
     rivals = rivals_of(links)
     with evaluating(model):
         return {
-            edge_type: _scores(model, edge_type, rows, ends, rivals[edge_type], group)
+            edge_type: _scores(model, edge_type, rows, ends, rivals[edge_type], sharing)
             for edge_type, ends in links.edges.items()
         }
 
@@ -140,18 +165,45 @@ def check_metrics(metrics: Sequence[LinkMetric]) -> None:
 
 
 def _scores(
-    model: LinkPredictor, edge_type: EdgeType, rows: Rows, ends: Tensor, negatives: Tensor, group: Group
+    model: LinkPredictor,
+    edge_type: EdgeType,
+    rows: FeatureStore,
+    ends: Tensor,
+    negatives: Tensor,
+    sharing: Sharing,
 ) -> tuple[Tensor, Tensor]:
     decoder, move = model.decoder(edge_type), mover(model)
-    sources, destinations = rows[edge_type[0]], rows[edge_type[2]]
     candidates = torch.cat([ends[1].unsqueeze(1), negatives], dim=1)  # the link's own destination first
-    numbers = (candidates.shape[1] + 1) * sources.shape[1]  # of one link and its candidates
-    like = sources.new_empty(0, candidates.shape[1])
+
+    def pairs(links: slice) -> tuple[Tensor, Tensor]:
+        return _rows_of_pairs(rows, edge_type, ends[0, links], candidates[links])
+
+    source, _ = pairs(slice(0, 0))
+    numbers = (candidates.shape[1] + 1) * source.shape[-1]  # of one link and its candidates
+    like = source.new_empty(0, candidates.shape[1])
     stage = Stage(0, edge_type[2], candidates.shape[0], max(1, _CHUNK_NUMBERS // numbers), like)
-    with closing(Memory(group).open(stage)) as place:
-        for chunk in group.dealt(stage.num_chunks):
-            span = stage.span(chunk)
-            source, destination = sources[ends[0, span]].unsqueeze(1), destinations[candidates[span]]
-            place.put(chunk, decoder(move(source), move(destination)).to("cpu", like.dtype))
+    with closing(Memory(sharing.group).open(stage)) as place:
+        with closing(sharing.taken(stage, place.missing, pairs, _num_bytes)) as taken:
+            for each in taken:
+                source, destination = map(move, each.made)
+                place.put(each.chunk, decoder(source, destination).to("cpu", like.dtype))
         scores = place.finished()
     return scores[:, 0], scores[:, 1:]
+
+
+def _rows_of_pairs(
+    rows: FeatureStore, edge_type: EdgeType, sources: Tensor, candidates: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(n, 1, width) of sources and (n, k, width) of their candidates, by one gather."""
+    ids = {edge_type[0]: sources}
+    ids[edge_type[2]] = torch.cat([ids.get(edge_type[2], sources[:0]), candidates.flatten()])
+    found = rows.gather({node_type: Rows(of_type, (VALUES,)) for node_type, of_type in ids.items()})
+    of_sources, of_candidates = (found[end][VALUES] for end in (edge_type[0], edge_type[2]))
+    of_candidates = of_candidates[of_candidates.shape[0] - candidates.numel() :]
+    return of_sources[: sources.numel()].unsqueeze(1), of_candidates.view(
+        *candidates.shape, of_candidates.shape[-1]
+    )
+
+
+def _num_bytes(pairs: tuple[Tensor, Tensor]) -> int:
+    return sum(rows.nbytes for rows in pairs)

@@ -125,6 +125,7 @@ def full_ranking(
     Both are int64 (2, pairs): queries over candidates. A pair that stands twice counts once, one that is
     also in `seen` not at all. `scores_of` gets as many queries at a time as `chunk_bytes` have room for.
     Collective: the ranks share the queries, and each gets the result, which does not depend on their number.
+    Each calls `scores_of` equally often, so that it may exchange rows in there.
     """
     if not at:
         raise ValueError("full ranking: at is empty, name the ks of Recall@k and NDCG@k")
@@ -141,13 +142,17 @@ def full_ranking(
     group, like = this_group(), torch.empty(0, 2, len(at), dtype=torch.float64)
     chunks = Stage(0, "query", -(-queries.numel() // rows), 1, like)
     with group.exchanging("ranking"), closing(Memory(group).open(chunks)) as place:
-        for number in group.dealt(chunks.count):
+        for turn in range(-(-chunks.count // group.world_size)):
+            # The last turn has chunks for some ranks alone: the others rank a chunk that another one keeps.
+            mine = turn * group.world_size + group.rank
+            number = mine % chunks.count
             chunk, found = (each[number * rows : (number + 1) * rows] for each in (queries, sizes))
             pairs = keys[ends[number * rows] : ends[number * rows + chunk.numel()]]
             scores = _masked_scores(scores_of(chunk), chunk, masked, num_candidates)
             row = torch.repeat_interleave(torch.arange(chunk.numel()), found)
             places = _places_in(scores, row, pairs % num_candidates, max(at))
-            place.put(number, _sums(places, row, found, at).unsqueeze(0))
+            if mine == number:
+                place.put(number, _sums(places, row, found, at).unsqueeze(0))
         sums = place.finished().sum(0)
     recall, ndcg = (sums / queries.numel()).tolist()
     return FullRanking(queries.numel(), dict(zip(at, recall, strict=True)), dict(zip(at, ndcg, strict=True)))

@@ -20,8 +20,9 @@ from khop.sampling.links import LinkSampler
 from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
 from khop.schema import EdgeType, NodeType
 from khop.training.chunks import Meter, Progress, evaluating, unwatched
-from khop.training.link_evaluation import rivals_of
+from khop.training.link_evaluation import Scores, rivals_of
 from khop.training.placement import mover
+from khop.training.sharing import Dealt
 from khop.training.shelves import Memory
 from khop.training.stages import Stage
 
@@ -38,7 +39,7 @@ def sampled_link_scores(
     progress: Progress = unwatched,
     in_flight: InFlight = InFlight(),  # noqa: B008
     group: Group = ALONE,
-) -> dict[EdgeType, tuple[Tensor, Tensor]]:
+) -> Scores:
     """Per edge type the scores of its links (n), and of their negatives (n, k).
 
     `sampler` takes the negatives that the links bring along, as triplets. One key draws for all chunks: with
@@ -46,8 +47,8 @@ def sampled_link_scores(
     one seed differ by the model alone. The ranks of a group share the work.
     """
     key, rivals = DrawKey.of(seed, Purpose.EVALUATION), rivals_of(links)
-    meter = Meter(progress, sum(links.counts.values()), group, in_flight)
-    found: dict[EdgeType, tuple[Tensor, Tensor]] = {}
+    meter = Meter(progress, sum(links.counts.values()), Dealt(group, in_flight))
+    found: Scores = {}
     first = 0
     with evaluating(model), gathered(model):
         for edge_type, count in links.counts.items():

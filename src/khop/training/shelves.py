@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from khop.distributed.group import Group
-from khop.training.stages import Rows, Stage, write_rows
+from khop.features.store import FeatureStore
+from khop.schema import NodeType
+from khop.training.stages import Rows, Stage, row_table, write_rows
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,10 @@ class Memory:
             if shared is not None:
                 return shared
         return OwnRows(stage, group)
+
+    def store(self, rows: Mapping[NodeType, Tensor]) -> FeatureStore:
+        """The rows: all of them are here."""
+        return row_table(rows)
 
     def release(self, layer: int) -> None:
         """Nothing: rows are freed when nobody reads them."""

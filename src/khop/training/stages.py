@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from khop.features.store import FeatureStore
+from khop.features.table import FeatureTable
 from khop.graph.npy import ArrayEntry, unchecked_entry
 from khop.schema import NodeType
+
+VALUES = "values"  # the column that one layer's output is to the next
 
 
 @dataclass(frozen=True)
@@ -25,11 +32,18 @@ class Stage:
     like: Tensor  # (0, ...): dtype and width of the rows
     nodes: Tensor | None = None  # int64 (count); None: all of the type, in order
     times: Tensor | None = None  # int64 (count), the limit of each node, where a sampler needs them
+    pieces: tuple[int, ...] = ()  # where stretches of rows begin and the last ends: no chunk is of two
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """The first row of every chunk, and the end."""
+        stretches = pairwise(self.pieces or (0, self.count))
+        return (*(first for stretch in stretches for first in range(*stretch, self.chunk_size)), self.count)
 
     @property
     def num_chunks(self) -> int:
-        """So many make up the stage; the last may be smaller."""
-        return -(-self.count // self.chunk_size)
+        """So many make up the stage; the last of a stretch may be smaller."""
+        return len(self.starts) - 1
 
     @property
     def entry(self) -> ArrayEntry:
@@ -45,22 +59,24 @@ class Stage:
 
     def span(self, chunk: int) -> slice:
         """The rows of a chunk."""
-        start = chunk * self.chunk_size
-        return slice(start, min(start + self.chunk_size, self.count))
+        return slice(self.starts[chunk], self.starts[chunk + 1])
 
     def size(self, chunk: int) -> int:
         """How many rows a chunk has."""
-        span = self.span(chunk)
-        return int(span.stop - span.start)
+        return self.starts[chunk + 1] - self.starts[chunk]
 
-    def nodes_of(self, chunk: int) -> Tensor:
-        """int64: the nodes of a chunk."""
-        span = self.span(chunk)
-        return torch.arange(span.start, span.stop) if self.nodes is None else self.nodes[span]
+    def nodes_of(self, rows: slice) -> Tensor:
+        """int64: the nodes of some rows."""
+        return torch.arange(rows.start, rows.stop) if self.nodes is None else self.nodes[rows]
 
-    def times_of(self, chunk: int) -> Tensor | None:
+    def times_of(self, rows: slice) -> Tensor | None:
         """Their limits."""
-        return None if self.times is None else self.times[self.span(chunk)]
+        return None if self.times is None else self.times[rows]
+
+
+def row_table(rows: Mapping[NodeType, Tensor]) -> FeatureTable:
+    """Rows of all nodes as what chunks read."""
+    return FeatureTable({node_type: {VALUES: of_type} for node_type, of_type in rows.items()})
 
 
 def write_rows(descriptor: int, rows: Tensor, offset: int) -> None:
@@ -85,7 +101,10 @@ class Rows(Protocol):
         ...
 
     def finished(self) -> Tensor:
-        """(count, ...) on the CPU, once every rank has put what it has computed. Collective."""
+        """(count, ...) on the CPU, once every rank has put what it has computed. Collective.
+
+        A shelf may also leave rows where they were computed: then it is this rank's, in order.
+        """
         ...
 
     def close(self) -> None:
@@ -98,6 +117,10 @@ class Shelf(Protocol):
 
     def open(self, stage: Stage) -> Rows:
         """Collective."""
+        ...
+
+    def store(self, rows: Mapping[NodeType, Tensor]) -> FeatureStore:
+        """What chunks read of finished rows, in the column VALUES, by the ids of nodes."""
         ...
 
     def release(self, layer: int) -> None:

@@ -17,8 +17,10 @@ from urllib.parse import quote
 from torch import Tensor
 
 from khop.distributed.group import Group
+from khop.features.store import FeatureStore
 from khop.graph.npy import array_header, map_array
-from khop.training.stages import Stage, write_rows
+from khop.schema import NodeType
+from khop.training.stages import Stage, row_table, write_rows
 
 FLUSH_S = 1.0  # what a rank has computed since is computed again after it was killed
 _FACTS, _JOURNALS = "begun.json", "journals"
@@ -41,6 +43,10 @@ class WorkFolder:
         """The file of the stage, with the chunks in it that are there."""
         missing = sorted(set(range(stage.num_chunks)) - self._chunks(stage))
         return FileRows(stage, self.group, self.file(stage), self.journal, missing)
+
+    def store(self, rows: Mapping[NodeType, Tensor]) -> FeatureStore:
+        """The files, mapped."""
+        return row_table(rows)
 
     def release(self, layer: int) -> None:
         """Remove the layer's files."""
