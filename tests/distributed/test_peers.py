@@ -116,7 +116,6 @@ def test_alone_nothing_is_sent() -> None:
     assert peers.exchange([payload], ASKING, LIMIT) == [payload]
     assert peers.reply([payload], [3], ASKING) == [payload]
     assert peers.counts() == {}
-    peers.close()
 
 
 def test_a_fault_of_ones_own_is_no_lost_peer(monkeypatch: pytest.MonkeyPatch) -> None:

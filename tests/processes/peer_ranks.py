@@ -26,7 +26,6 @@ def peers_of_the_first(count: int) -> Iterator[Peers | None]:
     if group.rank < count:
         peers = open_peers(replace(group, world_size=count))
         yield peers
-        peers.close()
     else:
         if count > 1:
             distributed.new_group(list(range(count)), backend="gloo")  # torch wants all ranks to know of it
@@ -95,7 +94,8 @@ ROGUE = (
 def gone(peers: Peers, group: Group) -> str:
     """What rank 0 says when rank 1 closes instead of answering."""
     if peers.rank == 1:
-        peers.close()
+        distributed.destroy_process_group(peers._channel)
+        peers._channel = None
         return ""
     try:
         peers.exchange([bytes_of()] * 2, ASKING, LIMIT)

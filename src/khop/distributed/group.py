@@ -36,6 +36,7 @@ class Group:
     deadline_s: float = DEADLINE_S
     store: Store | None = None  # None: alone, or a group that khop did not make
     watch: Watch | None = None
+    before_leaving: list[Callable[[], None]] = field(default_factory=list, repr=False)  # where all went well
     _dealers: Iterator[int] = field(default_factory=count, repr=False)
 
     @property

@@ -58,6 +58,8 @@ def joined(placement: Placement, device: torch.device, deadline_s: float) -> Ite
             with _told(group):
                 yield group
                 group.at("leaving")
+                for settle in group.before_leaving:
+                    settle()
         finally:
             leave(group)
     finally:

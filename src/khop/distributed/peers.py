@@ -6,7 +6,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import accumulate, pairwise
@@ -23,7 +22,7 @@ _MAGIC = 0x6B686F70  # "khop"
 _HEADER = 4  # int64: magic and kind, epoch and step, number, bytes of the message
 _MARK_BYTES = 24  # after a message: the header without the size
 _ALIGNED = 8  # bytes to which a message is filled up, so that its numbers can be read in place
-_LOOK_AROUND = timedelta(seconds=0.5)  # how often a waiting thread looks whether it should give up
+_LOOK_AROUND = timedelta(seconds=0.1)  # how often a waiting thread looks whether it should give up
 
 
 @dataclass(frozen=True)
@@ -118,13 +117,6 @@ class Peers:
             f"{self._where()}: {problem}. All ranks have to run one khop, on one graph, in the same order"
         )
 
-    def close(self) -> None:
-        """Close the connections: whoever waits at their other end hears of it."""
-        channel, self._channel = self._channel, None
-        if channel is not None and distributed.is_initialized():
-            with suppress(ValueError):  # whoever ended the process group has ended its channels
-                distributed.destroy_process_group(channel)
-
     def _all_to_all(
         self,
         found: Tensor,
@@ -138,9 +130,13 @@ class Peers:
             work = distributed.all_to_all_single(
                 found, given, received, sent, group=self._channel, async_op=True
             )
-            while not self._is_done(work):
-                if self._is_given_up():
-                    raise PeerLost(f"nobody waits any more for {message.stage}{self._where()}")
+            try:
+                while not _is_done(work):
+                    if self._is_given_up():
+                        raise PeerLost(f"nobody waits any more for {message.stage}{self._where()}")
+            finally:
+                if not work.is_completed():
+                    _keep_for_ever(self._channel)
         except RuntimeError as error:
             if isinstance(error, PeerLost) or not is_broken(error):
                 raise
@@ -148,15 +144,6 @@ class Peers:
             raise self._group.lost(problem) from error
         self._counts["collectives"] += 1
         self._counts["seconds"] += time.monotonic() - begun
-
-    def _is_done(self, work: distributed.Work) -> bool:
-        try:
-            work.wait(_LOOK_AROUND)
-        except RuntimeError:
-            if not work.is_completed():
-                return False
-            work.wait()  # raises what it failed with
-        return True
 
     def _size(self, rank: int, header: list[int], message: Message, limit: int) -> int:
         *mark, size = header
@@ -177,6 +164,29 @@ class Peers:
     def _count_bytes(self, message: Message, sent: Sequence[int], received: Sequence[int]) -> None:
         for name, sizes in (("sent", sent), ("received", received)):
             self._counts[f"{message.counted}_bytes_{name}"] += sum(sizes) - sizes[self.rank]
+
+
+def _is_done(work: distributed.Work) -> bool:
+    """Wait for a moment; what the exchange failed with is raised."""
+    try:
+        work.wait(_LOOK_AROUND)
+    except RuntimeError:
+        if not work.is_completed():
+            return False
+        work.wait()
+    return True
+
+
+def _keep_for_ever(channel: ProcessGroup | None) -> None:
+    """Let nobody take down a channel on which others are still awaited: that would wait for them, too.
+
+    What a thread holds that never wakes goes with the process alone.
+    """
+    threading.Thread(target=_hold, args=(channel,), name="khop-held", daemon=True).start()
+
+
+def _hold(channel: ProcessGroup | None) -> None:
+    threading.Event().wait()
 
 
 def open_peers(group: Group) -> Peers:

@@ -1,0 +1,124 @@
+"""What the lanes of one map and its consumer share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from khop.distributed.peers import Peers
+from khop.loading.ordered_map import POLL_S
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class _Outcome(Generic[Result]):
+    result: Result | None
+    error: BaseException | None
+
+
+class LaneWork(Generic[Result]):
+    """Steps that lanes make, and how far each side is. Fields change under the lock of `_changed` alone."""
+
+    def __init__(
+        self, function: Callable[[int], Result], steps: Sequence[int], ahead: int, epoch: int
+    ) -> None:
+        self._function = function
+        self._steps = steps
+        self._ahead = ahead
+        self._epoch = epoch
+        self._changed = threading.Condition()
+        self._finished: dict[int, _Outcome[Result]] = {}
+        self._begun = 0  # steps, up to the last one that some lane has begun
+        self._taken = 0
+        self._is_closed = False  # what is made is not wanted any more
+        self._end: int | None = None  # of what is made all the same, once that is agreed upon
+        self._is_given_up = False
+        self.error: BaseException | None = None  # the first one that a lane has ended with
+
+    def run(self, lane: int, lanes: int, peers: Peers) -> None:
+        """What a lane does until its steps are made, or one has failed, whereupon others are out of step."""
+        for index in range(lane, len(self._steps), lanes):
+            if not self._begins(index):
+                return
+            peers.begin(self._epoch, self._steps[index], self.is_unwanted)
+            try:
+                outcome = _Outcome(self._function(self._steps[index]), None)
+            except BaseException as error:
+                outcome = _Outcome[Result](None, error)
+            self._put(index, outcome)
+            if outcome.error is not None:
+                return
+
+    def take(self, index: int) -> Result:
+        """The result of a step, or its exception."""
+        with self._changed:
+            while index not in self._finished:
+                self._changed.wait(POLL_S)
+            outcome = self._finished.pop(index)
+            self._taken = index + 1
+            self._changed.notify_all()
+        if outcome.error is None:
+            return outcome.result  # type: ignore[return-value]
+        try:
+            raise outcome.error
+        finally:
+            del outcome  # or the exception would be held by its own traceback
+
+    def hold(self) -> int | None:
+        """Want nothing more, and begin nothing until told where to end.
+
+        How many steps are begun; None where all are taken, and the lanes end by themselves.
+        """
+        with self._changed:
+            self._is_closed = True
+            self._finished.clear()
+            return None if self._taken == len(self._steps) else self._begun
+
+    def end_after(self, count: int) -> None:
+        """Make the steps up to there, which some rank has begun, and no further one."""
+        with self._changed:
+            self._end = count
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """End wherever the lanes are, because of this."""
+        with self._changed:
+            self.error = self.error or error
+        self.give_up()
+
+    def give_up(self) -> None:
+        """End wherever the lanes are."""
+        with self._changed:
+            self._is_given_up = True
+            self._changed.notify_all()
+
+    def is_unwanted(self) -> bool:
+        """Given up, or the interpreter is ending and waits for this thread."""
+        return self._is_given_up or not threading.main_thread().is_alive()
+
+    def _begins(self, index: int) -> bool:
+        """Wait until a step may be begun, or never will be."""
+        with self._changed:
+            while not self.is_unwanted():
+                may_begin = self._may_begin(index)
+                if may_begin is not None:
+                    self._begun = max(self._begun, index + 1) if may_begin else self._begun
+                    return may_begin
+                self._changed.wait(POLL_S)
+            return False
+
+    def _may_begin(self, index: int) -> bool | None:
+        """None: it is not known yet."""
+        if self._is_closed:
+            return None if self._end is None else index < self._end
+        return True if index < self._taken + self._ahead else None
+
+    def _put(self, index: int, outcome: _Outcome[Result]) -> None:
+        with self._changed:
+            self.error = self.error or outcome.error
+            if not self._is_closed:
+                self._finished[index] = outcome
+            self._changed.notify_all()
