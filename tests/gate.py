@@ -6,56 +6,67 @@ too fast or too slow for the test: nothing goes on before the signal is sent.
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-VARIABLE = "KHOP_TEST_GATE"
-WAIT_S = 120.0
+WAIT_S = 120.0  # for what comes on any machine, unless something is broken
+KILLS = "KHOP_TEST_KILLS"  # names a folder of killed_khop's
+_FOLDER, _POINT = "KHOP_TEST_GATE", "KHOP_TEST_POINT"
 _POLL_S = 0.01
 
 
 @dataclass(frozen=True)
 class Gate:
-    """A folder in which every process that came to the gate has a file; shut while it has no file `open`."""
+    """A folder in which every process that stands at the gate has a file.
+
+    It is behind a point of the work, which a process passes before it stands: "update 12" is its twelfth
+    update, "chunk 1" its first chunk of an inference, brought to the disk.
+    """
 
     folder: Path
+    point: str
 
     @classmethod
-    def shut(cls, folder: Path) -> Gate:
+    def shut(cls, folder: Path, point: str) -> Gate:
         """A new one, at which nobody stands yet."""
         folder.mkdir()
-        return cls(folder.resolve())
+        return cls(folder.resolve(), point)
 
     @classmethod
     def of_this_process(cls) -> Gate:
         """The one that the test has named in this process's environment."""
-        return cls(Path(os.environ[VARIABLE]))
+        return cls(Path(os.environ[_FOLDER]), os.environ[_POINT])
 
     @property
     def environment(self) -> dict[str, str]:
         """What a process needs to find it."""
-        return {VARIABLE: str(self.folder)}
-
-    def open(self) -> None:
-        """Let all go on, and nobody stand here any more."""
-        (self.folder / "open").touch()
+        return {_FOLDER: str(self.folder), _POINT: self.point}
 
     def stand(self) -> None:
-        """Stay until the gate is open; an interrupt is raised here."""
+        """Stay until a signal ends that."""
         (self.folder / str(os.getpid())).touch()
+        atexit.register((self.folder / f"{os.getpid()}.left").touch)
         end = time.monotonic() + WAIT_S
-        while not (self.folder / "open").exists():
-            assert time.monotonic() < end, "nobody opens the gate"
+        while time.monotonic() < end:
             time.sleep(_POLL_S)
+        raise AssertionError("nobody has sent a signal to this process")
 
     def wait_for(self, count: int, started: subprocess.Popen[str]) -> list[int]:
         """The processes that stand here, once there are `count`; `started` is the one that the test began."""
         end = time.monotonic() + WAIT_S
-        while len(here := [int(path.name) for path in self.folder.iterdir() if path.name.isdigit()]) < count:
+        while len(here := self._names("")) < count:
             assert started.poll() is None, "the process has ended before it came to the gate"
             assert time.monotonic() < end, f"{len(here)} of {count} processes have come to the gate"
             time.sleep(_POLL_S)
         return here
+
+    def left(self) -> list[int]:
+        """Those of them whose interpreter has come to its end: nobody has killed them."""
+        return self._names(".left")
+
+    def _names(self, suffix: str) -> list[int]:
+        return sorted(int(path.stem) for path in self.folder.iterdir() if path.suffix == suffix)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import sys
 from importlib import import_module
@@ -15,6 +14,7 @@ import torch
 from scipy.sparse import coo_array, save_npz
 
 import khop
+from processes.commands import free_port
 from small_folders import ITEM, write_learnable_graph
 
 ROOT = Path(__file__).parents[1]
@@ -137,12 +137,6 @@ def test_an_example_runs_on_its_own_graph_under_two_launchers(name: str, tmp_pat
     outputs = [machine.communicate(timeout=600)[0] for machine in machines]
     assert [machine.returncode for machine in machines] == [0, 0]
     assert sum(output.count("epoch 1: ") for output in outputs) == 1  # rank 0 alone talks
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)

@@ -17,10 +17,11 @@ import pyarrow.parquet
 import pytest
 
 from gate import WAIT_S, Gate
+from processes.commands import ENVIRONMENT
 from small_link_folders import write_shop
 
 from .conftest import Ran
-from .test_processes import ENVIRONMENT, KHOP
+from .test_processes import KHOP
 
 Command = Callable[..., Ran]
 
@@ -163,15 +164,14 @@ CHUNKS_OF_4 = ["--evaluation-batch-size", "4"]
 
 @contextmanager
 def begun(gate: Gate, out: str, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """An inference of 300 chunks whose processes stand at the gate when they have their first on the disk."""
-    command = [sys.executable, "-m", "gated_infer", "a", "--out", out, *CHUNKS_OF_4, *options]
-    paths = {"PYTHONPATH": os.pathsep.join([ENVIRONMENT["PYTHONPATH"], str(Path(__file__).parents[1])])}
+    """An inference of 300 chunks, whose processes stand at the gate."""
+    command = [sys.executable, "-m", "gated_khop", "infer", "a", "--out", out, *CHUNKS_OF_4, *options]
     running = subprocess.Popen(
         command,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env=ENVIRONMENT | paths | gate.environment,
+        env=ENVIRONMENT | gate.environment,
     )
     try:
         yield running
@@ -189,7 +189,7 @@ def chunks_done(out: str) -> list[tuple[str, int]]:
 def test_killed_and_stopped_work_goes_on_with_other_ranks_to_the_same_bytes(
     khop_command: Command, trained: None
 ) -> None:
-    gate = Gate.shut(Path("two"))
+    gate = Gate.shut(Path("two"), "chunk 1")
     with begun(gate, "parts.npy", "--procs", "2") as two:
         for rank in gate.wait_for(2, two):
             with suppress(ProcessLookupError):  # the other was faster to end it
@@ -200,7 +200,7 @@ def test_killed_and_stopped_work_goes_on_with_other_ranks_to_the_same_bytes(
     assert not Path("parts.npy").exists()
     assert len(chunks_done("parts.npy.unfinished")) == 2
 
-    gate = Gate.shut(Path("one"))
+    gate = Gate.shut(Path("one"), "chunk 1")
     with begun(gate, "parts.npy") as one:
         assert gate.wait_for(1, one) == [one.pid]
         one.send_signal(signal.SIGINT)

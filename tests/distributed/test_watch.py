@@ -8,9 +8,26 @@ from contextlib import contextmanager
 import pytest
 from torch.distributed import HashStore
 
+from khop.distributed import watch
 from khop.distributed.group import Group
 from khop.distributed.watch import Watch
 from khop.errors import PeerLost
+
+
+class Time:
+    """A clock that goes when somebody sleeps; whoever speaks does so meanwhile."""
+
+    def __init__(self, speaking: list[Watch]) -> None:
+        self._now = 0.0
+        self._speaking = speaking
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += seconds
+        for each in self._speaking:
+            each._publish()
 
 
 @contextmanager
@@ -18,20 +35,15 @@ def ranks(world_size: int, silent: tuple[int, ...] = ()) -> Iterator[list[Watch]
     """The watches of ranks in this one process, each on host-<rank>; the silent ones do not beat."""
     store = HashStore()
     watches = [Watch(store, store, rank, world_size, f"host-{rank}") for rank in range(world_size)]
-    speaking = [watch for watch in watches if watch.rank not in silent]
-    for watch in speaking:
-        watch.start()
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch, "time", Time([each for each in watches if each.rank not in silent]))
         yield watches
-    finally:
-        for watch in speaking:
-            watch.close()
 
 
 def test_a_rank_that_works_but_does_not_come_is_named_with_its_place() -> None:
     with ranks(3) as (first, second, third):
-        for watch in (first, second, third):
-            watch.at("computing", 2, 3)
+        for each in (first, second, third):
+            each.at("computing", 2, 3)
         first.at("exchanging losses", 2, 3)
         third.at("exchanging losses", 2, 3)
         assert first.report(4.0) == (

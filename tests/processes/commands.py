@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 
+from gate import WAIT_S
 from khop.cli.main import run
 
-KHOP = [sys.executable, "-W", "error", "-m", "khop", "train"]
+PYTHON = [sys.executable, "-W", "error", "-m"]
+KHOP = [*PYTHON, "khop", "train"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 TESTS = Path(__file__).parents[1]
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent / "src"), str(TESTS), *sys.path])}
-WAIT_S = 120
 
 
 def train(*arguments: str) -> str:
@@ -54,20 +57,6 @@ def wait_for_steps(folder: str, count: int) -> None:
         time.sleep(0.01)
 
 
-def process_of_rank(rank: int) -> int:
-    """The process of a rank that torchrun has started in this folder."""
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            environment = (process / "environ").read_bytes().split(b"\0")
-            command = (process / "cmdline").read_bytes()
-            here = (process / "cwd").resolve() == Path.cwd()
-        except OSError:
-            continue
-        if here and f"LOCAL_RANK={rank}".encode() in environment and b"khop" in command:
-            return int(process.name)
-    raise AssertionError(f"rank {rank} does not run")
-
-
 def children(pid: int) -> list[int]:
     """The spawned processes of a parent that still run; multiprocessing's tracker stays with its process."""
     found = []
@@ -89,8 +78,10 @@ def shared_memory_of(pids: list[int]) -> list[str]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
+    """A port that nobody listens on, nor is given as the near end of a connection before it is used."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(lowest // 2, lowest)
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port

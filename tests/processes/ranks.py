@@ -6,19 +6,23 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 import khop
 from khop.batch import Batch
-from khop.distributed.group import this_group
+from khop.distributed.group import Group, this_group
 from khop.distributed.watch import BEAT_S
 
-DEADLINE_S = 4.0
+LONG_S = 3600.0  # a deadline that no test waits for
+DEADLINE_S = 4.0  # one that is waited for, once all ranks are where they have to be
 BATCH_SIZE = 10
 TAKEN = 2  # steps before the state of the loader is written down
 
@@ -29,23 +33,39 @@ def misbehaves(rank: int, device: torch.device, how: str, graph: khop.Graph | No
     for step in range(1000 if how == "endless" else 6):
         group.at("computing", 2, step)
         if (rank, step) == (1, 3):
-            _misbehave(how)
+            _misbehave(how, group)
         if how == "evaluates alone" and (rank, step) == (0, 3):
-            group.meet("evaluating")
+            replace(group, deadline_s=DEADLINE_S).meet("evaluating")
+        if how == "stop" and (rank, step) == (0, 3):
+            _wait_until_stopped(group)
         time.sleep(0.02)
         with group.exchanging("exchanging losses", 2, step):
             group.gather(torch.tensor([float(rank)]))
 
 
-def _misbehave(how: str) -> None:
+def _misbehave(how: str, group: Group) -> None:
     if how == "raise":
         raise KeyError("mine")
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "stop":
-        time.sleep(2 * BEAT_S)  # until the others may know where it stands
+        assert group.store is not None
+        while json.loads(group.store.get("status/1"))["step"] != 3:  # the others know where it stands
+            time.sleep(BEAT_S / 4)
         print(f"rank 1 is {os.getpid()}", flush=True)
+        group.store.set("stopped", str(os.getpid()))
         os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _wait_until_stopped(group: Group) -> None:
+    """Rank 1 stands still; from now on a wait of this one is over soon, as no other was on a slow machine."""
+    assert group.store is not None
+    status = Path(f"/proc/{int(group.store.get('stopped'))}/status")
+    while "State:\tT" not in status.read_text():
+        time.sleep(0.01)
+    gloo = distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    assert gloo.options._timeout.total_seconds() == group.deadline_s == LONG_S
+    distributed_c10d._set_pg_timeout(timedelta(seconds=DEADLINE_S))
 
 
 class Convolution(nn.Module):

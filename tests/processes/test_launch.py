@@ -20,7 +20,7 @@ import torch
 import khop
 from khop.errors import PeerLost
 from processes.commands import ENVIRONMENT, TORCHRUN, WAIT_S, children, free_port, shared_memory_of
-from processes.ranks import BATCH_SIZE, DEADLINE_S, TAKEN, loader_of, misbehaves, own_loop
+from processes.ranks import BATCH_SIZE, LONG_S, TAKEN, loader_of, misbehaves, own_loop
 from small_folders import write_learnable_graph
 
 
@@ -78,10 +78,9 @@ def test_a_loop_of_ones_own_takes_one_course_on_any_number_of_ranks(tmp_path: Pa
 def test_what_goes_wrong_in_one_rank_ends_all_and_is_told(
     how: str, error: type[Exception], sentence: str
 ) -> None:
-    begun = time.monotonic()
+    """Long before their deadline, which is longer than any test may take."""
     with pytest.raises(error, match=sentence):
-        khop.launch(misbehaves, procs=2, arguments=(how,), device="cpu", deadline=DEADLINE_S)
-    assert time.monotonic() - begun < 40
+        khop.launch(misbehaves, procs=2, arguments=(how,), device="cpu", deadline=LONG_S)
     assert children(os.getpid()) == []
 
 
@@ -90,12 +89,15 @@ from processes.ranks import misbehaves
 import khop
 
 if __name__ == "__main__":
-    khop.launch(misbehaves, arguments=("stop",), device="cpu", deadline={DEADLINE_S})
+    khop.launch(misbehaves, arguments=("stop",), device="cpu", deadline={LONG_S})
 """
 
 
 def test_a_rank_that_stands_still_under_torchrun_is_named_when_the_deadline_is_over(tmp_path: Path) -> None:
-    """SIGSTOP: its connections stay open and nothing comes, as from a machine that hangs."""
+    """SIGSTOP: its connections stay open and nothing comes, as from a machine that hangs.
+
+    Rank 0 shortens its deadline when the other stands still: imports do not count.
+    """
     script = tmp_path / "stopped.py"
     script.write_text(STOPPED)
     agent = subprocess.Popen(
@@ -106,14 +108,13 @@ def test_a_rank_that_stands_still_under_torchrun_is_named_when_the_deadline_is_o
         text=True,
     )
     assert agent.stdout is not None
-    stopped, stopped_at, told = 0, 0.0, ""
+    stopped, told = 0, ""
     try:
         for told in agent.stdout:
             if found := re.search(r"rank 1 is (\d+)", told):
-                stopped, stopped_at = int(found[1]), time.monotonic()
+                stopped = int(found[1])
             if "PeerLost: " in told:
                 break
-        assert time.monotonic() - stopped_at < DEADLINE_S + 10
         assert re.search(
             r"rank 1 \(host .*\) does not answer any more; last seen computing in epoch 2, step 3\. "
             r"Rank 0 waited exchanging losses in epoch 2, step 3",
@@ -149,12 +150,13 @@ def test_when_the_parent_is_stopped_or_killed_nothing_is_left(tmp_path: Path, nu
         start_new_session=True,
         stderr=subprocess.DEVNULL,
     )
-    end = time.monotonic() + 60
-    while len(ranks := children(parent.pid)) < 2 and time.monotonic() < end:
+    end = time.monotonic() + WAIT_S
+    while len(ranks := children(parent.pid)) < 2:
+        assert time.monotonic() < end
         time.sleep(0.05)
     time.sleep(1)  # in the middle of their imports, or of their work, as the machine will
     parent.send_signal(number)
-    parent.wait(timeout=30)
+    parent.wait(timeout=WAIT_S)
     while any(Path(f"/proc/{rank}").exists() for rank in ranks) and time.monotonic() < end:
         time.sleep(0.1)
     assert [rank for rank in ranks if Path(f"/proc/{rank}").exists()] == []
@@ -174,9 +176,9 @@ def nothing(rank: int, device: torch.device) -> None:
 def test_a_rank_that_never_arrives_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     launched(monkeypatch, RANK=0, WORLD_SIZE=3, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
     with pytest.raises(
-        PeerLost, match=r"ranks 1, 2 did not arrive within 0.5 s; those of 3 that did: 0 \(host "
+        PeerLost, match=r"ranks 1, 2 did not arrive within 3 s; those of 3 that did: 0 \(host "
     ):
-        khop.launch(nothing, device="cpu", deadline=0.5)
+        khop.launch(nothing, device="cpu", deadline=3.0)
 
 
 def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from khop.distributed.torch_types import Store
 
 BEAT_S = 0.4  # how often a rank says that it is alive
-SILENT_S = 1.5  # who says nothing for so long is gone
+SILENT_BEATS = 4  # who says nothing while another rank says so often that it is alive is gone
 GRACE_S = 6.0  # for a rank to end by itself when the group has broken: to write a checkpoint, to say why
 EVALUATING = "evaluating"  # the stage of khop.evaluate, which all ranks have to call
+_LATEST_BEAT_S = 2.0  # of a rank whose thread has ended, nothing is waited for
 BROKEN = 70  # the exit code of a rank that its own watch had to end
 
 
@@ -49,6 +50,7 @@ class Watch:
         self._store = telling  # the thread's
         self._asking = asking  # for reports
         self._status = Status(host)
+        self._beats = 0  # apart: the status is set by the rank, this by the thread
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="khop-watch", daemon=True)
         self._publish()
@@ -79,7 +81,7 @@ class Watch:
     def report(self, deadline_s: float) -> str:
         """One sentence on who is missing and who waited where, once a wait of this rank has failed."""
         self._publish()
-        time.sleep(SILENT_S / 3)  # for others to tell why they end
+        self._listen(2)  # for others to tell why they end
         errors = self._told("failed")
         if errors:
             told = self._statuses()
@@ -88,7 +90,7 @@ class Watch:
                 for rank, error in errors.items()
             )
         before = self._statuses()
-        time.sleep(SILENT_S)
+        self._listen(SILENT_BEATS)
         now = self._statuses()
         silent = [
             rank
@@ -134,9 +136,16 @@ class Watch:
                 )
                 os._exit(BROKEN)
 
+    def _listen(self, beats: int) -> None:
+        """Wait for so many beats of this rank's own: where they come late, those of others may as well."""
+        heard, end = self._beats + beats, time.monotonic() + beats * _LATEST_BEAT_S
+        while self._beats < heard and time.monotonic() < end:
+            time.sleep(BEAT_S / 4)
+
     def _publish(self) -> None:
-        self._status = replace(self._status, beat=self._status.beat + 1)
-        self._store.set(f"status/{self.rank}", json.dumps(asdict(self._status)))
+        self._beats += 1
+        status = replace(self._status, beat=self._beats)
+        self._store.set(f"status/{self.rank}", json.dumps(asdict(status)))
 
     def _say(self, what: str, text: str) -> None:
         try:

@@ -1,0 +1,38 @@
+"""`python -m gated_khop train ...`: the command, whose processes stand at the gate that a test has named.
+
+Spawned ranks import this module too, as their main one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+from gate import Gate
+from khop.cli.main import run
+from khop.training import work_folder
+from khop.training.step_clock import StepClock
+
+POINTS = {"update": (StepClock, "finish"), "chunk": (work_folder.FileRows, "put")}
+
+
+def gated(function: Callable[..., object], number: int) -> Callable[..., object]:
+    """The same, but for standing at the gate after its `number`-th call in this process."""
+    calls = count(1)
+
+    def called(*arguments: object) -> object:
+        result = function(*arguments)
+        if next(calls) == number:
+            Gate.of_this_process().stand()
+        return result
+
+    return called
+
+
+point, number = Gate.of_this_process().point.split()
+owner, name = POINTS[point]
+setattr(owner, name, gated(getattr(owner, name), int(number)))
+work_folder.FLUSH_S = -1.0  # each chunk at once
+
+if __name__ == "__main__":
+    run()
