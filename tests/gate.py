@@ -10,6 +10,7 @@ import atexit
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,14 @@ WAIT_S = 120.0  # for what comes on any machine, unless something is broken
 KILLS = "KHOP_TEST_KILLS"  # names a folder of killed_khop's
 _FOLDER, _POINT = "KHOP_TEST_GATE", "KHOP_TEST_POINT"
 _POLL_S = 0.01
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Look again and again, for as long as a slow machine may need."""
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(_POLL_S)
 
 
 @dataclass(frozen=True)
@@ -50,19 +59,17 @@ class Gate:
         """Stay until a signal ends that."""
         (self.folder / str(os.getpid())).touch()
         atexit.register((self.folder / f"{os.getpid()}.left").touch)
-        end = time.monotonic() + WAIT_S
-        while time.monotonic() < end:
-            time.sleep(_POLL_S)
-        raise AssertionError("nobody has sent a signal to this process")
+        wait_until(lambda: False)
 
     def wait_for(self, count: int, started: subprocess.Popen[str]) -> list[int]:
         """The processes that stand here, once there are `count`; `started` is the one that the test began."""
-        end = time.monotonic() + WAIT_S
-        while len(here := self._names("")) < count:
+
+        def are_here() -> bool:
             assert started.poll() is None, "the process has ended before it came to the gate"
-            assert time.monotonic() < end, f"{len(here)} of {count} processes have come to the gate"
-            time.sleep(_POLL_S)
-        return here
+            return len(self._names("")) == count
+
+        wait_until(are_here)
+        return self._names("")
 
     def left(self) -> list[int]:
         """Those of them whose interpreter has come to its end: nobody has killed them."""

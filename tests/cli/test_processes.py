@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import khop
+from gate import WAIT_S, wait_until
 
 from .conftest import Ran
 from .test_train import metrics_of
@@ -40,11 +40,9 @@ def test_ctrl_c_keeps_the_last_checkpoint_and_the_run_goes_on_exactly(
     pipe = subprocess.PIPE
     training = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT)
     log = Path("a/metrics.jsonl")
-    deadline = time.monotonic() + 60
-    while not (log.exists() and log.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: log.exists() and bool(log.read_text()))
     training.send_signal(signal.SIGINT)
-    _, errors = training.communicate(timeout=60)
+    _, errors = training.communicate(timeout=WAIT_S)
     assert training.returncode == 130
     assert errors == (
         "khop: stopped; the last checkpoint is a/checkpoints/last; go on with: khop train --resume a\n"

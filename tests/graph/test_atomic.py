@@ -25,6 +25,7 @@ WRITER = """
     import os, random, signal, sys, time
     import numpy as np
     import torch
+    from khop.graph.atomic import UNFINISHED
     from khop.graph.build import EdgeTable, NodeTable, write_graph
 
     torch.set_num_threads(1)
@@ -66,9 +67,11 @@ WRITER = """
         start = time.monotonic()
         attempt("whole")
         whole = time.monotonic() - start
-        draw = random.Random(7)
-        for number in range(25):
-            attempt(f"g{number}", seconds=draw.uniform(0, 1.2 * whole))
+        draw, number, longest = random.Random(7), 0, 1.2 * whole
+        while number < 25 or not any(name.endswith(UNFINISHED) for name in os.listdir(home)):
+            is_whole = attempt(f"g{number}", seconds=draw.uniform(0, longest))
+            longest *= 0.9 if is_whole else 1.1  # as fast as the machine is by now
+            number += 1
 """
 
 

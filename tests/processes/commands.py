@@ -8,7 +8,6 @@ import random
 import socket
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -47,14 +46,6 @@ def records(folder: str, name: str = "metrics") -> list[dict[str, object]]:
     """The lines of a run's log, but for their seconds."""
     lines = (json.loads(line) for line in Path(folder, f"{name}.jsonl").read_text().splitlines())
     return [{key: value for key, value in record.items() if key != "seconds"} for record in lines]
-
-
-def wait_for_steps(folder: str, count: int) -> None:
-    """Until so many steps are on disk: steps.jsonl is written with every checkpoint."""
-    log, end = Path(folder, "steps.jsonl"), time.monotonic() + WAIT_S
-    while not (log.exists() and log.read_text().count("\n") >= count):
-        assert time.monotonic() < end, "the run does not come on"
-        time.sleep(0.01)
 
 
 def children(pid: int) -> list[int]:

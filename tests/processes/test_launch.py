@@ -18,8 +18,9 @@ import pytest
 import torch
 
 import khop
+from gate import WAIT_S, wait_until
 from khop.errors import PeerLost
-from processes.commands import ENVIRONMENT, TORCHRUN, WAIT_S, children, free_port, shared_memory_of
+from processes.commands import ENVIRONMENT, TORCHRUN, children, free_port, shared_memory_of
 from processes.ranks import BATCH_SIZE, LONG_S, TAKEN, loader_of, misbehaves, own_loop
 from small_folders import write_learnable_graph
 
@@ -150,16 +151,12 @@ def test_when_the_parent_is_stopped_or_killed_nothing_is_left(tmp_path: Path, nu
         start_new_session=True,
         stderr=subprocess.DEVNULL,
     )
-    end = time.monotonic() + WAIT_S
-    while len(ranks := children(parent.pid)) < 2:
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_until(lambda: len(children(parent.pid)) == 2)
+    ranks = children(parent.pid)
     time.sleep(1)  # in the middle of their imports, or of their work, as the machine will
     parent.send_signal(number)
     parent.wait(timeout=WAIT_S)
-    while any(Path(f"/proc/{rank}").exists() for rank in ranks) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert [rank for rank in ranks if Path(f"/proc/{rank}").exists()] == []
+    wait_until(lambda: not any(Path(f"/proc/{rank}").exists() for rank in ranks))
     assert shared_memory_of([parent.pid, *ranks]) == []
     assert list(scratch.iterdir()) == []
 

@@ -16,7 +16,8 @@ from torch.multiprocessing import spawn
 from torch_geometric.data import Data
 
 import khop
-from processes.commands import ENVIRONMENT, KHOP, TESTS, WAIT_S, children, wait_for_steps
+from gate import WAIT_S, Gate
+from processes.commands import ENVIRONMENT, PYTHON, TESTS
 from processes.memory_ranks import arrays, reads_all
 
 NODES, WIDTH, EDGES = 20_000, 100, 200_000  # 8 MB of columns, 1.6 to 3.2 MB of edges
@@ -77,24 +78,16 @@ def test_four_processes_that_train_on_the_medium_graph_hold_it_once(
     )
     held = {}
     for procs in (1, 4):
+        gate = Gate.shut(tmp_path / f"gate-{procs}", "update 70")  # of 79: nearly all of the graph was read
         given = ["--val-split", "train", "--test-split", "train", "--procs", str(procs), "--out", str(procs)]
         running = subprocess.Popen(
-            [
-                *KHOP,
-                "--graph",
-                f"{graphs}/medium/graph",
-                "--hidden",
-                "32",
-                "--checkpoint-steps",
-                "10",
-                *given,
-            ],
-            env=ENVIRONMENT,
+            [*PYTHON, "gated_khop", "train", "--graph", f"{graphs}/medium/graph", "--hidden", "32", *given],
+            env=ENVIRONMENT | gate.environment,
             stdout=subprocess.DEVNULL,
+            text=True,
         )
         try:
-            wait_for_steps(str(procs), 70)  # of 79: nearly all of the graph has been read
-            held[procs] = proportional_mib(children(running.pid) or [running.pid])
+            held[procs] = proportional_mib(gate.wait_for(procs, running))
         finally:
             running.terminate()
             running.wait(timeout=WAIT_S)

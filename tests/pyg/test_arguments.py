@@ -78,5 +78,5 @@ except ImportError as error:
     print(error)
 """
     run = [sys.executable, "-c", program]
-    finished = subprocess.run(run, capture_output=True, text=True, timeout=60)
+    finished = subprocess.run(run, capture_output=True, text=True, timeout=120)
     assert finished.stdout == "khop.pyg.NeighborLoader needs torch_geometric: pip install 'khop[pyg]'\n"
