@@ -1,0 +1,108 @@
+"""What a rank asks of another: rows of some columns by ascending ids, in as few bytes as they fit in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from khop.schema import ColumnSpec, EdgeType, NodeType
+
+Type = NodeType | EdgeType
+Specs = Mapping[Type, Mapping[str, ColumnSpec]]
+_HEADER = 5  # int64: type, rows, bytes of a difference, columns, the first id
+_WIDTHS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True)
+class Request:
+    """Rows of one type. In a message ids count from the first row that its receiver holds."""
+
+    type_: Type
+    columns: tuple[str, ...]
+    ids: Tensor  # int64 (n), ascending, each once; one at least
+
+
+def written(requests: Sequence[Request], specs: Specs) -> Tensor:
+    """uint8 (n), a multiple of 8: the requests as `read` understands them; without rows, nothing."""
+    types = list(specs)
+    pieces: list[Tensor] = []
+    for request in requests:
+        if not request.ids.numel():
+            continue
+        names = list(specs[request.type_])
+        differences = request.ids.diff()
+        width = _width(differences)
+        packed = differences.to(_WIDTHS[width]).view(torch.uint8)  # what is cut off is 0
+        columns = [names.index(name) for name in request.columns]
+        header = [types.index(request.type_), request.ids.numel(), width, len(columns), int(request.ids[0])]
+        pieces += [torch.tensor([*header, *columns]).view(torch.uint8), packed]
+        pieces.append(packed.new_zeros(-packed.numel() % 8))
+    return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.uint8)
+
+
+def read(message: Tensor, specs: Specs, held: Mapping[Type, int]) -> list[Request]:
+    """The requests in a message, of so many rows held of each type; ValueError says what cannot be."""
+    if message.numel() % 8:
+        raise ValueError(f"{message.numel()} bytes, no multiple of 8")
+    requests: list[Request] = []
+    while message.numel():
+        request, size = _first(message, specs, held)
+        requests.append(request)
+        message = message[size:]
+    return requests
+
+
+def largest(specs: Specs, held: Mapping[Type, int]) -> int:
+    """No message that asks for each row of each column at most once has more bytes."""
+    return sum(
+        8 * (_HEADER + len(columns) + held[type_] + 1) * max(1, len(columns))
+        for type_, columns in specs.items()
+    )
+
+
+def _first(message: Tensor, specs: Specs, held: Mapping[Type, int]) -> tuple[Request, int]:
+    """The first request, and its bytes."""
+    words = message.view(torch.int64)
+    if words.numel() < _HEADER:
+        raise ValueError(f"a request of {message.numel()} bytes")
+    type_number, count, width, num_columns, first = words[:_HEADER].tolist()
+    types = list(specs)
+    if not 0 <= type_number < len(types):
+        raise ValueError(f"type {type_number} of {len(types)}")
+    type_ = types[type_number]
+    names = list(specs[type_])
+    if width not in _WIDTHS or not 1 <= count <= held[type_] or not 0 <= num_columns <= len(names):
+        raise ValueError(
+            f"{count} rows of {num_columns} columns of {type_!r} in {width} bytes each, where "
+            f"{held[type_]} rows of {len(names)} columns are held"
+        )
+    begin = 8 * (_HEADER + num_columns)
+    end = begin + (count - 1) * width
+    if message.numel() < end:
+        raise ValueError(f"a request of {end} bytes in a message of {message.numel()}")
+    chosen = words[_HEADER : _HEADER + num_columns].tolist()
+    if len(set(chosen)) < len(chosen) or not all(0 <= number < len(names) for number in chosen):
+        raise ValueError(f"columns {chosen} of {type_!r}, which has {len(names)}")
+    ids = _ids(first, message[begin:end].view(_WIDTHS[width]), width)
+    low, high = (int(id_) for id_ in ids.aminmax())
+    if low < 0 or high >= held[type_]:
+        raise ValueError(f"row id {low if low < 0 else high} of {type_!r}, of which {held[type_]} are held")
+    return Request(type_, tuple(names[number] for number in chosen), ids), end + -end % 8
+
+
+def _width(differences: Tensor) -> int:
+    """The fewest bytes in which every difference fits."""
+    most = int(differences.max()) if differences.numel() else 0
+    return next(width for width in _WIDTHS if width == 8 or most < 1 << 8 * width)
+
+
+def _ids(first: int, packed: Tensor, width: int) -> Tensor:
+    ids = torch.empty(packed.numel() + 1, dtype=torch.int64)
+    ids[0] = first
+    ids[1:] = packed
+    if width in (2, 4):  # read as signed
+        ids[1:] &= (1 << 8 * width) - 1
+    return ids.cumsum_(0)

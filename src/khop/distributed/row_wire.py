@@ -1,0 +1,98 @@
+"""How rows travel: as they are stored, or in fewer bits where that is wanted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from khop.schema import ColumnSpec
+
+_LARGEST = 127  # of what an int8 stands for
+
+
+class Wire(StrEnum):
+    """In what rows of float32 and float64 numbers travel. All else travels as it is stored."""
+
+    STORED = "stored"
+    FLOAT16 = "float16"  # rounded
+    INT8 = "int8"  # rounded to 255 steps between a row's largest number and its negative
+
+
+@dataclass(frozen=True)
+class Plane:
+    """One of the tensors that rows are sent as."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]  # of one row
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of one row."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def size(self, count: int) -> int:
+        """The bytes of so many rows, filled up so that the next plane's lie aligned."""
+        return -(-count * self.row_bytes // 8) * 8
+
+
+def planes(spec: ColumnSpec, wire: Wire) -> tuple[Plane, ...]:
+    """What rows of a column are sent as."""
+    if not is_rounded(spec, wire):
+        return (Plane(stored_dtype(spec), spec.shape),)
+    if wire is Wire.FLOAT16:
+        return (Plane(torch.float16, spec.shape),)
+    return Plane(torch.float32, ()), Plane(torch.int8, spec.shape)
+
+
+def stored_dtype(spec: ColumnSpec) -> torch.dtype:
+    """The dtype of a column's tensor."""
+    dtype = getattr(torch, spec.dtype)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def is_rounded(spec: ColumnSpec, wire: Wire) -> bool:
+    """Whether rows arrive otherwise than they are stored: features, never a single number like a time."""
+    return wire is not Wire.STORED and spec.dtype in ("float32", "float64") and spec.shape != ()
+
+
+def sent_rows(rows: Tensor, spec: ColumnSpec, wire: Wire) -> tuple[Tensor, ...]:
+    """The planes of some rows."""
+    if not is_rounded(spec, wire):
+        return (rows,)
+    if wire is Wire.FLOAT16:
+        return (rows.half(),)
+    flat = rows.flatten(1).float()
+    steps = flat.abs().amax(dim=1) / _LARGEST if flat.shape[1] else flat.new_zeros(len(flat))
+    numbers = (flat / steps.clamp(min=torch.finfo(torch.float32).tiny)[:, None]).round()
+    return steps, numbers.clamp(-_LARGEST, _LARGEST).to(torch.int8).view(rows.shape)
+
+
+def received_rows(sent: Sequence[Tensor], spec: ColumnSpec, wire: Wire) -> Tensor:
+    """The rows that the planes stand for, of the dtype that the column is stored in."""
+    if len(sent) == 1:
+        return sent[0].to(stored_dtype(spec))
+    steps, numbers = sent
+    return (numbers.float() * steps.view(-1, *[1] * len(spec.shape))).to(stored_dtype(spec))
+
+
+def rounded(rows: Tensor, spec: ColumnSpec, wire: Wire) -> Tensor:
+    """The rows as they would arrive, so that it makes no difference where they lie."""
+    return received_rows(sent_rows(rows, spec, wire), spec, wire) if is_rounded(spec, wire) else rows
+
+
+def as_bytes(rows: Tensor) -> list[Tensor]:
+    """Rows as bytes, and what fills them up as `Plane.size` says."""
+    flat = rows.contiguous().view(-1).view(torch.uint8)
+    missing = -flat.numel() % 8
+    return [flat, flat.new_zeros(missing)] if missing else [flat]
+
+
+def of_bytes(content: Tensor, plane: Plane, count: int) -> Tensor:
+    """Views `count` rows at the beginning of `content` as what they are."""
+    return content[: count * plane.row_bytes].view(plane.dtype).view(count, *plane.shape)

@@ -1,0 +1,154 @@
+"""What ranks do with rows that they hold in parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar, cast
+
+import torch
+from hypothesis import settings
+from torch import Tensor, distributed
+
+from contracts.feature_store import PROMISES, Columns
+from khop.distributed.group import Group, this_group
+from khop.distributed.holders import Holders
+from khop.distributed.lanes import Lanes
+from khop.distributed.partitioned_features import PartitionedFeatures, ShiftedRows
+from khop.distributed.row_wire import Wire
+from khop.features.cache_plan import CachePlan
+from khop.features.row_cache import RowCache
+from khop.features.store import Rows
+from khop.features.table import FeatureTable
+from khop.graph.quantise import quantise
+from khop.schema import ColumnSpec, Schema
+
+Told = TypeVar("Told")
+RANKS_AND_PARTS = ((1, 3), (2, 2), (2, 5), (3, 2), (4, 4))
+NODES = 20_000
+X = torch.arange(NODES * 100.0).view(NODES, 100).sin()
+
+
+def store_of(
+    columns: Columns, holders: Holders, lanes: Lanes, wire: Wire = Wire.STORED
+) -> PartitionedFeatures:
+    """Each rank has the rows of its parts, and no others."""
+    offsets, held, first = {}, {}, {}
+    for type_, of_type in columns.items():
+        count = next(iter(of_type.values())).shape[0]
+        offsets[type_] = [count * part // holders.parts for part in range(holders.parts + 1)]
+        first[type_], end = holders.held(offsets[type_], holders.rank)
+        held[type_] = {name: column[first[type_] : end].clone() for name, column in of_type.items()}
+    specs = {
+        type_: {
+            name: ColumnSpec(str(column.dtype).removeprefix("torch."), tuple(column.shape[1:]))
+            for name, column in of_type.items()
+        }
+        for type_, of_type in columns.items()
+    }
+    return PartitionedFeatures(
+        ShiftedRows(FeatureTable(held), first), specs, offsets, holders, lanes, wire=wire
+    )
+
+
+def kept_promises(group: Group, parts: int) -> list[str]:
+    """Those of the contract, by ranks that check them side by side."""
+    lanes, holders = Lanes(group), Holders(parts, group.rank, group.world_size)
+    for promise in PROMISES:
+        promise(lambda columns: store_of(columns, holders, lanes))
+    return [promise.__name__ for promise in PROMISES]
+
+
+def of_the_first(count: int, what: Callable[[Group], Told]) -> Told | None:
+    """What each of the first so many ranks says, in a group of their own with one set of lanes."""
+    group, told = this_group(), None
+    if group.rank < count:
+        told = what(replace(group, world_size=count, before_leaving=[]))
+    elif count > 1:
+        distributed.new_group(list(range(count)), backend="gloo")  # torch wants all ranks to know of it
+    group.barrier()
+    return told
+
+
+def own_wants(rank: int) -> Tensor:
+    """Other rows on each rank, some twice."""
+    ids = (torch.arange(3000) * 7919 + rank * 13) % NODES
+    return torch.cat([ids, ids[:50]])
+
+
+def bytes_of_a_gather(group: Group) -> dict[str, float]:
+    """What a gather of large rows sends, and what it cannot do without."""
+    lanes, holders = Lanes(group), Holders(4, group.rank, group.world_size)
+    store = store_of({"n": {"x": X, "y": torch.arange(NODES)}}, holders, lanes)
+    ids = own_wants(group.rank)
+    rows = store.gather({"n": Rows(ids, ("x", "y"), {"y": 20})})["n"]
+    assert torch.equal(rows["x"], X[ids])
+    assert rows["y"].tolist() == ids[:20].tolist()
+    first, end = holders.held(store.offsets["n"], group.rank)
+    remote = torch.unique(ids[(ids < first) | (ids >= end)]).numel()
+    return {**lanes.peers.counts(), "distinct remote rows": remote}
+
+
+def with_kept_rows(group: Group) -> dict[str, float]:
+    """A gather of which every other row of another rank is kept here."""
+    lanes, holders = Lanes(group), Holders(4, group.rank, group.world_size)
+    store = store_of({"n": {"x": X}}, holders, lanes)
+    first, end = holders.held(store.offsets["n"], group.rank)
+    kept = torch.arange(0, NODES, 2)
+    kept = kept[(kept < first) | (kept >= end)]
+    schema = Schema(("n",), (), columns=store.specs)
+    plan = CachePlan({"n": kept}, {"n": ("x",)}, {"n": NODES}, calls=2)
+    store = replace(store, kept=RowCache.filled(plan, store, schema))
+    lanes.peers.begin(0, 0, lambda: False)
+    ids = own_wants(group.rank)
+    assert torch.equal(store.gather({"n": Rows(ids, ("x",))})["n"]["x"], X[ids])
+    return lanes.peers.counts()
+
+
+def rounded_rows(group: Group) -> dict[str, list[list[float]]]:
+    """The same rows, wherever they lie, of rows that travel in fewer bits."""
+    lanes, holders = Lanes(group), Holders(4, group.rank, group.world_size)
+    ids = torch.arange(0, NODES, 997)
+    found = {}
+    for wire in (Wire.FLOAT16, Wire.INT8):
+        store = store_of({"n": {"x": X, "at": X[:, 0].clone()}}, holders, lanes, wire)
+        rows = store.gather({"n": Rows(ids, ("x", "at"))})["n"]
+        assert torch.equal(rows["at"], X[ids, 0])  # a single number is no feature
+        assert rows["x"].dtype == torch.float32
+        assert float((rows["x"] - X[ids]).abs().max()) <= (
+            0.0005 if wire is Wire.FLOAT16 else 0.5 / 127 + 1e-6
+        )
+        found[wire.value] = rows["x"][:, :3].tolist()
+    return found
+
+
+def widened_rows(group: Group) -> None:
+    """Rows of few bits travel as they are and come as float32, times their scales."""
+    quantised = quantise(X[:, :3])
+    lanes, holders = Lanes(group), Holders(4, group.rank, group.world_size)
+    store = store_of({"n": {"x": quantised.values}}, holders, lanes)
+    scales = quantised.scales
+    spec = ColumnSpec("int8", (3,), scales=tuple(scales.tolist()))
+    held = cast(ShiftedRows, store.held)
+    table = replace(cast(FeatureTable, held.store), scales={"n": {"x": scales}})
+    store = replace(store, held=replace(held, store=table), specs={"n": {"x": spec}})
+    ids = own_wants(group.rank)
+    rows = store.gather({"n": Rows(ids, ("x",), as_float32=frozenset({"x"}))})["n"]["x"]
+    assert torch.equal(rows, quantised.values[ids].float() * scales)
+
+
+def features(rank: int, device: torch.device, out: str) -> None:
+    """Everything above, over some of four ranks."""
+    settings.register_profile("ranks", max_examples=20, derandomize=True, database=None, deadline=None)
+    settings.load_profile("ranks")
+    told: dict[str, object] = {}
+    for count, parts in RANKS_AND_PARTS:
+        told[f"{count} ranks, {parts} parts"] = of_the_first(count, partial(kept_promises, parts=parts))
+    told["bytes"] = of_the_first(4, bytes_of_a_gather)
+    told["kept"] = of_the_first(4, with_kept_rows)
+    told["rounded"] = of_the_first(2, rounded_rows)
+    of_the_first(2, widened_rows)
+    Path(out, f"{rank}.json").write_text(json.dumps(told))
