@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from khop.kernels import linear as module
-from khop.kernels.linear import FEW_ROWS, ROWS_AT_ONCE, linear
+from khop.kernels.linear import FEW_ROWS, ROWS_AT_ONCE, Activation, linear, linear_sum
 
 
 @pytest.fixture(params=[False, True], ids=["mkl", "onednn"])
@@ -38,6 +38,61 @@ def test_values_and_gradients_are_those_of_torch_in_double_precision(
     for own, other in zip(found, expected, strict=True):
         assert own.grad is not None
         torch.testing.assert_close(own.grad.double(), other.grad, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize("rows", [0, FEW_ROWS - 1, 2 * ROWS_AT_ONCE + 7])
+@pytest.mark.parametrize("count", [0, 1, 3])
+@pytest.mark.parametrize("activation", ["none", "relu"])
+@pytest.mark.parametrize("has_addend", [False, True])
+def test_a_sum_of_products_and_its_gradients_are_those_of_its_terms(
+    library: bool, rows: int, count: int, activation: Activation, has_addend: bool
+) -> None:
+    if count == 0 and not has_addend:
+        return
+    bias, addend = numbers(16, seed=8), numbers(rows, 16, seed=9)
+    inputs = [numbers(rows, 10 + n, seed=n) for n in range(count)]
+    weights = [numbers(16, 10 + n, seed=3 + n) for n in range(count)]
+
+    def summed(given: list[Tensor]) -> Tensor:
+        own_bias, own_addend, *operands = given
+        pairs = zip(operands[:count], operands[count:], strict=True)
+        out = sum((x @ weight.T for x, weight in pairs), own_bias.repeat(rows, 1))
+        out = out + own_addend if has_addend else out
+        return out.relu() if activation == "relu" else out
+
+    found = [t.clone().requires_grad_() for t in (bias, addend, *inputs, *weights)]
+    exact = [t.double().requires_grad_() for t in (bias, addend, *inputs, *weights)]
+    operands = found[2:]
+    out = linear_sum(
+        operands[:count], operands[count:], found[0], found[1] if has_addend else None, activation
+    )
+    reference = summed(exact)
+    pull = numbers(rows, 16, seed=4)
+    # Where rounding decides on which side of 0 a sum is, either gradient is right.
+    pull[(reference.abs() < 1e-4).any(1)] = 0
+    out.backward(pull)
+    reference.backward(pull.double())
+    torch.testing.assert_close(out.double(), reference, rtol=1e-5, atol=1e-4)
+    for own, other in zip(found, exact, strict=True):
+        if other.grad is not None:
+            assert own.grad is not None
+            torch.testing.assert_close(own.grad.double(), other.grad, rtol=1e-4, atol=1e-2)
+
+
+def test_what_is_added_is_left_as_it_was(library: bool) -> None:
+    for rows in (4, FEW_ROWS):
+        x, addend = numbers(rows, 8), numbers(rows, 4, seed=1)
+        linear_sum([x], [numbers(4, 8)], None, addend, "relu")
+        linear_sum([], [], None, addend, "relu")
+        assert torch.equal(addend, numbers(rows, 4, seed=1))
+
+
+def test_only_the_inputs_that_need_a_gradient_have_one(library: bool) -> None:
+    inputs = [numbers(FEW_ROWS, 8), numbers(FEW_ROWS, 5, seed=1).requires_grad_()]
+    weights = [numbers(4, 8, seed=2), numbers(4, 5, seed=3)]
+    linear_sum(inputs, weights).sum().backward()
+    assert inputs[0].grad is None
+    torch.testing.assert_close(inputs[1].grad, weights[1].sum(0).expand(FEW_ROWS, -1))
 
 
 def test_large_products_go_to_onednn_where_it_is_faster_and_only_then(library: bool) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from khop.kernels.segment import (
+    prefix_and_mean,
     segment_max,
     segment_max_reference,
     segment_mean,
@@ -268,3 +269,20 @@ def test_autocast_may_hand_it_bfloat16_between_float32_weights(operation: Segmen
     assert before.weight.grad is not None
     assert before.weight.grad.dtype == torch.float32
     torch.testing.assert_close(before.weight.grad, wanted, rtol=0.1, atol=0.1 * float(wanted.abs().max()))
+
+
+@given(shape=shapes)
+def test_the_first_rows_and_the_mean_are_what_they_are_apart_and_so_is_their_gradient(
+    shape: dict[str, int],
+) -> None:
+    rows, sources, dtype = shape["rows"], shape["sources"] + shape["rows"], torch.float64
+    indptr, indices = edges(rows, sources, shape["mean_degree"], shape["seed"], torch.int32)
+    ours, theirs = (some_x(sources, shape["width"], dtype).requires_grad_() for _ in range(2))
+    pulls = some_x(rows, shape["width"], dtype), 2 * some_x(rows, shape["width"], dtype)
+    own, mean = prefix_and_mean(ours, indptr, indices)
+    expected = theirs[:rows], segment_mean(theirs, indptr, indices)
+    assert torch.equal(own, expected[0])
+    assert torch.equal(mean, expected[1])
+    torch.autograd.backward([own, mean], pulls)
+    torch.autograd.backward(list(expected), pulls)
+    torch.testing.assert_close(ours.grad, theirs.grad)

@@ -15,8 +15,9 @@ from khop.batch import Adjacency, Batch
 from khop.kernels import segment
 from khop.kernels.csc import Csc
 from khop.kernels.segment import segment_mean, transpose
-from khop.models import layer
-from khop.models.layer import LayerOptions, mean_of_neighbors
+from khop.models import layer_sum
+from khop.models.layer import LayerOptions
+from khop.models.layer_sum import mean_of_neighbors
 from khop.models.sage import SAGE
 from khop.sampling.neighbor import Expansion
 from small_graphs import SmallGraph, one_type, shop, small_graph
@@ -261,7 +262,7 @@ def test_shapes_decide_whether_the_weight_comes_before_the_mean(
         widths.append(x.shape[1])
         return segment_mean(x, indptr, indices)
 
-    monkeypatch.setattr(layer, "segment_mean", watched)
+    monkeypatch.setattr(layer_sum, "segment_mean", watched)
     indptr = torch.arange(num_dst + 1) * 3
     adjacency = Adjacency(indptr, torch.randint(num_src, (3 * num_dst,), dtype=torch.int32), num_src)
     mean_of_neighbors(torch.randn(num_src, inputs), adjacency, torch.randn(outputs, inputs))

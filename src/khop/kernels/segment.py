@@ -37,6 +37,18 @@ def segment_mean(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     return _segment_linear(x, indptr, indices, _MEAN)
 
 
+def prefix_and_mean(x: Tensor, indptr: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """The first rows of x, one for each row of the segments, and `segment_mean`.
+
+    Destinations of a block are the first of its sources: the gradients of both are added up in one buffer.
+    """
+    _check(x, indptr, indices)
+    rows = indptr.numel() - 1
+    if not _is_native(x, indptr):
+        return x[:rows], segment_mean_reference(x, indptr, indices)
+    return _apply_prefix_and_mean(x, indptr.contiguous(), indices.int().contiguous())
+
+
 def segment_max(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     """As `segment_sum`, but the largest value of each column; 0 where there is no edge, NaN where a value is.
 
@@ -123,11 +135,28 @@ class _SegmentLinear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        indptr, indices = ctx.saved_tensors
-        edges = transpose(indptr, indices, ctx.num_sources)
-        out = pooled((ctx.num_sources, gradient.shape[1]), gradient.dtype)
-        ctx.operation.backward(gradient.contiguous(), indptr, edges, out, torch.get_num_threads())
-        return out, None, None, None
+        return _gradient_of_sources(ctx, gradient), None, None, None
+
+
+class _PrefixAndMean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: _Context, x: Tensor, indptr: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+        return x[: indptr.numel() - 1], _SegmentLinear.forward(ctx, x, indptr, indices, _MEAN)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: _Context, of_prefix: Tensor, of_mean: Tensor) -> tuple[Tensor, None, None]:
+        out = _gradient_of_sources(ctx, of_mean)
+        out[: of_prefix.shape[0]] += of_prefix
+        return out, None, None
+
+
+def _gradient_of_sources(ctx: _Context, gradient: Tensor) -> Tensor:
+    indptr, indices = ctx.saved_tensors
+    edges = transpose(indptr, indices, ctx.num_sources)
+    out = pooled((ctx.num_sources, gradient.shape[1]), gradient.dtype)
+    ctx.operation.backward(gradient.contiguous(), indptr, edges, out, torch.get_num_threads())
+    return out
 
 
 class _SegmentMax(torch.autograd.Function):
@@ -155,6 +184,7 @@ class _SegmentMax(torch.autograd.Function):
 
 # What torch leaves without types.
 _apply_linear: Callable[[Tensor, Tensor, Tensor, _Linear], Tensor] = _SegmentLinear.apply
+_apply_prefix_and_mean: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = _PrefixAndMean.apply
 _apply_max: Callable[[Tensor, Tensor, Tensor], Tensor] = _SegmentMax.apply
 
 

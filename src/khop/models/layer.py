@@ -7,19 +7,13 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
-from khop.batch import Adjacency, Block
+from khop.batch import Block
 from khop.kernels.dropout import dropout
-from khop.kernels.linear import linear
-from khop.kernels.segment import segment_mean
+from khop.models.layer_sum import LayerSum
 from khop.schema import EdgeType, NodeType
 
 Norm = Literal["none", "layer"]
-
-# What aggregating one number of one edge costs, in multiply-adds of a matrix product (measured: 3 to 10).
-AGGREGATION_COST = 6
-MOSTLY_REACHED = 0.7  # the share of destinations with edges from which leaving out the others does not pay
 
 
 @dataclass(frozen=True)
@@ -92,58 +86,20 @@ class Layer(nn.Module):
         neighbors: Mapping[EdgeType, Tensor],
     ) -> Tensor:
         weights: LayerWeights = self.weights  # type: ignore[assignment]
-        count, own, bias = block.dst_counts[node_type], weights.own_of(node_type), weights.bias_of(node_type)
-        before = None if own is None else h[node_type][:count]
-        # In place where nothing before keeps the value for its gradient: new memory costs more than the sum.
-        out = bias.repeat(count, 1) if own is None or before is None else linear(before, own, bias)
+        own, norm = weights.own_of(node_type), weights.norm_of(node_type)
+        sums = LayerSum(block.dst_counts[node_type], weights.bias_of(node_type))
+        if own is not None:
+            sums.add_own(h[node_type], own)
         for edge_type, weight in neighbors.items():
-            adjacency = block.adjacencies.get(edge_type)
-            if adjacency is not None and adjacency.indices.numel():
-                add_mean_of_neighbors(out, h[edge_type[0]], adjacency, weight)
-            else:
-                out += _nothing(h[edge_type[0]], weight)
-        norm = weights.norm_of(node_type)
-        out = (out if norm is None else norm(out)).relu_()
+            sums.add_neighbors(h[edge_type[0]], block.adjacencies.get(edge_type), weight)
+        out = sums.total("relu") if norm is None else norm(sums.total("none")).relu_()
         if self.training:
             out = dropout(out, self.options.dropout)
-        if self.options.residual and before is not None and before.shape == out.shape:
-            return out + before
+        if self.options.residual and own is not None and own.shape[0] == own.shape[1]:
+            return out + h[node_type][: out.shape[0]]
         return out
-
-
-def add_mean_of_neighbors(out: Tensor, h: Tensor, adjacency: Adjacency, weight: Tensor) -> None:
-    """Add, in place, the weight times the mean of the in-neighbours' rows of h to each destination with any.
-
-    Of many edge types each reaches few destinations: those alone are computed where they are the lesser part.
-    """
-    reached = adjacency.indptr.diff().nonzero().squeeze(1)
-    if reached.numel() > adjacency.num_dst * MOSTLY_REACHED:
-        out += mean_of_neighbors(h, adjacency, weight)
-        return
-    ends = pad(adjacency.indptr[reached + 1], (1, 0))  # rows without edges end where the row before does
-    few = Adjacency(ends, adjacency.indices, adjacency.num_src)
-    out.index_add_(0, reached, mean_of_neighbors(h, few, weight).to(out.dtype))
-
-
-def mean_of_neighbors(h: Tensor, adjacency: Adjacency, weight: Tensor) -> Tensor:
-    """(destinations, out): the weight times the mean of the in-neighbours' rows of h; 0 where there are none.
-
-    The mean is linear, so the weight may come before or after it: the shapes alone decide which costs less.
-    """
-    outputs, inputs = weight.shape
-    edges = adjacency.indices.numel() * AGGREGATION_COST
-    cost_before = adjacency.num_src * inputs * outputs + edges * outputs
-    cost_after = adjacency.num_dst * inputs * outputs + edges * inputs
-    if cost_before < cost_after:
-        return segment_mean(linear(h, weight), adjacency.indptr, adjacency.indices)
-    return linear(segment_mean(h, adjacency.indptr, adjacency.indices), weight)
 
 
 def linear_weight(outputs: int, inputs: int) -> nn.Parameter:
     """A weight as torch's linear layer would start with."""
     return nn.Parameter(nn.Linear(inputs, outputs, bias=False).weight)
-
-
-def _nothing(h: Tensor, weight: Tensor) -> Tensor:
-    """A zero that h and the weight take part in: their gradients are zeros, not None."""
-    return linear(h[:0], weight).sum()

@@ -1,0 +1,95 @@
+"""What a layer adds up for the destinations of one type: own rows and means of in-neighbours."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import pad
+
+from khop.batch import Adjacency
+from khop.kernels.linear import Activation, linear, linear_sum
+from khop.kernels.segment import prefix_and_mean, segment_mean
+
+# What aggregating one number of one edge costs, in multiply-adds of a matrix product (measured: 3 to 10).
+AGGREGATION_COST = 6
+MOSTLY_REACHED = 0.7  # the share of destinations with edges from which leaving out the others does not pay
+
+
+class LayerSum:
+    """Collects the terms, and multiplies and adds them up in one go.
+
+    Every weight takes part in the gradient: of what has no edges, by zeros.
+    """
+
+    def __init__(self, count: int, bias: Tensor) -> None:
+        self._count = count
+        self._bias = bias
+        self._inputs: list[Tensor] = []
+        self._weights: list[Tensor] = []
+        self._addend: Tensor | None = None  # what no product is left to be made with
+        self._own: tuple[Tensor, Tensor] | None = None  # rows of which the first are own ones, their weight
+
+    def add_own(self, h: Tensor, weight: Tensor) -> None:
+        """The weight times the first rows of h, which are the destinations' own. Before any neighbours."""
+        self._own = (h, weight)
+
+    def add_neighbors(self, h: Tensor, adjacency: Adjacency | None, weight: Tensor) -> None:
+        """The weight times the mean of the in-neighbours' rows of h; nothing to a destination without any."""
+        if adjacency is None or not adjacency.indices.numel():
+            self._bias = self._bias + linear(h[:0], weight).sum()
+            return
+        reached = adjacency.indptr.diff().nonzero().squeeze(1)
+        if reached.numel() <= adjacency.num_dst * MOSTLY_REACHED:
+            # Of many edge types each reaches few destinations: those alone are computed. Rows without edges
+            # end where the row before does.
+            few = Adjacency(pad(adjacency.indptr[reached + 1], (1, 0)), adjacency.indices, adjacency.num_src)
+            self._add_to(reached, mean_of_neighbors(h, few, weight))
+        elif weight_comes_first(adjacency, weight):
+            self._add(mean_of_neighbors(h, adjacency, weight))
+        elif self._own is not None and self._own[0] is h:
+            own, mean = prefix_and_mean(h, adjacency.indptr, adjacency.indices)
+            self._product(own, self._own[1])
+            self._product(mean, weight)
+            self._own = None
+        else:
+            self._product(segment_mean(h, adjacency.indptr, adjacency.indices), weight)
+
+    def total(self, activation: Activation) -> Tensor:
+        """(destinations, out)"""
+        if self._own is not None:
+            h, weight = self._own
+            self._product(h[: self._count], weight)
+        if not self._inputs and self._addend is None:
+            self._addend = self._bias.new_zeros(self._count, self._bias.numel())
+        return linear_sum(self._inputs, self._weights, self._bias, self._addend, activation)
+
+    def _product(self, x: Tensor, weight: Tensor) -> None:
+        self._inputs.append(x)
+        self._weights.append(weight)
+
+    def _add(self, rows: Tensor) -> None:
+        # In place, as nothing before keeps the value for its gradient: new memory costs more than the sum.
+        self._addend = rows if self._addend is None else self._addend.add_(rows)
+
+    def _add_to(self, reached: Tensor, rows: Tensor) -> None:
+        if self._addend is None:
+            self._addend = rows.new_zeros(self._count, rows.shape[1])
+        self._addend = self._addend.index_add_(0, reached, rows)
+
+
+def mean_of_neighbors(h: Tensor, adjacency: Adjacency, weight: Tensor) -> Tensor:
+    """(destinations, out): the weight times the mean of the in-neighbours' rows of h, 0 where none are."""
+    if weight_comes_first(adjacency, weight):
+        return segment_mean(linear(h, weight), adjacency.indptr, adjacency.indices)
+    return linear(segment_mean(h, adjacency.indptr, adjacency.indices), weight)
+
+
+def weight_comes_first(adjacency: Adjacency, weight: Tensor) -> bool:
+    """Whether it costs less to multiply all sources' rows before their mean is taken than the means.
+
+    The mean is linear, so that both give the same; shapes alone decide.
+    """
+    outputs, inputs = weight.shape
+    edges = adjacency.indices.numel() * AGGREGATION_COST
+    cost_first = adjacency.num_src * inputs * outputs + edges * outputs
+    cost_last = adjacency.num_dst * inputs * outputs + edges * inputs
+    return cost_first < cost_last
