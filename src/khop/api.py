@@ -19,14 +19,15 @@ from torch.nn.parameter import is_lazy
 from khop.batch import Batch, Span, num_bytes
 from khop.distributed.group import this_group
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Hop, NeighborsByType, Positives
+from khop.features.overlaid import OverlaidFeatures
 from khop.features.store import FeatureStore
 from khop.features.table import FeatureTable
 from khop.graph.build import EdgeTable
 from khop.graph.csc_graph import Columns, CscGraph
-from khop.graph.folder import GraphFolder, open_folder
+from khop.graph.folder import Folder, open_folder
 from khop.graph.progress import Notice
 from khop.graph.save import save_graph
-from khop.graph.store import GraphStore, negative_store
+from khop.graph.store import GraphStore, negative_store, original_ids
 from khop.kernels.csc import Csc
 from khop.loading.columns import ColumnChoice, NamesByType, Narrow
 from khop.loading.cores import cores_of_rank, sampler_threads
@@ -35,6 +36,10 @@ from khop.loading.ordered_map import InFlight, ordered_map
 from khop.loading.seed_times import SeedTimes
 from khop.loading.seed_times import seed_times as times_of_seeds
 from khop.loading.transfer import place
+from khop.partition.book import is_partitioned
+from khop.partition.parts_folder import open_parts
+from khop.partition.parts_graph import PartsGraph
+from khop.partition.parts_table import PartsTable
 from khop.sampling.link_seeds import Links, check_links
 from khop.sampling.links import LinkSampler
 from khop.sampling.neighbor import NeighborSampler, check_seeds
@@ -57,7 +62,7 @@ class Graph:
 
     topology: GraphStore
     features: FeatureStore
-    folder: GraphFolder | None = None  # None: made in memory
+    folder: Folder | None = None  # None: made in memory
     splits: Mapping[str, Mapping[NodeType, Tensor]] = field(default_factory=dict)  # of a graph in memory
 
     @property
@@ -69,17 +74,23 @@ class Graph:
         """How many nodes of a type there are."""
         return self.topology.num_nodes(node_type)
 
+    @property
+    def original_ids(self) -> Mapping[NodeType, Tensor]:
+        """int64 (nodes), of types that were renumbered: the ids before. Draws are keyed by them."""
+        found = {t: original_ids(self.topology, t) for t in self.schema.node_types}
+        return {t: ids for t, ids in found.items() if ids is not None}
+
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """The topology's: draw in-edges of every frontier node."""
         return self.topology.sample_hop(frontier, hop, key)
 
     def csc(self, edge_type: EdgeType) -> Csc:
         """The edges of a type by destination."""
-        return self._local(f"the edges of {edge_type}").csc(edge_type)
+        return self.in_one_piece(f"the edges of {edge_type}").csc(edge_type)
 
     def with_edges(self, edges: Mapping[EdgeType, EdgeTable]) -> Graph:
         """The same graph, in memory, with further edge types; what it had is shared and not copied."""
-        topology = self._local("with_edges").with_edges(edges)
+        topology = self.in_one_piece("with_edges").with_edges(edges)
         features = self.features
         if any(table.columns for table in edges.values()):
             if not isinstance(features, FeatureTable):
@@ -98,16 +109,14 @@ class Graph:
 
     def only(self, edge_types: Collection[EdgeType]) -> Graph:
         """The same graph, in memory, with no other edge types, and the node types at their ends."""
-        return Graph(self._local("only").only(edge_types), self.features)
+        return Graph(self.in_one_piece("only").only(edge_types), self.features)
 
     @property
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
         """Every column of every type, whole; of a folder mapped. Edge columns are in CSC order."""
         if self.folder is not None:
             return self.folder.columns()
-        if not isinstance(self.features, FeatureTable):
-            raise ValueError(f"columns: those of a {type(self.features).__name__} do not lie in this process")
-        return self.features.columns
+        return _columns_of(self.features)
 
     @property
     def split_names(self) -> tuple[str, ...]:
@@ -125,7 +134,7 @@ class Graph:
     def save(self, path: str | os.PathLike[str], *, notice: Notice | None = None) -> Path:
         """Write the graph as a folder, with its columns and splits, and give its path: see `write_graph`."""
         splits = {name: self.split(name) for name in self.split_names}
-        return save_graph(path, self._local("save"), self.columns, splits, notice)
+        return save_graph(path, self.in_one_piece("save"), self.columns, splits, notice)
 
     def to_pyg(self) -> Any:  # noqa: ANN401
         """A torch_geometric `Data` where there is one node type and one edge type, else a `HeteroData`.
@@ -140,7 +149,10 @@ class Graph:
             return Graph, (self.topology, self.features, None, self.splits)
         return open_graph, (self.folder.path,)
 
-    def _local(self, what: str) -> CscGraph:
+    def in_one_piece(self, what: str) -> CscGraph:
+        """The topology where its edges lie in this process, of parts put together; `what` wants it so."""
+        if isinstance(self.topology, PartsGraph):
+            return self.topology.joined()
         if not isinstance(self.topology, CscGraph):
             raise ValueError(
                 f"{what}: the edges of a {type(self.topology).__name__} do not lie in this process"
@@ -148,8 +160,24 @@ class Graph:
         return self.topology
 
 
+def _columns_of(features: FeatureStore) -> Columns:
+    match features:
+        case FeatureTable() | PartsTable():
+            return features.columns
+        case OverlaidFeatures():
+            return {**_columns_of(features.below), **features.table.columns}
+    raise ValueError(f"columns: those of a {type(features).__name__} do not lie in this process")
+
+
 def open_graph(path: str | os.PathLike[str]) -> Graph:
-    """Open a graph folder in milliseconds: its files are mapped, and processes share the pages."""
+    """Open a graph folder in milliseconds: its files are mapped, and processes share the pages.
+
+    Of a folder of parts this process opens all: batches have the bits that they have of the graph before it
+    was cut, by other ids, whose column "original_id" says what they were.
+    """
+    if is_partitioned(path):
+        parts = open_parts(path)
+        return Graph(PartsGraph(parts), PartsTable(parts), parts)
     folder = open_folder(path)
     return Graph(CscGraph.open(folder), FeatureTable.of(folder.schema, folder.columns()), folder)
 
@@ -269,7 +297,7 @@ def _split_over(maker: BatchMaker, threads: int) -> BatchMaker:
     sampler, features = maker.sampler, maker.features
     if isinstance(sampler, NeighborSampler | LinkSampler):
         sampler = sampler.split_over(threads)
-    if isinstance(features, FeatureTable):
+    if isinstance(features, FeatureTable | PartsTable):
         features = replace(features, threads=threads)
     return replace(maker, sampler=sampler, features=features)
 

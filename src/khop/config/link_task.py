@@ -7,11 +7,11 @@ from typing import get_args
 from khop.config.parts import words_of
 from khop.config.read import RawRun, chosen
 from khop.config.values import RunConfig, Task
-from khop.graph.folder import GraphFolder
+from khop.graph.folder import Folder
 from khop.training.link_prediction import LinkMetric
 
 
-def resolved_link_task(config: RunConfig, graph: GraphFolder, raw: RawRun) -> Task:
+def resolved_link_task(config: RunConfig, graph: Folder, raw: RawRun) -> Task:
     """The task with its edge type and metric; ValueError where the graph does not have what it asks for."""
     task, links = config.task, config.links
     if task.label is not None:

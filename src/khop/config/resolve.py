@@ -12,9 +12,10 @@ from khop.config.link_task import resolved_link_task
 from khop.config.read import RawRun, chosen
 from khop.config.values import Fanout, RunConfig, Task
 from khop.datasets.builtin import builtin_folder, builtin_names
-from khop.graph.folder import GraphFolder, open_folder
+from khop.graph.folder import Folder
 from khop.graph.progress import Notice
 from khop.loading.cores import sampler_threads, usable_cores
+from khop.partition.parts_folder import known_folder
 from khop.sampling.fanouts import fanout_by_type
 from khop.schema import ColumnSpec, NodeType, Schema
 from khop.training.metrics import METRICS
@@ -23,22 +24,22 @@ from khop.training.tensorboard import check_tensorboard
 SPLIT_FIELDS = ("train_split", "val_split", "test_split")
 
 
-def graph_folder(config: RunConfig, raw: RawRun, cache: Path, notice: Notice | None = None) -> GraphFolder:
+def graph_folder(config: RunConfig, raw: RawRun, cache: Path, notice: Notice | None = None) -> Folder:
     """The graph that the run names; a built-in one is unpacked into `cache` when first used.
 
     `notice` hears of the unpacking.
     """
     if config.graph in builtin_names():
-        return open_folder(builtin_folder(config.graph, cache, notice))
+        return known_folder(builtin_folder(config.graph, cache, notice))
     path = Path(config.graph)
     if not path.is_dir():
         close = difflib.get_close_matches(config.graph, builtin_names(), n=1)
         hint = f"did you mean {close[0]}?" if close else f"built-in graphs are {', '.join(builtin_names())}"
         raise ValueError(f"graph is {config.graph!r}: no such folder; {hint} ({raw.where('graph')})")
-    return open_folder(path)
+    return known_folder(path)
 
 
-def resolve(config: RunConfig, graph: GraphFolder, raw: RawRun) -> RunConfig:
+def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
     """The same run with nothing left open; ValueError where graph or machine do not have what it asks for.
 
     It names the graph by an absolute path, so that it can be repeated from anywhere.
@@ -65,7 +66,7 @@ def resolve(config: RunConfig, graph: GraphFolder, raw: RawRun) -> RunConfig:
     )
 
 
-def _resolved_task(config: RunConfig, graph: GraphFolder, raw: RawRun) -> Task:
+def _resolved_task(config: RunConfig, graph: Folder, raw: RawRun) -> Task:
     task, schema = config.task, graph.schema
     metric = chosen("task.metric", task.metric or "accuracy", METRICS, "metrics of nodes", raw)
     labelled = {
@@ -83,7 +84,7 @@ def _labels(schema: Schema, node_type: NodeType) -> dict[str, ColumnSpec]:
     return {name: spec for name, spec in columns.items() if spec.num_classes is not None}
 
 
-def _check_split(field: str, name: str, graph: GraphFolder, label: tuple[NodeType, str], raw: RawRun) -> None:
+def _check_split(field: str, name: str, graph: Folder, label: tuple[NodeType, str], raw: RawRun) -> None:
     target, column = label
     having = [split for split in graph.split_names if target in graph.split(split)]
     where = raw.where(f"task.{field}")

@@ -14,6 +14,7 @@ from torch import Tensor
 from khop.api import Graph
 from khop.datasets.link_split_folder import PARTS, open_parts, save_parts
 from khop.draw import DrawKey, Positives, Purpose, UniformNegatives
+from khop.features.overlaid import OverlaidFeatures
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph
 from khop.graph.progress import Notice
@@ -127,21 +128,19 @@ def _checked_topology(graph: Graph, edge_types: Sequence[EdgeType], negatives: i
             )
     if isinstance(negatives, bool) or not isinstance(negatives, int) or negatives < 0:
         raise ValueError(f"negatives {negatives!r}: must be 0 or more, for each link of validation and test")
-    if not isinstance(graph.topology, CscGraph):
-        place = type(graph.topology).__name__
-        raise ValueError(f"split_links: the edges of a {place} do not lie in this process")
-    return graph.topology
+    return graph.in_one_piece("split_links")
 
 
 def _graph_of(part: Part, whole: Graph) -> Graph:
     """The part's edges, with their columns, and all else of the whole graph."""
     features, edges = whole.features, part.kept
     if any(whole.schema.columns.get(edge_type) for edge_type in edges):
-        if not isinstance(features, FeatureTable):
-            raise ValueError(f"split_links: columns of edges in {type(features).__name__} cannot be split")
         chosen: dict[NodeType | EdgeType, Mapping[str, Tensor]] = {
-            edge_type: {name: c[positions] for name, c in features.columns.get(edge_type, {}).items()}
+            edge_type: {name: c[positions] for name, c in whole.columns.get(edge_type, {}).items()}
             for edge_type, positions in edges.items()
         }
-        features = replace(features, columns={**features.columns, **chosen})
+        if isinstance(features, FeatureTable):
+            features = replace(features, columns={**features.columns, **chosen})
+        else:
+            features = OverlaidFeatures(features, FeatureTable.of(whole.schema, chosen))
     return Graph(part.graph, features, splits={name: whole.split(name) for name in whole.split_names})

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from torch import Tensor
 
@@ -17,6 +18,50 @@ from khop.kernels.csc import Csc
 from khop.schema import EdgeType, NodeType, Schema
 
 ORIGINAL_ID = "original_id"
+
+
+class Folder(Protocol):
+    """A graph on disk, in one piece or in parts: what is known of the whole of it."""
+
+    @property
+    def path(self) -> Path:
+        """Absolute."""
+        ...
+
+    @property
+    def schema(self) -> Schema:
+        """The types, with their columns."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal graphs, wherever they lie."""
+        ...
+
+    def num_nodes(self, node_type: NodeType) -> int:
+        """How many nodes of a type there are."""
+        ...
+
+    def num_edges(self, edge_type: EdgeType) -> int:
+        """How many edges of a type there are."""
+        ...
+
+    def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
+        """Every column of every type, whole. Edge columns are in CSC order."""
+        ...
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        """The splits that some node type has."""
+        ...
+
+    def split(self, name: str) -> Mapping[NodeType, Tensor]:
+        """The int64 node ids of a split, of each node type that has it."""
+        ...
+
+    def original_ids(self, node_type: NodeType) -> Tensor | None:
+        """The ids before nodes were renumbered, int64; None if they never were."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)

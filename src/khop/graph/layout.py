@@ -50,6 +50,11 @@ def node_split(node_type: NodeType, name: str) -> str:
     return f"{node_splits(node_type)}/{name}.npy"
 
 
+def is_split(file: str) -> bool:
+    """Whether a file is a split's."""
+    return file.startswith("nodes/") and file.count("/") == 3
+
+
 def split_of(file: str) -> tuple[NodeType, str]:
     """The node type and the name of a split's file."""
     _, node_type, _, name = file.split("/")

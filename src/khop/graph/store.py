@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol, cast
 
 from torch import Tensor
@@ -54,3 +55,9 @@ def negative_store(graph: GraphStore, negatives: DrawnNegatives) -> NegativeStor
             "bring negatives along by khop.Links(negatives=...) and khop.GivenNegatives()"
         )
     return cast(NegativeStore, graph)
+
+
+def original_ids(graph: GraphStore, node_type: NodeType) -> Tensor | None:
+    """int64 (nodes): the ids before they were renumbered, which key all draws; None: they never were."""
+    known: Mapping[NodeType, Tensor] = getattr(graph, "original_ids", {})
+    return known.get(node_type)

@@ -51,12 +51,19 @@ class PartitionBook:
         str, int
     ]  # by edge type as in `Quality.cut`: of all edges by original ids, see digest.py
     quality: Quality
-    splits: Mapping[str, ArrayEntry] = field(default_factory=dict)  # by file, relative to the folder
+    wholes: Mapping[str, ArrayEntry] = field(
+        default_factory=dict
+    )  # by file, relative to the folder: what every machine has of all nodes, see wholes.py
 
     @property
     def num_parts(self) -> int:
         """How many parts there are."""
         return len(self.parts)
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal folders of parts, wherever they lie."""
+        return fingerprint(_content(self))
 
     def first_edges(self, edge_type: EdgeType) -> tuple[int, ...]:
         """(parts + 1): where each part's edges of a type begin, and how many there are in all."""
@@ -88,11 +95,14 @@ def is_partitioned(path: str | os.PathLike[str]) -> bool:
 
 def write_book(folder: Path, book: PartitionBook) -> None:
     """Write partition.json and flush it; the last file of the folder."""
-    content = {"format": FORMAT, "version": VERSION, **asdict(book)}
     with (folder / BOOK).open("wb") as file:
-        document = {**content, "fingerprint": fingerprint(content)}
+        document = {**_content(book), "fingerprint": book.fingerprint}
         file.write(json.dumps(document, indent=1).encode("ascii") + b"\n")
         flush(file)
+
+
+def _content(book: PartitionBook) -> dict[str, Any]:
+    return {"format": FORMAT, "version": VERSION, **asdict(book)}
 
 
 def read_book(path: str | os.PathLike[str]) -> PartitionBook:
@@ -126,14 +136,20 @@ def open_part(path: str | os.PathLike[str], book: PartitionBook, part: int) -> G
     return folder
 
 
+def map_whole(path: str | os.PathLike[str], book: PartitionBook, file: str) -> Tensor:
+    """One of the book's arrays of all nodes, mapped; ValueError where it is not what the book says."""
+    place, entry = Path(path) / file, book.wholes[file]
+    if problem := file_problem(place, entry):
+        raise ValueError(f"{place}: {problem}; {REMEDY}")
+    return map_array(place, entry)
+
+
 def map_splits(path: str | os.PathLike[str], book: PartitionBook) -> dict[str, dict[NodeType, Tensor]]:
     """Splits by name and node type, int64 global ids in the order of the whole graph's, mapped."""
     splits: dict[str, dict[NodeType, Tensor]] = {}
-    for file, entry in book.splits.items():
-        if problem := file_problem(Path(path) / file, entry):
-            raise ValueError(f"{Path(path) / file}: {problem}; {REMEDY}")
+    for file in filter(layout.is_split, book.wholes):
         node_type, name = layout.split_of(file)
-        splits.setdefault(name, {})[node_type] = map_array(Path(path) / file, entry)
+        splits.setdefault(name, {})[node_type] = map_whole(path, book, file)
     return splits
 
 
@@ -150,9 +166,9 @@ def _book(document: Mapping[str, Any]) -> PartitionBook:
         quality=Quality(
             {t: float(share) for t, share in quality["cut"].items()}, shares, quality["remote_share"]
         ),
-        splits={
+        wholes={
             file: ArrayEntry(e["dtype"], tuple(e["shape"]), int(e["bytes"]), str(e["sha256"]))
-            for file, e in document["splits"].items()
+            for file, e in document["wholes"].items()
         },
     )
     for type_, offsets in [*book.offsets.items(), *book.edge_offsets.items()]:

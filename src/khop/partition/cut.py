@@ -169,14 +169,6 @@ def needs_times(source: GraphFolder, entry: EdgeEntry) -> bool:
     return entry.row_order != INPUT and entry.row_order in source.columns()[entry.type[0]]
 
 
-def new_splits(folder: GraphFolder, renumbering: Renumbering) -> dict[str, dict[NodeType, Tensor]]:
-    """The splits by new ids, int64, in their order: the order of the seeds is that of the whole graph."""
-    return {
-        name: {t: renumbering.new_ids[t][ids].long() for t, ids in folder.split(name).items()}
-        for name in folder.split_names
-    }
-
-
 def _bits(tensor: Tensor) -> npt.NDArray[Any]:
     values: npt.NDArray[Any] = Given.of(tensor, "column").values
     return values

@@ -13,22 +13,23 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from khop.graph import layout
 from khop.graph.atomic import new_folder, refuse_existing
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import GraphFolder, open_folder
+from khop.graph.inputs import Given
 from khop.graph.npy import ArrayEntry, write_array
 from khop.graph.progress import Meter, Notice
 from khop.kernels.assign import MOST_PARTS, Score
 from khop.partition.balance import NODES, AssignRequest, Numbering, balance_of
 from khop.partition.book import PartitionBook, Quality, edge_key, part_folder, write_book
-from khop.partition.cut import PartWriter, Renumbering, needs_times, new_splits
+from khop.partition.cut import PartWriter, Renumbering, needs_times
 from khop.partition.digest import edge_digest
 from khop.partition.metis import Metis
 from khop.partition.plain import HashParts, RandomParts, RangeParts
 from khop.partition.quality import quality_of
 from khop.partition.streaming import Streaming
 from khop.partition.visits import Topology, remote_share
+from khop.partition.wholes import whole_arrays
 from khop.schema import NodeType
 
 TRAIN = "train"
@@ -140,7 +141,7 @@ def _write(
         path = part_folder(hidden, part)
         path.mkdir()
         PartWriter(folder, renumbering, part, threads, meter).write(path)
-    splits = _write_splits(hidden, new_splits(folder, renumbering), meter)
+    wholes = _write_wholes(hidden, folder, renumbering, meter)
     meter.at("counting edges")
     digests = {
         edge_key(t): edge_digest(graph.csc(t), graph.original_ids.get(t[0]), graph.original_ids.get(t[2]))
@@ -159,7 +160,7 @@ def _write(
         tuple(part.fingerprint for part in parts),
         digests,
         quality,
-        splits,
+        wholes,
     )
 
 
@@ -168,15 +169,14 @@ def _bytes_to_write(folder: GraphFolder) -> int:
     return times + sum(entry.data_bytes for entry in folder.manifest.arrays.values())
 
 
-def _write_splits(
-    hidden: Path, splits: Mapping[str, Mapping[NodeType, Tensor]], meter: Meter
+def _write_wholes(
+    hidden: Path, folder: GraphFolder, renumbering: Renumbering, meter: Meter
 ) -> dict[str, ArrayEntry]:
-    files = {
-        layout.node_split(t, name): ids for name, of_types in splits.items() for t, ids in of_types.items()
-    }
-    return {
-        file: write_array(
-            hidden / file, "int64", tuple(ids.shape), iter([ids.numpy()]), partial(meter.at, file)
+    entries: dict[str, ArrayEntry] = {}
+    for file, array in whole_arrays(folder, renumbering):
+        given = Given.of(array, file)
+        shape = tuple(given.values.shape)
+        entries[file] = write_array(
+            hidden / file, given.dtype, shape, iter([given.values]), partial(meter.at, file)
         )
-        for file, ids in files.items()
-    }
+    return entries

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from khop.draw import DrawKey, FrontierByType, Hop, NeighborsByType
+from khop.graph.csc_graph import CscGraph
 from khop.graph.edge_draws import asked_types, check_hop
 from khop.graph.part_graph import PartGraph
 from khop.partition.by_owner import ByOwner, first_outside
-from khop.partition.parts_folder import PartsFolder, open_parts
+from khop.partition.joined import joined_graph
+from khop.partition.parts_folder import PartsFolder, held_parts, open_parts
 from khop.schema import EdgeType, NodeType, Schema
 
 
@@ -26,6 +28,7 @@ class PartsGraph:
 
     folder: PartsFolder
     _parts: tuple[PartGraph, ...] = field(init=False, repr=False)
+    _joined: list[CscGraph] = field(default_factory=list, repr=False)  # once it was asked for
 
     def __post_init__(self) -> None:
         folder = self.folder
@@ -49,6 +52,11 @@ class PartsGraph:
         """How many nodes of a type there are in all parts."""
         return self.folder.num_nodes(node_type)
 
+    @property
+    def original_ids(self) -> Mapping[NodeType, Tensor]:
+        """int64 (nodes of all parts): what ids were before the graph was cut."""
+        return {node_type: self.folder.original_ids(node_type) for node_type in self.schema.node_types}
+
     def part_bounds(self, node_type: NodeType) -> tuple[int, ...]:
         """Where the nodes of each part begin, and where those of the last one end."""
         self.num_nodes(node_type)
@@ -71,6 +79,12 @@ class PartsGraph:
         ]
         return {t: owners[t[2]].neighbors([of_part[t] for of_part in drawn]) for t in asked}
 
+    def joined(self) -> CscGraph:
+        """All parts in one piece: see `joined_graph`. Made once."""
+        if not self._joined:
+            self._joined.append(joined_graph(self.folder))
+        return self._joined[0]
+
     def __reduce__(self) -> tuple[Callable[..., PartsGraph], tuple[PartsFolder]]:
         return PartsGraph, (self.folder,)
 
@@ -80,5 +94,5 @@ class PartsGraph:
         if position >= 0:
             raise ValueError(
                 f"edge type {edge_type}: frontier node {int(nodes[position])}: not in "
-                f"[{bounds[0]}, {bounds[-1]}), the nodes of {self.folder.held_parts}"
+                f"[{bounds[0]}, {bounds[-1]}), the nodes of {held_parts(self.folder)}"
             )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+from torch import Tensor
 
 from khop.features.store import Gathered, Rows, Wanted
 from khop.features.table import FeatureTable
 from khop.partition.by_owner import ByOwner, first_outside
-from khop.partition.parts_folder import PartsFolder
+from khop.partition.parts_folder import PartsFolder, held_parts
 from khop.schema import EdgeType, NodeType
 
 
@@ -26,6 +28,11 @@ class PartsTable:
     def __post_init__(self) -> None:
         tables = (FeatureTable.of(part.schema, part.columns(), self.threads) for part in self.folder.parts)
         object.__setattr__(self, "_tables", tuple(tables))
+
+    @property
+    def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
+        """Every column of every type, whole: see `PartsFolder.columns`."""
+        return self.folder.columns()
 
     def gather(self, wanted: Wanted) -> Gathered:
         """The rows of all columns wanted, in the order of the ids; ValueError names what is missing."""
@@ -57,7 +64,7 @@ class PartsTable:
         if position >= 0 and rows.columns:
             raise ValueError(
                 f"column {rows.columns[0]!r} of {type_!r}: row id {int(rows.ids[position])} at position "
-                f"{position}: must be in [{bounds[0]}, {bounds[-1]}), the rows of {self.folder.held_parts}"
+                f"{position}: must be in [{bounds[0]}, {bounds[-1]}), the rows of {held_parts(self.folder)}"
             )
 
 

@@ -16,7 +16,16 @@ from khop.graph.manifest import REMEDY
 from khop.graph.npy import file_checksum
 from khop.graph.progress import Notice
 from khop.graph.verify import WRITE_AGAIN, Finding, verify_folder
-from khop.partition.book import BOOK, PartitionBook, edge_key, map_splits, open_part, part_folder, read_book
+from khop.partition.book import (
+    BOOK,
+    PartitionBook,
+    edge_key,
+    map_splits,
+    map_whole,
+    open_part,
+    part_folder,
+    read_book,
+)
 from khop.partition.digest import edge_digest
 from khop.schema import NodeType
 
@@ -40,14 +49,14 @@ def verify_partition(path: str | os.PathLike[str], notice: Notice | None = None)
             findings.append(Finding(place.name, str(error)))
             continue
         findings += (Finding(f"{place.name}/{finding.file}", finding.problem) for finding in of_part)
-    findings += _split_findings(folder, book)
+    findings += _whole_findings(folder, book)
     if not findings:
         findings += _lost_or_twice(folder, book)
     return sorted(findings, key=lambda finding: finding.file)
 
 
-def _split_findings(folder: Path, book: PartitionBook) -> Iterator[Finding]:
-    for file, entry in book.splits.items():
+def _whole_findings(folder: Path, book: PartitionBook) -> Iterator[Finding]:
+    for file, entry in book.wholes.items():
         if not (folder / file).is_file() or file_checksum(folder / file, lambda _: None) != entry.sha256:
             yield Finding(file, f"is missing, or its checksum differs from {BOOK}; {REMEDY}")
             return
@@ -74,6 +83,12 @@ def _lost_or_twice(folder: Path, book: PartitionBook) -> Iterator[Finding]:
     for node_type, ids in originals.items():
         if torch.unique(ids).numel() != ids.numel():
             yield Finding(BOOK, f"two {node_type!r} nodes have one original id; {WRITE_AGAIN}")
+        for name in parts[0].schema.columns.get(node_type, {}):
+            file = layout.node_column(node_type, name)
+            if file in book.wholes and not torch.equal(
+                map_whole(folder, book, file), torch.cat([part.columns()[node_type][name] for part in parts])
+            ):
+                yield Finding(file, f"differs from the column of the parts; {WRITE_AGAIN}")
     for edge_type in parts[0].schema.edge_types:
         source, _, destination = edge_type
         digest = sum(

@@ -107,7 +107,8 @@ def split_edges(graph: CscGraph, edge_types: Sequence[EdgeType], shares: Shares,
 
     def asked(bounds: Sequence[tuple[int, int]]) -> tuple[dict[EdgeType, Tensor], dict[EdgeType, Tensor]]:
         positions = {
-            one.edge_type: one.positions(*of_type) for one, of_type in zip(dealt, bounds, strict=True)
+            one.edge_type: _as_first_numbered(graph, one.edge_type, one.positions(*of_type))
+            for one, of_type in zip(dealt, bounds, strict=True)
         }
         return {t: _ends(graph.csc(t), at) for t, at in positions.items()}, positions
 
@@ -121,6 +122,15 @@ def split_edges(graph: CscGraph, edge_types: Sequence[EdgeType], shares: Shares,
             *heard([one.to_test for one in dealt]), *asked([(_BELOW_ALL, one.to_test) for one in dealt])
         ),
     )
+
+
+def _as_first_numbered(graph: CscGraph, edge_type: EdgeType, positions: Tensor) -> Tensor:
+    """Links by destination and place in its row, as they stood before nodes were renumbered."""
+    original = graph.original_ids.get(edge_type[2])
+    if original is None:
+        return positions
+    destinations = torch.searchsorted(graph.csc(edge_type).indptr, positions, right=True) - 1
+    return positions[original[destinations].argsort(stable=True)]
 
 
 def _dealt(graph: CscGraph, edge_type: EdgeType, shares: Shares, key: DrawKey) -> _Dealt:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from khop.batch import Batch, Change, num_bytes
 from khop.draw import DrawKey
 from khop.features.store import FeatureStore
+from khop.graph.store import original_ids
 from khop.loading.columns import ColumnChoice, gather_columns
 from khop.sampling.sampler import Sampler, Seeds
 from khop.schema import NodeType
@@ -53,7 +54,10 @@ class Chunks:
     def made(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
         """The batch where it was made, as a thread does that works ahead."""
         limits = None if times is None else {node_type: times}
-        seeds = Seeds({node_type: nodes}, {node_type: nodes}, limits)
+        # A tree of its own is keyed by its node's first id, whatever the order and the numbering.
+        originals = original_ids(self.sampler.graph, node_type) if hasattr(self.sampler, "graph") else None
+        positions = nodes if originals is None else originals[nodes]
+        seeds = Seeds({node_type: nodes}, {node_type: positions}, limits)
         sample = self.sampler.sample(seeds, self.key)
         sample, columns, seed_columns = gather_columns(self.features, self.columns, sample)
         return Batch(sample, seeds.nodes, columns, seed_columns, 0, 0, seeds.count)

@@ -1,0 +1,54 @@
+"""The edges of all parts put together: for what wants a graph in one piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from khop.graph import layout
+from khop.graph.csc_graph import CscGraph
+from khop.graph.derived import Derived
+from khop.kernels.csc import Csc
+from khop.partition.parts_folder import PartsFolder, check_whole
+from khop.schema import EdgeType
+
+
+def joined_graph(folder: PartsFolder) -> CscGraph:
+    """The whole graph, by the ids of the parts. Its edges are kept beside the parts, and mapped.
+
+    ValueError where a part is not held.
+    """
+    check_whole(folder, "the graph in one piece")
+    kept = Derived(folder.path, folder.fingerprint)
+    node_types = folder.schema.node_types
+    return CscGraph(
+        folder.schema,
+        {node_type: folder.num_nodes(node_type) for node_type in node_types},
+        {edge_type: _joined(folder, edge_type, kept) for edge_type in folder.schema.edge_types},
+        {node_type: folder.original_ids(node_type) for node_type in node_types},
+        folder.columns(),
+    )
+
+
+def _joined(folder: PartsFolder, edge_type: EdgeType, kept: Derived) -> Csc:
+    """The rows of part 0, then those of part 1, and so on: so their edges count on."""
+    pieces = [part.csc(edge_type) for part in folder.parts]
+    first_edges = folder.book.first_edges(edge_type)
+
+    def offsets() -> Tensor:
+        last = torch.tensor(first_edges[-1:])
+        starts = (start for start, _ in pairwise(first_edges))
+        return torch.cat([*(p.indptr[:-1] + start for p, start in zip(pieces, starts, strict=True)), last])
+
+    def vector(name: str, count: int, dtype: torch.dtype, make: Callable[[], Tensor]) -> Tensor:
+        file = layout.edge_array(edge_type, name).removesuffix(".npy")
+        return kept.vector(file, count, make, str(dtype).removeprefix("torch."))
+
+    indices = [piece.indices for piece in pieces]
+    return Csc(
+        vector("indptr", folder.num_nodes(edge_type[2]) + 1, torch.int64, offsets),
+        vector("indices", first_edges[-1], indices[0].dtype, lambda: torch.cat(indices)),
+    )

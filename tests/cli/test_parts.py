@@ -1,0 +1,56 @@
+"""Commands on a folder of parts: the numbers of the graph before it was cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from .conftest import Ran
+
+Command = Callable[..., Ran]
+
+
+def epochs_of(run: str) -> list[dict[str, float]]:
+    records = map(json.loads, (Path(run) / "metrics.jsonl").read_text().splitlines())
+    return [{name: value for name, value in record.items() if name != "seconds"} for record in records]
+
+
+@pytest.fixture
+def parts(khop_command: Command, small_run: Path, learnable: Path) -> str:
+    khop_command("partition", str(learnable), "parts", "--parts", "3")
+    return "parts"
+
+
+def test_a_run_is_trained_measured_inferred_and_profiled(khop_command: Command, parts: str) -> None:
+    khop_command("train", "run.toml", "--out", "whole", "--epochs", "2")
+    assert khop_command("train", "run.toml", "--graph", parts, "--out", "cut", "--epochs", "2").code == 0
+    assert epochs_of("cut") == epochs_of("whole")
+    scores = [
+        json.loads(khop_command("evaluate", run, "--split", "test", "--json").stdout)["test_accuracy"]
+        for run in ("whole", "cut")
+    ]
+    assert scores[0] == scores[1]
+    for run in ("whole", "cut"):
+        assert khop_command("infer", run, "--out", f"{run}.npy").code == 0
+    originals = np.load("parts/nodes/item/original_id.npy")
+    rows, rows_of_parts = np.load("whole.npy"), np.load("cut.npy")
+    np.testing.assert_allclose(rows_of_parts, rows[originals], rtol=1e-5, atol=1e-6)
+    assert khop_command("profile", "run.toml", "--graph", parts, "--steps", "2").code == 0
+
+
+def test_a_run_on_parts_goes_on_where_it_was(khop_command: Command, parts: str) -> None:
+    khop_command("train", "run.toml", "--graph", parts, "--out", "a", "--epochs", "1")
+    assert khop_command("train", "--resume", "a", "--epochs", "3").code == 0
+    khop_command("train", "run.toml", "--graph", parts, "--out", "b", "--epochs", "3")
+    assert epochs_of("a") == epochs_of("b")
+
+
+def test_a_part_that_is_missing_is_said_before_anything_is_made(khop_command: Command, parts: str) -> None:
+    Path("parts/part-0001").rename("elsewhere")
+    ran = khop_command("train", "run.toml", "--graph", parts, "--out", "a")
+    assert ran.code != 0
+    assert "part 1 of 3 is not on this machine, there is no part-0001" in ran.stderr

@@ -1,0 +1,108 @@
+"""A run on a folder of parts, in one process, takes the course that it takes on the graph before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from khop.config.build import Run, prepare
+from khop.config.read import RawRun
+from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.partitioning import partition_graph
+from khop.training.observer import Unwatched
+from khop.training.run_log import Record
+from small_folders import write_learnable_graph
+from small_link_folders import BOUGHT_BY, BUYS, write_shop
+from small_runs import without_seconds
+
+
+@dataclass
+class Losses(Unwatched):
+    """Notes the loss of every step."""
+
+    seen: list[float] = field(default_factory=list)
+
+    def stepped(self, epoch: int, step: int, loss: float) -> None:
+        self.seen.append(loss)
+
+
+def write_diary(path: Path) -> Path:
+    """Users with a kind and a day, and what they bought on which day, of items that came out before."""
+    random = torch.Generator().manual_seed(1)
+    users, items = torch.randint(90, (900,), generator=random), torch.randint(40, (900,), generator=random)
+    kinds, out = torch.randint(3, (90,), generator=random), torch.arange(40) * 5 // 2
+    days = out[items] + torch.randint(100, (900,), generator=random)
+    columns = {"day": days, "price": torch.rand(900, generator=random)}
+    x = torch.nn.functional.one_hot(kinds) + torch.randn(90, 3, generator=random)
+    order = torch.randperm(90, generator=random)
+    nodes = {
+        "user": NodeTable(
+            columns={"x": x, "kind": kinds, "day": torch.randint(200, (90,), generator=random)},
+            splits={"train": order[:50], "val": order[50:70], "test": order[70:]},
+            num_classes={"kind": 3},
+        ),
+        "item": NodeTable(columns={"x": torch.randn(40, 4, generator=random), "day": out}),
+    }
+    edges = {
+        BUYS: EdgeTable(users, items, columns, reverse_of=BOUGHT_BY),
+        BOUGHT_BY: EdgeTable(items, users, columns),
+    }
+    return write_graph(path, nodes, edges, sort_by="day")
+
+
+LINKS = {"kind": "link-prediction", "target": "user buys item"}
+IN_TIME = {"fanouts": [4, 3], "time": "day"}
+RUNS: Mapping[str, tuple[Callable[[Path], Path], Mapping[str, object]]] = {
+    "nodes": (write_learnable_graph, {"sampler": {"fanouts": [5, 3]}}),
+    "nodes, sampled evaluation of a subgraph by weight": (
+        write_diary,
+        {
+            "sampler": {"fanouts": [4, 3], "weight": "price", "expansion": "subgraph"},
+            "evaluation": {"fanouts": [5, 5]},
+            "model": {"kind": "rgcn", "hidden": 8, "bases": 2},
+        },
+    ),
+    "nodes in time": (write_diary, {"sampler": IN_TIME, "evaluation": {"fanouts": [6, 6]}}),
+    "links with exact negatives": (
+        write_shop,
+        {
+            "task": LINKS,
+            "links": {"rivals": 6, "exact": True, "negatives": "degree"},
+            "sampler": {"fanouts": [{"user sees shop": 0, "*": 5}] * 2},
+            "evaluation": {"fanouts": []},
+        },
+    ),
+    "links in time": (
+        write_diary,
+        {"task": LINKS, "links": {"rivals": 3}, "sampler": IN_TIME, "evaluation": {"fanouts": [4, 3]}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(("parts", "method"), [(3, "ldg"), (2, "random")])
+def test_losses_and_scores_are_those_of_the_graph_before(
+    name: str, parts: int, method: str, tmp_path: Path
+) -> None:
+    write, tables = RUNS[name]
+    whole = write(tmp_path / "whole")
+    partition_graph(whole, tmp_path / "parts", parts, method=method)
+
+    def course(graph: Path) -> tuple[list[float], list[Record]]:
+        training = {"epochs": 2, "batch_size": 64}
+        values = {"graph": str(graph), "training": training, "model": {"hidden": 8}, **tables}
+        run: Run = prepare(RawRun(values, "run.toml"), tmp_path)
+        losses, out = Losses(), tmp_path / f"{graph.name}-run"
+        out.mkdir()
+        records = run.trainer(out, losses).fit().records
+        return losses.seen, without_seconds(records)
+
+    losses, records = course(whole)
+    of_parts, records_of_parts = course(tmp_path / "parts")
+    assert len(losses) >= 2
+    assert of_parts == losses
+    assert records_of_parts == records
