@@ -18,6 +18,7 @@ from gate import WAIT_S, wait_until
 from khop.cli.profile import WARM_UP
 from khop.config.fields import field_at
 from khop.profiling.bottleneck import Kind
+from processes.commands import TORCHRUN
 
 from .conftest import Ran
 from .test_processes import ENVIRONMENT, KHOP, process
@@ -106,7 +107,8 @@ def test_bad_input_is_one_line(
 
 
 def test_processes_wait_for_one_another_and_the_table_says_for_whom(small_run: Path) -> None:
-    done = process(*KHOP, "profile", "run.toml", "--steps", "10", "--procs", "2", "--out", "p", "--json")
+    command = ["-m", "khop", "profile", "run.toml", "--steps", "10", "--out", "p", "--json"]
+    done = process(*TORCHRUN, "2", *command)  # --procs 2 is stopped below
     assert done.returncode == 0, done.stderr
     assert "waits on" in done.stderr
     first, second = json.loads(done.stdout)["ranks"]

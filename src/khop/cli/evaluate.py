@@ -77,7 +77,7 @@ class Request:
     splits: tuple[str, ...]  # empty: all that the run has
     checkpoint: str
     metrics: tuple[str, ...]
-    keeps_threads: bool
+    options: frozenset[str]  # that were given now, not by the run
     as_json: bool
 
 
@@ -99,7 +99,7 @@ def _evaluate(
         () if split is Split.ALL else (split.value,),
         checkpoint.value,
         tuple(metric or ()),
-        "compute_threads" in options,
+        frozenset(options),
         as_json,
     )
     as_ranks(evaluate_rank, request, checked(raw), procs)
@@ -109,7 +109,7 @@ def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:
     """Measure as one rank, which is often the only one; rank 0 talks."""
     console = Console(stderr=request.as_json, quiet=rank > 0)
     with bytes_bar() as notice:
-        raw = set_rank_up(request.raw, this_group(), device, keeps_threads=request.keeps_threads)
+        raw = set_rank_up(request.raw, this_group(), device, request.options)
         run = prepare(raw, cache_folder(), notice)
     torch.set_num_threads(run.config.compute_threads)
     run.restore(request.folder / CHECKPOINTS / request.checkpoint)

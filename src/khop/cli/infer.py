@@ -93,7 +93,7 @@ class Request:
     ids: Path | None
     values: str
     checkpoint: str
-    keeps_threads: bool
+    options: frozenset[str]  # that were given now, not by the run
     as_json: bool
 
 
@@ -133,7 +133,7 @@ def _infer(
         ids,
         values.value,
         checkpoint.value,
-        "compute_threads" in options,
+        frozenset(options),
         as_json,
     )
     as_ranks(infer_rank, request, checked(raw), procs)
@@ -144,7 +144,7 @@ def infer_rank(rank: int, device: torch.device, request: Request) -> None:
     begun = time.perf_counter()
     console = Console(stderr=request.as_json, quiet=rank > 0)
     with bytes_bar() as notice:
-        raw = set_rank_up(request.raw, this_group(), device, keeps_threads=request.keeps_threads)
+        raw = set_rank_up(request.raw, this_group(), device, request.options)
         run = prepare(raw, cache_folder(), notice)
     torch.set_num_threads(run.config.compute_threads)
     run.restore(request.folder / CHECKPOINTS / request.checkpoint)

@@ -20,7 +20,7 @@ from khop.cli.check_once import check_once
 from khop.cli.options import Options, shown, takes_run_options
 from khop.cli.profile_table import profile_tables
 from khop.cli.progress import say, watching
-from khop.cli.ranks import Procs, as_ranks, set_rank_up
+from khop.cli.ranks import Procs, as_ranks, named, set_rank_up
 from khop.cli.run_folder import METRICS, new_run_folder, read_run, write_config, write_whole
 from khop.cli.timeline import drawn_timeline
 from khop.cli.which_run import written
@@ -68,7 +68,6 @@ class Request:
 
     raw: RawRun
     steps: int
-    keeps_threads: bool
     as_json: bool
 
 
@@ -107,7 +106,7 @@ def _profile(
     raw = with_options(raw, {**options, **_BESIDE_STEPS, **({} if out is None else {"out": str(out)})})
     config = checked(raw)
     check_once(raw, config, procs)
-    as_ranks(profile_rank, Request(raw, steps, config.compute_threads > 0, as_json), config, procs)
+    as_ranks(profile_rank, Request(raw, steps, as_json), config, procs)
 
 
 def profile_rank(rank: int, device: torch.device, request: Request) -> None:
@@ -115,7 +114,7 @@ def profile_rank(rank: int, device: torch.device, request: Request) -> None:
     console = Console(stderr=request.as_json, quiet=rank > 0)
     group = this_group()
     with bytes_bar() as notice:
-        raw = set_rank_up(request.raw, group, device, keeps_threads=request.keeps_threads)
+        raw = set_rank_up(request.raw, group, device, named(request.raw))
         run = prepare(raw, cache_folder(), notice)
     torch.set_num_threads(run.config.compute_threads)
     folder = _shared_folder(run.config, group)

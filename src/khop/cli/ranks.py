@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Annotated, TypeVar
 
 import torch
@@ -49,8 +49,8 @@ def as_ranks(work: RankWork[Request], request: Request, config: RunConfig, procs
         raise typer.Exit(INTERRUPTED) from None
 
 
-def set_rank_up(raw: RawRun, group: Group, device: torch.device, *, keeps_threads: bool) -> RawRun:
-    """The run as this rank carries it out: with its GPU, and unless threads are kept its part of the cores.
+def set_rank_up(raw: RawRun, group: Group, device: torch.device, kept: Container[str]) -> RawRun:
+    """The run as this rank carries it out: with its GPU, and its part of the cores for the threads not kept.
 
     Its memory is tuned: a process that was spawned did not come by the entry point.
     """
@@ -58,9 +58,11 @@ def set_rank_up(raw: RawRun, group: Group, device: torch.device, *, keeps_thread
         return raw
     set_memory_up()
     cores = cores_of_rank(group.local_world_size)
-    given: dict[str, object] = {"device": str(device)}
-    if not keeps_threads:
-        given["compute_threads"] = cores
-    if not raw.values.get("threads"):
-        given["threads"] = sampler_threads(cores)
-    return with_options(raw, given)
+    threads = {"compute_threads": cores, "threads": sampler_threads(cores)}
+    chosen = {name: count for name, count in threads.items() if name not in kept}
+    return with_options(raw, {"device": str(device), **chosen})
+
+
+def named(raw: RawRun) -> frozenset[str]:
+    """The fields of the run that have a value of somebody's, neither empty nor 0."""
+    return frozenset(name for name, value in raw.values.items() if value)

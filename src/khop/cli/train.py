@@ -21,7 +21,7 @@ from khop.cli.check_once import check_once
 from khop.cli.curve import drawn_curve
 from khop.cli.options import Options, shown, takes_run_options
 from khop.cli.progress import say, scores_of, two_columns, watching
-from khop.cli.ranks import Procs, as_ranks, set_rank_up
+from khop.cli.ranks import Procs, as_ranks, named, set_rank_up
 from khop.cli.run_folder import (
     CHECKPOINTS,
     CURVE,
@@ -104,9 +104,8 @@ def train_rank(rank: int, device: torch.device, request: Request) -> None:
     """Train as one rank of a run, which is often the only one; rank 0 talks and writes."""
     console = Console(stderr=request.as_json, quiet=rank > 0)
     group = this_group()
-    keeps_threads = bool(request.raw.values.get("compute_threads"))
     with bytes_bar() as notice:
-        raw = set_rank_up(request.raw, group, device, keeps_threads=keeps_threads)
+        raw = set_rank_up(request.raw, group, device, named(request.raw))
         run = prepare(raw, cache_folder(), notice)
     torch.set_num_threads(run.config.compute_threads)
     folder, is_resumed = _folder_of(run, request, group)

@@ -1,0 +1,39 @@
+"""What a rank makes of the run that all of them were given."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from khop.cli import ranks
+from khop.cli.ranks import named, set_rank_up
+from khop.config.read import RawRun
+from khop.distributed.group import ALONE, Group
+from khop.loading.cores import cores_of_rank, sampler_threads
+
+RECORDED = RawRun({"threads": 16, "compute_threads": 64}, "a/config.toml")  # on a larger machine
+
+
+def threads_of(raw: RawRun) -> tuple[object, object]:
+    return raw.values["threads"], raw.values["compute_threads"]
+
+
+@pytest.fixture(autouse=True)
+def _memory_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "set_memory_up", lambda: None)
+
+
+def test_a_rank_takes_its_part_of_the_cores_but_for_what_is_kept() -> None:
+    cores = cores_of_rank(2)
+    cpu, two = torch.device("cpu"), Group(0, 2, 0, 2)
+    assert threads_of(set_rank_up(RECORDED, two, cpu, ())) == (sampler_threads(cores), cores)
+    assert threads_of(set_rank_up(RECORDED, two, cpu, {"threads"})) == (16, cores)
+    assert threads_of(set_rank_up(RECORDED, two, cpu, named(RECORDED))) == (16, 64)
+    assert set_rank_up(RECORDED, ALONE, cpu, ()) is RECORDED
+
+
+def test_zero_is_no_number_of_somebodys() -> None:
+    assert named(RawRun({"threads": 0, "compute_threads": 2, "graph": "debian"}, "run.toml")) == {
+        "compute_threads",
+        "graph",
+    }
