@@ -29,6 +29,7 @@ NAMES = (
     "rules",
     "links",
     "partition",
+    "caches",
     "evaluation",
     "pyg_loader",
     "processes",

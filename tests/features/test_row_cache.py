@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from contracts.feature_store import SHOP, int64
 from khop.features.cache_plan import CachePlan
-from khop.features.row_cache import CacheCounts, RowCache
+from khop.features.row_cache import RowCache
 from khop.features.store import Gathered, Rows, Wanted
 from khop.features.table import FeatureTable
 from khop.schema import ColumnSpec, Schema
@@ -110,9 +110,3 @@ def test_rows_on_a_gpu_are_the_same() -> None:
     cache = RowCache.filled(plan, FeatureTable(SHOP), SCHEMA, device="cuda")
     rows = cache.rows.gather({"user": Rows(int64(1, 0).cuda(), ("x", "age"))})["user"]
     assert torch.equal(rows["x"].cpu(), SHOP["user"]["x"][[3, 1]])
-
-
-def test_counts_add_up() -> None:
-    both = CacheCounts(10, 4, 160) + CacheCounts(2, 2, 80)
-    assert both == CacheCounts(12, 6, 240)
-    assert (both.hit_rate, CacheCounts().hit_rate) == (0.5, 0.0)

@@ -66,24 +66,5 @@ class RowCache:
         return self.slots[node_type].find(ids)
 
 
-@dataclass(frozen=True)
-class CacheCounts:
-    """What a cache was asked for, in one gather or in many."""
-
-    wanted: int = 0  # rows that lie elsewhere
-    hits: int = 0  # of these, rows that are kept
-    hit_bytes: int = 0  # as they are stored
-
-    def __add__(self, other: CacheCounts) -> CacheCounts:
-        return CacheCounts(
-            self.wanted + other.wanted, self.hits + other.hits, self.hit_bytes + other.hit_bytes
-        )
-
-    @property
-    def hit_rate(self) -> float:
-        """The share of the rows wanted that are kept; 0 where none was wanted."""
-        return self.hits / max(self.wanted, 1)
-
-
 def _room(ids: Tensor, rows: Tensor, device: torch.device | str) -> Tensor:
     return torch.empty((ids.numel(), *rows.shape[1:]), dtype=rows.dtype, device=device)
