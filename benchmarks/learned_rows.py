@@ -1,22 +1,25 @@
 """What do learned rows cost per step, dense, sparse and sharded, as their table grows?
 
 Users without columns rate 20,000 items; a step of 1,024 items reads the rows of those who rate them, about as
-many whatever the table has. The best time of a step, on one rank and on two of this machine with a thread
-each, and of two the peak memory of one.
+many whatever the table has. The time of a step, on one rank and on two of this machine with a thread each,
+and of two the peak memory of one.
 
-    python benchmarks/learned_rows.py [--users 10000 100000 1000000] [--steps 20] [--json FILE]
+    python benchmarks/learned_rows.py [--users 10000 100000 1000000] [--steps 20]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from harness import Figure, report
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
@@ -66,38 +69,41 @@ def measure(rank: int, device: torch.device, folder: str, kind: str, steps: int,
         if len(seconds) == steps + SKIPPED:
             break
     if rank == 0:
-        found = {"milliseconds": 1e3 * min(seconds[SKIPPED:])}
+        found: dict[str, object] = {"milliseconds": [1e3 * each for each in seconds[SKIPPED:]]}
         if distributed.is_initialized():  # else the process has measured others before
             (line,) = (s for s in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in s)
-            found["peak_mb"] = int(line.split()[1]) / 1024
+            found["peak"] = int(line.split()[1]) / 1024
         Path(out).write_text(json.dumps(found))
+
+
+def figures_of(what: str, found: dict[str, object]) -> list[Figure]:
+    """The time of a step, and the peak where it is known."""
+    times = found["milliseconds"]
+    low, middle, high = (round(value, 1) for value in statistics.quantiles(times, n=4, method="inclusive"))
+    figures = [Figure(f"{what}: a step", middle, "ms", spread=(low, high))]
+    if "peak" in found:
+        figures.append(Figure(f"{what}: peak memory of one", round(found["peak"]), "MiB"))
+    return figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--users", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    results = []
+    figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as scratch:
         for users in options.users:
             folder = str(write(Path(scratch, str(users)), users))
             for procs in (1, 2):
                 for kind in KINDS[: procs + 1]:  # of one process sharded is sparse
-                    out = str(Path(scratch, "result.json"))
-                    arguments = (folder, kind, options.steps, out)
+                    out = Path(scratch, "result.json")
+                    arguments = (folder, kind, options.steps, str(out))
                     khop.launch(measure, procs=procs, arguments=arguments, device="cpu")
-                    result = {
-                        "users": users,
-                        "procs": procs,
-                        "kind": kind,
-                        **json.loads(Path(out).read_text()),
-                    }
-                    results.append(result)
-                    print(json.dumps(result), flush=True)
-    if options.json is not None:
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+                    what = f"{users:,} users, {procs} process{'es' * (procs > 1)}, {kind}"
+                    figures += figures_of(what, json.loads(out.read_text()))
+                    print(figures[-1], file=sys.stderr)
+    report("learned_rows", figures)
 
 
 if __name__ == "__main__":
