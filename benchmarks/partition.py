@@ -1,15 +1,17 @@
 """How many edges do the parts cut, how fast are they found, and in how much memory?
 
-Four parts of the products-like graph and of Debian's package graph, two threads, 5 % slack, nodes and
-training seeds balanced. Memory is the most anonymous memory at any moment beyond what the process had
-before: mapped files do not count. METIS balances nodes only, and has one thread.
+Four parts of Debian's package graph, of the products-like graph and of one with nine tenths of the edges in
+communities; two threads, 5 % slack, nodes and training seeds balanced. Memory is the most anonymous memory
+at any moment beyond what the process had before: mapped files do not count. METIS balances nodes only, has
+one thread and one round, and takes 18 GB for the products-like graph.
 
-usage: python benchmarks/partition.py [--graph products] [--rounds 3]
+usage: python benchmarks/partition.py [graph ...]         (default: debian products clustered)
 """
 
 from __future__ import annotations
 
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from common_arguments import parsed
+import graphs
 from harness import Figure, report
 
 from khop.cli.cache import cache_folder
@@ -26,7 +28,7 @@ from khop.datasets.builtin import builtin_folder
 from khop.graph.folder import open_folder
 from khop.partitioning import PartitionBook, partition_graph
 
-PARTS, THREADS = 4, 2
+PARTS, THREADS, ROUNDS = 4, 2, 3
 METHODS = ("ldg", "fennel", "metis", "random")
 
 
@@ -67,12 +69,12 @@ def cut_once(graph: Path, method: str, out: Path) -> tuple[PartitionBook, float,
     return book, known[0], time.perf_counter() - begun, most[0]
 
 
-def figures_of(name: str, graph: Path, rounds: int) -> Iterator[Figure]:
+def figures_of(name: str, graph: Path) -> Iterator[Figure]:
     folder = open_folder(graph)
     edges = sum(folder.num_edges(edge_type) for edge_type in folder.schema.edge_types)
     runs: dict[str, list[tuple[PartitionBook, float, float, float]]] = {method: [] for method in METHODS}
     with TemporaryDirectory() as place:
-        for _ in range(rounds):
+        for _ in range(ROUNDS):
             for method in METHODS:
                 if method != "metis" or not runs[method]:
                     runs[method].append(cut_once(graph, method, Path(place) / "parts"))
@@ -97,16 +99,13 @@ def figures_of(name: str, graph: Path, rounds: int) -> Iterator[Figure]:
         yield Figure(f"{name}: {method}, memory at the most", round(max(run[3] for run in of_method)), "MiB")
 
 
+def folder_of(name: str) -> Path:
+    return builtin_folder(name, cache_folder()) if name == "debian" else graphs.make(name) / "graph"
+
+
 def main() -> None:
-    arguments = parsed(__doc__ or "")
-    debian = builtin_folder("debian", cache_folder())
-    report(
-        "partition",
-        [
-            *figures_of("debian", debian, arguments.rounds),
-            *figures_of(Path(arguments.graph).name, Path(arguments.graph) / "graph", arguments.rounds),
-        ],
-    )
+    names = sys.argv[1:] or ["debian", "products", "clustered"]
+    report("partition", [figure for name in names for figure in figures_of(name, folder_of(name))])
 
 
 if __name__ == "__main__":

@@ -42,9 +42,13 @@ MAY_IMPORT = {
     **{part: VALUES | PARTS | FRONT for part in FRONT},
     "config": VALUES | PARTS | FRONT,
     "profiling": {"batch", "loading", "training", "config"},
+    "planning": {
+        "batch", "schema", "kernels", "graph", "features", "sampling", "loading", "models", "training",
+        "launching",
+    },
     "cli": {
         "config", "api", "datasets", "graph", "inferring", "launching", "partitioning", "process_memory",
-        "profiling", "schema", "training", "errors", "distributed", "loading",
+        "planning", "profiling", "schema", "training", "errors", "distributed", "loading",
     },
     "__main__": {"cli"},
     "__init__": VALUES | PARTS | FRONT | {"process_memory"},

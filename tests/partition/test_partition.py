@@ -125,6 +125,26 @@ def test_the_reported_cut_and_shares_are_those_of_the_parts(shop: Path, tmp_path
     assert all(share <= 1.05 + 3 / 7 for of_parts in shares.values() for share in of_parts)  # 7 tags
 
 
+@pytest.mark.parametrize("method", ["ldg", "fennel"])
+def test_no_part_is_fuller_than_its_share_where_bytes_are_balanced(
+    shop: Path, tmp_path: Path, method: str
+) -> None:
+    """A user has 14 bytes and an item 4, so parts of as many nodes could be unequally full."""
+    book = partition_graph(shop, tmp_path / "parts", 3, method=method, balance=["bytes"], slack=0.02)
+    full = [
+        sum(
+            column.nbytes
+            for node_type in part.schema.node_types
+            for name, column in part.columns()[node_type].items()
+            if name != "original_id"  # what partitioning adds
+        )
+        for part in (open_part(tmp_path / "parts", book, number) for number in range(3))
+    ]
+    assert sum(full) == 300 * 14 + 200 * 4
+    assert max(full) <= 1.02 * sum(full) / 3
+    assert book.quality.shares["bytes"] == pytest.approx([3 * of_part / sum(full) for of_part in full])
+
+
 def test_streaming_cuts_less_than_chance(shop: Path, tmp_path: Path) -> None:
     cut = {
         method: partition_graph(shop, tmp_path / method, 3, method=method).quality.cut["all"]

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import khop
-from khop.cli import evaluate, graph, importing, infer, partition, profile, train
+from khop.cli import evaluate, graph, importing, infer, partition, plan, profile, train
 from khop.errors import PeerLost
 
 FAILED = 1  # the machine: no space, no permission
@@ -35,7 +35,7 @@ def main(
     """Train graph neural networks on sampled neighbourhoods."""
 
 
-for commands in (train, evaluate, infer, profile, importing, graph, partition):
+for commands in (train, evaluate, infer, profile, importing, graph, partition, plan):
     commands.register(app)
 
 

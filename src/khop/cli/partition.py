@@ -16,6 +16,7 @@ from rich.table import Table
 
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.graph_argument import AsJson, GraphArgument, folder_of
+from khop.cli.numbers import fanout_list
 from khop.graph.folder import open_folder
 from khop.partitioning import METHODS, PartitionBook, part_folder, partition_graph
 
@@ -62,7 +63,7 @@ def partition(
     as_json: AsJson = False,
 ) -> None:
     """Cut a graph into parts: graph folders of the nodes each owns, with their in-edges and columns."""
-    hops = [_fanout(word) for word in fanouts.split(",")] if fanouts else []
+    hops = fanout_list(fanouts) if fanouts else []
     source = folder_of(graph)
     with bytes_bar() as notice:
         book = partition_graph(
@@ -110,13 +111,3 @@ def _table(out: Path, book: PartitionBook) -> Table:
         most, of_what = max((of_parts[part], name) for name, of_parts in book.quality.shares.items())
         table.add_row(folder.path.name, f"{nodes:,}", f"{edges:,}", size, f"{most - 1:+.1%} {of_what}")
     return table
-
-
-def _fanout(word: str) -> int:
-    try:
-        fanout = int(word)
-    except ValueError:
-        fanout = -2
-    if fanout < -1:
-        raise ValueError(f"--fanouts {word!r}: give numbers as 15,10,5, where -1 is for all neighbours")
-    return fanout

@@ -1,0 +1,78 @@
+"""`khop plan`: what would be needed, printed and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from khop.cli import plan
+from khop.planning.constants import MEASURED, Constants
+
+Command = Callable[..., Any]
+ASKED = (
+    "plan", "--nodes", "2449029", "--edges", "122.9e6", "--feature-bytes", "400", "--fanouts", "15,10,5",
+    "--machines", "4", "--network", "10", "--cores", "2",
+)  # fmt: skip
+
+
+def test_it_prints_both_placements_and_what_holds_them_up(khop_command: Command) -> None:
+    done = khop_command(*ASKED, "--remote-share", "0.66")
+    assert (done.code, done.stderr) == (0, "")
+    said = " ".join(done.stdout.split())
+    assert "2,449,029 nodes, 122,900,000 edges on 4 machines: a step of 4,096 seeds" in said
+    for line in ("memory", "of these, not in the cache", "exchanges of a batch 3 12", "a step", "bottleneck"):
+        assert line in said
+    assert "--measure" in said
+
+
+def test_json_has_every_number_and_what_was_asked(khop_command: Command) -> None:
+    document = json.loads(khop_command(*ASKED, "--latency", "5", "--cache", "0.5", "--json").stdout)
+    assert document["graph"] == {"nodes": 2449029, "edges": 122_900_000, "feature_bytes": 400}
+    assert document["cluster"]["latency_s"] == 0.005
+    assert document["run"]["batch_size"] == 4096
+    assert set(document["placements"]) == {"replicated", "partitioned"}
+    for figures in document["placements"].values():
+        memory = dict(figures["memory_bytes"])
+        assert memory.pop("total") == pytest.approx(sum(memory.values()))
+        assert figures["traffic"]["remote_rows"] > figures["traffic"]["fetched_rows"] > 0
+        assert figures["seconds"]["step"] > 0
+
+
+def test_a_hundred_billion_edges_are_printed(khop_command: Command) -> None:
+    huge = ("--nodes", "1e9", "--edges", "1e11", "--machines", "64", "--cores", "32")
+    done = khop_command(*ASKED, *huge)
+    assert "1,000,000,000 nodes, 100,000,000,000 edges" in " ".join(done.stdout.split())
+
+
+def test_what_was_measured_here_replaces_the_table(
+    khop_command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Constants(1e3, 1e6, 1e6, 1e6)
+    monkeypatch.setattr(plan, "measured", lambda: slow)
+    monkeypatch.setattr(plan, "tune_memory", lambda: False)
+    here = json.loads(khop_command(*ASKED, "--measure", "--json").stdout)
+    there = json.loads(khop_command(*ASKED, "--json").stdout)
+    assert here["constants"]["gather_bytes_per_s"] == 1e6
+    assert there["constants"]["gather_bytes_per_s"] == MEASURED.gather_bytes_per_s
+    assert "measured here" in khop_command(*ASKED, "--measure").stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("--nodes", "many", "--nodes 'many': give a whole number, as 2449029 or 1e11"),
+        ("--edges", "1.5", "--edges '1.5': give a whole number"),
+        ("--edges", "inf", "--edges 'inf': give a whole number"),
+        ("--fanouts", "15,a", "--fanouts 'a': give numbers as 15,10,5"),
+        ("--machines", "0", "machines 0: must be 1 or more"),
+        ("--network", "0", "network 0.0: must be above 0 Gbit/s"),
+    ],
+)
+def test_bad_input_gives_one_sentence(khop_command: Command, option: str, value: str, sentence: str) -> None:
+    done = khop_command(*ASKED, option, value)
+    assert done.code == 2
+    assert done.stderr.startswith(f"khop: {sentence}")
+    assert done.stderr.count("\n") == 1
