@@ -28,12 +28,12 @@ def test_a_rank_takes_its_part_of_the_cores_but_for_what_is_kept() -> None:
     cpu, two = torch.device("cpu"), Group(0, 2, 0, 2)
     assert threads_of(set_rank_up(RECORDED, two, cpu, ())) == (sampler_threads(cores), cores)
     assert threads_of(set_rank_up(RECORDED, two, cpu, {"threads"})) == (16, cores)
-    assert threads_of(set_rank_up(RECORDED, two, cpu, named(RECORDED))) == (16, 64)
+    assert threads_of(set_rank_up(RECORDED, two, cpu, named(RECORDED.values))) == (16, 64)
     assert set_rank_up(RECORDED, ALONE, cpu, ()) is RECORDED
 
 
 def test_zero_is_no_number_of_somebodys() -> None:
-    assert named(RawRun({"threads": 0, "compute_threads": 2, "graph": "debian"}, "run.toml")) == {
+    assert named({"threads": 0, "compute_threads": 2, "graph": "debian"}) == {
         "compute_threads",
         "graph",
     }

@@ -17,7 +17,7 @@ from khop.cli.bytes_bar import bytes_bar
 from khop.cli.cache import cache_folder
 from khop.cli.options import Options, takes_run_options
 from khop.cli.progress import say, two_columns, watching
-from khop.cli.ranks import Procs, as_ranks, set_rank_up
+from khop.cli.ranks import Procs, as_ranks, named, set_rank_up
 from khop.cli.run_folder import CHECKPOINTS, read_run
 from khop.config.build import prepare
 from khop.config.facts import MACHINE
@@ -77,7 +77,7 @@ class Request:
     splits: tuple[str, ...]  # empty: all that the run has
     checkpoint: str
     metrics: tuple[str, ...]
-    options: frozenset[str]  # that were given now, not by the run
+    given: frozenset[str]  # options of this call, not of the run
     as_json: bool
 
 
@@ -99,7 +99,7 @@ def _evaluate(
         () if split is Split.ALL else (split.value,),
         checkpoint.value,
         tuple(metric or ()),
-        frozenset(options),
+        named(options),
         as_json,
     )
     as_ranks(evaluate_rank, request, checked(raw), procs)
@@ -109,7 +109,7 @@ def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:
     """Measure as one rank, which is often the only one; rank 0 talks."""
     console = Console(stderr=request.as_json, quiet=rank > 0)
     with bytes_bar() as notice:
-        raw = set_rank_up(request.raw, this_group(), device, request.options)
+        raw = set_rank_up(request.raw, this_group(), device, request.given)
         run = prepare(raw, cache_folder(), notice)
     torch.set_num_threads(run.config.compute_threads)
     run.restore(request.folder / CHECKPOINTS / request.checkpoint)

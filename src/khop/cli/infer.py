@@ -23,7 +23,7 @@ from khop.cli.cache import cache_folder
 from khop.cli.evaluate import Checkpoint, Folder
 from khop.cli.options import Options, takes_run_options
 from khop.cli.progress import say, two_columns
-from khop.cli.ranks import Procs, as_ranks, set_rank_up
+from khop.cli.ranks import Procs, as_ranks, named, set_rank_up
 from khop.cli.run_folder import CHECKPOINTS, read_run
 from khop.config.build import Run, prepare
 from khop.config.facts import MACHINE
@@ -93,7 +93,7 @@ class Request:
     ids: Path | None
     values: str
     checkpoint: str
-    options: frozenset[str]  # that were given now, not by the run
+    given: frozenset[str]  # options of this call, not of the run
     as_json: bool
 
 
@@ -133,7 +133,7 @@ def _infer(
         ids,
         values.value,
         checkpoint.value,
-        frozenset(options),
+        named(options),
         as_json,
     )
     as_ranks(infer_rank, request, checked(raw), procs)
@@ -144,7 +144,7 @@ def infer_rank(rank: int, device: torch.device, request: Request) -> None:
     begun = time.perf_counter()
     console = Console(stderr=request.as_json, quiet=rank > 0)
     with bytes_bar() as notice:
-        raw = set_rank_up(request.raw, this_group(), device, request.options)
+        raw = set_rank_up(request.raw, this_group(), device, request.given)
         run = prepare(raw, cache_folder(), notice)
     torch.set_num_threads(run.config.compute_threads)
     run.restore(request.folder / CHECKPOINTS / request.checkpoint)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from typing import Annotated, TypeVar
 
 import torch
@@ -63,6 +63,6 @@ def set_rank_up(raw: RawRun, group: Group, device: torch.device, kept: Container
     return with_options(raw, {"device": str(device), **chosen})
 
 
-def named(raw: RawRun) -> frozenset[str]:
-    """The fields of the run that have a value of somebody's, neither empty nor 0."""
-    return frozenset(name for name, value in raw.values.items() if value)
+def named(values: Mapping[str, object]) -> frozenset[str]:
+    """The fields that somebody has given a value, which 0 and nothing are not."""
+    return frozenset(name for name, value in values.items() if value)

@@ -105,7 +105,7 @@ def train_rank(rank: int, device: torch.device, request: Request) -> None:
     console = Console(stderr=request.as_json, quiet=rank > 0)
     group = this_group()
     with bytes_bar() as notice:
-        raw = set_rank_up(request.raw, group, device, named(request.raw))
+        raw = set_rank_up(request.raw, group, device, named(request.raw.values))
         run = prepare(raw, cache_folder(), notice)
     torch.set_num_threads(run.config.compute_threads)
     folder, is_resumed = _folder_of(run, request, group)
