@@ -6,12 +6,15 @@ The only part below the command that reads the environment: it is where launcher
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
+from torch import distributed
 
 from khop.distributed.group import DEADLINE_S
+from khop.distributed.interfaces import Listening, listening_interface
 from khop.distributed.joining import joined
 from khop.distributed.launchers import Placement, placement_of
 from khop.distributed.spawning import run_ranks
@@ -23,8 +26,9 @@ Work = Callable[..., None]  # (rank, device, *arguments)
 _FOR_RANKS = {
     "OMP_WAIT_POLICY": "passive",  # spinning threads of one rank would take the cores of the next
     "TORCH_CPP_LOG_LEVEL": "FATAL",  # a lost peer is khop's to report, in a sentence
-    "GLOO_SOCKET_IFNAME": "lo",  # ranks of one machine need no name service and no network
 }
+# On which interface gloo and NCCL listen; to NCCL a name without "=" would be that of any that begins so.
+_INTERFACE_OF_GLOO, _INTERFACE_OF_NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 
 
 def launch(
@@ -34,6 +38,8 @@ def launch(
     arguments: Sequence[object] = (),
     device: str | None = None,
     deadline: float = DEADLINE_S,
+    interface: str | None = None,
+    allow_public: bool = False,
 ) -> None:
     """Call `function(rank, device, *arguments)` as every rank of a run.
 
@@ -43,7 +49,12 @@ def launch(
     GPUs exchange by NCCL, the CPU by gloo; `device` is "cpu" or "cuda", by default "cuda" where there is one.
     An exchange that takes longer than `deadline` seconds ends all ranks with an error that says who is
     missing; an error in one rank ends all, and is raised here.
+
+    Ranks listen on one interface: `interface` is its name, its address or a network that this lies in; by
+    default it is loopback on one machine, and else the one that leads to rank 0's. A public one is a
+    ValueError unless `allow_public` says that a firewall stands before it.
     """
+    listening = Listening(interface, allow_public)
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
     placement = placement_of(os.environ)
     if placement is not None:
@@ -51,15 +62,15 @@ def launch(
             raise ValueError(
                 f"procs {procs}: a launcher has started {placement.world_size} ranks already; leave procs out"
             )
-        run_rank(placement, function, arguments, kind, deadline)
+        run_rank(placement, function, arguments, kind, deadline, listening)
         return
     count = procs if procs is not None else max(1, torch.cuda.device_count() if kind == "cuda" else 1)
     check_procs(count, kind)
     if count == 1:
         function(0, torch.device(kind), *arguments)
         return
-    with _environment_for_ranks():
-        run_ranks(run_rank, count, (function, arguments, kind, deadline))
+    with _environment(_unset(_FOR_RANKS)):
+        run_ranks(run_rank, count, (function, arguments, kind, deadline, listening))
 
 
 def check_procs(procs: int, device: str) -> None:
@@ -79,7 +90,12 @@ def launched_by_others() -> Placement | None:
 
 
 def run_rank(
-    placement: Placement, function: Work, arguments: Sequence[object], kind: str, deadline: float
+    placement: Placement,
+    function: Work,
+    arguments: Sequence[object],
+    kind: str,
+    deadline: float,
+    listening: Listening,
 ) -> None:
     """Be one rank: meet the others, call the function, leave."""
     device = torch.device(kind)
@@ -87,16 +103,32 @@ def run_rank(
         device = torch.device("cuda", placement.local_rank)
         torch.cuda.set_device(device)
     torch.set_num_threads(cores_of_rank(placement.local_world_size))
-    with joined(placement, device, deadline):
+    if distributed.is_initialized():  # by Ray Train, say: used as it is
+        function(placement.rank, device, *arguments)
+        return
+    said = listening.interface or os.environ.get(_INTERFACE_OF_GLOO, "").split(",")[0]
+    interface = listening_interface(replace(listening, interface=said), placement)
+    named = {_INTERFACE_OF_GLOO: interface.name, _INTERFACE_OF_NCCL: f"={interface.name}"}
+    environment = _environment(named if listening.interface else _unset(named))
+    with environment, joined(placement, device, deadline, interface):
         function(placement.rank, device, *arguments)
 
 
+def _unset(values: Mapping[str, str]) -> Mapping[str, str]:
+    """Those that the user has not set otherwise."""
+    return {name: value for name, value in values.items() if name not in os.environ}
+
+
 @contextmanager
-def _environment_for_ranks() -> Iterator[None]:
-    set_here = [name for name in _FOR_RANKS if name not in os.environ]
-    os.environ.update({name: _FOR_RANKS[name] for name in set_here})
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """The environment with these values, for as long as the block runs."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        for name in set_here:
-            del os.environ[name]
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -9,6 +9,7 @@ import pytest
 from torch.distributed import HashStore
 
 from khop.distributed import watch
+from khop.distributed.board import Board
 from khop.distributed.group import Group
 from khop.distributed.watch import Watch
 from khop.errors import PeerLost
@@ -27,14 +28,15 @@ class Time:
     def sleep(self, seconds: float) -> None:
         self._now += seconds
         for each in self._speaking:
-            each._publish()
+            each._tell()
 
 
 @contextmanager
 def ranks(world_size: int, silent: tuple[int, ...] = ()) -> Iterator[list[Watch]]:
     """The watches of ranks in this one process, each on host-<rank>; the silent ones do not beat."""
     store = HashStore()
-    watches = [Watch(store, store, rank, world_size, f"host-{rank}") for rank in range(world_size)]
+    board = Board(store, store, world_size, "host-0:29500")
+    watches = [Watch(board, rank, f"host-{rank}", 60.0) for rank in range(world_size)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(watch, "time", Time([each for each in watches if each.rank not in silent]))
         yield watches
@@ -64,7 +66,6 @@ def test_a_rank_that_is_silent_is_named_first() -> None:
 def test_the_error_of_a_rank_that_failed_is_what_the_others_say() -> None:
     with ranks(2, silent=(0, 1)) as (first, second):
         second.at("computing the loss", 1, 2)
-        second.report(4.0)
         second.failed("KeyError: 'mine'")
         assert first.report(4.0) == (
             "rank 1 (host host-1) failed computing the loss in epoch 1, step 2: KeyError: 'mine'"
@@ -73,6 +74,6 @@ def test_the_error_of_a_rank_that_failed_is_what_the_others_say() -> None:
 
 def test_waiting_for_a_stage_ends_at_the_deadline_with_that_sentence() -> None:
     with ranks(2, silent=(0, 1)) as (first, _):
-        group = Group(0, 2, 0, 2, 0.1, first._store, first)
+        group = Group(0, 2, 0, 2, 0.1, HashStore(), first)
         with pytest.raises(PeerLost, match=r"rank 1 \(host host-1\) does not answer any more"):
             group.meet("evaluating")

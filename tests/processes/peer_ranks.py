@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, distributed
 
-from khop.distributed.group import Group, this_group, wait_for
+from khop.distributed.group import Group, this_group
 from khop.distributed.peers import Message, Peers, open_peers
+from khop.distributed.stores import wait_for
 
 ASKING = Message("asking for rows", "id")
 ANSWERING = Message("getting rows", "row")

@@ -20,7 +20,7 @@ from khop.cli.progress import say, two_columns, watching
 from khop.cli.ranks import Procs, as_ranks, named, set_rank_up
 from khop.cli.run_folder import CHECKPOINTS, read_run
 from khop.config.build import prepare
-from khop.config.facts import MACHINE
+from khop.config.facts import MACHINE, TOGETHER
 from khop.config.fields import run_fields
 from khop.config.read import RawRun, checked, with_options
 from khop.distributed.group import this_group
@@ -59,7 +59,7 @@ Metrics = Annotated[
         show_default=False,
     ),
 ]
-_MEASURED_BY = MACHINE | {"deadline"} | {"evaluation.fanouts", "evaluation.batch_size", "links.rivals"}
+_MEASURED_BY = MACHINE | TOGETHER | {"evaluation.fanouts", "evaluation.batch_size", "links.rivals"}
 
 
 def register(app: typer.Typer) -> None:

@@ -26,7 +26,7 @@ from khop.cli.progress import say, two_columns
 from khop.cli.ranks import Procs, as_ranks, named, set_rank_up
 from khop.cli.run_folder import CHECKPOINTS, read_run
 from khop.config.build import Run, prepare
-from khop.config.facts import MACHINE
+from khop.config.facts import MACHINE, TOGETHER
 from khop.config.fields import run_fields
 from khop.config.read import RawRun, checked, with_options
 from khop.distributed.group import this_group
@@ -99,7 +99,7 @@ class Request:
 
 def register(app: typer.Typer) -> None:
     """Add `khop infer`."""
-    measured = MACHINE | {"deadline", "evaluation.batch_size"}
+    measured = MACHINE | TOGETHER | {"evaluation.batch_size"}
     fields = [entry for entry in run_fields() if entry.path in measured]
     app.command("infer")(takes_run_options(fields, default="as in the run")(_infer))
 

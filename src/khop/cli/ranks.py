@@ -42,6 +42,8 @@ def as_ranks(work: RankWork[Request], request: Request, config: RunConfig, procs
             arguments=(request,),
             device=torch.device(config.device).type if count != 1 else config.device,
             deadline=config.deadline,
+            interface=config.interface,
+            allow_public=config.allow_public,
         )
     except Terminated:
         raise typer.Exit(TERMINATED) from None

@@ -153,16 +153,16 @@ def _folder_of(run: Run, request: Request, group: Group) -> tuple[Path, bool]:
     """The run folder as rank 0 finds or makes it, and whether the run goes on from what is in it."""
     found: tuple[Path, bool] | None = None
     if group.rank == 0:
-        found = (request.resume, True) if request.resume else _new_or_restarted(run)
+        found = (request.resume, True) if request.resume else _new_or_restarted(run, group.attempt)
     with group.exchanging("sharing the run folder"):
         told = group.share_bytes(json.dumps([str(found[0]), found[1]]).encode() if found else None)
     folder, is_resumed = json.loads(told)
     return Path(folder), is_resumed
 
 
-def _new_or_restarted(run: Run) -> tuple[Path, bool]:
+def _new_or_restarted(run: Run, attempt: int) -> tuple[Path, bool]:
     placement = launched_by_others()
-    if placement is not None and placement.attempt > 0:
+    if placement is not None and attempt > 0:
         folder = restarted_folder(run.config, placement.run_id)
         if folder is not None:
             has_checkpoint = bool(pushed_folders(folder / CHECKPOINTS / LAST))

@@ -10,13 +10,18 @@ from khop.config.values import RunConfig
 
 # On what machine a run is carried out, and how it is kept: none of these makes it another run.
 MACHINE = frozenset({"device", "threads", "compute_threads", "prefetch", "prefetch_bytes"})
-HOW_NOT_WHAT = MACHINE | {
-    "deadline",
-    "tensorboard",
-    "checkpoint.steps",
-    "checkpoint.minutes",
-    "checkpoint.keep",
-}
+# How its processes wait for one another, and where they are reached.
+TOGETHER = frozenset({"deadline", "interface", "allow_public"})
+HOW_NOT_WHAT = (
+    MACHINE
+    | TOGETHER
+    | {
+        "tensorboard",
+        "checkpoint.steps",
+        "checkpoint.minutes",
+        "checkpoint.keep",
+    }
+)
 # What a run may change on the way and still be the same run.
 RESUMABLE = HOW_NOT_WHAT | {"training.epochs", "training.patience"}
 

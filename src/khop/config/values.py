@@ -221,6 +221,11 @@ class RunConfig(Section):
     """bytes that batches made ahead may take"""
     deadline: Annotated[float, Field(gt=0)] = 300.0
     """seconds that processes wait for one another before all end"""
+    interface: Annotated[str | None, Field(min_length=1)] = None
+    """network that processes listen on: an interface's name or address, or as 10.0.0.0/8; default: loopback,
+    and of several machines the network that leads to rank 0's"""
+    allow_public: bool = False
+    """let processes listen on a public address, which a firewall has to protect"""
     tensorboard: bool = False
     """write curves for TensorBoard into the run folder; needs khop[tensorboard]"""
     task: Task = Task()

@@ -19,6 +19,8 @@ from khop.errors import PeerLost
 
 DEADLINE_S = 300.0
 _POLL_S = 0.02
+# Gloo does not always say that it is gloo: "pair closure" is what a wait behind one that failed ends with.
+_WORDS_OF_BACKENDS = ("gloo", "Connection closed by peer", "Connection reset by peer", "pair closure", "NCCL")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +38,7 @@ class Group:
     deadline_s: float = DEADLINE_S
     store: Store | None = None  # None: alone, or a group that khop did not make
     watch: Watch | None = None
+    attempt: int = 0  # how often the whole group was started again
     before_leaving: list[Callable[[], None]] = field(default_factory=list, repr=False)  # where all went well
     _dealers: Iterator[int] = field(default_factory=count, repr=False)
 
@@ -196,18 +199,4 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def is_broken(error: RuntimeError) -> bool:
     """Whether torch.distributed says that an exchange failed, which is no fault of what was computed."""
     of_torch = isinstance(error, distributed.DistError)
-    return of_torch or any(word in str(error) for word in ("gloo", "Connection closed by peer", "NCCL"))
-
-
-def wait_for(store: Store, keys: Mapping[int, str], deadline_s: float) -> list[int]:
-    """Wait until the store has the keys of all ranks; the ranks whose key did not come in time."""
-    # Not Store.wait: it fills the terminal with a stack of C++ frames when it is in vain.
-    end = time.monotonic() + deadline_s
-    missing = list(keys)
-    while missing:
-        missing = [rank for rank in missing if not store.check([keys[rank]])]
-        if time.monotonic() > end:
-            break
-        if missing:
-            time.sleep(_POLL_S)
-    return missing
+    return of_torch or any(word in str(error) for word in _WORDS_OF_BACKENDS)

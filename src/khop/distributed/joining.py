@@ -5,45 +5,67 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 from torch import distributed
 
-from khop.distributed.group import Group, enter, is_broken, leave, this_group, wait_for
+from khop.distributed.arrival import Arrived, Round, arrive, part_of
+from khop.distributed.board import ANSWER_S, Board, within
+from khop.distributed.group import Group, enter, is_broken, leave
+from khop.distributed.interfaces import Interface
 from khop.distributed.launchers import Placement
-from khop.distributed.torch_types import PrefixStore, Store, TCPStore
+from khop.distributed.stores import hosted_store, reached_store
+from khop.distributed.torch_types import PrefixStore, Store
 from khop.distributed.watch import Watch
 from khop.errors import PeerLost
 
 
+@dataclass(frozen=True)
+class _Meeting:
+    """Where the ranks meet, as one of them sees it."""
+
+    placement: Placement
+    interface: Interface
+    deadline_s: float
+
+    @property
+    def where(self) -> str:
+        """The store, in words."""
+        return f"{self.placement.host}:{self.placement.port}"
+
+    def store(self, *, is_first: bool = False) -> Store:
+        """A connection to the store, which rank 0 opens with its first one if no launcher has done so."""
+        at, deadline_s = self.placement, self.deadline_s
+        is_host = at.rank == 0 and not at.launcher_hosts_store
+        if is_first and is_host:
+            return hosted_store(self.interface.address, at.port)
+        return reached_store(at.rank, self.interface.address if is_host else at.host, at.port, deadline_s)
+
+
 @contextmanager
-def joined(placement: Placement, device: torch.device, deadline_s: float) -> Iterator[Group]:
+def joined(
+    placement: Placement, device: torch.device, deadline_s: float, interface: Interface
+) -> Iterator[Group]:
     """This process as a rank, for as long as the block runs: gloo on the CPU, with NCCL beside it on GPUs.
 
     PeerLost names the ranks that did not arrive within the deadline; OSError says that the port is taken. An
-    error in the block is told to the others, who then end as well. A process group that somebody else made,
-    as Ray Train does, is used as it is.
+    error in the block is told to the others, who then end as well. A store of rank 0's own listens on the
+    interface's address; that gloo and NCCL do so is for the caller to see to, by their environment.
     """
-    if distributed.is_initialized():
-        yield this_group()
-        return
-    store = _store(placement, deadline_s)
-    host = socket.gethostname()
+    meeting = _Meeting(placement, interface, deadline_s)
+    whole_store = meeting.store(is_first=True)
+    met = _met(whole_store, meeting)
     # Connections of its own: a call that waits on one holds up all others on it.
-    own = [_store(placement, deadline_s, is_host=False) for _ in range(2)]
-    watch = Watch(own[0], own[1], placement.rank, placement.world_size, host)
-    _await_all(store, placement, host, deadline_s)
+    store, telling, asking = (
+        part_of(each, met.number) for each in (whole_store, meeting.store(), meeting.store())
+    )
+    board = Board(telling, asking, placement.world_size, meeting.where)
+    watch = Watch(board, placement.rank, met.ranks[placement.rank].host, deadline_s)
     watch.start()
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     try:
-        distributed.init_process_group(
-            backend,
-            store=PrefixStore("torch", store),
-            rank=placement.rank,
-            world_size=placement.world_size,
-            timeout=timedelta(seconds=deadline_s),
-        )
+        _make_torch_group(store, meeting, device)
         group = Group(
             placement.rank,
             placement.world_size,
@@ -52,6 +74,7 @@ def joined(placement: Placement, device: torch.device, deadline_s: float) -> Ite
             deadline_s,
             store,
             watch,
+            met.attempt,
         )
         enter(group)
         try:
@@ -63,9 +86,9 @@ def joined(placement: Placement, device: torch.device, deadline_s: float) -> Ite
         finally:
             leave(group)
     finally:
-        watch.close()
         if distributed.is_initialized():
             distributed.destroy_process_group()
+        watch.close()  # last: what is destroyed may hang on a rank that is lost
 
 
 @contextmanager
@@ -89,48 +112,48 @@ def _is_orderly(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and not error.code)
 
 
-def _store(placement: Placement, deadline_s: float, is_host: bool | None = None) -> Store:
-    """A connection to the store, which rank 0 opens with its first one unless the launcher has done so."""
-    if is_host is None:
-        is_host = placement.rank == 0 and not placement.launcher_hosts_store
+def _make_torch_group(store: Store, meeting: _Meeting, device: torch.device) -> None:
+    """Every rank connects to every other; PeerLost where one is not let through."""
+    at, interface = meeting.placement, meeting.interface
     try:
-        store = TCPStore(
-            placement.host,
-            placement.port,
-            None,
-            is_host,
-            timeout=timedelta(seconds=deadline_s),
-            wait_for_workers=False,
+        distributed.init_process_group(
+            "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+            store=PrefixStore("torch", store),
+            rank=at.rank,
+            world_size=at.world_size,
+            timeout=timedelta(seconds=meeting.deadline_s),
         )
-        return PrefixStore(f"khop/{placement.attempt}", store)
-    except distributed.DistError as error:
-        where = f"{placement.host}:{placement.port}"
-        if "EADDRINUSE" in str(error):
-            raise OSError(
-                f"port {placement.port} of this machine is taken, by another run perhaps: "
-                "set MASTER_PORT to a free one on every rank"
-            ) from None
-        raise PeerLost(
-            f"rank {placement.rank} found nobody at {where} within {deadline_s:g} s: rank 0 has not started, "
-            "or this machine cannot reach it. MASTER_ADDR and MASTER_PORT have to name rank 0's machine"
-        ) from error
-
-
-def _await_all(store: Store, placement: Placement, host: str, deadline_s: float) -> None:
-    keys = {rank: f"arrived/{rank}" for rank in range(placement.world_size)}
-    try:
-        store.set(keys[placement.rank], host)
-        missing = wait_for(store, keys, deadline_s)
-        here = {rank: store.get(key).decode() for rank, key in keys.items() if rank not in missing}
     except RuntimeError as error:
         if not is_broken(error):
             raise
         raise PeerLost(
-            f"rank {placement.rank} lost the store at {placement.host}:{placement.port}"
+            f"rank {at.rank} (host {socket.gethostname()}, {interface.address} of {interface.name}) met the "
+            "others but could not connect to all of them: machines of a run need all ports between them, and "
+            f"--interface where they have several networks. {str(error).splitlines()[0]}"
         ) from error
-    if missing:
-        arrived = ", ".join(f"{rank} (host {host})" for rank, host in here.items())
-        raise PeerLost(
-            f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))} did not arrive "
-            f"within {deadline_s:g} s; those of {placement.world_size} that did: {arrived}"
+
+
+def _met(store: Store, meeting: _Meeting) -> Round:
+    """All ranks; PeerLost where one does not come, ValueError where one is out of the others' reach."""
+    at, deadline_s = meeting.placement, meeting.deadline_s
+    own = Arrived(socket.gethostname(), meeting.interface.address, at.attempt)
+    found: list[Round] = []
+    try:
+        within(
+            deadline_s + ANSWER_S,
+            lambda: found.append(arrive(store, at.rank, at.world_size, own, deadline_s)),
         )
+    except RuntimeError as error:
+        if not is_broken(error):
+            raise
+    if not found:
+        raise PeerLost(f"rank {at.rank} lost the store at {meeting.where}")
+    ranks = found[0].ranks
+    hidden = [rank for rank, arrived in ranks.items() if Interface("", arrived.address).is_loopback]
+    if hidden and len({arrived.host for arrived in ranks.values()}) > 1:
+        raise ValueError(
+            f"rank {hidden[0]} (host {ranks[hidden[0]].host}) listens on {ranks[hidden[0]].address}, where "
+            "no other machine reaches it: its name or MASTER_ADDR leads to itself. Name the network of the "
+            "machines with --interface, as eth1 or 10.0.0.0/8"
+        )
+    return found[0]

@@ -20,7 +20,7 @@ class Placement:
     host: str  # of the store where the ranks meet
     port: int
     launcher_hosts_store: bool = False  # else rank 0 does
-    attempt: int = 0  # how often the whole group was restarted
+    attempt: int = 0  # how often the launcher on this machine knows that it has started it again
     run_id: str = ""  # what the launcher calls the run, over all attempts
 
     def __post_init__(self) -> None:

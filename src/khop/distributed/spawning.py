@@ -16,7 +16,9 @@ from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from types import FrameType
 
+from khop.distributed.interfaces import LOOPBACK
 from khop.distributed.launchers import Placement
+from khop.distributed.stores import hosted_store, reached_store
 from khop.distributed.torch_types import TCPStore
 from khop.distributed.watch import BROKEN, GRACE_S
 from khop.errors import PeerLost, Terminated
@@ -58,11 +60,11 @@ def run_ranks(target: Callable[..., None], procs: int, arguments: Sequence[objec
     Whatever happens, none is left: an error in one ends the others within seconds, and is raised here. Ctrl-C
     and SIGTERM go to every rank once, which have time to write what they have.
     """
-    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    store = hosted_store(LOOPBACK.address)
     context = multiprocessing.get_context("spawn")
     ranks: list[SpawnProcess] = []
     for rank in range(procs):
-        placement = Placement(rank, procs, rank, procs, "127.0.0.1", store.port, launcher_hosts_store=True)
+        placement = Placement(rank, procs, rank, procs, store.host, store.port, launcher_hosts_store=True)
         process = context.Process(target=_rank, args=(target, placement, *arguments), name=_name(rank))
         ranks.append(process)
     told: list[int] = []
@@ -130,7 +132,7 @@ def _tell(placement: Placement, error: BaseException) -> None:
     text = "".join(traceback.format_exception(error))
     failure = Failure(placement.rank, type(error).__name__, str(error), text, time.monotonic())
     try:
-        store = TCPStore(placement.host, placement.port, None, False, wait_for_workers=False)
+        store = reached_store(placement.rank, placement.host, placement.port, GRACE_S)
         store.set(f"failure/{_name(placement.rank)}", json.dumps(vars(failure)))
     except RuntimeError:  # who started this process is gone: nobody reads it but a person
         traceback.print_exception(error)

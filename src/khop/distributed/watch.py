@@ -1,16 +1,15 @@
-"""What every rank tells the others about itself, so that a wait that fails can say for whom it waited."""
+"""How a rank says where it stands, says for whom it waited when a wait fails, and ends with its group."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 
-from khop.distributed.torch_types import Store
+from khop.distributed.board import ANSWER_S, Board, Status
 
 BEAT_S = 0.4  # how often a rank says that it is alive
 SILENT_BEATS = 4  # who says nothing while another rank says so often that it is alive is gone
@@ -20,49 +19,38 @@ _LATEST_BEAT_S = 2.0  # of a rank whose thread has ended, nothing is waited for
 BROKEN = 70  # the exit code of a rank that its own watch had to end
 
 
-@dataclass(frozen=True)
-class Status:
-    """Where a rank stands."""
-
-    host: str
-    stage: str = "starting"
-    epoch: int = 0
-    step: int = 0
-    count: int = 0  # stages so far; all ranks go through the same ones
-    beat: int = 0
-
-    @property
-    def place(self) -> str:
-        """In words."""
-        return self.stage if self.step < 0 else f"{self.stage} in epoch {self.epoch}, step {self.step}"
-
-
 class Watch:
-    """Tells a store twice a second where this rank stands, and ends a rank that outlives its broken group.
+    """Tells the board twice a second where this rank stands, and ends a rank that outlives its broken group.
 
-    A thread does it, so the rank itself may be stuck anywhere. Reading what others told costs nothing until
+    Threads do it, so the rank itself may be stuck anywhere. Reading what others told costs nothing until
     something fails.
     """
 
-    def __init__(self, telling: Store, asking: Store, rank: int, world_size: int, host: str) -> None:
+    def __init__(self, board: Board, rank: int, host: str, deadline_s: float) -> None:
         self.rank = rank
-        self.world_size = world_size
-        self._store = telling  # the thread's
-        self._asking = asking  # for reports
+        self._board = board
         self._status = Status(host)
         self._beats = 0  # apart: the status is set by the rank, this by the thread
+        self._broken = ""  # why this rank has to end
+        self._silence_s = deadline_s + 2 * ANSWER_S  # of the store; a wait that fails may speak before
+        self._heard_at = time.monotonic()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="khop-watch", daemon=True)
-        self._publish()
+        self._threads = [
+            threading.Thread(target=self._beat, name="khop-watch", daemon=True),
+            threading.Thread(target=self._guard, name="khop-guard", daemon=True),
+        ]
+        self._tell()
 
     def start(self) -> None:
         """Begin to tell."""
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         """Stop telling; afterwards nobody ends this rank."""
         self._closed.set()
-        self._thread.join(timeout=5.0)
+        for thread in self._threads:
+            thread.join(timeout=ANSWER_S)
 
     def at(self, stage: str, epoch: int = 0, step: int = -1) -> None:
         """This rank enters a stage."""
@@ -71,27 +59,28 @@ class Watch:
 
     def failed(self, sentence: str) -> None:
         """This rank ends with an error of its own: the others are told which."""
-        self._say("failed", sentence)
+        place = f"rank {self.rank} (host {self._status.host}) failed {self._status.place}"
+        self._board.tell_failure(f"{place}: {sentence}")
         self.give_up()
 
     def give_up(self) -> None:
         """The group is broken: every rank has to end."""
-        self._say("broken", str(self.rank))
+        self._broken = self._broken or "the group has broken"
+        self._board.tell_broken()
 
     def report(self, deadline_s: float) -> str:
         """One sentence on who is missing and who waited where, once a wait of this rank has failed."""
-        self._publish()
         self._listen(2)  # for others to tell why they end
-        errors = self._told("failed")
-        if errors:
-            told = self._statuses()
-            return "; ".join(
-                f"rank {rank} (host {told[rank].host}) failed {told[rank].place}: {error}"
-                for rank, error in errors.items()
-            )
-        before = self._statuses()
+        failures, before = self._board.failures(), self._board.statuses()
+        if failures:
+            return "; ".join(failures)
+        if not before:
+            return self._cut_off()
         self._listen(SILENT_BEATS)
-        now = self._statuses()
+        now = self._board.statuses()
+        if not now:
+            return self._cut_off()
+        now[self.rank] = self._status  # what was told of it last may be half a second old
         silent = [
             rank
             for rank in now
@@ -119,22 +108,18 @@ class Watch:
         places = dict.fromkeys(now[rank].place for rank in others)
         return f"{seen}. {_ranks(others)} waited {' and '.join(places)}"
 
-    def _beat(self) -> None:
-        while not self._closed.wait(BEAT_S):
-            try:
-                self._publish()
-                if not self._store.check(["broken"]):
-                    continue
-                why = "the group has broken"
-            except RuntimeError:  # the store is gone, and with it whoever started this process
-                why = "the process that started the ranks is gone"
-            if not self._closed.wait(GRACE_S):
-                print(
-                    f"khop: rank {self.rank} was still {self._status.place}: {why}",
-                    file=sys.stderr,
-                    flush=True,
-                )
-                os._exit(BROKEN)
+    def _cut_off(self) -> str:
+        own = self._status
+        return (
+            f"rank {self.rank} (host {own.host}) has lost rank 0's machine ({self._board.where}) while "
+            f"{own.place}: the network between them is cut, or it is gone or what started the ranks there"
+        )
+
+    def _tell(self) -> None:
+        self._beats += 1
+        if self._board.beat(self.rank, replace(self._status, beat=self._beats)):
+            self._broken = self._broken or "the group has broken"
+        self._heard_at = time.monotonic()
 
     def _listen(self, beats: int) -> None:
         """Wait for so many beats of this rank's own: where they come late, those of others may as well."""
@@ -142,33 +127,24 @@ class Watch:
         while self._beats < heard and time.monotonic() < end:
             time.sleep(BEAT_S / 4)
 
-    def _publish(self) -> None:
-        self._beats += 1
-        status = replace(self._status, beat=self._beats)
-        self._store.set(f"status/{self.rank}", json.dumps(asdict(status)))
+    def _beat(self) -> None:
+        while not self._closed.wait(BEAT_S):
+            try:
+                self._tell()
+            except RuntimeError:  # the store is gone, and with it whoever started this process
+                self._broken = "the process that started the ranks is gone"
+                return
 
-    def _say(self, what: str, text: str) -> None:
-        try:
-            self._asking.set(f"{what}/{self.rank}", text)
-            self._asking.set("broken", str(self.rank))
-        except RuntimeError:  # the store has gone first; there is nobody left to tell
-            return
-
-    def _told(self, what: str) -> dict[int, str]:
-        """What ranks have said; of a store that is gone, nothing."""
-        keys = {rank: f"{what}/{rank}" for rank in range(self.world_size)}
-        try:
-            return {
-                rank: self._asking.get(key).decode()
-                for rank, key in keys.items()
-                if self._asking.check([key])
-            }
-        except RuntimeError:
-            return {}
-
-    def _statuses(self) -> dict[int, Status]:
-        found = {rank: Status(**json.loads(text)) for rank, text in self._told("status").items()}
-        return found or {self.rank: self._status}
+    def _guard(self) -> None:
+        end = float("inf")
+        while not self._closed.wait(BEAT_S):
+            now = time.monotonic()
+            is_cut_off = now - self._heard_at > self._silence_s
+            end = min(end, now + GRACE_S) if self._broken or is_cut_off else float("inf")
+            if now > end:
+                why = f"was still {self._status.place}: {self._broken or self._cut_off()}"
+                print(f"khop: rank {self.rank} {why}", file=sys.stderr, flush=True)
+                os._exit(BROKEN)
 
 
 def _who(ranks: list[int], now: dict[int, Status]) -> str:
