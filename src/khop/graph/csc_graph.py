@@ -17,7 +17,7 @@ from khop.graph.derived import Derived
 from khop.graph.edge_draws import EdgeDraws, check_edge_type
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.inputs import Array, Given
-from khop.graph.negatives import NegativeTables
+from khop.graph.negatives import NegativeTables, WholeLinks
 from khop.graph.progress import Meter, Notice
 from khop.graph.quantise import Quantised
 from khop.graph.row_order import RowOrder, sort_notice
@@ -53,7 +53,8 @@ class CscGraph:
         derived = Derived() if folder is None else Derived(folder.path, folder.fingerprint)
         arrays = RuleArrays(self.edges, self.columns, sorted_by, derived)
         object.__setattr__(self, "_draws", EdgeDraws(self.schema, self.original_ids, arrays))
-        tables = NegativeTables(self.edges, self.counts, self.original_ids, self.columns, derived)
+        links = WholeLinks(self.edges, self.counts, derived)
+        tables = NegativeTables(self.counts, self.original_ids, self.columns, links)
         object.__setattr__(self, "_negatives", tables)
         for edge_type in self.schema.edge_types:
             if edge_type not in self.edges:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from threading import Lock
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,8 @@ from khop.graph.derived import Derived
 from khop.graph.layout import edge_array
 from khop.kernels.build_csc import build_csc, index_dtype
 from khop.kernels.csc import Csc
-from khop.kernels.draw_negatives import Candidates, NothingLeft, Partners, draw_negatives
+from khop.kernels.draw_negatives import Candidates, Partners, draw_negatives
+from khop.kernels.draw_negatives import NothingLeft as NothingLeft
 from khop.kernels.gather import gather
 from khop.kernels.weight_sums import weight_sums
 from khop.schema import EdgeType, NodeType
@@ -38,22 +39,36 @@ class _Table:
     times: Tensor | None  # of the candidates, ascending
 
 
+class Links(Protocol):
+    """What draws ask of edges."""
+
+    def in_degrees(self, edge_type: EdgeType) -> Tensor:
+        """int64 (destinations): how many edges lead to each."""
+        ...
+
+    def first_source(self, edge_type: EdgeType) -> int:
+        """The id of the source that is row 0 of `partners`."""
+        ...
+
+    def partners(self, edge_type: EdgeType, order: str, nodes: Tensor | None) -> Csc:
+        """See `partner_ranks`. `order` is what `nodes`, the node of each rank, is called."""
+        ...
+
+
 class NegativeTables:
     """Draws negatives; what that needs is made at the first draw and kept. Threads may share it."""
 
     def __init__(
         self,
-        edges: Mapping[EdgeType, Csc],
         counts: Mapping[NodeType, int],
         original_ids: Mapping[NodeType, Tensor],
         columns: Columns,
-        derived: Derived,
+        links: Links,
     ) -> None:
-        self._edges = edges
         self._counts = counts
         self._original_ids = original_ids
         self._columns = columns
-        self._derived = derived
+        self._links = links
         self._lock = Lock()
         self._kept: dict[tuple[object, ...], object] = {}
 
@@ -61,6 +76,15 @@ class NegativeTables:
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
         """int64 (links, per_positive), destinations; see NegativeStore."""
+        drawn = self.drawn(edge_type, negatives, positives, key)
+        if isinstance(drawn, NothingLeft):
+            raise nothing_left(edge_type, negatives, positives, drawn.link)
+        return drawn
+
+    def drawn(
+        self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
+    ) -> Tensor | NothingLeft:
+        """As `draw`, or the link for which nothing may be drawn."""
         column = positives.time_column if positives.until is not None else None
         if column is not None and column not in self._columns.get(edge_type[2], {}):
             column = None
@@ -72,7 +96,7 @@ class NegativeTables:
         ranks = draw_negatives(
             table.candidates,
             table.partners,
-            positives.sources,
+            positives.sources - (self._links.first_source(edge_type) if negatives.exact else 0),
             positives.positions,
             negatives.per_positive,
             key,
@@ -80,7 +104,7 @@ class NegativeTables:
             limits=limits,
         )
         if isinstance(ranks, NothingLeft):
-            raise _nothing_left(edge_type, negatives, positives, ranks.link)
+            return ranks
         return ranks if table.nodes is None else gather(table.nodes, ranks.flatten()).view(ranks.shape)
 
     def _table(self, edge_type: EdgeType, negatives: DrawnNegatives, column: str | None) -> _Table:
@@ -91,7 +115,10 @@ class NegativeTables:
         )
         partners = None
         if negatives.exact:
-            ranks = self._once(lambda: self._partners(edge_type, column, nodes), "ranks", edge_type, column)
+            order = "" if column is None else f".by-{column}"
+            ranks = self._once(
+                lambda: self._links.partners(edge_type, order, nodes), "ranks", edge_type, column
+            )
             partners = self._once(
                 lambda: Partners.of(ranks, candidates), "partners", edge_type, weigher, column
             )
@@ -119,25 +146,51 @@ class NegativeTables:
         if isinstance(weigher, str):
             weights = column_weights(edge_type, weigher, self._columns.get(edge_type[2], {}))
         else:
-            weights = degree_weights(self._edges[edge_type].indptr.diff(), weigher)
+            weights = degree_weights(self._links.in_degrees(edge_type), weigher)
         weights = weights if nodes is None else weights[nodes]
         return Candidates(count, torch.cat([weights.new_zeros(1), weights.cumsum(0)]))
 
-    def _partners(self, edge_type: EdgeType, column: str | None, nodes: Tensor | None) -> Csc:
+
+@dataclass(frozen=True)
+class WholeLinks:
+    """What draws ask of edges that lie in this process."""
+
+    edges: Mapping[EdgeType, Csc]
+    counts: Mapping[NodeType, int]
+    derived: Derived
+
+    def in_degrees(self, edge_type: EdgeType) -> Tensor:
+        """Of every destination."""
+        return self.edges[edge_type].indptr.diff()
+
+    def first_source(self, edge_type: EdgeType) -> int:
+        """All sources are rows."""
+        return 0
+
+    def partners(self, edge_type: EdgeType, order: str, nodes: Tensor | None) -> Csc:
+        """Made once, and kept in the graph's folder."""
         source, _, destination = edge_type
-        counts, order = self._counts, "" if column is None else f".by-{column}"
+        counts = self.counts[source], self.counts[destination]
 
-        @cache
-        def made() -> Csc:
-            return partner_ranks(self._edges[edge_type], counts[source], nodes, source == destination)
+        def make() -> Csc:
+            return partner_ranks(self.edges[edge_type], counts[0], nodes, source == destination)
 
-        def kept(array: str, count: int, dtype: torch.dtype, make: Callable[[], Tensor]) -> Tensor:
-            name = edge_array(edge_type, f"{array}{order}").removesuffix(".npy")
-            return self._derived.vector(name, count, make, str(dtype).removeprefix("torch."))
+        return kept_partners(self.derived, edge_type, order, counts, make)
 
-        dtype = index_dtype(max(counts[source], counts[destination]))
-        indptr = kept("partners_indptr", counts[source] + 1, torch.int64, lambda: made().indptr)
-        return Csc(indptr, kept("partners", int(indptr[-1]), dtype, lambda: made().indices))
+
+def kept_partners(
+    derived: Derived, edge_type: EdgeType, name: str, counts: tuple[int, int], make: Callable[[], Csc]
+) -> Csc:
+    """What `make` gives, from the arrays that were derived once it was; so many sources and destinations."""
+    made = cache(make)
+
+    def kept(array: str, count: int, dtype: torch.dtype, part: Callable[[], Tensor]) -> Tensor:
+        file = edge_array(edge_type, f"{array}{name}").removesuffix(".npy")
+        return derived.vector(file, count, part, str(dtype).removeprefix("torch."))
+
+    indptr = kept("partners_indptr", counts[0] + 1, torch.int64, lambda: made().indptr)
+    dtype = index_dtype(max(counts))
+    return Csc(indptr, kept("partners", int(indptr[-1]), dtype, lambda: made().indices))
 
 
 def _weigher(negatives: DrawnNegatives) -> Weigher:
@@ -187,17 +240,36 @@ def partner_ranks(csc: Csc, num_sources: int, nodes: Tensor | None, are_of_one_t
         torch.arange(csc.num_rows, dtype=dtype), csc.indptr.diff(), output_size=csc.num_edges
     )
     sources = csc.indices.to(dtype)
-    if are_of_one_type or nodes is not None:
-        ranks = torch.arange(csc.num_rows, dtype=dtype)
+    if are_of_one_type:
+        own = torch.arange(csc.num_rows, dtype=dtype)
+        sources, destinations = torch.cat([sources, own]), torch.cat([destinations, own])
+    in_order = nodes is None and not are_of_one_type
+    return ranks_by_source(sources, destinations, num_sources, csc.num_rows, nodes, in_order)
+
+
+def ranks_by_source(
+    sources: Tensor,
+    destinations: Tensor,
+    num_sources: int,
+    num_destinations: int,
+    nodes: Tensor | None,
+    in_order: bool = False,
+) -> Csc:
+    """Row u: the ranks of the destinations that stand beside source u, ascending, each once.
+
+    `in_order`: the destinations ascend, and are ranks.
+    """
+    if not in_order:
+        dtype = index_dtype(max(num_destinations, num_sources))
+        ranks = torch.arange(num_destinations, dtype=dtype)
         if nodes is not None:
-            ranks[nodes] = torch.arange(csc.num_rows, dtype=dtype)
-        if are_of_one_type:
-            own = torch.arange(csc.num_rows, dtype=dtype)
-            sources, destinations = torch.cat([sources, own]), torch.cat([destinations, own])
-        by_rank = build_csc(sources, ranks[destinations.long()], num_sources, csc.num_rows)[0]
+            ranks[nodes] = torch.arange(num_destinations, dtype=dtype)
+        by_rank = build_csc(sources.to(dtype), ranks[destinations.long()], num_sources, num_destinations)[0]
         sources = by_rank.indices.to(dtype)
-        destinations = torch.repeat_interleave(ranks.sort()[0], by_rank.indptr.diff())
-    rows = build_csc(destinations, sources, csc.num_rows, num_sources)[0]
+        destinations = torch.repeat_interleave(
+            torch.arange(num_destinations, dtype=dtype), by_rank.indptr.diff()
+        )
+    rows = build_csc(destinations, sources, num_destinations, num_sources)[0]
     return _distinct(rows)
 
 
@@ -210,9 +282,10 @@ def _distinct(rows: Csc) -> Csc:
     return Csc(kept[rows.indptr], rows.indices[is_first])
 
 
-def _nothing_left(
+def nothing_left(
     edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, link: int
 ) -> ValueError:
+    """The error that says for which link nothing can be drawn, and what to do."""
     source, _, destination = edge_type
     when = "" if positives.until is None else f" at time {int(positives.until[link])}"
     if not negatives.exact:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from khop.draw import Frontier, Neighbors
+from khop.draw import Frontier, Neighbors, Positives
 from khop.kernels.gather import gather
 
 
@@ -51,6 +51,13 @@ class ByOwner:
         until = nothing if frontier.until is None else self.split(frontier.until)
         tree = nothing if frontier.tree is None else self.split(frontier.tree)
         return [Frontier(*rows) for rows in zip(self.split(frontier.nodes), until, tree, strict=True)]
+
+    def positives(self, positives: Positives) -> list[Positives]:
+        """The links of each owner, of which the rows are the sources."""
+        nothing = [None] * len(self.counts)
+        until = nothing if positives.until is None else self.split(positives.until)
+        rows = zip(self.split(positives.sources), self.split(positives.positions), until, strict=True)
+        return [Positives(*of_owner, positives.time_column) for of_owner in rows]
 
     def joined(self, answers: Sequence[Tensor]) -> Tensor:
         """(rows, ...): the answers of all owners, each with a row per question, in the order of all."""

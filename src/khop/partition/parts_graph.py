@@ -8,13 +8,16 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from khop.draw import DrawKey, FrontierByType, Hop, NeighborsByType
+from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Hop, NeighborsByType, Positives
 from khop.graph.csc_graph import CscGraph
-from khop.graph.edge_draws import asked_types, check_hop
+from khop.graph.edge_draws import asked_types, check_edge_type, check_hop
+from khop.graph.negatives import NegativeTables, nothing_left
 from khop.graph.part_graph import PartGraph
+from khop.kernels.draw_negatives import NothingLeft
 from khop.partition.by_owner import ByOwner, first_outside
 from khop.partition.joined import joined_graph
 from khop.partition.parts_folder import PartsFolder, held_parts, open_parts
+from khop.partition.parts_links import PartsLinks
 from khop.schema import EdgeType, NodeType, Schema
 
 
@@ -28,6 +31,7 @@ class PartsGraph:
 
     folder: PartsFolder
     _parts: tuple[PartGraph, ...] = field(init=False, repr=False)
+    _negatives: NegativeTables = field(init=False, repr=False)
     _joined: list[CscGraph] = field(default_factory=list, repr=False)  # once it was asked for
 
     def __post_init__(self) -> None:
@@ -37,6 +41,9 @@ class PartsGraph:
             for number, part in zip(folder.held, folder.parts, strict=True)
         )
         object.__setattr__(self, "_parts", tuple(parts))
+        counts = {node_type: folder.num_nodes(node_type) for node_type in folder.schema.node_types}
+        tables = NegativeTables(counts, self.original_ids, folder.columns(), PartsLinks(folder))
+        object.__setattr__(self, "_negatives", tables)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], held: Sequence[int] | None = None) -> PartsGraph:
@@ -78,6 +85,29 @@ class PartsGraph:
             for number, part in enumerate(self._parts)
         ]
         return {t: owners[t[2]].neighbors([of_part[t] for of_part in drawn]) for t in asked}
+
+    def sample_negatives(
+        self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
+    ) -> Tensor:
+        """Draw destinations for the sources of links; see NegativeStore. Exact ones for sources held here."""
+        drawn = self.drawn_negatives(edge_type, negatives, positives, key)
+        if isinstance(drawn, NothingLeft):
+            raise nothing_left(edge_type, negatives, positives, drawn.link)
+        return drawn
+
+    def drawn_negatives(
+        self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
+    ) -> Tensor | NothingLeft:
+        """As `sample_negatives`, or the link for which nothing may be drawn."""
+        check_edge_type(edge_type, self.schema)
+        bounds = self.folder.bounds(edge_type[0])
+        position = first_outside(positives.sources, bounds) if negatives.exact else -1
+        if position >= 0:
+            raise ValueError(
+                f"negatives of {edge_type}: source {int(positives.sources[position])}: not in [{bounds[0]}, "
+                f"{bounds[-1]}), the nodes of {held_parts(self.folder)}"
+            )
+        return self._negatives.drawn(edge_type, negatives, positives, key)
 
     def joined(self) -> CscGraph:
         """All parts in one piece: see `joined_graph`. Made once."""

@@ -1,0 +1,137 @@
+"""A hop between ranks: the frontier that a rank is asked about, and what it has drawn, as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+from khop.distributed.pieces import Reader, as_bytes, check_below, filled, narrowest, padded
+from khop.draw import DrawKey, Frontier, FrontierByType, Hop, Neighbors, NeighborsByType, mix64
+from khop.graph.edge_draws import asked_types
+from khop.schema import EdgeType, NodeType
+
+MOST_PADDED = 128  # with larger fanouts ranks tell the sizes of answers: rows filled up would be mostly air
+Spans = Mapping[NodeType, tuple[int, int]]  # the first id that a rank holds, and the one after its last
+
+
+@dataclass(frozen=True)
+class HopWire:
+    """How one hop is written: what all ranks know of it alike. Pieces are filled up to 8 bytes each."""
+
+    fanouts: Mapping[EdgeType, int]  # of the types that are drawn of, in order
+    sources: Mapping[EdgeType, int]  # how many nodes they may come from
+    edges: Mapping[EdgeType, int] | None  # how many edges there are, where edge ids are wanted
+    with_until: tuple[NodeType, ...]  # whose frontiers have time limits
+    with_tree: tuple[NodeType, ...]  # whose frontiers are of disjoint trees
+    digest: int  # of all that ranks have to agree on
+
+    @classmethod
+    def of(
+        cls,
+        frontier: FrontierByType,
+        hop: Hop,
+        key: DrawKey,
+        nodes: Mapping[NodeType, int],
+        edges: Mapping[EdgeType, int],
+    ) -> HopWire:
+        """That of a hop over a graph of so many nodes and edges."""
+        fanouts = {edge_type: hop.fanouts[edge_type] for edge_type in asked_types(frontier, hop)}
+        with_until = tuple(t for t, of_type in frontier.items() if of_type.until is not None)
+        with_tree = tuple(t for t, of_type in frontier.items() if of_type.tree is not None)
+        words = repr((hop.number, list(fanouts.items()), hop.rule, hop.edge_ids, with_until, with_tree))
+        return cls(
+            fanouts,
+            {edge_type: nodes[edge_type[0]] for edge_type in fanouts},
+            {edge_type: edges[edge_type] for edge_type in fanouts} if hop.edge_ids else None,
+            with_until,
+            with_tree,
+            mix64(key.value ^ crc32(words.encode())) >> 1,
+        )
+
+    @property
+    def node_types(self) -> tuple[NodeType, ...]:
+        """The types of the frontier that edges are drawn for."""
+        return tuple(dict.fromkeys(edge_type[2] for edge_type in self.fanouts))
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether who asks knows how many bytes an answer has."""
+        return all(0 <= fanout <= MOST_PADDED for fanout in self.fanouts.values())
+
+    def question(self, frontier: FrontierByType, spans: Spans) -> Tensor:
+        """uint8: a frontier for a rank that holds `spans`."""
+        counts = [frontier[node_type].nodes.numel() for node_type in self.node_types]
+        pieces = [torch.tensor([self.digest, *counts])]
+        for node_type in self.node_types:
+            of_type, (first, end) = frontier[node_type], spans[node_type]
+            pieces.append((of_type.nodes - first).to(narrowest(end - first)))
+            pieces += [limits for limits in (of_type.until, of_type.tree) if limits is not None]
+        return as_bytes(pieces)
+
+    def frontier(self, message: Tensor, spans: Spans) -> dict[NodeType, Frontier]:
+        """What another rank asks one that holds `spans`; ValueError says what cannot be."""
+        types = self.node_types
+        reader = Reader(message)
+        digest, *counts = reader.take(torch.int64, 1 + len(types)).tolist()
+        if digest != self.digest:
+            raise ValueError("the question is about another hop, or drawn with another key")
+        found = {}
+        for node_type, count in zip(types, counts, strict=True):
+            first, end = spans[node_type]
+            ids = reader.take(narrowest(end - first), count)
+            check_below(ids, end - first, f"frontier node of {node_type!r}")
+            until = reader.take(torch.int64, count) if node_type in self.with_until else None
+            tree = reader.take(torch.int64, count) if node_type in self.with_tree else None
+            found[node_type] = Frontier(ids.long() + first, until, tree)
+        reader.check_done()
+        return found
+
+    def size(self, counts: Mapping[NodeType, int]) -> int:
+        """The bytes of an answer about so many rows, of a bounded hop."""
+        edge_bytes = 0 if self.edges is None else 8
+        return sum(
+            filled(4 * rows)
+            + filled(rows * fanout * narrowest(self.sources[edge_type]).itemsize)
+            + rows * fanout * edge_bytes
+            for edge_type, fanout, rows in self._rows(counts)
+        )
+
+    def answer(self, drawn: NeighborsByType) -> Tensor:
+        """uint8: what was drawn; of a bounded hop as if every row were full."""
+        pieces: list[Tensor] = []
+        for edge_type, fanout in self.fanouts.items():
+            found = drawn[edge_type]
+            degrees, room = found.offsets.diff(), found.nodes.numel()
+            if self.is_bounded:
+                degrees, room = degrees.int(), degrees.numel() * fanout
+            pieces += [degrees, padded(found.nodes.to(narrowest(self.sources[edge_type])), room)]
+            if self.edges is not None:
+                assert found.edges is not None
+                pieces.append(padded(found.edges, room))
+        return as_bytes(pieces)
+
+    def neighbors(self, message: Tensor, counts: Mapping[NodeType, int]) -> dict[EdgeType, Neighbors]:
+        """What a rank has drawn for so many rows; ValueError says what cannot be."""
+        reader, found = Reader(message), {}
+        for edge_type, fanout, rows in self._rows(counts):
+            degrees = reader.take(torch.int32 if self.is_bounded else torch.int64, rows).long()
+            check_below(degrees, fanout + 1 if self.is_bounded else 1 << 60, f"degree of {edge_type}")
+            offsets = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
+            total = int(offsets[-1])
+            room = rows * fanout if self.is_bounded else total
+            nodes = reader.take(narrowest(self.sources[edge_type]), room)[:total]
+            check_below(nodes, self.sources[edge_type], f"source of {edge_type}")
+            edges = None
+            if self.edges is not None:
+                edges = reader.take(torch.int64, room)[:total]
+                check_below(edges, self.edges[edge_type], f"edge of {edge_type}")
+            found[edge_type] = Neighbors(offsets, nodes, edges)
+        reader.check_done()
+        return found
+
+    def _rows(self, counts: Mapping[NodeType, int]) -> list[tuple[EdgeType, int, int]]:
+        return [(t, fanout, counts[t[2]]) for t, fanout in self.fanouts.items()]

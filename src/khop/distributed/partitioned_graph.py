@@ -1,0 +1,253 @@
+"""Edges that lie with several ranks, drawn as if they all lay here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from khop.distributed.holders import Holders
+from khop.distributed.hop_wire import HopWire, Spans
+from khop.distributed.lanes import Lanes
+from khop.distributed.negative_wire import NegativeWire
+from khop.distributed.peers import Message, Peers
+from khop.draw import (
+    DrawKey,
+    DrawnNegatives,
+    Frontier,
+    FrontierByType,
+    Hop,
+    Neighbors,
+    NeighborsByType,
+    Positives,
+)
+from khop.graph.edge_draws import asked_types, check_edge_type, check_hop
+from khop.graph.negatives import NothingLeft, nothing_left
+from khop.partition.by_owner import ByOwner, first_outside
+from khop.partition.parts_graph import PartsGraph
+from khop.schema import EdgeType, NodeType, Schema
+
+ASKING = Message("asking for edges", "id")
+ANSWERING = Message("getting edges", "id")
+ASKING_NEGATIVES = Message("asking for negatives", "id")
+GETTING_NEGATIVES = Message("getting negatives", "id")
+_MOST_BYTES = 1 << 32  # of a question or an answer: no batch has as many
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionedGraph:
+    """A graph store over parts that ranks hold. A hop is collective, of whatever frontier on each rank.
+
+    All ranks make the same hops with the same keys. One takes three collectives, for all edge types together:
+    who asks about how much, the frontiers, and what was drawn for them; with a fanout of -1, or above
+    `MOST_PADDED`, four, as answers then tell their sizes. Draws are those of the graph before it was cut.
+    """
+
+    held: PartsGraph  # the parts of this rank
+    holders: Holders
+    lanes: Lanes
+
+    @property
+    def schema(self) -> Schema:
+        """The types of the graph."""
+        return self.held.schema
+
+    @property
+    def original_ids(self) -> Mapping[NodeType, Tensor]:
+        """int64 (nodes of all parts): what ids were before the graph was cut."""
+        return self.held.original_ids
+
+    def num_nodes(self, node_type: NodeType) -> int:
+        """How many nodes of a type there are in all parts."""
+        return self.held.num_nodes(node_type)
+
+    def part_bounds(self, node_type: NodeType) -> tuple[int, ...]:
+        """Where the nodes of each part begin, and where those of the last one end."""
+        return self.held.part_bounds(node_type)
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        """Draw in-edges of every frontier node; see GraphStore."""
+        check_hop(hop, self.schema)
+        for edge_type in asked_types(frontier, hop):
+            self._check_nodes(edge_type, frontier[edge_type[2]].nodes)
+        folder = self.held.folder
+        nodes = {t: folder.num_nodes(t) for t in self.schema.node_types}
+        edges = {t: folder.num_edges(t) for t in self.schema.edge_types}
+        wire = HopWire.of(frontier, hop, key, nodes, edges)
+        bounds = {t: self.holders.bounds(self.part_bounds(t)) for t in wire.node_types}
+        owners = {t: ByOwner.of(frontier[t].nodes, of_type) for t, of_type in bounds.items()}
+        shares = {t: of_type.frontiers(frontier[t]) for t, of_type in owners.items()}
+        peers = self.lanes.peers
+        with peers.turn:
+            asked = self._asked(peers, wire, shares)
+            drawn = self._drawn(wire, asked, hop, key)
+            answers = self._answers(peers, wire, drawn, shares)
+        return {t: owners[t[2]].neighbors([answer[t] for answer in answers]) for t in wire.fanouts}
+
+    def sample_negatives(
+        self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
+    ) -> Tensor:
+        """Draw destinations for the sources of links; see NegativeStore.
+
+        Where they are exact, at the sources' owners, in three collectives; others are drawn here.
+        """
+        if not negatives.exact:
+            return self.held.sample_negatives(edge_type, negatives, positives, key)
+        check_edge_type(edge_type, self.schema)
+        source, _, destination = edge_type
+        position = first_outside(positives.sources, (0, self.num_nodes(source)))
+        if position >= 0:
+            raise ValueError(
+                f"negatives of {edge_type}: source {int(positives.sources[position])}: there are "
+                f"{self.num_nodes(source)} {source!r} nodes"
+            )
+        wire = NegativeWire.of(edge_type, negatives, positives, key, self.num_nodes(destination))
+        owners = ByOwner.of(positives.sources, self.holders.bounds(self.part_bounds(source)))
+        shares = owners.positives(positives)
+        peers = self.lanes.peers
+        with peers.turn:
+            drawn = self._negatives(peers, wire, edge_type, negatives, shares, key)
+        for of_rank, share in zip(drawn, shares, strict=True):
+            if isinstance(of_rank, NothingLeft):
+                raise nothing_left(edge_type, negatives, share, of_rank.link)
+        return owners.joined([of_rank for of_rank in drawn if isinstance(of_rank, Tensor)])
+
+    def _negatives(
+        self,
+        peers: Peers,
+        wire: NegativeWire,
+        edge_type: EdgeType,
+        negatives: DrawnNegatives,
+        shares: Sequence[Positives],
+        key: DrawKey,
+    ) -> list[Tensor | NothingLeft]:
+        """What every rank draws for this one, while it draws for them."""
+        spans = [self.holders.held(self.part_bounds(edge_type[0]), rank) for rank in range(len(shares))]
+        own, nothing = self.holders.rank, torch.empty(0, dtype=torch.uint8)
+        questions = [
+            nothing if rank == own else wire.question(share, spans[rank]) for rank, share in enumerate(shares)
+        ]
+        answers: list[Tensor] = []
+        for rank, message in enumerate(peers.exchange(questions, ASKING_NEGATIVES, _MOST_BYTES)):
+            if rank == own:
+                answers.append(nothing)
+                continue
+            with _naming(peers, rank, ASKING_NEGATIVES):
+                asked = wire.positives(message, spans[own])
+            drawn = self.held.drawn_negatives(edge_type, negatives, asked, key)
+            answers.append(wire.answer(drawn, asked.sources.numel()))
+        mine = self.held.drawn_negatives(edge_type, negatives, shares[own], key)
+        links = [share.sources.numel() for share in shares]
+        sizes = [0 if rank == own else wire.size(count) for rank, count in enumerate(links)]
+        found: list[Tensor | NothingLeft] = []
+        for rank, message in enumerate(peers.reply(answers, sizes, GETTING_NEGATIVES)):
+            with _naming(peers, rank, GETTING_NEGATIVES):
+                found.append(mine if rank == own else wire.drawn(message, links[rank]))
+        return found
+
+    def _asked(
+        self, peers: Peers, wire: HopWire, shares: Mapping[NodeType, list[Frontier]]
+    ) -> list[FrontierByType]:
+        """What every rank asks this one about; its own share does not travel."""
+        own = self.holders.rank
+        questions = [
+            torch.empty(0, dtype=torch.uint8)
+            if rank == own
+            else wire.question({t: of_ranks[rank] for t, of_ranks in shares.items()}, self._spans(rank, wire))
+            for rank in range(self.holders.world_size)
+        ]
+        asked: list[FrontierByType] = []
+        for rank, message in enumerate(peers.exchange(questions, ASKING, _MOST_BYTES)):
+            if rank == own:
+                asked.append({t: of_ranks[own] for t, of_ranks in shares.items()})
+                continue
+            with _naming(peers, rank, ASKING):
+                asked.append(wire.frontier(message, self._spans(own, wire)))
+        return asked
+
+    def _drawn(
+        self, wire: HopWire, asked: list[FrontierByType], hop: Hop, key: DrawKey
+    ) -> list[NeighborsByType]:
+        """What this rank draws for each, in one go."""
+        together = {t: _joined([of_rank[t] for of_rank in asked]) for t in wire.node_types}
+        drawn = self.held.sample_hop(together, hop, key)
+        counts = {t: [of_rank[t].nodes.numel() for of_rank in asked] for t in wire.node_types}
+        pieces = {t: _cut(found, counts[t[2]]) for t, found in drawn.items()}
+        return [{t: of_ranks[rank] for t, of_ranks in pieces.items()} for rank in range(len(asked))]
+
+    def _answers(
+        self,
+        peers: Peers,
+        wire: HopWire,
+        drawn: list[NeighborsByType],
+        shares: Mapping[NodeType, list[Frontier]],
+    ) -> list[NeighborsByType]:
+        """What every rank has drawn for this one."""
+        own = self.holders.rank
+        answers = [
+            torch.empty(0, dtype=torch.uint8) if rank == own else wire.answer(found)
+            for rank, found in enumerate(drawn)
+        ]
+        counts = [
+            {t: of_ranks[rank].nodes.numel() for t, of_ranks in shares.items()} for rank in range(len(drawn))
+        ]
+        if wire.is_bounded:
+            sizes = [0 if rank == own else wire.size(rows) for rank, rows in enumerate(counts)]
+            received = peers.reply(answers, sizes, ANSWERING)
+        else:
+            received = peers.exchange(answers, ANSWERING, _MOST_BYTES)
+        found: list[NeighborsByType] = []
+        for rank, message in enumerate(received):
+            if rank == own:
+                found.append(drawn[own])
+                continue
+            with _naming(peers, rank, ANSWERING):
+                found.append(wire.neighbors(message, counts[rank]))
+        return found
+
+    def _spans(self, rank: int, wire: HopWire) -> Spans:
+        return {t: self.holders.held(self.part_bounds(t), rank) for t in wire.node_types}
+
+    def _check_nodes(self, edge_type: EdgeType, nodes: Tensor) -> None:
+        count = self.num_nodes(edge_type[2])
+        position = first_outside(nodes, (0, count))
+        if position >= 0:
+            raise ValueError(
+                f"edge type {edge_type}: frontier node {int(nodes[position])}: not in [0, {count}), the "
+                "nodes of all parts"
+            )
+
+
+@contextmanager
+def _naming(peers: Peers, rank: int, message: Message) -> Iterator[None]:
+    """Let what is wrong with a message say who sent it."""
+    try:
+        yield
+    except ValueError as error:
+        raise peers.wrong(rank, message, str(error)) from error
+
+
+def _joined(frontiers: list[Frontier]) -> Frontier:
+    """All of them, one after another."""
+    until = [of_rank.until for of_rank in frontiers if of_rank.until is not None]
+    tree = [of_rank.tree for of_rank in frontiers if of_rank.tree is not None]
+    return Frontier(
+        torch.cat([of_rank.nodes for of_rank in frontiers]),
+        torch.cat(until) if until else None,
+        torch.cat(tree) if tree else None,
+    )
+
+
+def _cut(drawn: Neighbors, counts: list[int]) -> list[Neighbors]:
+    """The rows of each, so many one after another."""
+    found, row = [], 0
+    for count in counts:
+        offsets = drawn.offsets[row : row + count + 1]
+        begin, end = int(offsets[0]), int(offsets[-1])
+        edges = None if drawn.edges is None else drawn.edges[begin:end]
+        found.append(Neighbors(offsets - begin, drawn.nodes[begin:end], edges))
+        row += count
+    return found

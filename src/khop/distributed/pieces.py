@@ -1,0 +1,63 @@
+"""Numbers one after another in a message: each piece is filled up to 8 bytes, so that it is read in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_INT32 = 1 << 31
+
+
+class Reader:
+    """Takes pieces off a message, one after another."""
+
+    def __init__(self, message: Tensor) -> None:
+        self._left = message
+
+    def take(self, dtype: torch.dtype, count: int) -> Tensor:
+        """The next numbers, a view."""
+        size = count * dtype.itemsize
+        if not 0 <= count <= self._left.numel() or filled(size) > self._left.numel():
+            raise ValueError(f"{count} numbers of {dtype} in the last {self._left.numel()} bytes")
+        piece, self._left = self._left[:size], self._left[filled(size) :]
+        return piece.view(dtype)
+
+    def check_done(self) -> None:
+        """ValueError where bytes are left."""
+        if self._left.numel():
+            raise ValueError(f"{self._left.numel()} bytes too many")
+
+
+def as_bytes(pieces: Sequence[Tensor]) -> Tensor:
+    """uint8: the pieces one after another, each filled up."""
+    flat = [torch.empty(0, dtype=torch.uint8)]
+    for piece in pieces:
+        content = piece.contiguous().view(torch.uint8)
+        flat += [content, content.new_zeros(filled(content.numel()) - content.numel())]
+    return torch.cat(flat)
+
+
+def padded(values: Tensor, count: int) -> Tensor:
+    """`count` numbers: the values, then zeros."""
+    return torch.cat([values, values.new_zeros(count - values.numel())])
+
+
+def filled(size: int) -> int:
+    """The bytes that a piece takes."""
+    return -(-size // 8) * 8
+
+
+def narrowest(count: int) -> torch.dtype:
+    """What numbers below `count` travel as."""
+    return torch.int32 if count <= _INT32 else torch.int64
+
+
+def check_below(numbers: Tensor, limit: int, what: str) -> None:
+    """ValueError unless all are from 0 to below the limit."""
+    if not numbers.numel():
+        return
+    low, high = (int(end) for end in numbers.aminmax())
+    if low < 0 or high >= limit:
+        raise ValueError(f"{what} {low if low < 0 else high}, where 0 to {limit - 1} can be")

@@ -1,0 +1,222 @@
+"""What ranks do with a graph whose parts they hold."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import torch
+from hypothesis import settings
+
+from contracts.graph_rules import PROMISES as RULE_PROMISES
+from contracts.graph_rules import a_bad_weight_is_named
+from contracts.graph_store import PROMISES, Make, Plain
+from khop.distributed.group import Group
+from khop.distributed.holders import Holders
+from khop.distributed.lanes import Lanes
+from khop.distributed.partitioned_graph import PartitionedGraph
+from khop.distributed.peers import Message
+from khop.draw import (
+    DegreeNegatives,
+    DrawKey,
+    Keep,
+    Positives,
+    Temporal,
+    Uniform,
+    UniformNegatives,
+    Weighted,
+)
+from khop.graph.csc_graph import CscGraph
+from khop.graph.folder import open_folder
+from khop.partition.parts_folder import open_parts
+from khop.partition.parts_graph import PartsGraph
+from khop.partitioning import partition_graph
+from khop.sampling.links import LinkSampler
+from khop.sampling.neighbor import Expansion, NeighborSampler
+from khop.sampling.outputs import Output
+from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
+from parts_as_whole import GraphAsWhole, OldIds, assert_same
+from plain_folders import written
+from processes.feature_ranks import of_the_first
+from small_typed_folders import BUYS
+
+METHODS = ("ldg", "random")
+MADE = Message("making a graph", "id")
+RANKS_AND_PARTS = ((2, 3), (3, 2))
+# Where one rank alone finds an error, others learn of it as of a rank that is lost: see the lanes' tests.
+KEPT = [promise for promise in (*PROMISES, *RULE_PROMISES) if promise is not a_bad_weight_is_named]
+RULES = {
+    "uniform": Uniform(),
+    "with replacement": Uniform(replacement=True),
+    "weighted": Weighted("weight"),
+    "temporal": Temporal("time", window=(4000, -10)),
+    "latest": Temporal("time", Keep.LATEST),
+    "temporal and weighted": Temporal("time", inner=Weighted("weight")),
+}
+
+NEGATIVES = {
+    "uniform": UniformNegatives(2, exact=True),
+    "by degree": DegreeNegatives(3, exact=True),
+    "any": UniformNegatives(2),
+}
+
+
+def over_ranks(path: Path, group: Group, lanes: Lanes) -> PartitionedGraph:
+    """The graph of a folder of parts of which each rank holds its own."""
+    parts = open_parts(path).book.num_parts
+    holders = Holders(parts, group.rank, group.world_size)
+    return PartitionedGraph(PartsGraph.open(path, holders.parts_of(group.rank)), holders, lanes)
+
+
+def shared_make(home: Path, group: Group, parts: int) -> Make:
+    """Makes graphs of which each rank holds parts: rank 0 writes them."""
+    numbers, lanes = count(), Lanes(group)
+
+    def make(plain: Plain) -> GraphAsWhole:
+        number = next(numbers)
+        whole, out = home / f"{number}", home / f"{number}-parts"
+        if group.rank == 0:
+            partition_graph(written(whole, plain), out, parts, method=("random", "hash")[number % 2])
+        lanes.peers.exchange([torch.empty(0, dtype=torch.uint8)] * group.world_size, MADE, 0)
+        ids = OldIds(open_folder(whole), open_parts(out))
+        return GraphAsWhole(ids, over_ranks(out, group, lanes))
+
+    return make
+
+
+def kept_promises(group: Group, parts: int, home: Path) -> list[str]:
+    """Those of the contract, by ranks that check them side by side."""
+    here = home / f"{group.world_size}-{parts}"
+    here.mkdir(exist_ok=True)
+    make = shared_make(here, group, parts)
+    for promise in KEPT:
+        promise(make)
+    return [promise.__name__ for promise in KEPT]
+
+
+def batches(group: Group, home: Path) -> dict[str, int]:
+    """Every rank's own seeds, by every rule, over each folder of parts, against one process on the whole."""
+    lanes, whole, compared = Lanes(group), CscGraph.open(home / "whole"), {}
+    for method in METHODS:
+        graph = over_ranks(home / method, group, lanes)
+        ids = OldIds(open_folder(home / "whole"), open_parts(home / method))
+        for (name, rule), seeds in zip(RULES.items(), own_seeds(group.rank), strict=True):
+            is_temporal = isinstance(rule, Temporal)
+            for expansion in Expansion:
+                asked = seeds if is_temporal else replace(seeds, times=None)
+                is_induced = expansion is Expansion.SUBGRAPH and not is_temporal
+                samplers = [
+                    NeighborSampler(
+                        g,
+                        [4, {"user buys item": 3, "*": 2}, 3],
+                        rule=rule,
+                        expansion=expansion,
+                        edge_ids=True,
+                        output=Output.INDUCED if is_induced else Output.DIRECTIONAL,
+                    )
+                    for g in (whole, graph)
+                ]
+                renumbered = replace(asked, nodes={t: ids.new_nodes(t, of) for t, of in asked.nodes.items()})
+                found = samplers[1].sample(renumbered, DrawKey(9))
+                assert_same(ids, found, samplers[0].sample(asked, DrawKey(9)))
+                compared[f"{method} {name} {expansion}"] = sum(map(len, found.nodes.values()))
+    return compared
+
+
+def links(group: Group, home: Path) -> dict[str, int]:
+    """Every rank's own links with exact negatives, against one process on the whole."""
+    lanes, whole, compared = Lanes(group), CscGraph.open(home / "whole"), {}
+    users = (torch.arange(20 * group.rank % 50) * 7) % 300  # of rank 0 there are none
+    items = (users * 11 + group.rank) % 200
+    for method in METHODS:
+        graph = over_ranks(home / method, group, lanes)
+        ids = OldIds(open_folder(home / "whole"), open_parts(home / method))
+        ends = torch.stack([ids.new_nodes("user", users), ids.new_nodes("item", items)])
+        for name, negatives in NEGATIVES.items():
+            asked = [
+                Seeds({}, {}, links=LinkSeeds({BUYS: SeedLinks(of, users + 5, of)}, DrawKey(11)))
+                for of in (torch.stack([users, items]), ends)
+            ]
+            samples = [
+                LinkSampler(g, [3, 2], negatives=negatives, edge_ids=True).sample(seeds, DrawKey(2))
+                for g, seeds in zip((whole, graph), asked, strict=True)
+            ]
+            assert_same(ids, samples[1], samples[0])
+            compared[f"{method} {name}"] = sum(map(len, samples[1].nodes.values()))
+    return compared
+
+
+def nothing_to_draw(group: Group, home: Path) -> str:
+    """What each rank says of a source that is connected to all."""
+    graph = over_ranks(home / "all", group, Lanes(group))
+    asked = Positives(torch.tensor([0, 1]), torch.tensor([0, 1]))
+    try:
+        graph.sample_negatives(BUYS, UniformNegatives(exact=True), asked, DrawKey(0))
+    except ValueError as error:
+        return str(error)
+    return "nothing"
+
+
+def own_seeds(rank: int) -> list[Seeds]:
+    """Other ones on each rank, and for each rule; none of one type on some."""
+    found = []
+    for number in range(len(RULES)):
+        users = (torch.arange(20 * (rank + number) % 60) * 7 + rank) % 300
+        items = (torch.arange(10 + number) * 11 + rank) % 200
+        nodes = {"user": users, "item": items}
+        times = {t: of * 37 % 9000 for t, of in nodes.items()}
+        found.append(
+            Seeds(nodes, {t: torch.arange(of.numel()) + 100 * rank for t, of in nodes.items()}, times)
+        )
+    return found
+
+
+def collectives(group: Group, home: Path) -> dict[str, float]:
+    """Those of a batch with three hops, bounded and not."""
+    lanes = Lanes(group)
+    graph = over_ranks(home / METHODS[0], group, lanes)
+    seeds, counts = replace(own_seeds(group.rank)[1], times=None), {}
+    exact, links = UniformNegatives(3, exact=True), Positives(torch.tensor([1]), torch.tensor([0]))
+    for name, negatives in {"exact negatives": exact, "others": replace(exact, exact=False)}.items():
+        lanes.peers.begin(0, 0, lambda: False)
+        graph.sample_negatives(BUYS, negatives, links, DrawKey(0))
+        counts[name] = lanes.peers.counts().get("collectives", 0)
+    for name, fanouts in {"bounded": [4, 3, 2], "one for all neighbours": [4, -1, 2]}.items():
+        lanes.peers.begin(0, 0, lambda: False)
+        NeighborSampler(graph, fanouts).sample(seeds, DrawKey(3))
+        counts[name] = lanes.peers.counts()["collectives"]
+    return counts
+
+
+def another_hop(group: Group, home: Path) -> str:
+    """What a rank says whose neighbour draws with another key."""
+    lanes = Lanes(group)
+    graph = over_ranks(home / METHODS[0], group, lanes)
+    try:
+        NeighborSampler(graph, [2]).sample(replace(own_seeds(0)[1], times=None), DrawKey(group.rank))
+    except ValueError as error:
+        return str(error)
+    return "nothing"
+
+
+def graphs(rank: int, device: torch.device, home: str) -> None:
+    """Everything above, over some of four ranks."""
+    settings.register_profile("ranks", max_examples=6, derandomize=True, database=None, deadline=None)
+    settings.load_profile("ranks")
+    os.fsync = lambda file: None  # no folder of these has to outlive the machine
+    here, told = Path(home), dict[str, object]()
+    for count_, parts in RANKS_AND_PARTS:
+        told[f"{count_} ranks, {parts} parts"] = of_the_first(
+            count_, partial(kept_promises, parts=parts, home=here)
+        )
+    for count_ in (1, 2, 3, 4):
+        told[f"{count_} ranks"] = of_the_first(count_, partial(batches, home=here))
+        told[f"links of {count_} ranks"] = of_the_first(count_, partial(links, home=here))
+    told["collectives"] = of_the_first(3, partial(collectives, home=here))
+    told["nothing to draw"] = of_the_first(2, partial(nothing_to_draw, home=here))
+    told["another hop"] = of_the_first(2, partial(another_hop, home=here))
+    (here / f"{rank}.json").write_text(json.dumps(told))

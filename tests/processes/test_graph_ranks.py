@@ -1,0 +1,83 @@
+"""A graph whose parts ranks hold is drawn from as if one process held all of it, in few collectives."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+import khop
+from khop.partitioning import partition_graph
+from processes.graph_ranks import KEPT, METHODS, NEGATIVES, RANKS_AND_PARTS, RULES, graphs
+from small_typed_folders import BOUGHT, BUYS, write_typed_graph
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of four ranks has to say."""
+    home = tmp_path_factory.mktemp("graphs")
+    whole = write_typed_graph(home / "whole", renumbered=True)
+    for parts, method in zip((4, 3), METHODS, strict=True):
+        partition_graph(whole, home / method, parts, method=method)
+    every = torch.cartesian_prod(torch.arange(4), torch.arange(3)).T
+    edges = {BUYS: khop.EdgeTable(*every), BOUGHT: khop.EdgeTable(*every.flip(0), reverse_of=BUYS)}
+    connected = khop.write_graph(
+        home / "connected", {"user": khop.NodeTable(4), "item": khop.NodeTable(3)}, edges
+    )
+    partition_graph(connected, home / "all", 2, method="range")
+    khop.launch(graphs, procs=4, arguments=(str(home),), device="cpu", deadline=60)
+    return [json.loads((home / f"{rank}.json").read_text()) for rank in range(4)]
+
+
+def test_it_keeps_what_every_graph_store_promises(told: list[dict[str, Any]]) -> None:
+    for count, parts in RANKS_AND_PARTS:
+        for of_rank in told[:count]:
+            assert of_rank[f"{count} ranks, {parts} parts"] == [promise.__name__ for promise in KEPT]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_every_ranks_batches_are_those_of_one_process_on_the_graph_before(
+    told: list[dict[str, Any]], count: int
+) -> None:
+    for of_rank in told[:count]:
+        compared = of_rank[f"{count} ranks"]
+        assert len(compared) == len(METHODS) * len(RULES) * 2
+        assert min(compared.values()) > 10
+
+
+def test_a_hop_is_three_collectives_and_four_where_all_neighbours_are_wanted(
+    told: list[dict[str, Any]],
+) -> None:
+    for of_rank in told[:3]:
+        counts = of_rank["collectives"]
+        assert (counts["bounded"], counts["one for all neighbours"]) == (9, 10)
+
+
+def test_exact_negatives_are_three_collectives_and_others_none(told: list[dict[str, Any]]) -> None:
+    for of_rank in told[:3]:
+        counts = of_rank["collectives"]
+        assert (counts["exact negatives"], counts["others"]) == (3, 0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_links_and_their_negatives_are_those_of_one_process_on_the_graph_before(
+    told: list[dict[str, Any]], count: int
+) -> None:
+    for rank, of_rank in enumerate(told[:count]):
+        compared = of_rank[f"links of {count} ranks"]
+        assert len(compared) == len(METHODS) * len(NEGATIVES)
+        assert rank == 0 or min(compared.values()) > 10
+
+
+def test_who_asks_is_told_that_nothing_is_left_to_draw(told: list[dict[str, Any]]) -> None:
+    for of_rank in told[:2]:
+        assert "'user' node 0 is connected to every 'item' node" in of_rank["nothing to draw"]
+
+
+def test_ranks_that_do_not_draw_the_same_hop_find_out(told: list[dict[str, Any]]) -> None:
+    for rank, other in ((0, 1), (1, 0)):
+        sentence = told[rank]["another hop"]
+        assert f"rank {other} sent something else" in sentence
+        assert "about another hop, or drawn with another key" in sentence
