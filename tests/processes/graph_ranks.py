@@ -35,6 +35,7 @@ from khop.graph.folder import open_folder
 from khop.partition.parts_folder import open_parts
 from khop.partition.parts_graph import PartsGraph
 from khop.partitioning import partition_graph
+from khop.sampling import neighbor
 from khop.sampling.links import LinkSampler
 from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.sampling.outputs import Output
@@ -207,6 +208,7 @@ def graphs(rank: int, device: torch.device, home: str) -> None:
     """Everything above, over some of four ranks."""
     settings.register_profile("ranks", max_examples=6, derandomize=True, database=None, deadline=None)
     settings.load_profile("ranks")
+    neighbor.ROWS_AT_ONCE = 50  # of a store that asks nobody; ranks reach different numbers of nodes
     os.fsync = lambda file: None  # no folder of these has to outlive the machine
     here, told = Path(home), dict[str, object]()
     for count_, parts in RANKS_AND_PARTS:

@@ -45,8 +45,9 @@ class Derived:
         try:
             _write(file, vector)
         except (OSError, ValueError):
-            return vector  # read-only, full, or just written by another process: this one has it in memory
-        return map_array(file, entry)
+            if file_problem(file, entry) is not None:
+                return vector  # read-only, or full: this process has it in memory
+        return map_array(file, entry)  # its own, or just written by another process
 
 
 def _write(file: Path, vector: Tensor) -> None:

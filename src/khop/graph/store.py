@@ -57,6 +57,11 @@ def negative_store(graph: GraphStore, negatives: DrawnNegatives) -> NegativeStor
     return cast(NegativeStore, graph)
 
 
+def is_collective(graph: GraphStore) -> bool:
+    """Whether a hop asks other ranks: then every rank has to make as many, whatever it samples."""
+    return getattr(graph, "lanes", None) is not None
+
+
 def original_ids(graph: GraphStore, node_type: NodeType) -> Tensor | None:
     """int64 (nodes): the ids before they were renumbered, which key all draws; None: they never were."""
     known: Mapping[NodeType, Tensor] = getattr(graph, "original_ids", {})

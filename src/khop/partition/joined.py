@@ -12,6 +12,7 @@ from khop.graph import layout
 from khop.graph.csc_graph import CscGraph
 from khop.graph.derived import Derived
 from khop.kernels.csc import Csc
+from khop.kernels.memory import expect_random_access
 from khop.partition.parts_folder import PartsFolder, check_whole
 from khop.schema import EdgeType
 
@@ -48,7 +49,10 @@ def _joined(folder: PartsFolder, edge_type: EdgeType, kept: Derived) -> Csc:
         return kept.vector(file, count, make, str(dtype).removeprefix("torch."))
 
     indices = [piece.indices for piece in pieces]
-    return Csc(
+    joined = Csc(
         vector("indptr", folder.num_nodes(edge_type[2]) + 1, torch.int64, offsets),
         vector("indices", first_edges[-1], indices[0].dtype, lambda: torch.cat(indices)),
     )
+    expect_random_access(joined.indptr)
+    expect_random_access(joined.indices)
+    return joined

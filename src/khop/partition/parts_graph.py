@@ -5,10 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 
 from torch import Tensor
 
-from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Hop, NeighborsByType, Positives
+from khop.draw import (
+    DrawKey,
+    DrawnNegatives,
+    FrontierByType,
+    Hop,
+    NeighborsByType,
+    Positives,
+    Uniform,
+)
 from khop.graph.csc_graph import CscGraph
 from khop.graph.edge_draws import asked_types, check_edge_type, check_hop
 from khop.graph.negatives import NegativeTables, nothing_left
@@ -25,6 +34,9 @@ from khop.schema import EdgeType, NodeType, Schema
 class PartsGraph:
     """A graph store over consecutive parts; with fewer than all, for nodes that those parts own.
 
+    Of all parts, even draws are made from the edges in one piece, which are put together once, beside the
+    parts: to share out a frontier and put answers in order costs more than to draw them. By weight and time
+    every part draws for its own nodes, from the arrays that are kept with it.
     Draws are those of the graph that was cut: by original ids, over rows in their order. Pickles as the
     folder's path. Threads may share it.
     """
@@ -33,6 +45,7 @@ class PartsGraph:
     _parts: tuple[PartGraph, ...] = field(init=False, repr=False)
     _negatives: NegativeTables = field(init=False, repr=False)
     _joined: list[CscGraph] = field(default_factory=list, repr=False)  # once it was asked for
+    _lock: Lock = field(default_factory=Lock, repr=False)
 
     def __post_init__(self) -> None:
         folder = self.folder
@@ -73,6 +86,8 @@ class PartsGraph:
         """Draw in-edges of every frontier node; see GraphStore. ValueError for a node of a part not held."""
         check_hop(hop, self.schema)
         asked = asked_types(frontier, hop)
+        if self._is_whole and isinstance(hop.rule, Uniform):
+            return self.joined().sample_hop(frontier, hop, key)
         owners: dict[NodeType, ByOwner] = {}
         for edge_type in asked:
             if edge_type[2] not in owners:
@@ -109,11 +124,16 @@ class PartsGraph:
             )
         return self._negatives.drawn(edge_type, negatives, positives, key)
 
+    @property
+    def _is_whole(self) -> bool:
+        return len(self.folder.held) == self.folder.book.num_parts > 1
+
     def joined(self) -> CscGraph:
         """All parts in one piece: see `joined_graph`. Made once."""
-        if not self._joined:
-            self._joined.append(joined_graph(self.folder))
-        return self._joined[0]
+        with self._lock:
+            if not self._joined:
+                self._joined.append(joined_graph(self.folder))
+            return self._joined[0]
 
     def __reduce__(self) -> tuple[Callable[..., PartsGraph], tuple[PartsFolder]]:
         return PartsGraph, (self.folder,)

@@ -23,11 +23,11 @@ from khop.draw import (
     Uniform,
     check_rule,
 )
-from khop.graph.store import GraphStore
+from khop.graph.store import GraphStore, is_collective
 from khop.kernels.memory import pooled
 from khop.sampling.fanouts import Fanout, fanouts_by_type
 from khop.sampling.node_set import NodeSet, NodeSetPool, Reached, check_ids
-from khop.sampling.outputs import Output, bidirectional, check_output, induced
+from khop.sampling.outputs import ROWS_AT_ONCE, Output, bidirectional, check_output, induced
 from khop.sampling.sampler import Seeds
 from khop.sampling.tree_set import TreeSet
 from khop.schema import EdgeType, NodeType
@@ -124,7 +124,10 @@ class NeighborSampler:
         with self._node_sets.lend() as node_set:
             sample = expand(seeds, draw, self.layers, self.expansion, node_set)
             if isinstance(node_set, NodeSet) and self.output is Output.INDUCED:
-                return induced(view, node_set, sample)
+                # Ranks make as many hops, whatever they have sampled: so each makes one.
+                most = max(1, *(ids.numel() for ids in sample.nodes.values()))
+                at_once = most if is_collective(self.graph) else ROWS_AT_ONCE
+                return induced(view, node_set, sample, at_once)
         return bidirectional(sample) if self.output is Output.BIDIRECTIONAL else sample
 
 

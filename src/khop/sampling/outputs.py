@@ -71,13 +71,13 @@ def bidirectional(sample: Sample) -> Sample:
     return _with_edges(sample, subgraph, adjacencies, turned)
 
 
-def induced(graph: GraphStore, node_set: NodeSet, sample: Sample) -> Sample:
+def induced(graph: GraphStore, node_set: NodeSet, sample: Sample, rows_at_once: int = ROWS_AT_ONCE) -> Sample:
     """The sample's nodes with every edge among them, in local order of destinations, then the graph's own."""
     subgraph = sample.subgraph
     assert subgraph is not None
     hop = Hop(0, dict.fromkeys(graph.schema.edge_types, -1), edge_ids=True)
     pieces: dict[EdgeType, list[tuple[Tensor, Tensor, Tensor]]] = {t: [] for t in graph.schema.edge_types}
-    for frontier in _frontiers(sample.nodes):
+    for frontier in _frontiers(sample.nodes, rows_at_once):
         for edge_type, found in graph.sample_hop(frontier, hop, DrawKey(0)).items():
             pieces[edge_type].append(known_edges(node_set.index(edge_type[0]), found))
     counts = {node_type: ids.numel() for node_type, ids in sample.nodes.items()}
@@ -138,10 +138,10 @@ def _by_destination(ends: _Ends, num_src: int, num_dst: int) -> Adjacency:
     )
 
 
-def _frontiers(nodes: Mapping[NodeType, Tensor]) -> Iterator[dict[NodeType, Frontier]]:
+def _frontiers(nodes: Mapping[NodeType, Tensor], rows_at_once: int) -> Iterator[dict[NodeType, Frontier]]:
     """All nodes, some at a time; every frontier names all types, also where there is no node at all."""
-    for start in range(0, max(1, *(ids.numel() for ids in nodes.values())), ROWS_AT_ONCE):
-        yield {t: Frontier(ids[start : start + ROWS_AT_ONCE]) for t, ids in nodes.items()}
+    for start in range(0, max(1, *(ids.numel() for ids in nodes.values())), rows_at_once):
+        yield {t: Frontier(ids[start : start + rows_at_once]) for t, ids in nodes.items()}
 
 
 def _joined(pieces: list[tuple[Tensor, Tensor, Tensor]], num_src: int) -> Adjacency:
