@@ -12,7 +12,7 @@ from khop.graph.store import GraphStore
 from khop.sampling.node_set import check_ids
 from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
 from khop.sampling.seeds import StepShare, array_bytes, numbers_by_type
-from khop.schema import EdgeType
+from khop.schema import EdgeType, NodeType
 
 ByEdgeType = Mapping[EdgeType, Tensor]
 
@@ -55,8 +55,8 @@ class Links:
 
     def taken(self, share: StepShare) -> Seeds:
         """The links of a rank's share, by type, in global order."""
-        step = StepShare(share.order, share.start, slice(0, share.order.numel()), share.negative_key)
-        whole = {edge_type: numbers for edge_type, numbers, _ in numbers_by_type(self.counts, step)}
+        step = numbers_by_type(self.counts, share.of_all_ranks)
+        whole = {edge_type: numbers for edge_type, numbers, _ in step}
         by_type = {
             edge_type: SeedLinks(
                 self.edges[edge_type][:, numbers],
@@ -67,6 +67,11 @@ class Links:
             for edge_type, numbers, positions in numbers_by_type(self.counts, share)
         }
         return Seeds({}, {}, links=LinkSeeds(by_type, share.negative_key))
+
+    def homes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
+        """By edge type the links' sources, where their negatives are drawn, and the links' positions."""
+        for edge_type, numbers, positions in numbers_by_type(self.counts, share):
+            yield edge_type[0], self.edges[edge_type][0, numbers], positions
 
     def hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
         """Give `update` types, ends and all that is known of the links."""

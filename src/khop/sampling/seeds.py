@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Protocol, TypeVar
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from khop.draw import DrawKey, Purpose
 from khop.kernels.permutation import permutation_slice
+from khop.sampling.homes import Homes
 from khop.sampling.sampler import Seeds
 from khop.schema import NodeType
 
@@ -26,13 +28,18 @@ class StepShare:
 
     order: Tensor  # int64 (seeds of the step over all ranks), their numbers in the seed list
     start: int  # the position of the first of them
-    mine: slice  # this rank's
+    mine: Tensor  # int64, ascending: where in it this rank's are
     negative_key: DrawKey  # what negatives are drawn with
 
     @property
     def positions(self) -> Tensor:
         """int64 (seeds of this rank), positions in the global order."""
-        return torch.arange(self.start + self.mine.start, self.start + self.mine.stop)
+        return self.mine + self.start
+
+    @property
+    def of_all_ranks(self) -> StepShare:
+        """The whole step."""
+        return replace(self, mine=torch.arange(self.order.numel()))
 
 
 class SeedList(Protocol):
@@ -45,6 +52,10 @@ class SeedList(Protocol):
 
     def taken(self, share: StepShare) -> Seeds:
         """The seeds of a rank's share, by type, in global order."""
+        ...
+
+    def homes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
+        """By type the nodes that seeds of a share are best sampled beside, and the seeds' positions."""
         ...
 
     def hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
@@ -74,6 +85,11 @@ class NodeSeeds:
             None if times is None else {t: times[t][numbers] for t, (numbers, _) in picked.items()},
         )
 
+    def homes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
+        """By type the nodes themselves, and their positions."""
+        for node_type, numbers, at in numbers_by_type(self.counts, share):
+            yield node_type, self.nodes[node_type][numbers], at
+
     def hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
         """Give `update` types, ids and times."""
         for node_type, ids in self.nodes.items():
@@ -90,7 +106,8 @@ class SeedOrder:
 
     All seeds, type after type, stand in one global order; of a shuffled epoch, a permutation keyed by (run
     seed, epoch). Step s takes the s-th `batch_size` of it, the last step what is left. Ranks share a step
-    in contiguous parts, as equal as can be; a part may be empty, so that every rank makes every step.
+    in parts as equal as can be: contiguous ones, or where `homes` say which ranks hold a seed, as many of
+    each rank's own as fit. A part may be empty, so that every rank makes every step.
     """
 
     seeds: SeedList
@@ -99,6 +116,7 @@ class SeedOrder:
     run_seed: int = 0
     rank: int = 0
     world_size: int = 1
+    homes: Homes | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
@@ -130,10 +148,10 @@ class SeedOrder:
     def share(self, epoch: int, step: int) -> Seeds:
         """This rank's seeds of a step, by type, in global order."""
         start, stop = self._bounds(step)
-        count = stop - start
-        mine = slice(count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size)
         key = DrawKey.of(self.run_seed, Purpose.NEGATIVE, epoch, step)
-        return self.seeds.taken(StepShare(self._order(epoch, start, stop), start, mine, key))
+        order = self._order(epoch, start, stop)
+        step_of_all = StepShare(order, start, torch.arange(stop - start), key)
+        return self.seeds.taken(replace(step_of_all, mine=self._mine(step_of_all)))
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
@@ -146,6 +164,14 @@ class SeedOrder:
             "run_seed": self.run_seed,
             "shuffle": self.shuffle,
         }
+
+    def _mine(self, step: StepShare) -> Tensor:
+        ends = [step.order.numel() * rank // self.world_size for rank in range(self.world_size + 1)]
+        if self.homes is None or self.world_size == 1:
+            return torch.arange(ends[self.rank], ends[self.rank + 1])
+        nodes = ((t, ids, positions - step.start) for t, ids, positions in self.seeds.homes(step))
+        sizes = [end - begin for begin, end in pairwise(ends)]
+        return (self.homes.ranks_of(nodes, sizes) == self.rank).nonzero().view(-1)
 
     def _bounds(self, step: int) -> tuple[int, int]:
         if not 0 <= step < self.num_steps:
