@@ -223,6 +223,7 @@ class Batch:
     num_global_seeds: int  # seeds (nodes or links) of this step over all ranks
     world_size: int = 1
     spans: tuple[Span, ...] = ()  # the time that was spent making it
+    traffic: Mapping[str, float] = field(default_factory=dict)  # what this rank has exchanged for it
 
     def __getitem__(self, key: str | tuple[NodeType, str]) -> Tensor:
         """`batch["x"]` where one node type has the column, `batch["item", "x"]` always."""

@@ -18,6 +18,7 @@ class Standing:
     step: int = 0  # of the next update
     loss_sum: float = 0.0  # of the epoch so far, over its seeds
     seeds: int = 0  # of the epoch so far
+    traffic: Mapping[str, float] = field(default_factory=dict)  # of the epoch so far, over all ranks
     best_score: float | None = None
     best_epoch: int = 0
     stale: int = 0  # evaluations since the best one
@@ -27,7 +28,7 @@ class Standing:
 
     def ended(self, score: float | None) -> Standing:
         """At the start of the next epoch, after this one's score if it was evaluated."""
-        following = replace(self, epoch=self.epoch + 1, step=0, loss_sum=0.0, seeds=0)
+        following = replace(self, epoch=self.epoch + 1, step=0, loss_sum=0.0, seeds=0, traffic={})
         if score is None:
             return following
         if self.best_score is None or score > self.best_score:

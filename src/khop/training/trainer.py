@@ -23,6 +23,7 @@ from khop.distributed.group import this_group
 from khop.draw import DrawKey, Purpose, mix64
 from khop.errors import PeerLost, Terminated
 from khop.models.learned_rows import sharded_rows
+from khop.training import traffic
 from khop.training.checkpoint import (
     FILES,
     Checkpoint,
@@ -278,46 +279,47 @@ class Trainer:
         clock.lap("communicating", "gradients")
         # Before the update, so that what is lost here is lost on every rank.
         with group.exchanging("exchanging losses", before.epoch, before.step):
-            told = self._told(loss_sum, losses.numel())
+            told = self._told(loss_sum, losses.numel(), batch.traffic)
         clock.lap("communicating", "losses")
         with interrupts_held():
             self.optimizer.step()
             for schedule in self._schedules:
                 schedule.step()
             clock.lap("computing", "update")
-            self._advance(told)
+            self._advance(told, batch.traffic)
         clock.lap("keeping")
         self._end_step(batch)
         return int(told[:, 2].max())
 
-    def _told(self, loss_sum: float, count: int) -> Tensor:
-        """(ranks, 4 + stages), float64: what every rank says of this step, the same on all."""
+    def _told(self, loss_sum: float, count: int, counts: Mapping[str, float]) -> Tensor:
+        """(ranks, 4 + stages + counts), float64: what every rank says of this step, the same on all."""
         ready_at = (self._gradients.ready_at or 0.0) - self._clock_offset
         own = [loss_sum, count, max(self._interrupts, default=0), ready_at, *self._clock.untold().values()]
-        return self._group.gather(torch.tensor(own, dtype=torch.float64))
+        return self._group.gather(torch.tensor([*own, *traffic.values_of(counts)], dtype=torch.float64))
 
-    def _advance(self, told: Tensor) -> None:
+    def _advance(self, told: Tensor, counts: Mapping[str, float]) -> None:
         """One update further, with what all ranks told of it."""
         before = self.standing
         loss_sum, seeds = float(told[:, 0].sum()), int(told[:, 1].sum())
+        counted = traffic.of_ranks(counts, told[:, 4 + len(STAGES) :])
         self.standing = replace(
             before,
             step=before.step + 1,
             loss_sum=before.loss_sum + loss_sum,
             seeds=before.seeds + seeds,
+            traffic=traffic.summed(before.traffic, counted),
             loader=self.loader.state_dict(),
             schedule=self._schedules[0].state_dict(),
         )
         loss = loss_sum / max(seeds, 1)
         if self._keeper is not None:
-            columns = (told[:, 3] - told[:, 3].min(), *told[:, 4:].T)
+            columns = (told[:, 3] - told[:, 3].min(), *told[:, 4 : 4 + len(STAGES)].T)
             seconds = {
                 name: [round(s, 6) for s in of_ranks.tolist()]
                 for name, of_ranks in zip((LATE, *STAGES), columns, strict=True)
             }
-            self._keeper.log_step(
-                {"epoch": before.epoch, "step": before.step, "loss": loss, "seeds": seeds, "seconds": seconds}
-            )
+            record = {"epoch": before.epoch, "step": before.step, "loss": loss, "seeds": seeds}
+            self._keeper.log_step({**record, **traffic.step_record(seconds, counted)})
         if self._is_due():
             self._save(LAST)
         self.observer.stepped(before.epoch, before.step, loss)
@@ -351,6 +353,7 @@ class Trainer:
             "step": (ended.epoch + 1) * len(self.loader),
             "loss": ended.loss_sum / ended.seeds,
             **{score_name(name, self.task.metric): score for name, score in scores.items()},
+            **traffic.epoch_record(ended.traffic),
             "seconds": {stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
         }
         with interrupts_held():
