@@ -18,7 +18,7 @@ VALUES = {"errors", "schema", "draw", "batch"}
 PARTS = {
     "kernels", "graph", "features", "models", "sampling", "partition", "loading", "distributed", "training",
 }  # fmt: skip
-FRONT = {"api", "datasets", "evaluating", "inferring", "launching", "partitioning", "pyg"}
+FRONT = {"api", "datasets", "evaluating", "inferring", "initialising", "launching", "partitioning", "pyg"}
 MAY_IMPORT = {
     "errors": set(),
     "schema": set(),

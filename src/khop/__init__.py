@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from khop.api import Graph as Graph
     from khop.api import Loader as Loader
-    from khop.api import initialise as initialise
     from khop.api import open_graph as open_graph
     from khop.batch import Adjacency as Adjacency
     from khop.batch import Batch as Batch
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from khop.graph.quantise import Quantised as Quantised
     from khop.graph.quantise import quantise as quantise
     from khop.inferring import infer as infer
+    from khop.initialising import initialise as initialise
     from khop.launching import launch as launch
     from khop.partitioning import partition_graph as partition_graph
     from khop.process_memory import tune_memory as tune_memory
@@ -134,7 +134,7 @@ _PUBLIC = {
     "infer": "khop.inferring",
     "full_ranking": "khop.training.ranking",
     "graph_from_pyg": "khop.pyg.convert",
-    "initialise": "khop.api",
+    "initialise": "khop.initialising",
     "launch": "khop.launching",
     "layerwise_inference": "khop.training.inference",
     "load_checkpoint": "khop.training.checkpoint",

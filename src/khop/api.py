@@ -13,11 +13,14 @@ from time import monotonic
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
+from torch import Tensor
 
 from khop.batch import Batch, Span, num_bytes
 from khop.distributed.group import this_group
+from khop.distributed.holders import Holders
+from khop.distributed.lanes import LANES, Lanes
+from khop.distributed.row_wire import Wire
+from khop.distributed.spread import Parting, Spread, stores_of
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Hop, NeighborsByType, Positives
 from khop.features.overlaid import OverlaidFeatures
 from khop.features.store import FeatureStore
@@ -27,7 +30,7 @@ from khop.graph.csc_graph import Columns, CscGraph
 from khop.graph.folder import Folder, open_folder
 from khop.graph.progress import Notice
 from khop.graph.save import save_graph
-from khop.graph.store import GraphStore, negative_store, original_ids
+from khop.graph.store import GraphStore, negative_store, original_ids, part_bounds
 from khop.kernels.csc import Csc
 from khop.loading.columns import ColumnChoice, NamesByType, Narrow
 from khop.loading.cores import cores_of_rank, sampler_threads
@@ -37,18 +40,15 @@ from khop.loading.seed_times import SeedTimes
 from khop.loading.seed_times import seed_times as times_of_seeds
 from khop.loading.transfer import place
 from khop.partition.book import is_partitioned
-from khop.partition.parts_folder import open_parts
 from khop.partition.parts_graph import PartsGraph
 from khop.partition.parts_table import PartsTable
+from khop.sampling.homes import Homes
 from khop.sampling.link_seeds import Links, check_links
 from khop.sampling.links import LinkSampler
 from khop.sampling.neighbor import NeighborSampler, check_seeds
 from khop.sampling.sampler import Sampler
 from khop.sampling.seeds import NodeSeeds, SeedList, SeedOrder
 from khop.schema import EdgeType, NodeType, Schema, sole_type
-from khop.training.chunks import evaluating
-from khop.training.initial import seeded
-from khop.training.placement import mover
 
 Batches = Generator[Batch, None, None]
 
@@ -73,6 +73,17 @@ class Graph:
     def num_nodes(self, node_type: NodeType) -> int:
         """How many nodes of a type there are."""
         return self.topology.num_nodes(node_type)
+
+    def part_bounds(self, node_type: NodeType) -> tuple[int, ...]:
+        """Where the nodes of each part begin, and where those of the last one end; often there is one."""
+        return part_bounds(self.topology, node_type)
+
+    @property
+    def lanes(self) -> Lanes | None:
+        """How what other ranks hold of the graph is asked for; None where all of it is here."""
+        found = getattr(self.features, "lanes", None) or getattr(self.topology, "lanes", None)
+        assert found is None or isinstance(found, Lanes)
+        return found
 
     @property
     def original_ids(self) -> Mapping[NodeType, Tensor]:
@@ -169,15 +180,23 @@ def _columns_of(features: FeatureStore) -> Columns:
     raise ValueError(f"columns: those of a {type(features).__name__} do not lie in this process")
 
 
-def open_graph(path: str | os.PathLike[str]) -> Graph:
+def open_graph(
+    path: str | os.PathLike[str],
+    *,
+    placement: Spread | str = Spread.FEATURES,
+    lanes: int = LANES,
+    wire: Wire | str = Wire.STORED,
+) -> Graph:
     """Open a graph folder in milliseconds: its files are mapped, and processes share the pages.
 
-    Of a folder of parts this process opens all: batches have the bits that they have of the graph before it
-    was cut, by other ids, whose column "original_id" says what they were.
+    Batches of a folder of parts have the bits that they have of the graph before it was cut, by other ids,
+    whose column "original_id" says what they were. One process opens all parts. As one of several ranks it
+    holds some, and asks the others for columns of theirs, or with `placement` "all" for edges too; "whole"
+    opens all parts on each. So many `lanes` are batches under way at once. Rows travel as they are stored, or
+    rounded to `wire` "float16" or "int8". Collective, and so are then a loader's epochs, `break` included.
     """
     if is_partitioned(path):
-        parts = open_parts(path)
-        return Graph(PartsGraph(parts), PartsTable(parts), parts)
+        return Graph(*stores_of(path, this_group(), Parting(Spread(placement), lanes, Wire(wire))))
     folder = open_folder(path)
     return Graph(CscGraph.open(folder), FeatureTable.of(folder.schema, folder.columns()), folder)
 
@@ -192,7 +211,9 @@ class Loader:
     `Adjacency.columns`). `seed_times`, one per seed node or the name of a column of theirs, are what
     `khop.Temporal` needs. Columns of float16, bfloat16 or quantised ones come as float32 unless `narrow` is
     "stored". `threads` are chosen from the machine's cores unless given. At most `prefetch` batches are in
-    flight; none is begun while finished ones hold more than `prefetch_bytes`.
+    flight; none is begun while finished ones hold more than `prefetch_bytes`. Where ranks hold parts of the
+    graph, batches are made in its lanes, on all ranks in step; a step's seeds go to ranks that hold them as
+    far as shares stay equal, unless `locality` is False, and nothing counts `prefetch_bytes`.
     """
 
     def __init__(
@@ -212,13 +233,17 @@ class Loader:
         threads: int | None = None,
         prefetch: int = 4,
         prefetch_bytes: int = 1 << 30,
+        locality: bool = True,
     ) -> None:
         store = graph or getattr(sampler, "graph", None)
         if store is None:
             raise ValueError(f"sampler {sampler!r} has no attribute `graph`: give the loader graph=...")
         seed_list, seed_types = _seed_list(store, seeds, seed_times)
         self._group = this_group()
-        order = SeedOrder(seed_list, batch_size, shuffle, seed, self._group.rank, self._group.world_size)
+        self._lanes = store.lanes if isinstance(store, Graph) else None
+        homes = _homes(store, self._lanes) if locality else None
+        ranks = (self._group.rank, self._group.world_size)
+        order = SeedOrder(seed_list, batch_size, shuffle, seed, *ranks, homes)
         choice = ColumnChoice.of(store.schema, columns, seed_columns, seed_types, Narrow(narrow))
         self._maker = BatchMaker(order, sampler, _features(store, choice), choice, torch.device(device))
         if threads is None:
@@ -274,10 +299,22 @@ class Loader:
 
     def _batches(self, start: Position) -> Batches:
         steps = range(start.step, len(self))
-        made = ordered_map(partial(self._maker.batch, start.epoch), steps, self._in_flight, num_bytes)
-        with closing(made):
+        with closing(self._made(start.epoch, steps)) as made:
             for step in steps:
                 yield self._receive(made, Position(start.epoch, step))
+
+    def _made(self, epoch: int, steps: range) -> Batches:
+        """The batches where threads made them."""
+        lanes, in_flight = self._lanes, self._in_flight
+        if lanes is None:
+            return ordered_map(partial(self._maker.batch, epoch), steps, in_flight, num_bytes)
+        maker = _split_over(self._maker, max(1, in_flight.threads // lanes.count))
+
+        def made(step: int) -> Batch:
+            batch = maker.batch(epoch, step)
+            return replace(batch, traffic=lanes.peers.counts())
+
+        return lanes.map(made, steps, in_flight.prefetch, epoch)
 
     def _receive(self, made: Iterator[Batch], position: Position) -> Batch:
         # A function of its own, so that the suspended generator does not hold the batch.
@@ -302,34 +339,14 @@ def _split_over(maker: BatchMaker, threads: int) -> BatchMaker:
     return replace(maker, sampler=sampler, features=features)
 
 
-def initialise(model: nn.Module, loader: Loader, seed: int = 0) -> None:
-    """Size a model's lazy modules by running it on batches of the loader, before DDP wraps it.
-
-    Every rank runs it on the same whole batches, so all get the same sizes, and from `seed` the same weights.
-    ValueError where ten batches leave a module without a size.
-    """
-
-    def run() -> nn.Module:
-        for step in range(min(len(loader), _TRIED)):
-            if not _unsized(model):
-                break
-            model(loader.whole_batch(0, step).map(mover(model)))
-        return model
-
-    with evaluating(model):
-        seeded(seed, run)
-    if left := _unsized(model):
-        raise ValueError(
-            f"the first {_TRIED} batches do not reach {', '.join(left[:4])}: give these modules their "
-            "sizes, or leave them out"
-        )
-
-
-_TRIED = 10  # batches, until every type of node and edge has come up
-
-
-def _unsized(model: nn.Module) -> list[str]:
-    return [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
+def _homes(store: GraphStore, lanes: Lanes | None) -> Homes | None:
+    """Which ranks hold which nodes; None where every rank has all."""
+    if lanes is None:
+        return None
+    bounds = {t: part_bounds(store, t) for t in store.schema.node_types}
+    parts = max(len(of_type) for of_type in bounds.values()) - 1
+    holders = Holders(parts, 0, lanes.world_size)
+    return Homes(bounds, [holders.ranks_of(part) for part in range(parts)])
 
 
 def _seed_list(

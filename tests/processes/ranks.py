@@ -71,9 +71,10 @@ def _wait_until_stopped(group: Group) -> None:
 class Convolution(nn.Module):
     """A user's own module over a batch, which learns its sizes from the first one; it has no dropout."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int = 2) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([nn.LazyLinear(8), nn.LazyLinear(4)])
+        widths = [8] * (layers - 1) + [4]
+        self.layers = nn.ModuleList([nn.LazyLinear(width) for width in widths])
 
     def forward(self, batch: Batch) -> Tensor:
         h = batch["x"].double()

@@ -122,6 +122,7 @@ def prepare(raw: RawRun, cache: Path, notice: Notice | None = None) -> Run:
     written = checked(raw)
     folder = graph_folder(written, raw, cache, notice)
     config = resolve(written, folder, raw)
-    graph = open_graph(folder.path)
+    parts = config.parts
+    graph = open_graph(folder.path, placement=parts.placement, lanes=parts.lanes, wire=parts.wire)
     make = LinkSubject.of if config.task.kind == "link-prediction" else NodeSubject.of
     return Run(config, graph, make(config, graph))

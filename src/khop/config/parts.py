@@ -45,6 +45,7 @@ def seeds_loader(
         threads=config.threads,
         prefetch=config.prefetch,
         prefetch_bytes=config.prefetch_bytes,
+        locality=config.parts.locality,
     )
 
 

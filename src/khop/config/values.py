@@ -151,6 +151,19 @@ class Model(Section):
     """of rgcn: matrices that edge types mix; 0 = one for each edge type"""
 
 
+class Parts(Section):
+    """Of a folder of parts, on several processes: who has what of it."""
+
+    placement: Literal["features", "all", "whole"] = "features"
+    """what a process has of its own parts alone: columns, columns and edges, or nothing: it has all parts"""
+    lanes: Count = 2
+    """batches that processes exchange rows for at once"""
+    wire: Literal["stored", "float16", "int8"] = "stored"
+    """how features travel between processes; float16 and int8 round them"""
+    locality: bool = True
+    """give seeds to processes that have them, as far as shares stay equal"""
+
+
 class Training(Section):
     """How the model learns."""
 
@@ -232,6 +245,7 @@ class RunConfig(Section):
     links: Links = Links()
     sampler: Sampler = Sampler()
     model: Model = Model()
+    parts: Parts = Parts()
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpoint = Checkpoint()

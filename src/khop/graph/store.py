@@ -66,3 +66,10 @@ def original_ids(graph: GraphStore, node_type: NodeType) -> Tensor | None:
     """int64 (nodes): the ids before they were renumbered, which key all draws; None: they never were."""
     known: Mapping[NodeType, Tensor] = getattr(graph, "original_ids", {})
     return known.get(node_type)
+
+
+def part_bounds(graph: GraphStore, node_type: NodeType) -> tuple[int, ...]:
+    """Where the nodes of each part begin, and where those of the last one end; a graph may be of one part."""
+    if hasattr(graph, "part_bounds"):
+        return cast(tuple[int, ...], graph.part_bounds(node_type))
+    return (0, graph.num_nodes(node_type))

@@ -1,0 +1,74 @@
+"""Ranks that hold parts of a graph take the course of one process on the graph that was cut."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import khop
+from processes.worker_ranks import BATCH_SIZE, own_loop, worker
+from small_folders import write_learnable_graph
+
+RANKS = 3
+FOLDERS = {"ldg-2": ("ldg", 2), "random-5": ("random", 5)}  # more ranks than parts, and fewer
+
+
+@pytest.fixture(scope="module")
+def courses(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Of one process on the whole graph, and of each of three ranks on every folder by every placement."""
+    path: Path = tmp_path_factory.mktemp("worker")
+    whole = write_learnable_graph(path / "whole", nodes=700)
+    for name, (method, parts) in FOLDERS.items():
+        khop.partition_graph(whole, path / name, parts, method=method)
+    folders = [str(path / name) for name in FOLDERS]
+    khop.launch(worker, procs=RANKS, arguments=(folders, str(path)), device="cpu", deadline=60)
+    alone = own_loop(khop.open_graph(whole))
+    return alone, [json.loads((path / f"{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+def test_every_placement_has_the_losses_of_one_process(
+    courses: tuple[dict[str, Any], list[dict[str, Any]]],
+) -> None:
+    alone, together = courses
+    assert len(alone["losses"]) == 2 * alone["steps"]
+    for of_rank in together:
+        for course in of_rank.values():
+            assert course["losses"] == pytest.approx(alone["losses"], rel=1e-9)
+
+
+def test_every_seed_comes_once_in_even_shares(courses: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
+    alone, together = courses
+    for name in together[0]:
+        of_steps = zip(*(of_rank[name]["seeds"] for of_rank in together), strict=True)
+        for shares, of_step in zip(of_steps, alone["seeds"], strict=True):
+            assert sorted(chain(*shares)) == sorted(of_step)
+            assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert max(map(len, alone["seeds"])) == BATCH_SIZE
+
+
+def test_a_batch_is_three_collectives_and_little_more_than_its_remote_rows(
+    courses: tuple[dict[str, Any], list[dict[str, Any]]],
+) -> None:
+    """Rows of 16 bytes here: what goes around them is counted in absolute numbers."""
+    _, together = courses
+    for name in FOLDERS:
+        for of_rank in together:
+            for counts in of_rank[f"{name} features"]["traffic"]:
+                assert counts["collectives"] == 3
+                assert counts["kept_rows"] == 0
+                around = (RANKS - 1) * (24 + 3 * 8)
+                assert counts["row_bytes_received"] <= counts["asked_bytes"] + around
+            assert not any(of_rank[f"{name} whole"]["traffic"])
+
+
+def test_seeds_of_ones_own_need_fewer_rows_of_others(
+    courses: tuple[dict[str, Any], list[dict[str, Any]]],
+) -> None:
+    """Of a graph with communities that was cut along them."""
+    _, together = courses
+    counts = [counts for of_rank in together for counts in of_rank["ldg-2 features"]["traffic"]]
+    assert sum(c["remote_rows"] for c in counts) < 0.5 * sum(c["wanted_rows"] for c in counts)

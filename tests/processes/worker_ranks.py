@@ -1,0 +1,70 @@
+"""What ranks do with a folder of parts in the tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import khop
+from khop.batch import Batch
+from khop.distributed.group import this_group
+from processes.ranks import Convolution
+
+BATCH_SIZE = 50
+STOPPED_AT = 3  # in the second epoch, of which the first iteration is left early
+
+
+def loader_of(graph: khop.Graph) -> khop.Loader:
+    """Shuffled batches of three hops."""
+    sampler = khop.NeighborSampler(graph, fanouts=[3, 3, 2], edge_ids=True)
+    train = graph.split("train")
+    return khop.Loader(sampler, train, BATCH_SIZE, shuffle=True, columns=["x"], seed_columns=["category"])
+
+
+def own_loop(graph: khop.Graph) -> dict[str, object]:
+    """A loop of a user's own over two epochs, the second one left early and taken up from a state."""
+    loader = loader_of(graph)
+    model = Convolution(layers=3).double()
+    khop.initialise(model, loader, seed=3)
+    parallel = DistributedDataParallel(model) if torch.distributed.is_initialized() else model
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    losses: list[float] = []
+    originals: list[list[int]] = []
+    traffic: list[dict[str, float]] = []
+
+    def learn(batch: Batch) -> None:
+        each = F.cross_entropy(parallel(batch), batch.seed_column("category"), reduction="none")
+        optimizer.zero_grad()
+        batch.global_mean(each).backward()
+        optimizer.step()
+        total = this_group().gather(each.detach().sum())
+        losses.append(float(total.sum()) / batch.num_global_seeds)
+        seeds = batch.seeds
+        originals.append((graph.original_ids["item"][seeds] if graph.original_ids else seeds).tolist())
+        traffic.append(dict(batch.traffic))
+
+    for batch in loader.epoch(0):
+        learn(batch)
+    for batch in loader.epoch(1):
+        learn(batch)
+        if batch.step == STOPPED_AT - 1:
+            break
+    again = loader_of(graph)
+    again.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    for batch in again:
+        learn(batch)
+    return {"losses": losses, "seeds": originals, "traffic": traffic, "steps": len(loader)}
+
+
+def worker(rank: int, device: torch.device, folders: list[str], out: str) -> None:
+    """The loop over each folder of parts, by each placement."""
+    torch.set_num_threads(1)
+    told = {}
+    for folder in folders:
+        for placement in ("features", "whole"):
+            told[f"{Path(folder).name} {placement}"] = own_loop(khop.open_graph(folder, placement=placement))
+    Path(out, f"{rank}.json").write_text(json.dumps(told))
