@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, distributed
 
 from khop.distributed.group import Group
-from khop.distributed.peers import Message, Peers, split_at
+from khop.distributed.peers import Message, Peers
 
 ASKING = Message("asking for rows", "id")
 RANKS = 3
@@ -135,7 +135,3 @@ def test_what_is_noted_is_counted_until_the_next_batch() -> None:
     assert peers.counts() == {"hits": 5}
     peers.begin(0, 1, lambda: False)
     assert peers.counts() == {}
-
-
-def test_values_are_split_at_sizes() -> None:
-    assert [part.tolist() for part in split_at(torch.arange(5), [2, 0, 3])] == [[0, 1], [], [2, 3, 4]]

@@ -83,15 +83,10 @@ class LaneWork(Generic[Result]):
             self._end = count
             self._changed.notify_all()
 
-    def fail(self, error: BaseException) -> None:
-        """End wherever the lanes are, because of this."""
-        with self._changed:
-            self.error = self.error or error
-        self.give_up()
-
-    def give_up(self) -> None:
+    def give_up(self, error: BaseException | None = None) -> None:
         """End wherever the lanes are."""
         with self._changed:
+            self.error = self.error or error
             self._is_given_up = True
             self._changed.notify_all()
 

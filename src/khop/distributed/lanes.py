@@ -136,6 +136,6 @@ def _end_together(road: _Road, work: LaneWork[Result], threads: Sequence[threadi
             told = road.control.exchange([own] * road.control.world_size, _CLOSING, own.numel())
             work.end_after(max(int(of_rank.view(torch.int64)) for of_rank in told))
         except (RuntimeError, ValueError) as error:  # raised where the lanes are wanted next
-            work.fail(error)
+            work.give_up(error)
     for thread in threads:
         thread.join()

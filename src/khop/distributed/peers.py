@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from zlib import crc32
 
 import torch
@@ -36,6 +36,36 @@ class Message:
     def kind(self) -> int:
         """What stands for it in a message."""
         return _MAGIC << 32 | crc32(f"{self.stage}/{self.counted}".encode())
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """What every rank has to say of the exchange that is due."""
+
+    kind: int
+    place: int  # epoch and step; -1: of no batch
+    number: int  # of the exchange there
+
+    @property
+    def numbers(self) -> list[int]:
+        """As they are sent."""
+        return [self.kind, self.place, self.number]
+
+    @property
+    def where(self) -> str:
+        """For errors."""
+        return "" if self.place < 0 else f" in {_step(self.place)}"
+
+    def problem(self, found: list[int]) -> str:
+        """What is wrong with another rank's; nothing where they are equal."""
+        kind, place, number = found
+        if kind >> 32 != _MAGIC:
+            return "no message of khop's, or one cut short"
+        if kind != self.kind:
+            return "a message of another kind"
+        if place != self.place:
+            return f"a message of {_step(place)}"
+        return "" if number == self.number else f"message {number} of the batch, where {self.number} is due"
 
 
 class Peers:
@@ -78,12 +108,18 @@ class Peers:
         """
         if self.world_size == 1:
             return list(payloads)
-        headers = torch.tensor(
-            [[message.kind, self._place, self._number, payload.numel()] for payload in payloads]
-        )
+        due = self._due(message)
+        headers = torch.tensor([[*due.numbers, payload.numel()] for payload in payloads])
         found = torch.zeros_like(headers)
         self._all_to_all(found.view(-1), headers.view(-1), None, None, message)
-        sizes = [self._size(rank, header, message, limit) for rank, header in enumerate(found.tolist())]
+        sizes: list[int] = []
+        for rank, (*mark, size) in enumerate(found.tolist()):
+            problem = due.problem(mark)
+            if not problem and not 0 <= size <= limit:
+                problem = f"{size} bytes, where 0 to {limit} can be"
+            if problem:
+                raise self.wrong(rank, message, problem)
+            sizes.append(size)
         self._count_bytes(message, [8 * _HEADER] * self.world_size, [8 * _HEADER] * self.world_size)
         return self.reply(payloads, sizes, message)
 
@@ -94,7 +130,8 @@ class Peers:
         """
         if self.world_size == 1:
             return list(payloads)
-        mark = torch.tensor([message.kind, self._place, self._number]).view(torch.uint8)
+        due = self._due(message)
+        mark = torch.tensor(due.numbers).view(torch.uint8)
         pieces = [piece for payload in payloads for piece in (payload, *_filling(payload), mark)]
         sent = [_wire_bytes(payload.numel()) for payload in payloads]
         received = [_wire_bytes(size) for size in sizes]
@@ -105,7 +142,8 @@ class Peers:
         self._all_to_all(found, torch.cat(pieces), received, sent, message)
         self._count_bytes(message, sent, received)
         for rank, end in enumerate(ends):
-            self._check_mark(rank, found[end - _MARK_BYTES : end], mark, message)
+            if problem := due.problem(found[end - _MARK_BYTES : end].view(torch.int64).tolist()):
+                raise self.wrong(rank, message, problem)
         self._number += 1
         starts = [0, *ends[:-1]]
         return [found[start : start + size] for start, size in zip(starts, sizes, strict=True)]
@@ -114,7 +152,7 @@ class Peers:
         """The error that says what a rank has sent."""
         return ValueError(
             f"rank {rank} sent something else than rank {self.rank} waited for, {message.stage}"
-            f"{self._where()}: {problem}. All ranks have to run one khop, on one graph, in the same order"
+            f"{self._due(message).where}: {problem}. All ranks have to run one khop, on one graph, in one order"
         )
 
     def _all_to_all(
@@ -133,33 +171,20 @@ class Peers:
             try:
                 while not _is_done(work):
                     if self._is_given_up():
-                        raise PeerLost(f"nobody waits any more for {message.stage}{self._where()}")
+                        raise PeerLost(f"nobody waits any more for {message.stage}{self._due(message).where}")
             finally:
                 if not work.is_completed():
                     _keep_for_ever(self._channel)
         except RuntimeError as error:
             if isinstance(error, PeerLost) or not is_broken(error):
                 raise
-            problem = f"{message.stage}{self._where()}: {str(error).splitlines()[0]}"
+            problem = f"{message.stage}{self._due(message).where}: {str(error).splitlines()[0]}"
             raise self._group.lost(problem) from error
         self._counts["collectives"] += 1
         self._counts["seconds"] += time.monotonic() - begun
 
-    def _size(self, rank: int, header: list[int], message: Message, limit: int) -> int:
-        *mark, size = header
-        if mark != [message.kind, self._place, self._number]:
-            raise self.wrong(rank, message, _difference(mark, [message.kind, self._place, self._number]))
-        if not 0 <= size <= limit:
-            raise self.wrong(rank, message, f"{size} bytes, where 0 to {limit} can be")
-        return size
-
-    def _check_mark(self, rank: int, found: Tensor, expected: Tensor, message: Message) -> None:
-        if not torch.equal(found, expected):
-            numbers = found.clone().view(torch.int64).tolist()
-            raise self.wrong(rank, message, _difference(numbers, expected.view(torch.int64).tolist()))
-
-    def _where(self) -> str:
-        return "" if self._place < 0 else f" in epoch {self._place >> 32}, step {self._place & 0xFFFFFFFF}"
+    def _due(self, message: Message) -> _Mark:
+        return _Mark(message.kind, self._place, self._number)
 
     def _count_bytes(self, message: Message, sent: Sequence[int], received: Sequence[int]) -> None:
         for name, sizes in (("sent", sent), ("received", received)):
@@ -197,11 +222,6 @@ def open_peers(group: Group) -> Peers:
     return Peers(group, distributed.new_group(ranks, deadline, backend="gloo"))
 
 
-def split_at(values: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """Views of so many values each, one after another."""
-    return [values[start:end] for start, end in pairwise([0, *accumulate(sizes)])]
-
-
 def _wire_bytes(size: int) -> int:
     return -(-size // _ALIGNED) * _ALIGNED + _MARK_BYTES
 
@@ -211,11 +231,5 @@ def _filling(payload: Tensor) -> list[Tensor]:
     return [payload.new_zeros(missing)] if missing else []
 
 
-def _difference(found: Sequence[int], expected: Sequence[int]) -> str:
-    if found[0] >> 32 != _MAGIC:
-        return "no message of khop's, or one cut short"
-    if found[0] != expected[0]:
-        return "a message of another kind"
-    if found[1] != expected[1]:
-        return f"a message of epoch {found[1] >> 32}, step {found[1] & 0xFFFFFFFF}"
-    return f"message {found[2]} of the batch, where {expected[2]} is due"
+def _step(place: int) -> str:
+    return f"epoch {place >> 32}, step {place & 0xFFFFFFFF}"
