@@ -150,9 +150,10 @@ class Peers:
 
     def wrong(self, rank: int, message: Message, problem: str) -> ValueError:
         """The error that says what a rank has sent."""
+        due = f"{message.stage}{self._due(message).where}"
         return ValueError(
-            f"rank {rank} sent something else than rank {self.rank} waited for, {message.stage}"
-            f"{self._due(message).where}: {problem}. All ranks have to run one khop, on one graph, in one order"
+            f"rank {rank} sent something else than rank {self.rank} waited for, {due}: {problem}. "
+            "All ranks have to run one khop, on one graph, in one order"
         )
 
     def _all_to_all(
