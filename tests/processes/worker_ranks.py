@@ -65,6 +65,6 @@ def worker(rank: int, device: torch.device, folders: list[str], out: str) -> Non
     torch.set_num_threads(1)
     told = {}
     for folder in folders:
-        for placement in ("features", "whole"):
+        for placement in ("features", "all", "whole"):
             told[f"{Path(folder).name} {placement}"] = own_loop(khop.open_graph(folder, placement=placement))
     Path(out, f"{rank}.json").write_text(json.dumps(told))
