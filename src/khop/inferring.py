@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import khop
 from khop.api import Graph
 from khop.distributed.group import Group, this_group, unwrapped
-from khop.loading.ordered_map import InFlight
+from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.learned_rows import gathered
 from khop.models.link_predictor import LinkPredictor
 from khop.models.stack import Stack
@@ -46,7 +46,7 @@ def infer(
     values: Values = "embeddings",
     chunk_size: int = 2048,
     progress: Progress = unwatched,
-    in_flight: InFlight = InFlight(),  # noqa: B008
+    in_flight: InFlight = FEW_IN_FLIGHT,
 ) -> dict[NodeType, Path]:
     """Write a row for every node, or for `nodes` in their order, over all neighbours; the files by type.
 
@@ -131,7 +131,9 @@ class Inference:
         """Where unfinished work is."""
         return self.out.with_name(self.out.name + UNFINISHED)
 
-    def run(self, progress: Progress = unwatched, in_flight: InFlight = InFlight()) -> dict[NodeType, Path]:  # noqa: B008
+    def run(
+        self, progress: Progress = unwatched, in_flight: InFlight = FEW_IN_FLIGHT
+    ) -> dict[NodeType, Path]:
         """Compute and write all rows; OSError where the disk has no space for them. Collective."""
         group = this_group()
         group.meet("inferring")

@@ -29,6 +29,11 @@ class InFlight:
                 raise ValueError(f"{name} {value!r}: must be a whole number, 1 or more")
 
 
+# For chunks of an evaluation: each takes the memory of several batches, and new memory costs more time than being
+# further ahead saves.
+FEW_IN_FLIGHT = InFlight(prefetch=2)
+
+
 def ordered_map(
     function: Callable[[Item], Result],
     items: Sequence[Item],

@@ -14,7 +14,7 @@ from khop.draw import DrawKey, Purpose
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
 from khop.loading.columns import ColumnChoice
-from khop.loading.ordered_map import InFlight
+from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.layered import Layered, destination_types, followed_edge_types
 from khop.models.learned_rows import gathered
 from khop.sampling.neighbor import NeighborSampler, check_seeds
@@ -38,7 +38,7 @@ def layerwise_inference(
     nodes: Tensor | None = None,
     chunk_size: int = 8192,
     progress: Progress = unwatched,
-    in_flight: InFlight = InFlight(),  # noqa: B008
+    in_flight: InFlight = FEW_IN_FLIGHT,
     group: Group = ALONE,
 ) -> Tensor:
     """(nodes, outputs) on the CPU: the model's exact output for `nodes`, by default all of the type.
@@ -67,7 +67,7 @@ def sampled_inference(
     seed: int = 0,
     chunk_size: int = 1024,
     progress: Progress = unwatched,
-    in_flight: InFlight = InFlight(),  # noqa: B008
+    in_flight: InFlight = FEW_IN_FLIGHT,
     group: Group = ALONE,
 ) -> Tensor:
     """(nodes, outputs) on the CPU: what `model(batch)` gives for `nodes` over sampled neighbourhoods.

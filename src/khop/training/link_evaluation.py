@@ -13,7 +13,7 @@ from khop.distributed.group import ALONE, Group
 from khop.draw import DrawKey, DrawnNegatives, Positives, Purpose, check_drawn
 from khop.features.store import FeatureStore, Rows
 from khop.graph.store import GraphStore, NegativeStore
-from khop.loading.ordered_map import InFlight
+from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import LinkPredictor
 from khop.sampling.link_seeds import Links, check_links
 from khop.sampling.node_set import check_ids
@@ -38,7 +38,7 @@ def node_rows(
     *,
     chunk_size: int = 8192,
     progress: Progress = unwatched,
-    in_flight: InFlight = InFlight(),  # noqa: B008
+    in_flight: InFlight = FEW_IN_FLIGHT,
     group: Group = ALONE,
 ) -> dict[NodeType, Tensor]:
     """What an encoder gives for all nodes of some types: exact, layer by layer over all neighbours.
@@ -59,7 +59,7 @@ def exact_link_scores(
     *,
     chunk_size: int = 8192,
     progress: Progress = unwatched,
-    in_flight: InFlight = InFlight(),  # noqa: B008
+    in_flight: InFlight = FEW_IN_FLIGHT,
     group: Group = ALONE,
 ) -> Scores:
     """Per edge type the scores of its links (n), and of their negatives (n, k), over all neighbours.

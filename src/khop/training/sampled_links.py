@@ -12,7 +12,7 @@ from khop.distributed.group import ALONE, Group
 from khop.draw import DrawKey, Purpose
 from khop.features.store import FeatureStore
 from khop.loading.columns import ColumnChoice, gather_columns
-from khop.loading.ordered_map import InFlight
+from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.learned_rows import gathered
 from khop.models.link_predictor import LinkPredictor
 from khop.sampling.link_seeds import Links
@@ -37,7 +37,7 @@ def sampled_link_scores(
     seed: int = 0,
     chunk_size: int = 1024,
     progress: Progress = unwatched,
-    in_flight: InFlight = InFlight(),  # noqa: B008
+    in_flight: InFlight = FEW_IN_FLIGHT,
     group: Group = ALONE,
 ) -> Scores:
     """Per edge type the scores of its links (n), and of their negatives (n, k).

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from khop.distributed.group import ALONE, Group
-from khop.loading.ordered_map import InFlight, ordered_map
+from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight, ordered_map
 from khop.training.shelves import Memory
 from khop.training.stages import Shelf, Stage
 
@@ -53,7 +53,7 @@ class Dealt:
     """Whoever asks next gets the next chunk, of all threads of all ranks: who is faster gets more."""
 
     group: Group = ALONE
-    in_flight: InFlight = field(default_factory=InFlight)
+    in_flight: InFlight = FEW_IN_FLIGHT
 
     def shelf(self) -> Shelf:
         """All rows, once per machine: any rank may come to need any."""
