@@ -49,6 +49,13 @@ def test_a_run_on_parts_goes_on_where_it_was(khop_command: Command, parts: str) 
     assert epochs_of("a") == epochs_of("b")
 
 
+def test_commands_about_one_folder_say_what_to_give_them_instead(khop_command: Command, parts: str) -> None:
+    for arguments in (["info", parts], ["partition", parts, "again", "--parts", "2"]):
+        ran = khop_command(*arguments)
+        assert ran.code != 0
+        assert "is a graph cut into parts; for this give the graph before it was cut, or one of" in ran.stderr
+
+
 def test_a_part_that_is_missing_is_said_before_anything_is_made(khop_command: Command, parts: str) -> None:
     Path("parts/part-0001").rename("elsewhere")
     ran = khop_command("train", "run.toml", "--graph", parts, "--out", "a")

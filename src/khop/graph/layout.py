@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from khop.schema import EdgeType, NodeType
 
 MANIFEST = "graph.json"
+BOOK = "partition.json"  # what a folder of parts has instead
 LONGEST_NAME = 80  # three of them and two separators fit the 255 bytes of a file name
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 

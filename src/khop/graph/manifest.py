@@ -218,6 +218,11 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
     path = folder / layout.MANIFEST
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder; write_graph makes one")
+    if (folder / layout.BOOK).is_file():
+        raise ValueError(
+            f"{folder}: is a graph cut into parts; for this give the graph before it was cut, or one of its "
+            f"parts, {folder / 'part-0000'}"
+        )
     if not path.is_file():
         raise ValueError(f"{folder}: no graph folder, or unfinished: no {layout.MANIFEST}; write it again")
     try:

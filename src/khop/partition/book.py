@@ -18,7 +18,7 @@ from khop.graph.manifest import REMEDY, fingerprint
 from khop.graph.npy import ArrayEntry, file_problem, flush, map_array
 from khop.schema import EdgeType, NodeType
 
-BOOK = "partition.json"
+BOOK = layout.BOOK
 FORMAT = "khop-partition"
 VERSION = 2
 
