@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 
 from khop.batch import Batch, Span, num_bytes
+from khop.distributed.caching import CacheBy, with_cache
 from khop.distributed.group import this_group
 from khop.distributed.holders import Holders
 from khop.distributed.lanes import LANES, Lanes
+from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.row_wire import Wire
 from khop.distributed.spread import Parting, Spread, stores_of
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Hop, NeighborsByType, Positives
@@ -249,8 +251,22 @@ class Loader:
         if threads is None:
             threads = sampler_threads(cores_of_rank(self._group.local_world_size))
         self._in_flight = InFlight(threads, prefetch, prefetch_bytes)
+        self._edges = store.topology if isinstance(store, Graph) else store
         self._next = Position()
         self._loaded: Position | None = None  # until an iteration goes on from it
+
+    def keep_rows(self, budget_bytes: int, by: CacheBy | str = CacheBy.AUTO) -> None:
+        """Keep those rows of other ranks that batches need most often, as many as the bytes have room for.
+
+        No batch changes; its `traffic` counts `kept_rows`. What batches need is known `by` "visits", the
+        chance that a batch has a node, or by "counts", for which the first epoch is drawn; "auto" counts
+        where chances do not say it: edges that ranks hold in parts too, weights, times, links. Collective,
+        once, before the first epoch. Where every rank has all columns nothing is kept.
+        """
+        features = self._maker.features
+        if isinstance(features, PartitionedFeatures):
+            kept = with_cache(self._maker, self._edges, features, budget_bytes, CacheBy(by))
+            self._maker = replace(self._maker, features=kept)
 
     def __len__(self) -> int:
         """Steps per epoch, on every rank."""

@@ -66,6 +66,25 @@ def test_a_batch_is_as_many_collectives_as_are_promised_and_little_more_than_its
             assert not any(of_rank[f"{name} whole"]["traffic"])
 
 
+@pytest.mark.parametrize("kept_by", ["visits", "counts"])
+def test_rows_that_are_kept_are_not_asked_for(
+    courses: tuple[dict[str, Any], list[dict[str, Any]]], kept_by: str
+) -> None:
+    """100 of some 350 or 560 rows of others, and better ones than by chance."""
+    _, together = courses
+    for name in FOLDERS:
+        for of_rank in together:
+            with_cache, without = (
+                of_rank[f"{name} {course}"]["traffic"] for course in (f"kept by {kept_by}", "features")
+            )
+            for some, all_ in zip(with_cache, without, strict=True):
+                assert some["collectives"] == 3
+                assert some["remote_rows"] == all_["remote_rows"]
+                assert some["asked_rows"] + some["kept_rows"] == all_["asked_rows"]
+            kept, wanted = (sum(c[count] for c in with_cache) for count in ("kept_rows", "remote_rows"))
+            assert kept > 1.1 * 100 / 560 * wanted
+
+
 def test_seeds_of_ones_own_need_fewer_rows_of_others(
     courses: tuple[dict[str, Any], list[dict[str, Any]]],
 ) -> None:
@@ -73,3 +92,15 @@ def test_seeds_of_ones_own_need_fewer_rows_of_others(
     _, together = courses
     counts = [counts for of_rank in together for counts in of_rank["ldg-2 features"]["traffic"]]
     assert sum(c["remote_rows"] for c in counts) < 0.5 * sum(c["wanted_rows"] for c in counts)
+
+
+def test_where_edges_are_in_parts_too_a_cache_is_planned_by_counts(
+    courses: tuple[dict[str, Any], list[dict[str, Any]]],
+) -> None:
+    _, together = courses
+    for of_rank in together:
+        kept, counted = (
+            [counts["kept_rows"] for counts in of_rank[course]["traffic"]]
+            for course in ("edges in parts", "ldg-2 kept by counts")
+        )
+        assert kept == counted

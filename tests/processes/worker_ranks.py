@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -15,19 +16,23 @@ from khop.distributed.group import this_group
 from processes.ranks import Convolution
 
 BATCH_SIZE = 50
+CACHE_BYTES = 748 + 100 * 16  # what finds the rows of 700 nodes, and 100 of them
 STOPPED_AT = 3  # in the second epoch, of which the first iteration is left early
 
 
-def loader_of(graph: khop.Graph) -> khop.Loader:
-    """Shuffled batches of three hops."""
+def loader_of(graph: khop.Graph, kept_by: str | None = None) -> khop.Loader:
+    """Shuffled batches of three hops, with or without rows of others that are kept."""
     sampler = khop.NeighborSampler(graph, fanouts=[3, 3, 2], edge_ids=True)
     train = graph.split("train")
-    return khop.Loader(sampler, train, BATCH_SIZE, shuffle=True, columns=["x"], seed_columns=["category"])
+    loader = khop.Loader(sampler, train, BATCH_SIZE, shuffle=True, columns=["x"], seed_columns=["category"])
+    if kept_by is not None:
+        loader.keep_rows(CACHE_BYTES, kept_by)
+    return loader
 
 
-def own_loop(graph: khop.Graph) -> dict[str, object]:
+def own_loop(graph: khop.Graph, kept_by: str | None = None) -> dict[str, object]:
     """A loop of a user's own over two epochs, the second one left early and taken up from a state."""
-    loader = loader_of(graph)
+    loader = loader_of(graph, kept_by)
     model = Convolution(layers=3).double()
     khop.initialise(model, loader, seed=3)
     parallel = DistributedDataParallel(model) if torch.distributed.is_initialized() else model
@@ -53,7 +58,7 @@ def own_loop(graph: khop.Graph) -> dict[str, object]:
         learn(batch)
         if batch.step == STOPPED_AT - 1:
             break
-    again = loader_of(graph)
+    again = loader_of(graph, kept_by)
     again.load_state_dict(json.loads(json.dumps(loader.state_dict())))
     for batch in again:
         learn(batch)
@@ -61,10 +66,16 @@ def own_loop(graph: khop.Graph) -> dict[str, object]:
 
 
 def worker(rank: int, device: torch.device, folders: list[str], out: str) -> None:
-    """The loop over each folder of parts, by each placement."""
+    """The loop over each folder of parts, by each placement, and with rows of others kept."""
     torch.set_num_threads(1)
     told = {}
     for folder in folders:
         for placement in ("features", "all", "whole"):
             told[f"{Path(folder).name} {placement}"] = own_loop(khop.open_graph(folder, placement=placement))
+        for kept_by in ("visits", "counts"):
+            told[f"{Path(folder).name} kept by {kept_by}"] = own_loop(khop.open_graph(folder), kept_by)
+    in_parts = khop.open_graph(folders[0], placement="all")
+    with pytest.raises(ValueError, match=r"edges of all parts.*plan it by counts"):
+        loader_of(in_parts, "visits")
+    told["edges in parts"] = own_loop(in_parts, "auto")
     Path(out, f"{rank}.json").write_text(json.dumps(told))

@@ -76,10 +76,13 @@ class Run:
             ),
             facts=facts_of(config, self.fingerprint),
         )
+        loader = self.loader()
+        if config.parts.cache_bytes:
+            loader.keep_rows(config.parts.cache_bytes, config.parts.cache_by)
         return Trainer(
             self.model,
             self.task,
-            self.loader(),
+            loader,
             lambda: self.scores(self.subject.splits, observer.evaluating),
             settings,
             out,

@@ -162,6 +162,10 @@ class Parts(Section):
     """how features travel between processes; float16 and int8 round them"""
     locality: bool = True
     """give seeds to processes that have them, as far as shares stay equal"""
+    cache_bytes: Annotated[int, Field(ge=0)] = 0
+    """for rows of other processes that a process's batches need often, which it keeps; 0 = none"""
+    cache_by: Literal["auto", "visits", "counts"] = "auto"
+    """how it is known which: by the chance that a batch has a node, or by drawing the first epoch ahead"""
 
 
 class Training(Section):

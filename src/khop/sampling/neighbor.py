@@ -75,7 +75,7 @@ class NeighborSampler:
             Hop(number, by_type, rule, edge_ids)
             for number, by_type in enumerate(fanouts_by_type(graph.schema, fanouts), start=1)
         )
-        self._rule = rule
+        self.rule = rule
         self.is_disjoint = disjoint or isinstance(rule, Temporal)
         self.output = Output(output)
         check_output(self.output, graph.schema)
@@ -89,6 +89,11 @@ class NeighborSampler:
                 f"output {self.output} of disjoint trees: edges among all nodes would cross trees; "
                 "use directional or bidirectional"
             )
+
+    @property
+    def fanouts(self) -> tuple[Mapping[EdgeType, int], ...]:
+        """Of every hop, by edge type."""
+        return tuple(hop.fanouts for hop in self._hops)
 
     @property
     def layers(self) -> int:
@@ -120,7 +125,7 @@ class NeighborSampler:
             return view.sample_hop(frontier, self._hops[hop - 1], key)
 
         check_seeds(self.graph, seeds.nodes)
-        _check_times(seeds, self._rule)
+        _check_times(seeds, self.rule)
         with self._node_sets.lend() as node_set:
             sample = expand(seeds, draw, self.layers, self.expansion, node_set)
             if isinstance(node_set, NodeSet) and self.output is Output.INDUCED:
