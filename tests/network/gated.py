@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,8 +67,8 @@ class Hold:
         (self.folder / "released").touch()
 
 
-def main(arguments: Sequence[str]) -> None:
-    """khop's command, in which one rank is held."""
+def hold_one() -> None:
+    """Make this process stand still if it is the rank, once it is there."""
     from khop.distributed.watch import Watch  # loads torch, which comes after what khop.cli.start does
 
     hold = Hold.of_this_process()
@@ -82,8 +81,10 @@ def main(arguments: Sequence[str]) -> None:
             hold.stand()
 
     Watch.at = at  # type: ignore[method-assign]
-    run(arguments)
 
 
+if __name__ == "__mp_main__":  # a rank that the command has spawned
+    hold_one()
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    hold_one()
+    run(sys.argv[1:])

@@ -104,10 +104,9 @@ def test_a_full_disk_ends_the_run_in_time_and_it_goes_on_to_the_same_result(
             while file.write(bytes(4096)):
                 continue
         hold.release()
-        first, second = ended(running)
+        first, _ = ended(running)
         assert first.code
         assert "No space left on device" in first.errors
-        print(second)
         rest.unlink()
         outcomes = ended(started(hosts, "--resume", "small/far"))
         assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
