@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import khop
 from khop.api import Graph
-from khop.distributed.group import Group, this_group, unwrapped
+from khop.distributed.group import ALONE, Group, this_group, unwrapped
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.learned_rows import gathered
 from khop.models.link_predictor import LinkPredictor
@@ -25,9 +25,10 @@ from khop.models.stack import Stack
 from khop.sampling.neighbor import check_seeds
 from khop.schema import NodeType, sole_type
 from khop.training.chunks import Progress, unwatched
+from khop.training.in_step import InStep, rank_bounds
 from khop.training.inference import Layers
+from khop.training.rank_folder import is_seen_by_all, own_stage, rank_folder
 from khop.training.row_output import RowOutput
-from khop.training.sharing import Dealt
 from khop.training.work_folder import remove, work_folder
 
 Values = Literal["embeddings", "outputs"]
@@ -58,7 +59,8 @@ def infer(
     Layer by layer, in files: a process holds some chunks of `chunk_size` nodes, whatever the graph's size.
     Collective: the ranks share the chunks, and no bit depends on their number. What was killed, or stopped by
     a full disk, goes on when it is called again, also with other ranks; until then it lies in
-    `out`.unfinished.
+    `out`.unfinished. Ranks that hold parts of the graph and see no folder in common write a file each,
+    `name.rank-0.npy`; the path is then this rank's.
     """
     wanted = (node_types,) if isinstance(node_types, str) else tuple(node_types or ())
     wanted = wanted or (sole_type(graph.schema.node_types, "infer without node_types"),)
@@ -149,16 +151,38 @@ class Inference:
             ) from error
 
     def _run(self, progress: Progress, in_flight: InFlight, group: Group) -> dict[NodeType, Path]:
+        sharing = self.layers.sharing(group, in_flight)
+        if isinstance(sharing, InStep) and not is_seen_by_all(self.out.absolute().parent, sharing.group):
+            return self._run_apart(progress, sharing)
         if group.rank == 0:
             self._check_space()
         with work_folder(self.work_folder, self.facts, group) as folder:
             first = folder.first_layer(self.layers.stages)
-            sharing = Dealt(group, in_flight)
             rows = self.layers.computed(sharing, folder, progress, first=first)
             for stage, output in zip(self.layers.stages[-1], self.outputs, strict=True):
                 output.write(rows[stage.node_type], folder.file(stage), group)
             remove(folder)
         return {output.node_type: output.path for output in self.outputs}
+
+    def _run_apart(self, progress: Progress, sharing: InStep) -> dict[NodeType, Path]:
+        """Every rank writes the rows that it computes into files of its own."""
+        rank = sharing.group.rank
+        stages = [own_stage(stage, sharing.group) for stage in self.layers.stages[-1]]
+        outputs = [
+            output.of_rank(rank, rank_bounds(stage, sharing.group.world_size)[rank], own.count)
+            for stage, own, output in zip(self.layers.stages[-1], stages, self.outputs, strict=True)
+        ]
+        for output in outputs:
+            output.check()
+        path = self.out.with_name(f"{self.out.name}.rank-{rank}{UNFINISHED}")
+        with rank_folder(path, self.facts, sharing.lanes) as folder:
+            first = folder.first_layer(self.layers.stages)
+            rows = self.layers.computed(sharing, folder, progress, first=first)
+            for own, output in zip(stages, outputs, strict=True):
+                output.write(rows[own.node_type], folder.folder.file(own), ALONE)
+            remove(folder.folder)
+        sharing.group.barrier()
+        return {output.node_type: output.path for output in outputs}
 
     def _check_space(self) -> None:
         folder = self.out.absolute().parent

@@ -22,3 +22,11 @@ def make(columns: Columns) -> OverlaidFeatures:
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 def test_it_keeps(promise: Callable[[Make], None]) -> None:
     promise(make)
+
+
+def test_it_asks_other_ranks_as_what_is_below_does() -> None:
+    class Asking(FeatureTable):
+        lanes = "those of the ranks"
+
+    assert OverlaidFeatures(Asking({}), FeatureTable({})).lanes == "those of the ranks"
+    assert OverlaidFeatures(FeatureTable({}), FeatureTable({})).lanes is None

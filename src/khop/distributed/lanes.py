@@ -56,7 +56,7 @@ class Lanes:
     def __init__(self, group: Group, count: int = LANES) -> None:
         if isinstance(count, bool) or count < 1:
             raise ValueError(f"lanes {count}: must be a whole number, 1 or more")
-        self._group = group
+        self.group = group
         self.count = count
         self.world_size = group.world_size
         self._outside = open_peers(group)
@@ -119,7 +119,7 @@ class Lanes:
         self.settle()
         if self._free:
             return self._free.pop()
-        return _Road(open_peers(self._group), tuple(open_peers(self._group) for _ in range(self.count)))
+        return _Road(open_peers(self.group), tuple(open_peers(self.group) for _ in range(self.count)))
 
     def _run(self, work: LaneWork[Result], lane: int, road: _Road) -> None:
         self._of_thread.peers = road.lanes[lane]

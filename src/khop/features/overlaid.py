@@ -15,6 +15,11 @@ class OverlaidFeatures:
     below: FeatureStore
     table: FeatureTable
 
+    @property
+    def lanes(self) -> object | None:
+        """By which `below` asks other ranks, where it does."""
+        return getattr(self.below, "lanes", None)
+
     def gather(self, wanted: Wanted) -> Gathered:
         """The rows of all columns wanted; see FeatureStore. Both are asked, also for nothing."""
         above = {t: rows for t, rows in wanted.items() if t in self.table.columns}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -15,6 +15,7 @@ from khop.draw import DrawKey
 from khop.features.store import FeatureStore
 from khop.graph.store import original_ids
 from khop.loading.columns import ColumnChoice, gather_columns
+from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.sampler import Sampler, Seeds
 from khop.schema import NodeType
 from khop.training.sharing import Sharing
@@ -36,6 +37,10 @@ class MakesBatches(Protocol):
         """To where the model is."""
         ...
 
+    def split_over(self, threads: int) -> MakesBatches:
+        """The same batches, each drawn by several threads where the sampler knows how."""
+        ...
+
     def made(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
         """The batch where it was made, as a thread does that works ahead."""
         ...
@@ -50,6 +55,12 @@ class Chunks:
     columns: ColumnChoice
     key: DrawKey
     move: Change
+
+    def split_over(self, threads: int) -> Chunks:
+        """The same batches, each drawn by several threads where the sampler knows how."""
+        if threads == 1 or not isinstance(self.sampler, NeighborSampler):
+            return self
+        return replace(self, sampler=self.sampler.split_over(threads))
 
     def made(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
         """The batch where it was made, as a thread does that works ahead."""
@@ -80,8 +91,10 @@ class Meter:
     def rows(self, stage: Stage, shelf: Shelf, chunks: MakesBatches, rows_of: RowsOf) -> Tensor:
         """What the shelf has of `rows_of` every chunk, on the CPU, when all are computed. Collective."""
 
+        together = chunks.split_over(self._sharing.threads_each)
+
         def made(rows: slice) -> Batch:
-            return chunks.made(stage.node_type, stage.nodes_of(rows), stage.times_of(rows))
+            return together.made(stage.node_type, stage.nodes_of(rows), stage.times_of(rows))
 
         what = f"computing layer {stage.layer + 1} of {stage.node_type}"
         with self._sharing.group.exchanging(what), closing(shelf.open(stage)) as place:

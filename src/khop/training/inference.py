@@ -12,7 +12,7 @@ from khop.batch import Batch
 from khop.distributed.group import ALONE, Group
 from khop.draw import DrawKey, Purpose
 from khop.features.store import FeatureStore
-from khop.graph.store import GraphStore
+from khop.graph.store import GraphStore, part_bounds
 from khop.loading.columns import ColumnChoice
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.layered import Layered, destination_types, followed_edge_types
@@ -21,8 +21,10 @@ from khop.sampling.neighbor import NeighborSampler, check_seeds
 from khop.sampling.sampler import Sampler
 from khop.schema import EdgeType, NodeType
 from khop.training.chunks import Chunks, Meter, Progress, RowsOf, evaluating, unwatched
+from khop.training.in_step import sharing_of
+from khop.training.part_order import PartOrder, pieces_of
 from khop.training.placement import mover
-from khop.training.sharing import Dealt, Sharing
+from khop.training.sharing import Sharing
 from khop.training.shelves import Memory
 from khop.training.stages import VALUES, Shelf, Stage, row_table
 
@@ -45,14 +47,18 @@ def layerwise_inference(
 
     Every layer is computed for all nodes before the next begins, over all neighbours, `chunk_size` nodes at a
     time; two layers' values are held in memory, once per machine. The ranks of a group share the chunks of
-    each layer, and all get all values, whose bits do not depend on the number of ranks. ValueError where the
-    model does not expose its layers. `khop.infer` holds the values in files instead.
+    each layer, and all get all values, whose bits do not depend on the number of ranks. Where ranks hold
+    parts of the graph, whatever `group` is, each computes and holds the values of its nodes. ValueError where
+    the model does not expose its layers. `khop.infer` holds the values in files instead.
     """
     if nodes is not None:
         check_seeds(graph, {node_type: nodes})
-    layers = Layers.of(model, graph, features, {node_type: nodes}, chunk_size=chunk_size)
-    sharing = Dealt(group, in_flight)
-    return layers.computed(sharing, sharing.shelf(), progress, last=Memory(group))[node_type]
+    order = PartOrder.of(nodes, part_bounds(graph, node_type))
+    wanted = {node_type: None if nodes is None else order.there(nodes)}
+    layers = Layers.of(model, graph, features, wanted, chunk_size=chunk_size)
+    sharing = layers.sharing(group, in_flight)
+    rows = layers.computed(sharing, sharing.shelf(), progress, last=Memory(sharing.group))
+    return order.back(rows[node_type])
 
 
 def sampled_inference(
@@ -77,13 +83,19 @@ def sampled_inference(
     in, and two evaluations with one seed differ by the model alone.
     `times`, one per node, are what a sampler by time needs.
     """
+    graph: GraphStore | None = getattr(sampler, "graph", None)
+    bounds = (0, nodes.numel()) if graph is None else part_bounds(graph, node_type)
+    order = PartOrder.of(nodes, bounds)
+    nodes, times = order.there(nodes), None if times is None else order.there(times)
     key = DrawKey.of(seed, Purpose.EVALUATION)
     chunks = Chunks(sampler, features, columns, key, mover(model))
     with evaluating(model), gathered(model):
         like = model(chunks.batch(node_type, nodes[:1], None if times is None else times[:1])).cpu()[:0]
-        stage = Stage(0, node_type, nodes.numel(), chunk_size, like, nodes, times)
-        meter = Meter(progress, stage.count, Dealt(group, in_flight))
-        return meter.rows(stage, Memory(group), chunks, model)
+        pieces = pieces_of(nodes, bounds)
+        stage = Stage(0, node_type, nodes.numel(), chunk_size, like, nodes, times, pieces)
+        sharing = sharing_of(graph, features, group, in_flight)
+        rows = Meter(progress, stage.count, sharing).rows(stage, Memory(sharing.group), chunks, model)
+        return order.back(rows)
 
 
 class Layers:
@@ -98,6 +110,7 @@ class Layers:
         rows_of: Sequence[Mapping[NodeType, RowsOf]],
     ) -> None:
         self.stages = stages  # per layer, input layer first, one for each node type
+        self._stores = graph, features
         self._model = model
         self._chunks = _all_neighbors(model, graph, features, fanout=-1)
         self._rows_of = rows_of
@@ -135,6 +148,10 @@ class Layers:
             stages.append([_stage(graph, index, t, chunk_size, of_type[t], nodes.get(t)) for t in of_type])
         return cls(model, graph, features, stages, rows_of)
 
+    def sharing(self, group: Group, in_flight: InFlight) -> Sharing:
+        """How ranks share the chunks, from where graph and features lie."""
+        return sharing_of(*self._stores, group, in_flight)
+
     def computed(
         self,
         sharing: Sharing,
@@ -154,8 +171,8 @@ class Layers:
         chunks, values = self._chunks, dict[NodeType, Tensor]()
         with evaluating(self._model), gathered(self._model):
             for index, layer in enumerate(self.stages[first:], first):
-                if index:
-                    chunks = _over(chunks, shelf.store(values), tuple(values))
+                if values:
+                    chunks = _over(chunks, shelf.store(self.stages[index - 1], values), tuple(values))
                 is_last = index == len(self.stages) - 1
                 place = last if last is not None and is_last else shelf
                 rows_of = self._rows_of[index]
@@ -168,7 +185,8 @@ def _stage(
     graph: GraphStore, layer: int, node_type: NodeType, chunk_size: int, like: Tensor, nodes: Tensor | None
 ) -> Stage:
     count = graph.num_nodes(node_type) if nodes is None else nodes.numel()
-    return Stage(layer, node_type, count, chunk_size, like, nodes)
+    pieces = pieces_of(nodes, part_bounds(graph, node_type))
+    return Stage(layer, node_type, count, chunk_size, like, nodes, pieces=pieces)
 
 
 def _row_shapes(

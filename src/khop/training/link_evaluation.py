@@ -47,8 +47,8 @@ def node_rows(
     ranks of a group share the work.
     """
     layers = Layers.of(encoder, graph, features, dict.fromkeys(node_types), chunk_size=chunk_size)
-    sharing = Dealt(group, in_flight)
-    return layers.computed(sharing, sharing.shelf(), progress, last=Memory(group))
+    sharing = layers.sharing(group, in_flight)
+    return layers.computed(sharing, sharing.shelf(), progress, last=Memory(sharing.group))
 
 
 def exact_link_scores(
@@ -68,10 +68,10 @@ def exact_link_scores(
     """
     ends = dict.fromkeys(end for edge_type in links.edges for end in (edge_type[0], edge_type[2]))
     layers = Layers.of(model.encoder, graph, features, ends, chunk_size=chunk_size)
-    sharing = Dealt(group, in_flight)
+    sharing = layers.sharing(group, in_flight)
     shelf = sharing.shelf()
     rows = layers.computed(sharing, shelf, progress)
-    return link_scores(model, shelf.store(rows), links, sharing)
+    return link_scores(model, shelf.store(layers.stages[-1], rows), links, sharing)
 
 
 def link_scores(

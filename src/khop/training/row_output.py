@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -43,6 +43,13 @@ class RowOutput:
     def files(self) -> tuple[Path, ...]:
         """What is there when all is done."""
         return (self.path,) if self.path.suffix == ".parquet" else (self.path, self.ids_path)
+
+    def of_rank(self, rank: int, first: int, count: int) -> RowOutput:
+        """A file for so many of the rows, which a rank has computed."""
+        path = self.path.with_name(f"{self.path.stem}.rank-{rank}{self.path.suffix}")
+        rows = slice(first, first + count)
+        nodes = torch.arange(rows.start, rows.stop) if self.nodes is None else self.nodes[rows]
+        return replace(self, path=path, count=count, nodes=nodes)
 
     def check(self) -> None:
         """ValueError where it could not be written: to be known before the work, not after it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,9 +20,9 @@ from khop.sampling.links import LinkSampler
 from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
 from khop.schema import EdgeType, NodeType
 from khop.training.chunks import Meter, Progress, evaluating, unwatched
+from khop.training.in_step import sharing_of
 from khop.training.link_evaluation import Scores, rivals_of
 from khop.training.placement import mover
-from khop.training.sharing import Dealt
 from khop.training.shelves import Memory
 from khop.training.stages import Stage
 
@@ -47,7 +47,8 @@ def sampled_link_scores(
     one seed differ by the model alone. The ranks of a group share the work.
     """
     key, rivals = DrawKey.of(seed, Purpose.EVALUATION), rivals_of(links)
-    meter = Meter(progress, sum(links.counts.values()), Dealt(group, in_flight))
+    sharing = sharing_of(sampler.graph, features, group, in_flight)
+    meter = Meter(progress, sum(links.counts.values()), sharing)
     found: Scores = {}
     first = 0
     with evaluating(model), gathered(model):
@@ -63,7 +64,7 @@ def sampled_link_scores(
 
             one = chunks.made(edge_type[2], torch.arange(min(1, count))).map(chunks.move)
             stage = Stage(0, edge_type[2], count, chunk_size, scores_of(one).cpu()[:0])
-            scores = meter.rows(stage, Memory(group), chunks, scores_of)
+            scores = meter.rows(stage, Memory(sharing.group), chunks, scores_of)
             found[edge_type] = (scores[:, 0], scores[:, 1:])
             first += count
     return found
@@ -82,6 +83,10 @@ class _LinkChunks:
     rivals: Tensor  # int64 (links, k)
     edge_type: EdgeType
     first: int  # the position of the type's first link among those of all types
+
+    def split_over(self, threads: int) -> _LinkChunks:
+        """The same batches, each drawn by several threads."""
+        return replace(self, sampler=self.sampler.split_over(threads)) if threads > 1 else self
 
     def made(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
         """The batch of the links numbered so."""

@@ -34,6 +34,11 @@ class Sharing(Protocol):
         """The ranks."""
         ...
 
+    @property
+    def threads_each(self) -> int:
+        """So many may make one chunk together."""
+        ...
+
     def shelf(self) -> Shelf:
         """Holds in memory what one layer gives, for the next to read."""
         ...
@@ -54,6 +59,11 @@ class Dealt:
 
     group: Group = ALONE
     in_flight: InFlight = FEW_IN_FLIGHT
+
+    @property
+    def threads_each(self) -> int:
+        """One: every thread makes chunks of its own."""
+        return 1
 
     def shelf(self) -> Shelf:
         """All rows, once per machine: any rank may come to need any."""

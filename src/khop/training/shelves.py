@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,7 +31,7 @@ class Memory:
                 return shared
         return OwnRows(stage, group)
 
-    def store(self, rows: Mapping[NodeType, Tensor]) -> FeatureStore:
+    def store(self, layer: Sequence[Stage], rows: Mapping[NodeType, Tensor]) -> FeatureStore:
         """The rows: all of them are here."""
         return row_table(rows)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -119,8 +119,8 @@ class Shelf(Protocol):
         """Collective."""
         ...
 
-    def store(self, rows: Mapping[NodeType, Tensor]) -> FeatureStore:
-        """What chunks read of finished rows, in the column VALUES, by the ids of nodes."""
+    def store(self, layer: Sequence[Stage], rows: Mapping[NodeType, Tensor]) -> FeatureStore:
+        """What chunks read of a layer's finished rows, in the column VALUES, by the ids of nodes."""
         ...
 
     def release(self, layer: int) -> None:

@@ -44,7 +44,7 @@ class WorkFolder:
         missing = sorted(set(range(stage.num_chunks)) - self._chunks(stage))
         return FileRows(stage, self.group, self.file(stage), self.journal, missing)
 
-    def store(self, rows: Mapping[NodeType, Tensor]) -> FeatureStore:
+    def store(self, layer: Sequence[Stage], rows: Mapping[NodeType, Tensor]) -> FeatureStore:
         """The files, mapped."""
         return row_table(rows)
 
@@ -60,10 +60,11 @@ class WorkFolder:
 
     def first_layer(self, layers: Sequence[Sequence[Stage]]) -> int:
         """The layer to go on from: the last one that is whole, to be read by the next; else the first."""
-        for index in reversed(range(len(layers))):
-            if all(len(self._chunks(stage)) == stage.num_chunks for stage in layers[index]):
-                return index
-        return 0
+        return next((index for index in reversed(range(len(layers))) if self.is_whole(layers[index])), 0)
+
+    def is_whole(self, layer: Sequence[Stage]) -> bool:
+        """Whether every row of a layer is on the disk."""
+        return all(len(self._chunks(stage)) == stage.num_chunks for stage in layer)
 
     def _chunks(self, stage: Stage) -> frozenset[int]:
         file = self.file(stage)
@@ -101,7 +102,9 @@ class FileRows:
         """All rows, mapped."""
         self._flush()
         self._group.barrier()
-        return map_array(self._file, self._stage.entry)
+        rows = map_array(self._file, self._stage.entry)
+        self._group.barrier()  # until all have it mapped, nobody may give it another name, or remove it
+        return rows
 
     def close(self) -> None:
         """What was put so far counts, also where the rest did not come."""

@@ -1,0 +1,107 @@
+"""Rows of stages in files that every rank has to itself, where ranks see no folder in common."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from khop.distributed.group import ALONE, Group
+from khop.distributed.lanes import Lanes
+from khop.features.store import FeatureStore
+from khop.schema import NodeType
+from khop.training.in_step import rank_bounds, rows_of_ranks, shares
+from khop.training.stages import Rows, Stage
+from khop.training.work_folder import WorkFolder, work_folder
+
+
+@dataclass(frozen=True)
+class RankFolder:
+    """A shelf of files with the rows that this rank computes; the others ask for those that they need."""
+
+    folder: WorkFolder
+    lanes: Lanes
+
+    def open(self, stage: Stage) -> RankRows:
+        """The file of this rank's rows, with what is there of it."""
+        group = self.lanes.group
+        return RankRows(self.folder.open(own_stage(stage, group)), stage, group)
+
+    def store(self, layer: Sequence[Stage], rows: Mapping[NodeType, Tensor]) -> FeatureStore:
+        """The files of all ranks."""
+        return rows_of_ranks(layer, rows, self.lanes)
+
+    def release(self, layer: int) -> None:
+        """Remove the layer's files."""
+        self.folder.release(layer)
+
+    def first_layer(self, layers: Sequence[Sequence[Stage]]) -> int:
+        """The layer to go on from: the last one that every rank has whole; else the first. Collective."""
+        group = self.lanes.group
+        own = [[own_stage(stage, group) for stage in layer] for layer in layers]
+        flags = torch.tensor([self.folder.is_whole(layer) for layer in own])
+        whole = group.gather(flags.byte()).all(0).nonzero().flatten().tolist()
+        return whole[-1] if whole else 0
+
+
+class RankRows:
+    """A stretch of a stage's rows, in a file."""
+
+    def __init__(self, rows: Rows, stage: Stage, group: Group) -> None:
+        self._rows = rows
+        self._group = group
+        self._first = shares(stage, group.world_size)[group.rank].start
+        missing = torch.zeros(stage.num_chunks, dtype=torch.uint8)
+        missing[torch.tensor([self._first + chunk for chunk in rows.missing], dtype=torch.int64)] = 1
+        self.missing = group.gather(missing).any(0).nonzero().flatten().tolist()
+
+    def put(self, chunk: int, rows: Tensor) -> None:
+        """Write them into place."""
+        self._rows.put(chunk - self._first, rows)
+
+    def finished(self) -> Tensor:
+        """Those of this rank, mapped, when all have theirs: what they were made of may be removed then."""
+        rows = self._rows.finished()
+        self._group.barrier()
+        return rows
+
+    def close(self) -> None:
+        """What was put so far counts, also where the rest did not come."""
+        self._rows.close()
+
+
+def own_stage(stage: Stage, group: Group) -> Stage:
+    """The stage of this rank's rows alone, in the same chunks."""
+    bounds = rank_bounds(stage, group.world_size)
+    first, last = bounds[group.rank], bounds[group.rank + 1]
+    inner = {row - first for row in stage.pieces if first < row < last}
+    return replace(
+        stage, count=last - first, nodes=None, times=None, pieces=(0, *sorted(inner), last - first)
+    )
+
+
+@contextmanager
+def rank_folder(path: Path, facts: Mapping[str, str], lanes: Lanes) -> Iterator[RankFolder]:
+    """This rank's folder, made or taken up where it was left by as many ranks."""
+    group = lanes.group
+    facts = {**facts, "place among the ranks": f"{group.rank} of {group.world_size}"}
+    with work_folder(path, facts, ALONE) as folder:
+        yield RankFolder(folder, lanes)
+
+
+def is_seen_by_all(folder: Path, group: Group) -> bool:
+    """Whether what rank 0 puts into a folder is there for every rank. Collective."""
+    name = group.share_bytes(f".khop-{uuid.uuid4().hex}".encode() if group.rank == 0 else None).decode()
+    if group.rank == 0:
+        (folder / name).touch()
+    group.barrier()
+    is_there = group.gather(torch.tensor([os.path.exists(folder / name)]).byte())
+    if group.rank == 0:
+        (folder / name).unlink()
+    return bool(is_there.all())

@@ -1,0 +1,189 @@
+"""What ranks and single processes infer and measure of the same graphs, for the tests to compare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import khop
+from khop.distributed.group import this_group
+from khop.distributed.holders import Holders
+from khop.distributed.lanes import Lanes
+from khop.distributed.partitioned_features import PartitionedFeatures
+from khop.distributed.partitioned_graph import PartitionedGraph
+from khop.distributed.row_request import Type
+from khop.loading.columns import ColumnChoice
+from khop.models import SAGE, LinkPredictor
+from khop.partition.parts_folder import open_parts
+from khop.partition.parts_graph import PartsGraph
+from khop.partition.parts_table import PartsTable
+from khop.training.inference import layerwise_inference, sampled_inference
+from khop.training.link_evaluation import exact_link_scores
+from khop.training.sampled_links import sampled_link_scores
+from small_folders import ITEM
+from small_link_folders import BUYS
+
+CHUNK = 17  # nodes
+NODES = torch.arange(59, -1, -3)  # in an order that no part has
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph, and the type whose nodes are classified; of links there is none."""
+
+    name: str
+    parts: int
+    method: str
+    target: str | None
+    label: str = ""
+
+
+CASES = (
+    Case("one-type", 3, "ldg", ITEM, "category"),
+    Case("typed", 2, "random", "user", "age"),
+    Case("links", 3, "hash", None),
+)
+
+
+def found(case: Case, graph: khop.Graph, out: Path) -> dict[str, Tensor]:
+    """Everything that can be asked of a graph, by the ids that nodes had at first."""
+    return _links(graph) if case.target is None else _nodes(case, graph, out)
+
+
+def model_of(case: Case, graph: khop.Graph) -> SAGE:
+    """The same weights everywhere."""
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return SAGE.for_graph(graph, 8, 2, case.target, label=case.label, embedding=0).double()
+
+
+def _nodes(case: Case, graph: khop.Graph, out: Path) -> dict[str, Tensor]:
+    target, model, new = case.target, model_of(case, graph), new_ids(graph)
+    assert target is not None
+    nodes, sampler = new[target][NODES], khop.NeighborSampler(graph, [4, 3])
+    group, columns = this_group(), ColumnChoice.of(graph.schema, ["x"], (), ())
+    task = khop.NodeClassification(target, case.label)
+    rows = {
+        "all": layerwise_inference(model, graph, graph.features, target, chunk_size=CHUNK, group=group),
+        "some": layerwise_inference(
+            model, graph, graph.features, target, nodes=nodes, chunk_size=CHUNK, group=group
+        ),
+        "none": layerwise_inference(model, graph, graph.features, target, nodes=nodes[:0], group=group),
+        "sampled": sampled_inference(
+            model, sampler, graph.features, target,
+            nodes=nodes, columns=columns, chunk_size=CHUNK, group=group,
+        ),
+        "score": torch.tensor([khop.evaluate(model, graph, split="test", task=task)]),
+    }  # fmt: skip
+    rows["all"] = rows["all"][new[target]]
+    for ending in ("npy", "parquet"):
+        files = khop.infer(model, graph, out / f"{case.name}.{ending}", node_types=target, chunk_size=CHUNK)
+    khop.infer(model, graph, out / f"{case.name}-some.npy", node_types=target, nodes=nodes, chunk_size=CHUNK)
+    assert files == {target: out / f"{case.name}.parquet"}
+    return rows
+
+
+def _links(graph: khop.Graph) -> dict[str, Tensor]:
+    random, new = torch.Generator().manual_seed(2), new_ids(graph)
+    sources, destinations = (torch.randint(count, (61,), generator=random) for count in (120, 80))
+    rivals = torch.randint(80, (61, 4), generator=random)
+    links = khop.Links(
+        {BUYS: torch.stack([new["user"][sources], new["item"][destinations]])},
+        negatives={BUYS: new["item"][rivals]},
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        encoder = SAGE.for_graph(graph, 8, 2, ["user", "item"], outputs=6, embedding=0)
+        model = LinkPredictor.of(encoder, [BUYS], "mlp", 6).double()
+    group, columns = this_group(), ColumnChoice.of(graph.schema, ["x"], (), ())
+    sampler = khop.LinkSampler(graph, [4, 3], negatives=khop.GivenNegatives(khop.NegativeMode.TRIPLET))
+    exact = exact_link_scores(model, graph, graph.features, links, chunk_size=CHUNK, group=group)
+    sampled = sampled_link_scores(
+        model, sampler, graph.features, links, columns=columns, chunk_size=CHUNK, group=group
+    )
+    rows = khop.node_rows(encoder, graph, graph.features, ["user", "item"], chunk_size=CHUNK, group=group)
+    metrics = khop.evaluate_links(model, graph, links, metrics=("mrr", "roc-auc", "average-precision"))
+    return {
+        "exact": torch.cat([exact[BUYS][0].unsqueeze(1), exact[BUYS][1]], dim=1),
+        "sampled": torch.cat([sampled[BUYS][0].unsqueeze(1), sampled[BUYS][1]], dim=1),
+        "user": rows["user"][new["user"]],
+        "item": rows["item"][new["item"]],
+        "score": torch.tensor(list(metrics.values())),
+    }
+
+
+def new_ids(graph: khop.Graph) -> dict[str, Tensor]:
+    """Of each node as first numbered; the graphs that were cut have ids from 0."""
+    counts = {t: graph.num_nodes(t) for t in graph.schema.node_types}
+    return {
+        t: graph.original_ids[t].argsort() if t in graph.original_ids else torch.arange(count)
+        for t, count in counts.items()
+    }
+
+
+def stopped_and_gone_on(case: Case, graph: khop.Graph, out: Path) -> list[int]:
+    """Infer until a rank has its first chunk, and go on; what the second time says has been done."""
+    model = model_of(case, graph)
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    seen: list[int] = []
+    for progress in (stop, lambda done, total: seen.append(done)):
+        with suppress(KeyboardInterrupt):
+            khop.infer(model, graph, out, node_types=case.target, chunk_size=CHUNK, progress=progress)
+    return seen
+
+
+def replicated(path: Path, lanes: Lanes) -> khop.Graph:
+    """The whole topology, and the columns of the parts that this rank holds."""
+    group, whole = this_group(), open_parts(path)
+    holders = Holders(whole.book.num_parts, group.rank, group.world_size)
+    offsets: dict[Type, Sequence[int]] = {
+        **{t: whole.book.offsets[t] for t in whole.schema.node_types},
+        **{t: whole.book.first_edges(t) for t in whole.schema.edge_types},
+    }
+    held = PartsTable(open_parts(path, holders.parts_of(group.rank)))
+    features = PartitionedFeatures(held, whole.schema.columns, offsets, holders, lanes)
+    return khop.Graph(PartsGraph(whole), features, whole)
+
+
+def partitioned(path: Path, lanes: Lanes) -> khop.Graph:
+    """Edges and columns of the parts that this rank holds."""
+    group, graph = this_group(), replicated(path, lanes)
+    holders = Holders(open_parts(path).book.num_parts, group.rank, group.world_size)
+    held = PartsGraph.open(path, holders.parts_of(group.rank))
+    return khop.Graph(PartitionedGraph(held, holders, lanes), graph.features, graph.folder)
+
+
+PLACEMENTS: dict[str, Callable[[Path, Lanes], khop.Graph]] = {
+    "replicated": replicated,
+    "partitioned": partitioned,
+}
+
+
+def take_part(rank: int, device: torch.device, home: str) -> None:
+    """Write down what this rank gets of every case."""
+    lanes, procs = Lanes(this_group()), this_group().world_size
+    for name, placed in PLACEMENTS.items():
+        out, apart = Path(home, f"{name}-{procs}"), Path(home, f"{name}-{procs}-machine-{rank}")
+        out.mkdir(exist_ok=True)
+        apart.mkdir()
+        for case in CASES:
+            graph = placed(Path(home, f"{case.name}-parts"), lanes)
+            rows = found(case, graph, out)
+            np.savez(out / f"{case.name}-{rank}.npz", **{key: of.numpy() for key, of in rows.items()})
+            if case.target is not None:
+                told = [
+                    stopped_and_gone_on(case, graph, folder / f"{case.name}-stopped.npy")
+                    for folder in (out, apart)
+                ]
+                (out / f"{case.name}-{rank}.json").write_text(json.dumps(told))
+    lanes.settle()
