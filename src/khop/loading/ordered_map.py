@@ -29,8 +29,8 @@ class InFlight:
                 raise ValueError(f"{name} {value!r}: must be a whole number, 1 or more")
 
 
-# For chunks of an evaluation: each takes the memory of several batches, and new memory costs more time than being
-# further ahead saves.
+# For chunks of an evaluation: each takes the memory of several batches, and new memory costs more time than
+# being further ahead saves.
 FEW_IN_FLIGHT = InFlight(prefetch=2)
 
 
