@@ -1,4 +1,4 @@
-"""Where the ranks of a run may listen, and what they say when a firewall keeps them apart."""
+"""What the ranks of a run listen on: one address of each host, and no public one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from gate import WAIT_S
+from network.gated import Hold
 from network.hosts import Host
-from network.runs import await_ranks_end, ended
+from network.runs import await_ranks_end, ended, started
 from processes.commands import ENVIRONMENT
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600), pytest.mark.usefixtures("run_toml")]
@@ -26,12 +27,52 @@ def with_public(hosts: tuple[Host, Host]) -> tuple[Host, Host]:
     return hosts
 
 
-def by_hand(hosts: tuple[Host, Host], *arguments: str) -> list[subprocess.Popen[str]]:
+def by_hand(
+    hosts: tuple[Host, Host], *arguments: str, hold: Hold | None = None
+) -> list[subprocess.Popen[str]]:
     """A rank on each, as SLURM or Kubernetes start them: rank 0 hosts the store."""
     meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "node-a", "MASTER_PORT": str(PORT)}
-    common = ENVIRONMENT | meeting
-    command = [sys.executable, "-m", "khop", *ENDLESS, *arguments]
+    common = ENVIRONMENT | meeting | (hold.environment if hold else {})
+    command = [sys.executable, "-m", "network.gated" if hold else "khop", *ENDLESS, *arguments]
     return [host.start(*command, environment=common | {"RANK": str(n)}) for n, host in enumerate(hosts)]
+
+
+def listening(host: Host) -> set[str]:
+    """What all ranks on a host listen on."""
+    found = host.listening()
+    return set().union(*(found.get(pid, set()) for pid in host.processes(but="torch.distributed.run")))
+
+
+def held(running: list[subprocess.Popen[str]], hold: Hold, *hosts: Host) -> list[set[str]]:
+    """What the ranks on each host listen on while one of them is held; then they end."""
+    try:
+        hold.wait(*running)
+        return [listening(host) for host in hosts]
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
+
+
+def test_ranks_that_were_started_by_hand_listen_on_the_network_that_leads_to_rank_0(
+    with_public: tuple[Host, Host], hold: Hold
+) -> None:
+    running = by_hand(with_public, hold=hold)
+    assert held(running, hold, *with_public) == [{"10.77.0.1"}, {"10.77.0.2"}]
+
+
+def test_ranks_of_torchrun_do_so_too_and_on_the_network_that_is_named(
+    with_public: tuple[Host, Host], hold: Hold
+) -> None:
+    """Told beside a network that leads elsewhere: what torchrun itself listens on is not khop's to say."""
+    running = started(with_public, "run.toml", "--interface", "10.0.0.0/8", hold=hold)
+    assert held(running, hold, *with_public) == [{"10.77.0.1"}, {"10.77.0.2"}]
+
+
+def test_ranks_of_one_machine_are_reached_from_it_alone(with_public: tuple[Host, Host], hold: Hold) -> None:
+    command = [sys.executable, "-m", "network.gated", *ENDLESS, "--procs", "2"]
+    alone = with_public[0].start(*command, environment=ENVIRONMENT | hold.environment)
+    assert held([alone], hold, with_public[0]) == [{"127.0.0.1"}]
 
 
 def test_a_public_network_is_refused(with_public: tuple[Host, Host]) -> None:
