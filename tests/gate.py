@@ -57,8 +57,8 @@ class Gate:
 
     def stand(self) -> None:
         """Stay until a signal ends that."""
-        (self.folder / str(os.getpid())).touch()
         atexit.register((self.folder / f"{os.getpid()}.left").touch)
+        (self.folder / str(os.getpid())).touch()  # last: from now on a signal may come
         wait_until(lambda: False)
 
     def wait_for(self, count: int, started: subprocess.Popen[str]) -> list[int]:
