@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import khop
+from processes.commands import records, train, train_here
+from processes.conftest import STEPS
 from processes.worker_ranks import BATCH_SIZE, own_loop, worker
 from small_folders import write_learnable_graph
 
@@ -104,3 +106,20 @@ def test_where_edges_are_in_parts_too_a_cache_is_planned_by_counts(
             for course in ("edges in parts", "ldg-2 kept by counts")
         )
         assert kept == counted
+
+
+def test_khop_train_on_parts_has_the_losses_and_scores_of_one_process(run_toml: Path) -> None:
+    khop.partition_graph("toy", "toy-3", 3)
+    given = ("--precision", "float64", "--dropout", "0", "--epochs", "2")
+    train_here(str(run_toml), "--out", "alone", *given)
+    train(str(run_toml), "--graph", "toy-3", "--out", "parts", "--procs", "2", "--lanes", "3", *given)
+    for log in ("steps", "metrics"):
+        alone, parts = records("alone", log), records("parts", log)
+        traffic = [line.pop("traffic") for line in parts]
+        for line, beside in zip(parts, alone, strict=True):
+            assert line == pytest.approx(beside, rel=1e-9)
+        for counts in traffic:
+            assert isinstance(counts, dict)
+            steps = [3, 3] if log == "steps" else 2 * 3 * STEPS
+            assert counts["collectives"] == steps
+            assert ("hit_rate" in counts) == (log == "metrics")
