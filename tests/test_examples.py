@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 ON_ONE_GRAPH = ["blocks", "layerwise", "own_sampler"]
 AS_THEY_STAND = ["taobao", "torch_geometric_layers"]  # small already
+BY_THEMSELVES = ["reddit", "distributed_products"]  # with tests of their own
 CHANCE = 0.25  # of four classes
 
 
@@ -86,6 +87,17 @@ def test_reddit_is_read_from_the_folder_of_torch_geometric(
     assert [loss for loss, _ in two] == pytest.approx([loss for loss, _ in one], abs=1e-4)
 
 
+def test_processes_that_hold_parts_learn_what_one_does_that_has_all(
+    graph: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--graph", str(graph), "--epochs", "2"]
+    one = told(monkeypatch, capfd, "distributed_products", *arguments, "--procs", "1")
+    two = told(monkeypatch, capfd, "distributed_products", *arguments, "--procs", "2", "--placement", "all")
+    assert one[-1][1] > 2 * CHANCE
+    assert [loss for loss, _ in two] == pytest.approx([loss for loss, _ in one], abs=1e-4)
+    assert two[-1][1] == pytest.approx(one[-1][1], abs=0.01)
+
+
 def write_as_reddit(graph: khop.Graph, folder: Path) -> None:
     """The files that torch_geometric.datasets.Reddit fetches, of another graph."""
     folder.mkdir(parents=True)
@@ -145,4 +157,4 @@ def test_an_example_is_short(example: Path) -> None:
 
 
 def test_no_example_is_forgotten() -> None:
-    assert {example.stem for example in EXAMPLES} == {*ON_ONE_GRAPH, *AS_THEY_STAND, "reddit"}
+    assert {example.stem for example in EXAMPLES} == {*ON_ONE_GRAPH, *AS_THEY_STAND, *BY_THEMSELVES}
