@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from covered import announce
 from small_folders import write_learnable_graph
 
 EPOCHS, STEPS = 3, 9  # of the run, and of an epoch
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ranks_are_covered() -> None:
+    announce()
 
 
 @pytest.fixture

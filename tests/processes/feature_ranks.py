@@ -14,6 +14,7 @@ from hypothesis import settings
 from torch import Tensor, distributed
 
 from contracts.feature_store import PROMISES, Columns
+from covered import covered
 from khop.distributed.group import Group, this_group
 from khop.distributed.holders import Holders
 from khop.distributed.lanes import Lanes
@@ -140,6 +141,7 @@ def widened_rows(group: Group) -> None:
     assert torch.equal(rows, quantised.values[ids].float() * scales)
 
 
+@covered
 def features(rank: int, device: torch.device, out: str) -> None:
     """Everything above, over some of four ranks."""
     settings.register_profile("ranks", max_examples=20, derandomize=True, database=None, deadline=None)

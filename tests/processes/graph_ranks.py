@@ -15,6 +15,7 @@ from hypothesis import settings
 from contracts.graph_rules import PROMISES as RULE_PROMISES
 from contracts.graph_rules import a_bad_weight_is_named
 from contracts.graph_store import PROMISES, Make, Plain
+from covered import covered
 from khop.distributed.group import Group
 from khop.distributed.holders import Holders
 from khop.distributed.lanes import Lanes
@@ -204,6 +205,7 @@ def another_hop(group: Group, home: Path) -> str:
     return "nothing"
 
 
+@covered
 def graphs(rank: int, device: torch.device, home: str) -> None:
     """Everything above, over some of four ranks."""
     settings.register_profile("ranks", max_examples=6, derandomize=True, database=None, deadline=None)

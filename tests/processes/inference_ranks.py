@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import khop
+from covered import covered
 from khop.distributed.group import this_group
 from khop.distributed.holders import Holders
 from khop.distributed.lanes import Lanes
@@ -169,6 +170,7 @@ PLACEMENTS: dict[str, Callable[[Path, Lanes], khop.Graph]] = {
 }
 
 
+@covered
 def take_part(rank: int, device: torch.device, home: str) -> None:
     """Write down what this rank gets of every case."""
     lanes, procs = Lanes(this_group()), this_group().world_size

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from covered import covered
 from khop.distributed.group import this_group
 from khop.distributed.lanes import Lanes
 from khop.distributed.peers import Message
@@ -32,6 +33,7 @@ def expected(step: int, world_size: int) -> list[int]:
     return [step * 100 + rank * 10 + turn for turn in range(3) for rank in range(world_size)]
 
 
+@covered
 def several_epochs(rank: int, device: torch.device, out: str) -> None:
     """Whole epochs, some left early, one within another, steps of none; what was wrong with them."""
     group = this_group()
@@ -65,6 +67,7 @@ def several_epochs(rank: int, device: torch.device, out: str) -> None:
     )
 
 
+@covered
 def fails(rank: int, device: torch.device, where: str) -> None:
     """Rank 1 fails in the fifth step, in a lane or in the loop around; the others train on."""
     group = this_group()

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, distributed
 
+from covered import covered
 from khop.distributed.group import Group, this_group
 from khop.distributed.peers import Message, Peers, open_peers
 from khop.distributed.stores import wait_for
@@ -121,6 +122,7 @@ def given_up(peers: Peers) -> str:
     return "nothing wrong"
 
 
+@covered
 def exchanges(rank: int, device: torch.device, out: str) -> None:
     """Everything above, over one to four ranks of the same four processes."""
     told: dict[str, object] = {}

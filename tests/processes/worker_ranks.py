@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import khop
+from covered import covered
 from khop.batch import Batch
 from khop.distributed.group import this_group
 from processes.ranks import Convolution
@@ -65,6 +66,7 @@ def own_loop(graph: khop.Graph, kept_by: str | None = None) -> dict[str, object]
     return {"losses": losses, "seeds": originals, "traffic": traffic, "steps": len(loader)}
 
 
+@covered
 def worker(rank: int, device: torch.device, folders: list[str], out: str) -> None:
     """The loop over each folder of parts, by each placement, and with rows of others kept."""
     torch.set_num_threads(1)
