@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from covered import covered
 from khop import GivenNegatives, Links, LinkSampler, LinkSplit, Loader, NegativeMode, UniformNegatives
 from khop.batch import Batch
 from khop.config.build import prepare
@@ -33,7 +32,6 @@ RUN = {
 Account = dict[str, list[object]]  # of a step: position in the global order -> all that its link is and hears
 
 
-@covered
 def take_part(rank: int, device: torch.device, split: str, shop: str, out: str) -> None:
     """Write down every step of an epoch of two loaders, and train a run of the command's."""
     accounts = [

@@ -14,7 +14,6 @@ from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel
 
 import khop
-from covered import covered
 from khop.distributed.group import this_group
 from khop.models.learned_rows import RowKind
 from khop.training.observer import Observer, Unwatched
@@ -116,7 +115,6 @@ def trained(
     trainer.fit()
 
 
-@covered
 def both_kinds(rank: int, device: torch.device, folder: str, large: str, out: str, epochs: int) -> None:
     """Everything above, of both kinds and on a graph with many more users."""
     graph = khop.open_graph(folder)
