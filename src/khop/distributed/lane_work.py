@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from khop.distributed.peers import Peers
 from khop.loading.ordered_map import POLL_S
+from khop.loading.outcome import Outcome
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class _Outcome(Generic[Result]):
-    result: Result | None
-    error: BaseException | None
 
 
 class LaneWork(Generic[Result]):
@@ -30,7 +25,7 @@ class LaneWork(Generic[Result]):
         self._ahead = ahead
         self._epoch = epoch
         self._changed = threading.Condition()
-        self._finished: dict[int, _Outcome[Result]] = {}
+        self._finished: dict[int, Outcome[Result]] = {}
         self._begun = 0  # steps, up to the last one that some lane has begun
         self._taken = 0
         self._is_closed = False  # what is made is not wanted any more
@@ -44,28 +39,14 @@ class LaneWork(Generic[Result]):
             if not self._begins(index):
                 return
             peers.begin(self._epoch, self._steps[index], self.is_unwanted)
-            try:
-                outcome = _Outcome(self._function(self._steps[index]), None)
-            except BaseException as error:
-                outcome = _Outcome[Result](None, error)
+            outcome = Outcome.of(partial(self._function, self._steps[index]))
             self._put(index, outcome)
             if outcome.error is not None:
                 return
 
     def take(self, index: int) -> Result:
         """The result of a step, or its exception."""
-        with self._changed:
-            while index not in self._finished:
-                self._changed.wait(POLL_S)
-            outcome = self._finished.pop(index)
-            self._taken = index + 1
-            self._changed.notify_all()
-        if outcome.error is None:
-            return outcome.result  # type: ignore[return-value]
-        try:
-            raise outcome.error
-        finally:
-            del outcome  # or the exception would be held by its own traceback
+        return self._made(index).given()
 
     def hold(self) -> int | None:
         """Want nothing more, and begin nothing until told where to end.
@@ -111,7 +92,15 @@ class LaneWork(Generic[Result]):
             return None if self._end is None else index < self._end
         return True if index < self._taken + self._ahead else None
 
-    def _put(self, index: int, outcome: _Outcome[Result]) -> None:
+    def _made(self, index: int) -> Outcome[Result]:
+        with self._changed:
+            while index not in self._finished:
+                self._changed.wait(POLL_S)
+            self._taken = index + 1
+            self._changed.notify_all()
+            return self._finished.pop(index)
+
+    def _put(self, index: int, outcome: Outcome[Result]) -> None:
         with self._changed:
             self.error = self.error or outcome.error
             if not self._is_closed:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from khop.errors import PeerLost
+from khop.loading.outcome import Outcome
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -66,9 +68,8 @@ def ordered_map(
 
 
 @dataclass(frozen=True)
-class _Outcome(Generic[Result]):
-    result: Result | None
-    error: BaseException | None
+class _Sized(Generic[Result]):
+    result: Result
     num_bytes: int
 
 
@@ -87,7 +88,7 @@ class _Line(Generic[Item, Result]):
         self._in_flight = in_flight
         self._size_of = size_of
         self._changed = threading.Condition()  # its lock is re-entrant: see the collector's case above
-        self._finished: dict[int, _Outcome[Result]] = {}
+        self._finished: dict[int, Outcome[_Sized[Result]]] = {}
         self._finished_bytes = 0
         self._handed_out = 0
         self._consumed = 0
@@ -97,17 +98,11 @@ class _Line(Generic[Item, Result]):
     def work(self) -> None:
         """What each worker does until there is nothing left to do."""
         while (index := self._next_index()) is not None:
-            self._put(index, self._outcome(index))
+            self._put(index, Outcome.of(partial(self._sized, index)))
 
     def take(self, index: int) -> Result:
         """The result of one item, or its exception."""
-        outcome = self._taken(index)
-        if outcome.error is None:
-            return outcome.result  # type: ignore[return-value]
-        try:
-            raise outcome.error
-        finally:
-            del outcome  # or the exception would be held by its own traceback
+        return self._taken(index).given().result
 
     def close(self) -> None:
         """Hand out nothing more."""
@@ -135,21 +130,18 @@ class _Line(Generic[Item, Result]):
         """Whether the interpreter is ending with the iterator left open: it waits for these threads."""
         return not (self._consumer.is_alive() or threading.main_thread().is_alive())
 
-    def _outcome(self, index: int) -> _Outcome[Result]:
-        try:
-            result = self._function(self._items[index])
-            return _Outcome(result, None, self._size_of(result))
-        except BaseException as error:
-            return _Outcome(None, error, 0)
+    def _sized(self, index: int) -> _Sized[Result]:
+        result = self._function(self._items[index])
+        return _Sized(result, self._size_of(result))
 
-    def _put(self, index: int, outcome: _Outcome[Result]) -> None:
+    def _put(self, index: int, outcome: Outcome[_Sized[Result]]) -> None:
         with self._changed:
             if not self._closed:
                 self._finished[index] = outcome
-                self._finished_bytes += outcome.num_bytes
+                self._finished_bytes += _num_bytes(outcome)
             self._changed.notify_all()
 
-    def _taken(self, index: int) -> _Outcome[Result]:
+    def _taken(self, index: int) -> Outcome[_Sized[Result]]:
         with self._changed:
             self._consumer = threading.current_thread()
             while index not in self._finished:
@@ -157,7 +149,11 @@ class _Line(Generic[Item, Result]):
                     raise PeerLost("the workers ended when the main thread and their last consumer had ended")
                 self._changed.wait(POLL_S)
             outcome = self._finished.pop(index)
-            self._finished_bytes -= outcome.num_bytes
+            self._finished_bytes -= _num_bytes(outcome)
             self._consumed += 1
             self._changed.notify_all()
             return outcome
+
+
+def _num_bytes(outcome: Outcome[_Sized[Result]]) -> int:
+    return 0 if outcome.result is None else outcome.result.num_bytes
