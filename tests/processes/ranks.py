@@ -98,6 +98,15 @@ def loader_of(graph: khop.Graph, train: Tensor) -> khop.Loader:
     )
 
 
+def learnt(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> float:
+    """One step of a user's own loop; the loss of all ranks' seeds, summed up."""
+    each = F.cross_entropy(model(batch), batch.seed_column("category"), reduction="none")
+    optimizer.zero_grad()
+    batch.global_mean(each).backward()
+    optimizer.step()
+    return float(this_group().gather(each.detach().sum()).sum())
+
+
 def own_loop(rank: int, device: torch.device, graph: khop.Graph, train: Tensor, out: str) -> None:
     """A loop of a user's own, with plain DDP and fewer seeds than ranks in each last step."""
     loader = loader_of(graph, train)
@@ -108,12 +117,7 @@ def own_loop(rank: int, device: torch.device, graph: khop.Graph, train: Tensor, 
     losses, seeds, states = [], [], []
     for epoch in range(2):
         for batch in loader.epoch(epoch):
-            each = F.cross_entropy(parallel(batch), batch.seed_column("category"), reduction="none")
-            optimizer.zero_grad()
-            batch.global_mean(each).backward()
-            optimizer.step()
-            total = this_group().gather(each.detach().sum())
-            losses.append(float(total.sum()) / batch.num_global_seeds)
+            losses.append(learnt(parallel, optimizer, batch) / batch.num_global_seeds)
             seeds.append(batch.seeds.tolist())
             states.append(loader.state_dict())
     parallel.train()

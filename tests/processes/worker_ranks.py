@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import khop
 from covered import covered
 from khop.batch import Batch
-from khop.distributed.group import this_group
-from processes.ranks import Convolution
+from processes.ranks import Convolution, learnt
 
 BATCH_SIZE = 50
 CACHE_BYTES = 748 + 100 * 16  # what finds the rows of 700 nodes, and 100 of them
@@ -43,12 +41,7 @@ def own_loop(graph: khop.Graph, kept_by: str | None = None) -> dict[str, object]
     traffic: list[dict[str, float]] = []
 
     def learn(batch: Batch) -> None:
-        each = F.cross_entropy(parallel(batch), batch.seed_column("category"), reduction="none")
-        optimizer.zero_grad()
-        batch.global_mean(each).backward()
-        optimizer.step()
-        total = this_group().gather(each.detach().sum())
-        losses.append(float(total.sum()) / batch.num_global_seeds)
+        losses.append(learnt(parallel, optimizer, batch) / batch.num_global_seeds)
         seeds = batch.seeds
         originals.append((graph.original_ids["item"][seeds] if graph.original_ids else seeds).tolist())
         traffic.append(dict(batch.traffic))

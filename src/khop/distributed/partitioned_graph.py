@@ -25,7 +25,7 @@ from khop.draw import (
     Positives,
 )
 from khop.graph.edge_draws import asked_types, check_edge_type, check_hop
-from khop.graph.negatives import NothingLeft, nothing_left
+from khop.graph.negatives import NothingLeft, all_drawn
 from khop.partition.by_owner import ByOwner, first_outside
 from khop.partition.parts_graph import PartsGraph
 from khop.schema import EdgeType, NodeType, Schema
@@ -110,10 +110,8 @@ class PartitionedGraph:
         peers = self.lanes.peers
         with peers.turn:
             drawn = self._negatives(peers, wire, edge_type, negatives, shares, key)
-        for of_rank, share in zip(drawn, shares, strict=True):
-            if isinstance(of_rank, NothingLeft):
-                raise nothing_left(edge_type, negatives, share, of_rank.link)
-        return owners.joined([of_rank for of_rank in drawn if isinstance(of_rank, Tensor)])
+        by_rank = zip(drawn, shares, strict=True)
+        return owners.joined([all_drawn(of, edge_type, negatives, share) for of, share in by_rank])
 
     def _negatives(
         self,

@@ -76,10 +76,7 @@ class NegativeTables:
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
         """int64 (links, per_positive), destinations; see NegativeStore."""
-        drawn = self.drawn(edge_type, negatives, positives, key)
-        if isinstance(drawn, NothingLeft):
-            raise nothing_left(edge_type, negatives, positives, drawn.link)
-        return drawn
+        return all_drawn(self.drawn(edge_type, negatives, positives, key), edge_type, negatives, positives)
 
     def drawn(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
@@ -282,18 +279,21 @@ def _distinct(rows: Csc) -> Csc:
     return Csc(kept[rows.indptr], rows.indices[is_first])
 
 
-def nothing_left(
-    edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, link: int
-) -> ValueError:
-    """The error that says for which link nothing can be drawn, and what to do."""
+def all_drawn(
+    drawn: Tensor | NothingLeft, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives
+) -> Tensor:
+    """The negatives; or ValueError, which says for which link nothing can be drawn, and what to do."""
+    if isinstance(drawn, Tensor):
+        return drawn
     source, _, destination = edge_type
-    when = "" if positives.until is None else f" at time {int(positives.until[link])}"
+    when = "" if positives.until is None else f" at time {int(positives.until[drawn.link])}"
     if not negatives.exact:
-        return ValueError(
+        raise ValueError(
             f"negatives of {edge_type}: no {destination!r} node{when} can be drawn by {negatives}; "
             "leave such links out, or bring negatives along by khop.GivenNegatives()"
         )
-    return ValueError(
-        f"negatives of {edge_type}: {source!r} node {int(positives.sources[link])} is connected to every "
+    node = int(positives.sources[drawn.link])
+    raise ValueError(
+        f"negatives of {edge_type}: {source!r} node {node} is connected to every "
         f"{destination!r} node that {negatives} could draw{when}; leave its links out, or take exact=False"
     )

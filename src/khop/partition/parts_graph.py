@@ -20,7 +20,7 @@ from khop.draw import (
 )
 from khop.graph.csc_graph import CscGraph
 from khop.graph.edge_draws import asked_types, check_edge_type, check_hop
-from khop.graph.negatives import NegativeTables, nothing_left
+from khop.graph.negatives import NegativeTables, all_drawn
 from khop.graph.part_graph import PartGraph
 from khop.kernels.draw_negatives import NothingLeft
 from khop.partition.by_owner import ByOwner, first_outside
@@ -106,9 +106,7 @@ class PartsGraph:
     ) -> Tensor:
         """Draw destinations for the sources of links; see NegativeStore. Exact ones for sources held here."""
         drawn = self.drawn_negatives(edge_type, negatives, positives, key)
-        if isinstance(drawn, NothingLeft):
-            raise nothing_left(edge_type, negatives, positives, drawn.link)
-        return drawn
+        return all_drawn(drawn, edge_type, negatives, positives)
 
     def drawn_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
