@@ -21,13 +21,14 @@ from rich.text import Text
 
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.graph_argument import AsJson, GraphArgument, folder_of
+from khop.cli.parts_table import print_parts
 from khop.cli.split import split
 from khop.graph.csc_graph import CscGraph
 from khop.graph.describe import EdgeSummary, FolderSummary, NodeSummary, describe_folder
 from khop.graph.folder import open_folder
 from khop.graph.save import save_graph
 from khop.graph.verify import verify_folder
-from khop.partitioning import is_partitioned, verify_partition
+from khop.partitioning import describe_parts, is_partitioned, verify_partition
 from khop.schema import EdgeType
 
 _BAR_WIDTH = 20
@@ -44,10 +45,15 @@ def register(app: typer.Typer) -> None:
 
 
 def info(graph: GraphArgument, as_json: AsJson = False) -> None:
-    """Show what a graph folder holds: types, counts, degrees, columns, splits, sizes on disk."""
-    summary = describe_folder(folder_of(graph))
+    """Show what a graph folder holds: types, counts, degrees, columns, splits, sizes on disk.
+
+    Of a partitioned graph the same of the whole, and its parts.
+    """
+    folder = folder_of(graph)
+    parts = describe_parts(folder) if is_partitioned(folder) else None
+    summary = parts.whole if parts else describe_folder(folder)
     if as_json:
-        typer.echo(json.dumps(asdict(summary)))
+        typer.echo(json.dumps(asdict(parts or summary)))
         return
     console = Console()
     console.print(_heading(summary))
@@ -55,6 +61,8 @@ def info(graph: GraphArgument, as_json: AsJson = False) -> None:
     console.print(_edge_table(summary.edges))
     console.print(_column_table((*summary.nodes, *summary.edges)))
     console.print(Columns(_degree_chart(edge) for edge in summary.edges))
+    if parts:
+        print_parts(console, parts)
 
 
 def verify(graph: GraphArgument, as_json: AsJson = False) -> None:

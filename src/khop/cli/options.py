@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from khop.config.fields import RunField, Value
 from khop.config.values import Fanout
@@ -68,7 +69,7 @@ def _option(entry: RunField, default: str | None) -> object:
 
 def _help(entry: RunField, default: str) -> str:
     text = f"{entry.description}; default: {default}" if default else entry.description
-    return text[0].upper() + text[1:] + "."
+    return escape(text[0].upper() + text[1:] + ".")  # or "[tensorboard]" would be taken for a style
 
 
 def shown(value: Value) -> str:

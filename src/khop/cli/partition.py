@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.filesize import decimal
-from rich.table import Table
 
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.graph_argument import AsJson, GraphArgument, folder_of
 from khop.cli.numbers import fanout_list
-from khop.graph.folder import open_folder
-from khop.partitioning import METHODS, PartitionBook, part_folder, partition_graph
+from khop.cli.parts_table import print_parts
+from khop.partitioning import METHODS, describe_parts, partition_graph
 
 Method = StrEnum("Method", list(METHODS))  # type: ignore[misc]  # a method is listed in one place
 
@@ -36,7 +33,8 @@ def partition(
         Method,
         typer.Option(
             help="ldg and fennel stream over the edges, in memory that grows with the nodes alone; metis "
-            "cuts less, with all edges in memory, and needs khop[metis]; random, range and hash see no edges."
+            "cuts less, with all edges in memory, and needs khop\\[metis]; random, range and hash see no "
+            "edges."
         ),
     ] = Method("ldg"),  # noqa: B008  # a value of an enumeration
     balance: Annotated[
@@ -82,32 +80,6 @@ def partition(
     if as_json:
         typer.echo(json.dumps({"path": str(out), "method": book.method, **asdict(book.quality)}))
         return
-    _print(out, book, f"at fanouts {fanouts} and batch {batch_size:,}")
-
-
-def _print(out: Path, book: PartitionBook, asked: str) -> None:
-    console, quality = Console(), book.quality
-    console.print(_table(out, book))
-    cuts = ", ".join(f"{name} {share:.1%}" for name, share in quality.cut.items() if name != "all")
-    by_type = f" ({cuts})" if len(quality.cut) > 2 else ""
-    console.print(f"{quality.cut['all']:.1%} of the edges join two parts{by_type}.")
-    if quality.remote_share is not None:
-        console.print(f"{quality.remote_share:.1%} of a batch's nodes will be remote, {asked}.")
-    console.print(f"Look at it: khop verify {out}")
-
-
-def _table(out: Path, book: PartitionBook) -> Table:
-    title = f"{out}: {book.num_parts} parts by {book.method}"
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("part")
-    for name in ("nodes", "in-edges", "size"):
-        table.add_column(name, justify="right")
-    table.add_column("most above its share")
-    for part in range(book.num_parts):
-        folder = open_folder(part_folder(out, part))
-        nodes = sum(folder.num_nodes(t) for t in folder.schema.node_types)
-        edges = sum(folder.num_edges(t) for t in folder.schema.edge_types)
-        size = decimal(sum(entry.bytes for entry in folder.manifest.arrays.values()))
-        most, of_what = max((of_parts[part], name) for name, of_parts in book.quality.shares.items())
-        table.add_row(folder.path.name, f"{nodes:,}", f"{edges:,}", size, f"{most - 1:+.1%} {of_what}")
-    return table
+    console = Console()
+    print_parts(console, describe_parts(out), f", at fanouts {fanouts} and batch {batch_size:,}")
+    console.print(f"Look at it: khop info {out}")

@@ -8,7 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    model_validator,
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +36,10 @@ def _none_below_all(fanouts: tuple[Fanout, ...]) -> tuple[Fanout, ...]:
         if any(number < -1 for number in numbers):
             raise ValueError("a fanout below -1")
     return fanouts
+
+
+def _bytes(value: object) -> object:
+    return int(TypeAdapter(ByteSize).validate_python(value)) if isinstance(value, str) else value
 
 
 # TOML and options give a list; strictness stays with the numbers in it.
@@ -49,6 +62,12 @@ Window = Annotated[
 Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 Threads = Annotated[int, Field(ge=0, le=1024)]
+Bytes = Annotated[
+    int, Field(ge=1), BeforeValidator(_bytes), Allowed('bytes, as 500000000, "500MB" or "2GiB", at least 1')
+]
+BytesOrNone = Annotated[
+    int, Field(ge=0), BeforeValidator(_bytes), Allowed('bytes, as 500000000, "500MB" or "2GiB", 0 for none')
+]
 
 
 class Section(BaseModel):
@@ -162,8 +181,8 @@ class Parts(Section):
     """how features travel between processes; float16 and int8 round them"""
     locality: bool = True
     """give seeds to processes that have them, as far as shares stay equal"""
-    cache_bytes: Annotated[int, Field(ge=0)] = 0
-    """for rows of other processes that a process's batches need often, which it keeps; 0 = none"""
+    cache_bytes: BytesOrNone = 0
+    """as 2GiB: for rows of other processes that a process's batches need often, which it keeps; 0 = none"""
     cache_by: Literal["auto", "visits", "counts"] = "auto"
     """how it is known which: by the chance that a batch has a node, or by drawing the first epoch ahead"""
 
@@ -234,8 +253,8 @@ class RunConfig(Section):
     """threads of torch and of khop's kernels; 0 = one per core of this machine"""
     prefetch: Count = 4
     """batches made ahead of the model"""
-    prefetch_bytes: Count = 1 << 30
-    """bytes that batches made ahead may take"""
+    prefetch_bytes: Bytes = 1 << 30
+    """bytes that batches made ahead may take, as 500MB; one batch always may"""
     deadline: Annotated[float, Field(gt=0)] = 300.0
     """seconds that processes wait for one another before all end"""
     interface: Annotated[str | None, Field(min_length=1)] = None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
-from khop.graph.folder import GraphFolder, open_folder
+from khop.graph.folder import open_folder
 from khop.graph.layout import edge_array, edge_column, node_column, node_split
 from khop.graph.manifest import VERSION, EdgeEntry, Manifest, NodeEntry
 from khop.schema import ColumnSpec, EdgeType, NodeType
@@ -90,15 +90,23 @@ class FolderSummary:
 def describe_folder(path: str | os.PathLike[str]) -> FolderSummary:
     """Open a folder and count. Reads the offsets of every edge type, no other data; in-degrees only."""
     folder = open_folder(path)
-    nodes = tuple(_node_summary(folder, node) for node in folder.manifest.nodes)
-    edges = tuple(_edge_summary(folder, edge) for edge in folder.manifest.edges)
+    nodes, edges = describe(folder.manifest, lambda edge_type: folder.csc(edge_type).indptr.diff())
     num_bytes = sum(entry.bytes for entry in folder.manifest.arrays.values())
     return FolderSummary(str(Path(path)), VERSION, folder.fingerprint, num_bytes, nodes, edges)
 
 
-def degrees_of(indptr: Tensor) -> Degrees:
+def describe(
+    manifest: Manifest, degrees: Callable[[EdgeType], Tensor]
+) -> tuple[tuple[NodeSummary, ...], tuple[EdgeSummary, ...]]:
+    """The node types and the edge types of a description; `degrees` gives those of every destination."""
+    nodes = tuple(_node_summary(manifest, node) for node in manifest.nodes)
+    edges = tuple(_edge_summary(manifest, edge, degrees(edge.type)) for edge in manifest.edges)
+    return nodes, edges
+
+
+def degrees_of(in_degrees: Tensor) -> Degrees:
     """In-degrees as quantiles (each the degree of some node) and as a histogram."""
-    degrees = np.diff(indptr.numpy())
+    degrees = in_degrees.numpy()
     if len(degrees) == 0:
         return Degrees(0, 0, 0, 0, 0, 0.0, 0, ())
     nodes_by_bits = np.bincount(np.frexp(degrees)[1]).tolist()  # bits of the degree: 0, 1, 2-3, 4-7, ...
@@ -118,11 +126,11 @@ def degrees_of(indptr: Tensor) -> Degrees:
     )
 
 
-def _node_summary(folder: GraphFolder, node: NodeEntry) -> NodeSummary:
-    arrays = folder.manifest.arrays
+def _node_summary(manifest: Manifest, node: NodeEntry) -> NodeSummary:
+    arrays = manifest.arrays
     splits = {name: arrays[node_split(node.type, name)] for name in node.splits}
     files = {name: node_column(node.type, name) for name in node.columns}
-    columns = _columns(folder.manifest, folder.schema.columns[node.type], files)
+    columns = _columns(manifest, manifest.schema().columns[node.type], files)
     return NodeSummary(
         type=node.type,
         count=node.count,
@@ -132,16 +140,16 @@ def _node_summary(folder: GraphFolder, node: NodeEntry) -> NodeSummary:
     )
 
 
-def _edge_summary(folder: GraphFolder, edge: EdgeEntry) -> EdgeSummary:
-    arrays = folder.manifest.arrays
+def _edge_summary(manifest: Manifest, edge: EdgeEntry, degrees: Tensor) -> EdgeSummary:
+    arrays = manifest.arrays
     files = {name: edge_column(edge.type, name) for name in edge.columns}
-    columns = _columns(folder.manifest, folder.schema.columns[edge.type], files)
+    columns = _columns(manifest, manifest.schema().columns[edge.type], files)
     names = ("indptr", "indices", "edge_id") if edge.edge_id else ("indptr", "indices")
     structure = [arrays[edge_array(edge.type, name)] for name in names]
     return EdgeSummary(
         type=edge.type,
         count=edge.count,
-        degrees=degrees_of(folder.csc(edge.type).indptr),
+        degrees=degrees_of(degrees),
         index_dtype=arrays[edge_array(edge.type, "indices")].dtype,
         edge_id=edge.edge_id,
         reverse_of=edge.reverse_of,

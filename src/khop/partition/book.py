@@ -80,7 +80,12 @@ class PartitionBook:
 
 def part_folder(path: Path, part: int) -> Path:
     """Where a part lies."""
-    return path / f"part-{part:04d}"
+    return path / part_name(part)
+
+
+def part_name(part: int) -> str:
+    """The name of a part's folder."""
+    return f"part-{part:04d}"
 
 
 def edge_key(edge_type: EdgeType) -> str:

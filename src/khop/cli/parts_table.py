@@ -1,0 +1,37 @@
+"""A folder of parts, as `khop partition` and `khop info` show it."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from khop.partitioning import PartsSummary, PartSummary, part_name
+
+
+def print_parts(console: Console, summary: PartsSummary, asked: str = "") -> None:
+    """A line for each part, and how many edges join two; `asked` is what remote nodes are counted for."""
+    console.print(_table(summary))
+    cuts = ", ".join(f"{name} {share:.1%}" for name, share in summary.cut.items() if name != "all")
+    by_type = f" ({cuts})" if len(summary.cut) > 2 else ""
+    console.print(f"{summary.cut['all']:.1%} of the edges join two parts{by_type}.")
+    if summary.remote_share is not None:
+        console.print(f"{summary.remote_share:.1%} of a batch's nodes will be remote{asked}.")
+
+
+def _table(summary: PartsSummary) -> Table:
+    title = f"{summary.whole.path}: {len(summary.parts)} parts by {summary.method}"
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("part")
+    for name in ("nodes", "in-edges", "size"):
+        table.add_column(name, justify="right")
+    table.add_column("most above its share")
+    for part in summary.parts:
+        most = f"{part.share - 1:+.1%} {part.most}"
+        table.add_row(part_name(part.number), f"{part.nodes:,}", f"{part.edges:,}", _size(part), most)
+    return table
+
+
+def _size(part: PartSummary) -> str:
+    return "not here" if part.num_bytes is None else decimal(part.num_bytes)

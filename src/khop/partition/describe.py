@@ -1,0 +1,89 @@
+"""What a folder of parts holds, as numbers to look at: the whole graph's, and each part's share of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from khop.graph import layout
+from khop.graph.describe import FolderSummary, describe
+from khop.graph.manifest import VERSION, Manifest, read_manifest
+from khop.graph.npy import ArrayEntry
+from khop.partition.book import PartitionBook, map_whole, part_folder, read_book
+from khop.partition.wholes import DEGREES
+
+
+@dataclass(frozen=True)
+class PartSummary:
+    """One part."""
+
+    number: int
+    nodes: int  # of all types
+    edges: int  # into them, of all types
+    num_bytes: int | None  # None: the part is not on this machine
+    most: str  # of what was balanced, that of which it has most beside its share
+    share: float  # of that, over its equal share
+
+
+@dataclass(frozen=True)
+class PartsSummary:
+    """A folder of parts. Sizes are of what lies on this machine."""
+
+    whole: FolderSummary
+    method: str
+    cut: Mapping[str, float]  # by edge type, as "source__relation__destination", and "all"
+    remote_share: float | None  # of a batch's nodes, where that was asked for
+    parts: tuple[PartSummary, ...]
+
+
+def describe_parts(path: str | os.PathLike[str]) -> PartsSummary:
+    """Read descriptions, and the in-degrees of all nodes; no edge and no feature."""
+    folder, book = Path(path), read_book(path)
+    here = {
+        number: read_manifest(part_folder(folder, number))[0]
+        for number in range(book.num_parts)
+        if part_folder(folder, number).is_dir()
+    }
+    if not here:
+        raise ValueError(f"{folder}: none of its {book.num_parts} parts is on this machine; copy one here")
+    whole = _as_one(book, list(here.values()))
+    nodes, edges = describe(
+        whole, lambda edge_type: map_whole(folder, book, layout.edge_array(edge_type, DEGREES))
+    )
+    parts = tuple(_part(book, number, here.get(number)) for number in range(book.num_parts))
+    sizes = [part.num_bytes or 0 for part in parts]
+    num_bytes = sum(sizes) + sum(entry.bytes for entry in book.wholes.values())
+    of_all = FolderSummary(str(folder), VERSION, book.fingerprint, num_bytes, nodes, edges)
+    return PartsSummary(of_all, book.method, book.quality.cut, book.quality.remote_share, parts)
+
+
+def _as_one(book: PartitionBook, manifests: list[Manifest]) -> Manifest:
+    """What graph.json would say of the whole, with the bytes that the files have here."""
+    first = manifests[0]
+    arrays: dict[str, ArrayEntry] = {}
+    for manifest in manifests:
+        for file, entry in manifest.arrays.items():
+            before = arrays[file].bytes if file in arrays else 0
+            arrays[file] = replace(entry, bytes=before + entry.bytes)
+    splits = {file: entry for file, entry in book.wholes.items() if layout.is_split(file)}
+    of_type: dict[str, list[str]] = {}
+    for node_type, name in map(layout.split_of, splits):
+        of_type.setdefault(node_type, []).append(name)
+    return Manifest(
+        nodes=tuple(
+            replace(node, count=book.offsets[node.type][-1], splits=tuple(of_type.get(node.type, ())))
+            for node in first.nodes
+        ),
+        edges=tuple(replace(edge, count=book.first_edges(edge.type)[-1]) for edge in first.edges),
+        arrays=arrays | splits,
+    )
+
+
+def _part(book: PartitionBook, number: int, manifest: Manifest | None) -> PartSummary:
+    share, most = max((of_parts[number], name) for name, of_parts in book.quality.shares.items())
+    offsets = [book.offsets.values(), book.edge_offsets.values()]
+    nodes, edges = (sum(of[number + 1] - of[number] for of in kind) for kind in offsets)
+    num_bytes = None if manifest is None else sum(entry.bytes for entry in manifest.arrays.values())
+    return PartSummary(number, nodes, edges, num_bytes, most, share)
