@@ -57,6 +57,30 @@ def test_verify_reads_all_parts(khop_command: Command, shop: Path, tmp_path: Pat
     assert "part-0001: " in done.stdout
 
 
+def test_the_files_of_a_machine_are_those_that_it_needs_and_no_others(
+    khop_command: Command, shop: Path, tmp_path: Path
+) -> None:
+    parts = tmp_path / "out"
+    partition_graph(shop, parts, 3)
+    everything = {str(file.relative_to(parts)) for file in parts.rglob("*") if file.is_file()}
+
+    def files(*given: str) -> set[str]:
+        done = khop_command("part-files", str(parts), "--machines", "2", *given)
+        assert (done.code, done.stderr) == (0, "")
+        return set(done.stdout.split())
+
+    of_all = {file for file in everything if not file.startswith("part-")}
+    assert files("--machine", "0", "--placement", "whole") == everything
+    edges = ("indptr.npy", "indices.npy", "times.npy", "columns/time.npy", "columns/weight.npy", "graph.json")
+    for machine, own in (("0", ("part-0000/", "part-0001/")), ("1", ("part-0002/",))):
+        mine = {file for file in everything if file.startswith(own)}
+        assert files("--machine", machine, "--placement", "all") == of_all | mine
+        of_others = {file for file in everything - of_all - mine if file.endswith(edges)}
+        assert files("--machine", machine) == of_all | mine | of_others
+    # Of four processes on two machines the second is one of those that hold part 1.
+    assert "part-0001/nodes/user/x.npy" in files("--machine", "1", "--procs", "2")
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -73,6 +97,20 @@ def test_bad_input_is_one_line(
     assert done.stderr.startswith(complaint)
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("machine", "procs", "complaint"),
+    [("2", "1", "machine 2 of 2 with 1 process"), ("0", "0", "machine 0 of 2 with 0 processes each")],
+)
+def test_a_machine_that_is_none_is_named(
+    khop_command: Command, shop: Path, tmp_path: Path, machine: str, procs: str, complaint: str
+) -> None:
+    partition_graph(shop, tmp_path / "out", 2)
+    given = ("--machine", machine, "--machines", "2", "--procs", procs)
+    done = khop_command("part-files", str(tmp_path / "out"), *given)
+    assert done.code == 2
+    assert complaint in done.stderr
 
 
 def test_a_folder_that_is_there_already_is_left_alone(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 
 from khop.graph import derived
 from khop.graph.derived import Derived
+from khop.graph.npy import ArrayEntry
 
 VECTOR = torch.arange(5) * 3
 
@@ -55,17 +57,45 @@ def test_a_damaged_array_is_made_again(tmp_path: Path) -> None:
     assert again.calls == 1
 
 
-def full(file: Path, vector: torch.Tensor) -> None:
+def test_what_is_written_piece_by_piece_is_what_is_had_in_memory(tmp_path: Path) -> None:
+    pieces = [torch.arange(4), torch.empty(0, dtype=torch.int64), torch.tensor([9])]
+    for store in (Derived(), Derived(tmp_path, "f" * 64), Derived(tmp_path, "f" * 64)):
+        assert store.joined("x", 5, lambda: pieces).tolist() == [0, 1, 2, 3, 9]
+
+
+def test_who_comes_second_waits_for_the_first_and_makes_nothing(tmp_path: Path) -> None:
+    """Two stores, as two processes have them."""
+    made = Maker()
+
+    def make_while_another_asks() -> torch.Tensor:
+        other = threading.Thread(
+            target=lambda: found.append(Derived(tmp_path, "f" * 64).vector("x", 5, made))
+        )
+        waiting.append(other)
+        other.start()
+        return VECTOR
+
+    found: list[torch.Tensor] = []
+    waiting: list[threading.Thread] = []
+    first = Derived(tmp_path, "f" * 64).vector("x", 5, make_while_another_asks)
+    waiting[0].join()
+    assert made.calls == 0
+    assert torch.equal(found[0], first)
+
+
+def full(file: Path, entry: ArrayEntry, pieces: Sequence[torch.Tensor]) -> None:
     raise OSError(28, "No space left on device")
 
 
-def overtaken(file: Path, vector: torch.Tensor) -> None:
+def overtaken(file: Path, entry: ArrayEntry, pieces: Sequence[torch.Tensor]) -> None:
     raise ValueError(f"{file.parent}: was written by another process meanwhile; this one's work is dropped")
 
 
 @pytest.mark.parametrize("write", [full, overtaken])
 def test_where_it_cannot_be_kept_it_stays_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path, torch.Tensor], None]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Callable[[Path, ArrayEntry, Sequence[torch.Tensor]], None],
 ) -> None:
     monkeypatch.setattr(derived, "_write", write)
     store, make = Derived(tmp_path, "f" * 64), Maker()

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 import khop
+from contracts.graph_store import same
+from khop.draw import DrawKey, Frontier, Hop, Uniform, Weighted
 from khop.graph.folder import open_folder
 from khop.partition.joined import joined_graph
 from khop.partition.parts_folder import known_folder, open_parts
+from khop.partition.parts_graph import PartsGraph
 from khop.partitioning import partition_graph, verify_partition
 from parts_as_whole import OldIds
 from small_typed_folders import BOUGHT, BUYS, write_typed_graph
@@ -97,6 +101,23 @@ def test_what_is_known_needs_whichever_part_lies_here(shop: Path, tmp_path: Path
     shutil.rmtree(there / "part-0002")
     with pytest.raises(ValueError, match="part 0 of 3 is not on this machine"):
         known_folder(there)
+
+
+def test_parts_whose_columns_are_not_here_are_drawn_from_all_the_same(shop: Path, tmp_path: Path) -> None:
+    there = tmp_path / "parts"
+    shutil.copytree(shop / "parts", there, ignore=shutil.ignore_patterns("derived"))
+    for part in ("part-0000", "part-0002"):
+        shutil.rmtree(there / part / "nodes")
+    (there / "derived").symlink_to("/proc/nowhere")  # as in a folder that nobody can write to
+    pickled = pickle.loads(pickle.dumps(open_parts(there, columns_of=range(1, 2))))
+    hop = Hop(1, {BUYS: 3, BOUGHT: 2}, Weighted("weight"))
+    frontier = {"item": Frontier(torch.arange(200)), "user": Frontier(torch.arange(300))}
+    for drawn in (hop, replace(hop, rule=Uniform())):
+        found, wanted = (
+            PartsGraph(f).sample_hop(frontier, drawn, DrawKey(2))
+            for f in (pickled, open_parts(shop / "parts"))
+        )
+        assert same(found, wanted)
 
 
 def test_names_that_are_not_there_are_named(shop: Path) -> None:

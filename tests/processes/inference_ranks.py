@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,23 +14,17 @@ from torch import Tensor
 import khop
 from covered import covered
 from khop.distributed.group import this_group
-from khop.distributed.holders import Holders
-from khop.distributed.lanes import Lanes
-from khop.distributed.partitioned_features import PartitionedFeatures
-from khop.distributed.partitioned_graph import PartitionedGraph
-from khop.distributed.row_request import Type
 from khop.loading.columns import ColumnChoice
 from khop.models import SAGE, LinkPredictor
-from khop.partition.parts_folder import open_parts
-from khop.partition.parts_graph import PartsGraph
-from khop.partition.parts_table import PartsTable
 from khop.training.inference import layerwise_inference, sampled_inference
 from khop.training.link_evaluation import exact_link_scores
 from khop.training.sampled_links import sampled_link_scores
+from machine_folders import of_machine
 from small_folders import ITEM
 from small_link_folders import BUYS
 
 CHUNK = 17  # nodes
+PLACEMENTS = ("features", "all")
 NODES = torch.arange(59, -1, -3)  # in an order that no part has
 
 
@@ -143,43 +136,17 @@ def stopped_and_gone_on(case: Case, graph: khop.Graph, out: Path) -> list[int]:
     return seen
 
 
-def replicated(path: Path, lanes: Lanes) -> khop.Graph:
-    """The whole topology, and the columns of the parts that this rank holds."""
-    group, whole = this_group(), open_parts(path)
-    holders = Holders(whole.book.num_parts, group.rank, group.world_size)
-    offsets: dict[Type, Sequence[int]] = {
-        **{t: whole.book.offsets[t] for t in whole.schema.node_types},
-        **{t: whole.book.first_edges(t) for t in whole.schema.edge_types},
-    }
-    held = PartsTable(open_parts(path, holders.parts_of(group.rank)))
-    features = PartitionedFeatures(held, whole.schema.columns, offsets, holders, lanes)
-    return khop.Graph(PartsGraph(whole), features, whole)
-
-
-def partitioned(path: Path, lanes: Lanes) -> khop.Graph:
-    """Edges and columns of the parts that this rank holds."""
-    group, graph = this_group(), replicated(path, lanes)
-    holders = Holders(open_parts(path).book.num_parts, group.rank, group.world_size)
-    held = PartsGraph.open(path, holders.parts_of(group.rank))
-    return khop.Graph(PartitionedGraph(held, holders, lanes), graph.features, graph.folder)
-
-
-PLACEMENTS: dict[str, Callable[[Path, Lanes], khop.Graph]] = {
-    "replicated": replicated,
-    "partitioned": partitioned,
-}
-
-
 @covered
 def take_part(rank: int, device: torch.device, home: str) -> None:
-    """Write down what this rank gets of every case."""
-    lanes, procs = Lanes(this_group()), this_group().world_size
-    for name, placed in PLACEMENTS.items():
-        out, apart = Path(home, f"{name}-{procs}"), Path(home, f"{name}-{procs}-machine-{rank}")
+    """Write down what this rank gets of every case, from a folder with what it needs and nothing else."""
+    procs = this_group().world_size
+    for placement in PLACEMENTS:
+        out, apart = Path(home, f"{placement}-{procs}"), Path(home, f"{placement}-{procs}-machine-{rank}")
         out.mkdir(exist_ok=True)
         apart.mkdir()
         for case in CASES:
-            graph = placed(Path(home, f"{case.name}-parts"), lanes)
+            own = of_machine(Path(home, f"{case.name}-parts"), placement, rank, procs)
+            graph = khop.open_graph(own, placement=placement)
             rows = found(case, graph, out)
             np.savez(out / f"{case.name}-{rank}.npz", **{key: of.numpy() for key, of in rows.items()})
             if case.target is not None:
@@ -188,4 +155,3 @@ def take_part(rank: int, device: torch.device, home: str) -> None:
                     for folder in (out, apart)
                 ]
                 (out / f"{case.name}-{rank}.json").write_text(json.dumps(told))
-    lanes.settle()

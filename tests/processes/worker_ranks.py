@@ -12,6 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 import khop
 from covered import covered
 from khop.batch import Batch
+from khop.distributed.group import this_group
+from machine_folders import of_machine
 from processes.ranks import Convolution, learnt
 
 BATCH_SIZE = 50
@@ -61,12 +63,16 @@ def own_loop(graph: khop.Graph, kept_by: str | None = None) -> dict[str, object]
 
 @covered
 def worker(rank: int, device: torch.device, folders: list[str], out: str) -> None:
-    """The loop over each folder of parts, by each placement, and with rows of others kept."""
+    """The loop over each folder of parts, by each placement, and with rows of others kept.
+
+    By each placement a rank has no files but those that it needs.
+    """
     torch.set_num_threads(1)
     told = {}
     for folder in folders:
         for placement in ("features", "all", "whole"):
-            told[f"{Path(folder).name} {placement}"] = own_loop(khop.open_graph(folder, placement=placement))
+            own = of_machine(Path(folder), placement, rank, this_group().world_size)
+            told[f"{Path(folder).name} {placement}"] = own_loop(khop.open_graph(own, placement=placement))
         for kept_by in ("visits", "counts"):
             told[f"{Path(folder).name} kept by {kept_by}"] = own_loop(khop.open_graph(folder), kept_by)
     in_parts = khop.open_graph(folders[0], placement="all")

@@ -15,6 +15,7 @@ from khop.cli.bytes_bar import bytes_bar
 from khop.cli.graph_argument import AsJson, GraphArgument, folder_of
 from khop.cli.numbers import fanout_list
 from khop.cli.parts_table import print_parts
+from khop.distributed.spread import Spread, machine_files
 from khop.partitioning import METHODS, describe_parts, partition_graph
 
 Method = StrEnum("Method", list(METHODS))  # type: ignore[misc]  # a method is listed in one place
@@ -23,6 +24,7 @@ Method = StrEnum("Method", list(METHODS))  # type: ignore[misc]  # a method is l
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command()(partition)
+    app.command()(part_files)
 
 
 def partition(
@@ -83,3 +85,14 @@ def partition(
     console = Console()
     print_parts(console, describe_parts(out), f", at fanouts {fanouts} and batch {batch_size:,}")
     console.print(f"Look at it: khop info {out}")
+
+
+def part_files(
+    graph: Annotated[Path, typer.Argument(help="A folder of parts.", show_default=False)],
+    machine: Annotated[int, typer.Option(help="Which, from 0: torchrun's --node-rank.", show_default=False)],
+    machines: Annotated[int, typer.Option(help="How many there are.", show_default=False)],
+    procs: Annotated[int, typer.Option(help="Processes on each of them.")] = 1,
+    placement: Annotated[Spread, typer.Option(help="As of khop train.")] = Spread.FEATURES,
+) -> None:
+    """List the files of a folder of parts that one machine needs, for rsync --files-from=- and the like."""
+    typer.echo("\n".join(machine_files(graph, placement, machine, machines, procs)))

@@ -16,7 +16,7 @@ from khop.distributed.row_wire import Wire
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
 from khop.partition.book import read_book
-from khop.partition.parts_folder import PartsFolder, open_parts
+from khop.partition.parts_folder import PartsFolder, files_of_parts, named_parts, open_parts
 from khop.partition.parts_graph import PartsGraph
 from khop.partition.parts_table import PartsTable
 
@@ -47,14 +47,50 @@ def stores_of(
         return PartsGraph(whole), PartsTable(whole), whole
     book = read_book(path)
     holders = Holders(book.num_parts, group.rank, group.world_size)
-    held = open_parts(path, holders.parts_of(group.rank))
+    edges_of, own = parts_needed(parting.spread, holders)
+    try:
+        folder = open_parts(path, edges_of, own)
+        held = open_parts(path, own)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}. With placement {parting.spread}, rank {group.rank} of {group.world_size} needs the "
+            f"edges of {named_parts(edges_of)} and the columns of {named_parts(own)}; `khop part-files` "
+            "lists what a machine does"
+        ) from error
     lanes = Lanes(group, parting.lanes)
     schema = held.schema
     types: list[Type] = [*schema.node_types, *schema.edge_types]
     offsets = {t: book.offsets[t] if isinstance(t, str) else book.first_edges(t) for t in types}
     specs: Specs = {t: schema.columns.get(t, {}) for t in types}
     features = PartitionedFeatures(PartsTable(held), specs, offsets, holders, lanes, wire=parting.wire)
+    graph = PartsGraph(folder)
     if parting.spread is Spread.ALL:
-        return PartitionedGraph(PartsGraph(held), holders, lanes), features, held
-    parts = open_parts(path)
-    return PartsGraph(parts), features, parts
+        return PartitionedGraph(graph, holders, lanes), features, folder
+    return graph, features, folder
+
+
+def parts_needed(spread: Spread, holders: Holders) -> tuple[range, range]:
+    """The parts of which a rank needs the edges, and those of which it needs the columns."""
+    everything, own = range(holders.parts), holders.parts_of(holders.rank)
+    if spread is Spread.WHOLE:
+        return everything, everything
+    return (own if spread is Spread.ALL else everything), own
+
+
+def machine_files(
+    path: str | os.PathLike[str], spread: Spread, machine: int, machines: int, procs: int
+) -> list[str]:
+    """What the ranks of a machine need of a folder of parts, relative to it; all of it lies there.
+
+    Ranks are numbered machine by machine, `procs` on each.
+    """
+    if machines < 1 or procs < 1 or not 0 <= machine < machines:
+        raise ValueError(
+            f"machine {machine} of {machines} with {procs} processes each: there has to be a process, and a "
+            "machine from 0"
+        )
+    parts, found = read_book(path).num_parts, set[str]()
+    for rank in range(machine * procs, (machine + 1) * procs):
+        edges_of, own = parts_needed(spread, Holders(parts, rank, machines * procs))
+        found.update(files_of_parts(path, edges_of, own))
+    return sorted(found)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from khop.graph import layout
 from khop.graph.atomic import UNFINISHED
-from khop.graph.manifest import REMEDY, Manifest, read_manifest
+from khop.graph.manifest import REMEDY, Contents, Manifest, read_manifest
 from khop.graph.npy import map_array
 from khop.kernels.csc import Csc
 from khop.schema import EdgeType, NodeType, Schema
@@ -75,6 +75,8 @@ class GraphFolder:
     schema: Schema
     fingerprint: str  # equal for equal graphs, wherever they lie
     manifest: Manifest = field(repr=False)
+    contents: Contents = Contents.ALL  # what had to be there
+    absent: frozenset[str] = frozenset()  # files of it that are not
     _mapped: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     def num_nodes(self, node_type: NodeType) -> int:
@@ -106,17 +108,16 @@ class GraphFolder:
         return self._map(layout.edge_array(edge.type, "times")) if edge.times else None
 
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
-        """Every column of every type, mapped. Edge columns are in CSC order."""
-        columns: dict[NodeType | EdgeType, dict[str, Tensor]] = {}
+        """Every column of every type that is here, mapped. Edge columns are in CSC order."""
+        files: dict[NodeType | EdgeType, dict[str, str]] = {}
         for node in self.manifest.nodes:
-            columns[node.type] = {
-                name: self._map(layout.node_column(node.type, name)) for name in node.columns
-            }
+            files[node.type] = {name: layout.node_column(node.type, name) for name in node.columns}
         for edge in self.manifest.edges:
-            columns[edge.type] = {
-                name: self._map(layout.edge_column(edge.type, name)) for name in edge.columns
-            }
-        return columns
+            files[edge.type] = {name: layout.edge_column(edge.type, name) for name in edge.columns}
+        return {
+            type_: {name: self._map(file) for name, file in of_type.items() if file not in self.absent}
+            for type_, of_type in files.items()
+        }
 
     @property
     def split_names(self) -> tuple[str, ...]:
@@ -135,8 +136,8 @@ class GraphFolder:
         node = self.manifest.node(node_type)
         return self._map(layout.node_column(node.type, ORIGINAL_ID)) if ORIGINAL_ID in node.columns else None
 
-    def __reduce__(self) -> tuple[Callable[[Path], GraphFolder], tuple[Path]]:
-        return open_folder, (self.path,)
+    def __reduce__(self) -> tuple[Callable[..., GraphFolder], tuple[Path, Contents]]:
+        return open_folder, (self.path, self.contents)
 
     def _map(self, file: str) -> Tensor:
         if file not in self._mapped:
@@ -144,15 +145,18 @@ class GraphFolder:
         return self._mapped[file]
 
 
-def open_folder(path: str | os.PathLike[str]) -> GraphFolder:
+def open_folder(path: str | os.PathLike[str], contents: Contents = Contents.ALL) -> GraphFolder:
     """Open a graph folder in milliseconds: read graph.json, compare sizes and headers of all files with it.
 
-    No data is read, so a flipped bit inside an array passes; `khop verify` finds it.
+    No data is read, so a flipped bit inside an array passes; `khop verify` finds it. Files that do not belong
+    to `contents` may be absent.
     """
     folder = Path(path)
     if folder.name.endswith(UNFINISHED):
         raise ValueError(f"{folder}: its writer was killed or is still at work; write the graph again")
     manifest, fingerprint = read_manifest(folder)
-    for file, problem in manifest.problems(folder):
+    optional = manifest.arrays.keys() - manifest.files(contents)
+    absent = frozenset(file for file in optional if not (folder / file).exists())
+    for file, problem in manifest.problems(folder, absent):
         raise ValueError(f"{folder / file}: {problem}; {REMEDY}")
-    return GraphFolder(folder.absolute(), manifest.schema(), fingerprint, manifest)
+    return GraphFolder(folder.absolute(), manifest.schema(), fingerprint, manifest, contents, absent)

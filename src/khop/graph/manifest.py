@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,14 @@ FORMAT = "khop-graph"
 VERSION = 1
 NEEDS_KHOP = "0.1.0"  # the first khop that reads VERSION
 REMEDY = "the file was changed or damaged. Re-import, or copy it again"
+
+
+class Contents(Enum):
+    """What of a graph has to lie in its folder, beside graph.json."""
+
+    ALL = "all"
+    EDGES = "edges"  # with what draws read of them, columns of one number: weights and times
+    NOTHING = "nothing"
 
 
 @dataclass(frozen=True)
@@ -107,6 +116,16 @@ class Manifest:
     arrays: Mapping[str, ArrayEntry]
     part: PartEntry | None = None  # None: the folder holds a whole graph
 
+    def files(self, contents: Contents) -> set[str]:
+        """The arrays that there have to be."""
+        if contents is Contents.ALL:
+            return set(self.arrays)
+        if contents is Contents.NOTHING:
+            return set()
+        of_edges = {file for edge in self.edges for file in edge.arrays(0)}
+        of_edges -= {layout.edge_array(edge.type, "edge_id") for edge in self.edges}
+        return {file for file in of_edges if len(self.arrays[file].shape) == 1}
+
     def num_sources(self, node_type: NodeType) -> int:
         """How many ids of a type edges may come from: those of the whole graph."""
         return self.node(node_type).count if self.part is None else self.part.offsets[node_type][-1]
@@ -179,8 +198,11 @@ class Manifest:
             if entry is None or entry.dtype != "int8" or len(scales) != math.prod(entry.shape[1:]):
                 raise ValueError(f"{file}: {len(scales)} scales do not fit a row of it")
 
-    def problems(self, folder: Path) -> Iterator[tuple[str, str]]:
-        """(file, what is wrong) of what counts, sizes and headers show; milliseconds, no data is read."""
+    def problems(self, folder: Path, absent: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+        """(file, what is wrong) of what counts, sizes and headers show; milliseconds, no data is read.
+
+        Files that are known to be absent are none.
+        """
         counts = {node.type: node.count for node in self.nodes}
         expected: dict[str, Expected] = {}
         for node in self.nodes:
@@ -194,7 +216,7 @@ class Manifest:
             if not expected[file].fits(entry):
                 stated = f"is {entry.dtype} of shape {entry.shape} in graph.json"
                 yield file, f"{stated}, where its counts need {expected[file]}"
-            elif problem := file_problem(folder / file, entry):
+            elif file not in absent and (problem := file_problem(folder / file, entry)):
                 yield file, problem
 
 

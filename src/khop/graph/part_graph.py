@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from torch import Tensor
+
 from khop.draw import DrawKey, Frontier, FrontierByType, Hop, NeighborsByType, Temporal
 from khop.graph.derived import Derived
 from khop.graph.edge_draws import EdgeDraws, asked_types
 from khop.graph.folder import GraphFolder
 from khop.graph.rule_arrays import RuleArrays
 from khop.kernels.memory import expect_random_access
-from khop.schema import EdgeType
+from khop.schema import EdgeType, NodeType
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +25,7 @@ class PartGraph:
 
     folder: GraphFolder  # of the part
     first_edges: Mapping[EdgeType, int]  # where its edges begin among those of all parts
+    original_ids: Mapping[NodeType, Tensor]  # int64 (own nodes) of each type
     _draws: EdgeDraws = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -40,9 +43,7 @@ class PartGraph:
             Derived(folder.path, folder.fingerprint),
             {edge_type: of_type for edge_type, of_type in times.items() if of_type is not None},
         )
-        originals = {t: folder.original_ids(t) for t in folder.schema.node_types}
-        known = {t: ids for t, ids in originals.items() if ids is not None}
-        object.__setattr__(self, "_draws", EdgeDraws(folder.schema, known, arrays))
+        object.__setattr__(self, "_draws", EdgeDraws(folder.schema, self.original_ids, arrays))
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """As `GraphStore.sample_hop`, of nodes that the part owns."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from khop.graph import layout
 from khop.graph.folder import GraphFolder, open_folder
-from khop.graph.manifest import REMEDY, fingerprint
+from khop.graph.manifest import REMEDY, Contents, fingerprint
 from khop.graph.npy import ArrayEntry, file_problem, flush, map_array
 from khop.schema import EdgeType, NodeType
 
@@ -130,9 +130,11 @@ def read_book(path: str | os.PathLike[str]) -> PartitionBook:
         raise ValueError(f"{file}: not what khop writes ({error}); {REMEDY}") from error
 
 
-def open_part(path: str | os.PathLike[str], book: PartitionBook, part: int) -> GraphFolder:
-    """One part, mapped; ValueError where it is another graph's."""
-    folder = open_folder(part_folder(Path(path), part))
+def open_part(
+    path: str | os.PathLike[str], book: PartitionBook, part: int, contents: Contents = Contents.ALL
+) -> GraphFolder:
+    """One part, mapped; ValueError where it is another graph's, or lacks what it has to have."""
+    folder = open_folder(part_folder(Path(path), part), contents)
     entry = folder.manifest.part
     if folder.fingerprint != book.parts[part] or entry is None or entry.offsets != book.offsets:
         raise ValueError(

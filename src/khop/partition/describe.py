@@ -42,7 +42,7 @@ def describe_parts(path: str | os.PathLike[str]) -> PartsSummary:
     """Read descriptions, and the in-degrees of all nodes; no edge and no feature."""
     folder, book = Path(path), read_book(path)
     here = {
-        number: read_manifest(part_folder(folder, number))[0]
+        number: _as_it_lies(part_folder(folder, number))
         for number in range(book.num_parts)
         if part_folder(folder, number).is_dir()
     }
@@ -57,6 +57,13 @@ def describe_parts(path: str | os.PathLike[str]) -> PartsSummary:
     num_bytes = sum(sizes) + sum(entry.bytes for entry in book.wholes.values())
     of_all = FolderSummary(str(folder), VERSION, book.fingerprint, num_bytes, nodes, edges)
     return PartsSummary(of_all, book.method, book.quality.cut, book.quality.remote_share, parts)
+
+
+def _as_it_lies(part: Path) -> Manifest:
+    """A part's description; files that are not here have no bytes."""
+    manifest, _ = read_manifest(part)
+    arrays = {f: e if (part / f).exists() else replace(e, bytes=0) for f, e in manifest.arrays.items()}
+    return replace(manifest, arrays=arrays)
 
 
 def _as_one(book: PartitionBook, manifests: list[Manifest]) -> Manifest:

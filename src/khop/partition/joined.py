@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -44,14 +44,14 @@ def _joined(folder: PartsFolder, edge_type: EdgeType, kept: Derived) -> Csc:
         starts = (start for start, _ in pairwise(first_edges))
         return torch.cat([*(p.indptr[:-1] + start for p, start in zip(pieces, starts, strict=True)), last])
 
-    def vector(name: str, count: int, dtype: torch.dtype, make: Callable[[], Tensor]) -> Tensor:
+    def kept_array(name: str, count: int, dtype: torch.dtype, make: Callable[[], Sequence[Tensor]]) -> Tensor:
         file = layout.edge_array(edge_type, name).removesuffix(".npy")
-        return kept.vector(file, count, make, str(dtype).removeprefix("torch."))
+        return kept.joined(file, count, make, str(dtype).removeprefix("torch."))
 
     indices = [piece.indices for piece in pieces]
     joined = Csc(
-        vector("indptr", folder.num_nodes(edge_type[2]) + 1, torch.int64, offsets),
-        vector("indices", first_edges[-1], indices[0].dtype, lambda: torch.cat(indices)),
+        kept_array("indptr", folder.num_nodes(edge_type[2]) + 1, torch.int64, lambda: [offsets()]),
+        kept_array("indices", first_edges[-1], indices[0].dtype, lambda: indices),
     )
     expect_random_access(joined.indptr)
     expect_random_access(joined.indices)

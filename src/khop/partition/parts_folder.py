@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,10 @@ from torch import Tensor
 
 from khop.graph import layout
 from khop.graph.folder import ORIGINAL_ID, Folder, GraphFolder, open_folder
+from khop.graph.manifest import REMEDY, Contents
+from khop.graph.npy import file_problem
 from khop.partition.book import (
+    BOOK,
     PartitionBook,
     is_partitioned,
     map_splits,
@@ -34,7 +37,8 @@ class PartsFolder:
 
     path: Path  # absolute
     book: PartitionBook
-    held: range  # numbers of parts
+    held: range  # numbers of the parts whose edges are here
+    columns_of: range  # of those, of which all columns are here; of the others some may be
     parts: tuple[GraphFolder, ...]  # those held, in order
     _mapped: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
@@ -98,7 +102,7 @@ class PartsFolder:
         return self._mapped[name]
 
     def __reduce__(self) -> tuple[Callable[..., PartsFolder], tuple[object, ...]]:
-        return open_parts, (self.path, self.held)
+        return open_parts, (self.path, self.held, self.columns_of)
 
 
 class _Columns(Mapping[str, Tensor]):
@@ -116,6 +120,12 @@ class _Columns(Mapping[str, Tensor]):
         if file in folder.book.wholes:
             return folder.whole_array(file)
         check_whole(folder, f"column {name!r} of {type_!r}")
+        for part in folder.parts:
+            if file in part.absent:
+                raise ValueError(
+                    f"column {name!r} of {type_!r}: {part.path / file} is not on this machine; "
+                    "ask a process that has all parts"
+                )
         return folder.made(file, lambda: torch.cat([part.columns()[type_][name] for part in folder.parts]))
 
     def __contains__(self, name: object) -> bool:
@@ -139,32 +149,70 @@ def check_whole(folder: PartsFolder, what: str) -> None:
 
 def held_parts(folder: PartsFolder) -> str:
     """For errors: "part 3" or "parts 0 to 3"."""
-    first, last = folder.held[0], folder.held[-1]
-    return f"part {first}" if first == last else f"parts {first} to {last}"
+    return named_parts(folder.held)
 
 
-def open_parts(path: str | os.PathLike[str], held: Sequence[int] | None = None) -> PartsFolder:
-    """Open consecutive parts of a folder, all of them by default; nothing is read but their descriptions."""
+def named_parts(parts: range) -> str:
+    """For errors: "part 3" or "parts 0 to 3"."""
+    return f"part {parts[0]}" if len(parts) == 1 else f"parts {parts[0]} to {parts[-1]}"
+
+
+def open_parts(
+    path: str | os.PathLike[str], held: Sequence[int] | None = None, columns_of: range | None = None
+) -> PartsFolder:
+    """Open consecutive parts of a folder, all of them by default; nothing is read but their descriptions.
+
+    With `columns_of`, of other parts than those the columns may be absent (`Contents.EDGES`).
+    """
     folder = Path(path).absolute()
     book = read_book(folder)
     numbers = range(book.num_parts) if held is None else range(held[0], held[-1] + 1)
+    whole = numbers if columns_of is None else columns_of
     if held is not None and (list(held) != list(numbers) or not 0 <= held[0] <= held[-1] < book.num_parts):
         raise ValueError(
             f"{folder}: parts {list(held)} are asked for; give consecutive ones, from 0 to "
             f"{book.num_parts - 1}"
         )
+    _check_described(folder, book, numbers)
+    for file, entry in book.wholes.items():
+        if problem := file_problem(folder / file, entry):
+            raise ValueError(f"{folder / file}: {problem}; {REMEDY}")
+    contents = (Contents.ALL if number in whole else Contents.EDGES for number in numbers)
+    parts = (open_part(folder, book, number, of) for number, of in zip(numbers, contents, strict=True))
+    return PartsFolder(folder, book, numbers, whole, tuple(parts))
+
+
+def known_folder(path: str | os.PathLike[str]) -> Folder:
+    """What is known of a graph: its folder or, of a folder of parts, by whichever part is described here."""
+    if not is_partitioned(path):
+        return open_folder(path)
+    folder = Path(path).absolute()
+    book = read_book(folder)
+    described = (n for n in range(book.num_parts) if (part_folder(folder, n) / layout.MANIFEST).is_file())
+    number = next(described, 0)
+    _check_described(folder, book, [number])
+    part = open_part(folder, book, number, Contents.NOTHING)
+    return PartsFolder(folder, book, range(number, number + 1), range(0), (part,))
+
+
+def files_of_parts(path: str | os.PathLike[str], held: range, columns_of: range) -> list[str]:
+    """What `open_parts` of these needs, relative to the folder, in which all of it lies."""
+    book = read_book(path)
+    files = [BOOK, *book.wholes]
+    for number in range(book.num_parts):
+        if number in held or number in columns_of:
+            manifest = open_part(path, book, number, Contents.NOTHING).manifest
+            name = part_folder(Path(), number)
+            contents = Contents.ALL if number in columns_of else Contents.EDGES
+            files += [str(name / layout.MANIFEST), *(f"{name}/{file}" for file in manifest.files(contents))]
+    return sorted(files)
+
+
+def _check_described(folder: Path, book: PartitionBook, numbers: Iterable[int]) -> None:
+    """ValueError for a part of which there is nothing."""
     for number in numbers:
         if not part_folder(folder, number).is_dir():
             raise ValueError(
                 f"{folder}: part {number} of {book.num_parts} is not on this machine, there is no "
                 f"{part_folder(folder, number).name}; copy it here, or leave it to a machine that has it"
             )
-    return PartsFolder(folder, book, numbers, tuple(open_part(folder, book, number) for number in numbers))
-
-
-def known_folder(path: str | os.PathLike[str]) -> Folder:
-    """What is known of a graph: its folder or, of a folder of parts, with whichever part lies here."""
-    if not is_partitioned(path):
-        return open_folder(path)
-    parts = range(read_book(path).num_parts)
-    return open_parts(path, [next((n for n in parts if part_folder(Path(path), n).is_dir()), 0)])

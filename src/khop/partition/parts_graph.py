@@ -48,14 +48,19 @@ class PartsGraph:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def __post_init__(self) -> None:
-        folder = self.folder
+        folder, schema, offsets = self.folder, self.folder.schema, self.folder.book.offsets
+        originals = self.original_ids
         parts = (
-            PartGraph(part, {t: folder.book.first_edges(t)[number] for t in folder.schema.edge_types})
+            PartGraph(
+                part,
+                {t: folder.book.first_edges(t)[number] for t in schema.edge_types},
+                {t: originals[t][offsets[t][number] : offsets[t][number + 1]] for t in schema.node_types},
+            )
             for number, part in zip(folder.held, folder.parts, strict=True)
         )
         object.__setattr__(self, "_parts", tuple(parts))
-        counts = {node_type: folder.num_nodes(node_type) for node_type in folder.schema.node_types}
-        tables = NegativeTables(counts, self.original_ids, folder.columns(), PartsLinks(folder))
+        counts = {node_type: folder.num_nodes(node_type) for node_type in schema.node_types}
+        tables = NegativeTables(counts, originals, folder.columns(), PartsLinks(folder))
         object.__setattr__(self, "_negatives", tables)
 
     @classmethod
