@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from khop.draw import Neighbors, Uniform, Weighted
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
-from khop.kernels.rising import Rising
+from khop.kernels.rising import Rising, outline
 from khop.kernels.sample_hop import EdgeDraw, sample_hop
+
+
+def rising(csc: Csc, values: Tensor) -> Rising:
+    """Values, int64 (edges), that never fall within a row, and their outline."""
+    return Rising(values, outline(csc, values))
 
 
 def sample_uniform(

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.conftest import Ran
 from typer.testing import CliRunner
 
+from cli.conftest import Ran
 from khop.cli.main import app
 from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.graph.folder import open_folder

@@ -163,9 +163,9 @@ CHUNKS_OF_4 = ["--evaluation-batch-size", "4"]
 
 
 @contextmanager
-def begun(gate: Gate, out: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+def begun(gate: Gate, *options: str) -> Iterator[subprocess.Popen[str]]:
     """An inference of 300 chunks, whose processes stand at the gate."""
-    command = [sys.executable, "-m", "gated_khop", "infer", "a", "--out", out, *CHUNKS_OF_4, *options]
+    command = [sys.executable, "-m", "gated_khop", "infer", "a", "--out", "parts.npy", *CHUNKS_OF_4, *options]
     running = subprocess.Popen(
         command,
         stdout=subprocess.DEVNULL,
@@ -180,8 +180,8 @@ def begun(gate: Gate, out: str, *options: str) -> Iterator[subprocess.Popen[str]
         running.communicate()
 
 
-def chunks_done(out: str) -> list[tuple[str, int]]:
-    journals = Path(out).glob("journals/*")
+def chunks_done() -> list[tuple[str, int]]:
+    journals = Path("parts.npy.unfinished").glob("journals/*")
     lines = [json.loads(line) for file in journals for line in file.read_text().splitlines()]
     return [(line["stage"], chunk) for line in lines for chunk in line["chunks"]]
 
@@ -190,7 +190,7 @@ def test_killed_and_stopped_work_goes_on_with_other_ranks_to_the_same_bytes(
     khop_command: Command, trained: None
 ) -> None:
     gate = Gate.shut(Path("two"), "chunk 1")
-    with begun(gate, "parts.npy", "--procs", "2") as two:
+    with begun(gate, "--procs", "2") as two:
         for rank in gate.wait_for(2, two):
             with suppress(ProcessLookupError):  # the other was faster to end it
                 os.kill(rank, signal.SIGKILL)
@@ -198,10 +198,10 @@ def test_killed_and_stopped_work_goes_on_with_other_ranks_to_the_same_bytes(
     assert two.returncode == 1
     assert "killed by SIGKILL" in errors
     assert not Path("parts.npy").exists()
-    assert len(chunks_done("parts.npy.unfinished")) == 2
+    assert len(chunks_done()) == 2
 
     gate = Gate.shut(Path("one"), "chunk 1")
-    with begun(gate, "parts.npy") as one:
+    with begun(gate) as one:
         assert gate.wait_for(1, one) == [one.pid]
         one.send_signal(signal.SIGINT)
         _, errors = one.communicate(timeout=WAIT_S)
@@ -209,7 +209,7 @@ def test_killed_and_stopped_work_goes_on_with_other_ranks_to_the_same_bytes(
     assert errors == (
         "khop: stopped; what is done is in parts.npy.unfinished; call the same command to go on\n"
     )
-    assert len(set(chunks_done("parts.npy.unfinished"))) == 3  # none of them twice
+    assert len(set(chunks_done())) == 3  # none of them twice
 
     ran = khop_command("infer", "a", "--out", "parts.npy", *CHUNKS_OF_4)
     assert "going on from parts.npy.unfinished" in ran.stdout

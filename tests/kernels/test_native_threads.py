@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tests.draws import sample_uniform
 
 import khop._core as _core
+from draws import sample_uniform
 from gate import WAIT_S
 from khop.draw import DrawKey, Uniform
 from khop.kernels.csc import Csc

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
-from tests.reference import sampling as reference
 
 from khop.draw import DrawKey
 from khop.kernels.permutation import permutation_slice
+from reference import sampling as reference
 
 KEYS = st.integers(0, 2**64 - 1)
 

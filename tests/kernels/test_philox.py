@@ -2,10 +2,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.reference import sampling as reference
 
 from khop.draw import mix64
 from khop.kernels.philox import mix64_reference, philox, philox_reference, reduce_wide, reduce_words, signed
+from reference import sampling as reference
 
 WORDS = st.integers(0, 2**32 - 1)
 KEYS = st.integers(0, 2**64 - 1)

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.draws import sample_uniform, sample_weighted
-from tests.levels import LEVELS, dispatch_level
-from tests.reference import sampling as reference
 
+from draws import rising, sample_uniform, sample_weighted
 from khop.draw import DrawKey, Purpose, Uniform, Weighted, mix64, stream
 from khop.kernels.csc import Csc
 from khop.kernels.draw_negatives import (
@@ -23,11 +21,12 @@ from khop.kernels.draw_negatives import (
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.permutation import permutation_slice
 from khop.kernels.philox import philox, philox_reference
-from khop.kernels.rising import rising
 from khop.kernels.sample_uniform import sample_uniform_reference
 from khop.kernels.sample_weighted import sample_weighted_reference
 from khop.kernels.time_ranges import time_ranges, time_ranges_reference
 from khop.kernels.weight_sums import weight_sums, weight_sums_reference
+from levels import LEVELS, dispatch_level
+from reference import sampling as reference
 
 PAGE = (Path(__file__).parents[2] / "docs" / "randomness.md").read_text()
 VECTORS: dict[str, list[dict[str, Any]]] = {}
@@ -70,6 +69,8 @@ def test_key(vector: dict[str, Any]) -> None:
     purpose = Purpose[vector["purpose"]]
     key = DrawKey.of(vector["run_seed"], purpose, vector["epoch"], vector["step"])
     assert key.value == number(vector["key"])
+    words = vector["run_seed"], purpose, vector["epoch"], vector["step"]
+    assert reference.draw_key(*words) == key.value
     assert f"| {purpose.name} | {purpose.value} |" in PAGE
 
 

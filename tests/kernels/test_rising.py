@@ -5,8 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from draws import rising
 from khop.kernels.csc import Csc
-from khop.kernels.rising import HEAD, WINDOW, Rising, outline, outline_reference, outline_size, rising
+from khop.kernels.rising import HEAD, WINDOW, Rising, outline, outline_reference, outline_size
 from khop.kernels.time_ranges import time_ranges, time_ranges_reference
 
 LOW, HIGH = -(2**63), 2**63 - 1

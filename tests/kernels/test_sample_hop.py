@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from draws import rising
 from khop.draw import DrawKey, Neighbors, Uniform, Weighted
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
-from khop.kernels.rising import rising
 from khop.kernels.sample_hop import EdgeDraw, sample_hop
 from khop.kernels.weight_sums import weight_sums
 

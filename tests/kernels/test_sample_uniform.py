@@ -9,16 +9,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
-from tests.draws import sample_uniform
-from tests.levels import LEVELS, dispatch_level
-from tests.reference import sampling as reference
-from tests.reference.sampling import tree_key
 from torch import Tensor
 
+from draws import sample_uniform
 from khop.draw import DrawKey, Neighbors, Uniform
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.sample_uniform import sample_uniform_reference
+from levels import LEVELS, dispatch_level
+from reference import sampling as reference
+from reference.sampling import tree_key
 
 STREAM = 0xFEEDBEEF
 EVEN = (1e-4, 1 - 1e-4)  # where the tail probability of a fair draw lies, in all but 1 of 5,000 trials

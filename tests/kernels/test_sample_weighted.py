@@ -10,15 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
-from tests.draws import sample_weighted
-from tests.reference import sampling as reference
 
+from draws import rising, sample_weighted
 from khop.draw import DrawKey, Neighbors, Weighted
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
-from khop.kernels.rising import rising
 from khop.kernels.sample_weighted import sample_weighted_reference
 from khop.kernels.weight_sums import weight_sums
+from reference import sampling as reference
 
 STREAM = 0xFEEDBEEF
 EVEN = (1e-4, 1 - 1e-4)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import khop
-from khop.training.checkpoint import load_checkpoint, restore_model, restore_optimizer, save_checkpoint
+from khop.training.checkpoint import Snapshot, load_checkpoint, restore_model, restore_optimizer
 
 
 def network(width: int = 3) -> nn.Sequential:
@@ -36,7 +36,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 def saved(folder: Path, steps: int = 3) -> tuple[nn.Module, torch.optim.Optimizer]:
     model, optimizer = trained(steps)
-    save_checkpoint(folder, model, optimizer, {"epoch": steps})
+    Snapshot.of(model, optimizer, {"epoch": steps}).write(folder)
     return model, optimizer
 
 
@@ -77,7 +77,7 @@ def test_parameter_groups_keep_their_settings(tmp_path: Path) -> None:
     model = network()
     optimizer = grouped(model, 0.5)
     step(model, optimizer)
-    save_checkpoint(tmp_path / "last", model, optimizer, {})
+    Snapshot.of(model, optimizer, {}).write(tmp_path / "last")
     again = network()
     optimizer_again = grouped(again, 0.7)
     restore_model(again, load_checkpoint(tmp_path / "last"))
@@ -91,7 +91,7 @@ def test_parameter_groups_keep_their_settings(tmp_path: Path) -> None:
 def test_tied_weights_and_views_are_saved_each_whole(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     model[1].weight = model[0].weight
-    save_checkpoint(tmp_path / "last", model, torch.optim.Adam(model.parameters()), {})
+    Snapshot.of(model, torch.optim.Adam(model.parameters()), {}).write(tmp_path / "last")
     assert_same(dict(load_checkpoint(tmp_path / "last").model), state_of(model))
 
 
@@ -112,7 +112,7 @@ def test_a_disk_that_is_full_leaves_the_checkpoint_before(tmp_path: Path, limit:
         with pytest.raises(
             OSError, match="File too large: the checkpoint could not be written; the one before"
         ):
-            save_checkpoint(tmp_path / "last", model, optimizer, {"epoch": 2})
+            Snapshot.of(model, optimizer, {"epoch": 2}).write(tmp_path / "last")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     checkpoint = load_checkpoint(tmp_path / "last")

@@ -23,7 +23,7 @@ from torch_geometric.nn import SAGEConv
 from khop.batch import Batch
 from khop.errors import Terminated
 from khop.features.table import FeatureTable
-from khop.training.checkpoint import load_checkpoint, save_checkpoint
+from khop.training.checkpoint import Snapshot, load_checkpoint
 from khop.training.observer import Unwatched
 from khop.training.run_log import RunLog
 from khop.training.step_clock import STAGES, TimedStep, seconds_by_stage
@@ -461,7 +461,7 @@ def test_resuming_without_a_checkpoint_or_with_other_seeds_is_refused(tmp_path: 
 def test_a_checkpoint_that_is_no_trainers_is_refused(tmp_path: Path) -> None:
     run = SmallRun(tmp_path)
     trainer = run.trainer()
-    save_checkpoint(tmp_path / "checkpoints" / "last", trainer.model, trainer.optimizer, {"epoch": 1})
+    Snapshot.of(trainer.model, trainer.optimizer, {"epoch": 1}).write(tmp_path / "checkpoints" / "last")
     with pytest.raises(ValueError, match=r"last: says \['epoch'\] of where training stood, .* are needed"):
         trainer.resume()
 

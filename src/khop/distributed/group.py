@@ -136,9 +136,9 @@ class Group:
                 raise self.lost(f"waited for all ranks to be {stage}")
             time.sleep(_POLL_S)
 
-    def agree(self, facts: Mapping[str, str], stage: str = "comparing settings") -> None:
+    def agree(self, facts: Mapping[str, str]) -> None:
         """ValueError on every rank where one has other facts than rank 0; it names rank and difference."""
-        with self.exchanging(stage):
+        with self.exchanging("comparing settings"):
             expected = json.loads(self.share_bytes(json.dumps(dict(facts)).encode()))
             names = sorted({*expected, *facts})
             differing = [

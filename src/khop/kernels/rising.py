@@ -33,11 +33,6 @@ class Rising:
             raise ValueError(f"{given}: must be int16 ({size}); make it by khop.kernels.rising.outline")
 
 
-def rising(csc: Csc, values: Tensor, *, threads: int = 1) -> Rising:
-    """Values, int64 (edges), that never fall within a row, and their outline."""
-    return Rising(values, outline(csc, values, threads=threads))
-
-
 def outline_size(csc: Csc) -> int:
     """Codes of an outline: one per edge, the heads of the rows, and up to whole windows."""
     return _core.outline_size(csc.num_edges, csc.num_rows)

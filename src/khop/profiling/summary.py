@@ -34,11 +34,6 @@ class RankSummary:
         """The part of the time for which a thread that makes batches had one to make, 0 to 1."""
         return min(1.0, sum(self.share(stage) for stage in BESIDE) / self.workers)
 
-    @property
-    def exchange_s(self) -> float:
-        """Seconds of communicating in which nobody was waited for."""
-        return self.of_stage["communicating"] - sum(self.waited_for.values())
-
 
 @dataclass(frozen=True)
 class Summary:

@@ -80,13 +80,6 @@ class Snapshot:
             raise OSError(error.errno, message, str(folder)) from error
 
 
-def save_checkpoint(
-    folder: Path, model: nn.Module, optimizer: HasState, training: Mapping[str, object]
-) -> None:
-    """Replace the checkpoint in `folder`, whole or not at all; OSError where the disk does not take it."""
-    Snapshot.of(model, optimizer, training).write(folder)
-
-
 def load_checkpoint(folder: Path) -> Checkpoint:
     """Read and check a checkpoint; ValueError names the file that is missing, damaged or of a newer khop."""
     return parsed(folder, checkpoint_files(folder))
