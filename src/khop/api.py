@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 
 from khop.batch import Batch, Span, num_bytes
-from khop.distributed.caching import CacheBy, with_cache
+from khop.distributed.caching import CacheBudgets, CacheBy, count_on_device, with_caches
 from khop.distributed.group import this_group
-from khop.distributed.holders import Holders
 from khop.distributed.lanes import LANES, Lanes
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.row_wire import Wire
-from khop.distributed.spread import Parting, Spread, stores_of
+from khop.distributed.spread import Parting, Spread, homes_of, stores_of
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Hop, NeighborsByType, Positives
 from khop.features.overlaid import OverlaidFeatures
 from khop.features.store import FeatureStore
@@ -40,11 +39,9 @@ from khop.loading.loader import BatchMaker, Position, State
 from khop.loading.ordered_map import InFlight, ordered_map
 from khop.loading.seed_times import SeedTimes
 from khop.loading.seed_times import seed_times as times_of_seeds
-from khop.loading.transfer import place
 from khop.partition.book import is_partitioned
 from khop.partition.parts_graph import PartsGraph
 from khop.partition.parts_table import PartsTable
-from khop.sampling.homes import Homes
 from khop.sampling.link_seeds import Links, check_links
 from khop.sampling.links import LinkSampler
 from khop.sampling.neighbor import NeighborSampler, check_seeds
@@ -59,13 +56,15 @@ Batches = Generator[Batch, None, None]
 class Graph:
     """A graph with its columns: a graph store, and whatever else a user asks of a graph.
 
-    Of a folder it pickles as the folder's path. Threads may share it.
+    Of a folder it pickles as the folder's path and, of one of parts, how ranks share it: to unpickle it is to
+    open it again, collective where that is. Threads may share it.
     """
 
     topology: GraphStore
     features: FeatureStore
     folder: Folder | None = None  # None: made in memory
     splits: Mapping[str, Mapping[NodeType, Tensor]] = field(default_factory=dict)  # of a graph in memory
+    parting: Parting | None = None  # how ranks share a folder of parts
 
     @property
     def schema(self) -> Schema:
@@ -160,7 +159,7 @@ class Graph:
     def __reduce__(self) -> tuple[Callable[..., Graph], tuple[object, ...]]:
         if self.folder is None:
             return Graph, (self.topology, self.features, None, self.splits)
-        return open_graph, (self.folder.path,)
+        return _opened, (self.folder.path, self.parting)
 
     def in_one_piece(self, what: str) -> CscGraph:
         """The topology where its edges lie in this process, of parts put together; `what` wants it so."""
@@ -197,8 +196,13 @@ def open_graph(
     opens all parts on each. So many `lanes` are batches under way at once. Rows travel as they are stored, or
     rounded to `wire` "float16" or "int8". Collective, and so are then a loader's epochs, `break` included.
     """
+    return _opened(path, Parting(Spread(placement), lanes, Wire(wire)))
+
+
+def _opened(path: str | os.PathLike[str], parting: Parting | None) -> Graph:
     if is_partitioned(path):
-        return Graph(*stores_of(path, this_group(), Parting(Spread(placement), lanes, Wire(wire))))
+        parting = parting or Parting()
+        return Graph(*stores_of(path, this_group(), parting), parting=parting)
     folder = open_folder(path)
     return Graph(CscGraph.open(folder), FeatureTable.of(folder.schema, folder.columns()), folder)
 
@@ -243,7 +247,7 @@ class Loader:
         seed_list, seed_types = _seed_list(store, seeds, seed_times)
         self._group = this_group()
         self._lanes = store.lanes if isinstance(store, Graph) else None
-        homes = _homes(store, self._lanes) if locality else None
+        homes = homes_of(store, self._lanes) if locality else None
         ranks = (self._group.rank, self._group.world_size)
         order = SeedOrder(seed_list, batch_size, shuffle, seed, *ranks, homes)
         choice = ColumnChoice.of(store.schema, columns, seed_columns, seed_types, Narrow(narrow))
@@ -255,18 +259,20 @@ class Loader:
         self._next = Position()
         self._loaded: Position | None = None  # until an iteration goes on from it
 
-    def keep_rows(self, budget_bytes: int, by: CacheBy | str = CacheBy.AUTO) -> None:
+    def keep_rows(
+        self, budget_bytes: int, by: CacheBy | str = CacheBy.AUTO, *, device_bytes: int = 0
+    ) -> None:
         """Keep those rows of other ranks that batches need most often, as many as the bytes have room for.
 
-        No batch changes; its `traffic` counts `kept_rows`. What batches need is known `by` "visits", the
+        The first of them lie on `device`, in `device_bytes`, and batches find them there. No batch changes;
+        its `traffic` counts `kept_rows` and `device_rows`. What batches need is known `by` "visits", the
         chance that a batch has a node, or by "counts", for which the first epoch is drawn; "auto" counts
         where chances do not say it: edges that ranks hold in parts too, weights, times, links. Collective,
         once, before the first epoch. Where every rank has all columns nothing is kept.
         """
-        features = self._maker.features
-        if isinstance(features, PartitionedFeatures):
-            kept = with_cache(self._maker, self._edges, features, budget_bytes, CacheBy(by))
-            self._maker = replace(self._maker, features=kept)
+        if isinstance(self._maker.features, PartitionedFeatures):
+            budgets = CacheBudgets(budget_bytes, device_bytes)
+            self._maker = with_caches(self._maker, self._edges, budgets, CacheBy(by))
 
     def __len__(self) -> int:
         """Steps per epoch, on every rank."""
@@ -278,12 +284,12 @@ class Loader:
         Torch's number of threads share the work of it.
         """
         maker = _split_over(self._maker, torch.get_num_threads())
-        return place(maker.batch(epoch, step), maker.device)
+        return maker.placed(maker.batch(epoch, step))
 
     def whole_batch(self, epoch: int, step: int) -> Batch:
         """One batch of the seeds of all ranks, the same on each."""
         order = replace(self._maker.order, rank=0, world_size=1)
-        return place(replace(self._maker, order=order).batch(epoch, step), self._maker.device)
+        return self._maker.placed(replace(self._maker, order=order).batch(epoch, step))
 
     def epoch(self, epoch: int) -> Batches:
         """All batches of an epoch, in order; once, of the epoch of a loaded state, those that remain."""
@@ -328,6 +334,7 @@ class Loader:
 
         def made(step: int) -> Batch:
             batch = maker.batch(epoch, step)
+            count_on_device(lanes.peers, batch)
             return replace(batch, traffic=lanes.peers.counts())
 
         return lanes.map(made, steps, in_flight.prefetch, epoch)
@@ -338,7 +345,7 @@ class Loader:
         started = monotonic()
         batch = next(made)
         waiting = Span.since(started, "waiting")
-        batch = place(batch, self._maker.device)
+        batch = self._maker.placed(batch)
         moving = Span.since(waiting.ended, "moving")
         self._next = position.after(len(self))
         self._group.at("computing", position.epoch, position.step)
@@ -353,16 +360,6 @@ def _split_over(maker: BatchMaker, threads: int) -> BatchMaker:
     if isinstance(features, FeatureTable | PartsTable):
         features = replace(features, threads=threads)
     return replace(maker, sampler=sampler, features=features)
-
-
-def _homes(store: GraphStore, lanes: Lanes | None) -> Homes | None:
-    """Which ranks hold which nodes; None where every rank has all."""
-    if lanes is None:
-        return None
-    bounds = {t: part_bounds(store, t) for t in store.schema.node_types}
-    parts = max(len(of_type) for of_type in bounds.values()) - 1
-    holders = Holders(parts, 0, lanes.world_size)
-    return Homes(bounds, [holders.ranks_of(part) for part in range(parts)])
 
 
 def _seed_list(

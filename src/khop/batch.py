@@ -208,6 +208,19 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class DeviceRows:
+    """Rows of one type's columns that lie on the device where a batch goes, and do not go there with it."""
+
+    slots: Tensor  # int64 (n), where they are kept there
+    rows: Tensor  # int64 (n), which rows of the batch they are
+    others: Tensor  # int64 (m), which rows of the batch its columns hold meanwhile
+
+    def map(self, change: Change) -> DeviceRows:
+        """The same with every tensor changed."""
+        return DeviceRows(change(self.slots), change(self.rows), change(self.others))
+
+
+@dataclass(frozen=True)
 class Batch:
     """A sample with its columns. Model output and seed columns have one row per seed, duplicates included.
 
@@ -224,6 +237,7 @@ class Batch:
     world_size: int = 1
     spans: tuple[Span, ...] = ()  # the time that was spent making it
     traffic: Mapping[str, float] = field(default_factory=dict)  # what this rank has exchanged for it
+    on_device: Mapping[NodeType, DeviceRows] = field(default_factory=dict)  # none once it is there
 
     def __getitem__(self, key: str | tuple[NodeType, str]) -> Tensor:
         """`batch["x"]` where one node type has the column, `batch["item", "x"]` always."""
@@ -279,6 +293,7 @@ class Batch:
             seed_nodes=_map_all(self.seed_nodes, change),
             columns={t: _map_all(c, change) for t, c in self.columns.items()},
             seed_columns={t: _map_all(c, change) for t, c in self.seed_columns.items()},
+            on_device={t: rows.map(change) for t, rows in self.on_device.items()},
         )
 
     def to(self, device: Place) -> Batch:

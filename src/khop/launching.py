@@ -6,9 +6,10 @@ The only part below the command that reads the environment: it is where launcher
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from multiprocessing.reduction import ForkingPickler
 
 import torch
 from torch import distributed
@@ -70,7 +71,30 @@ def launch(
         function(0, torch.device(kind), *arguments)
         return
     with _environment(_unset(_FOR_RANKS)):
-        run_ranks(run_rank, count, (function, arguments, kind, deadline, listening))
+        run_ranks(run_rank, count, (function, _Arguments(arguments), kind, deadline, listening))
+
+
+class _Arguments:
+    """What a spawned rank is called with: unpickled once it has met the others, as a graph of parts wants."""
+
+    def __init__(self, arguments: Sequence[object]) -> None:
+        self._arguments = tuple(arguments)
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(self._arguments)
+
+    def __reduce__(self) -> tuple[Callable[..., _Pickled], tuple[bytes]]:
+        return _Pickled, (bytes(ForkingPickler.dumps(self._arguments)),)
+
+
+@dataclass(frozen=True)
+class _Pickled:
+    """The same in the rank."""
+
+    content: bytes
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(ForkingPickler.loads(self.content))
 
 
 def check_procs(procs: int, device: str) -> None:
@@ -92,7 +116,7 @@ def launched_by_others() -> Placement | None:
 def run_rank(
     placement: Placement,
     function: Work,
-    arguments: Sequence[object],
+    arguments: Iterable[object],
     kind: str,
     deadline: float,
     listening: Listening,

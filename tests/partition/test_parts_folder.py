@@ -13,6 +13,8 @@ import torch
 
 import khop
 from contracts.graph_store import same
+from khop.distributed.row_wire import Wire
+from khop.distributed.spread import Parting, Spread
 from khop.draw import DrawKey, Frontier, Hop, Uniform, Weighted
 from khop.graph.folder import open_folder
 from khop.partition.joined import joined_graph
@@ -87,9 +89,11 @@ def test_a_folder_of_parts_saved_as_a_graph_draws_what_it_drew(shop: Path, tmp_p
 
 
 def test_a_graph_of_parts_pickles_as_its_path(shop: Path) -> None:
-    pickled = pickle.dumps(khop.open_graph(shop / "parts"))
+    pickled = pickle.dumps(khop.open_graph(shop / "parts", placement="all", lanes=4, wire="int8"))
     assert len(pickled) < 1000
-    assert pickle.loads(pickled).num_nodes("item") == 200
+    graph = pickle.loads(pickled)
+    assert graph.num_nodes("item") == 200
+    assert graph.parting == Parting(Spread.ALL, 4, Wire.INT8)  # as ranks that open it share it
 
 
 def test_what_is_known_needs_whichever_part_lies_here(shop: Path, tmp_path: Path) -> None:

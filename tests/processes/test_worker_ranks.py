@@ -27,7 +27,8 @@ def courses(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], l
     for name, (method, parts) in FOLDERS.items():
         khop.partition_graph(whole, path / name, parts, method=method)
     folders = [str(path / name) for name in FOLDERS]
-    khop.launch(worker, procs=RANKS, arguments=(folders, str(path)), device="cpu", deadline=60)
+    given = khop.open_graph(folders[0], placement="all", lanes=3)
+    khop.launch(worker, procs=RANKS, arguments=(folders, str(path), given), device="cpu", deadline=60)
     alone = own_loop(khop.open_graph(whole))
     return alone, [json.loads((path / f"{rank}.json").read_text()) for rank in range(RANKS)]
 
@@ -35,6 +36,7 @@ def courses(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], l
 def test_every_placement_has_the_losses_of_one_process(
     courses: tuple[dict[str, Any], list[dict[str, Any]]],
 ) -> None:
+    """A graph that was opened before the ranks were started among them: they open it as it was."""
     alone, together = courses
     assert len(alone["losses"]) == 2 * alone["steps"]
     for of_rank in together:
@@ -87,6 +89,28 @@ def test_rows_that_are_kept_are_not_asked_for(
             assert kept > 1.1 * 100 / 560 * wanted
 
 
+def test_rows_that_are_kept_on_the_device_are_those_that_are_needed_most(
+    courses: tuple[dict[str, Any], list[dict[str, Any]]],
+) -> None:
+    """100 there, and the 100 that are needed next on the host."""
+    _, together = courses
+    for of_rank in together:
+        both, one, none = (
+            of_rank[course]["traffic"]
+            for course in ("on the device", "ldg-2 kept by visits", "ldg-2 features")
+        )
+        for some, all_ in zip(both, none, strict=True):
+            assert some["remote_rows"] == all_["remote_rows"]
+            assert some["wanted_rows"] == all_["wanted_rows"]
+            assert some["asked_rows"] + some["kept_rows"] + some["device_rows"] == all_["asked_rows"]
+        device_rows, kept, alone = (
+            sum(counts[name] for counts in traffic)
+            for traffic, name in ((both, "device_rows"), (both, "kept_rows"), (one, "kept_rows"))
+        )
+        assert 0.9 * alone < device_rows <= alone  # seeds of others aside, whose rows are wanted on the host
+        assert 0 < kept < device_rows
+
+
 def test_seeds_of_ones_own_need_fewer_rows_of_others(
     courses: tuple[dict[str, Any], list[dict[str, Any]]],
 ) -> None:
@@ -109,10 +133,12 @@ def test_where_edges_are_in_parts_too_a_cache_is_planned_by_counts(
 
 
 def test_khop_train_on_parts_has_the_losses_and_scores_of_one_process(run_toml: Path) -> None:
+    """Also with rows of others kept, in memory and on the device."""
     khop.partition_graph("toy", "toy-3", 3)
     given = ("--precision", "float64", "--dropout", "0", "--epochs", "2")
     train_here(str(run_toml), "--out", "alone", *given)
-    train(str(run_toml), "--graph", "toy-3", "--out", "parts", "--procs", "2", "--lanes", "3", *given)
+    kept = ("--cache-bytes", "2kB", "--device-bytes", "2kB")
+    train(str(run_toml), "--graph", "toy-3", "--out", "parts", "--procs", "2", "--lanes", "3", *kept, *given)
     for log in ("steps", "metrics"):
         alone, parts = records("alone", log), records("parts", log)
         traffic = [line.pop("traffic") for line in parts]
@@ -122,4 +148,5 @@ def test_khop_train_on_parts_has_the_losses_and_scores_of_one_process(run_toml: 
             assert isinstance(counts, dict)
             steps = [3, 3] if log == "steps" else 2 * 3 * STEPS
             assert counts["collectives"] == steps
-            assert ("hit_rate" in counts) == (log == "metrics")
+            if log == "metrics":
+                assert 0 < counts["device_hit_rate"] < counts["hit_rate"] < 1

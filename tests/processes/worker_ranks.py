@@ -13,6 +13,9 @@ import khop
 from covered import covered
 from khop.batch import Batch
 from khop.distributed.group import this_group
+from khop.distributed.partitioned_features import PartitionedFeatures
+from khop.distributed.partitioned_graph import PartitionedGraph
+from khop.distributed.row_wire import Wire
 from machine_folders import of_machine
 from processes.ranks import Convolution, learnt
 
@@ -21,19 +24,19 @@ CACHE_BYTES = 748 + 100 * 16  # what finds the rows of 700 nodes, and 100 of the
 STOPPED_AT = 3  # in the second epoch, of which the first iteration is left early
 
 
-def loader_of(graph: khop.Graph, kept_by: str | None = None) -> khop.Loader:
+def loader_of(graph: khop.Graph, kept_by: str | None = None, device_bytes: int = 0) -> khop.Loader:
     """Shuffled batches of three hops, with or without rows of others that are kept."""
     sampler = khop.NeighborSampler(graph, fanouts=[3, 3, 2], edge_ids=True)
     train = graph.split("train")
     loader = khop.Loader(sampler, train, BATCH_SIZE, shuffle=True, columns=["x"], seed_columns=["category"])
     if kept_by is not None:
-        loader.keep_rows(CACHE_BYTES, kept_by)
+        loader.keep_rows(CACHE_BYTES, kept_by, device_bytes=device_bytes)
     return loader
 
 
-def own_loop(graph: khop.Graph, kept_by: str | None = None) -> dict[str, object]:
+def own_loop(graph: khop.Graph, kept_by: str | None = None, device_bytes: int = 0) -> dict[str, object]:
     """A loop of a user's own over two epochs, the second one left early and taken up from a state."""
-    loader = loader_of(graph, kept_by)
+    loader = loader_of(graph, kept_by, device_bytes)
     model = Convolution(layers=3).double()
     khop.initialise(model, loader, seed=3)
     parallel = DistributedDataParallel(model) if torch.distributed.is_initialized() else model
@@ -54,7 +57,7 @@ def own_loop(graph: khop.Graph, kept_by: str | None = None) -> dict[str, object]
         learn(batch)
         if batch.step == STOPPED_AT - 1:
             break
-    again = loader_of(graph, kept_by)
+    again = loader_of(graph, kept_by, device_bytes)
     again.load_state_dict(json.loads(json.dumps(loader.state_dict())))
     for batch in again:
         learn(batch)
@@ -62,19 +65,24 @@ def own_loop(graph: khop.Graph, kept_by: str | None = None) -> dict[str, object]
 
 
 @covered
-def worker(rank: int, device: torch.device, folders: list[str], out: str) -> None:
+def worker(rank: int, device: torch.device, folders: list[str], out: str, given: khop.Graph) -> None:
     """The loop over each folder of parts, by each placement, and with rows of others kept.
 
-    By each placement a rank has no files but those that it needs.
+    By each placement a rank has no files but those that it needs. The graph that was given is one of parts.
     """
     torch.set_num_threads(1)
-    told = {}
+    told = {"given": own_loop(given)}
+    features = given.features
+    assert isinstance(features, PartitionedFeatures)
+    assert isinstance(given.topology, PartitionedGraph)
+    assert (features.lanes.count, features.wire) == (3, Wire.STORED)
     for folder in folders:
         for placement in ("features", "all", "whole"):
             own = of_machine(Path(folder), placement, rank, this_group().world_size)
             told[f"{Path(folder).name} {placement}"] = own_loop(khop.open_graph(own, placement=placement))
         for kept_by in ("visits", "counts"):
             told[f"{Path(folder).name} kept by {kept_by}"] = own_loop(khop.open_graph(folder), kept_by)
+    told["on the device"] = own_loop(khop.open_graph(folders[0]), "visits", CACHE_BYTES)
     in_parts = khop.open_graph(folders[0], placement="all")
     with pytest.raises(ValueError, match=r"edges of all parts.*plan it by counts"):
         loader_of(in_parts, "visits")

@@ -24,7 +24,8 @@ def test_a_step_has_a_number_per_rank_and_an_epoch_their_sums() -> None:
     }
     epoch = summed(summed({}, counted), counted)
     assert epoch == {"collectives": 12, "kept_rows": 10, "remote_rows": 40}
-    assert epoch_record(epoch) == {"traffic": {**epoch, "hit_rate": 0.25}}
+    epoch["device_rows"] = 2
+    assert epoch_record(epoch) == {"traffic": {**epoch, "hit_rate": 0.3, "device_hit_rate": 0.05}}
 
 
 def test_whole_numbers_are_whole() -> None:

@@ -76,9 +76,9 @@ class Run:
             ),
             facts=facts_of(config, self.fingerprint),
         )
-        loader = self.loader()
-        if config.parts.cache_bytes:
-            loader.keep_rows(config.parts.cache_bytes, config.parts.cache_by)
+        loader, parts = self.loader(), config.parts
+        if parts.cache_bytes or parts.device_bytes:
+            loader.keep_rows(parts.cache_bytes, parts.cache_by, device_bytes=parts.device_bytes)
         return Trainer(
             self.model,
             self.task,

@@ -11,7 +11,8 @@ from khop.config.values import RunConfig
 # On what machine a run is carried out, and how it is kept: none of these makes it another run.
 MACHINE = frozenset({"device", "threads", "compute_threads", "prefetch", "prefetch_bytes"})
 # How its processes wait for one another, where they are reached, and who has what of the graph.
-_PARTS = {"parts.placement", "parts.lanes", "parts.cache_bytes", "parts.cache_by"}
+_CACHES = {"parts.cache_bytes", "parts.device_bytes", "parts.cache_by"}
+_PARTS = {"parts.placement", "parts.lanes", *_CACHES}
 TOGETHER = frozenset({"deadline", "interface", "allow_public", *_PARTS})
 HOW_NOT_WHAT = (
     MACHINE

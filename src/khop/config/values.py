@@ -183,6 +183,8 @@ class Parts(Section):
     """give seeds to processes that have them, as far as shares stay equal"""
     cache_bytes: BytesOrNone = 0
     """as 2GiB: for rows of other processes that a process's batches need often, which it keeps; 0 = none"""
+    device_bytes: BytesOrNone = 0
+    """the same on the device, for rows needed most often: they do not travel there either; 0 = none"""
     cache_by: Literal["auto", "visits", "counts"] = "auto"
     """how it is known which: by the chance that a batch has a node, or by drawing the first epoch ahead"""
 

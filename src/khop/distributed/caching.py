@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+import torch
 from torch import Tensor
 
+from khop.batch import Batch
 from khop.distributed.partitioned_features import PartitionedFeatures
+from khop.distributed.peers import Peers
 from khop.draw import Uniform
 from khop.features.cache_plan import CachePlan
 from khop.features.row_cache import RowCache
@@ -29,14 +32,50 @@ class CacheBy(StrEnum):
     COUNTS = "counts"  # by drawing the batches of the first epoch
 
 
-def with_cache(
-    maker: BatchMaker, graph: GraphStore, features: PartitionedFeatures, budget_bytes: int, by: CacheBy
-) -> PartitionedFeatures:
-    """The same columns, with rows of other ranks kept for the batches of `maker`. Collective.
+@dataclass(frozen=True)
+class CacheBudgets:
+    """How many bytes a rank has for rows of others: in its memory, and in that of its device."""
 
-    ValueError where the chances of visits are asked for and cannot be computed: they take uniform draws
-    around seeds that are nodes, and the edges of all parts.
+    host_bytes: int = 0
+    device_bytes: int = 0
+
+
+def with_caches(maker: BatchMaker, graph: GraphStore, budgets: CacheBudgets, by: CacheBy) -> BatchMaker:
+    """The same batches, with rows of other ranks kept for them. Collective, of columns that ranks hold.
+
+    Those that batches need most often lie on the device, the next ones on the host. ValueError where the
+    chances of visits are asked for and cannot be computed: they take uniform draws around seeds that are
+    nodes, and the edges of all parts.
     """
+    features = maker.features
+    assert isinstance(features, PartitionedFeatures)
+    visits = _visits_of_others(maker, graph, features, by)
+    schema = Schema(graph.schema.node_types, (), columns=features.specs)
+
+    def cache(budget_bytes: int, device: torch.device | str) -> RowCache:
+        if not budget_bytes:
+            return RowCache.empty()
+        plan = CachePlan.of(schema, maker.columns.of_nodes, visits, budget_bytes)
+        for node_type, ids in plan.ids.items():
+            visits[node_type][ids] = 0  # kept once
+        return RowCache.filled(plan, replace(features, kept=RowCache.empty()), schema, device)
+
+    on_device = cache(budgets.device_bytes, maker.device)
+    kept = cache(budgets.host_bytes, "cpu")
+    return replace(maker, features=replace(features, kept=kept), on_device=on_device)
+
+
+def count_on_device(peers: Peers, batch: Batch) -> None:
+    """Count the rows of a batch that its device has among those that it wants and that lie elsewhere."""
+    rows = sum(places.rows.numel() for places in batch.on_device.values())
+    for name in ("wanted_rows", "remote_rows", "device_rows"):
+        peers.count(name, rows)
+
+
+def _visits_of_others(
+    maker: BatchMaker, graph: GraphStore, features: PartitionedFeatures, by: CacheBy
+) -> dict[NodeType, Tensor]:
+    """How often batches need each node; those that lie here never."""
     topology = _topology(maker, graph)
     if by is CacheBy.VISITS and topology is None:
         raise ValueError(
@@ -52,9 +91,7 @@ def with_cache(
     for node_type, of_type in visits.items():
         first, end = _held(features, node_type)
         of_type[first:end] = 0
-    schema = Schema(graph.schema.node_types, (), columns=features.specs)
-    plan = CachePlan.of(schema, maker.columns.of_nodes, visits, budget_bytes)
-    return replace(features, kept=RowCache.filled(plan, replace(features, kept=RowCache.empty()), schema))
+    return visits
 
 
 def _topology(maker: BatchMaker, graph: GraphStore) -> Topology | None:
@@ -67,14 +104,18 @@ def _topology(maker: BatchMaker, graph: GraphStore) -> Topology | None:
 
 
 def _chances(maker: BatchMaker, topology: Topology, features: PartitionedFeatures) -> dict[NodeType, Tensor]:
-    """Of a batch of this rank's share of seeds: those that it holds, where seeds go to who holds them."""
+    """Of a batch of this rank's share of seeds: those that it holds, where seeds go to who holds them.
+
+    Who holds none gets those that others have too many of: any.
+    """
     sampler, order = maker.sampler, maker.order
     assert isinstance(sampler, NeighborSampler)
     assert isinstance(order.seeds, NodeSeeds)
     seeds = order.seeds.nodes
     if order.homes is not None:
         spans = {t: _held(features, t) for t in seeds}
-        seeds = {t: ids[(ids >= spans[t][0]) & (ids < spans[t][1])] for t, ids in seeds.items()}
+        own = {t: ids[(ids >= spans[t][0]) & (ids < spans[t][1])] for t, ids in seeds.items()}
+        seeds = own if any(ids.numel() for ids in own.values()) else seeds
     share = -(-order.batch_size // order.world_size)
     return visit_probabilities(topology, seeds, share, sampler.fanouts)
 

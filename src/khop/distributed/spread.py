@@ -14,11 +14,12 @@ from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.distributed.row_request import Specs, Type
 from khop.distributed.row_wire import Wire
 from khop.features.store import FeatureStore
-from khop.graph.store import GraphStore
+from khop.graph.store import GraphStore, part_bounds
 from khop.partition.book import read_book
 from khop.partition.parts_folder import PartsFolder, files_of_parts, named_parts, open_parts
 from khop.partition.parts_graph import PartsGraph
 from khop.partition.parts_table import PartsTable
+from khop.sampling.homes import Homes
 
 
 class Spread(StrEnum):
@@ -94,3 +95,13 @@ def machine_files(
         edges_of, own = parts_needed(spread, Holders(parts, rank, machines * procs))
         found.update(files_of_parts(path, edges_of, own))
     return sorted(found)
+
+
+def homes_of(graph: GraphStore, lanes: Lanes | None) -> Homes | None:
+    """Which ranks hold which nodes; None where every rank has all."""
+    if lanes is None:
+        return None
+    bounds = {t: part_bounds(graph, t) for t in graph.schema.node_types}
+    parts = max(len(of_type) for of_type in bounds.values()) - 1
+    holders = Holders(parts, 0, lanes.world_size)
+    return Homes(bounds, [holders.ranks_of(part) for part in range(parts)])

@@ -83,7 +83,7 @@ def gather_columns(columns: Sequence[Column], ids: Tensor, *, threads: int = 1) 
             check_ids(rows, column.table.shape[0], column.what, threads)
             checked[column.table.shape[0]] = rows.numel()
     if ids.device.type != "cpu":
-        return [_column_reference(column, rows) for column, rows in zip(columns, wanted, strict=True)]
+        return [column_reference(column, rows) for column, rows in zip(columns, wanted, strict=True)]
     results, arguments = [], []
     for column, rows in zip(columns, wanted, strict=True):
         table, width = column.table.detach(), math.prod(column.table.shape[1:])
@@ -116,7 +116,8 @@ def gather_float32_reference(
     return rows if out is None else out.copy_(rows)
 
 
-def _column_reference(column: Column, ids: Tensor) -> Tensor:
+def column_reference(column: Column, ids: Tensor) -> Tensor:
+    """The rows of a column in plain torch, on any device; ids are in range."""
     if column.as_float32:
         return gather_float32_reference(column.table, ids, scales=column.scales)
     return gather_reference(column.table, ids)

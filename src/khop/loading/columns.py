@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from khop.batch import Adjacency, Block, Columns, Sample, Subgraph
+from khop.batch import Adjacency, Block, Columns, DeviceRows, Sample, Subgraph
 from khop.features.store import FeatureStore, Rows
 from khop.schema import EdgeType, NodeType, Schema
 
@@ -67,12 +68,21 @@ class ColumnChoice:
 
 
 def gather_columns(
-    features: FeatureStore, choice: ColumnChoice, sample: Sample
+    features: FeatureStore,
+    choice: ColumnChoice,
+    sample: Sample,
+    on_device: Mapping[NodeType, DeviceRows] = MappingProxyType({}),
 ) -> tuple[Sample, Columns, Columns]:
-    """The sample with its edge columns, its nodes' columns and its seeds', by one gather."""
+    """The sample with its edge columns, its nodes' columns and its seeds', by one gather.
+
+    Of nodes only the rows that are not on the device.
+    """
     wanted: dict[NodeType | EdgeType, Rows] = {}
     for node_type in dict.fromkeys([*choice.of_nodes, *choice.of_seeds]):
-        wanted[node_type] = _node_rows(choice, sample, node_type)
+        ids = sample.nodes[node_type]
+        if node_type in on_device:
+            ids = ids[on_device[node_type].others]
+        wanted[node_type] = _node_rows(choice, sample, node_type, ids)
     for edge_type, names in choice.of_edges.items():
         widened = choice.as_float32.get(edge_type, frozenset())
         wanted[edge_type] = Rows(_edge_ids(sample, edge_type), names, as_float32=widened)
@@ -115,17 +125,17 @@ def _not_a_list(name: object, what: str) -> ValueError:
     return ValueError(f"{what} {name!r}: give a list of names, {[name] if isinstance(name, str) else ['x']}")
 
 
-def _node_rows(choice: ColumnChoice, sample: Sample, node_type: NodeType) -> Rows:
+def _node_rows(choice: ColumnChoice, sample: Sample, node_type: NodeType, ids: Tensor) -> Rows:
     """Columns of seeds alone are read no further than the seeds go, which come first."""
     of_nodes = choice.of_nodes.get(node_type, ())
     of_seeds = [name for name in choice.of_seeds.get(node_type, ()) if name not in of_nodes]
     widened = choice.as_float32.get(node_type, frozenset())
     if not of_seeds:
-        return Rows(sample.nodes[node_type], of_nodes, as_float32=widened)
+        return Rows(ids, of_nodes, as_float32=widened)
     index = sample.seed_index[node_type]
     limit = int(index.max()) + 1 if index.numel() else 0
     names = (*of_nodes, *of_seeds)
-    return Rows(sample.nodes[node_type], names, dict.fromkeys(of_seeds, limit), widened)
+    return Rows(ids, names, dict.fromkeys(of_seeds, limit), widened)
 
 
 def _narrow_columns(schema: Schema, type_: Type) -> frozenset[str]:

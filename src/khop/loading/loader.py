@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 
 import torch
 
 from khop.batch import Batch, Columns, Span
 from khop.draw import DrawKey, Purpose
+from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStore
 from khop.loading.columns import ColumnChoice, gather_columns
-from khop.loading.transfer import stage
+from khop.loading.device_rows import rows_on_device, with_device_rows
+from khop.loading.transfer import place, stage
 from khop.sampling.sampler import Sampler
 from khop.sampling.seeds import SeedOrder, check_fingerprint
 
@@ -28,17 +30,19 @@ class BatchMaker:
     features: FeatureStore | None  # None where no column was asked for
     columns: ColumnChoice
     device: torch.device  # where the batch will be wanted
+    on_device: RowCache = field(default_factory=RowCache.empty)  # rows of nodes that are there already
 
     def batch(self, epoch: int, step: int) -> Batch:
-        """This rank's share of one step, with its columns, ready to be placed on the device."""
+        """This rank's share of one step, with its columns, ready for `placed`."""
         started = monotonic()
         seeds = self.order.share(epoch, step)
         sample = self.sampler.sample(seeds, DrawKey.of(self.order.run_seed, Purpose.HOP, epoch, step))
         sampling = Span.since(started, "sampling")
         columns: Columns = {}
         seed_columns: Columns = {}
+        on_device = rows_on_device(self.on_device, self.columns, sample)
         if self.features is not None:
-            sample, columns, seed_columns = gather_columns(self.features, self.columns, sample)
+            sample, columns, seed_columns = gather_columns(self.features, self.columns, sample, on_device)
         batch = Batch(
             sample,
             {node_type: sample.nodes[node_type][index] for node_type, index in sample.seed_index.items()},
@@ -49,8 +53,14 @@ class BatchMaker:
             num_global_seeds=self.order.num_global_seeds(step),
             world_size=self.order.world_size,
             spans=(sampling, Span.since(sampling.ended, "gathering")),
+            on_device=on_device,
         )
         return stage(batch, self.device)
+
+    def placed(self, batch: Batch) -> Batch:
+        """One of these batches on the device, where the consumer wants it."""
+        batch = place(batch, self.device)
+        return with_device_rows(batch, self.on_device, self.columns) if batch.on_device else batch
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from khop.features.row_cache import RowCache
 from khop.loading.loader import BatchMaker, Position
 from khop.schema import NodeType
 
@@ -20,7 +21,7 @@ def visit_counts(
     The batches are those of the run itself, so of positions that the run comes to, the counts are exact.
     Where sampling is collective, so is this: all ranks count the same positions.
     """
-    bare = replace(maker, features=None, device=torch.device("cpu"))
+    bare = replace(maker, features=None, device=torch.device("cpu"), on_device=RowCache.empty())
     counts = {node_type: torch.zeros(count, dtype=torch.int32) for node_type, count in num_nodes.items()}
     for position in positions:
         for node_type, ids in bare.batch(position.epoch, position.step).sample.nodes.items():

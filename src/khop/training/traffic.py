@@ -41,12 +41,18 @@ def step_record(
 
 
 def epoch_record(traffic: Mapping[str, float]) -> dict[str, Mapping[str, float]]:
-    """What a line of metrics.jsonl says: the sums, and how many of the rows that lie elsewhere were kept."""
+    """What a line of metrics.jsonl says: the sums, and how many of the rows that lie elsewhere were kept.
+
+    Of `hit_rate`, `device_hit_rate` is what was kept on devices.
+    """
     if not traffic:
         return {}
     remote = traffic.get("remote_rows", 0)
-    rate = {"hit_rate": round(traffic["kept_rows"] / remote, 4)} if remote else {}
-    return {"traffic": {**traffic, **rate}}
+    if not remote:
+        return {"traffic": traffic}
+    on_device = traffic["device_rows"]
+    kept = {"hit_rate": traffic["kept_rows"] + on_device, "device_hit_rate": on_device}
+    return {"traffic": {**traffic, **{name: round(rows / remote, 4) for name, rows in kept.items()}}}
 
 
 def _plain(value: float) -> float:

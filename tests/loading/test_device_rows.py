@@ -1,0 +1,149 @@
+"""Rows that a device keeps change no batch, and are neither gathered for it nor moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from khop.batch import Batch
+from khop.features.cache_plan import CachePlan
+from khop.features.row_cache import RowCache
+from khop.features.store import FeatureStore, Gathered, Wanted
+from khop.features.table import FeatureTable
+from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
+from khop.graph.quantise import quantise
+from khop.loading.columns import ColumnChoice, Narrow
+from khop.loading.loader import BatchMaker
+from khop.sampling.neighbor import NeighborSampler
+from khop.sampling.seeds import NodeSeeds, SeedOrder
+from khop.schema import ColumnSpec, Schema
+
+USERS, ITEMS = 30, 20
+QUANTISED = quantise(torch.arange(USERS * 4.0).view(USERS, 4).sin())
+COLUMNS = {
+    "user": {"x": QUANTISED.values, "age": torch.arange(USERS) * 3, "label": torch.arange(USERS) % 5},
+    "item": {
+        "x": torch.arange(ITEMS * 2.0).view(ITEMS, 2).cos().bfloat16(),
+        "price": torch.arange(ITEMS) / 7,
+    },
+}
+
+
+def _schema() -> Schema:
+    specs = {
+        t: {
+            n: ColumnSpec(str(c.dtype).removeprefix("torch."), tuple(c.shape[1:])) for n, c in of_type.items()
+        }
+        for t, of_type in COLUMNS.items()
+    }
+    specs["user"]["x"] = replace(specs["user"]["x"], scales=tuple(QUANTISED.scales.tolist()))
+    return Schema(tuple(COLUMNS), (), columns=specs)
+
+
+SCHEMA = _schema()
+TABLE = FeatureTable.of(SCHEMA, COLUMNS)
+
+
+def _graph() -> CscGraph:
+    random = torch.Generator().manual_seed(1)
+    users, items = (torch.randint(count, (150,), generator=random) for count in (USERS, ITEMS))
+    return csc_graph_from_edges(
+        {"user": USERS, "item": ITEMS},
+        {("user", "buys", "item"): (users, items), ("item", "bought", "user"): (items, users)},
+    )
+
+
+GRAPH = _graph()
+
+
+@dataclass
+class Noting:
+    """A store that notes which rows it was asked for, of columns of nodes alone."""
+
+    store: FeatureStore = TABLE
+    asked: list[tuple[str, Tensor]] = field(default_factory=list)
+
+    def gather(self, wanted: Wanted) -> Gathered:
+        self.asked += [(str(t), rows.ids) for t, rows in wanted.items()]
+        return self.store.gather(wanted)
+
+
+def maker(narrow: Narrow, disjoint: bool, seed_columns: list[str], device: str = "cpu") -> BatchMaker:
+    seeds = NodeSeeds({"user": torch.arange(0, USERS, 2), "item": torch.tensor([3, 3, 1])})
+    choice = ColumnChoice.of(SCHEMA, ["x", "age", "price"], seed_columns, ["user", "item"], narrow)
+    sampler = NeighborSampler(GRAPH, [3, 2], disjoint=disjoint)
+    order = SeedOrder(seeds, 6, shuffle=True, run_seed=4)
+    return BatchMaker(order, sampler, Noting(), choice, torch.device(device))
+
+
+def with_kept(plain: BatchMaker, kept: dict[str, Tensor]) -> BatchMaker:
+    """The same batches where the device has these rows."""
+    names = {t: plain.columns.of_nodes[t] for t in kept}
+    plan = CachePlan(kept, names, {"user": USERS, "item": ITEMS}, calls=2)
+    return replace(plain, on_device=RowCache.filled(plan, TABLE, SCHEMA, plain.device), features=Noting())
+
+
+def kept_ids(count: int) -> st.SearchStrategy[Tensor]:
+    return st.sets(st.integers(0, count - 1)).map(lambda ids: torch.tensor(sorted(ids), dtype=torch.int64))
+
+
+def same(found: Batch, wanted: Batch) -> bool:
+    pairs = [(found.columns, wanted.columns), (found.seed_columns, wanted.seed_columns)]
+    return all(
+        torch.equal(ours[t][name], column) and ours[t][name].dtype == column.dtype
+        for ours, theirs in pairs
+        for t, of_type in theirs.items()
+        for name, column in of_type.items()
+    )
+
+
+@given(
+    users=kept_ids(USERS),
+    items=kept_ids(ITEMS),
+    narrow=st.sampled_from(Narrow),
+    disjoint=st.booleans(),
+    seed_columns=st.sampled_from([[], ["label"], ["age"], ["x", "label"]]),
+    step=st.integers(0, 2),
+)
+def test_no_batch_changes(
+    users: Tensor, items: Tensor, narrow: Narrow, disjoint: bool, seed_columns: list[str], step: int
+) -> None:
+    plain = maker(narrow, disjoint, seed_columns)
+    keeping = with_kept(plain, {"user": users, "item": items})
+    made, wanted = keeping.batch(1, step), plain.batch(1, step)
+    found = keeping.placed(made)
+    assert same(found, plain.placed(wanted))
+    assert found.on_device == {}
+    features = keeping.features
+    assert isinstance(features, Noting)
+    for node_type, ids in features.asked:
+        kept = {"user": users, "item": items}[node_type]
+        index = made.sample.seed_index[node_type]
+        first = int(index.max()) + 1 if index.numel() and node_type in plain.columns.of_seeds else 0
+        assert not torch.isin(ids[first:], kept).any()  # rows of seeds are chosen from on the host
+        places = made.on_device.get(node_type)
+        number = 0 if places is None else places.rows.numel()
+        assert ids.numel() + number == made.sample.nodes[node_type].numel()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="where there is a GPU")
+@pytest.mark.parametrize("narrow", list(Narrow))
+def test_no_batch_changes_on_a_gpu(narrow: Narrow) -> None:
+    plain = maker(narrow, False, ["label"], "cuda")
+    keeping = with_kept(plain, {"user": torch.arange(0, USERS, 3), "item": torch.arange(ITEMS)})
+    for step in range(3):
+        assert same(keeping.placed(keeping.batch(0, step)), plain.placed(plain.batch(0, step)))
+
+
+def test_rows_are_put_together_where_the_device_is() -> None:
+    plain = maker(Narrow.FLOAT32, False, ["label"], "meta")
+    keeping = with_kept(plain, {"user": torch.arange(USERS)})
+    batch = keeping.placed(keeping.batch(0, 0))
+    assert batch.columns["user"]["x"].is_meta
+    assert batch.columns["user"]["x"].shape == (batch.sample.nodes["user"].numel(), 4)
+    assert batch.seed_columns["user"]["label"].is_meta
