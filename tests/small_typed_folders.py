@@ -11,6 +11,7 @@ from khop.graph.build import EdgeTable, NodeTable, write_graph
 BUYS = ("user", "buys", "item")
 BOUGHT = ("item", "bought", "user")
 LIKE = ("item", "like", "item")
+WEARS = ("item", "wears", "tag")
 
 
 def write_typed_graph(path: Path, *, renumbered: bool = False) -> Path:
@@ -48,3 +49,28 @@ def write_typed_graph(path: Path, *, renumbered: bool = False) -> Path:
         },
         sort_by="time",
     )
+
+
+def write_tiny_graph(path: Path, *, columns: bool = True) -> Path:
+    """Three users, two items without columns, one tag that nothing reaches, and shops of which there is none.
+
+    Cut into five parts, most own nothing of a type, and one has the training seed.
+    """
+    users, items, nobody = torch.tensor([0, 0, 1, 2, 1]), torch.tensor([0, 1, 1, 0, 0]), torch.empty(0).long()
+    of_users = {"x": torch.arange(6.0).view(3, 2), "age": torch.arange(3)}
+    splits = {"train": torch.tensor([1]), "test": torch.tensor([2, 0])}
+    nodes = {
+        "user": NodeTable(3, splits=splits),
+        "item": NodeTable(2),
+        "tag": NodeTable(1),
+        "shop": NodeTable(0),
+    }
+    if columns:
+        nodes["user"] = NodeTable(columns=of_users, splits=splits, num_classes={"age": 3})
+        nodes["shop"] = NodeTable(columns={"x": torch.empty(0, 2)})
+    edges = {
+        BUYS: EdgeTable(users, items),
+        BOUGHT: EdgeTable(items, users, reverse_of=BUYS),
+        WEARS: EdgeTable(nobody, nobody),
+    }
+    return write_graph(path, nodes, edges)

@@ -18,6 +18,7 @@ from contracts.graph_rules import PROMISES as RULE_PROMISES
 from contracts.graph_store import KEY, LIKE, PROMISES, Make, Plain, int64, same
 from khop import Expansion, Output, Seeds
 from khop.draw import DrawKey, Frontier, Hop, Temporal
+from khop.features.store import Rows
 from khop.features.table import FeatureTable
 from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.graph.csc_graph import CscGraph
@@ -26,11 +27,12 @@ from khop.loading.columns import ColumnChoice, gather_columns
 from khop.partition.parts_folder import open_parts
 from khop.partition.parts_graph import PartsGraph
 from khop.partition.parts_table import PartsTable
-from khop.partitioning import partition_graph
+from khop.partitioning import METHODS as CUTS
+from khop.partitioning import partition_graph, verify_partition
 from khop.sampling.neighbor import NeighborSampler
 from parts_as_whole import GraphAsWhole, OldIds, assert_same
 from plain_folders import written
-from small_typed_folders import write_typed_graph
+from small_typed_folders import write_tiny_graph, write_typed_graph
 
 METHODS = ("random", "hash")
 
@@ -108,6 +110,29 @@ def test_a_batch_is_that_of_the_graph_before_it_was_cut(method: str, tmp_path: P
                 assert all(torch.equal(of_parts[type_][name], column) for name, column in of_type.items())
 
     check()
+
+
+@pytest.mark.parametrize("method", sorted(CUTS.keys() - {"metis"}))
+def test_parts_may_own_nothing(method: str, tmp_path: Path, many_cuts: None) -> None:
+    """Five parts of three users, two items, one tag and no shop."""
+    whole = write_tiny_graph(tmp_path / "whole")
+    partition_graph(whole, tmp_path / "parts", 5, method=method)
+    assert verify_partition(tmp_path / "parts") == []
+    ids = OldIds(open_folder(whole), open_parts(tmp_path / "parts"))
+    wanted, found = (
+        NeighborSampler(graph, [2, -1], edge_ids=True).sample(Seeds({"user": users}, {"user": places}), KEY)
+        for places in [torch.arange(3)]
+        for graph, users in (
+            (CscGraph.open(whole), places),
+            (PartsGraph(ids.parts), ids.new_nodes("user", places)),
+        )
+    )
+    assert_same(ids, found, wanted)
+    rows = PartsTable(ids.parts).gather(
+        {"user": Rows(found.nodes["user"], ("x",)), "shop": Rows(int64([]), ("x",))}
+    )
+    assert torch.equal(rows["user"]["x"], open_folder(whole).columns()["user"]["x"][wanted.nodes["user"]])
+    assert rows["shop"]["x"].shape == (0, 2)
 
 
 @pytest.fixture(scope="module")

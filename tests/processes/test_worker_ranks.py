@@ -14,23 +14,38 @@ from processes.commands import records, train, train_here
 from processes.conftest import STEPS
 from processes.worker_ranks import BATCH_SIZE, own_loop, worker
 from small_folders import write_learnable_graph
+from small_typed_folders import write_tiny_graph
 
 RANKS = 3
 FOLDERS = {"ldg-2": ("ldg", 2), "random-5": ("random", 5)}  # more ranks than parts, and fewer
 
 
 @pytest.fixture(scope="module")
-def courses(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Of one process on the whole graph, and of each of three ranks on every folder by every placement."""
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What three ranks have written down."""
     path: Path = tmp_path_factory.mktemp("worker")
+    for name, columns in (("tiny", True), ("bare", False)):
+        khop.partition_graph(write_tiny_graph(path / name, columns=columns), path / f"{name}-5", 5)
     whole = write_learnable_graph(path / "whole", nodes=700)
     for name, (method, parts) in FOLDERS.items():
         khop.partition_graph(whole, path / name, parts, method=method)
     folders = [str(path / name) for name in FOLDERS]
     given = khop.open_graph(folders[0], placement="all", lanes=3)
     khop.launch(worker, procs=RANKS, arguments=(folders, str(path), given), device="cpu", deadline=60)
-    alone = own_loop(khop.open_graph(whole))
-    return alone, [json.loads((path / f"{rank}.json").read_text()) for rank in range(RANKS)]
+    return path
+
+
+@pytest.fixture(scope="module")
+def courses(home: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Of one process on the whole graph, and of each of three ranks on every folder by every placement."""
+    alone = own_loop(khop.open_graph(home / "whole"))
+    return alone, [json.loads((home / f"{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+@pytest.fixture(scope="module")
+def beside(home: Path) -> list[dict[str, Any]]:
+    """What each of the ranks has done besides."""
+    return [json.loads((home / f"{rank}-beside.json").read_text()) for rank in range(RANKS)]
 
 
 def test_every_placement_has_the_losses_of_one_process(
@@ -130,6 +145,29 @@ def test_where_edges_are_in_parts_too_a_cache_is_planned_by_counts(
             for course in ("edges in parts", "ldg-2 kept by counts")
         )
         assert kept == counted
+
+
+def test_a_rank_without_seeds_of_its_own_keeps_what_those_of_others_need(
+    beside: list[dict[str, Any]],
+) -> None:
+    """With room for all rows that its share of batches may need, which is as large as the others'."""
+    for of_rank in beside:
+        traffic = of_rank["seeds of one part"]
+        assert sum(counts["remote_rows"] for counts in traffic) > 0
+        assert [counts["asked_rows"] for counts in traffic] == [0] * len(traffic)
+
+
+def test_parts_that_own_nothing_take_part(beside: list[dict[str, Any]]) -> None:
+    """More parts than nodes of a type, types without columns or without nodes, one seed for three ranks."""
+    for of_rank in beside:
+        *of_parts, score, output = of_rank["tiny"]
+        assert output != 0
+        assert of_parts == pytest.approx([score, output] * 2, rel=1e-9)
+
+
+def test_a_graph_without_columns_is_shared_out_too(beside: list[dict[str, Any]]) -> None:
+    for of_rank in beside:
+        assert of_rank["bare"] == [1, 1, 1]  # seeds of all ranks, by each placement and of the whole
 
 
 def test_khop_train_on_parts_has_the_losses_and_scores_of_one_process(run_toml: Path) -> None:

@@ -16,7 +16,11 @@ from khop.distributed.group import this_group
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.distributed.row_wire import Wire
+from khop.features.store import Rows
+from khop.graph.folder import open_folder
+from khop.partition.parts_folder import open_parts
 from machine_folders import of_machine
+from parts_as_whole import OldIds, assert_same
 from processes.ranks import Convolution, learnt
 
 BATCH_SIZE = 50
@@ -64,6 +68,56 @@ def own_loop(graph: khop.Graph, kept_by: str | None = None, device_bytes: int = 
     return {"losses": losses, "seeds": originals, "traffic": traffic, "steps": len(loader)}
 
 
+def seeds_of_one_part(folder: str) -> list[dict[str, float]]:
+    """What batches cost whose seeds all lie in part 0: ranks that hold others take their share."""
+    graph = khop.open_graph(folder)
+    seeds = torch.arange(graph.part_bounds("item")[1])
+    sampler = khop.NeighborSampler(graph, fanouts=[3, 2])
+    loader = khop.Loader(sampler, seeds, BATCH_SIZE, shuffle=True, columns=["x"])
+    loader.keep_rows(1 << 20, "visits")
+    return [dict(batch.traffic) for batch in loader.epoch(0)]
+
+
+def few_nodes(home: Path, name: str) -> list[float]:
+    """Compare what is drawn and read of parts that mostly own nothing; what a model makes of each."""
+    whole, scores = khop.open_graph(home / name), []
+    ids = OldIds(open_folder(home / name), open_parts(home / f"{name}-5"))
+    users = torch.arange(3)[this_group().rank :]
+    for placement in ("features", "all"):
+        graph = khop.open_graph(home / f"{name}-5", placement=placement)
+        found, wanted = (
+            khop.NeighborSampler(g, [2, -1], edge_ids=True).sample(
+                khop.Seeds({"user": own}, {"user": users}), khop.DrawKey(3)
+            )
+            for g, own in ((graph, ids.new_nodes("user", users)), (whole, users))
+        )
+        assert_same(ids, found, wanted)
+        if whole.schema.columns["user"]:
+            rows = {"user": Rows(found.nodes["user"], ("x",)), "shop": Rows(torch.arange(0), ("x",))}
+            gathered = graph.features.gather(rows)
+            assert torch.equal(gathered["user"]["x"], whole.columns["user"]["x"][wanted.nodes["user"]])
+            assert gathered["shop"]["x"].shape == (0, 2)
+        scores += of_model(graph, whole)
+    return [*scores, *of_model(whole, whole)]
+
+
+def of_model(graph: khop.Graph, whole: khop.Graph) -> list[float]:
+    """How good a model is, and what its row for the seed adds up to; without columns, how many seeds."""
+    has_columns = bool(whole.schema.columns["user"])
+    loader = khop.Loader(
+        khop.NeighborSampler(graph, [2, 2]), graph.split("train"), 4, columns=["x"] if has_columns else []
+    )
+    loader.keep_rows(1000, device_bytes=1000)
+    group = this_group()
+    if not has_columns:
+        return [float(group.gather(torch.tensor(batch.seeds.numel())).sum()) for batch in loader]
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = khop.models.SAGE.for_graph(whole, 4, 2, "user", label="age", embedding=0).double()
+    score = khop.evaluate(model, graph, split="test", task=khop.NodeClassification("user", "age"))
+    return [score, *(float(group.gather(model(batch).detach().sum()).sum()) for batch in loader)]
+
+
 @covered
 def worker(rank: int, device: torch.device, folders: list[str], out: str, given: khop.Graph) -> None:
     """The loop over each folder of parts, by each placement, and with rows of others kept.
@@ -88,3 +142,6 @@ def worker(rank: int, device: torch.device, folders: list[str], out: str, given:
         loader_of(in_parts, "visits")
     told["edges in parts"] = own_loop(in_parts, "auto")
     Path(out, f"{rank}.json").write_text(json.dumps(told))
+    beside: dict[str, object] = {"seeds of one part": seeds_of_one_part(folders[0])}
+    beside |= {name: few_nodes(Path(out), name) for name in ("tiny", "bare")}
+    Path(out, f"{rank}-beside.json").write_text(json.dumps(beside))

@@ -24,7 +24,7 @@ class Derived:
     """Makes each array once: per process, and of a folder that can be written to once for all processes.
 
     Threads may share it; they and other processes wait for the one that makes an array. On disk an array
-    appears whole or not at all, and belongs to the fingerprint of its graph.
+    appears whole or not at all, and belongs to the fingerprint of its graph. No `make` asks for another.
     """
 
     def __init__(self, path: Path | None = None, fingerprint: str = "") -> None:
