@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -11,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, distributed
 
 from khop.distributed.group import Group
-from khop.distributed.peers import Message, Peers
+from khop.distributed.peers import Message, Peers, open_peers
+from khop.errors import PeerLost
 
 ASKING = Message("asking for rows", "id")
 RANKS = 3
@@ -135,3 +138,32 @@ def test_what_is_noted_is_counted_until_the_next_batch() -> None:
     assert peers.counts() == {"hits": 5}
     peers.begin(0, 1, lambda: False)
     assert peers.counts() == {}
+
+
+def test_connections_that_are_not_made_within_the_deadline_are_a_lost_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(distributed, "new_group", lambda *_, **__: over.wait())
+    with pytest.raises(
+        PeerLost, match=r"did not answer: connecting for an exchange took longer than 0.05 s$"
+    ):
+        open_peers(Group(0, RANKS, deadline_s=0.05))
+    over.set()
+
+
+def test_connections_that_are_refused_are_a_lost_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(problem: str) -> Callable[..., None]:
+        def new_group(*_: object, **__: object) -> None:
+            raise RuntimeError(problem)
+
+        return new_group
+
+    monkeypatch.setattr(
+        distributed, "new_group", refused("Gloo connectFullMesh failed with gloo/pair.cc\n..")
+    )
+    with pytest.raises(PeerLost, match=r"did not answer: Gloo connectFullMesh failed with gloo/pair.cc$"):
+        open_peers(Group(0, RANKS))
+    monkeypatch.setattr(distributed, "new_group", refused("a fault of one's own"))
+    with pytest.raises(RuntimeError, match=r"^a fault of one's own$"):
+        open_peers(Group(0, RANKS))

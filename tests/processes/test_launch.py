@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -176,6 +177,21 @@ def test_a_rank_that_never_arrives_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         PeerLost, match=r"ranks 1, 2 did not arrive within 3 s; those of 3 that did: 0 \(host "
     ):
         khop.launch(nothing, device="cpu", deadline=3.0)
+
+
+def test_ranks_that_met_but_do_not_connect_within_the_deadline_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, **__: over.wait())
+    launched(monkeypatch, RANK=0, WORLD_SIZE=1, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
+    with pytest.raises(
+        PeerLost,
+        match=r"rank 0 \(host .*\) met the others but could not connect to all of them: machines of a run "
+        r"need all ports between them.*There was no answer within 1 s$",
+    ):
+        khop.launch(nothing, device="cpu", deadline=1.0)
+    over.set()
 
 
 def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ class Board:
 
 
 def within(seconds: float, ask: Callable[[], object]) -> bool:
-    """Whether a store has answered in so many seconds; a call that it has not stays behind in a thread.
+    """Whether a call to others has come back in so many seconds; if not, it stays behind in a thread.
 
     An exception of the call is raised here.
     """
@@ -106,7 +106,7 @@ def within(seconds: float, ask: Callable[[], object]) -> bool:
         except BaseException as problem:
             problems.append(problem)
 
-    thread = threading.Thread(target=asking, name="khop-store", daemon=True)
+    thread = threading.Thread(target=asking, name="khop-asking", daemon=True)
     thread.start()
     thread.join(seconds)
     for problem in problems:

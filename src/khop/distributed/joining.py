@@ -114,23 +114,32 @@ def _is_orderly(error: BaseException) -> bool:
 
 def _make_torch_group(store: Store, meeting: _Meeting, device: torch.device) -> None:
     """Every rank connects to every other; PeerLost where one is not let through."""
-    at, interface = meeting.placement, meeting.interface
-    try:
+    at, interface, deadline_s = meeting.placement, meeting.interface, meeting.deadline_s
+
+    def connect() -> None:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # of this thread
         distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
             store=PrefixStore("torch", store),
             rank=at.rank,
             world_size=at.world_size,
-            timeout=timedelta(seconds=meeting.deadline_s),
+            timeout=timedelta(seconds=deadline_s),
         )
+
+    problem = f"There was no answer within {deadline_s:g} s"
+    try:
+        if within(deadline_s, connect):  # gloo itself gives up after five times as long
+            return
     except RuntimeError as error:
         if not is_broken(error):
             raise
-        raise PeerLost(
-            f"rank {at.rank} (host {socket.gethostname()}, {interface.address} of {interface.name}) met the "
-            "others but could not connect to all of them: machines of a run need all ports between them, and "
-            f"--interface where they have several networks. {str(error).splitlines()[0]}"
-        ) from error
+        problem = str(error).splitlines()[0]
+    raise PeerLost(
+        f"rank {at.rank} (host {socket.gethostname()}, {interface.address} of {interface.name}) met the "
+        "others but could not connect to all of them: machines of a run need all ports between them, and "
+        f"--interface where they have several networks. {problem}"
+    )
 
 
 def _met(store: Store, meeting: _Meeting) -> Round:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed import ProcessGroup
 
+from khop.distributed.board import within
 from khop.distributed.group import Group, is_broken
 from khop.errors import PeerLost
 
@@ -220,7 +221,18 @@ def open_peers(group: Group) -> Peers:
     if group.world_size == 1:
         return Peers(group)
     ranks, deadline = list(range(group.world_size)), timedelta(seconds=group.deadline_s)
-    return Peers(group, distributed.new_group(ranks, deadline, backend="gloo"))
+    made: list[ProcessGroup] = []
+    problem = f"connecting for an exchange took longer than {group.deadline_s:g} s"
+    try:
+        # Left to itself gloo waits five times as long for a rank that does not let itself be reached.
+        within(group.deadline_s, lambda: made.append(distributed.new_group(ranks, deadline, backend="gloo")))
+    except RuntimeError as error:
+        if not is_broken(error):
+            raise
+        problem = str(error).splitlines()[0]
+    if not made:
+        raise group.lost(problem)
+    return Peers(group, made[0])
 
 
 def _wire_bytes(size: int) -> int:
