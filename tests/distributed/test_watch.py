@@ -11,7 +11,7 @@ from torch.distributed import HashStore
 from khop.distributed import watch
 from khop.distributed.board import Board
 from khop.distributed.group import Group
-from khop.distributed.watch import Watch
+from khop.distributed.watch import BEAT_S, GRACE_S, SILENT_BEATS, Watch
 from khop.errors import PeerLost
 
 
@@ -77,3 +77,38 @@ def test_waiting_for_a_stage_ends_at_the_deadline_with_that_sentence() -> None:
         group = Group(0, 2, 0, 2, 0.1, HashStore(), first)
         with pytest.raises(PeerLost, match=r"rank 1 \(host host-1\) does not answer any more"):
             group.meet("evaluating")
+
+
+def test_waiting_for_a_stage_ends_as_soon_as_the_group_has_broken_with_the_reason() -> None:
+    """Which is known from then on, also when the store is gone."""
+    with ranks(2, silent=(0, 1)) as (first, second):
+        second.at("ending")
+        second.failed("OSError: no space")
+        first._tell()
+        store = HashStore()
+        group = Group(0, 2, 0, 2, 60.0, store, first)
+        with pytest.raises(PeerLost, match=r"^rank 1 \(host host-1\) failed ending: OSError: no space$"):
+            group.meet("ending")
+        assert first._broken
+
+
+@pytest.mark.parametrize(
+    ("silent", "stays_s"),
+    [((0, 1, 2), SILENT_BEATS * BEAT_S), ((0, 1), GRACE_S / 2)],
+    ids=["all are gone", "one lives"],
+)
+def test_who_may_take_the_store_along_stays_for_a_while_until_the_others_are_gone(
+    silent: tuple[int, ...], stays_s: float
+) -> None:
+    with ranks(3, silent) as (first, _, _):
+        begun = watch.time.monotonic()
+        first.outlast()
+        assert stays_s <= watch.time.monotonic() - begun < stays_s + SILENT_BEATS * BEAT_S
+
+
+def test_who_is_known_to_be_gone_is_not_waited_for() -> None:
+    with ranks(2, silent=(1,)) as (first, _):
+        assert "rank 1 (host host-1) does not answer" in first.report(4.0)
+        begun = watch.time.monotonic()
+        first.outlast()
+        assert watch.time.monotonic() == begun

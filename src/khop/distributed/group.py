@@ -132,7 +132,8 @@ class Group:
         of_this_round = -(-count // self.world_size) * self.world_size
         end = time.monotonic() + self.deadline_s
         while self.store.add(f"met/{stage}", 0) < of_this_round:
-            if time.monotonic() > end:
+            has_broken = self.watch is not None and self.watch.is_broken
+            if has_broken or time.monotonic() > end:
                 raise self.lost(f"waited for all ranks to be {stage}")
             time.sleep(_POLL_S)
 

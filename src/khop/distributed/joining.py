@@ -100,10 +100,14 @@ def _told(group: Group) -> Iterator[None]:
             yield
     except PeerLost:
         group.watch.give_up()
+        if group.rank == 0 and not group.is_of_one_machine:
+            group.watch.outlast()
         raise
     except BaseException as error:
         if not _is_orderly(error):
             group.watch.failed(f"{type(error).__name__}: {error}")
+            if not group.is_of_one_machine:
+                group.watch.outlast()
         raise
 
 

@@ -32,6 +32,8 @@ class Watch:
         self._status = Status(host)
         self._beats = 0  # apart: the status is set by the rank, this by the thread
         self._broken = ""  # why this rank has to end
+        self._failures: list[str] | None = None  # of ranks, as told when all had to end
+        self._gone: set[int] = set()  # ranks that did not answer any more
         self._silence_s = deadline_s + 2 * ANSWER_S  # of the store; a wait that fails may speak before
         self._heard_at = time.monotonic()
         self._closed = threading.Event()
@@ -68,8 +70,26 @@ class Watch:
         self._broken = self._broken or "the group has broken"
         self._board.tell_broken()
 
+    def outlast(self) -> None:
+        """Stay for a while, until all others have ended: who started this rank may take the store along."""
+        end, now = time.monotonic() + GRACE_S / 2, self._board.statuses()
+        living = {rank: now[rank] for rank in now.keys() - self._gone - {self.rank}}
+        while living and time.monotonic() < end:
+            time.sleep(SILENT_BEATS * BEAT_S)
+            now = self._board.statuses()
+            living = {
+                rank: now[rank] for rank in living if rank in now and now[rank].beat != living[rank].beat
+            }
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether some rank has said that all have to end, or the store is gone."""
+        return bool(self._broken)
+
     def report(self, deadline_s: float) -> str:
         """One sentence on who is missing and who waited where, once a wait of this rank has failed."""
+        if self._failures:
+            return "; ".join(self._failures)
         self._listen(2)  # for others to tell why they end
         failures, before = self._board.failures(), self._board.statuses()
         if failures:
@@ -86,6 +106,7 @@ class Watch:
             for rank in now
             if rank != self.rank and rank in before and now[rank].beat == before[rank].beat
         ]
+        self._gone.update(silent)
         if silent:
             return f"{_who(silent, now)} does not answer any more; {self._waiting(silent, now)}"
         return self._late(now, deadline_s)
@@ -118,6 +139,8 @@ class Watch:
     def _tell(self) -> None:
         self._beats += 1
         if self._board.beat(self.rank, replace(self._status, beat=self._beats)):
+            if self._failures is None:  # at once, while the store is there
+                self._failures = self._board.failures()
             self._broken = self._broken or "the group has broken"
         self._heard_at = time.monotonic()
 
@@ -142,8 +165,9 @@ class Watch:
             is_cut_off = now - self._heard_at > self._silence_s
             end = min(end, now + GRACE_S) if self._broken or is_cut_off else float("inf")
             if now > end:
-                why = f"was still {self._status.place}: {self._broken or self._cut_off()}"
-                print(f"khop: rank {self.rank} {why}", file=sys.stderr, flush=True)
+                why = "; ".join(self._failures or []) or self._broken or self._cut_off()
+                told = f"khop: rank {self.rank} was still {self._status.place}: {why}"
+                print(told, file=sys.stderr, flush=True)
                 os._exit(BROKEN)
 
 

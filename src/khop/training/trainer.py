@@ -165,7 +165,9 @@ class Trainer:
         except BaseException:
             self._close()
             raise
-        self._close()
+        with self._group.exchanging("ending"):
+            self._close()
+            self._group.meet("ending")  # where rank 0's disk has not taken the last of it, all fail
         best, score = self.standing.best_epoch, self.standing.best_score
         assert score is not None, "the last epoch is always evaluated"
         return TrainingResult(best, score, self._records, time.perf_counter() - begun)
