@@ -2,7 +2,7 @@
 
     python -m network.gated train run.toml ...
 
-KHOP_HOLD names the rank, the epoch, the step, and the folder where the rank says that it is there.
+KHOP_HOLD names the rank, the moment, and the folder where the rank says that it is there.
 """
 
 from __future__ import annotations
@@ -10,13 +10,27 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gate import wait_until
 from khop.cli.start import run
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 HOLD = "KHOP_HOLD"
+
+
+class Moment(StrEnum):
+    """Of a step, or of the evaluation after an epoch's last one."""
+
+    COMES = "coming"  # the rank comes to the step
+    EXCHANGES = "exchanging"  # a lane asks other ranks for what the step's batch needs of theirs
+    COMPUTES = "computing"  # a lane asks for what a layer of the evaluation needs
 
 
 @dataclass(frozen=True)
@@ -27,17 +41,18 @@ class Hold:
     rank: int
     epoch: int
     step: int
+    moment: Moment = Moment.COMES
 
     @classmethod
     def of_this_process(cls) -> Hold:
         """The one that the test has named in this process's environment."""
-        rank, epoch, step, folder = os.environ[HOLD].split(maxsplit=3)
-        return cls(Path(folder), int(rank), int(epoch), int(step))
+        rank, epoch, step, moment, folder = os.environ[HOLD].split(maxsplit=4)
+        return cls(Path(folder), int(rank), int(epoch), int(step), Moment(moment))
 
     @property
     def environment(self) -> dict[str, str]:
         """What a process needs to find it."""
-        return {HOLD: f"{self.rank} {self.epoch} {self.step} {self.folder}"}
+        return {HOLD: f"{self.rank} {self.epoch} {self.step} {self.moment} {self.folder}"}
 
     @property
     def is_released(self) -> bool:
@@ -69,9 +84,17 @@ class Hold:
 
 def hold_one() -> None:
     """Make this process stand still if it is the rank, once it is there."""
+    hold = Hold.of_this_process()
+    if hold.moment is Moment.COMES:
+        hold_who_comes(hold)
+    else:
+        hold_who_exchanges(hold)
+
+
+def hold_who_comes(hold: Hold) -> None:
+    """Where the rank says that it comes to the step."""
     from khop.distributed.watch import Watch  # loads torch, which comes after what khop.cli.start does
 
-    hold = Hold.of_this_process()
     come_to = Watch.at
 
     def at(watch: Watch, stage: str, epoch: int = 0, step: int = -1) -> None:
@@ -81,6 +104,29 @@ def hold_one() -> None:
             hold.stand()
 
     Watch.at = at  # type: ignore[method-assign]
+
+
+def hold_who_exchanges(hold: Hold) -> None:
+    """Within an exchange that others wait for, when the rank itself has come to where it waits for it."""
+    from khop.distributed.peers import Message, Peers
+    from khop.distributed.watch import Watch
+
+    exchange = Peers.exchange
+
+    def is_due(peers: Peers, watch: Watch) -> bool:
+        if hold.moment is Moment.EXCHANGES:
+            return peers._place == hold.epoch << 32 | hold.step
+        return watch._status.stage.startswith("computing layer")
+
+    def exchanged(peers: Peers, payloads: Sequence[Tensor], message: Message, limit: int) -> list[Tensor]:
+        watch = peers._group.watch
+        if watch is not None and watch.rank == hold.rank and not hold.is_released and is_due(peers, watch):
+            wait_until(lambda: (watch._status.epoch, watch._status.step) == (hold.epoch, hold.step))
+            watch._tell()
+            hold.stand()
+        return exchange(peers, payloads, message, limit)
+
+    Peers.exchange = exchanged  # type: ignore[method-assign]
 
 
 if __name__ == "__mp_main__":  # a rank that the command has spawned

@@ -73,6 +73,10 @@ class Host:
         shape = ["tbf", "rate", f"{megabits_s}mbit", "burst", "64kb", "latency", "400ms"]
         self.run("tc", "qdisc", "add", "dev", LINK, "root", *shape)
 
+    def give_up_after(self, retries: int) -> None:
+        """Let the kernel repeat so often what is not answered, before it takes a connection for lost."""
+        self.run("sysctl", "-w", f"net.ipv4.tcp_retries2={retries}")
+
     def set_link(self, state: str) -> None:
         """The link goes up or down."""
         self.run("ip", "link", "set", LINK, state)

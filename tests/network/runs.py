@@ -51,21 +51,40 @@ def torchrun(procs: int, restarts: int = 0) -> list[str]:
 
 
 def started(
-    hosts: Sequence[Host], *arguments: str, procs: int = 1, restarts: int = 0, hold: Hold | None = None
+    hosts: Sequence[Host],
+    *arguments: str,
+    command: str = "train",
+    procs: int = 1,
+    restarts: int = 0,
+    hold: Hold | None = None,
 ) -> list[subprocess.Popen[str]]:
-    """`khop train ARGUMENTS` on the hosts, with one rank held or none."""
+    """`khop train ARGUMENTS`, or another command, on the hosts, with one rank held or none."""
     module = "network.gated" if hold else "khop"
     environment = ENVIRONMENT | {"OMP_NUM_THREADS": "1"} | (hold.environment if hold else {})
-    command = [*torchrun(procs, restarts), module, "train", *arguments]
-    return [host.start(*command, environment=environment) for host in hosts]
+    called = [*torchrun(procs, restarts), module, command, *arguments]
+    return [host.start(*called, environment=environment) for host in hosts]
+
+
+def ranks_on(*hosts: Host) -> list[int]:
+    """The processes there, without the launchers."""
+    return [pid for host in hosts for pid in host.processes(but="torch.distributed.run")]
 
 
 def await_ranks_end(hosts: Sequence[Host], wait_s: float) -> None:
     """Until no rank is left on the hosts; launchers may be."""
     end = time.monotonic() + wait_s
-    while left := [pid for host in hosts for pid in host.processes(but="torch.distributed.run")]:
+    while left := ranks_on(*hosts):
         assert time.monotonic() < end, f"processes {left} do not end"
         time.sleep(0.1)
+
+
+def await_end_of(pids: Sequence[int], hosts: Sequence[Host], wait_s: float) -> float:
+    """Until these have ended, whatever the launchers have started since; the seconds that it took."""
+    begun = time.monotonic()
+    while left := set(pids).intersection(ranks_on(*hosts)):
+        assert time.monotonic() < begun + wait_s, f"processes {left} do not end"
+        time.sleep(0.1)
+    return time.monotonic() - begun
 
 
 def ended(running: Sequence[subprocess.Popen[str]], wait_s: float = 3 * WAIT_S) -> list[Outcome]:

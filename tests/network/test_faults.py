@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from gate import WAIT_S
 from network.gated import Hold
 from network.hosts import Host, small_disk, two_hosts
 from network.runs import Outcome, await_ranks_end, ended, started
@@ -36,30 +38,39 @@ def test_a_network_that_is_only_bad_changes_nothing(how: str) -> None:
 
 PLACE = r"(computing the loss|waiting for its batch|exchanging \w+) in epoch 1, step [34]"
 NAMED = rf"khop: rank 1 \(host node-b\) does not answer any more; last seen {PLACE}\. Rank 0 waited {PLACE}"
+FULL = r"khop: rank 0 \(host node-a\) failed ending: OSError: .*No space left on device"
 SECONDS = 40  # past the deadline of 20 s, within which every rank has to end, on a busy machine
 
 
-def broken(hosts: tuple[Host, Host], hold: Hold, strike: Callable[[int], None]) -> list[Outcome]:
+def broken(
+    hosts: tuple[Host, Host], hold: Hold, strike: Callable[[int], None], stopping_s: float = 0.0
+) -> list[Outcome]:
     """A run that something happens to when rank 1, on node-b, is held; how either host's part ends.
 
-    All ranks have to end with an error soon after the deadline. A launcher that is cut off waits for minutes,
-    and is not waited for.
+    All ranks have to end with an error soon after the deadline, the launchers when the kernel takes their
+    connection for lost. `stopping_s`: what node-b's launcher gives a rank that does not end by itself.
     """
+    for host in hosts:
+        host.give_up_after(8)  # 100 s, instead of a quarter of an hour
     running = started(hosts, "run.toml", "--out", "a", "--epochs", "1000", hold=hold)
     held = hold.wait(*running)
     strike(held)
     hold.release()
-    await_ranks_end(hosts, 20 + SECONDS)
-    first = ended(running[:1])
-    running[1].kill()
-    outcomes = [*first, *ended(running[1:])]
+    end = time.monotonic() + 20 + SECONDS
+    await_ranks_end(hosts[:1], 20 + SECONDS)
+    await_ranks_end(hosts[1:], end - time.monotonic() + stopping_s)
+    outcomes = ended(running, wait_s=2 * WAIT_S)
     assert all(outcome.code for outcome in outcomes), outcomes
     return outcomes
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "paused"])
-def test_a_worker_that_is_gone_is_named(number: int, hosts: tuple[Host, Host], hold: Hold) -> None:
-    first, _ = broken(hosts, hold, lambda pid: os.kill(pid, number))
+@pytest.mark.parametrize(
+    ("number", "stopping_s"), [(signal.SIGKILL, 0.0), (signal.SIGSTOP, 30.0)], ids=["killed", "paused"]
+)
+def test_a_worker_that_is_gone_is_named(
+    number: int, stopping_s: float, hosts: tuple[Host, Host], hold: Hold
+) -> None:
+    first, _ = broken(hosts, hold, lambda pid: os.kill(pid, number), stopping_s)
     assert re.search(NAMED, first.errors), first.errors
 
 
@@ -104,9 +115,11 @@ def test_a_full_disk_ends_the_run_in_time_and_it_goes_on_to_the_same_result(
             while file.write(bytes(4096)):
                 continue
         hold.release()
-        first, _ = ended(running)
+        first, second = ended(running)
         assert first.code
+        assert second.code
         assert "No space left on device" in first.errors
+        assert re.search(FULL, second.errors), second.errors
         rest.unlink()
         outcomes = ended(started(hosts, "--resume", "small/far"))
         assert [outcome.code for outcome in outcomes] == [0, 0], outcomes

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
 import pytest
@@ -35,9 +36,20 @@ def train(*arguments: str) -> str:
 
 def train_here(*arguments: str) -> None:
     """`khop train` on this one process, which spares the seconds of importing torch."""
+    _here("train", *arguments)
+
+
+def infer_here(*arguments: str) -> str:
+    """`khop infer` on this one process; what it printed."""
+    with redirect_stdout(io.StringIO()) as out:
+        _here("infer", *arguments)
+    return " ".join(out.getvalue().split())
+
+
+def _here(*command: str) -> None:
     threads = torch.get_num_threads()
     with pytest.raises(SystemExit) as left:
-        run(["train", *arguments])
+        run(command)
     torch.set_num_threads(threads)
     assert not left.value.code
 
