@@ -112,3 +112,13 @@ def test_who_is_known_to_be_gone_is_not_waited_for() -> None:
         begun = watch.time.monotonic()
         first.outlast()
         assert watch.time.monotonic() == begun
+
+
+def test_a_rank_that_leaves_waits_for_nobody_to_say_why() -> None:
+    """Its lanes may still find out that the others are gone, which must not hold it up."""
+    with ranks(2, silent=(0, 1)) as (first, _):
+        first.start()
+        first.close()
+        begun = watch.time.monotonic()
+        assert first.report(4.0)
+        assert watch.time.monotonic() == begun

@@ -147,7 +147,7 @@ class Watch:
     def _listen(self, beats: int) -> None:
         """Wait for so many beats of this rank's own: where they come late, those of others may as well."""
         heard, end = self._beats + beats, time.monotonic() + beats * _LATEST_BEAT_S
-        while self._beats < heard and time.monotonic() < end:
+        while self._beats < heard and time.monotonic() < end and not self._closed.is_set():
             time.sleep(BEAT_S / 4)
 
     def _beat(self) -> None:
