@@ -15,6 +15,7 @@ plain .npy for the peers.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,6 +127,18 @@ def make(name: str) -> Path:
     )
     edges = {("node", "to", "node"): khop.EdgeTable(indices, destinations)}
     khop.write_graph(folder / "graph", {"node": nodes}, edges, threads=2)
+    return folder
+
+
+def parts(graph: Path, count: int, fanouts: Sequence[int] = (), batch_size: int = 1024) -> Path:
+    """The graph in so many parts by khop's own method, beside it; cut unless it is there.
+
+    With fanouts, its book says what share of a batch's nodes is to be expected remote.
+    """
+    name = f"parts-{count}" + (f"-{'-'.join(map(str, fanouts))}-{batch_size}" if fanouts else "")
+    folder = graph.parent / name
+    if not (folder / "partition.json").exists():
+        khop.partition_graph(graph, folder, count, fanouts=fanouts, batch_size=batch_size)
     return folder
 
 

@@ -1,6 +1,6 @@
-"""Write the tables and the plot of docs/performance.md from benchmarks/results/*.json.
+"""Write the tables and the plot of docs/performance.md and docs/planning.md from benchmarks/results/*.json.
 
-usage: python benchmarks/table.py            replaces what stands between the markers in docs/performance.md
+usage: python benchmarks/table.py            replaces what stands between the markers in both pages
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import matplotlib.pyplot as plt
 from harness import RESULTS, ROOT
 
 PAGE = ROOT / "docs" / "performance.md"
+PLAN_PAGE = ROOT / "docs" / "planning.md"
 PLOT = ROOT / "docs" / "performance.png"
 NAMES = (
     "sampling",
@@ -34,6 +35,7 @@ NAMES = (
     "pyg_loader",
     "processes",
     "learned_rows",
+    "lanes",
 )
 # ms per batch of [15,10,5] and [25,10], subgraph expansion, one thread, int64; DGL in the same recorded run.
 RECORDED = {"[15,10,5]": {"pyg-lib": 134.0, "dgl": 116.0}, "[25,10]": {"pyg-lib": 30.0, "dgl": 17.0}}
@@ -77,13 +79,32 @@ def pyg_lib(sampling: Result) -> str:
     return "\n".join(lines)
 
 
+def planning(result: Result) -> str:
+    """What `khop plan` says over what runs took, a line for each run."""
+    shown = ("memory", "rows of others", "rows fetched", "bytes sent for a batch", "step")
+    lines = [
+        f"| link, placement, cache | {' | '.join(shown)} | a step took | held up by | as planned |",
+        f"|---|{'--:|' * (len(shown) + 1)}---|---|",
+    ]
+    runs: dict[str, dict[str, Any]] = {}
+    for figure in result["figures"]:
+        case, _, what = figure["figure"].partition(": ")
+        runs.setdefault(case, {})[what] = figure
+    for case, of_run in runs.items():
+        ratios = [f"{of_run[what]['notes']['plan'] / of_run[what]['value']:.2f}" for what in shown]
+        took, notes = of_run["step"]["value"], of_run["step"]["notes"]
+        told = f"{took:.0f} ms | {notes['bottleneck']} | {notes['planned bottleneck']}"
+        lines.append(f"| {case} | {' | '.join(ratios)} | {told} |")
+    return "\n".join(lines)
+
+
 def filled(page: str, name: str, text: str) -> str:
     """The page with `text` between the markers of `name`."""
     begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
     before, found, rest = page.partition(begin)
     _, closed, after = rest.partition(end)
     if not (found and closed):
-        raise SystemExit(f"{PAGE}: no markers {begin} and {end}")
+        raise SystemExit(f"no markers {begin} and {end}")
     return f"{before}{begin}\n{text}\n{end}{after}"
 
 
@@ -127,6 +148,9 @@ def main() -> None:
         page = filled(page, "pyg-lib", pyg_lib(found["sampling"]))
     PAGE.write_text(page)
     plot(found)
+    if (kept := RESULTS / "planning.json").exists():
+        text = planning(json.loads(kept.read_text()))
+        PLAN_PAGE.write_text(filled(PLAN_PAGE.read_text(), "planning", text))
 
 
 if __name__ == "__main__":

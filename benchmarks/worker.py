@@ -92,9 +92,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     whole = graphs.make(arguments.graph) / "graph"
-    parts = whole.parent / f"parts-{RANKS}"
-    if not (parts / "partition.json").exists():
-        khop.partition_graph(whole, parts, RANKS)
+    parts = graphs.parts(whole, RANKS)
     rates: dict[str, list[float]] = {name: [] for name in (WHOLE, *arguments.placements)}
     traffic: dict[str, list[dict[str, float]]] = {}
     for number in range(arguments.rounds):

@@ -175,7 +175,7 @@ class Parts(Section):
 
     placement: Literal["features", "all", "whole"] = "features"
     """what a process has of its own parts alone: columns, columns and edges, or nothing: it has all parts"""
-    lanes: Count = 2
+    lanes: Count = 4
     """batches that processes exchange rows for at once"""
     wire: Literal["stored", "float16", "int8"] = "stored"
     """how features travel between processes; float16 and int8 round them"""

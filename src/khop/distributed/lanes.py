@@ -25,7 +25,7 @@ from khop.distributed.group import Group
 from khop.distributed.lane_work import LaneWork, Result
 from khop.distributed.peers import Message, Peers, open_peers
 
-LANES = 2  # at work unless a run says otherwise
+LANES = 4  # at work unless a run says otherwise
 _CLOSING = Message("closing early", "id")
 
 
