@@ -13,17 +13,13 @@ import torch
 import typer
 from rich.console import Console
 
-from khop.cli.bytes_bar import bytes_bar
-from khop.cli.cache import cache_folder
 from khop.cli.options import Options, takes_run_options
 from khop.cli.progress import say, two_columns, watching
-from khop.cli.ranks import Procs, as_ranks, named, set_rank_up
+from khop.cli.ranks import Procs, as_ranks, named, run_of_rank
 from khop.cli.run_folder import CHECKPOINTS, read_run
-from khop.config.build import prepare
 from khop.config.facts import MACHINE, TOGETHER
 from khop.config.fields import run_fields
 from khop.config.read import RawRun, checked, with_options
-from khop.distributed.group import this_group
 from khop.training.observer import Unwatched
 from khop.training.tasks import score_name
 
@@ -108,10 +104,7 @@ def _evaluate(
 def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:
     """Measure as one rank, which is often the only one; rank 0 talks."""
     console = Console(stderr=request.as_json, quiet=rank > 0)
-    with bytes_bar() as notice:
-        raw = set_rank_up(request.raw, this_group(), device, request.given)
-        run = prepare(raw, cache_folder(), notice)
-    torch.set_num_threads(run.config.compute_threads)
+    run = run_of_rank(request.raw, device, request.given)
     run.restore(request.folder / CHECKPOINTS / request.checkpoint)
     with watching(console) if rank == 0 else nullcontext(Unwatched()) as watcher:
         scores = run.scores(request.splits or run.subject.splits, watcher.evaluating, request.metrics)

@@ -19,17 +19,15 @@ from rich.console import Console
 from torch import Tensor
 
 from khop.cli.bytes_bar import bytes_bar
-from khop.cli.cache import cache_folder
 from khop.cli.evaluate import Checkpoint, Folder
 from khop.cli.options import Options, takes_run_options
 from khop.cli.progress import say, two_columns
-from khop.cli.ranks import Procs, as_ranks, named, set_rank_up
+from khop.cli.ranks import Procs, as_ranks, named, run_of_rank
 from khop.cli.run_folder import CHECKPOINTS, read_run
-from khop.config.build import Run, prepare
+from khop.config.build import Run
 from khop.config.facts import MACHINE, TOGETHER
 from khop.config.fields import run_fields
 from khop.config.read import RawRun, checked, with_options
-from khop.distributed.group import this_group
 from khop.inferring import Inference, in_bytes
 from khop.training.chunks import Progress, unwatched
 from khop.training.interrupts import terminations_raised
@@ -143,10 +141,7 @@ def infer_rank(rank: int, device: torch.device, request: Request) -> None:
     """Compute as one rank, which is often the only one; rank 0 talks and puts the result in place."""
     begun = time.perf_counter()
     console = Console(stderr=request.as_json, quiet=rank > 0)
-    with bytes_bar() as notice:
-        raw = set_rank_up(request.raw, this_group(), device, request.given)
-        run = prepare(raw, cache_folder(), notice)
-    torch.set_num_threads(run.config.compute_threads)
+    run = run_of_rank(request.raw, device, request.given)
     run.restore(request.folder / CHECKPOINTS / request.checkpoint)
     inference = _inference(run, request)
     say(console, f"up to {in_bytes(inference.bytes_needed)} of disk while it runs; {_left(inference)}")

@@ -14,17 +14,15 @@ import torch
 import typer
 from rich.console import Console
 
-from khop.cli.bytes_bar import bytes_bar
-from khop.cli.cache import cache_folder
 from khop.cli.check_once import check_once
 from khop.cli.options import Options, shown, takes_run_options
 from khop.cli.profile_table import profile_tables
 from khop.cli.progress import say, watching
-from khop.cli.ranks import Procs, as_ranks, named, set_rank_up
+from khop.cli.ranks import Procs, as_ranks, named, run_of_rank
 from khop.cli.run_folder import METRICS, new_run_folder, read_run, write_config, write_whole
 from khop.cli.timeline import drawn_timeline
 from khop.cli.which_run import written
-from khop.config.build import Run, prepare
+from khop.config.build import Run
 from khop.config.fields import field_at, run_fields, value_at
 from khop.config.presets import preset_names
 from khop.config.read import RawRun, checked, with_options
@@ -113,10 +111,7 @@ def profile_rank(rank: int, device: torch.device, request: Request) -> None:
     """Take the steps as one rank, which is often the only one; rank 0 talks and writes."""
     console = Console(stderr=request.as_json, quiet=rank > 0)
     group = this_group()
-    with bytes_bar() as notice:
-        raw = set_rank_up(request.raw, group, device, named(request.raw.values))
-        run = prepare(raw, cache_folder(), notice)
-    torch.set_num_threads(run.config.compute_threads)
+    run = run_of_rank(request.raw, device, named(request.raw.values))
     folder = _shared_folder(run.config, group)
     asked = WARM_UP + request.steps
     recorder = Recorder()

@@ -8,10 +8,13 @@ from typing import Annotated, TypeVar
 import torch
 import typer
 
+from khop.cli.bytes_bar import bytes_bar
+from khop.cli.cache import cache_folder
 from khop.cli.start import INTERRUPTED, TERMINATED, set_memory_up
+from khop.config.build import Run, prepare
 from khop.config.read import RawRun, with_options
 from khop.config.values import RunConfig
-from khop.distributed.group import Group
+from khop.distributed.group import Group, this_group
 from khop.errors import Terminated
 from khop.launching import launch, launched_by_others
 from khop.loading.cores import cores_of_rank, sampler_threads
@@ -49,6 +52,14 @@ def as_ranks(work: RankWork[Request], request: Request, config: RunConfig, procs
         raise typer.Exit(TERMINATED) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+
+
+def run_of_rank(raw: RawRun, device: torch.device, kept: Container[str]) -> Run:
+    """The run as this rank carries it out (see `set_rank_up`): its data are there, torch's threads set."""
+    with bytes_bar() as notice:
+        run = prepare(set_rank_up(raw, this_group(), device, kept), cache_folder(), notice)
+    torch.set_num_threads(run.config.compute_threads)
+    return run
 
 
 def set_rank_up(raw: RawRun, group: Group, device: torch.device, kept: Container[str]) -> RawRun:

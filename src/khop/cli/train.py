@@ -15,13 +15,11 @@ import torch
 import typer
 from rich.console import Console
 
-from khop.cli.bytes_bar import bytes_bar
-from khop.cli.cache import cache_folder
 from khop.cli.check_once import check_once
 from khop.cli.curve import drawn_curve
 from khop.cli.options import Options, shown, takes_run_options
 from khop.cli.progress import say, scores_of, two_columns, watching
-from khop.cli.ranks import Procs, as_ranks, named, set_rank_up
+from khop.cli.ranks import Procs, as_ranks, named, run_of_rank
 from khop.cli.run_folder import (
     CHECKPOINTS,
     CURVE,
@@ -35,7 +33,7 @@ from khop.cli.run_folder import (
     write_whole,
 )
 from khop.cli.which_run import written
-from khop.config.build import Run, prepare
+from khop.config.build import Run
 from khop.config.facts import RESUMABLE
 from khop.config.fields import field_at, run_fields
 from khop.config.presets import preset_names
@@ -104,10 +102,7 @@ def train_rank(rank: int, device: torch.device, request: Request) -> None:
     """Train as one rank of a run, which is often the only one; rank 0 talks and writes."""
     console = Console(stderr=request.as_json, quiet=rank > 0)
     group = this_group()
-    with bytes_bar() as notice:
-        raw = set_rank_up(request.raw, group, device, named(request.raw.values))
-        run = prepare(raw, cache_folder(), notice)
-    torch.set_num_threads(run.config.compute_threads)
+    run = run_of_rank(request.raw, device, named(request.raw.values))
     folder, is_resumed = _folder_of(run, request, group)
     with _stoppable(folder, rank), _watchers(console, run, folder, rank) as watcher:
         trainer = run.trainer(folder, watcher)

@@ -61,7 +61,7 @@ def _hold(hidden: Path) -> int:
 def _publish(hidden: Path, path: Path) -> None:
     (hidden / _LOCK).unlink()
     for folder, _, _ in os.walk(hidden):
-        _flush_entries(Path(folder))
+        flush_entries(Path(folder))
     try:
         hidden.rename(path)
     except OSError as error:
@@ -70,10 +70,11 @@ def _publish(hidden: Path, path: Path) -> None:
                 f"{path}: was written by another process meanwhile; this one's work is dropped"
             ) from error
         raise
-    _flush_entries(path.parent)
+    flush_entries(path.parent)
 
 
-def _flush_entries(folder: Path) -> None:
+def flush_entries(folder: Path) -> None:
+    """Bring to the disk which files a folder has."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from khop.graph.atomic import flush_entries
+
 
 def push_folder(folder: Path, files: Mapping[str, bytes], keep: int) -> None:
     """Make `folder` hold `files`, and folder-1, folder-2, ... what it held before, `keep` in all.
@@ -24,7 +26,7 @@ def push_folder(folder: Path, files: Mapping[str, bytes], keep: int) -> None:
         if young.exists():
             young.rename(old)
     new.rename(folder)
-    _sync(folder.parent)
+    flush_entries(folder.parent)
 
 
 def pushed_folders(folder: Path) -> list[Path]:
@@ -52,7 +54,7 @@ def replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     if folder.exists():
         folder.rename(old)
     new.rename(folder)
-    _sync(folder.parent)
+    flush_entries(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -69,7 +71,7 @@ def _written_beside(folder: Path, files: Mapping[str, bytes]) -> Path:
         new.mkdir(parents=True)
         for name, content in files.items():
             _write(new / name, content)
-        _sync(new)
+        flush_entries(new)
     except OSError:
         shutil.rmtree(new, ignore_errors=True)
         raise
@@ -85,11 +87,3 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
