@@ -5,30 +5,33 @@ communities; two threads, 5 % slack, nodes and training seeds balanced. Memory i
 at any moment beyond what the process had before: mapped files do not count. METIS balances nodes only, has
 one thread and one round, and takes 18 GB for the products-like graph.
 
-usage: python benchmarks/partition.py [graph ...]         (default: debian products clustered)
+usage: python benchmarks/partition.py [graph ...] [--methods ldg fennel metis random] [--rounds 3]
+       (default: debian products clustered, all methods)
+What is not run keeps its last figures.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import shutil
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
 import graphs
-from harness import Figure, report
+from harness import RESULTS, Figure, report
 
 from khop.cli.cache import cache_folder
 from khop.datasets.builtin import builtin_folder
 from khop.graph.folder import open_folder
 from khop.partitioning import PartitionBook, partition_graph
 
-PARTS, THREADS, ROUNDS = 4, 2, 3
+PARTS, THREADS = 4, 2
 METHODS = ("ldg", "fennel", "metis", "random")
 
 
@@ -69,23 +72,33 @@ def cut_once(graph: Path, method: str, out: Path) -> tuple[PartitionBook, float,
     return book, known[0], time.perf_counter() - begun, most[0]
 
 
-def figures_of(name: str, graph: Path) -> Iterator[Figure]:
+def share_cut(name: str, method: str) -> str:
+    return f"{name}: share of edges cut by {method}"
+
+
+def figures_of(
+    name: str, graph: Path, methods: Sequence[str], rounds: int, kept: Mapping[str, Figure]
+) -> Iterator[Figure]:
     folder = open_folder(graph)
     edges = sum(folder.num_edges(edge_type) for edge_type in folder.schema.edge_types)
-    runs: dict[str, list[tuple[PartitionBook, float, float, float]]] = {method: [] for method in METHODS}
+    runs: dict[str, list[tuple[PartitionBook, float, float, float]]] = {method: [] for method in methods}
     with TemporaryDirectory() as place:
-        for _ in range(ROUNDS):
-            for method in METHODS:
+        for _ in range(rounds):
+            for method in methods:
                 if method != "metis" or not runs[method]:
                     runs[method].append(cut_once(graph, method, Path(place) / "parts"))
-    cuts = {method: of_method[0][0].quality.cut["all"] for method, of_method in runs.items()}
+    cuts = {
+        method: kept[share_cut(name, method)].value for method in METHODS if share_cut(name, method) in kept
+    }
+    cuts |= {method: of_method[0][0].quality.cut["all"] for method, of_method in runs.items()}
     for method, of_method in runs.items():
-        notes = {
-            "over random": round(cuts[method] / cuts["random"], 3),
-            "over METIS": round(cuts[method] / cuts["metis"], 3),
-            "balance": {k: round(max(v), 3) for k, v in of_method[0][0].quality.shares.items()},
+        notes: dict[str, object] = {
+            f"over {label}": round(cuts[method] / cuts[other], 3)
+            for label, other in (("random", "random"), ("METIS", "metis"))
+            if other in cuts
         }
-        yield Figure(f"{name}: share of edges cut by {method}", round(cuts[method], 4), "", notes=notes)
+        notes["balance"] = {k: round(max(v), 3) for k, v in of_method[0][0].quality.shares.items()}
+        yield Figure(share_cut(name, method), round(cuts[method], 4), "", notes=notes)
         known, whole = ([run[which] for run in of_method] for which in (1, 2))
         rates = sorted(edges / seconds / 1e6 for seconds in known)
         yield Figure(
@@ -93,7 +106,7 @@ def figures_of(name: str, graph: Path) -> Iterator[Figure]:
             round(median(rates), 2),
             "M/s",
             spread=(round(rates[0], 2), round(rates[-1], 2)),
-            notes={"edges": edges, "seconds": round(median(known), 2)},
+            notes={"edges": edges, "seconds": round(median(known), 2), "rounds": len(of_method)},
         )
         yield Figure(f"{name}: {method}, parts written and counted", round(median(whole), 2), "s")
         yield Figure(f"{name}: {method}, memory at the most", round(max(run[3] for run in of_method)), "MiB")
@@ -104,8 +117,20 @@ def folder_of(name: str) -> Path:
 
 
 def main() -> None:
-    names = sys.argv[1:] or ["debian", "products", "clustered"]
-    report("partition", [figure for name in names for figure in figures_of(name, folder_of(name))])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("graphs", nargs="*", default=["debian", "products", "clustered"])
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    file = RESULTS / "partition.json"
+    before = json.loads(file.read_text())["figures"] if file.exists() else []
+    figures = {figure["figure"]: Figure(**figure) for figure in before}
+    for name in arguments.graphs:
+        found = figures_of(name, folder_of(name), arguments.methods, arguments.rounds, figures)
+        figures |= {figure.figure: figure for figure in found}
+        report("partition", list(figures.values()))
 
 
 if __name__ == "__main__":
