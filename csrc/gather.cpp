@@ -4,6 +4,7 @@
 #include "parallel.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #pragma GCC diagnostic ignored "-Wpsabi"  // see number.h
@@ -16,20 +17,37 @@ constexpr std::int64_t kFetchedBytes = 1024;  // of a row; behind them the machi
 constexpr std::int64_t kBlockIds = 4096;      // of which every column is gathered before the next ones are read
 constexpr std::int64_t kPartBytes = 1 << 18;  // less is not worth a thread
 
-// Fetches the row that is kAhead ids behind `i`.
-KHOP_INLINE void prefetch_ahead(const std::byte* table, std::int64_t row_bytes, std::span<const std::int64_t> ids,
-                                std::int64_t i) {
-  if (i + kAhead >= static_cast<std::int64_t>(ids.size())) return;
-  const std::byte* row = table + ids[i + kAhead] * row_bytes;
+// Where the i-th row to be read lies: in a table, by its id.
+struct ById {
+  const std::byte* table;
+  std::int64_t row_bytes;
+  const std::int64_t* ids;
+
+  KHOP_INLINE const std::byte* operator()(std::int64_t i) const { return table + ids[i] * row_bytes; }
+  KHOP_INLINE ById from(std::int64_t i) const { return {table, row_bytes, ids + i}; }
+};
+
+// The same where that has been looked up.
+struct ByAddress {
+  const std::byte* const* rows;
+
+  KHOP_INLINE const std::byte* operator()(std::int64_t i) const { return rows[i]; }
+};
+
+// Fetches the row that is kAhead behind row `i`.
+template <class Where>
+KHOP_INLINE void prefetch_ahead(const Where& where, std::int64_t row_bytes, std::int64_t i, std::int64_t count) {
+  if (i + kAhead >= count) return;
+  const std::byte* row = where(i + kAhead);
   for (std::int64_t at = 0; at < std::min(row_bytes, kFetchedBytes); at += 64) __builtin_prefetch(row + at);
 }
 
 struct Copy {
-  static KHOP_INLINE void run(const std::byte* table, std::int64_t row_bytes, std::span<const std::int64_t> ids,
-                              std::byte* out) {
-    for (std::int64_t i = 0; i < static_cast<std::int64_t>(ids.size()); ++i) {
-      prefetch_ahead(table, row_bytes, ids, i);
-      std::memcpy(out + i * row_bytes, table + ids[i] * row_bytes, static_cast<std::size_t>(row_bytes));
+  template <class Where>
+  static KHOP_INLINE void run(Where where, std::int64_t row_bytes, std::int64_t count, std::byte* out) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      prefetch_ahead(where, row_bytes, i, count);
+      std::memcpy(out + i * row_bytes, where(i), static_cast<std::size_t>(row_bytes));
     }
   }
 };
@@ -37,12 +55,12 @@ struct Copy {
 // G says how many numbers are read at a time; the last ones of a row are moved back to end with it.
 template <class T, template <class> class G>
 struct Widen {
-  static KHOP_INLINE void run(const T* table, std::int64_t width, std::span<const std::int64_t> ids, const float* scales,
-                              float* out) {
+  template <class Where>
+  static KHOP_INLINE void run(Where where, std::int64_t width, std::int64_t count, const float* scales, float* out) {
     constexpr std::int64_t step = G<T>::count;
-    for (std::int64_t i = 0; i < static_cast<std::int64_t>(ids.size()); ++i) {
-      prefetch_ahead(reinterpret_cast<const std::byte*>(table), width * static_cast<std::int64_t>(sizeof(T)), ids, i);
-      const T* row = table + ids[i] * width;
+    for (std::int64_t i = 0; i < count; ++i) {
+      prefetch_ahead(where, width * static_cast<std::int64_t>(sizeof(T)), i, count);
+      const T* row = reinterpret_cast<const T*>(where(i));
       for (std::int64_t next = 0; next < width; next += step) {
         const std::int64_t column = std::min(next, width - step);
         const auto values = G<T>::load(row + column);
@@ -52,30 +70,38 @@ struct Widen {
   }
 };
 
-// Runs the kernel over ranges of the ids, each with its part of the output.
-template <class Kernel, class T, class Out, class... Rest>
-void gather_with(const T* table, std::int64_t width, std::span<const std::int64_t> ids, Out* out, int threads, Rest... rest) {
-  if (width == 0) return;
-  const std::int64_t grain = std::max<std::int64_t>(kPartBytes / (width * static_cast<std::int64_t>(sizeof(Out))), 1);
-  parallel_for(threads, static_cast<std::int64_t>(ids.size()), grain, [&](std::int64_t begin, std::int64_t end) {
-    run_widest<Kernel>(table, width, ids.subspan(begin, end - begin), rest..., out + begin * width);
-  });
+template <class T, class Where>
+void widen(Where where, std::int64_t width, std::int64_t count, const float* scales, float* out) {
+  if (width >= Group<T>::count) {
+    run_widest<Widen<T, Group>>(where, width, count, scales, out);
+  } else {
+    run_widest<Widen<T, Single>>(where, width, count, scales, out);
+  }
+}
+
+// fn(begin, end) over ranges of rows that take so many bytes each.
+template <class Fn>
+void over_ranges(std::size_t rows, std::int64_t row_bytes, int threads, Fn&& fn) {
+  if (row_bytes == 0) return;
+  parallel_for(threads, static_cast<std::int64_t>(rows), std::max<std::int64_t>(kPartBytes / row_bytes, 1), fn);
 }
 
 }  // namespace
 
 void gather(const std::byte* table, std::int64_t row_bytes, std::span<const std::int64_t> ids, std::byte* out, int threads) {
-  gather_with<Copy>(table, row_bytes, ids, out, threads);
+  const ById where{table, row_bytes, ids.data()};
+  over_ranges(ids.size(), row_bytes, threads, [&](std::int64_t begin, std::int64_t end) {
+    run_widest<Copy>(where.from(begin), row_bytes, end - begin, out + begin * row_bytes);
+  });
 }
 
 template <class T>
 void gather_float32(const T* table, std::int64_t width, std::span<const std::int64_t> ids, const float* scales, float* out,
                     int threads) {
-  if (width >= Group<T>::count) {
-    gather_with<Widen<T, Group>>(table, width, ids, out, threads, scales);
-  } else {
-    gather_with<Widen<T, Single>>(table, width, ids, out, threads, scales);
-  }
+  const ById where{reinterpret_cast<const std::byte*>(table), width * static_cast<std::int64_t>(sizeof(T)), ids.data()};
+  over_ranges(ids.size(), width * static_cast<std::int64_t>(sizeof(float)), threads, [&](std::int64_t begin, std::int64_t end) {
+    widen<T>(where.from(begin), width, end - begin, scales, out + begin * width);
+  });
 }
 
 #define KHOP_GATHER(T) \
@@ -88,27 +114,50 @@ KHOP_GATHER(std::uint8_t)
 
 namespace {
 
-template <class T>
-void widen(const GatherColumn& column, std::span<const std::int64_t> ids, std::int64_t first) {
-  gather_float32(static_cast<const T*>(column.table), column.width, ids, column.scales,
-                 static_cast<float*>(column.out) + first * column.width, 1);
+template <class T, class Where>
+void widen_block(const GatherColumn& column, Where where, std::int64_t count, std::int64_t first) {
+  widen<T>(where, column.width, count, column.scales, static_cast<float*>(column.out) + first * column.width);
 }
 
-// The rows of `ids`, which are rows `first` and following of the output.
-void gather_block(const GatherColumn& column, std::span<const std::int64_t> ids, std::int64_t first) {
+// Reads rows, which are rows `first` and following of the output.
+template <class Where>
+void read_block(const GatherColumn& column, Where where, std::int64_t count, std::int64_t first) {
   switch (column.kind) {
     case GatherColumn::Kind::bytes:
-      return gather(static_cast<const std::byte*>(column.table), column.width, ids,
-                    static_cast<std::byte*>(column.out) + first * column.width, 1);
+      return run_widest<Copy>(where, column.width, count, static_cast<std::byte*>(column.out) + first * column.width);
     case GatherColumn::Kind::float16:
-      return widen<Float16>(column, ids, first);
+      return widen_block<Float16>(column, where, count, first);
     case GatherColumn::Kind::bfloat16:
-      return widen<BFloat16>(column, ids, first);
+      return widen_block<BFloat16>(column, where, count, first);
     case GatherColumn::Kind::int8:
-      return widen<std::int8_t>(column, ids, first);
+      return widen_block<std::int8_t>(column, where, count, first);
     case GatherColumn::Kind::uint8:
-      return widen<std::uint8_t>(column, ids, first);
+      return widen_block<std::uint8_t>(column, where, count, first);
   }
+}
+
+std::int64_t row_bytes_of(const GatherColumn& column) {
+  const bool is_half = column.kind == GatherColumn::Kind::float16 || column.kind == GatherColumn::Kind::bfloat16;
+  return column.width * (is_half ? 2 : 1);
+}
+
+// The rows of `ids`, kBlockIds at the most, which are rows `first` and following of the output.
+void gather_block(const GatherColumn& column, std::span<const std::int64_t> ids, std::int64_t first) {
+  const std::int64_t row_bytes = row_bytes_of(column);
+  if (row_bytes == 0) return;
+  const auto count = static_cast<std::int64_t>(ids.size());
+  const std::vector<Piece>& pieces = column.pieces;
+  if (pieces.size() == 1) {
+    return read_block(column, ById{static_cast<const std::byte*>(pieces[0].rows), row_bytes, ids.data()}, count, first);
+  }
+  std::array<const std::byte*, kBlockIds> rows;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto after = std::upper_bound(pieces.begin(), pieces.end(), ids[i],
+                                        [](std::int64_t id, const Piece& piece) { return id < piece.first; });
+    const Piece& piece = *(after - 1);  // of pieces without rows that begin alike the last one, which has some
+    rows[i] = static_cast<const std::byte*>(piece.rows) + (ids[i] - piece.first) * row_bytes;
+  }
+  read_block(column, ByAddress{rows.data()}, count, first);
 }
 
 }  // namespace

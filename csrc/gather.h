@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace khop {
 
@@ -16,12 +17,18 @@ template <class T>
 void gather_float32(const T* table, std::int64_t width, std::span<const std::int64_t> ids, const float* scales, float* out,
                     int threads);
 
+// Some rows of a table that lies in pieces: from `first` on, up to those of the next piece.
+struct Piece {
+  const void* rows = nullptr;
+  std::int64_t first = 0;
+};
+
 // One of several columns that are gathered by the same ids.
 struct GatherColumn {
   enum class Kind { bytes, float16, bfloat16, int8, uint8 };  // copied as they are, or to float32
 
   Kind kind = Kind::bytes;
-  const void* table = nullptr;
+  std::vector<Piece> pieces;      // of the table, one at least; the first one's rows begin with 0
   std::int64_t width = 0;         // of a row: bytes, or numbers
   const float* scales = nullptr;  // or none
   std::int64_t count = 0;         // only the first so many ids

@@ -49,8 +49,8 @@ void gather_float32(const AnyIn& table, std::int64_t width, const In<std::int64_
   });
 }
 
-// Table, width of a row in its numbers (to float32) or bytes, scales, rows wanted, output.
-using ColumnArguments = std::tuple<AnyIn, std::int64_t, std::optional<In<float>>, std::int64_t, AnyInto>;
+// Pieces of the table, width of a row in its numbers (to float32) or bytes, scales, rows wanted, output.
+using ColumnArguments = std::tuple<std::vector<AnyIn>, std::int64_t, std::optional<In<float>>, std::int64_t, AnyInto>;
 
 khop::GatherColumn::Kind kind_of(const AnyIn& table, const AnyInto& out) {
   using Kind = khop::GatherColumn::Kind;
@@ -60,10 +60,22 @@ khop::GatherColumn::Kind kind_of(const AnyIn& table, const AnyInto& out) {
   return table.dtype() == nb::dtype<std::int8_t>() ? Kind::int8 : Kind::uint8;
 }
 
+// Where each piece lies, and the first of its rows.
+std::vector<khop::Piece> pieces_of(const std::vector<AnyIn>& tables, std::int64_t width) {
+  std::vector<khop::Piece> pieces;
+  std::int64_t first = 0;
+  for (const AnyIn& table : tables) {
+    pieces.push_back({table.data(), first});
+    first += width > 0 ? static_cast<std::int64_t>(table.size()) / width : 0;
+  }
+  return pieces;
+}
+
 void gather_columns(const std::vector<ColumnArguments>& arguments, const In<std::int64_t>& ids, int threads) {
   std::vector<khop::GatherColumn> columns;
-  for (const auto& [table, width, scales, count, out] : arguments) {
-    columns.push_back({kind_of(table, out), table.data(), width, scales ? scales->data() : nullptr, count, out.data()});
+  for (const auto& [tables, width, scales, count, out] : arguments) {
+    columns.push_back({kind_of(tables.at(0), out), pieces_of(tables, width), width, scales ? scales->data() : nullptr, count,
+                       out.data()});
   }
   const nb::gil_scoped_release release;
   khop::gather_columns(columns, span_of(ids), threads);

@@ -67,6 +67,7 @@ void bind_dense(nb::module_& module);
 void bind_hop(nb::module_& module);
 void bind_links(nb::module_& module);
 void bind_memory(nb::module_& module);
+void bind_owners(nb::module_& module);
 void bind_random(nb::module_& module);
 void bind_rules(nb::module_& module);
 void bind_sampling(nb::module_& module);

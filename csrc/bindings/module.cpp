@@ -9,6 +9,7 @@ NB_MODULE(_core, module) {
   bind_hop(module);
   bind_links(module);
   bind_memory(module);
+  bind_owners(module);
   bind_random(module);
   bind_rules(module);
   bind_sampling(module);

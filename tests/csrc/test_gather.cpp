@@ -135,9 +135,9 @@ TEST(several_columns_are_gathered_as_each_by_itself) {
     const std::int64_t rows = 30'000, fewer = 9'000;
     std::vector<float> one(static_cast<std::size_t>(rows * kWidth)), two(static_cast<std::size_t>(fewer * kWidth));
     std::vector<std::int8_t> three(static_cast<std::size_t>(rows * kWidth));
-    const khop::GatherColumn columns[] = {{Kind::int8, bytes.data(), kWidth, scales.data(), rows, one.data()},
-                                          {Kind::bfloat16, halves.data(), kWidth, nullptr, fewer, two.data()},
-                                          {Kind::bytes, bytes.data(), kWidth, nullptr, rows, three.data()}};
+    const khop::GatherColumn columns[] = {{Kind::int8, {{bytes.data(), 0}}, kWidth, scales.data(), rows, one.data()},
+                                          {Kind::bfloat16, {{halves.data(), 0}}, kWidth, nullptr, fewer, two.data()},
+                                          {Kind::bytes, {{bytes.data(), 0}}, kWidth, nullptr, rows, three.data()}};
     khop::gather_columns(columns, ids, threads);
     CHECK(khop::testing::same_bytes(one, widened(bytes, kWidth, ids, scales)));
     const std::vector<std::int64_t> first(ids.begin(), ids.begin() + fewer);
@@ -146,4 +146,36 @@ TEST(several_columns_are_gathered_as_each_by_itself) {
     khop::gather(reinterpret_cast<const std::byte*>(bytes.data()), kWidth, ids, reinterpret_cast<std::byte*>(copied.data()), 1);
     CHECK(khop::testing::same_bytes(three, copied));
   }
+}
+
+TEST(a_table_in_pieces_gives_the_rows_of_the_whole) {
+  using Kind = khop::GatherColumn::Kind;
+  khop::testing::at_every_level([] {
+    for (const std::int64_t width : {0, 3, 100}) {
+      std::vector<khop::Float16> table;
+      for (std::int64_t i = 0; i < kRows * width; ++i) table.push_back({static_cast<std::uint16_t>(i * 977)});
+      // The second piece has no rows, and each of the others lies somewhere else.
+      const std::vector<std::int64_t> firsts = {0, 5, 5, 30};
+      std::vector<std::vector<khop::Float16>> pieces;
+      std::vector<khop::Piece> found;
+      for (std::size_t i = 0; i < firsts.size(); ++i) {
+        const std::int64_t end = i + 1 < firsts.size() ? firsts[i + 1] : kRows;
+        pieces.emplace_back(table.begin() + firsts[i] * width, table.begin() + end * width);
+      }
+      for (std::size_t i = 0; i < firsts.size(); ++i) found.push_back({pieces[i].data(), firsts[i]});
+      const auto ids = some_ids(9'000);
+      const auto rows = static_cast<std::int64_t>(ids.size());
+      std::vector<float> wide(ids.size() * static_cast<std::size_t>(width));
+      std::vector<khop::Float16> copied(wide.size());
+      const khop::GatherColumn columns[] = {{Kind::float16, found, width, nullptr, rows, wide.data()},
+                                            {Kind::bytes, found, 2 * width, nullptr, rows, copied.data()}};
+      khop::gather_columns(columns, ids, 3);
+      CHECK(khop::testing::same_bytes(wide, widened(table, width, ids, {})));
+      std::vector<khop::Float16> expected;
+      for (const std::int64_t id : ids) {
+        expected.insert(expected.end(), table.begin() + id * width, table.begin() + (id + 1) * width);
+      }
+      CHECK(khop::testing::same_bytes(copied, expected));
+    }
+  });
 }

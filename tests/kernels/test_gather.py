@@ -192,6 +192,45 @@ def test_several_columns_at_once_are_each_by_itself(count: int, threads: int, li
     assert same_bits(together[-1], gather(tables[1], ids))
 
 
+@given(
+    cuts=st.lists(st.integers(0, 40), max_size=5).map(sorted),
+    count=st.sampled_from([0, 1, 100, 9000]),
+    limit=st.sampled_from([None, 0, 5000]),
+    threads=st.integers(1, 3),
+)
+def test_pieces_of_a_table_are_read_as_the_whole(
+    cuts: list[int], count: int, limit: int | None, threads: int
+) -> None:
+    ids = torch.randint(40, (count,), generator=torch.Generator().manual_seed(count))
+    wide, small = some_table(40, (100,), torch.float64), some_table(40, (), torch.float16)
+    out = torch.empty(count, 100, dtype=torch.float64)
+    columns = [
+        Column(wide.tensor_split(cuts), out=out),
+        Column(small.tensor_split(cuts), as_float32=True, count=limit),
+        Column(small),
+    ]
+    rows = gather_columns(columns, ids, threads=threads)
+    assert rows[0] is out
+    assert same_bits(out, wide[ids])
+    assert same_bits(rows[1], small[ids[:limit]].float())
+    assert same_bits(rows[2], small[ids])
+
+
+def test_pieces_with_rows_that_differ_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"pieces of a table are torch.float32 \(2, 3\) and torch.float32 \(2,"
+    ):
+        gather_columns([Column((torch.zeros(2, 3), torch.zeros(2, 4)))], torch.tensor([0]))
+    with pytest.raises(ValueError, match=r"row id 4 at position 0: must be in \[0, 4\)"):
+        gather_columns([Column((torch.zeros(2), torch.zeros(2)))], torch.tensor([4]))
+
+
+def test_a_column_of_one_row_of_a_wider_table() -> None:
+    one = torch.arange(14.0).view(2, 7)[1:, 3]
+    assert one.stride() == (7,)
+    assert gather(one, torch.tensor([0, 0])).tolist() == [10.0, 10.0]
+
+
 def test_of_several_columns_the_one_without_the_row_is_named() -> None:
     columns = [Column(torch.ones(5), "first"), Column(torch.ones(3), "second")]
     with pytest.raises(ValueError, match=r"second id 4 at position 1: must be in \[0, 3\)"):
@@ -201,5 +240,6 @@ def test_of_several_columns_the_one_without_the_row_is_named() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="where there is a GPU")
 def test_several_columns_on_a_gpu_are_the_same() -> None:
     table = some_table(40, (3,), torch.float16).cuda()
-    rows = gather_columns([Column(table), Column(table, as_float32=True)], torch.tensor([39, 0]).cuda())
+    columns = [Column(table.split(7)), Column(table, as_float32=True)]
+    rows = gather_columns(columns, torch.tensor([39, 0]).cuda())
     assert rows[1].tolist() == rows[0].float().tolist() == table[[39, 0]].float().tolist()

@@ -37,17 +37,6 @@ def test_answers_of_owners_are_joined_in_the_order_of_the_questions(
     assert torch.equal(joined.edges, -joined.nodes.long())
 
 
-@given(ids=IDS, count=st.integers(0, 25))
-def test_the_first_rows_alone_are_shared_out_as_they_would_be_by_themselves(
-    ids: list[int], count: int
-) -> None:
-    given_ids = torch.tensor(ids, dtype=torch.int64)
-    first = ByOwner.of(given_ids, BOUNDS).first(count)
-    wanted = ByOwner.of(given_ids[:count], BOUNDS)
-    assert first.counts == wanted.counts
-    assert first.joined(wanted.split(given_ids[:count])).tolist() == ids[:count]
-
-
 def test_limits_and_trees_go_with_their_nodes() -> None:
     frontier = Frontier(torch.tensor([9, 3, 7]), torch.tensor([90, 30, 70]), torch.tensor([1, 2, 3]))
     shares = ByOwner.of(frontier.nodes, [0, 5, 10]).frontiers(frontier)

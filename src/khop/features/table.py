@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from khop.features.store import Gathered, Rows, Wanted
 from khop.kernels.gather import SMALL_DTYPES, Column, column_reference, gather_columns
-from khop.schema import EdgeType, NodeType, Schema
+from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 
 Tensors = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
 
@@ -31,9 +31,11 @@ class FeatureTable:
         """The columns of a graph, with the scales that its schema knows."""
         scales = {
             type_: {
-                name: torch.tensor(spec.scales, dtype=torch.float32, device=column.device).view(spec.shape)
+                name: of_column
                 for name, spec in specs.items()
-                if spec.scales is not None and (column := columns.get(type_, {}).get(name)) is not None
+                if spec.scales is not None
+                and (column := columns.get(type_, {}).get(name)) is not None
+                and (of_column := scales_of(spec, column.device)) is not None
             }
             for type_, specs in schema.columns.items()
         }
@@ -59,8 +61,22 @@ class FeatureTable:
         columns = self.columns[type_]
         if name not in columns:
             raise ValueError(f"no column {name!r} of {type_!r}; there are {sorted(columns)}")
-        table, scales = columns[name], self.scales.get(type_, {}).get(name)
-        is_narrow = table.dtype.is_floating_point or scales is not None
-        widened = name in rows.as_float32 and is_narrow and table.dtype in SMALL_DTYPES
-        what = f"column {name!r} of {type_!r}: row"
-        return Column(table, what, rows.limits.get(name), widened, scales if widened else None)
+        return column_of(columns[name], type_, name, rows, self.scales.get(type_, {}).get(name))
+
+
+def column_of(
+    table: Tensor | Sequence[Tensor], type_: NodeType | EdgeType, name: str, rows: Rows, scales: Tensor | None
+) -> Column:
+    """A column as it is to be gathered: of a table, or of pieces whose rows follow one another."""
+    dtype = (table if isinstance(table, Tensor) else table[0]).dtype
+    is_narrow = dtype in SMALL_DTYPES and (dtype.is_floating_point or scales is not None)
+    widened = name in rows.as_float32 and is_narrow
+    what = f"column {name!r} of {type_!r}: row"
+    return Column(table, what, rows.limits.get(name), widened, scales if widened else None)
+
+
+def scales_of(spec: ColumnSpec, device: torch.device | str = "cpu") -> Tensor | None:
+    """Of a quantised column: float32, of a row's shape."""
+    if spec.scales is None:
+        return None
+    return torch.tensor(spec.scales, dtype=torch.float32, device=device).view(spec.shape)

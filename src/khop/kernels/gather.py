@@ -62,40 +62,50 @@ def gather_float32(
 class Column:
     """One of several tables whose rows are wanted by the same ids."""
 
-    table: Tensor  # (N, ...)
+    table: Tensor | Sequence[Tensor]  # (N, ...), or pieces of it, whose rows follow one another
     what: str = "row"  # how errors call it
     count: int | None = None  # only the first so many ids
     as_float32: bool = False  # of float16, bfloat16, int8 or uint8
     scales: Tensor | None = None  # as gather_float32 takes them
+    out: Tensor | None = None  # takes the rows instead of new memory
+
+    @property
+    def pieces(self) -> Sequence[Tensor]:
+        """Of the table, one at least."""
+        return (self.table,) if isinstance(self.table, Tensor) else self.table
+
+    @property
+    def num_rows(self) -> int:
+        """Of all pieces."""
+        return sum(piece.shape[0] for piece in self.pieces)
 
 
 def gather_columns(columns: Sequence[Column], ids: Tensor, *, threads: int = 1) -> list[Tensor]:
     """`gather` or `gather_float32` of every column by the same ids, in one pass over them."""
     wanted = [ids if column.count is None else ids[: column.count] for column in columns]
     for column, rows in zip(columns, wanted, strict=True):
-        dtype = torch.float32 if column.as_float32 else column.table.dtype
-        _check(column.table, rows, None, dtype)
-        if column.as_float32:
-            _check_small(column.table, column.scales)
+        _check_column(column, rows)
     checked: dict[int, int] = {}  # rows of a table -> how many of the ids are in range of it
     for column, rows in zip(columns, wanted, strict=True):
-        if checked.get(column.table.shape[0], -1) < rows.numel():
-            check_ids(rows, column.table.shape[0], column.what, threads)
-            checked[column.table.shape[0]] = rows.numel()
+        if checked.get(column.num_rows, -1) < rows.numel():
+            check_ids(rows, column.num_rows, column.what, threads)
+            checked[column.num_rows] = rows.numel()
     if ids.device.type != "cpu":
         return [column_reference(column, rows) for column, rows in zip(columns, wanted, strict=True)]
     results, arguments = [], []
     for column, rows in zip(columns, wanted, strict=True):
-        table, width = column.table.detach(), math.prod(column.table.shape[1:])
-        out = pooled((rows.numel(), *table.shape[1:]), torch.float32 if column.as_float32 else table.dtype)
+        pieces = [piece.detach() for piece in column.pieces]
+        width, dtype = math.prod(pieces[0].shape[1:]), pieces[0].dtype
+        out = column.out
+        if out is None:
+            out = pooled((rows.numel(), *pieces[0].shape[1:]), torch.float32 if column.as_float32 else dtype)
         results.append(out)
         if column.as_float32:
             scales = None if column.scales is None else column.scales.detach().flatten().contiguous()
-            arguments.append((table, width, scales, rows.numel(), out))
+            arguments.append((pieces, width, scales, rows.numel(), out))
         else:
-            arguments.append(
-                (_as_bytes(table), width * table.element_size(), None, rows.numel(), _as_bytes(out))
-            )
+            as_bytes = [_as_bytes(piece) for piece in pieces]
+            arguments.append((as_bytes, width * dtype.itemsize, None, rows.numel(), _as_bytes(out)))
     _core.gather_columns(arguments, ids.contiguous(), threads)
     return results
 
@@ -118,9 +128,23 @@ def gather_float32_reference(
 
 def column_reference(column: Column, ids: Tensor) -> Tensor:
     """The rows of a column in plain torch, on any device; ids are in range."""
+    table = column.pieces[0] if len(column.pieces) == 1 else torch.cat(list(column.pieces))
     if column.as_float32:
-        return gather_float32_reference(column.table, ids, scales=column.scales)
-    return gather_reference(column.table, ids)
+        return gather_float32_reference(table, ids, scales=column.scales, out=column.out)
+    return gather_reference(table, ids, out=column.out)
+
+
+def _check_column(column: Column, ids: Tensor) -> None:
+    first = column.pieces[0]
+    for piece in column.pieces:
+        _check(piece, ids, column.out, torch.float32 if column.as_float32 else piece.dtype)
+        if piece.dtype != first.dtype or piece.shape[1:] != first.shape[1:]:
+            raise ValueError(
+                f"pieces of a table are {first.dtype} {tuple(first.shape)} and {piece.dtype} "
+                f"{tuple(piece.shape)}: rows must be alike"
+            )
+    if column.as_float32:
+        _check_small(first, column.scales)
 
 
 def _check(table: Tensor, ids: Tensor, out: Tensor | None, out_dtype: torch.dtype) -> None:
@@ -153,4 +177,5 @@ def _check_small(table: Tensor, scales: Tensor | None) -> None:
 
 def _as_bytes(tensor: Tensor) -> Tensor:
     # The core copies rows as bytes; DLPack has no name for every dtype that torch has.
-    return tensor.detach().view(-1).view(torch.uint8)
+    # A single row of a wider table counts as contiguous and has strides all the same.
+    return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)

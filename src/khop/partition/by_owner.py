@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from khop.draw import Frontier, Neighbors, Positives
-from khop.kernels.gather import gather
 from khop.kernels.memory import pooled
+from khop.kernels.owners import join_drawn, owner_order
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,23 +23,7 @@ class ByOwner:
     @classmethod
     def of(cls, ids: Tensor, bounds: Sequence[int]) -> ByOwner:
         """By ids of which `bounds`, ascending, say where each owner's begin and the last one's end."""
-        if len(bounds) == 2:
-            return cls((ids.numel(),), None)
-        owners = torch.searchsorted(torch.tensor(bounds[1:-1]), ids.long(), right=True)
-        counts = tuple(torch.bincount(owners, minlength=len(bounds) - 1).tolist())
-        if bool((owners[1:] >= owners[:-1]).all()):
-            return cls(counts, None)
-        # NumPy sorts numbers of 16 bits by counting them, which torch does not.
-        order = np.argsort(owners.to(torch.int16).numpy(), kind="stable")
-        return cls(counts, torch.from_numpy(order))
-
-    def first(self, count: int) -> ByOwner:
-        """Of the first `count` rows alone."""
-        order = torch.arange(sum(self.counts)) if self.order is None else self.order
-        pieces = [
-            rows[: int(torch.searchsorted(rows, count))] for rows in order.split_with_sizes(self.counts)
-        ]
-        return ByOwner(tuple(map(len, pieces)), None if self.order is None else torch.cat(pieces))
+        return cls((ids.numel(),), None) if len(bounds) == 2 else cls(*owner_order(ids, bounds))
 
     def split(self, rows: Tensor) -> Sequence[Tensor]:
         """(rows, ...), the rows of each owner."""
@@ -76,26 +59,8 @@ class ByOwner:
         """What every owner drew for its rows, as if one had drawn all."""
         if len(answers) == 1:
             return answers[0]
-        degrees = torch.cat([drawn.offsets.diff() for drawn in answers])
-        nodes = torch.cat([drawn.nodes for drawn in answers])
-        of_owners = [drawn.edges for drawn in answers if drawn.edges is not None]
-        edges = torch.cat(of_owners) if of_owners else None
-        if self.order is None:
-            return Neighbors(_offsets(degrees), nodes, edges)
-        places = self._places()
-        starts = (degrees.cumsum(0) - degrees)[places]
-        degrees = degrees[places]
-        offsets = _offsets(degrees)
-        shifts = torch.repeat_interleave(starts - offsets[:-1], degrees, output_size=nodes.numel())
-        wanted = torch.arange(nodes.numel()).add_(shifts)
-        return Neighbors(offsets, gather(nodes, wanted), None if edges is None else gather(edges, wanted))
-
-    def _places(self) -> Tensor:
-        """int64 (rows): where each row stands owner by owner."""
-        assert self.order is not None
-        places = torch.empty_like(self.order)
-        places[self.order] = torch.arange(self.order.numel())
-        return places
+        pieces = [(drawn.offsets, drawn.nodes, drawn.edges) for drawn in answers]
+        return Neighbors(*join_drawn(pieces, self.order))
 
 
 def first_outside(ids: Tensor, bounds: Sequence[int]) -> int:
@@ -106,7 +71,3 @@ def first_outside(ids: Tensor, bounds: Sequence[int]) -> int:
     if bounds[0] <= low and high < bounds[-1]:
         return -1
     return int(((ids < bounds[0]) | (ids >= bounds[-1])).int().argmax())
-
-
-def _offsets(degrees: Tensor) -> Tensor:
-    return torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])

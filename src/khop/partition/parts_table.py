@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from khop.features.pieces import Pieces, read_rows
 from khop.features.store import Gathered, Rows, Wanted
-from khop.features.table import FeatureTable
-from khop.partition.by_owner import ByOwner, first_outside
+from khop.partition.by_owner import first_outside
 from khop.partition.parts_folder import PartsFolder, held_parts
 from khop.schema import EdgeType, NodeType
 
@@ -23,11 +23,16 @@ class PartsTable:
 
     folder: PartsFolder
     threads: int = 1  # of one gather
-    _tables: tuple[FeatureTable, ...] = field(init=False, repr=False)
+    pieces: Mapping[NodeType | EdgeType, Pieces] = field(init=False, repr=False)  # one for each part
 
     def __post_init__(self) -> None:
-        tables = (FeatureTable.of(part.schema, part.columns(), self.threads) for part in self.folder.parts)
-        object.__setattr__(self, "_tables", tuple(tables))
+        specs = self.folder.schema.columns
+        of_parts = [part.columns() for part in self.folder.parts]
+        pieces = {
+            t: {n: tuple(of[t][n] for of in of_parts) for n in specs[t] if all(n in of[t] for of in of_parts)}
+            for t in specs
+        }
+        object.__setattr__(self, "pieces", pieces)
 
     @property
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
@@ -36,29 +41,24 @@ class PartsTable:
 
     def gather(self, wanted: Wanted) -> Gathered:
         """The rows of all columns wanted, in the order of the ids; ValueError names what is missing."""
-        for type_, rows in wanted.items():
-            self._check(type_, rows)
-        owners = {t: ByOwner.of(rows.ids, self.folder.bounds(t)) for t, rows in wanted.items()}
-        shares = {t: _shares(rows, owners[t], self.folder.bounds(t)) for t, rows in wanted.items()}
-        gathered = [
-            table.gather({t: of_parts[number] for t, of_parts in shares.items()})
-            for number, table in enumerate(self._tables)
-        ]
-        return {
-            t: {
-                name: _owners_of(name, rows, owners[t]).joined([of_part[t][name] for of_part in gathered])
-                for name in rows.columns
-            }
-            for t, rows in wanted.items()
-        }
+        return {type_: self._rows(type_, rows) for type_, rows in wanted.items()}
+
+    def _rows(self, type_: NodeType | EdgeType, rows: Rows) -> dict[str, Tensor]:
+        self._check(type_, rows)
+        first, specs = self.folder.bounds(type_)[0], self.folder.schema.columns[type_]
+        of_held = replace(rows, ids=rows.ids - first) if first else rows
+        return read_rows(self.pieces[type_], specs, type_, of_held, self.threads)
 
     def __reduce__(self) -> tuple[Callable[..., PartsTable], tuple[PartsFolder, int]]:
         return PartsTable, (self.folder, self.threads)
 
     def _check(self, type_: NodeType | EdgeType, rows: Rows) -> None:
-        there = self.folder.schema.columns
+        there = self.pieces
         if type_ not in there:
             raise ValueError(f"no columns of type {type_!r}; there are columns of {list(there)}")
+        for name in rows.columns:
+            if name not in there[type_]:
+                raise ValueError(f"no column {name!r} of {type_!r}; there are {sorted(there[type_])}")
         bounds = self.folder.bounds(type_)
         position = first_outside(rows.ids, bounds)
         if position >= 0 and rows.columns:
@@ -66,20 +66,3 @@ class PartsTable:
                 f"column {rows.columns[0]!r} of {type_!r}: row id {int(rows.ids[position])} at position "
                 f"{position}: must be in [{bounds[0]}, {bounds[-1]}), the rows of {held_parts(self.folder)}"
             )
-
-
-def _shares(rows: Rows, owners: ByOwner, bounds: Sequence[int]) -> list[Rows]:
-    """What is wanted of each part, by its own ids."""
-    counts = {name: owners.first(limit).counts for name, limit in rows.limits.items()}
-    return [
-        replace(
-            rows,
-            ids=ids - bounds[number],
-            limits={name: of_parts[number] for name, of_parts in counts.items()},
-        )
-        for number, ids in enumerate(owners.split(rows.ids))
-    ]
-
-
-def _owners_of(column: str, rows: Rows, owners: ByOwner) -> ByOwner:
-    return owners if column not in rows.limits else owners.first(rows.limits[column])

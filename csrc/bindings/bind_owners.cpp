@@ -1,0 +1,81 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "bindings.h"
+#include "by_owner.h"
+#include "remote_rows.h"
+#include "visit.h"
+
+namespace khop::bindings {
+namespace {
+
+using Ids = In<std::int64_t>;
+
+std::tuple<Out<std::int64_t>, Out<std::int64_t>> remote_rows(Ids ids, std::int64_t first, std::int64_t end,
+                                                             std::optional<Ids> slots, std::int64_t kept) {
+  Buffer<std::int64_t> places(ids.size()), asked(ids.size());
+  std::int64_t count = 0;
+  {
+    const nb::gil_scoped_release release;
+    const RowsHere here{first, end, slots ? span_of(*slots) : std::span<const std::int64_t>{}, kept};
+    count = khop::remote_rows(span_of(ids), here, places.data(), asked.data());
+  }
+  return {places.tensor({ids.size()}), asked.tensor({static_cast<std::size_t>(count)})};
+}
+
+std::tuple<Out<std::int64_t>, std::optional<Out<std::int64_t>>> owner_order(Ids ids, Ids bounds) {
+  Buffer<std::int64_t> counts(bounds.size() - 1), order(ids.size());
+  bool is_wanted = false;
+  {
+    const nb::gil_scoped_release release;
+    is_wanted = khop::owner_order(span_of(ids), span_of(bounds), counts.data(), order.data());
+  }
+  std::optional<Out<std::int64_t>> rows;
+  if (is_wanted) rows = order.tensor({ids.size()});
+  return {counts.tensor({bounds.size() - 1}), rows};
+}
+
+// Offsets, nodes and maybe edges of every owner.
+using Drawn = std::tuple<Ids, AnyIn, std::optional<Ids>>;
+
+// Offsets and edges; nodes go to `nodes`, which is of the widest type that any owner has.
+std::tuple<Out<std::int64_t>, std::optional<Out<std::int64_t>>> join_drawn(const std::vector<Drawn>& drawn,
+                                                                           std::optional<Ids> order, const AnyInto& nodes) {
+  std::vector<OwnerDrawn> owners;
+  std::size_t rows = 0;
+  bool has_edges = true;
+  for (const auto& [offsets, of_owner, edges] : drawn) {
+    const bool is_narrow = of_owner.dtype() == nb::dtype<std::int32_t>();
+    owners.push_back({span_of(offsets), of_owner.data(), is_narrow, edges ? edges->data() : nullptr});
+    rows += offsets.size() - 1;
+    has_edges = has_edges && edges;
+  }
+  Buffer<std::int64_t> offsets(rows + 1);
+  std::optional<Buffer<std::int64_t>> edges;
+  if (has_edges) edges.emplace(nodes.size());
+  visit_index(nodes, [&](auto node) {
+    const nb::gil_scoped_release release;
+    khop::join_drawn(std::span<const OwnerDrawn>(owners), order ? span_of(*order) : std::span<const std::int64_t>{},
+                     offsets.data(), as<decltype(node)>(nodes), edges ? edges->data() : nullptr);
+  });
+  std::optional<Out<std::int64_t>> positions;
+  if (edges) positions = edges->tensor({nodes.size()});
+  return {offsets.tensor({rows + 1}), positions};
+}
+
+}  // namespace
+}  // namespace khop::bindings
+
+void bind_owners(nb::module_& module) {
+  using nb::arg;
+  using namespace khop::bindings;
+  module.def("remote_rows", &remote_rows, arg("ids").noconvert(), arg("first"), arg("end"), arg("slots").noconvert().none(),
+             arg("kept"));
+  module.def("owner_order", &owner_order, arg("ids").noconvert(), arg("bounds").noconvert());
+  module.def("join_drawn", &join_drawn, arg("drawn"), arg("order").noconvert().none(), arg("nodes").noconvert());
+}
