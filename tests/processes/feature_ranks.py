@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import torch
 from hypothesis import settings
@@ -18,12 +18,11 @@ from covered import covered
 from khop.distributed.group import Group, this_group
 from khop.distributed.holders import Holders
 from khop.distributed.lanes import Lanes
-from khop.distributed.partitioned_features import PartitionedFeatures, ShiftedRows
+from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.row_wire import Wire
 from khop.features.cache_plan import CachePlan
 from khop.features.row_cache import RowCache
 from khop.features.store import Rows
-from khop.features.table import FeatureTable
 from khop.graph.quantise import quantise
 from khop.schema import ColumnSpec, Schema
 
@@ -37,12 +36,13 @@ def store_of(
     columns: Columns, holders: Holders, lanes: Lanes, wire: Wire = Wire.STORED
 ) -> PartitionedFeatures:
     """Each rank has the rows of its parts, and no others."""
-    offsets, held, first = {}, {}, {}
+    offsets, pieces = {}, {}
     for type_, of_type in columns.items():
         count = next(iter(of_type.values())).shape[0]
         offsets[type_] = [count * part // holders.parts for part in range(holders.parts + 1)]
-        first[type_], end = holders.held(offsets[type_], holders.rank)
-        held[type_] = {name: column[first[type_] : end].clone() for name, column in of_type.items()}
+        first, end = holders.held(offsets[type_], holders.rank)
+        middle = (first + end) // 2
+        pieces[type_] = {name: (column[first:middle], column[middle:end]) for name, column in of_type.items()}
     specs = {
         type_: {
             name: ColumnSpec(str(column.dtype).removeprefix("torch."), tuple(column.shape[1:]))
@@ -50,9 +50,7 @@ def store_of(
         }
         for type_, of_type in columns.items()
     }
-    return PartitionedFeatures(
-        ShiftedRows(FeatureTable(held), first), specs, offsets, holders, lanes, wire=wire
-    )
+    return PartitionedFeatures(pieces, specs, offsets, holders, lanes, wire=wire)
 
 
 def kept_promises(group: Group, parts: int) -> list[str]:
@@ -133,9 +131,7 @@ def widened_rows(group: Group) -> None:
     store = store_of({"n": {"x": quantised.values}}, holders, lanes)
     scales = quantised.scales
     spec = ColumnSpec("int8", (3,), scales=tuple(scales.tolist()))
-    held = cast(ShiftedRows, store.held)
-    table = replace(cast(FeatureTable, held.store), scales={"n": {"x": scales}})
-    store = replace(store, held=replace(held, store=table), specs={"n": {"x": spec}})
+    store = replace(store, specs={"n": {"x": spec}})
     ids = own_wants(group.rank)
     rows = store.gather({"n": Rows(ids, ("x",), as_float32=frozenset({"x"}))})["n"]["x"]
     assert torch.equal(rows, quantised.values[ids].float() * scales)

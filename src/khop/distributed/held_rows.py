@@ -4,68 +4,92 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
-import torch
 from torch import Tensor
 
+from khop.distributed.messages import Messages
 from khop.distributed.peers import Message, Peers
 from khop.distributed.row_request import Request, Specs, Type, largest, read
-from khop.distributed.row_wire import Wire, as_bytes, sent_rows
-from khop.features.store import FeatureStore, Rows
+from khop.distributed.row_wire import Wire, is_rounded, of_bytes, planes, received_rows, sent_rows
+from khop.features.pieces import Pieces, read_into, read_rows
+from khop.features.store import Rows
 
 ASKING = Message("asking for rows", "id")
 
 
 @dataclass(frozen=True, eq=False)
 class HeldRows:
-    """A feature store of the rows held here, and which those are."""
+    """The rows held here, of each type those of one stretch of ids."""
 
-    store: FeatureStore  # by the ids of all
+    pieces: Mapping[Type, Pieces]
     specs: Specs
-    spans: Mapping[Type, tuple[int, int]]  # the first id that is held, and the one after the last
+    counts: Mapping[Type, int]  # how many rows of each type
     wire: Wire
 
-    def asked(self, peers: Peers, messages: Sequence[Tensor]) -> list[Tensor]:
-        """What every rank asks for, by what this rank asks them. Two collectives."""
-        return peers.exchange(messages, ASKING, largest(self.specs, self._counts()))
+    def asked(self, peers: Peers, messages: Sequence[Tensor]) -> list[list[Request]]:
+        """What every rank asks for, by what this rank asks them. Two collectives.
 
-    def answers(self, peers: Peers, asked: Sequence[Tensor]) -> list[Tensor]:
-        """The rows that every rank asks for; a request that cannot be names who sent it.
-
-        Equal requests of several ranks are read in one go.
+        A request that cannot be names who sent it.
         """
-        alike: dict[tuple[Type, tuple[str, ...]], list[tuple[int, Tensor]]] = {}
-        pieces: list[dict[tuple[Type, tuple[str, ...]], list[Tensor]]] = [{} for _ in asked]
-        for rank, message in enumerate(asked):
-            for request in self._read(peers, rank, message):
-                key = request.type_, request.columns
-                pieces[rank][key] = []  # answered in the order of asking
-                alike.setdefault(key, []).append((rank, request.ids))
-        for key, of_ranks in alike.items():
-            for plane in self._planes(*key, [ids for _, ids in of_ranks]):
-                for (rank, _), of_rank in zip(of_ranks, plane, strict=True):
-                    pieces[rank][key] += as_bytes(of_rank)
-        empty = torch.empty(0, dtype=torch.uint8)
-        return [torch.cat([empty, *chain.from_iterable(of_rank.values())]) for of_rank in pieces]
+        received = peers.exchange(messages, ASKING, largest(self.specs, self.counts))
+        return [self._read(peers, rank, message) for rank, message in enumerate(received)]
 
-    def _planes(self, type_: Type, columns: tuple[str, ...], ids: Sequence[Tensor]) -> list[Sequence[Tensor]]:
-        """Every tensor to be sent for these rows, column after column, split as the ids are."""
-        wanted = Rows(torch.cat(list(ids)) + self.spans[type_][0], columns)
-        rows = self.store.gather({type_: wanted})[type_]
-        counts = [of_rank.numel() for of_rank in ids]
-        specs = self.specs[type_]
-        return [
-            plane.split_with_sizes(counts)
-            for name in columns
-            for plane in sent_rows(rows[name], specs[name], self.wire)
-        ]
+    def answers(self, peers: Peers, asked: Sequence[Sequence[Request]]) -> Messages:
+        """The rows that every rank asks for, read into the messages that will bring them there."""
+        messages = peers.outgoing([answer_bytes(requests, self.specs, self.wire) for requests in asked])
+        for room, requests in zip(messages.payloads, asked, strict=True):
+            for request in requests:
+                room = self._write(room, request)
+        return messages
+
+    def _write(self, room: Tensor, request: Request) -> Tensor:
+        """Write the rows of one request; what is left of the room."""
+        count, plain = request.ids.numel(), {}
+        pieces, specs = self.pieces[request.type_], self.specs[request.type_]
+        for name in request.columns:
+            places = []
+            for plane in planes(specs[name], self.wire):
+                places.append(of_bytes(room, plane, count))
+                room[count * plane.row_bytes : plane.size(count)] = 0
+                room = room[plane.size(count) :]
+            if not is_rounded(specs[name], self.wire):
+                plain[name] = places[0]
+                continue
+            rows = read_rows(pieces, specs, request.type_, Rows(request.ids, (name,)))[name]
+            for place, of_plane in zip(places, sent_rows(rows, specs[name], self.wire), strict=True):
+                place.copy_(of_plane)
+        read_into(pieces, request.ids, plain)
+        return room
 
     def _read(self, peers: Peers, rank: int, message: Tensor) -> list[Request]:
         try:
-            return read(message, self.specs, self._counts())
+            return read(message, self.specs, self.counts)
         except ValueError as error:
             raise peers.wrong(rank, ASKING, str(error)) from error
 
-    def _counts(self) -> dict[Type, int]:
-        return {type_: end - first for type_, (first, end) in self.spans.items()}
+
+def answer_bytes(requests: Sequence[Request], specs: Specs, wire: Wire) -> int:
+    """How long the answer is."""
+    return sum(
+        plane.size(request.ids.numel())
+        for request in requests
+        for name in request.columns
+        for plane in planes(specs[request.type_][name], wire)
+    )
+
+
+def rows_of_answer(
+    answer: Tensor, requests: Sequence[Request], specs: Specs, wire: Wire
+) -> list[dict[str, Tensor]]:
+    """What a rank has sent, of each request the rows of each column."""
+    found: list[dict[str, Tensor]] = []
+    for request in requests:
+        rows, count = {}, request.ids.numel()
+        for name in request.columns:
+            spec, sent = specs[request.type_][name], []
+            for plane in planes(spec, wire):
+                sent.append(of_bytes(answer, plane, count))
+                answer = answer[plane.size(count) :]
+            rows[name] = received_rows(sent, spec, wire)
+        found.append(rows)
+    return found

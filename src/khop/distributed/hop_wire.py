@@ -9,7 +9,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from khop.distributed.pieces import Reader, as_bytes, check_below, filled, narrowest, padded
+from khop.distributed.pieces import Reader, Writer, as_bytes, check_below, filled, narrowest
 from khop.draw import DrawKey, Frontier, FrontierByType, Hop, Neighbors, NeighborsByType, mix64
 from khop.graph.edge_draws import asked_types
 from khop.schema import EdgeType, NodeType
@@ -92,27 +92,34 @@ class HopWire:
 
     def size(self, counts: Mapping[NodeType, int]) -> int:
         """The bytes of an answer about so many rows, of a bounded hop."""
-        edge_bytes = 0 if self.edges is None else 8
         return sum(
-            filled(4 * rows)
-            + filled(rows * fanout * narrowest(self.sources[edge_type]).itemsize)
-            + rows * fanout * edge_bytes
+            filled(4 * rows) + self._edge_bytes(edge_type, rows * fanout)
             for edge_type, fanout, rows in self._rows(counts)
         )
 
-    def answer(self, drawn: NeighborsByType) -> Tensor:
-        """uint8: what was drawn; of a bounded hop as if every row were full."""
-        pieces: list[Tensor] = []
+    def size_of(self, drawn: NeighborsByType) -> int:
+        """The bytes of the answer that `write` makes of what was drawn."""
+        rows = {edge_type[2]: drawn[edge_type].offsets.numel() - 1 for edge_type in self.fanouts}
+        if self.is_bounded:
+            return self.size(rows)
+        return sum(
+            8 * rows[edge_type[2]] + self._edge_bytes(edge_type, drawn[edge_type].nodes.numel())
+            for edge_type in self.fanouts
+        )
+
+    def write(self, drawn: NeighborsByType, message: Tensor) -> None:
+        """Put what was drawn into a message; of a bounded hop as if every row were full."""
+        writer = Writer(message)
         for edge_type, fanout in self.fanouts.items():
             found = drawn[edge_type]
             degrees, room = found.offsets.diff(), found.nodes.numel()
             if self.is_bounded:
-                degrees, room = degrees.int(), degrees.numel() * fanout
-            pieces += [degrees, padded(found.nodes.to(narrowest(self.sources[edge_type])), room)]
+                room = degrees.numel() * fanout
+            writer.put(degrees, torch.int32 if self.is_bounded else torch.int64)
+            writer.put(found.nodes, narrowest(self.sources[edge_type]), room)
             if self.edges is not None:
                 assert found.edges is not None
-                pieces.append(padded(found.edges, room))
-        return as_bytes(pieces)
+                writer.put(found.edges, torch.int64, room)
 
     def neighbors(self, message: Tensor, counts: Mapping[NodeType, int]) -> dict[EdgeType, Neighbors]:
         """What a rank has drawn for so many rows; ValueError says what cannot be."""
@@ -132,6 +139,12 @@ class HopWire:
             found[edge_type] = Neighbors(offsets, nodes, edges)
         reader.check_done()
         return found
+
+    def _edge_bytes(self, edge_type: EdgeType, count: int) -> int:
+        """What so many edges take: their sources, and their ids where those are wanted."""
+        return filled(count * narrowest(self.sources[edge_type]).itemsize) + (
+            0 if self.edges is None else 8 * count
+        )
 
     def _rows(self, counts: Mapping[NodeType, int]) -> list[tuple[EdgeType, int, int]]:
         return [(t, fanout, counts[t[2]]) for t, fanout in self.fanouts.items()]

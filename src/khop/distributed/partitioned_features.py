@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from khop.distributed.held_rows import HeldRows
+from khop.distributed.held_rows import HeldRows, answer_bytes, rows_of_answer
 from khop.distributed.holders import Holders
 from khop.distributed.lanes import Lanes
 from khop.distributed.peers import Message, Peers
-from khop.distributed.row_question import Question, question
+from khop.distributed.row_question import Question
 from khop.distributed.row_request import Specs, Type, written
-from khop.distributed.row_wire import Wire, of_bytes, planes, received_rows, rounded, stored_dtype
+from khop.distributed.row_wire import Wire, is_rounded, planes, rounded
+from khop.features.pieces import Pieces, read_rows
 from khop.features.row_cache import RowCache
-from khop.features.store import FeatureStore, Gathered, Rows, Wanted
+from khop.features.store import Gathered, Rows, Wanted
 from khop.partition.by_owner import first_outside
-from khop.schema import ColumnSpec
+from khop.partition.elsewhere import Elsewhere
 
 ANSWERING = Message("getting rows", "row")
 
@@ -29,11 +30,12 @@ class PartitionedFeatures:
 
     It makes three collectives, whatever is wanted: who asks how much, for which rows, and the rows of all
     types and columns. Ids travel ascending, each once, as differences; rows as they are stored, and are
-    widened here, or rounded where `wire` says so, those held here too. Threads may share it where ranks make
+    widened here, or rounded where `wire` says so, those held here too. A row is copied twice: into the
+    message that takes it away, and out of it into the batch. Threads may share the store where ranks make
     equally many gathers, as lanes do.
     """
 
-    held: FeatureStore  # the rows that this rank holds, by the ids of all
+    pieces: Mapping[Type, Pieces]  # the rows that this rank holds
     specs: Specs
     offsets: Mapping[Type, Sequence[int]]  # where the ids of each part begin, and where the last ones end
     holders: Holders
@@ -48,15 +50,12 @@ class PartitionedFeatures:
         peers = self.lanes.peers
         questions = [question for type_, rows in wanted.items() for question in self._questions(type_, rows)]
         self._count(peers, wanted, questions)
-        answers = self._answers(peers, questions)
-        gathered = self._own(wanted)
-        for each in questions:
-            rows, columns = wanted[each.type_], gathered[each.type_]
-            self._place_kept(each, rows, columns)
-        for rank, answer in enumerate(answers):
-            for each in questions:
-                answer = self._place(rank, answer, each, wanted[each.type_], gathered[each.type_])
-        return gathered
+        found: Gathered = {type_: {} for type_ in wanted}
+        with peers.turn:  # until the rows are out of the messages that brought them
+            received = self._received(peers, questions)
+            for each, of_ranks in zip(questions, received, strict=True):
+                found[each.type_] |= self._rows(each, wanted[each.type_], of_ranks)
+        return {type_: {name: found[type_][name] for name in rows.columns} for type_, rows in wanted.items()}
 
     def _check(self, type_: Type, rows: Rows) -> None:
         if type_ not in self.specs:
@@ -74,83 +73,62 @@ class PartitionedFeatures:
 
     def _questions(self, type_: Type, rows: Rows) -> list[Question]:
         """One for the columns that are wanted of equally many ids each."""
-        first, end = self._span(type_, self.holders.rank)
-        elsewhere = ((rows.ids < first) | (rows.ids >= end)).nonzero().view(-1)
-        ids, bounds = rows.ids[elsewhere], self.holders.bounds(self.offsets[type_])
         by_count: dict[int, list[str]] = {}
         for name in rows.columns:
             count = min(rows.limits.get(name, rows.ids.numel()), rows.ids.numel())
             by_count.setdefault(count, []).append(name)
+        span, bounds = self._span(type_, self.holders.rank), self.holders.bounds(self.offsets[type_])
         found = []
         for count, names in by_count.items():
-            number, columns = int(torch.searchsorted(elsewhere, count)), tuple(names)
-            slots = torch.full((number,), -1)
+            ids, columns, slots, kept = rows.ids[:count], tuple(names), None, 0
             if isinstance(type_, str) and self.kept.covers(type_, columns):
-                slots = self.kept.find(type_, ids[:number])
-            found.append(question(type_, columns, elsewhere[:number], ids[:number], bounds, slots))
+                slots = self.kept.find(type_, ids)
+                kept = self.kept.rows.columns[type_][names[0]].shape[0]
+            found.append(Question.of(type_, columns, Elsewhere.of(ids, span, slots, kept), bounds))
         return found
 
-    def _answers(self, peers: Peers, questions: Sequence[Question]) -> list[Tensor]:
-        """From every rank the rows that it is asked for, while it gets those that it asks for. Collective."""
-        held = HeldRows(
-            self.held, self.specs, {t: self._span(t, self.holders.rank) for t in self.specs}, self.wire
-        )
-        messages, sizes = [], []
-        for rank in range(self.holders.world_size):
-            requests = [each.request(rank, self._span(each.type_, rank)[0]) for each in questions]
-            messages.append(written(requests, self.specs))
-            sizes.append(
-                sum(
-                    plane.size(request.ids.numel())
-                    for request in requests
-                    for name in request.columns
-                    for plane in planes(self.specs[request.type_][name], self.wire)
-                )
-            )
-        with peers.turn:
-            asked = held.asked(peers, messages)
-            return peers.reply(held.answers(peers, asked), sizes, ANSWERING)
+    def _received(self, peers: Peers, questions: Sequence[Question]) -> list[list[Mapping[str, Tensor]]]:
+        """To each question what every rank answers, while they get what they ask for. Collective."""
+        counts = {t: end - first for t in self.specs for first, end in [self._span(t, self.holders.rank)]}
+        held = HeldRows(self.pieces, self.specs, counts, self.wire)
+        requests = [
+            [each.request(rank, self._span(each.type_, rank)[0]) for each in questions]
+            for rank in range(self.holders.world_size)
+        ]
+        asked = held.asked(peers, [written(of_rank, self.specs) for of_rank in requests])
+        sizes = [answer_bytes(of_rank, self.specs, self.wire) for of_rank in requests]
+        answers = peers.reply(held.answers(peers, asked), sizes, ANSWERING)
+        of_ranks = [
+            rows_of_answer(answer, of_rank, self.specs, self.wire)
+            for answer, of_rank in zip(answers, requests, strict=True)
+        ]
+        return [[of_rank[number] for of_rank in of_ranks] for number in range(len(questions))]
 
-    def _own(self, wanted: Wanted) -> Gathered:
-        """What is held here in its place, and anything where other rows will go."""
-        here: dict[Type, Rows] = {}
-        for type_, rows in wanted.items():
-            first, end = self._span(type_, self.holders.rank)
-            if end > first:
-                inside = (rows.ids >= first) & (rows.ids < end)
-                here[type_] = replace(rows, ids=rows.ids.where(inside, first))
-        found = self.held.gather(here)
-        gathered: Gathered = {}
-        for type_, rows in wanted.items():
-            specs, columns = self.specs[type_], found.get(type_)
-            gathered[type_] = {
-                name: _room(specs[name], rows, name)
-                if columns is None
-                else rounded(columns[name], specs[name], self.wire)
-                for name in rows.columns
-            }
-        return gathered
-
-    def _place_kept(self, asked: Question, rows: Rows, columns: Mapping[str, Tensor]) -> None:
-        if asked.slots.numel():
-            wanted = Rows(asked.slots, asked.columns, as_float32=rows.as_float32)
-            for name, found in self.kept.rows.gather({asked.type_: wanted})[asked.type_].items():
-                columns[name].index_copy_(0, asked.kept_at, found)
-
-    def _place(
-        self, rank: int, answer: Tensor, asked: Question, rows: Rows, columns: Mapping[str, Tensor]
-    ) -> Tensor:
-        """Put what a rank has sent for one question where it is wanted; what is left of its answer."""
-        count = asked.counts[rank]
+    def _rows(
+        self, asked: Question, rows: Rows, received: Sequence[Mapping[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        """The rows of one question's columns: from here, from those kept, and from what ranks have sent."""
+        type_, specs, plain, found = asked.type_, self.specs[asked.type_], {}, {}
         for name in asked.columns:
-            spec, sent = self.specs[asked.type_][name], []
-            for plane in planes(spec, self.wire):
-                sent.append(of_bytes(answer, plane, count))
-                answer = answer[plane.size(count) :]
-            if count:
-                found = received_rows(sent, spec, self.wire)
-                asked.place(rank, _widened(found, spec, name in rows.as_float32), columns[name])
-        return answer
+            elsewhere = [of_rank[name] for of_rank in received]
+            if asked.rows.kept:
+                elsewhere.insert(0, self.kept.rows.columns[type_][name])
+            if is_rounded(specs[name], self.wire):
+                found[name] = self._rounded_rows(asked, name, elsewhere)
+            else:
+                plain[name] = [*self.pieces[type_][name], *elsewhere]
+        wanted = Rows(asked.rows.places, tuple(plain), as_float32=rows.as_float32)
+        return found | read_rows(plain, specs, type_, wanted)
+
+    def _rounded_rows(self, asked: Question, name: str, elsewhere: Sequence[Tensor]) -> Tensor:
+        """As `_rows` of a column whose rows are rounded where they are sent, so those held here are too."""
+        type_, specs, places = asked.type_, self.specs[asked.type_], asked.rows.places
+        here = (places < asked.rows.held).nonzero().view(-1)
+        own = read_rows(self.pieces[type_], specs, type_, Rows(places[here], (name,)))[name]
+        places = places + (here.numel() - asked.rows.held)
+        places[here] = torch.arange(here.numel())
+        pieces = {name: [rounded(own, specs[name], self.wire), *elsewhere]}
+        return read_rows(pieces, specs, type_, Rows(places, (name,)))[name]
 
     def _span(self, type_: Type, rank: int) -> tuple[int, int]:
         return self.holders.held(self.offsets[type_], rank)
@@ -166,35 +144,7 @@ class PartitionedFeatures:
                 for name in each.columns
                 for plane in planes(self.specs[each.type_][name], self.wire)
             )
-            peers.count("remote_rows", each.kept_at.numel() + each.asked_at.numel())
-            peers.count("kept_rows", each.kept_at.numel())
-            peers.count("asked_rows", each.ids.numel())
-            peers.count("asked_bytes", each.ids.numel() * row_bytes)
-
-
-@dataclass(frozen=True, eq=False)
-class ShiftedRows:
-    """A feature store whose rows are numbered from 0, by ids that begin elsewhere."""
-
-    store: FeatureStore
-    first: Mapping[Type, int]  # the id of each type's row 0
-
-    def gather(self, wanted: Wanted) -> Gathered:
-        """The rows of all columns wanted, in the order of the ids."""
-        return self.store.gather(
-            {t: replace(rows, ids=rows.ids - self.first[t]) for t, rows in wanted.items()}
-        )
-
-
-def _room(spec: ColumnSpec, rows: Rows, name: str) -> Tensor:
-    """Memory for the rows of a column."""
-    count = min(rows.limits.get(name, rows.ids.numel()), rows.ids.numel())
-    is_widened = name in rows.as_float32 and spec.is_narrow
-    return torch.empty(count, *spec.shape, dtype=torch.float32 if is_widened else stored_dtype(spec))
-
-
-def _widened(rows: Tensor, spec: ColumnSpec, as_float32: bool) -> Tensor:
-    if not (as_float32 and spec.is_narrow):
-        return rows
-    scales = None if spec.scales is None else torch.tensor(spec.scales).view(spec.shape)
-    return rows.float() if scales is None else rows.float() * scales
+            peers.count("remote_rows", each.rows.num_remote)
+            peers.count("kept_rows", each.rows.num_kept)
+            peers.count("asked_rows", each.rows.asked.numel())
+            peers.count("asked_bytes", each.rows.asked.numel() * row_bytes)

@@ -81,11 +81,11 @@ class PartitionedGraph:
         owners = {t: ByOwner.of(frontier[t].nodes, of_type) for t, of_type in bounds.items()}
         shares = {t: of_type.frontiers(frontier[t]) for t, of_type in owners.items()}
         peers = self.lanes.peers
-        with peers.turn:
+        with peers.turn:  # until all is out of the messages that brought it
             asked = self._asked(peers, wire, shares)
             drawn = self._drawn(wire, asked, hop, key)
             answers = self._answers(peers, wire, drawn, shares)
-        return {t: owners[t[2]].neighbors([answer[t] for answer in answers]) for t in wire.fanouts}
+            return {t: owners[t[2]].neighbors([answer[t] for answer in answers]) for t in wire.fanouts}
 
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
@@ -110,8 +110,8 @@ class PartitionedGraph:
         peers = self.lanes.peers
         with peers.turn:
             drawn = self._negatives(peers, wire, edge_type, negatives, shares, key)
-        by_rank = zip(drawn, shares, strict=True)
-        return owners.joined([all_drawn(of, edge_type, negatives, share) for of, share in by_rank])
+            by_rank = zip(drawn, shares, strict=True)
+            return owners.joined([all_drawn(of, edge_type, negatives, share) for of, share in by_rank])
 
     def _negatives(
         self,
@@ -185,10 +185,10 @@ class PartitionedGraph:
     ) -> list[NeighborsByType]:
         """What every rank has drawn for this one."""
         own = self.holders.rank
-        answers = [
-            torch.empty(0, dtype=torch.uint8) if rank == own else wire.answer(found)
-            for rank, found in enumerate(drawn)
-        ]
+        answers = peers.outgoing([0 if rank == own else wire.size_of(of) for rank, of in enumerate(drawn)])
+        for rank, of_rank in enumerate(drawn):
+            if rank != own:
+                wire.write(of_rank, answers.payloads[rank])
         counts = [
             {t: of_ranks[rank].nodes.numel() for t, of_ranks in shares.items()} for rank in range(len(drawn))
         ]

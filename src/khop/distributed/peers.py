@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import accumulate
 from zlib import crc32
 
 import torch
@@ -17,12 +16,11 @@ from torch.distributed import ProcessGroup
 
 from khop.distributed.board import within
 from khop.distributed.group import Group, is_broken
+from khop.distributed.messages import Memory, Messages, wire_bytes
 from khop.errors import PeerLost
 
 _MAGIC = 0x6B686F70  # "khop"
 _HEADER = 4  # int64: magic and kind, epoch and step, number, bytes of the message
-_MARK_BYTES = 24  # after a message: the header without the size
-_ALIGNED = 8  # bytes to which a message is filled up, so that its numbers can be read in place
 _LOOK_AROUND = timedelta(seconds=0.1)  # how often a waiting thread looks whether it should give up
 
 
@@ -73,8 +71,9 @@ class Peers:
     """The ranks of a group as seen from one thread, or several that take turns.
 
     What exchanges is collective: every rank calls the same in the same order, with a payload (1-D uint8) for
-    each rank, its own included, and gets one from each. A message that is not the expected one is a
-    ValueError that names who sent it; a rank that is gone or late is a PeerLost. Alone, nothing is sent.
+    each rank, its own included, and gets one from each, which is there until the next exchange of these. A
+    message that is not the expected one is a ValueError that names who sent it; a rank that is gone or late
+    is a PeerLost. Alone, nothing is sent.
     """
 
     def __init__(self, group: Group, channel: ProcessGroup | None = None) -> None:
@@ -87,6 +86,7 @@ class Peers:
         self._number = 0  # of the exchange there
         self._counts: dict[str, float] = defaultdict(float)
         self._is_given_up: Callable[[], bool] = lambda: False
+        self._given, self._found = Memory(), Memory()
 
     def begin(self, epoch: int, step: int, is_given_up: Callable[[], bool]) -> None:
         """What follows is for a batch; a wait for others ends when nobody wants it any more."""
@@ -102,15 +102,20 @@ class Peers:
         """Since `begin`: collectives, seconds in them, and bytes of ids and rows, without those to itself."""
         return dict(self._counts)
 
-    def exchange(self, payloads: Sequence[Tensor], message: Message, limit: int) -> list[Tensor]:
+    def outgoing(self, sizes: Sequence[int]) -> Messages:
+        """Messages of so many bytes to write into, for the next reply: it sends them from where they are."""
+        return Messages.of(self._given.take(sum(map(wire_bytes, sizes))), sizes)
+
+    def exchange(self, payloads: Messages | Sequence[Tensor], message: Message, limit: int) -> list[Tensor]:
         """What every rank has for this one. Two collectives: sizes, and payloads.
 
         No rank may send more than `limit` bytes.
         """
+        given = payloads.payloads if isinstance(payloads, Messages) else payloads
         if self.world_size == 1:
-            return list(payloads)
+            return list(given)
         due = self._due(message)
-        headers = torch.tensor([[*due.numbers, payload.numel()] for payload in payloads])
+        headers = torch.tensor([[*due.numbers, payload.numel()] for payload in given])
         found = torch.zeros_like(headers)
         self._all_to_all(found.view(-1), headers.view(-1), None, None, message)
         sizes: list[int] = []
@@ -124,30 +129,31 @@ class Peers:
         self._count_bytes(message, [8 * _HEADER] * self.world_size, [8 * _HEADER] * self.world_size)
         return self.reply(payloads, sizes, message)
 
-    def reply(self, payloads: Sequence[Tensor], sizes: Sequence[int], message: Message) -> list[Tensor]:
+    def reply(
+        self, payloads: Messages | Sequence[Tensor], sizes: Sequence[int], message: Message
+    ) -> list[Tensor]:
         """What every rank has for this one, where its size is known. One collective.
 
         The bytes lie so that they can be viewed as any dtype.
         """
         if self.world_size == 1:
-            return list(payloads)
+            return list(payloads.payloads if isinstance(payloads, Messages) else payloads)
         due = self._due(message)
-        mark = torch.tensor(due.numbers).view(torch.uint8)
-        pieces = [piece for payload in payloads for piece in (payload, *_filling(payload), mark)]
-        sent = [_wire_bytes(payload.numel()) for payload in payloads]
-        received = [_wire_bytes(size) for size in sizes]
-        found = torch.empty(sum(received), dtype=torch.uint8)
-        ends = list(accumulate(received))
-        for end in ends:  # a message that is too short must not end in an older one's mark
-            found[end - _MARK_BYTES : end] = 0
-        self._all_to_all(found, torch.cat(pieces), received, sent, message)
+        given = payloads if isinstance(payloads, Messages) else self._written(payloads)
+        for mark in given.marks:
+            mark.copy_(torch.tensor(due.numbers))
+        sent = [wire_bytes(payload.numel()) for payload in given.payloads]
+        received = [wire_bytes(size) for size in sizes]
+        found = Messages.of(self._found.take(sum(received)), sizes)
+        for mark in found.marks:  # a message that is too short must not end in an older one's
+            mark.zero_()
+        self._all_to_all(found.content, given.content, received, sent, message)
         self._count_bytes(message, sent, received)
-        for rank, end in enumerate(ends):
-            if problem := due.problem(found[end - _MARK_BYTES : end].view(torch.int64).tolist()):
+        for rank, mark in enumerate(found.marks):
+            if problem := due.problem(mark.tolist()):
                 raise self.wrong(rank, message, problem)
         self._number += 1
-        starts = [0, *ends[:-1]]
-        return [found[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+        return list(found.payloads)
 
     def wrong(self, rank: int, message: Message, problem: str) -> ValueError:
         """The error that says what a rank has sent."""
@@ -156,6 +162,12 @@ class Peers:
             f"rank {rank} sent something else than rank {self.rank} waited for, {due}: {problem}. "
             "All ranks have to run one khop, on one graph, in one order"
         )
+
+    def _written(self, payloads: Sequence[Tensor]) -> Messages:
+        outgoing = self.outgoing([payload.numel() for payload in payloads])
+        for room, payload in zip(outgoing.payloads, payloads, strict=True):
+            room.copy_(payload)
+        return outgoing
 
     def _all_to_all(
         self,
@@ -233,15 +245,6 @@ def open_peers(group: Group) -> Peers:
     if not made:
         raise group.lost(problem)
     return Peers(group, made[0])
-
-
-def _wire_bytes(size: int) -> int:
-    return -(-size // _ALIGNED) * _ALIGNED + _MARK_BYTES
-
-
-def _filling(payload: Tensor) -> list[Tensor]:
-    missing = -payload.numel() % _ALIGNED
-    return [payload.new_zeros(missing)] if missing else []
 
 
 def _step(place: int) -> str:

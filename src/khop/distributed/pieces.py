@@ -30,6 +30,23 @@ class Reader:
             raise ValueError(f"{self._left.numel()} bytes too many")
 
 
+class Writer:
+    """Puts pieces into a message of the right size, one after another."""
+
+    def __init__(self, message: Tensor) -> None:
+        self._left = message
+
+    def put(self, values: Tensor, dtype: torch.dtype, count: int | None = None) -> None:
+        """Some numbers as this dtype; up to `count` of them zeros follow."""
+        count = values.numel() if count is None else count
+        size = count * dtype.itemsize
+        piece, rest = self._left[:size].view(dtype), self._left[size : filled(size)]
+        piece[: values.numel()] = values
+        piece[values.numel() :] = 0
+        rest.zero_()
+        self._left = self._left[filled(size) :]
+
+
 def as_bytes(pieces: Sequence[Tensor]) -> Tensor:
     """uint8: the pieces one after another, each filled up."""
     flat = [torch.empty(0, dtype=torch.uint8)]
@@ -37,11 +54,6 @@ def as_bytes(pieces: Sequence[Tensor]) -> Tensor:
         content = piece.contiguous().view(torch.uint8)
         flat += [content, content.new_zeros(filled(content.numel()) - content.numel())]
     return torch.cat(flat)
-
-
-def padded(values: Tensor, count: int) -> Tensor:
-    """`count` numbers: the values, then zeros."""
-    return torch.cat([values, values.new_zeros(count - values.numel())])
 
 
 def filled(size: int) -> int:

@@ -63,7 +63,7 @@ def stores_of(
     types: list[Type] = [*schema.node_types, *schema.edge_types]
     offsets = {t: book.offsets[t] if isinstance(t, str) else book.first_edges(t) for t in types}
     specs: Specs = {t: schema.columns.get(t, {}) for t in types}
-    features = PartitionedFeatures(PartsTable(held), specs, offsets, holders, lanes, wire=parting.wire)
+    features = PartitionedFeatures(PartsTable(held).pieces, specs, offsets, holders, lanes, wire=parting.wire)
     graph = PartsGraph(folder)
     if parting.spread is Spread.ALL:
         return PartitionedGraph(graph, holders, lanes), features, folder

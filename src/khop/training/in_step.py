@@ -12,14 +12,14 @@ from torch import Tensor
 from khop.distributed.group import Group
 from khop.distributed.holders import Holders
 from khop.distributed.lanes import Lanes
-from khop.distributed.partitioned_features import PartitionedFeatures, ShiftedRows
+from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.row_request import Type
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
 from khop.loading.ordered_map import InFlight
 from khop.schema import ColumnSpec, NodeType
 from khop.training.sharing import Dealt, Made, Sharing, SizeOf, Taken
-from khop.training.stages import VALUES, Shelf, Stage, row_table
+from khop.training.stages import VALUES, Shelf, Stage
 
 
 @dataclass(frozen=True)
@@ -148,5 +148,5 @@ def rows_of_ranks(layer: Sequence[Stage], own: Mapping[NodeType, Tensor], lanes:
         stage.node_type: {VALUES: ColumnSpec(stage.entry.dtype, tuple(stage.like.shape[1:]))}
         for stage in layer
     }
-    held = ShiftedRows(row_table(own), {node_type: of_ranks[rank] for node_type, of_ranks in bounds.items()})
+    held: dict[Type, dict[str, Sequence[Tensor]]] = {t: {VALUES: (own[t],)} for t in own}
     return PartitionedFeatures(held, specs, bounds, Holders(ranks, rank, ranks), lanes)
