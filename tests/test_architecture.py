@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "profiling": {"batch", "loading", "training", "config"},
     "planning": {
         "batch", "schema", "kernels", "graph", "features", "sampling", "loading", "models", "training",
-        "launching",
+        "launching", "distributed",
     },
     "cli": {
         "config", "api", "datasets", "graph", "inferring", "launching", "partitioning", "process_memory",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -43,14 +44,20 @@ def test_json_has_every_number_and_what_was_asked(khop_command: Command) -> None
 
 def test_a_hundred_billion_edges_are_printed(khop_command: Command) -> None:
     huge = ("--nodes", "1e9", "--edges", "1e11", "--machines", "64", "--cores", "32")
-    done = khop_command(*ASKED, *huge)
-    assert "1,000,000,000 nodes, 100,000,000,000 edges" in " ".join(done.stdout.split())
+    done = khop_command(*ASKED, *huge, "--memory", "128")
+    said = " ".join(done.stdout.split())
+    assert "1,000,000,000 nodes, 100,000,000,000 edges" in said
+    assert "No machines of 128 GB hold it with all edges on every machine." in said
+    found = re.search(r"(\d+) machines of 128 GB hold it with edges shared out like features\.", said)
+    assert found is not None
+    document = json.loads(khop_command(*ASKED, *huge, "--memory", "128", "--json").stdout)
+    assert document["fewest_machines"] == {"replicated": None, "partitioned": int(found[1])}
 
 
 def test_what_was_measured_here_replaces_the_table(
     khop_command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = Constants(1e3, 1e6, 1e6, 1e6)
+    slow = Constants(1e3, 1e6, 1e6, 1e6, 1e-2, 1e-3)
     monkeypatch.setattr(plan, "measured", lambda: slow)
     monkeypatch.setattr(plan, "tune_memory", lambda: False)
     here = json.loads(khop_command(*ASKED, "--measure", "--json").stdout)

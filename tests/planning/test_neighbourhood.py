@@ -28,7 +28,7 @@ PARTS, SEEDS, BATCHES, FANOUTS = 4, 60, 10, (6, 5)
 NODE = "node"
 
 
-def write_clustered_graph(path: Path) -> Path:
+def write_clustered_graph(path: Path, width: int = 1, train: int = NODES) -> Path:
     """Degrees as of many graphs that grew; of half the edges both ends lie in one community."""
     generator = torch.Generator().manual_seed(11)
     weights = torch.rand(NODES, generator=generator, dtype=torch.float64) ** (-1 / 2.3) - 1
@@ -40,8 +40,14 @@ def write_clustered_graph(path: Path) -> Path:
     ends = torch.cat([inside, anywhere]).view(-1, 2).T
     shuffled = torch.randperm(NODES, generator=generator)[ends]
     both = torch.cat([shuffled, shuffled.flip(0)], dim=1)
-    nodes = {NODE: NodeTable(columns={"x": torch.zeros(NODES, 1)}, splits={"train": torch.arange(NODES)})}
-    return write_graph(path, nodes, {(NODE, "to", NODE): EdgeTable(both[0], both[1])})
+    rest = torch.arange(train, min(train + 40, NODES))
+    others = {"val": rest[:20], "test": rest[20:]} if rest.numel() else {}
+    table = NodeTable(
+        columns={"x": torch.zeros(NODES, width), "category": torch.arange(NODES) % 4},
+        splits={"train": torch.arange(train), **others},
+        num_classes={"category": 4},
+    )
+    return write_graph(path, {NODE: table}, {(NODE, "to", NODE): EdgeTable(both[0], both[1])})
 
 
 def counted(graph: PartsGraph, part: int) -> tuple[float, float, float]:

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from khop.distributed.lanes import LANES
 from khop.planning.constants import MEASURED
 from khop.planning.prediction import Placement, Prediction, predict, training_flop
 from khop.planning.workload import Cluster, GraphSize, Run
@@ -25,7 +26,7 @@ def both(
 
 def test_bytes_on_the_wire_take_as_long_as_the_network_says() -> None:
     for found in both():
-        assert found.times.network == pytest.approx(found.traffic.bytes * 8 / 10e9)
+        assert found.times.network == pytest.approx(1.05 / 0.85 * found.traffic.bytes * 8 / 10e9)
     replicated, partitioned = both()
     assert replicated.traffic.row_bytes == pytest.approx(replicated.traffic.fetched_rows * (400 + 4))
     assert replicated.traffic.hop_bytes == 0
@@ -37,8 +38,10 @@ def test_a_sum_is_that_of_its_parts() -> None:
     for found in both():
         assert found.memory.total == pytest.approx(sum(asdict(found.memory).values()))
         times = found.times
-        assert times.cores == times.sampling + times.gathering + times.training + times.exchanging
-        assert times.step == max(times.cores, times.network, times.waiting)
+        own = (times.sampling, times.gathering, times.training, times.exchanging, times.calls)
+        assert times.cores == pytest.approx(sum(own))
+        assert times.step == max(times.cores, times.lanes, times.trainer)
+        assert times.step >= max(times.network, times.waiting)
 
 
 def test_memory_is_that_of_the_arrays() -> None:
@@ -77,9 +80,34 @@ def test_what_holds_a_step_up_is_named() -> None:
     assert name(FOUR) == "training"
     assert name(replace(FOUR, network_gbit=0.1)) == "network"
     assert name(replace(FOUR, latency_s=0.5)) == "latency"
-    assert name(replace(FOUR, machines=1), replace(RUN, batch_size=1024, hidden=1, outputs=1)) in {
+    assert name(replace(FOUR, machines=1), replace(RUN, batch_size=16_384, hidden=1, outputs=1)) in {
         "gathering", "sampling",
     }  # fmt: skip
+
+
+def test_small_steps_take_what_calls_take() -> None:
+    tiny = replace(RUN, batch_size=4, fanouts=(1,), hidden=1)
+    for found in both(run=tiny):
+        assert found.times.bottleneck == "calls"
+        exchanging = found.traffic.collectives * MEASURED.exchange_s
+        assert found.times.calls == pytest.approx(MEASURED.step_s + exchanging)
+
+
+def test_messages_are_announced_before_they_are_sent() -> None:
+    """As was seen between two hosts 5 ms apart: 10 ms for an exchange, 30 for gradients and losses."""
+    two = replace(FOUR, machines=2, latency_s=0.005, network_gbit=1000)
+    for found in both(cluster=two):
+        assert found.times.batch_messages == pytest.approx(0.01 * found.traffic.collectives)
+        assert found.times.gradient_messages == pytest.approx(0.03)
+        assert found.times.waiting == max(found.times.batch_messages / LANES, 0.03)
+
+
+def test_answers_are_filled_up_to_the_fanout() -> None:
+    """A frontier node takes its id, how many neighbours it has, and room for as many as are drawn."""
+    sparse = GraphSize(1_000_000, 500_000, 4)
+    bounded = both(sparse, replace(RUN, fanouts=(1, 8)))[1].traffic
+    unbounded = both(sparse, replace(RUN, fanouts=(1, -1)))[1].traffic
+    assert bounded.hop_bytes > unbounded.hop_bytes
 
 
 def test_a_machine_alone_sends_nothing() -> None:

@@ -17,6 +17,7 @@ from khop.cli.graph_argument import AsJson
 from khop.cli.numbers import fanout_list, whole
 from khop.loading.cores import usable_cores
 from khop.planning.constants import MEASURED, Constants
+from khop.planning.machines import fewest_machines
 from khop.planning.measure import measured
 from khop.planning.prediction import Placement, Prediction, predict
 from khop.planning.workload import Cluster, GraphSize, Run
@@ -25,6 +26,11 @@ from khop.process_memory import tune_memory
 _SHOWN = {
     Placement.REPLICATED: "all edges\non every machine",
     Placement.PARTITIONED: "edges shared out\nlike features",
+}
+
+_IN_WORDS = {
+    Placement.REPLICATED: "all edges on every machine",
+    Placement.PARTITIONED: "edges shared out like features",
 }
 
 
@@ -60,6 +66,10 @@ def plan(
     cache: Annotated[
         float, typer.Option(help="Rows of others that a machine keeps, as a share of its own.")
     ] = 0.2,
+    memory: Annotated[
+        float,
+        typer.Option(help="GB of each machine: says how many it takes. 0: does not.", show_default=False),
+    ] = 0,
     measure: Annotated[
         bool,
         typer.Option("--measure", help="Measure first what work costs here: some seconds, 1 GB."),
@@ -72,13 +82,23 @@ def plan(
     run = Run(tuple(fanout_list(fanouts)), batch_size or 1024 * machines, hidden, outputs, remote_share)
     constants = _measured() if measure else MEASURED
     found = predict(graph, run, cluster, constants)
+    fewest = fewest_machines(graph, run, cluster, constants, memory * 1e9) if memory else {}
     if as_json:
-        typer.echo(json.dumps(_document(graph, run, cluster, constants, found)))
+        document = _document(graph, run, cluster, constants, found)
+        typer.echo(json.dumps({**document, "fewest_machines": fewest} if fewest else document))
         return
     console = Console()
     console.print(_table(graph, run, cluster, found))
+    for placement, enough in fewest.items():
+        console.print(f"{_fewest(enough)} of {memory:g} GB hold it with {_IN_WORDS[placement]}.")
     costs = "measured here" if measure else "those of cores of AMD EPYC; --measure takes this machine's"
     console.print(f"Costs are {costs}. How each number is made: docs/planning.md.")
+
+
+def _fewest(machines: int | None) -> str:
+    if machines is None:
+        return "No machines"
+    return "One machine" if machines == 1 else f"{machines:,} machines"
 
 
 def _measured() -> Constants:
@@ -103,7 +123,13 @@ def _figures(found: Prediction) -> dict[str, Any]:
     return {
         "memory_bytes": {**asdict(memory), "total": memory.total},
         "traffic": {**asdict(traffic), "bytes": traffic.bytes},
-        "seconds": {**asdict(times), "step": times.step},
+        "seconds": {
+            **asdict(times),
+            "cores": times.cores,
+            "network": times.network,
+            "waiting": times.waiting,
+            "step": times.step,
+        },
         "bottleneck": times.bottleneck,
     }
 
@@ -144,6 +170,7 @@ def _rows() -> list[tuple[str, _Shown]]:
         ("  gathering", lambda p: _ms(p.times.gathering)),
         ("  training", lambda p: _ms(p.times.training)),
         ("  exchanging", lambda p: _ms(p.times.exchanging)),
+        ("  calls", lambda p: _ms(p.times.calls)),
         ("cores are busy for", lambda p: _ms(p.times.cores)),
         ("the network", lambda p: _ms(p.times.network)),
         ("messages travel for", lambda p: _ms(p.times.waiting)),

@@ -15,13 +15,20 @@ class Constants:
     gather_bytes_per_s: float  # of rows, by id
     train_flop_per_s: float  # of a whole training step: what its matrix products count, over its time
     exchange_bytes_per_s: float  # sent and received, in seconds of a core
+    step_s: float  # for a step of two processes on a node each: what one takes however small it is
+    exchange_s: float  # for one collective of nothing, when a batch is made
 
 
 MEASURED_EDGES = 20_000_000  # of the graph that `measure` draws from
 
-# 2 cores of AMD EPYC: `khop plan --measure --json`.
+# 2 cores of AMD EPYC: `khop plan --measure --json`; the last two beside other programs.
 MEASURED = Constants(
-    sample_ns=10.4, gather_bytes_per_s=12.5e9, train_flop_per_s=66e9, exchange_bytes_per_s=3.3e9
+    sample_ns=10.4,
+    gather_bytes_per_s=12.5e9,
+    train_flop_per_s=66e9,
+    exchange_bytes_per_s=3.3e9,
+    step_s=9.7e-3,
+    exchange_s=0.5e-3,
 )
 
 # Edges of a graph -> ns for a drawn edge, on the same machine: `python benchmarks/scaling.py`. Beyond the

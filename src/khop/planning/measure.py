@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
 import torch
-from torch import distributed
 from torch.nn import functional
 
 from khop.batch import Batch
+from khop.distributed.group import ALONE, Group, this_group
+from khop.distributed.peers import Message, open_peers
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import Columns, CscGraph
 from khop.kernels.csc import Csc
@@ -26,11 +30,16 @@ from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.seeds import NodeSeeds, SeedOrder
 from khop.schema import ColumnSpec, Schema
 from khop.training.initial import seeded
+from khop.training.observer import Unwatched
+from khop.training.settings import TrainerSettings
+from khop.training.tasks import NodeClassification
+from khop.training.trainer import Trainer
 
 _DEGREE, _WIDTH, _HIDDEN, _CLASSES = 20, 100, 256, 47
 _FANOUTS, _SEEDS = [15, 10, 5], 1024
 _BATCHES, _STEPS, _WARM_UP = 12, 6, 2
 _MESSAGE_BYTES, _MESSAGES = 32 << 20, 6
+_EMPTY_MESSAGES, _SMALL_STEPS, _TINY = 100, 24, 1000
 _NODE, _TO = "node", ("node", "to", "node")
 
 
@@ -44,11 +53,14 @@ def measured(nodes: int = MEASURED_EDGES // _DEGREE) -> Constants:
         edges = sum(a.indices.numel() for block in batch.blocks for a in block.adjacencies.values())
         sampling.append(batch.seconds["sampling"] / edges)
         gathering.append(batch.columns[_NODE]["x"].nbytes / batch.seconds["gathering"])
+    rates = _together()
     return Constants(
         sample_ns=median(sampling[_WARM_UP:]) * 1e9,
         gather_bytes_per_s=median(gathering[_WARM_UP:]),
         train_flop_per_s=_training(graph, batch),
-        exchange_bytes_per_s=_exchanging(),
+        exchange_bytes_per_s=rates["bytes_per_s"],
+        step_s=rates["step_s"],
+        exchange_s=rates["exchange_s"],
     )
 
 
@@ -64,9 +76,10 @@ def _graph(nodes: int) -> CscGraph:
     return CscGraph(schema, {_NODE: nodes}, edges, columns=columns)
 
 
-def _maker(graph: CscGraph) -> BatchMaker:
+def _maker(graph: CscGraph, seeds: int = _SEEDS, group: Group = ALONE) -> BatchMaker:
     """Batches of it, of a sampler with one thread."""
-    order = SeedOrder(NodeSeeds({_NODE: torch.arange(graph.num_nodes(_NODE))}), _SEEDS, shuffle=True)
+    nodes = NodeSeeds({_NODE: torch.arange(graph.num_nodes(_NODE))})
+    order = SeedOrder(nodes, seeds, shuffle=True, rank=group.rank, world_size=group.world_size)
     choice = ColumnChoice.of(graph.schema, ["x"], ["y"], [_NODE])
     sampler = NeighborSampler(graph, _FANOUTS)
     return BatchMaker(order, sampler, FeatureTable(graph.columns), choice, torch.device("cpu"))
@@ -74,7 +87,7 @@ def _maker(graph: CscGraph) -> BatchMaker:
 
 def _training(graph: CscGraph, batch: Batch) -> float:
     """Operations a second of one core, of whole steps on a batch that is there."""
-    model = seeded(0, lambda: SAGE.for_graph(graph, hidden=_HIDDEN, layers=len(_FANOUTS)))
+    model = _model(graph)
     optimizer = torch.optim.Adam(model.parameters())
     seconds = []
     for _ in range(_STEPS):
@@ -89,22 +102,85 @@ def _training(graph: CscGraph, batch: Batch) -> float:
     return work / median(seconds[_WARM_UP:]) / torch.get_num_threads()
 
 
-def _exchanging() -> float:
-    """Bytes that a core sends and receives in a second, between two processes."""
+def _model(graph: CscGraph) -> SAGE:
+    return seeded(0, lambda: SAGE.for_graph(graph, hidden=_HIDDEN, layers=len(_FANOUTS)))
+
+
+def _together() -> dict[str, float]:
+    """What two processes of this machine take to exchange and to train together."""
     with TemporaryDirectory() as place:
-        file = Path(place) / "rate"
-        launch(exchange, procs=2, arguments=(str(file),), device="cpu")
-        return float(json.loads(file.read_text()))
+        launch(together, procs=2, arguments=(place,), device="cpu")
+        found: dict[str, float] = json.loads(Path(place, "rates.json").read_text())
+        return found
 
 
-def exchange(rank: int, device: torch.device, file: str) -> None:
-    """What each of the two processes does."""
-    sent = torch.zeros(2 * _MESSAGE_BYTES, dtype=torch.uint8, device=device)
-    received = torch.empty_like(sent)
-    distributed.all_to_all_single(received, sent)
-    begun = time.process_time()
-    for _ in range(_MESSAGES):
-        distributed.all_to_all_single(received, sent)
-    rate = 2 * _MESSAGE_BYTES * _MESSAGES / (time.process_time() - begun)
+def together(rank: int, device: torch.device, place: str) -> None:
+    """What each of the two does."""
+    torch.set_num_threads(1)
+    peers = open_peers(this_group())
+
+    def exchange(size: int) -> None:
+        peers.exchange([torch.zeros(size, dtype=torch.uint8)] * 2, Message("measuring", "row"), size)
+
+    nothing = _own_seconds(lambda: exchange(8), _EMPTY_MESSAGES)
+    seconds = _own_seconds(lambda: exchange(_MESSAGE_BYTES), _MESSAGES) - nothing
+    found = {
+        "bytes_per_s": 2 * _MESSAGE_BYTES / seconds,
+        "exchange_s": nothing / 2,  # it is two collectives
+        "step_s": _smallest_step(Path(place)),
+    }
     if rank == 0:
-        Path(file).write_text(json.dumps(rate))
+        Path(place, "rates.json").write_text(json.dumps(found))
+
+
+def _own_seconds(function: Callable[[], None], count: int) -> float:
+    """This process's time for one call."""
+    function()
+    begun = time.process_time()
+    for _ in range(count):
+        function()
+    return (time.process_time() - begun) / count
+
+
+def _smallest_step(place: Path) -> float:
+    """This process's time for a step on a node of each rank in a tiny graph, its batch made as well."""
+    graph, observer = _graph(_TINY), _Stepping()
+    batches = _Batches(_maker(graph, 2, this_group()))
+    settings = TrainerSettings(epochs=1)
+    task = NodeClassification(_NODE, "y")
+    trainer = Trainer(_model(graph), task, batches, lambda: {"val": 0.0}, settings, place / "run", observer)
+    trainer.rehearse(_SMALL_STEPS)
+    return median(after - before for before, after in pairwise(observer.at[_WARM_UP:]))
+
+
+class _Stepping(Unwatched):
+    """Notes this process's time after each step."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+
+    def stepped(self, epoch: int, step: int, loss: float) -> None:
+        """See Observer."""
+        self.at.append(time.process_time())
+
+
+@dataclass(frozen=True)
+class _Batches:
+    """Batches of a maker, one at a time, for a trainer."""
+
+    maker: BatchMaker
+
+    def __len__(self) -> int:
+        """Steps of an epoch."""
+        return self.maker.order.num_steps
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        """All batches of one epoch."""
+        return (self.maker.batch(epoch, step) for step in range(len(self)))
+
+    def state_dict(self) -> dict[str, object]:
+        """Nothing: nobody goes on from it."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Nothing either."""

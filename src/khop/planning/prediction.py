@@ -6,18 +6,24 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
+from khop.distributed.lanes import LANES
 from khop.planning.constants import Constants, scaled_sample_ns
 from khop.planning.neighbourhood import Neighbourhood, neighbourhood
 from khop.planning.workload import Cluster, GraphSize, Run
 
-LANES = 2  # batches in flight between machines
 _IN_FLIGHT = 5  # batches in memory: those made ahead, and the one in use
+_COPIES = 3  # of a lane's bytes on the wire: what is sent, in pieces and put together, and what comes
 _NUMBER = 4  # bytes of a float32
 _PARAMETER_BYTES = 4 * _NUMBER  # with its gradient and Adam's two moments
 _PROCESS_BYTES = 400 << 20  # Python, torch and khop: resident memory of `python -c "import torch, khop.api"`
 _NODE_BYTES = 16  # that every machine has of every node: its original id and a number such as its label
 _DENSE_NODES = 1 << 22  # up to here a sampler's table has four bytes for every node of the graph
 _GATHER_COLLECTIVES = _HOP_COLLECTIVES = 3
+# A message is announced, and sent once the other side is ready for it; so it was seen to take two ways.
+_WAYS = 2
+_WAYS_OF_A_SUM = 3 * _WAYS  # around the ring: twice for the gradients, once for the losses
+_HEADERS = 1.05  # of TCP and IP, in packets of 1,500 bytes
+_CARRIED = 0.85  # of a link's rate, where rows and gradients wait for one another: as seen over 10 Mbit/s
 
 
 class Placement(StrEnum):
@@ -69,26 +75,58 @@ class Times:
     gathering: float
     training: float
     exchanging: float
-    network: float
-    waiting: float  # for messages to travel, in as many rounds as there are
+    calls: float  # what a step takes however small it is; more cores do not shorten it
+    batch_network: float  # for what makes a batch to be sent, at the link's rate
+    gradient_network: float
+    batch_messages: float  # for those that make a batch to travel, one after another
+    gradient_messages: float  # for those that the training waits for
 
     @property
     def cores(self) -> float:
         """What keeps the cores busy."""
-        return self.sampling + self.gathering + self.training + self.exchanging
+        return self.sampling + self.gathering + self.training + self.exchanging + self.calls
+
+    @property
+    def network(self) -> float:
+        """What keeps the link busy."""
+        return self.batch_network + self.gradient_network
+
+    @property
+    def waiting(self) -> float:
+        """For messages on their way: of lanes side by side, or of gradients."""
+        return max(self.batch_messages / LANES, self.gradient_messages)
+
+    @property
+    def lanes(self) -> float:
+        """From one batch to the next, of as many as are made at once."""
+        making = self.sampling + self.gathering + self.exchanging
+        return (making + self.batch_network + self.batch_messages) / LANES
+
+    @property
+    def trainer(self) -> float:
+        """What the training waits for: its own work, and gradients, which the link carries after rows."""
+        computing = max(self.training + self.calls, self.batch_network)
+        return computing + self.gradient_network + self.gradient_messages
 
     @property
     def step(self) -> float:
-        """A step, where cores, network and messages on their way overlap."""
-        return max(self.cores, self.network, self.waiting)
+        """A step: cores, lanes and the training go on side by side."""
+        return max(self.cores, self.lanes, self.trainer)
 
     @property
     def bottleneck(self) -> str:
-        """What the step waits for."""
+        """What takes most of what the step waits for."""
+        names = ("sampling", "gathering", "training", "exchanging", "calls")
+        of_cores = {name: float(getattr(self, name)) for name in names}
         if self.step == self.cores:
-            names = ("sampling", "gathering", "training", "exchanging")
-            return max(names, key=lambda name: float(getattr(self, name)))
-        return "network" if self.step == self.network else "latency"
+            return max(of_cores, key=lambda name: of_cores[name])
+        if self.step == self.lanes:
+            making = {name: of_cores[name] for name in ("sampling", "gathering", "exchanging")}
+            parts = {**making, "network": self.batch_network, "latency": self.batch_messages}
+        else:
+            computing = {name: of_cores[name] for name in ("training", "calls")}
+            parts = {**computing, "network": self.network, "latency": self.gradient_messages}
+        return max(parts, key=lambda name: parts[name])
 
 
 @dataclass(frozen=True)
@@ -125,19 +163,24 @@ def _placed(
         features=graph.feature_bytes * graph.nodes / cluster.machines,
         cache=min(kept, nodes.others.nodes) * graph.feature_bytes + (graph.nodes if kept else 0),
         batches=_IN_FLIGHT * (nodes.rows * (graph.feature_bytes + 8) + nodes.edges * 8)
+        + LANES * _COPIES * (traffic.row_bytes + traffic.hop_bytes)
         + cluster.cores * (4 * graph.nodes if graph.nodes <= _DENSE_NODES else 32 * nodes.rows),
         training=_training_bytes(graph, run, nodes),
     )
     by_core = constants.gather_bytes_per_s * cluster.cores
     gathered = (nodes.rows + traffic.fetched_rows) * graph.feature_bytes  # what is fetched, here and there
     work = training_flop(_widths(graph, run), _rows(nodes))
+    per_byte = _HEADERS * 8 / (_CARRIED * cluster.network_gbit * 1e9)
     times = Times(
         sampling=nodes.edges * scaled_sample_ns(constants, edges) * 1e-9 / cluster.cores,
         gathering=gathered / by_core,
         training=work / constants.train_flop_per_s / cluster.cores,
         exchanging=2 * traffic.bytes / constants.exchange_bytes_per_s / cluster.cores,
-        network=traffic.bytes * 8 / (cluster.network_gbit * 1e9),
-        waiting=_rounds(traffic, cluster) * cluster.latency_s,
+        calls=constants.step_s + traffic.collectives * constants.exchange_s,
+        batch_network=(traffic.row_bytes + traffic.hop_bytes) * per_byte,
+        gradient_network=traffic.gradient_bytes * per_byte,
+        batch_messages=_WAYS * traffic.collectives * cluster.latency_s,
+        gradient_messages=_WAYS_OF_A_SUM * (cluster.machines - 1) * cluster.latency_s,
     )
     return Prediction(placement, memory, traffic, times)
 
@@ -148,8 +191,7 @@ def _traffic(
     fetched = nodes.remote[-1] - nodes.others.most_likely(kept)
     alone, hops = cluster.machines == 1, len(run.fanouts)
     asked = placement is Placement.PARTITIONED
-    answers = sum(nodes.remote_edges) * graph.id_bytes
-    hop_bytes = (sum(nodes.remote[:-1]) * graph.id_bytes + answers) if asked else 0.0
+    hop_bytes = _hop_bytes(graph, run, nodes) if asked else 0.0
     parameters = sum(2 * into * out + out for into, out in pairwise(_widths(graph, run)))
     return Traffic(
         nodes=nodes.rows,
@@ -162,9 +204,13 @@ def _traffic(
     )
 
 
-def _rounds(traffic: Traffic, cluster: Cluster) -> float:
-    """Messages that a step waits for one after another: of lanes side by side, and of the gradients' ring."""
-    return traffic.collectives / LANES + 2 * (cluster.machines - 1)
+def _hop_bytes(graph: GraphSize, run: Run, nodes: Neighbourhood) -> float:
+    """Of nodes asked about, and of answers, whose rows are filled up to the fanout where there is one."""
+    asked = sum(nodes.remote[:-1]) * (graph.id_bytes + _NUMBER)  # with how many neighbours each has
+    hops = zip(run.fanouts, nodes.remote[:-1], nodes.remote_edges, strict=True)
+    return asked + sum(
+        (edges if fanout < 0 else rows * fanout) * graph.id_bytes for fanout, rows, edges in hops
+    )
 
 
 def _widths(graph: GraphSize, run: Run) -> list[int]:

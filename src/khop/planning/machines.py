@@ -1,0 +1,40 @@
+"""How many machines hold a graph, where each has so much memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from khop.planning.constants import Constants
+from khop.planning.prediction import Placement, predict
+from khop.planning.workload import Cluster, GraphSize, Run
+
+_MOST = 1 << 16
+
+
+def fewest_machines(
+    graph: GraphSize, run: Run, cluster: Cluster, constants: Constants, memory_bytes: float
+) -> Mapping[Placement, int | None]:
+    """The fewest machines of a cluster like this one, each with as many seeds; None where none are enough.
+
+    More machines need no more memory each, so it is found by halving.
+    """
+    if not memory_bytes > 0:
+        raise ValueError(f"memory {memory_bytes / 1e9:g} GB: must be above 0")
+    seeds = run.batch_size / cluster.machines
+
+    def fits(placement: Placement, machines: int) -> bool:
+        of_all = replace(run, batch_size=max(1, round(seeds * machines)))
+        plans = predict(graph, of_all, replace(cluster, machines=machines), constants)
+        return next(plan for plan in plans if plan.placement is placement).memory.total <= memory_bytes
+
+    found: dict[Placement, int | None] = {}
+    for placement in Placement:
+        low, high = 0, 1  # too few, perhaps enough
+        while high <= _MOST and not fits(placement, high):
+            low, high = high, 2 * high
+        while high - low > 1 and high <= _MOST:
+            middle = (low + high) // 2
+            low, high = (low, middle) if fits(placement, middle) else (middle, high)
+        found[placement] = high if high <= _MOST else None
+    return found
