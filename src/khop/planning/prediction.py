@@ -12,7 +12,7 @@ from khop.planning.neighbourhood import Neighbourhood, neighbourhood
 from khop.planning.workload import Cluster, GraphSize, Run
 
 _IN_FLIGHT = 5  # batches in memory: those made ahead, and the one in use
-_COPIES = 3  # of a lane's bytes on the wire: what is sent, in pieces and put together, and what comes
+_COPIES = 2  # of a lane's bytes on the wire: what is sent, and what comes
 _NUMBER = 4  # bytes of a float32
 _PARAMETER_BYTES = 4 * _NUMBER  # with its gradient and Adam's two moments
 _PROCESS_BYTES = 400 << 20  # Python, torch and khop: resident memory of `python -c "import torch, khop.api"`
