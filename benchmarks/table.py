@@ -34,6 +34,7 @@ NAMES = (
     "evaluation",
     "pyg_loader",
     "processes",
+    "worker",
     "learned_rows",
     "lanes",
 )
