@@ -19,11 +19,11 @@ from khop.batch import Batch, Span, num_bytes
 from khop.distributed.caching import CacheBudgets, CacheBy, count_on_device, with_caches
 from khop.distributed.group import this_group
 from khop.distributed.lanes import LANES, Lanes
-from khop.distributed.partitioned_features import PartitionedFeatures
+from khop.distributed.partitioned_graph import PartitionedGraph
+from khop.distributed.partitioned_links import PartitionedLinks
 from khop.distributed.row_wire import Wire
 from khop.distributed.spread import Parting, Spread, homes_of, stores_of
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Hop, NeighborsByType, Positives
-from khop.features.overlaid import OverlaidFeatures
 from khop.features.store import FeatureStore
 from khop.features.table import FeatureTable
 from khop.graph.build import EdgeTable
@@ -41,7 +41,7 @@ from khop.loading.seed_times import SeedTimes
 from khop.loading.seed_times import seed_times as times_of_seeds
 from khop.partition.book import is_partitioned
 from khop.partition.parts_graph import PartsGraph
-from khop.partition.parts_table import PartsTable
+from khop.partition.parts_table import PartsTable, whole_columns
 from khop.sampling.link_seeds import Links, check_links
 from khop.sampling.links import LinkSampler
 from khop.sampling.neighbor import NeighborSampler, check_seeds
@@ -121,14 +121,19 @@ class Graph:
 
     def only(self, edge_types: Collection[EdgeType]) -> Graph:
         """The same graph, in memory, with no other edge types, and the node types at their ends."""
-        return Graph(self.in_one_piece("only").only(edge_types), self.features)
+        topology = self.topology
+        if not isinstance(topology, PartitionedGraph):
+            topology = self.in_one_piece("only")
+        return Graph(topology.only(edge_types), self.features)
 
     @property
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
         """Every column of every type, whole; of a folder mapped. Edge columns are in CSC order."""
         if self.folder is not None:
             return self.folder.columns()
-        return _columns_of(self.features)
+        if isinstance(self.topology, CscGraph) and self.lanes is not None:
+            return self.topology.columns  # of all parts: they lie here, as the edges do
+        return whole_columns(self.features)
 
     @property
     def split_names(self) -> tuple[str, ...]:
@@ -167,18 +172,10 @@ class Graph:
             return self.topology.joined()
         if not isinstance(self.topology, CscGraph):
             raise ValueError(
-                f"{what}: the edges of a {type(self.topology).__name__} do not lie in this process"
+                f"{what}: the edges of a {type(self.topology).__name__} do not lie in this process; open the "
+                'graph with placement="features", or in one process'
             )
         return self.topology
-
-
-def _columns_of(features: FeatureStore) -> Columns:
-    match features:
-        case FeatureTable() | PartsTable():
-            return features.columns
-        case OverlaidFeatures():
-            return {**_columns_of(features.below), **features.table.columns}
-    raise ValueError(f"columns: those of a {type(features).__name__} do not lie in this process")
 
 
 def open_graph(
@@ -225,7 +222,7 @@ class Loader:
     def __init__(
         self,
         sampler: Sampler,
-        seeds: Tensor | Mapping[NodeType, Tensor] | Links,
+        seeds: Tensor | Mapping[NodeType, Tensor] | Links | PartitionedLinks,
         batch_size: int,
         *,
         graph: Graph | None = None,
@@ -256,6 +253,8 @@ class Loader:
             threads = sampler_threads(cores_of_rank(self._group.local_world_size))
         self._in_flight = InFlight(threads, prefetch, prefetch_bytes)
         self._edges = store.topology if isinstance(store, Graph) else store
+        if self._lanes is not None and isinstance(sampler, LinkSampler):
+            sampler.prepare(*(t for t in seed_list.counts if isinstance(t, tuple)))
         self._next = Position()
         self._loaded: Position | None = None  # until an iteration goes on from it
 
@@ -270,9 +269,8 @@ class Loader:
         where chances do not say it: edges that ranks hold in parts too, weights, times, links. Collective,
         once, before the first epoch. Where every rank has all columns nothing is kept.
         """
-        if isinstance(self._maker.features, PartitionedFeatures):
-            budgets = CacheBudgets(budget_bytes, device_bytes)
-            self._maker = with_caches(self._maker, self._edges, budgets, CacheBy(by))
+        budgets = CacheBudgets(budget_bytes, device_bytes)
+        self._maker = with_caches(self._maker, self._edges, budgets, CacheBy(by))
 
     def __len__(self) -> int:
         """Steps per epoch, on every rank."""
@@ -363,14 +361,17 @@ def _split_over(maker: BatchMaker, threads: int) -> BatchMaker:
 
 
 def _seed_list(
-    store: GraphStore, seeds: Tensor | Mapping[NodeType, Tensor] | Links, seed_times: SeedTimes | None
+    store: GraphStore,
+    seeds: Tensor | Mapping[NodeType, Tensor] | Links | PartitionedLinks,
+    seed_times: SeedTimes | None,
 ) -> tuple[SeedList, tuple[NodeType, ...]]:
     """The seeds, checked, and the node types that the model gives rows of."""
-    if isinstance(seeds, Links):
+    if isinstance(seeds, Links | PartitionedLinks):
         if seed_times is not None:
             raise ValueError("seed_times with links: links carry their own, give khop.Links(..., times=...)")
-        check_links(store, seeds)
-        ends = {end for source, _, destination in seeds.edges for end in (source, destination)}
+        if isinstance(seeds, Links):
+            check_links(store, seeds)
+        ends = {end for source, _, destination in seeds.counts for end in (source, destination)}
         return seeds, tuple(t for t in store.schema.node_types if t in ends)
     if isinstance(seeds, Tensor):
         seeds = {sole_type(store.schema.node_types, "seeds given as one tensor"): seeds}

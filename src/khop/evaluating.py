@@ -12,7 +12,7 @@ from khop.draw import GivenNegatives, NegativeMode, Rule, Uniform
 from khop.loading.columns import ColumnChoice, NamesByType
 from khop.models.link_predictor import LinkPredictor
 from khop.sampling.fanouts import Fanout
-from khop.sampling.link_seeds import Links
+from khop.sampling.link_seeds import LinkList
 from khop.sampling.links import LinkSampler
 from khop.sampling.neighbor import NeighborSampler
 from khop.training.chunks import Progress, unwatched
@@ -80,7 +80,7 @@ def evaluate(
 def evaluate_links(
     model: nn.Module,
     graph: Graph,
-    links: Links,
+    links: LinkList,
     *,
     metrics: Sequence[LinkMetric] = ("mrr", "roc-auc"),
     fanouts: Sequence[Fanout] | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -75,6 +75,17 @@ class Schema:
         if edge_type in self.reverse_of:
             return self.reverse_of[edge_type]
         return next((t for t, reverse in self.reverse_of.items() if reverse == edge_type), None)
+
+    def only(self, edge_types: Collection[EdgeType]) -> Schema:
+        """No other edge types, in the order of the schema, and the node types at their ends."""
+        kept = tuple(edge_type for edge_type in self.edge_types if edge_type in edge_types)
+        ends = {end for source, _, destination in kept for end in (source, destination)}
+        node_types = tuple(node_type for node_type in self.node_types if node_type in ends)
+        reverses = {t: back for t, back in self.reverse_of.items() if t in kept and back in kept}
+        known = {*kept, *node_types}
+        return Schema(
+            node_types, kept, reverses, {t: of_type for t, of_type in self.columns.items() if t in known}
+        )
 
     def into(self, node_type: NodeType) -> tuple[EdgeType, ...]:
         """The edge types whose destination is `node_type`, in schema order."""

@@ -7,16 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import torch
 
 from khop.config.build import Run, prepare
 from khop.config.read import RawRun
-from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.partitioning import partition_graph
 from khop.training.observer import Unwatched
 from khop.training.run_log import Record
 from small_folders import write_learnable_graph
-from small_link_folders import BOUGHT_BY, BUYS, write_shop
+from small_link_folders import write_diary, write_shop
 from small_runs import without_seconds
 
 
@@ -28,30 +26,6 @@ class Losses(Unwatched):
 
     def stepped(self, epoch: int, step: int, loss: float) -> None:
         self.seen.append(loss)
-
-
-def write_diary(path: Path) -> Path:
-    """Users with a kind and a day, and what they bought on which day, of items that came out before."""
-    random = torch.Generator().manual_seed(1)
-    users, items = torch.randint(90, (900,), generator=random), torch.randint(40, (900,), generator=random)
-    kinds, out = torch.randint(3, (90,), generator=random), torch.arange(40) * 5 // 2
-    days = out[items] + torch.randint(100, (900,), generator=random)
-    columns = {"day": days, "price": torch.rand(900, generator=random)}
-    x = torch.nn.functional.one_hot(kinds) + torch.randn(90, 3, generator=random)
-    order = torch.randperm(90, generator=random)
-    nodes = {
-        "user": NodeTable(
-            columns={"x": x, "kind": kinds, "day": torch.randint(200, (90,), generator=random)},
-            splits={"train": order[:50], "val": order[50:70], "test": order[70:]},
-            num_classes={"kind": 3},
-        ),
-        "item": NodeTable(columns={"x": torch.randn(40, 4, generator=random), "day": out}),
-    }
-    edges = {
-        BUYS: EdgeTable(users, items, columns, reverse_of=BOUGHT_BY),
-        BOUGHT_BY: EdgeTable(items, users, columns),
-    }
-    return write_graph(path, nodes, edges, sort_by="day")
 
 
 LINKS = {"kind": "link-prediction", "target": "user buys item"}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import khop
 from khop import EdgeTable, Graph, LinkSplit, NodeTable, open_graph, split_links, write_graph
+from khop.features.store import Gathered, Rows, Wanted
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import csc_graph_from_edges
 from khop.schema import EdgeType
@@ -233,13 +234,21 @@ def test_edges_that_lie_elsewhere_cannot_be_split() -> None:
         split_links(Graph(Elsewhere(), FeatureTable({})), BUYS)  # type: ignore[arg-type]
 
 
-def test_edge_columns_that_lie_elsewhere_cannot_be_split(tmp_path: Path) -> None:
+def test_edge_columns_that_lie_elsewhere_are_asked_for_where_the_edges_stood_before(tmp_path: Path) -> None:
     class Elsewhere:
         """A feature store of another process."""
 
-    topology = written(tmp_path / "shop").topology
+        def gather(self, wanted: Wanted) -> Gathered:
+            return here.features.gather(wanted)
+
+    here = written(tmp_path / "shop")
+    graph = Graph(here.topology, Elsewhere())
+    split, expected = split_links(graph, BUYS, negatives=0), split_links(here, BUYS, negatives=0)
+    for part, of_one in zip((split.train, split.test), (expected.train, expected.test), strict=True):
+        rows = Rows(torch.arange(part.csc(BUYS).num_edges), ("stars",))
+        assert torch.equal(part.features.gather({BUYS: rows})[BUYS]["stars"], of_one.columns[BUYS]["stars"])
     with pytest.raises(ValueError, match="columns: those of a Elsewhere do not lie in this process"):
-        split_links(Graph(topology, Elsewhere()), BUYS, negatives=0)  # type: ignore[arg-type]
+        split_links(graph, BUYS, negatives=0, label="stars")
 
 
 def test_renumbering_does_not_decide() -> None:
@@ -250,3 +259,19 @@ def test_renumbering_does_not_decide() -> None:
     topology = replace(renumbered.topology, original_ids={"item": order})  # type: ignore[type-var]
     split, other = split_links(graph, BUYS), split_links(replace(renumbered, topology=topology), BUYS)
     assert links_of(split.val_links, BUYS) == [(u, int(order[v])) for u, v in links_of(other.val_links, BUYS)]
+
+
+@given(pairs=PAIRS, order=st.permutations(range(10)), seed=st.integers(0, 99))
+def test_renumbering_does_not_decide_which_direction_of_an_undirected_link_is_asked(
+    pairs: list[tuple[int, int]], order: list[int], seed: int
+) -> None:
+    number = torch.tensor(order).argsort().tolist()
+    renumbered = friends([(number[u], number[v]) for u, v in pairs], is_own_reverse=True)
+    topology = replace(renumbered.topology, original_ids={"node": torch.tensor(order)})  # type: ignore[type-var]
+    split, other = (
+        split_links(graph, TO, val=0.2, test=0.2, negatives=0, seed=seed)
+        for graph in (friends(pairs, is_own_reverse=True), replace(renumbered, topology=topology))
+    )
+    for name in ("train_links", "val_links", "test_links"):
+        theirs = [(order[u], order[v]) for u, v in links_of(getattr(other, name), TO)]
+        assert Counter(links_of(getattr(split, name), TO)) == Counter(theirs)

@@ -33,8 +33,8 @@ from khop.draw import (
 )
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import open_folder
+from khop.partition.held_parts import HeldParts
 from khop.partition.parts_folder import open_parts
-from khop.partition.parts_graph import PartsGraph
 from khop.partitioning import partition_graph
 from khop.sampling import neighbor
 from khop.sampling.links import LinkSampler
@@ -44,6 +44,7 @@ from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
 from parts_as_whole import GraphAsWhole, OldIds, assert_same
 from plain_folders import written
 from processes.feature_ranks import of_the_first
+from processes.split_ranks import splits, unprepared
 from small_typed_folders import BUYS
 
 METHODS = ("ldg", "random")
@@ -71,7 +72,7 @@ def over_ranks(path: Path, group: Group, lanes: Lanes) -> PartitionedGraph:
     """The graph of a folder of parts of which each rank holds its own."""
     parts = open_parts(path).book.num_parts
     holders = Holders(parts, group.rank, group.world_size)
-    return PartitionedGraph(PartsGraph.open(path, holders.parts_of(group.rank)), holders, lanes)
+    return PartitionedGraph(HeldParts.open(path, holders.parts_of(group.rank)), holders, lanes)
 
 
 def shared_make(home: Path, group: Group, parts: int) -> Make:
@@ -220,7 +221,10 @@ def graphs(rank: int, device: torch.device, home: str) -> None:
     for count_ in (1, 2, 3, 4):
         told[f"{count_} ranks"] = of_the_first(count_, partial(batches, home=here))
         told[f"links of {count_} ranks"] = of_the_first(count_, partial(links, home=here))
+        dealt = partial(splits, home=here, methods=METHODS, over_ranks=over_ranks)
+        told[f"splits of {count_} ranks"] = of_the_first(count_, dealt)
     told["collectives"] = of_the_first(3, partial(collectives, home=here))
     told["nothing to draw"] = of_the_first(2, partial(nothing_to_draw, home=here))
+    told["unprepared"] = of_the_first(2, partial(unprepared, path=here / METHODS[0], over_ranks=over_ranks))
     told["another hop"] = of_the_first(2, partial(another_hop, home=here))
     (here / f"{rank}.json").write_text(json.dumps(told))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from khop import GivenNegatives, Links, LinkSampler, LinkSplit, Loader, Negative
 from khop.batch import Batch
 from khop.config.build import prepare
 from khop.config.read import RawRun
+from khop.distributed.group import this_group
 from khop.draw import Negatives
 from khop.graph.store import GraphStore
 from khop.schema import EdgeType
@@ -19,7 +21,7 @@ from khop.training.observer import Unwatched
 from small_link_folders import BUYS
 
 BATCH_SIZE = 100
-RUN = {
+RUN: dict[str, object] = {
     "task": {"kind": "link-prediction", "target": "user buys item"},
     "sampler": {"fanouts": [{"user sees shop": 0, "*": 4}] * 2},
     "links": {"rivals": 10, "exact": True},
@@ -29,17 +31,48 @@ RUN = {
     "threads": 1,
     "compute_threads": 1,
 }
+BRIEF = {"epochs": 1, "batch_size": 150, "learning_rate": 0.03}
+# By what a graph is called: runs of which there is one on it, and some on its parts.
+RUNS: dict[str, dict[str, object]] = {
+    "shop": RUN,
+    "one-way": {
+        **RUN,
+        "training": BRIEF,
+        "links": {"rivals": 10, "exact": True, "negatives": "degree", "loss": "bpr"},
+    },
+    "diary": {
+        **RUN,
+        "training": BRIEF,
+        "links": {"rivals": 3},
+        "sampler": {"fanouts": [4, 3], "time": "day"},
+        "evaluation": {"fanouts": [4, 3]},
+    },
+}
+PARTS = {"shop": ("ldg", 3), "one-way": ("hash", 4), "diary": ("random", 2)}
+# Of each number of ranks the graphs whose parts they train on, and the placement.
+TRAINED = {
+    1: [],
+    2: [("shop", "features"), ("one-way", "whole"), ("diary", "features")],
+    3: [("shop", "all"), ("one-way", "all"), ("diary", "all")],
+}
 Account = dict[str, list[object]]  # of a step: position in the global order -> all that its link is and hears
 
 
-def take_part(rank: int, device: torch.device, split: str, shop: str, out: str) -> None:
-    """Write down every step of an epoch of two loaders, and train a run of the command's."""
+def take_part(rank: int, device: torch.device, split: str, graphs: str, out: str) -> None:
+    """Write down every step of an epoch of two loaders, and train runs of the command's."""
     accounts = [
         [account(batch, BUYS) for batch in loader.epoch(1)] for loader in loaders(LinkSplit.open(split))
     ]
     Path(out, f"{rank}.json").write_text(json.dumps(accounts))
-    run = prepare(RawRun({**RUN, "graph": shop}, "run.toml"), Path(out))
-    run.trainer(Path(out, "run"), Unwatched()).fit()
+    train(RUN, Path(graphs, "shop"), "features", Path(out, "run"))
+    for name, placement in TRAINED[this_group().world_size]:
+        train(RUNS[name], Path(graphs, f"{name}-parts"), placement, Path(out, f"{name}-{placement}"))
+
+
+def train(values: Mapping[str, object], graph: Path, placement: str, out: Path) -> None:
+    """A run from its first step to its last."""
+    raw = RawRun({**values, "graph": str(graph), "parts": {"placement": placement}}, "run.toml")
+    prepare(raw, out.parent).trainer(out, Unwatched()).fit()
 
 
 def loaders(split: LinkSplit) -> list[Loader]:

@@ -11,6 +11,7 @@ import torch
 import khop
 from khop.partitioning import partition_graph
 from processes.graph_ranks import KEPT, METHODS, NEGATIVES, RANKS_AND_PARTS, RULES, graphs
+from processes.split_ranks import SPLITS
 from small_typed_folders import BOUGHT, BUYS, write_typed_graph
 
 
@@ -69,6 +70,24 @@ def test_links_and_their_negatives_are_those_of_one_process_on_the_graph_before(
         compared = of_rank[f"links of {count} ranks"]
         assert len(compared) == len(METHODS) * len(NEGATIVES)
         assert rank == 0 or min(compared.values()) > 10
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_links_are_dealt_as_one_process_deals_those_of_the_graph_before(
+    told: list[dict[str, Any]], count: int
+) -> None:
+    """And bring the same along, in batches too; of a type with its reverse, of one without, and in time."""
+    for of_rank in told[:count]:
+        assert of_rank[f"splits of {count} ranks"] == [
+            f"{method} {case.name}" for method in METHODS for case in SPLITS
+        ]
+
+
+def test_what_ranks_have_to_tell_one_another_of_links_is_not_asked_for_in_a_lane(
+    told: list[dict[str, Any]],
+) -> None:
+    for of_rank in told[:2]:
+        assert "before batches are made, all in one order; a khop.Loader of a" in of_rank["unprepared"]
 
 
 def test_who_asks_is_told_that_nothing_is_left_to_draw(told: list[dict[str, Any]]) -> None:

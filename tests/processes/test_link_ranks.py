@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import khop
-from processes.link_ranks import BATCH_SIZE, Account, account, loaders, take_part
-from small_link_folders import BOUGHT_BY, BUYS, write_shop
+from khop.partitioning import partition_graph
+from processes.link_ranks import BATCH_SIZE, PARTS, RUNS, TRAINED, Account, account, loaders, take_part, train
+from small_link_folders import BOUGHT_BY, BUYS, write_diary, write_shop
 
 
 def ends_of(graph: khop.Graph, edge_type: tuple[str, str, str]) -> list[tuple[int, int]]:
@@ -33,28 +34,44 @@ def joined(folder: Path, ranks: int) -> list[list[Account]]:
     return whole
 
 
-def records(folder: Path, name: str) -> list[dict[str, Any]]:
-    lines = (json.loads(line) for line in (folder / "run" / name).read_text().splitlines())
-    return [{key: value for key, value in record.items() if key != "seconds"} for record in lines]
+def records(run: Path, name: str) -> list[dict[str, Any]]:
+    lines = (json.loads(line) for line in (run / name).read_text().splitlines())
+    return [
+        {key: value for key, value in record.items() if key not in ("seconds", "traffic")} for record in lines
+    ]
+
+
+def assert_same_course(run: Path, other: Path) -> None:
+    """The same loss of every step, and the same scores of every epoch."""
+    ours, theirs = (records(folder, "steps.jsonl") for folder in (run, other))
+    assert len(ours) >= 5
+    assert [step["loss"] for step in theirs] == pytest.approx([s["loss"] for s in ours], rel=1e-9)
+    for mine, other_s in zip(*(records(folder, "metrics.jsonl") for folder in (run, other)), strict=True):
+        assert other_s == pytest.approx(mine, rel=1e-9)
 
 
 def test_one_two_and_three_ranks_make_the_same_batches_and_train_the_same_model(tmp_path: Path) -> None:
-    shop = write_shop(tmp_path / "shop")
+    graphs = tmp_path / "graphs"
+    graphs.mkdir()
+    shop = write_shop(graphs / "shop")
+    write_shop(graphs / "one-way", one_way=True)
+    write_diary(graphs / "diary")
+    for name, (method, parts) in PARTS.items():
+        partition_graph(graphs / name, graphs / f"{name}-parts", parts, method=method)
+        train(RUNS[name], graphs / name, "whole", tmp_path / name)
     split = khop.split_links(khop.open_graph(shop), BUYS, val=0.2, negatives=3)
     saved = split.save(tmp_path / "split")
     folders = {procs: tmp_path / str(procs) for procs in (1, 2, 3)}
     for procs, folder in folders.items():
         folder.mkdir()
-        khop.launch(take_part, procs=procs, arguments=(str(saved), str(shop), str(folder)), device="cpu")
+        khop.launch(take_part, procs=procs, arguments=(str(saved), str(graphs), str(folder)), device="cpu")
     alone = joined(folders[1], 1)
     assert alone == [[account(batch, BUYS) for batch in of.epoch(1)] for of in loaders(split)]
     for procs in (2, 3):
         assert joined(folders[procs], procs) == alone
-        ours, theirs = (records(folders[count], "steps.jsonl") for count in (1, procs))
-        assert len(ours) == 12
-        assert [step["loss"] for step in theirs] == pytest.approx([s["loss"] for s in ours], rel=1e-9)
-        for mine, other in zip(*(records(folders[n], "metrics.jsonl") for n in (1, procs)), strict=True):
-            assert other == pytest.approx(mine, rel=1e-9)
+        assert_same_course(folders[1] / "run", folders[procs] / "run")
+        for name, placement in TRAINED[procs]:
+            assert_same_course(tmp_path / name, folders[procs] / f"{name}-{placement}")
 
     training, trees = alone
     assert [len(step) for step in training] == [BATCH_SIZE] * (len(training) - 1) + [len(training[-1])]

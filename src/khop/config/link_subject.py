@@ -26,7 +26,7 @@ from khop.models.link_predictor import LinkPredictor
 from khop.models.sizes import ModelSizes
 from khop.sampling.exclusion import Exclude
 from khop.sampling.fanouts import fanouts_by_type, followed_types
-from khop.sampling.link_seeds import Links
+from khop.sampling.link_seeds import LinkList
 from khop.sampling.links import LinkSampler
 from khop.schema import EdgeType, NodeType
 from khop.training.chunks import Progress
@@ -110,7 +110,7 @@ class LinkSubject:
         return tuple(self._held_out)
 
     @property
-    def _held_out(self) -> Mapping[str, tuple[Graph, Links]]:
+    def _held_out(self) -> Mapping[str, tuple[Graph, LinkList]]:
         """What each may hear of, and what it is asked."""
         split = self.split
         return {"val": (split.val, split.val_links), "test": (split.test, split.test_links)}
@@ -146,7 +146,7 @@ class LinkSubject:
             found |= {f"{name}/{metric}": value for metric, value in measured.items()}
         return found
 
-    def _link_scores(self, graph: Graph, links: Links, progress: Progress) -> Scores:
+    def _link_scores(self, graph: Graph, links: LinkList, progress: Progress) -> Scores:
         config, group = self.config, this_group()
         if self.measured:
             return sampled_link_scores(

@@ -9,6 +9,7 @@ import torch
 
 from khop.api import Graph, Loader
 from khop.config.values import RunConfig, Sampler
+from khop.distributed.partitioned_links import PartitionedLinks
 from khop.draw import Keep, Rule, Temporal, Uniform, Weighted
 from khop.loading.columns import NamesByType
 from khop.loading.ordered_map import InFlight
@@ -27,7 +28,7 @@ Name = TypeVar("Name", bound=str)
 def seeds_loader(
     config: RunConfig,
     sampler: SamplesSeeds,
-    seeds: dict[NodeType, torch.Tensor] | Links,
+    seeds: dict[NodeType, torch.Tensor] | Links | PartitionedLinks,
     columns: Sequence[str],
     seed_columns: NamesByType,
 ) -> Loader:
@@ -40,7 +41,7 @@ def seeds_loader(
         seed=config.training.seed,
         columns=columns,
         seed_columns=seed_columns,
-        seed_times=None if isinstance(seeds, Links) else config.sampler.time,
+        seed_times=config.sampler.time if isinstance(seeds, dict) else None,
         device=config.device,
         threads=config.threads,
         prefetch=config.prefetch,

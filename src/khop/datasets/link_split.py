@@ -12,14 +12,20 @@ import torch
 from torch import Tensor
 
 from khop.api import Graph
-from khop.datasets.link_split_folder import PARTS, open_parts, save_parts
-from khop.draw import DrawKey, Positives, Purpose, UniformNegatives
-from khop.features.overlaid import OverlaidFeatures
+from khop.datasets.link_split_folder import open_parts, save_parts
+from khop.distributed.link_split import split_over_ranks
+from khop.distributed.partitioned_graph import PartitionedGraph
+from khop.distributed.partitioned_links import PartitionedLinks, in_this_process
+from khop.draw import DrawKey, Positives, Purpose
+from khop.features.renumbered import RenumberedRows
+from khop.features.store import FeatureStore
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph
 from khop.graph.progress import Notice
+from khop.graph.store import GraphStore
+from khop.kernels.chosen_rows import ChosenRows
 from khop.sampling.link_seeds import Links
-from khop.sampling.link_split import Part, Shares, split_edges
+from khop.sampling.link_split import Facts, Shares, Stretch, WholeEdges, as_first_numbered, split_edges
 from khop.schema import EdgeType, NodeType
 
 
@@ -30,9 +36,9 @@ class LinkSplit:
     train: Graph
     val: Graph
     test: Graph
-    train_links: Links
-    val_links: Links
-    test_links: Links
+    train_links: Links | PartitionedLinks
+    val_links: Links | PartitionedLinks
+    test_links: Links | PartitionedLinks
 
     def save(self, path: str | os.PathLike[str], *, notice: Notice | None = None) -> Path:
         """Write a folder of graph folders, one per field of this class, and give its path.
@@ -40,8 +46,10 @@ class LinkSplit:
         It appears whole or not at all. Files that are equal in several parts take their space once, where the
         file system has hard links.
         """
-        graphs = {part: getattr(self, part) for part in PARTS}
-        return save_parts(Path(path), graphs, {p: getattr(self, f"{p}_links") for p in PARTS}, notice)
+        graphs = {"train": self.train, "val": self.val, "test": self.test}
+        links = {"train": self.train_links, "val": self.val_links, "test": self.test_links}
+        here = {part: in_this_process(of_part, "save") for part, of_part in links.items()}
+        return save_parts(Path(path), graphs, here, notice)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> LinkSplit:
@@ -72,41 +80,60 @@ def split_links(
     are asked and carry no message; otherwise all are asked and all carry messages. Links for validation and
     test bring `negatives` each, which are no edges of the whole graph. `label` and `time` are edge columns to
     be the links'. `seed` alone decides. The parts share the columns of nodes with `graph`, and lie in memory
-    until they are saved.
+    until they are saved. Where ranks hold the edges in parts, each has its own and a share of the links;
+    collective then.
     """
-    edge_types = _edge_types(edge_type)
-    topology = _checked_topology(graph, edge_types, negatives)
-    for one in edge_types:
-        if label is not None:
-            graph.schema.column(one, label)
-        if time is not None and "int" not in (dtype := graph.schema.column(one, time).dtype):
-            raise ValueError(
-                f"time {time!r} of {one} is {dtype}: times are whole numbers, convert the column"
-            )
-    key = DrawKey.of(seed, Purpose.SPLIT)
-    parts = split_edges(topology, edge_types, Shares(val, test, disjoint_share), key)
+    edge_types, facts = _edge_types(edge_type), Facts(negatives, label, time)
+    _check(graph, edge_types, facts)
+    shares, key = Shares(val, test, disjoint_share), DrawKey.of(seed, Purpose.SPLIT)
+    parts: list[tuple[Graph, Links | PartitionedLinks]]
+    if isinstance(graph.topology, PartitionedGraph):
+        of_ranks = split_over_ranks(graph.topology, edge_types, shares, key, facts)
+        parts = [(_beside(graph, part.graph, graph.features), part.links) for part in of_ranks]
+    else:
+        parts = _split_whole(graph, graph.in_one_piece("split_links"), edge_types, shares, key, facts)
+    (train, train_links), (val_graph, val_links), (test_graph, test_links) = parts
+    return LinkSplit(train, val_graph, test_graph, train_links, val_links, test_links)
 
-    def links(part: Part, count: int, draw: int) -> Links:
-        def column(name: str) -> dict[EdgeType, Tensor]:
-            return {t: graph.columns[t][name][positions] for t, positions in part.positions.items()}
 
-        def rivals(of: EdgeType, sources: Tensor) -> Tensor:
-            until = None if times is None else times[of]
-            wanted = Positives(sources, torch.arange(sources.numel()), until, time)
-            return topology.sample_negatives(of, UniformNegatives(count, exact=True), wanted, key.plus(draw))
+def _split_whole(
+    graph: Graph,
+    topology: CscGraph,
+    edge_types: Sequence[EdgeType],
+    shares: Shares,
+    key: DrawKey,
+    facts: Facts,
+) -> list[tuple[Graph, Links | PartitionedLinks]]:
+    """What each part hears, and what it is asked, of edges in this process."""
+    split = split_edges(WholeEdges(topology), edge_types, shares, key)
+    graphs: dict[int, Graph] = {}  # training's and validation's are often the same
+    parts: list[tuple[Graph, Links | PartitionedLinks]] = []
+    for draw, part in enumerate((split.train, split.val, split.test)):
+        if id(part.kept) not in graphs:
+            graphs[id(part.kept)] = _hearing(graph, topology, {t: at for t, (at,) in part.kept.items()})
+        asked = {t: as_first_numbered(topology, t, at) for t, (at,) in part.links.items()}
+        links = _links(graph, topology, asked, facts if draw else facts.of_training, key.plus(draw))
+        parts.append((graphs[id(part.kept)], links))
+    return parts
 
-        times = None if time is None else {t: of_type.long() for t, of_type in column(time).items()}
-        drawn = {t: rivals(t, ends[0]) for t, ends in part.links.items()} if count else None
-        return Links(part.links, None if label is None else column(label), times, drawn)
 
-    return LinkSplit(
-        train=_graph_of(parts.train, graph),
-        val=_graph_of(parts.val, graph),
-        test=_graph_of(parts.test, graph),
-        train_links=links(parts.train, 0, 0),
-        val_links=links(parts.val, negatives, 1),
-        test_links=links(parts.test, negatives, 2),
-    )
+def _links(
+    graph: Graph, topology: CscGraph, asked: Mapping[EdgeType, Tensor], facts: Facts, key: DrawKey
+) -> Links:
+    """Links that stand at these positions, and what they bring along."""
+    edges = {t: Stretch(topology.csc(t)).ends(at) for t, at in asked.items()}
+
+    def column(name: str) -> dict[EdgeType, Tensor]:
+        return {t: graph.columns[t][name][at] for t, at in asked.items()}
+
+    labels = None if facts.label is None else column(facts.label)
+    times = None if facts.time is None else {t: of_type.long() for t, of_type in column(facts.time).items()}
+    negatives = {}
+    for edge_type, (sources, _) in edges.items() if facts.negatives else ():
+        until = None if times is None else times[edge_type]
+        wanted = Positives(sources, torch.arange(sources.numel()), until, facts.time)
+        negatives[edge_type] = topology.sample_negatives(edge_type, facts.rivals, wanted, key)
+    return Links(edges, labels, times, negatives or None)
 
 
 def _edge_types(given: EdgeType | Sequence[EdgeType]) -> tuple[EdgeType, ...]:
@@ -114,7 +141,7 @@ def _edge_types(given: EdgeType | Sequence[EdgeType]) -> tuple[EdgeType, ...]:
     return (cast(EdgeType, given),) if is_one else tuple(cast(Sequence[EdgeType], given))
 
 
-def _checked_topology(graph: Graph, edge_types: Sequence[EdgeType], negatives: int) -> CscGraph:
+def _check(graph: Graph, edge_types: Sequence[EdgeType], facts: Facts) -> None:
     if not edge_types:
         raise ValueError("split_links of no edge type: name one or more")
     for number, edge_type in enumerate(edge_types):
@@ -126,21 +153,28 @@ def _checked_topology(graph: Graph, edge_types: Sequence[EdgeType], negatives: i
                 f"split_links of {edge_type}: it is split already, with the type that it is or turns round; "
                 "name it once"
             )
-    if isinstance(negatives, bool) or not isinstance(negatives, int) or negatives < 0:
-        raise ValueError(f"negatives {negatives!r}: must be 0 or more, for each link of validation and test")
-    return graph.in_one_piece("split_links")
+        if facts.label is not None:
+            graph.schema.column(edge_type, facts.label)
+        dtype = "int64" if facts.time is None else graph.schema.column(edge_type, facts.time).dtype
+        if "int" not in dtype:
+            raise ValueError(
+                f"time {facts.time!r} of {edge_type} is {dtype}: times are whole numbers, convert the column"
+            )
 
 
-def _graph_of(part: Part, whole: Graph) -> Graph:
-    """The part's edges, with their columns, and all else of the whole graph."""
-    features, edges = whole.features, part.kept
-    if any(whole.schema.columns.get(edge_type) for edge_type in edges):
-        chosen: dict[NodeType | EdgeType, Mapping[str, Tensor]] = {
-            edge_type: {name: c[positions] for name, c in whole.columns.get(edge_type, {}).items()}
-            for edge_type, positions in edges.items()
-        }
-        if isinstance(features, FeatureTable):
-            features = replace(features, columns={**features.columns, **chosen})
-        else:
-            features = OverlaidFeatures(features, FeatureTable.of(whole.schema, chosen))
-    return Graph(part.graph, features, splits={name: whole.split(name) for name in whole.split_names})
+def _hearing(whole: Graph, topology: CscGraph, kept: Mapping[EdgeType, Tensor]) -> Graph:
+    """The kept edges, with their columns, and all else of the whole graph."""
+    features = whole.features
+    chosen: dict[NodeType | EdgeType, Tensor] = {
+        t: at for t, at in kept.items() if whole.schema.columns.get(t)
+    }
+    if isinstance(features, FeatureTable):
+        columns = {t: ChosenRows(features.columns.get(t, {}), at) for t, at in chosen.items()}
+        features = replace(features, columns={**features.columns, **columns})
+    elif chosen:
+        features = RenumberedRows(features, chosen)
+    return _beside(whole, topology.keeping(kept), features)
+
+
+def _beside(whole: Graph, topology: GraphStore, features: FeatureStore) -> Graph:
+    return Graph(topology, features, splits={name: whole.split(name) for name in whole.split_names})

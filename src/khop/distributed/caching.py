@@ -13,7 +13,9 @@ from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.peers import Peers
 from khop.draw import Uniform
 from khop.features.cache_plan import CachePlan
+from khop.features.renumbered import RenumberedRows
 from khop.features.row_cache import RowCache
+from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
 from khop.loading.loader import BatchMaker, Position
 from khop.loading.visit_counts import visit_counts
@@ -41,14 +43,16 @@ class CacheBudgets:
 
 
 def with_caches(maker: BatchMaker, graph: GraphStore, budgets: CacheBudgets, by: CacheBy) -> BatchMaker:
-    """The same batches, with rows of other ranks kept for them. Collective, of columns that ranks hold.
+    """The same batches, with rows of other ranks kept for them. Collective.
 
-    Those that batches need most often lie on the device, the next ones on the host. ValueError where the
-    chances of visits are asked for and cannot be computed: they take uniform draws around seeds that are
-    nodes, and the edges of all parts.
+    Where every rank has all columns nothing is kept. Those that batches need most often lie on the device,
+    the next ones on the host. ValueError where the chances of visits are asked for and cannot be computed:
+    they take uniform draws around seeds that are nodes, and the edges of all parts.
     """
-    features = maker.features
-    assert isinstance(features, PartitionedFeatures)
+    store = maker.features
+    features = store.below if isinstance(store, RenumberedRows) else store
+    if not isinstance(features, PartitionedFeatures):
+        return maker
     visits = _visits_of_others(maker, graph, features, by)
     schema = Schema(graph.schema.node_types, (), columns=features.specs)
 
@@ -61,8 +65,10 @@ def with_caches(maker: BatchMaker, graph: GraphStore, budgets: CacheBudgets, by:
         return RowCache.filled(plan, replace(features, kept=RowCache.empty()), schema, device)
 
     on_device = cache(budgets.device_bytes, maker.device)
-    kept = cache(budgets.host_bytes, "cpu")
-    return replace(maker, features=replace(features, kept=kept), on_device=on_device)
+    kept: FeatureStore = replace(features, kept=cache(budgets.host_bytes, "cpu"))
+    if isinstance(store, RenumberedRows):
+        kept = replace(store, below=kept)
+    return replace(maker, features=kept, on_device=on_device)
 
 
 def count_on_device(peers: Peers, batch: Batch) -> None:

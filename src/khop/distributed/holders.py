@@ -39,6 +39,11 @@ class Holders:
             return range(rank, rank + 1)
         return range(-(-part * self.world_size // self.parts), -(-(part + 1) * self.world_size // self.parts))
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank is the first of those that hold its parts: it speaks for all of them."""
+        return self.ranks_of(self.parts_of(self.rank).start).start == self.rank
+
     def asked(self, part: int) -> int:
         """The rank that answers this one about a part."""
         ranks = self.ranks_of(part)

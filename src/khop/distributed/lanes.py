@@ -72,6 +72,11 @@ class Lanes:
         assert isinstance(found, Peers)
         return found
 
+    @property
+    def is_lane(self) -> bool:
+        """Whether this thread is one, beside others that are at other steps."""
+        return hasattr(self._of_thread, "peers")
+
     def map(
         self, function: Callable[[int], Result], steps: Sequence[int], ahead: int, epoch: int = 0
     ) -> Generator[Result]:

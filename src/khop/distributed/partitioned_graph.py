@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -12,8 +11,8 @@ from torch import Tensor
 from khop.distributed.holders import Holders
 from khop.distributed.hop_wire import HopWire, Spans
 from khop.distributed.lanes import Lanes
-from khop.distributed.negative_wire import NegativeWire
-from khop.distributed.peers import Message, Peers
+from khop.distributed.peers import Message, Peers, naming
+from khop.distributed.rank_negatives import RankNegatives
 from khop.draw import (
     DrawKey,
     DrawnNegatives,
@@ -25,15 +24,12 @@ from khop.draw import (
     Positives,
 )
 from khop.graph.edge_draws import asked_types, check_edge_type, check_hop
-from khop.graph.negatives import NothingLeft, all_drawn
 from khop.partition.by_owner import ByOwner, first_outside
-from khop.partition.parts_graph import PartsGraph
+from khop.partition.held_parts import HeldParts
 from khop.schema import EdgeType, NodeType, Schema
 
 ASKING = Message("asking for edges", "id")
 ANSWERING = Message("getting edges", "id")
-ASKING_NEGATIVES = Message("asking for negatives", "id")
-GETTING_NEGATIVES = Message("getting negatives", "id")
 _MOST_BYTES = 1 << 32  # of a question or an answer: no batch has as many
 
 
@@ -46,9 +42,13 @@ class PartitionedGraph:
     `MOST_PADDED`, four, as answers then tell their sizes. Draws are those of the graph before it was cut.
     """
 
-    held: PartsGraph  # the parts of this rank
+    held: HeldParts  # of this rank
     holders: Holders
     lanes: Lanes
+    _negatives: RankNegatives = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_negatives", RankNegatives(self.held, self.holders, self.lanes))
 
     @property
     def schema(self) -> Schema:
@@ -62,11 +62,11 @@ class PartitionedGraph:
 
     def num_nodes(self, node_type: NodeType) -> int:
         """How many nodes of a type there are in all parts."""
-        return self.held.num_nodes(node_type)
+        return self.held.folder.num_nodes(node_type)
 
     def part_bounds(self, node_type: NodeType) -> tuple[int, ...]:
         """Where the nodes of each part begin, and where those of the last one end."""
-        return self.held.part_bounds(node_type)
+        return self.held.folder.node_bounds(node_type)
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw in-edges of every frontier node; see GraphStore."""
@@ -92,59 +92,19 @@ class PartitionedGraph:
     ) -> Tensor:
         """Draw destinations for the sources of links; see NegativeStore.
 
-        Where they are exact, at the sources' owners, in three collectives; others are drawn here.
+        Where they are exact, at the sources' owners, in three collectives; others are drawn here. What draws
+        of a kind need is made at the first, see `RankLinks`.
         """
-        if not negatives.exact:
-            return self.held.sample_negatives(edge_type, negatives, positives, key)
         check_edge_type(edge_type, self.schema)
-        source, _, destination = edge_type
-        position = first_outside(positives.sources, (0, self.num_nodes(source)))
-        if position >= 0:
-            raise ValueError(
-                f"negatives of {edge_type}: source {int(positives.sources[position])}: there are "
-                f"{self.num_nodes(source)} {source!r} nodes"
-            )
-        wire = NegativeWire.of(edge_type, negatives, positives, key, self.num_nodes(destination))
-        owners = ByOwner.of(positives.sources, self.holders.bounds(self.part_bounds(source)))
-        shares = owners.positives(positives)
-        peers = self.lanes.peers
-        with peers.turn:
-            drawn = self._negatives(peers, wire, edge_type, negatives, shares, key)
-            by_rank = zip(drawn, shares, strict=True)
-            return owners.joined([all_drawn(of, edge_type, negatives, share) for of, share in by_rank])
+        return self._negatives.draw(edge_type, negatives, positives, key)
 
-    def _negatives(
-        self,
-        peers: Peers,
-        wire: NegativeWire,
-        edge_type: EdgeType,
-        negatives: DrawnNegatives,
-        shares: Sequence[Positives],
-        key: DrawKey,
-    ) -> list[Tensor | NothingLeft]:
-        """What every rank draws for this one, while it draws for them."""
-        spans = [self.holders.held(self.part_bounds(edge_type[0]), rank) for rank in range(len(shares))]
-        own, nothing = self.holders.rank, torch.empty(0, dtype=torch.uint8)
-        questions = [
-            nothing if rank == own else wire.question(share, spans[rank]) for rank, share in enumerate(shares)
-        ]
-        answers: list[Tensor] = []
-        for rank, message in enumerate(peers.exchange(questions, ASKING_NEGATIVES, _MOST_BYTES)):
-            if rank == own:
-                answers.append(nothing)
-                continue
-            with _naming(peers, rank, ASKING_NEGATIVES):
-                asked = wire.positives(message, spans[own])
-            drawn = self.held.drawn_negatives(edge_type, negatives, asked, key)
-            answers.append(wire.answer(drawn, asked.sources.numel()))
-        mine = self.held.drawn_negatives(edge_type, negatives, shares[own], key)
-        links = [share.sources.numel() for share in shares]
-        sizes = [0 if rank == own else wire.size(count) for rank, count in enumerate(links)]
-        found: list[Tensor | NothingLeft] = []
-        for rank, message in enumerate(peers.reply(answers, sizes, GETTING_NEGATIVES)):
-            with _naming(peers, rank, GETTING_NEGATIVES):
-                found.append(mine if rank == own else wire.drawn(message, links[rank]))
-        return found
+    def only(self, edge_types: Collection[EdgeType]) -> PartitionedGraph:
+        """The same graph with no other edge types, and the node types at their ends."""
+        return replace(self, held=self.held.only(edge_types))
+
+    def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> PartitionedGraph:
+        """The same graph with some edges of some types alone: see `HeldParts.keeping`. Each rank says its."""
+        return replace(self, held=self.held.keeping(kept))
 
     def _asked(
         self, peers: Peers, wire: HopWire, shares: Mapping[NodeType, list[Frontier]]
@@ -162,7 +122,7 @@ class PartitionedGraph:
             if rank == own:
                 asked.append({t: of_ranks[own] for t, of_ranks in shares.items()})
                 continue
-            with _naming(peers, rank, ASKING):
+            with naming(peers, rank, ASKING):
                 asked.append(wire.frontier(message, self._spans(own, wire)))
         return asked
 
@@ -202,7 +162,7 @@ class PartitionedGraph:
             if rank == own:
                 found.append(drawn[own])
                 continue
-            with _naming(peers, rank, ANSWERING):
+            with naming(peers, rank, ANSWERING):
                 found.append(wire.neighbors(message, counts[rank]))
         return found
 
@@ -217,15 +177,6 @@ class PartitionedGraph:
                 f"edge type {edge_type}: frontier node {int(nodes[position])}: not in [0, {count}), the "
                 "nodes of all parts"
             )
-
-
-@contextmanager
-def _naming(peers: Peers, rank: int, message: Message) -> Iterator[None]:
-    """Let what is wrong with a message say who sent it."""
-    try:
-        yield
-    except ValueError as error:
-        raise peers.wrong(rank, message, str(error)) from error
 
 
 def _joined(frontiers: list[Frontier]) -> Frontier:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from zlib import crc32
@@ -226,6 +227,15 @@ def _keep_for_ever(channel: ProcessGroup | None) -> None:
 
 def _hold(channel: ProcessGroup | None) -> None:
     threading.Event().wait()
+
+
+@contextmanager
+def naming(peers: Peers, rank: int, message: Message) -> Iterator[None]:
+    """Let what is wrong with a message say who sent it."""
+    try:
+        yield
+    except ValueError as error:
+        raise peers.wrong(rank, message, str(error)) from error
 
 
 def open_peers(group: Group) -> Peers:

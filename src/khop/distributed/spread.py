@@ -16,6 +16,7 @@ from khop.distributed.row_wire import Wire
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore, part_bounds
 from khop.partition.book import read_book
+from khop.partition.held_parts import HeldParts
 from khop.partition.parts_folder import PartsFolder, files_of_parts, named_parts, open_parts
 from khop.partition.parts_graph import PartsGraph
 from khop.partition.parts_table import PartsTable
@@ -64,10 +65,9 @@ def stores_of(
     offsets = {t: book.offsets[t] if isinstance(t, str) else book.first_edges(t) for t in types}
     specs: Specs = {t: schema.columns.get(t, {}) for t in types}
     features = PartitionedFeatures(PartsTable(held).pieces, specs, offsets, holders, lanes, wire=parting.wire)
-    graph = PartsGraph(folder)
     if parting.spread is Spread.ALL:
-        return PartitionedGraph(graph, holders, lanes), features, folder
-    return graph, features, folder
+        return PartitionedGraph(HeldParts.of(folder), holders, lanes), features, folder
+    return PartsGraph(folder), features, folder
 
 
 def parts_needed(spread: Spread, holders: Holders) -> tuple[range, range]:

@@ -24,6 +24,7 @@ from khop.graph.row_order import RowOrder, sort_notice
 from khop.graph.rule_arrays import Columns as Columns
 from khop.graph.rule_arrays import RuleArrays
 from khop.kernels.build_csc import build_csc
+from khop.kernels.chosen_rows import ChosenRows
 from khop.kernels.csc import Csc
 from khop.kernels.memory import expect_random_access
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
@@ -44,6 +45,7 @@ class CscGraph:
     original_ids: Mapping[NodeType, Tensor] = field(default_factory=dict)  # int64 (nodes)
     columns: Columns = field(default_factory=dict)  # one row per node, or per edge in CSC order
     folder: GraphFolder | None = None  # that it maps
+    bounds: Mapping[NodeType, tuple[int, ...]] = field(default_factory=dict)  # of parts put together
     _draws: EdgeDraws = field(init=False, repr=False)
     _negatives: NegativeTables = field(init=False, repr=False)
 
@@ -138,25 +140,43 @@ class CscGraph:
             {**self.edges, **added.edges},
             self.original_ids,
             {**self.columns, **added.columns},
+            bounds=self.bounds,
         )
 
     def only(self, edge_types: Collection[EdgeType]) -> CscGraph:
         """The same graph, in memory, with no other edge types, and the node types at their ends."""
         for edge_type in edge_types:
             self.csc(edge_type)
-        kept = tuple(t for t in self.schema.edge_types if t in edge_types)
-        ends = {end for source, _, destination in kept for end in (source, destination)}
-        node_types = tuple(t for t in self.schema.node_types if t in ends)
-        reverses = {t: back for t, back in self.schema.reverse_of.items() if t in kept and back in kept}
-        known = {*kept, *node_types}
-        specs = {t: of_type for t, of_type in self.schema.columns.items() if t in known}
+        schema = self.schema.only(edge_types)
+        known = {*schema.edge_types, *schema.node_types}
         return CscGraph(
-            Schema(node_types, kept, reverses, specs),
-            {t: self.counts[t] for t in node_types},
-            {t: self.edges[t] for t in kept},
-            {t: ids for t, ids in self.original_ids.items() if t in ends},
+            schema,
+            {t: self.counts[t] for t in schema.node_types},
+            {t: self.edges[t] for t in schema.edge_types},
+            {t: ids for t, ids in self.original_ids.items() if t in known},
             {t: of_type for t, of_type in self.columns.items() if t in known},
+            bounds=self.bounds,
         )
+
+    def keeping(self, kept: Mapping[EdgeType, Tensor]) -> CscGraph:
+        """The same graph, in memory, with those edges of some types alone that stand at int64 positions.
+
+        Positions ascend; rows keep their order.
+        """
+        edges = {t: self.csc(t).keeping(positions) for t, positions in kept.items()}
+        columns: Columns = {t: ChosenRows(self.columns.get(t, {}), at) for t, at in kept.items()}
+        return CscGraph(
+            self.schema,
+            self.counts,
+            {**self.edges, **edges},
+            self.original_ids,
+            {**self.columns, **columns},
+            bounds=self.bounds,
+        )
+
+    def part_bounds(self, node_type: NodeType) -> tuple[int, ...]:
+        """Where the nodes of each part begin, and where those of the last one end; often there is one."""
+        return self.bounds.get(node_type, (0, self.num_nodes(node_type)))
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw in-edges of every frontier node; see GraphStore."""
@@ -172,7 +192,8 @@ class CscGraph:
     def __reduce__(self) -> tuple[Callable[..., CscGraph], tuple[object, ...]]:
         if self.folder is not None:
             return CscGraph.open, (self.folder.path,)
-        return CscGraph, (self.schema, self.counts, self.edges, self.original_ids, self.columns)
+        stored = (self.schema, self.counts, self.edges, self.original_ids, self.columns, None, self.bounds)
+        return CscGraph, stored
 
 
 def csc_graph_from_edges(

@@ -82,11 +82,7 @@ class NegativeTables:
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor | NothingLeft:
         """As `draw`, or the link for which nothing may be drawn."""
-        column = positives.time_column if positives.until is not None else None
-        if column is not None and column not in self._columns.get(edge_type[2], {}):
-            column = None
-        with self._lock:
-            table = self._table(edge_type, negatives, column)
+        table = self._table_of(edge_type, negatives, positives)
         limits = None
         if positives.until is not None and table.times is not None:
             limits = torch.searchsorted(table.times, positives.until, right=True)
@@ -103,6 +99,17 @@ class NegativeTables:
         if isinstance(ranks, NothingLeft):
             return ranks
         return ranks if table.nodes is None else gather(table.nodes, ranks.flatten()).view(ranks.shape)
+
+    def prepare(self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives) -> None:
+        """Make now what a draw like this one needs and no draw before it has needed."""
+        self._table_of(edge_type, negatives, positives)
+
+    def _table_of(self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives) -> _Table:
+        column = positives.time_column if positives.until is not None else None
+        if column is not None and column not in self._columns.get(edge_type[2], {}):
+            column = None
+        with self._lock:
+            return self._table(edge_type, negatives, column)
 
     def _table(self, edge_type: EdgeType, negatives: DrawnNegatives, column: str | None) -> _Table:
         nodes, times = self._once(lambda: self._order(edge_type[2], column), "order", edge_type[2], column)

@@ -12,6 +12,8 @@ from khop.graph.derived import Derived
 from khop.graph.edge_draws import EdgeDraws, asked_types
 from khop.graph.folder import GraphFolder
 from khop.graph.rule_arrays import RuleArrays
+from khop.kernels.chosen_rows import ChosenRows
+from khop.kernels.csc import Csc
 from khop.kernels.memory import expect_random_access
 from khop.schema import EdgeType, NodeType
 
@@ -26,24 +28,34 @@ class PartGraph:
     folder: GraphFolder  # of the part
     first_edges: Mapping[EdgeType, int]  # where its edges begin among those of all parts
     original_ids: Mapping[NodeType, Tensor]  # int64 (own nodes) of each type
+    kept: Mapping[EdgeType, Tensor] = field(default_factory=dict)
+    # ^ int64, ascending, where edges stand in the part, of types of which some are left out
     _draws: EdgeDraws = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         folder, entries = self.folder, self.folder.manifest.edges
-        edges = {entry.type: folder.csc(entry.type) for entry in entries}
-        for csc in edges.values():
-            expect_random_access(csc.indptr)
-            expect_random_access(csc.indices)
         columns = folder.columns()
         times = {entry.type: folder.edge_times(entry.type) for entry in entries}
         arrays = RuleArrays(
-            edges,
-            {entry.type: columns[entry.type] for entry in entries},
+            {entry.type: self._edges(entry.type) for entry in entries},
+            {entry.type: self._numbers(entry.type, columns[entry.type]) for entry in entries},
             {entry.type: entry.row_order for entry in entries},
-            Derived(folder.path, folder.fingerprint),
-            {edge_type: of_type for edge_type, of_type in times.items() if of_type is not None},
+            Derived() if self.kept else Derived(folder.path, folder.fingerprint),
+            {t: self._some(t, of_type) for t, of_type in times.items() if of_type is not None},
         )
         object.__setattr__(self, "_draws", EdgeDraws(folder.schema, self.original_ids, arrays))
+
+    def csc(self, edge_type: EdgeType) -> Csc:
+        """The in-edges of the nodes that the part owns, from the first of them on, without those left out."""
+        return self._draws.arrays.edges[edge_type]
+
+    def column(self, edge_type: EdgeType, name: str, positions: Tensor) -> Tensor:
+        """A column of the edges that stand at int64 positions in `csc`."""
+        return self.folder.columns()[edge_type][name][self._before(edge_type, positions)]
+
+    def keeping(self, kept: Mapping[EdgeType, Tensor]) -> PartGraph:
+        """The same part with those edges of some types alone that stand at int64 positions in `csc`."""
+        return replace(self, kept={**self.kept, **{t: self._before(t, at) for t, at in kept.items()}})
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """As `GraphStore.sample_hop`, of nodes that the part owns."""
@@ -52,9 +64,32 @@ class PartGraph:
                 self._check_times(edge_type, hop.rule.column)
         drawn = self._draws.sample_hop({t: self._rows(t, of) for t, of in frontier.items()}, hop, key)
         return {
-            t: found if found.edges is None else replace(found, edges=found.edges + self.first_edges[t])
+            t: found
+            if found.edges is None
+            else replace(found, edges=self._before(t, found.edges) + self.first_edges[t])
             for t, found in drawn.items()
         }
+
+    def _edges(self, edge_type: EdgeType) -> Csc:
+        csc = self.folder.csc(edge_type)
+        if edge_type in self.kept:
+            return csc.keeping(self.kept[edge_type])
+        expect_random_access(csc.indptr)
+        expect_random_access(csc.indices)
+        return csc
+
+    def _numbers(self, edge_type: EdgeType, columns: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The columns that rules may name."""
+        if edge_type not in self.kept:
+            return columns
+        return ChosenRows(columns, self.kept[edge_type])
+
+    def _some(self, edge_type: EdgeType, values: Tensor) -> Tensor:
+        return values[self.kept[edge_type]] if edge_type in self.kept else values
+
+    def _before(self, edge_type: EdgeType, positions: Tensor) -> Tensor:
+        """Where edges stood before any were left out."""
+        return self.kept[edge_type][positions] if edge_type in self.kept else positions
 
     def _rows(self, node_type: str, frontier: Frontier) -> Frontier:
         part = self.folder.manifest.part

@@ -43,6 +43,10 @@ class Csc:
         """Edges of all rows."""
         return self.indices.numel()
 
+    def keeping(self, positions: Tensor) -> Csc:
+        """Those edges alone that stand at int64 positions, which ascend; rows keep their order."""
+        return Csc(torch.searchsorted(positions, self.indptr), self.indices[positions])
+
     @cached_property
     def core(self) -> _core.Edges:
         """The arrays as the core takes them, handed over once: they are asked about at every hop."""

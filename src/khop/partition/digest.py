@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from khop.kernels.csc import Csc
+from khop.kernels.mix import mixed, signed
 
 _CHUNK_ROWS = 1 << 16
 _WORD = (1 << 64) - 1
-# Odd constants of SplitMix64 (Steele, Lea, Flood 2014) and xxHash64.
+# Odd constants of SplitMix64 and xxHash64.
 _SOURCE, _DESTINATION, _PLACE = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
-_MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def edge_digest(csc: Csc, sources: Tensor | None, destinations: Tensor | None) -> int:
@@ -30,16 +30,6 @@ def edge_digest(csc: Csc, sources: Tensor | None, destinations: Tensor | None) -
         ends = csc.indices[int(offsets[0]) : int(offsets[-1])].long()
         ends = ends if sources is None else sources[ends]
         rows = rows if destinations is None else destinations[rows]
-        mixed = ends * _signed(_SOURCE) + _mixed(rows * _signed(_DESTINATION) + places * _signed(_PLACE))
-        total += int(_mixed(mixed).sum())
+        words = ends * signed(_SOURCE) + mixed(rows * signed(_DESTINATION) + places * signed(_PLACE))
+        total += int(mixed(words).sum())
     return total & _WORD
-
-
-def _mixed(words: Tensor) -> Tensor:
-    for shift, factor in ((30, _MIX[0]), (27, _MIX[1])):
-        words = (words ^ (words >> shift & (1 << 64 - shift) - 1)) * _signed(factor)
-    return words ^ (words >> 31 & (1 << 33) - 1)
-
-
-def _signed(word: int) -> int:
-    return word - (1 << 64) if word >> 63 else word

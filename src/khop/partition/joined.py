@@ -31,6 +31,7 @@ def joined_graph(folder: PartsFolder) -> CscGraph:
         {edge_type: _joined(folder, edge_type, kept) for edge_type in folder.schema.edge_types},
         {node_type: folder.original_ids(node_type) for node_type in node_types},
         folder.columns(),
+        bounds=folder.book.offsets,
     )
 
 

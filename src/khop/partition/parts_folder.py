@@ -67,6 +67,11 @@ class PartsFolder:
         of_all = self.book.offsets[type_] if isinstance(type_, str) else self.book.first_edges(type_)
         return of_all[self.held.start : self.held.stop + 1]
 
+    def node_bounds(self, node_type: NodeType) -> tuple[int, ...]:
+        """Where the nodes of each part begin, held or not, and where those of the last one end."""
+        self.num_nodes(node_type)
+        return self.book.offsets[node_type]
+
     @property
     def split_names(self) -> tuple[str, ...]:
         """The splits that some node type has, in the order they were given."""

@@ -19,11 +19,10 @@ from khop.draw import (
     Uniform,
 )
 from khop.graph.csc_graph import CscGraph
-from khop.graph.edge_draws import asked_types, check_edge_type, check_hop
-from khop.graph.negatives import NegativeTables, all_drawn
-from khop.graph.part_graph import PartGraph
-from khop.kernels.draw_negatives import NothingLeft
-from khop.partition.by_owner import ByOwner, first_outside
+from khop.graph.edge_draws import check_edge_type, check_hop
+from khop.graph.negatives import NegativeTables
+from khop.partition.by_owner import first_outside
+from khop.partition.held_parts import HeldParts
 from khop.partition.joined import joined_graph
 from khop.partition.parts_folder import PartsFolder, held_parts, open_parts
 from khop.partition.parts_links import PartsLinks
@@ -42,25 +41,17 @@ class PartsGraph:
     """
 
     folder: PartsFolder
-    _parts: tuple[PartGraph, ...] = field(init=False, repr=False)
+    _held: HeldParts = field(init=False, repr=False)
     _negatives: NegativeTables = field(init=False, repr=False)
     _joined: list[CscGraph] = field(default_factory=list, repr=False)  # once it was asked for
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def __post_init__(self) -> None:
-        folder, schema, offsets = self.folder, self.folder.schema, self.folder.book.offsets
-        originals = self.original_ids
-        parts = (
-            PartGraph(
-                part,
-                {t: folder.book.first_edges(t)[number] for t in schema.edge_types},
-                {t: originals[t][offsets[t][number] : offsets[t][number + 1]] for t in schema.node_types},
-            )
-            for number, part in zip(folder.held, folder.parts, strict=True)
-        )
-        object.__setattr__(self, "_parts", tuple(parts))
-        counts = {node_type: folder.num_nodes(node_type) for node_type in schema.node_types}
-        tables = NegativeTables(counts, originals, folder.columns(), PartsLinks(folder))
+        folder = self.folder
+        held = HeldParts.of(folder)
+        object.__setattr__(self, "_held", held)
+        counts = {node_type: folder.num_nodes(node_type) for node_type in folder.schema.node_types}
+        tables = NegativeTables(counts, self.original_ids, folder.columns(), PartsLinks(held))
         object.__setattr__(self, "_negatives", tables)
 
     @classmethod
@@ -80,43 +71,23 @@ class PartsGraph:
     @property
     def original_ids(self) -> Mapping[NodeType, Tensor]:
         """int64 (nodes of all parts): what ids were before the graph was cut."""
-        return {node_type: self.folder.original_ids(node_type) for node_type in self.schema.node_types}
+        return self._held.original_ids
 
     def part_bounds(self, node_type: NodeType) -> tuple[int, ...]:
         """Where the nodes of each part begin, and where those of the last one end."""
-        self.num_nodes(node_type)
-        return self.folder.book.offsets[node_type]
+        return self.folder.node_bounds(node_type)
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw in-edges of every frontier node; see GraphStore. ValueError for a node of a part not held."""
-        check_hop(hop, self.schema)
-        asked = asked_types(frontier, hop)
         if self._is_whole and isinstance(hop.rule, Uniform):
+            check_hop(hop, self.schema)
             return self.joined().sample_hop(frontier, hop, key)
-        owners: dict[NodeType, ByOwner] = {}
-        for edge_type in asked:
-            if edge_type[2] not in owners:
-                nodes = frontier[edge_type[2]].nodes
-                self._check_held(edge_type, nodes)
-                owners[edge_type[2]] = ByOwner.of(nodes, self.folder.bounds(edge_type[2]))
-        shares = {t: of_type.frontiers(frontier[t]) for t, of_type in owners.items()}
-        drawn = [
-            part.sample_hop({t: of_parts[number] for t, of_parts in shares.items()}, hop, key)
-            for number, part in enumerate(self._parts)
-        ]
-        return {t: owners[t[2]].neighbors([of_part[t] for of_part in drawn]) for t in asked}
+        return self._held.sample_hop(frontier, hop, key)
 
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
         """Draw destinations for the sources of links; see NegativeStore. Exact ones for sources held here."""
-        drawn = self.drawn_negatives(edge_type, negatives, positives, key)
-        return all_drawn(drawn, edge_type, negatives, positives)
-
-    def drawn_negatives(
-        self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
-    ) -> Tensor | NothingLeft:
-        """As `sample_negatives`, or the link for which nothing may be drawn."""
         check_edge_type(edge_type, self.schema)
         bounds = self.folder.bounds(edge_type[0])
         position = first_outside(positives.sources, bounds) if negatives.exact else -1
@@ -125,7 +96,7 @@ class PartsGraph:
                 f"negatives of {edge_type}: source {int(positives.sources[position])}: not in [{bounds[0]}, "
                 f"{bounds[-1]}), the nodes of {held_parts(self.folder)}"
             )
-        return self._negatives.drawn(edge_type, negatives, positives, key)
+        return self._negatives.draw(edge_type, negatives, positives, key)
 
     @property
     def _is_whole(self) -> bool:
@@ -140,12 +111,3 @@ class PartsGraph:
 
     def __reduce__(self) -> tuple[Callable[..., PartsGraph], tuple[PartsFolder]]:
         return PartsGraph, (self.folder,)
-
-    def _check_held(self, edge_type: EdgeType, nodes: Tensor) -> None:
-        bounds = self.folder.bounds(edge_type[2])
-        position = first_outside(nodes, bounds)
-        if position >= 0:
-            raise ValueError(
-                f"edge type {edge_type}: frontier node {int(nodes[position])}: not in "
-                f"[{bounds[0]}, {bounds[-1]}), the nodes of {held_parts(self.folder)}"
-            )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,10 +11,25 @@ from torch import Tensor
 from khop.graph import layout
 from khop.graph.derived import Derived
 from khop.graph.negatives import kept_partners, ranks_by_source
+from khop.kernels.build_csc import index_dtype
 from khop.kernels.csc import Csc
-from khop.partition.parts_folder import PartsFolder
+from khop.partition.held_parts import HeldParts
 from khop.partition.wholes import DEGREES
 from khop.schema import EdgeType
+
+Pairs = tuple[Tensor, Tensor]  # int32 or int64 (edges) each, global ids: sources beside their destinations
+
+
+class Others(Protocol):
+    """What processes that hold other parts know of edges. Collective: each asks the same of all."""
+
+    def counted(self, edge_type: EdgeType, own: Tensor) -> Tensor:
+        """int64 (nodes): of every destination what its holder has counted; `own` are those held here."""
+        ...
+
+    def connected(self, edge_type: EdgeType, own: Pairs) -> Pairs:
+        """The edges whose sources are held here, of those that all give by their destinations."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -22,56 +37,70 @@ class PartsLinks:
     """What draws of negatives ask of the edges of parts.
 
     Edges lie with their destinations. Those of a source lie with it where the graph has the edge type turned
-    round, too; else all parts are needed.
+    round, too; else all parts are needed, or others that hold them.
     """
 
-    folder: PartsFolder
+    held: HeldParts
+    others: Others | None = None
 
     def in_degrees(self, edge_type: EdgeType) -> Tensor:
         """Of every destination, in whichever part."""
-        return self.folder.whole_array(layout.edge_array(edge_type, DEGREES)).long()
+        if edge_type not in self.held.thinned:
+            return self.held.folder.whole_array(layout.edge_array(edge_type, DEGREES)).long()
+        assert self.others is not None, "edges of other parts were left out, too"
+        own = torch.cat([csc.indptr.diff() for csc, _ in self.held.rows(edge_type)])
+        return self.others.counted(edge_type, own)
 
     def first_source(self, edge_type: EdgeType) -> int:
         """The first that the held parts own."""
-        return self.folder.bounds(edge_type[0])[0]
+        return self.held.folder.bounds(edge_type[0])[0]
 
     def partners(self, edge_type: EdgeType, order: str, nodes: Tensor | None) -> Csc:
-        """Made once, and kept beside the parts."""
-        folder, (source, _, destination) = self.folder, edge_type
+        """Made once; what does not depend on others and on what was left out is kept beside the parts."""
+        folder, held, (source, _, destination) = self.held.folder, self.held, edge_type
         first, *_, end = folder.bounds(source)
         count = folder.num_nodes(destination)
 
         def make() -> Csc:
-            pairs = list(self._pairs(edge_type))
+            sources, destinations = self._pairs(edge_type)
+            sources = sources - first
             if source == destination:  # a node is its own partner
-                pairs.append((torch.arange(end - first), torch.arange(first, end)))
-            sources, destinations = (torch.cat(ends) for ends in zip(*pairs, strict=True))
+                sources = torch.cat([sources, torch.arange(end - first, dtype=sources.dtype)])
+                own = torch.arange(first, end, dtype=destinations.dtype)
+                destinations = torch.cat([destinations, own])
             return ranks_by_source(sources, destinations, end - first, count, nodes)
 
-        derived = Derived(folder.path, folder.fingerprint)
+        is_of_folder = not (self._asks_others(edge_type) or held.thinned)
+        derived = Derived(folder.path, folder.fingerprint) if is_of_folder else Derived()
         name = f".of-{folder.held[0]}-{folder.held[-1]}{order}"
         return kept_partners(derived, edge_type, name, (end - first, count), make)
 
-    def _pairs(self, edge_type: EdgeType) -> Iterator[tuple[Tensor, Tensor]]:
-        """int64 (edges) each: sources, from the first held one on, beside their destinations."""
-        folder, reverse = self.folder, self.folder.schema.reverse(edge_type)
+    def _asks_others(self, edge_type: EdgeType) -> bool:
+        is_whole = len(self.held.folder.held) == self.held.folder.book.num_parts
+        return not is_whole and self.held.schema.reverse(edge_type) is None
+
+    def _pairs(self, edge_type: EdgeType) -> Pairs:
+        """The edges whose sources are held here."""
+        folder, reverse = self.held.folder, self.held.schema.reverse(edge_type)
         if len(folder.held) == folder.book.num_parts:
-            for part, first in zip(folder.parts, folder.bounds(edge_type[2]), strict=False):
-                csc = part.csc(edge_type)
-                yield csc.indices.long(), _rows(csc) + first
-            return
-        if reverse is None:
+            return self._own(edge_type)
+        if reverse is not None:
+            destinations, sources = self._own(reverse)
+            return sources, destinations
+        if self.others is None:
             raise ValueError(
                 f"exact negatives of {edge_type}: the partners of a source lie in all "
                 f"{folder.book.num_parts} parts; write the graph with the edges turned round, which lie with "
                 "it, EdgeTable(reverse_of=...), and cut that, or take exact=False"
             )
-        bounds = folder.bounds(edge_type[0])
-        for part, first in zip(folder.parts, bounds, strict=False):
-            csc = part.csc(reverse)
-            yield _rows(csc) + (first - bounds[0]), csc.indices.long()
+        return self.others.connected(edge_type, self._own(edge_type))
 
-
-def _rows(csc: Csc) -> Tensor:
-    """The row of every edge."""
-    return torch.repeat_interleave(torch.arange(csc.num_rows), csc.indptr.diff(), output_size=csc.num_edges)
+    def _own(self, edge_type: EdgeType) -> Pairs:
+        """The edges of the held parts."""
+        dtype = index_dtype(max(self.held.folder.num_nodes(end) for end in (edge_type[0], edge_type[2])))
+        sources, destinations = [], []
+        for csc, first in self.held.rows(edge_type):
+            sources.append(csc.indices.to(dtype))
+            rows = torch.arange(first, first + csc.num_rows, dtype=dtype)
+            destinations.append(torch.repeat_interleave(rows, csc.indptr.diff(), output_size=csc.num_edges))
+        return torch.cat(sources), torch.cat(destinations)

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from khop.features.pieces import Pieces, read_rows
-from khop.features.store import Gathered, Rows, Wanted
+from khop.features.renumbered import RenumberedRows
+from khop.features.store import FeatureStore, Gathered, Rows, Wanted
+from khop.features.table import FeatureTable, Tensors
+from khop.kernels.chosen_rows import ChosenRows
 from khop.partition.by_owner import first_outside
 from khop.partition.parts_folder import PartsFolder, held_parts
 from khop.schema import EdgeType, NodeType
@@ -66,3 +69,14 @@ class PartsTable:
                 f"column {rows.columns[0]!r} of {type_!r}: row id {int(rows.ids[position])} at position "
                 f"{position}: must be in [{bounds[0]}, {bounds[-1]}), the rows of {held_parts(self.folder)}"
             )
+
+
+def whole_columns(features: FeatureStore) -> Tensors:
+    """The columns of a feature store, whole; ValueError where they do not lie in this process."""
+    match features:
+        case FeatureTable() | PartsTable():
+            return features.columns
+        case RenumberedRows():
+            below = whole_columns(features.below)
+            return {**below, **{t: ChosenRows(below.get(t, {}), at) for t, at in features.before.items()}}
+    raise ValueError(f"columns: those of a {type(features).__name__} do not lie in this process")

@@ -4,17 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from khop.graph.store import GraphStore
+from khop.sampling.link_digest import links_digest, told_apart
 from khop.sampling.node_set import check_ids
 from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
-from khop.sampling.seeds import StepShare, array_bytes, numbers_by_type
+from khop.sampling.seeds import SeedList, StepShare, numbers_by_type
 from khop.schema import EdgeType, NodeType
 
 ByEdgeType = Mapping[EdgeType, Tensor]
+
+
+class LinkList(SeedList, Protocol):
+    """A list of links of one or several edge types: in this process, or in parts with all ranks."""
+
+    @property
+    def counts(self) -> Mapping[EdgeType, int]:
+        """Links of each type."""
+        ...
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """What is known of links beside their ends: of "labels", "times" and "negatives" those given."""
+        ...
+
+    def rows(self, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
+        """The links of a type that have these numbers, as a batch of their own.
+
+        Collective where ranks hold the list in parts.
+        """
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +76,22 @@ class Links:
         """Links of each type."""
         return {edge_type: ends.shape[1] for edge_type, ends in self.edges.items()}
 
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """What is known of links beside their ends: of "labels", "times" and "negatives" those given."""
+        return tuple(what for what, _ in self._facts())
+
+    def rows(self, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
+        """The links of a type that have these numbers, as a batch of their own."""
+        edges = self.edges[edge_type][:, numbers]
+        return SeedLinks(
+            edges, numbers, edges, **{what: of_type[edge_type][numbers] for what, of_type in self._facts()}
+        )
+
+    def at_hand(self, step: StepShare) -> tuple[Links, StepShare]:
+        """Themselves: every process has all."""
+        return self, step
+
     def taken(self, share: StepShare) -> Seeds:
         """The links of a rank's share, by type, in global order."""
         step = numbers_by_type(self.counts, share.of_all_ranks)
@@ -74,11 +113,12 @@ class Links:
             yield edge_type[0], self.edges[edge_type][0, numbers], positions
 
     def hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
-        """Give `update` types, ends and all that is known of the links."""
-        for what, by_type in (("edges", self.edges), *self._facts()):
-            for edge_type, values in by_type.items():
-                update(f"{what}:{edge_type}:{values.dtype}:{tuple(values.shape)}:".encode())
-                update(array_bytes(values))
+        """Give `update` what tells types, ends and all that is known of the links."""
+        for edge_type, count in self.counts.items():
+            facts = {what: by_type[edge_type] for what, by_type in self._facts()}
+            digest = links_digest(0, [self.edges[edge_type].T, *facts.values()])
+            update(told_apart(edge_type, count, {what: (v.dtype, v.shape[1:]) for what, v in facts.items()}))
+            update(digest.to_bytes(8, "big"))
 
     def _facts(self) -> Iterator[tuple[str, ByEdgeType]]:
         facts = (("labels", self.labels), ("times", self.times), ("negatives", self.negatives))

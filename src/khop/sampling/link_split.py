@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from khop.draw import DrawKey, mix64, stream
+from khop.draw import DrawKey, UniformNegatives, mix64, stream
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.csc import Csc
 from khop.kernels.philox import WORD, philox
-from khop.schema import EdgeType
+from khop.schema import EdgeType, NodeType, Schema
 
 _AT_ONCE = 1 << 20  # edges whose numbers are drawn at a time
 _BELOW_ALL, _LARGEST = -1, (1 << 63) - 1  # of the numbers
-Chosen = Mapping[EdgeType, Tensor]
+_DIGIT = 16  # bits
+Chosen = Mapping[EdgeType, tuple[Tensor, ...]]  # of each stretch of rows int64 positions in it, ascending
 
 
 @dataclass(frozen=True)
@@ -51,20 +53,102 @@ class Shares:
 
 
 @dataclass(frozen=True)
-class Part:
-    """What one part of a split sees, and what it is asked."""
+class Facts:
+    """What the links of a split bring along."""
 
-    graph: CscGraph  # the edges that carry messages
-    kept: Chosen  # int64 (edges), where those are in the whole graph's CSC order
-    links: Chosen  # int64 (2, links), global ids: sources over destinations
-    positions: Chosen  # int64 (links), where the links are in the whole graph's CSC order
+    negatives: int = 1  # those of validation and test, each
+    label: str | None = None  # the edge column that is their labels
+    time: str | None = None  # the edge column that is their times
+
+    def __post_init__(self) -> None:
+        count = self.negatives
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ValueError(f"negatives {count!r}: must be 0 or more, for each link of validation and test")
+
+    @property
+    def of_training(self) -> Facts:
+        """The same, of links for which negatives are drawn anew in every epoch."""
+        return replace(self, negatives=0)
+
+    @property
+    def rivals(self) -> UniformNegatives:
+        """How negatives are drawn."""
+        return UniformNegatives(self.negatives, exact=True)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive rows of an edge type."""
+
+    csc: Csc
+    first: int = 0  # the node of row 0
+
+    def ends(self, positions: Tensor) -> Tensor:
+        """int64 (2, positions), global ids: sources over destinations of the edges there."""
+        rows = torch.searchsorted(self.csc.indptr, positions, right=True) - 1
+        return torch.stack([self.csc.indices[positions].long(), rows + self.first])
+
+
+class DealtEdges(Protocol):
+    """The edges of a graph that are dealt here: all of them, or those that a rank holds."""
+
+    @property
+    def schema(self) -> Schema:
+        """The types of the graph."""
+        ...
+
+    @property
+    def original_ids(self) -> Mapping[NodeType, Tensor]:
+        """int64 (nodes), of types that were renumbered: what ids were before."""
+        ...
+
+    def stretches(self, edge_type: EdgeType) -> Sequence[Stretch]:
+        """The rows that lie here."""
+        ...
+
+    def total(self, counts: Tensor) -> Tensor:
+        """The sum of what this and all other processes have counted, each edge at one of them."""
+        ...
+
+
+@dataclass(frozen=True)
+class WholeEdges:
+    """All edges of a graph in this process."""
+
+    graph: CscGraph
+
+    @property
+    def schema(self) -> Schema:
+        """The types of the graph."""
+        return self.graph.schema
+
+    @property
+    def original_ids(self) -> Mapping[NodeType, Tensor]:
+        """int64 (nodes), of types that were renumbered: what ids were before."""
+        return self.graph.original_ids
+
+    def stretches(self, edge_type: EdgeType) -> Sequence[Stretch]:
+        """All rows as one."""
+        return (Stretch(self.graph.csc(edge_type)),)
+
+    def total(self, counts: Tensor) -> Tensor:
+        """The counts: nobody else has any."""
+        return counts
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one part of a split sees, and what it is asked, of the edges that are dealt here."""
+
+    kept: Chosen  # the edges that carry messages, of the types that are dealt and of their reverses
+    links: Chosen
 
 
 @dataclass(frozen=True)
 class EdgeSplit:
     """The parts of a split."""
 
-    train: Part
+    train: Part  # whose `kept` is that of `val`, where no link is to be disjoint
     val: Part
     test: Part
 
@@ -74,130 +158,144 @@ class _Dealt:
     """The random numbers of the edges of one type and of its reverse, and which of them fall to whom."""
 
     edge_type: EdgeType
-    numbers: Chosen  # int64 (edges), in CSC order
-    is_link: Tensor  # bool (edges of the type itself)
+    numbers: Chosen  # int64 (edges) of each stretch
+    is_link: Sequence[Tensor]  # bool (edges of the type itself) of each stretch
     to_test: int  # the largest number of each part
     to_val: int
     to_disjoint: int
 
-    def positions(self, above: int, up_to: int) -> Tensor:
+    def links(self, above: int, up_to: int) -> tuple[Tensor, ...]:
         """Where the links with such numbers are."""
-        own = self.numbers[self.edge_type]
-        return (self.is_link & (own > above) & (own <= up_to)).nonzero().squeeze(1)
+        own = zip(self.is_link, self.numbers[self.edge_type], strict=True)
+        return tuple(_places(is_link & (of > above) & (of <= up_to)) for is_link, of in own)
 
-    def kept(self, above: int) -> dict[EdgeType, Tensor]:
+    def kept(self, above: int) -> dict[EdgeType, tuple[Tensor, ...]]:
         """Where the edges with such numbers are, of the type and of its reverse."""
-        return {t: (of_type > above).nonzero().squeeze(1) for t, of_type in self.numbers.items()}
+        return {t: tuple(_places(of > above) for of in of_type) for t, of_type in self.numbers.items()}
 
 
-def split_edges(graph: CscGraph, edge_types: Sequence[EdgeType], shares: Shares, key: DrawKey) -> EdgeSplit:
+def split_edges(edges: DealtEdges, edge_types: Sequence[EdgeType], shares: Shares, key: DrawKey) -> EdgeSplit:
     """Deal the edges of some types, and of their reverse types, to the three parts.
 
     All edges between two nodes go to the same part, in whichever direction, so that none tells of another.
     Training's messages come from its own edges, validation's from those too, test's from training and
-    validation. Of an edge type that is its own reverse, a link stands in one direction only.
+    validation. Of an edge type that is its own reverse, a link stands in one direction only. Who gets an edge
+    depends on the key, its ends as first numbered and the numbers of all edges alone, wherever they lie.
     """
-    dealt = [_dealt(graph, edge_type, shares, key) for edge_type in edge_types]
+    dealt = [_dealt(edges, edge_type, shares, key) for edge_type in edge_types]
 
-    def heard(limits: Sequence[int]) -> tuple[CscGraph, dict[EdgeType, Tensor]]:
-        kept: dict[EdgeType, Tensor] = {}
+    def heard(limits: Sequence[int]) -> Chosen:
+        kept: dict[EdgeType, tuple[Tensor, ...]] = {}
         for one, above in zip(dealt, limits, strict=True):
             kept |= one.kept(above)
-        return _only(graph, kept), kept
+        return kept
 
-    def asked(bounds: Sequence[tuple[int, int]]) -> tuple[dict[EdgeType, Tensor], dict[EdgeType, Tensor]]:
-        positions = {
-            one.edge_type: _as_first_numbered(graph, one.edge_type, one.positions(*of_type))
-            for one, of_type in zip(dealt, bounds, strict=True)
-        }
-        return {t: _ends(graph.csc(t), at) for t, at in positions.items()}, positions
+    def asked(bounds: Sequence[tuple[int, int]]) -> Chosen:
+        return {one.edge_type: one.links(*of_type) for one, of_type in zip(dealt, bounds, strict=True)}
 
     of_val = heard([one.to_val for one in dealt])
     of_train = heard([one.to_disjoint for one in dealt]) if shares.disjoint_share else of_val
     learnt = [(one.to_val, one.to_disjoint if one.to_disjoint > one.to_val else _LARGEST) for one in dealt]
     return EdgeSplit(
-        train=Part(*of_train, *asked(learnt)),
-        val=Part(*of_val, *asked([(one.to_test, one.to_val) for one in dealt])),
-        test=Part(
-            *heard([one.to_test for one in dealt]), *asked([(_BELOW_ALL, one.to_test) for one in dealt])
-        ),
+        train=Part(of_train, asked(learnt)),
+        val=Part(of_val, asked([(one.to_test, one.to_val) for one in dealt])),
+        test=Part(heard([one.to_test for one in dealt]), asked([(_BELOW_ALL, one.to_test) for one in dealt])),
     )
 
 
-def _as_first_numbered(graph: CscGraph, edge_type: EdgeType, positions: Tensor) -> Tensor:
+def as_first_numbered(edges: CscGraph, edge_type: EdgeType, positions: Tensor) -> Tensor:
     """Links by destination and place in its row, as they stood before nodes were renumbered."""
-    original = graph.original_ids.get(edge_type[2])
+    original = edges.original_ids.get(edge_type[2])
     if original is None:
         return positions
-    destinations = torch.searchsorted(graph.csc(edge_type).indptr, positions, right=True) - 1
+    destinations = Stretch(edges.csc(edge_type)).ends(positions)[1]
     return positions[original[destinations].argsort(stable=True)]
 
 
-def _dealt(graph: CscGraph, edge_type: EdgeType, shares: Shares, key: DrawKey) -> _Dealt:
+def _dealt(edges: DealtEdges, edge_type: EdgeType, shares: Shares, key: DrawKey) -> _Dealt:
     key = DrawKey(mix64(key.value ^ stream(0, edge_type)))
-    reverse = graph.schema.reverse(edge_type)
-    numbers = {edge_type: _pair_numbers(graph, edge_type, edge_type, key)}
+    reverse = edges.schema.reverse(edge_type)
+    numbers = {edge_type: _pair_numbers(edges, edge_type, edge_type, key)}
     if reverse is not None and reverse != edge_type:
-        numbers[reverse] = _pair_numbers(graph, edge_type, reverse, key)
-    own = numbers[edge_type]
-    is_link = torch.ones_like(own, dtype=torch.bool)
-    if reverse == edge_type:
-        for start in range(0, own.numel(), _AT_ONCE):
-            sources, destinations = _ends(graph.csc(edge_type), _chunk(start, own.numel()))
-            torch.le(sources, destinations, out=is_link[start : start + _AT_ONCE])
-    counts = shares.counts(edge_type, int(is_link.sum()))
-    return _Dealt(edge_type, numbers, is_link, *_bounds(own[is_link], counts))
+        numbers[reverse] = _pair_numbers(edges, edge_type, reverse, key)
+    own, is_link = numbers[edge_type], _are_links(edges, edge_type)
+    of_links = torch.cat([of[links] for of, links in zip(own, is_link, strict=True)])
+    counts = shares.counts(edge_type, int(edges.total(torch.tensor([of_links.numel()]))))
+    return _Dealt(edge_type, numbers, is_link, *_bounds(edges, of_links, counts))
 
 
-def _chunk(start: int, count: int) -> Tensor:
-    return torch.arange(start, min(start + _AT_ONCE, count))
+def _are_links(edges: DealtEdges, edge_type: EdgeType) -> list[Tensor]:
+    """Which edges are links: of a type that is its own reverse one of the two directions."""
+    found = []
+    for stretch in edges.stretches(edge_type):
+        is_link = torch.ones(stretch.csc.num_edges, dtype=torch.bool)
+        if edges.schema.reverse(edge_type) == edge_type:
+            for start, positions in _chunks(stretch.csc.num_edges):
+                sources, destinations = _first_numbered(edges, edge_type, stretch.ends(positions))
+                torch.le(sources, destinations, out=is_link[start : start + _AT_ONCE])
+        found.append(is_link)
+    return found
 
 
-def _ends(csc: Csc, positions: Tensor) -> Tensor:
-    """int64 (2, positions): sources over destinations of the edges there."""
-    destinations = torch.searchsorted(csc.indptr, positions, right=True) - 1
-    return torch.stack([csc.indices[positions].long(), destinations])
-
-
-def _pair_numbers(graph: CscGraph, edge_type: EdgeType, of: EdgeType, key: DrawKey) -> Tensor:
+def _pair_numbers(edges: DealtEdges, edge_type: EdgeType, of: EdgeType, key: DrawKey) -> tuple[Tensor, ...]:
     """A random number from 0 to 2^63 - 1 for each edge of a type, the same for all between the same nodes.
 
     `of` is the edge type itself or its reverse.
     """
-    originals = (graph.original_ids.get(edge_type[0]), graph.original_ids.get(edge_type[2]))
-    csc = graph.csc(of)
-    numbers = torch.empty(csc.num_edges, dtype=torch.int64)
-    for start in range(0, csc.num_edges, _AT_ONCE):
-        ends = _ends(csc, _chunk(start, csc.num_edges))
-        sources, destinations = (
-            ids if original is None else original[ids]
-            for ids, original in zip(ends if of == edge_type else ends.flip(0), originals, strict=True)
-        )
-        if edge_type[0] == edge_type[2]:
-            sources, destinations = torch.minimum(sources, destinations), torch.maximum(sources, destinations)
-        counters = torch.stack(
-            [sources & WORD, sources >> 32, destinations & WORD, destinations >> 32], dim=1
-        )
-        words = philox(key.value, counters)
-        numbers[start : start + _AT_ONCE] = (words[:, 0] << 31) | (words[:, 1] >> 1)
-    return numbers
+    found = []
+    for stretch in edges.stretches(of):
+        numbers = torch.empty(stretch.csc.num_edges, dtype=torch.int64)
+        for start, positions in _chunks(stretch.csc.num_edges):
+            ends = stretch.ends(positions) if of == edge_type else stretch.ends(positions).flip(0)
+            sources, destinations = _first_numbered(edges, edge_type, ends)
+            if edge_type[0] == edge_type[2]:
+                sources, destinations = (
+                    torch.minimum(sources, destinations),
+                    torch.maximum(sources, destinations),
+                )
+            counters = torch.stack(
+                [sources & WORD, sources >> 32, destinations & WORD, destinations >> 32], dim=1
+            )
+            words = philox(key.value, counters)
+            numbers[start : start + _AT_ONCE] = (words[:, 0] << 31) | (words[:, 1] >> 1)
+        found.append(numbers)
+    return tuple(found)
 
 
-def _bounds(numbers: Tensor, counts: tuple[int, int, int]) -> tuple[int, int, int]:
+def _first_numbered(edges: DealtEdges, edge_type: EdgeType, ends: Tensor) -> tuple[Tensor, Tensor]:
+    """Sources and destinations as they were numbered first."""
+    originals = edges.original_ids.get(edge_type[0]), edges.original_ids.get(edge_type[2])
+    sources, destinations = (
+        ids if original is None else original[ids] for ids, original in zip(ends, originals, strict=True)
+    )
+    return sources, destinations
+
+
+def _chunks(count: int) -> Iterator[tuple[int, Tensor]]:
+    """So many positions, and where each chunk of them begins."""
+    for start in range(0, count, _AT_ONCE):
+        yield start, torch.arange(start, min(start + _AT_ONCE, count))
+
+
+def _places(is_chosen: Tensor) -> Tensor:
+    return is_chosen.nonzero().squeeze(1)
+
+
+def _bounds(edges: DealtEdges, numbers: Tensor, counts: tuple[int, int, int]) -> tuple[int, int, int]:
     """The largest numbers of test, of validation and of training's disjoint links, in this order."""
     val, test, disjoint = counts
     ends = (test, test + val, test + val + disjoint)
-    found = [_BELOW_ALL if end == 0 else int(numbers.kthvalue(end).values) for end in ends]
+    found = [_BELOW_ALL if end == 0 else _smallest(edges, numbers, end) for end in ends]
     return found[0], found[1], found[2]
 
 
-def _only(graph: CscGraph, kept: Chosen) -> CscGraph:
-    """The graph in memory with some edges of some types alone; rows keep their order."""
-    edges, columns = dict(graph.edges), dict(graph.columns)
-    for edge_type, positions in kept.items():
-        csc = graph.csc(edge_type)
-        is_kept = torch.zeros(csc.num_edges + 1, dtype=torch.int64)
-        is_kept[positions + 1] = 1
-        edges[edge_type] = Csc(is_kept.cumsum(0)[csc.indptr], csc.indices[positions])
-        columns[edge_type] = {name: c[positions] for name, c in columns.get(edge_type, {}).items()}
-    return CscGraph(graph.schema, graph.counts, edges, graph.original_ids, columns)
+def _smallest(edges: DealtEdges, numbers: Tensor, rank: int) -> int:
+    """The `rank`-th smallest number of all processes, from 1 on: digit after digit, by counting."""
+    found = 0
+    for shift in range(64 - _DIGIT, -1, -_DIGIT):
+        digits = numbers >> shift & (1 << _DIGIT) - 1
+        up_to = edges.total(torch.bincount(digits, minlength=1 << _DIGIT)).cumsum(0)
+        digit = int(torch.searchsorted(up_to, rank))
+        rank -= int(up_to[digit - 1]) if digit else 0
+        numbers, found = numbers[digits == digit], found << _DIGIT | digit
+    return found

@@ -89,6 +89,19 @@ class LinkSampler:
         sampler._neighbors = self._neighbors.split_over(threads)
         return sampler
 
+    def prepare(self, *edge_types: EdgeType) -> None:
+        """Have what negatives of links of these types are drawn from made now, not at the first draw.
+
+        Collective where ranks hold the edges in parts.
+        """
+        if self.negatives is None or isinstance(self.negatives, GivenNegatives):
+            return
+        none = torch.empty(0, dtype=torch.int64)
+        until = none if isinstance(self._rule, Temporal) else None
+        for edge_type in edge_types:
+            links = SeedLinks(none.view(2, 0), none, none.view(2, 0), times=until)
+            self._negatives_of(edge_type, LinkSeeds({edge_type: links}, DrawKey(0)))
+
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """The neighbourhood of links and, where there are any, of seed nodes, whose rows come first."""
         links = seeds.links

@@ -50,6 +50,13 @@ class SeedList(Protocol):
         """Seeds of each type."""
         ...
 
+    def at_hand(self, step: StepShare) -> tuple[SeedList, StepShare]:
+        """A list in this process that has the seeds of a whole step, and the step by their numbers there.
+
+        Collective where ranks hold the list in parts.
+        """
+        ...
+
     def taken(self, share: StepShare) -> Seeds:
         """The seeds of a rank's share, by type, in global order."""
         ...
@@ -74,6 +81,10 @@ class NodeSeeds:
     def counts(self) -> Mapping[NodeType, int]:
         """Seeds of each type."""
         return {node_type: ids.numel() for node_type, ids in self.nodes.items()}
+
+    def at_hand(self, step: StepShare) -> tuple[NodeSeeds, StepShare]:
+        """Themselves: every process has all."""
+        return self, step
 
     def taken(self, share: StepShare) -> Seeds:
         """The nodes of a rank's share, by type, in global order."""
@@ -150,8 +161,8 @@ class SeedOrder:
         start, stop = self._bounds(step)
         key = DrawKey.of(self.run_seed, Purpose.NEGATIVE, epoch, step)
         order = self._order(epoch, start, stop)
-        step_of_all = StepShare(order, start, torch.arange(stop - start), key)
-        return self.seeds.taken(replace(step_of_all, mine=self._mine(step_of_all)))
+        seeds, step_of_all = self.seeds.at_hand(StepShare(order, start, torch.arange(stop - start), key))
+        return seeds.taken(replace(step_of_all, mine=self._mine(seeds, step_of_all)))
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
@@ -165,11 +176,11 @@ class SeedOrder:
             "shuffle": self.shuffle,
         }
 
-    def _mine(self, step: StepShare) -> Tensor:
+    def _mine(self, seeds: SeedList, step: StepShare) -> Tensor:
         ends = [step.order.numel() * rank // self.world_size for rank in range(self.world_size + 1)]
         if self.homes is None or self.world_size == 1:
             return torch.arange(ends[self.rank], ends[self.rank + 1])
-        nodes = ((t, ids, positions - step.start) for t, ids, positions in self.seeds.homes(step))
+        nodes = ((t, ids, positions - step.start) for t, ids, positions in seeds.homes(step))
         sizes = [end - begin for begin, end in pairwise(ends)]
         return (self.homes.ranks_of(nodes, sizes) == self.rank).nonzero().view(-1)
 

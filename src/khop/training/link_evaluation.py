@@ -15,7 +15,7 @@ from khop.features.store import FeatureStore, Rows
 from khop.graph.store import GraphStore, NegativeStore
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import LinkPredictor
-from khop.sampling.link_seeds import Links, check_links
+from khop.sampling.link_seeds import LinkList, Links, check_links
 from khop.sampling.node_set import check_ids
 from khop.schema import EdgeType, NodeType
 from khop.training.chunks import Progress, evaluating, unwatched
@@ -55,7 +55,7 @@ def exact_link_scores(
     model: LinkPredictor,
     graph: GraphStore,
     features: FeatureStore,
-    links: Links,
+    links: LinkList,
     *,
     chunk_size: int = 8192,
     progress: Progress = unwatched,
@@ -66,7 +66,7 @@ def exact_link_scores(
 
     The encoder gives a row for every node first, then pairs are scored. The ranks of a group share the work.
     """
-    ends = dict.fromkeys(end for edge_type in links.edges for end in (edge_type[0], edge_type[2]))
+    ends = dict.fromkeys(end for edge_type in links.counts for end in (edge_type[0], edge_type[2]))
     layers = Layers.of(model.encoder, graph, features, ends, chunk_size=chunk_size)
     sharing = layers.sharing(group, in_flight)
     shelf = sharing.shelf()
@@ -77,42 +77,40 @@ def exact_link_scores(
 def link_scores(
     model: LinkPredictor,
     rows: FeatureStore,
-    links: Links,
+    links: LinkList,
     sharing: Sharing = Dealt(),  # noqa: B008
 ) -> Scores:
     """Per edge type the scores of its links (n), and of their negatives (n, k), from all nodes' rows."""
-    rivals = rivals_of(links)
+    check_told_from(links)
     with evaluating(model):
-        return {
-            edge_type: _scores(model, edge_type, rows, ends, rivals[edge_type], sharing)
-            for edge_type, ends in links.edges.items()
-        }
+        return {t: _scores(model, t, rows, links, sharing) for t in links.counts}
 
 
-def check_rivals(graph: GraphStore, links: Links) -> None:
+def check_rivals(graph: GraphStore, links: LinkList) -> None:
     """ValueError unless links and the negatives that they bring along are between nodes of the graph."""
-    check_links(graph, links)
-    for edge_type, rivals in rivals_of(links).items():
-        check_ids(f"negatives of {edge_type}", rivals.flatten(), graph.num_nodes(edge_type[2]))
+    check_told_from(links)
+    if isinstance(links, Links):  # else they were made from a graph
+        check_links(graph, links)
+        for edge_type, rivals in (links.negatives or {}).items():
+            check_ids(f"negatives of {edge_type}", rivals.flatten(), graph.num_nodes(edge_type[2]))
 
 
-def check_untimed(links: Links) -> None:
+def check_untimed(links: LinkList) -> None:
     """ValueError for links with times, which an evaluation over all neighbours does not keep to."""
-    if links.times is not None:
+    if "times" in links.facts:
         raise ValueError(
             "links have times, and over all neighbours they would hear of their future: give fanouts=[...] "
             "and rule=khop.Temporal(column), or leave the times out"
         )
 
 
-def rivals_of(links: Links) -> Mapping[EdgeType, Tensor]:
-    """The negatives that links bring along, without which they cannot be evaluated."""
-    if links.negatives is None:
+def check_told_from(links: LinkList) -> None:
+    """ValueError for links without negatives, which cannot be evaluated."""
+    if "negatives" not in links.facts:
         raise ValueError(
             "links without negatives cannot be evaluated: nothing says what they should be told from; "
             "give khop.Links(..., negatives=...)"
         )
-    return links.negatives
 
 
 def with_negatives(
@@ -168,20 +166,21 @@ def _scores(
     model: LinkPredictor,
     edge_type: EdgeType,
     rows: FeatureStore,
-    ends: Tensor,
-    negatives: Tensor,
+    links: LinkList,
     sharing: Sharing,
 ) -> tuple[Tensor, Tensor]:
     decoder, move = model.decoder(edge_type), mover(model)
-    candidates = torch.cat([ends[1].unsqueeze(1), negatives], dim=1)  # the link's own destination first
 
-    def pairs(links: slice) -> tuple[Tensor, Tensor]:
-        return _rows_of_pairs(rows, edge_type, ends[0, links], candidates[links])
+    def pairs(numbers: slice) -> tuple[Tensor, Tensor]:
+        asked = links.rows(edge_type, torch.arange(numbers.start, numbers.stop))
+        assert asked.negatives is not None
+        candidates = torch.cat([asked.edges[1].unsqueeze(1), asked.negatives], dim=1)  # its own comes first
+        return _rows_of_pairs(rows, edge_type, asked.edges[0], candidates)
 
-    source, _ = pairs(slice(0, 0))
-    numbers = (candidates.shape[1] + 1) * source.shape[-1]  # of one link and its candidates
-    like = source.new_empty(0, candidates.shape[1])
-    stage = Stage(0, edge_type[2], candidates.shape[0], max(1, _CHUNK_NUMBERS // numbers), like)
+    source, destination = pairs(slice(0, 0))
+    _, candidates, width = destination.shape
+    like, at_once = source.new_empty(0, candidates), _CHUNK_NUMBERS // ((candidates + 1) * width)
+    stage = Stage(0, edge_type[2], links.counts[edge_type], max(1, at_once), like)
     with closing(Memory(sharing.group).open(stage)) as place:
         with closing(sharing.taken(stage, place.missing, pairs, _num_bytes)) as taken:
             for each in taken:

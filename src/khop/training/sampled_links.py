@@ -15,13 +15,13 @@ from khop.loading.columns import ColumnChoice, gather_columns
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.learned_rows import gathered
 from khop.models.link_predictor import LinkPredictor
-from khop.sampling.link_seeds import Links
+from khop.sampling.link_seeds import LinkList
 from khop.sampling.links import LinkSampler
-from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
+from khop.sampling.sampler import LinkSeeds, Seeds
 from khop.schema import EdgeType, NodeType
 from khop.training.chunks import Meter, Progress, evaluating, unwatched
 from khop.training.in_step import sharing_of
-from khop.training.link_evaluation import Scores, rivals_of
+from khop.training.link_evaluation import Scores, check_told_from
 from khop.training.placement import mover
 from khop.training.shelves import Memory
 from khop.training.stages import Stage
@@ -31,7 +31,7 @@ def sampled_link_scores(
     model: LinkPredictor,
     sampler: LinkSampler,
     features: FeatureStore,
-    links: Links,
+    links: LinkList,
     *,
     columns: ColumnChoice,
     seed: int = 0,
@@ -46,16 +46,15 @@ def sampled_link_scores(
     the layered expansion a score does not depend on the chunk that its link is in, and two evaluations with
     one seed differ by the model alone. The ranks of a group share the work.
     """
-    key, rivals = DrawKey.of(seed, Purpose.EVALUATION), rivals_of(links)
+    check_told_from(links)
+    key = DrawKey.of(seed, Purpose.EVALUATION)
     sharing = sharing_of(sampler.graph, features, group, in_flight)
     meter = Meter(progress, sum(links.counts.values()), sharing)
     found: Scores = {}
     first = 0
     with evaluating(model), gathered(model):
         for edge_type, count in links.counts.items():
-            chunks = _LinkChunks(
-                sampler, features, columns, key, mover(model), links, rivals[edge_type], edge_type, first
-            )
+            chunks = _LinkChunks(sampler, features, columns, key, mover(model), links, edge_type, first)
 
             def scores_of(batch: Batch, of: EdgeType = edge_type) -> Tensor:
                 scores = model(batch)[of]
@@ -79,8 +78,7 @@ class _LinkChunks:
     columns: ColumnChoice
     key: DrawKey
     move: Change
-    links: Links
-    rivals: Tensor  # int64 (links, k)
+    links: LinkList
     edge_type: EdgeType
     first: int  # the position of the type's first link among those of all types
 
@@ -90,9 +88,8 @@ class _LinkChunks:
 
     def made(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
         """The batch of the links numbered so."""
-        ends, limits = self.links.edges[self.edge_type][:, nodes], self.links.times
-        until = None if limits is None else limits[self.edge_type][nodes]
-        asked = SeedLinks(ends, self.first + nodes, ends, None, until, self.rivals[nodes])
+        found = self.links.rows(self.edge_type, nodes)
+        asked = replace(found, positions=self.first + nodes, labels=None)
         seeds = Seeds({}, {}, links=LinkSeeds({self.edge_type: asked}, self.key))
         sample = self.sampler.sample(seeds, self.key)
         sample, columns, seed_columns = gather_columns(self.features, self.columns, sample)

@@ -1,0 +1,180 @@
+"""Links dealt to training, validation and test where ranks hold the edges: each deals those that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from khop.distributed.moved_rows import moved, rounds, told
+from khop.distributed.partitioned_graph import PartitionedGraph
+from khop.distributed.partitioned_links import ENDS, PartitionedLinks, partitioned_links, stretches
+from khop.distributed.peers import Message, naming
+from khop.distributed.pieces import check_below
+from khop.distributed.rank_links import of_all_nodes
+from khop.draw import DrawKey, Positives
+from khop.sampling.link_split import Chosen, Facts, Shares, Stretch, split_edges
+from khop.schema import EdgeType, NodeType, Schema
+
+DEALING = Message("dealing links", "id")
+HANDING = Message("handing links on", "id")
+_LINKS_AT_ONCE = 1 << 16  # whose negatives are drawn
+
+
+@dataclass(frozen=True)
+class RankEdges:
+    """The edges of the parts that this rank holds."""
+
+    graph: PartitionedGraph
+
+    @property
+    def schema(self) -> Schema:
+        """The types of the graph."""
+        return self.graph.schema
+
+    @property
+    def original_ids(self) -> Mapping[NodeType, Tensor]:
+        """int64 (nodes of all parts): what ids were before the graph was cut."""
+        return self.graph.original_ids
+
+    def stretches(self, edge_type: EdgeType) -> Sequence[Stretch]:
+        """The rows of each part."""
+        return [Stretch(csc, first) for csc, first in self.graph.held.rows(edge_type)]
+
+    def total(self, counts: Tensor) -> Tensor:
+        """The sum over parts: of ranks that hold the same, one counts. Collective."""
+        own = counts if self.graph.holders.is_first else torch.zeros_like(counts)
+        return torch.stack(told(self.graph.lanes.peers, own, DEALING)).sum(0)
+
+
+@dataclass(frozen=True)
+class RankPart:
+    """What one part of a split hears, and what it is asked, over all ranks."""
+
+    graph: PartitionedGraph
+    links: PartitionedLinks
+
+
+def split_over_ranks(
+    graph: PartitionedGraph, edge_types: Sequence[EdgeType], shares: Shares, key: DrawKey, facts: Facts
+) -> tuple[RankPart, RankPart, RankPart]:
+    """Training, validation and test, as `split_edges` deals them. Collective, outside of lanes.
+
+    A rank has in memory the edges of its parts that some part of the split hears, where these stood, and a
+    stretch of the links; on the way a number for each edge, and some for each node that links lead to.
+    """
+    split = split_edges(RankEdges(graph), edge_types, shares, key)
+    heard = {id(part.kept): graph.keeping(part.kept) for part in (split.train, split.val, split.test)}
+    parts = []
+    for draw, part in enumerate((split.train, split.val, split.test)):
+        links = _links(graph, part.links, facts if draw else facts.of_training, key.plus(draw))
+        parts.append(RankPart(heard[id(part.kept)], links))
+    return parts[0], parts[1], parts[2]
+
+
+def _links(graph: PartitionedGraph, chosen: Chosen, facts: Facts, key: DrawKey) -> PartitionedLinks:
+    """The chosen edges as a list of links, numbered by their destinations as first numbered."""
+    counts: dict[EdgeType, int] = {}
+    held: dict[EdgeType, dict[str, Tensor]] = {}
+    for edge_type, positions in chosen.items():
+        found = _facts(graph, edge_type, positions, facts)
+        numbers, counts[edge_type] = _numbers(graph, edge_type, found[ENDS][:, 1])
+        held[edge_type] = _handed_on(graph, numbers, counts[edge_type], found)
+        if facts.negatives:
+            rivals = _rivals(graph, edge_type, counts[edge_type], held[edge_type], facts, key)
+            held[edge_type]["negatives"] = rivals
+    return partitioned_links(counts, held, graph.lanes)
+
+
+def _facts(
+    graph: PartitionedGraph, edge_type: EdgeType, positions: Sequence[Tensor], facts: Facts
+) -> dict[str, Tensor]:
+    """What is known of the chosen edges of this rank, with a row for each."""
+    stretches_of = RankEdges(graph).stretches(edge_type)
+    ends = [stretch.ends(at).T for stretch, at in zip(stretches_of, positions, strict=True)]
+
+    def column(name: str) -> Tensor:
+        return torch.cat(graph.held.column(edge_type, name, positions))
+
+    found = {ENDS: torch.cat(ends)}
+    if facts.label is not None:
+        found["labels"] = column(facts.label)
+    if facts.time is not None:
+        found["times"] = column(facts.time).long()
+    return found
+
+
+def _numbers(graph: PartitionedGraph, edge_type: EdgeType, destinations: Tensor) -> tuple[Tensor, int]:
+    """int64 (links): the number of each link of this rank among those of all, and how many these are.
+
+    `destinations` ascend. Numbers do, too, by the ids that the destinations had at first; links to one node
+    keep their order.
+    """
+    folder, peers = graph.held.folder, graph.lanes.peers
+    first, *_, end = folder.bounds(edge_type[2])
+    own = torch.bincount(destinations - first, minlength=end - first)
+    counts = of_all_nodes(peers, graph.holders, folder.node_bounds(edge_type[2]), own)
+    order = folder.original_ids(edge_type[2]).argsort()
+    in_order = counts[order]
+    starts = torch.empty_like(counts)
+    starts[order] = in_order.cumsum(0) - in_order
+    shifts = starts[first:end] - (own.cumsum(0) - own)
+    return torch.arange(destinations.numel()) + shifts[destinations - first], int(counts.sum())
+
+
+def _handed_on(
+    graph: PartitionedGraph, numbers: Tensor, count: int, facts: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The facts of those links that this rank is to hold, in the order of their numbers. Collective."""
+    peers, rank = graph.lanes.peers, graph.lanes.group.rank
+    if not graph.holders.is_first:  # another rank has handed the same on
+        numbers, facts = numbers[:0], {name: fact[:0] for name, fact in facts.items()}
+    numbers, order = numbers.sort()
+    bounds = stretches(count, peers.world_size)
+    first, end = bounds[rank : rank + 2]
+    held = {name: fact.new_empty(end - first, *fact.shape[1:]) for name, fact in facts.items()}
+    missing = torch.ones(end - first, dtype=torch.bool)
+    for turn in rounds(peers, numbers.numel(), HANDING):
+        cuts = torch.searchsorted(numbers[turn], torch.tensor(bounds)).diff().tolist()
+        places = []
+        for of_rank, found in enumerate(moved(peers, numbers[turn].split_with_sizes(cuts), HANDING)):
+            with naming(peers, of_rank, HANDING):
+                check_below(found - first, end - first, "link")
+            places.append(found - first)
+        place = torch.cat(places)
+        missing[place] = False
+        for name, fact in facts.items():
+            rows = moved(peers, fact[order[turn]].split_with_sizes(cuts), HANDING)
+            for of_rank, (found, places_of) in enumerate(zip(rows, places, strict=True)):
+                with naming(peers, of_rank, HANDING):
+                    if found.shape[0] != places_of.numel():
+                        raise ValueError(f"{found.shape[0]} {name}, where {places_of.numel()} links came")
+            held[name].index_copy_(0, place, torch.cat(rows))
+    if bool(missing.any()):
+        raise ValueError(f"link {first + int(missing.int().argmax())}: no rank has handed it on")
+    return held
+
+
+def _rivals(
+    graph: PartitionedGraph,
+    edge_type: EdgeType,
+    count: int,
+    held: Mapping[str, Tensor],
+    facts: Facts,
+    key: DrawKey,
+) -> Tensor:
+    """int64 (links, k): of the links that this rank holds, of all so many. Collective."""
+    bounds, rank = stretches(count, graph.lanes.world_size), graph.lanes.group.rank
+    first, own = bounds[rank], bounds[rank + 1] - bounds[rank]
+    turns = -(-max(end - begin for begin, end in pairwise(bounds)) // _LINKS_AT_ONCE)
+    drawn = torch.empty(own, facts.negatives, dtype=torch.int64)
+    for turn in range(turns):
+        some = slice(own * turn // turns, own * (turn + 1) // turns)
+        numbers = torch.arange(first + some.start, first + some.stop)
+        until = held["times"][some] if facts.time is not None else None
+        wanted = Positives(held[ENDS][some, 0].contiguous(), numbers, until, facts.time)
+        drawn[some] = graph.sample_negatives(edge_type, facts.rivals, wanted, key)
+    return drawn

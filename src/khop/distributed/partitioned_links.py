@@ -1,0 +1,129 @@
+"""A list of links of which every rank holds a stretch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from khop.distributed.holders import Holders
+from khop.distributed.lanes import Lanes
+from khop.distributed.moved_rows import told
+from khop.distributed.partitioned_features import PartitionedFeatures
+from khop.distributed.peers import Message
+from khop.distributed.row_request import Type
+from khop.distributed.row_wire import stored_dtype
+from khop.features.pieces import Pieces
+from khop.features.store import Rows
+from khop.sampling.link_digest import links_digest, told_apart
+from khop.sampling.link_seeds import Links
+from khop.sampling.sampler import SeedLinks, Seeds
+from khop.sampling.seeds import StepShare, numbers_by_type
+from khop.schema import ColumnSpec, EdgeType, NodeType
+
+SUMMING = Message("comparing links", "id")
+ENDS = "ends"  # of links: the column that `facts` stand beside
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionedLinks:
+    """Links that no rank has all of. What reads them is collective: their ends come with every step.
+
+    A batch of them has the bits that it has of `Links` in this order.
+    """
+
+    counts: Mapping[EdgeType, int]  # of each type, on all ranks
+    table: PartitionedFeatures  # by type and number: the ends, and what is known beside them
+    digests: Mapping[EdgeType, int]  # see `links_digest`
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """What is known of links beside their ends: of "labels", "times" and "negatives" those given."""
+        return tuple(name for name in next(iter(self.table.specs.values())) if name != ENDS)
+
+    @property
+    def edges(self) -> Mapping[EdgeType, Tensor]:
+        """ValueError: there is no tensor of all."""
+        return in_this_process(self, "the ends of all links").edges
+
+    def rows(self, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
+        """The links of a type that have these numbers, as a batch of their own. Collective."""
+        links = self._fetched({edge_type: numbers})
+        return replace(links.rows(edge_type, torch.arange(numbers.numel())), positions=numbers)
+
+    def at_hand(self, step: StepShare) -> tuple[Links, StepShare]:
+        """The links of a step, on every rank, and the step by their numbers there. Collective."""
+        order, wanted, first = torch.empty_like(step.order), dict[EdgeType, Tensor](), 0
+        for edge_type, numbers, positions in numbers_by_type(self.counts, step.of_all_ranks):
+            wanted[edge_type] = numbers
+            order[positions - step.start] = torch.arange(first, first + numbers.numel())
+            first += numbers.numel()
+        return self._fetched(wanted), replace(step, order=order)
+
+    def taken(self, share: StepShare) -> Seeds:
+        """The links of a rank's share, by type, in global order. Collective."""
+        links, step = self.at_hand(share)
+        return links.taken(step)
+
+    def homes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
+        """By edge type the links' sources, and the links' positions. Collective."""
+        links, step = self.at_hand(share)
+        return links.homes(step)
+
+    def hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
+        """Give `update` what `Links` would."""
+        for edge_type, count in self.counts.items():
+            specs = self.table.specs[edge_type]
+            facts = {name: (stored_dtype(specs[name]), specs[name].shape) for name in self.facts}
+            update(told_apart(edge_type, count, facts))
+            update(self.digests[edge_type].to_bytes(8, "big"))
+
+    def _fetched(self, numbers: Mapping[EdgeType, Tensor]) -> Links:
+        """Some of the links of some types, in this process."""
+        columns = (ENDS, *self.facts)
+        found = self.table.gather({t: Rows(of_type, columns) for t, of_type in numbers.items()})
+        facts = {name: {t: found[t][name] for t in numbers} for name in self.facts}
+        return Links({t: found[t][ENDS].T.contiguous() for t in numbers}, **facts)
+
+
+def partitioned_links(
+    counts: Mapping[EdgeType, int],
+    held: Mapping[EdgeType, Mapping[str, Tensor]],
+    lanes: Lanes,
+) -> PartitionedLinks:
+    """The links of all ranks: `held` are those between the `stretch` of this one, by name. Collective."""
+    ranks, rank = lanes.world_size, lanes.group.rank
+    offsets: dict[Type, list[int]] = {t: stretches(count, ranks) for t, count in counts.items()}
+    specs: dict[Type, dict[str, ColumnSpec]] = {
+        t: {
+            name: ColumnSpec(str(fact.dtype).removeprefix("torch."), tuple(fact.shape[1:]))
+            for name, fact in of_type.items()
+        }
+        for t, of_type in held.items()
+    }
+    pieces: dict[Type, Pieces] = {
+        t: {name: [fact] for name, fact in of_type.items()} for t, of_type in held.items()
+    }
+    table = PartitionedFeatures(pieces, specs, offsets, Holders(ranks, rank, ranks), lanes)
+    sums = [links_digest(offsets[t][rank], list(of_type.values())) for t, of_type in held.items()]
+    words = torch.tensor([[word & 0xFFFFFFFF, word >> 32] for word in sums])
+    totals = torch.stack(told(lanes.peers, words, SUMMING)).sum(0).tolist()
+    digests = {t: low + (high << 32) & (1 << 64) - 1 for t, (low, high) in zip(held, totals, strict=True)}
+    return PartitionedLinks(counts, table, digests)
+
+
+def in_this_process(links: Links | PartitionedLinks, what: str) -> Links:
+    """The links, where this process has all; `what` wants it so."""
+    if isinstance(links, PartitionedLinks):
+        raise ValueError(
+            f"{what}: ranks that hold edges in parts hold links in parts, too; ask for some by "
+            'links.rows(edge_type, numbers), or open the graph with placement="features" or in one process'
+        )
+    return links
+
+
+def stretches(count: int, ranks: int) -> list[int]:
+    """(ranks + 1): where each rank's links begin among so many, and where the last one's end."""
+    return [count * rank // ranks for rank in range(ranks + 1)]

@@ -1,0 +1,87 @@
+"""What ranks that hold edges in parts tell one another of who is connected to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from khop.distributed.holders import Holders
+from khop.distributed.lanes import Lanes
+from khop.distributed.moved_rows import moved, rounds, told
+from khop.distributed.peers import Message, Peers, naming
+from khop.distributed.pieces import check_below
+from khop.partition.parts_folder import PartsFolder
+from khop.partition.parts_links import Pairs
+from khop.schema import EdgeType
+
+COUNTING = Message("counting the edges of nodes", "id")
+CONNECTING = Message("getting the partners of nodes", "id")
+_MOST_EDGES = 1 << 48
+
+
+@dataclass(frozen=True)
+class RankLinks:
+    """What other ranks know of edges: each says it of its parts, and keeps what it hears. Collective.
+
+    Asked for at the first draw that needs it, which so has to be outside of lanes.
+    """
+
+    folder: PartsFolder  # with the parts of this rank
+    holders: Holders
+    lanes: Lanes
+
+    def counted(self, edge_type: EdgeType, own: Tensor) -> Tensor:
+        """int64 (nodes): of every destination what its holder has counted; `own` are those held here."""
+        peers = self._peers(f"the numbers of edges of {edge_type}")
+        return of_all_nodes(peers, self.holders, self.folder.node_bounds(edge_type[2]), own)
+
+    def connected(self, edge_type: EdgeType, own: Pairs) -> Pairs:
+        """The edges whose sources are held here, of those that all give by their destinations."""
+        peers, count = (
+            self._peers(f"the partners of nodes by {edge_type}"),
+            self.folder.num_nodes(edge_type[2]),
+        )
+        bounds = self.folder.node_bounds(edge_type[0])
+        spans = [self.holders.held(bounds, rank) for rank in range(self.holders.world_size)]
+        first, end = spans[self.holders.rank]
+        pairs = torch.stack(own, dim=1)
+        if not self.holders.is_first:  # another rank sends the same
+            pairs = pairs[:0]
+        received = [pairs[:0]]
+        for turn in rounds(peers, pairs.shape[0], CONNECTING):
+            sent = pairs[turn]
+            of_ranks = [sent[(sent[:, 0] >= low) & (sent[:, 0] < high)] for low, high in spans]
+            for rank, found in enumerate(moved(peers, of_ranks, CONNECTING)):
+                with naming(peers, rank, CONNECTING):
+                    check_below(found[:, 0] - first, end - first, "source")
+                    check_below(found[:, 1], count, "destination")
+                received.append(found)
+        sources, destinations = torch.cat(received).unbind(1)
+        return sources.contiguous(), destinations.contiguous()
+
+    def _peers(self, what: str) -> Peers:
+        if self.lanes.is_lane:
+            raise ValueError(
+                f"{what}: ranks tell one another before batches are made, all in one order; a khop.Loader of "
+                "a khop.LinkSampler sees to it, before other batches draw once from the graph, for no links"
+            )
+        return self.lanes.peers
+
+
+def of_all_nodes(peers: Peers, holders: Holders, bounds: Sequence[int], counts: Tensor) -> Tensor:
+    """int64 (nodes): of every node of a type what the ranks that hold it have counted. Collective.
+
+    `bounds` are where the nodes of each part begin, and where those of the last one end.
+    """
+    found = torch.empty(bounds[-1], dtype=torch.int64)
+    for rank, of_rank in enumerate(told(peers, counts, COUNTING)):
+        first, end = holders.held(bounds, rank)
+        with naming(peers, rank, COUNTING):
+            if of_rank.numel() != end - first:
+                raise ValueError(f"{of_rank.numel()} numbers, where {end - first} nodes are")
+            check_below(of_rank, _MOST_EDGES, "number of edges")
+        found[first:end] = of_rank
+    return found

@@ -1,0 +1,36 @@
+"""A feature store some of whose rows are known by other ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from khop.features.store import FeatureStore, Gathered, Rows, Wanted
+from khop.kernels.checks import check_ids
+from khop.schema import EdgeType, NodeType
+
+
+@dataclass(frozen=True, eq=False)
+class RenumberedRows:
+    """The rows of another store; of some types those that are wanted, numbered from 0."""
+
+    below: FeatureStore
+    before: Mapping[NodeType | EdgeType, Tensor]  # int64 (rows): their ids below
+
+    @property
+    def lanes(self) -> object | None:
+        """By which `below` asks other ranks, where it does."""
+        return getattr(self.below, "lanes", None)
+
+    def gather(self, wanted: Wanted) -> Gathered:
+        """The rows of all columns wanted; see FeatureStore."""
+        return self.below.gather({t: self._below(t, rows) for t, rows in wanted.items()})
+
+    def _below(self, type_: NodeType | EdgeType, rows: Rows) -> Rows:
+        if type_ not in self.before:
+            return rows
+        name = rows.columns[0] if rows.columns else ""
+        check_ids(rows.ids, self.before[type_].numel(), f"column {name!r} of {type_!r}: row")
+        return replace(rows, ids=self.before[type_][rows.ids])
