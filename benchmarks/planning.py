@@ -15,7 +15,6 @@ import json
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,7 +34,6 @@ from khop.planning.constants import Constants
 from khop.planning.measure import measured
 from khop.planning.prediction import Placement, Prediction, predict
 from khop.planning.workload import Cluster, GraphSize, Run
-from khop.training.step_clock import TimedStep
 from processes import WARM_UP
 
 TRAINING_COLLECTIVES = 3  # one after another in each step: gradients, around the ring and back, and losses
@@ -109,18 +107,6 @@ class Task:
         return cls(**{**fields, "work": Work(**fields["work"])})
 
 
-class Timing(Counting):
-    """Notes the process's own time after each step, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cpu: list[float] = []
-
-    def timed(self, step: TimedStep) -> None:
-        super().timed(step)
-        self.cpu.append(time.process_time())
-
-
 def train(rank: int, device: torch.device, task: Task, out: str) -> None:
     """Train as a rank on a core of its own, and say what it took."""
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
@@ -142,7 +128,7 @@ def train(rank: int, device: torch.device, task: Task, out: str) -> None:
         loader.keep_rows(round(task.cache_share * rows) * ROW_BYTES + nodes)
         unmeasured += len(loader)  # what is counted in the first epoch says too much of the first epoch
     model = khop.models.SAGE.for_graph(graph, hidden=task.work.hidden, layers=len(task.work.fanouts))
-    observer, nothing = Timing(), khop.TrainerSettings(epochs=3)
+    observer, nothing = Counting(), khop.TrainerSettings(epochs=3)
     with tempfile.TemporaryDirectory() as run:
         classifying = khop.NodeClassification(NODE, "y")
         settings = (classifying, loader, lambda: {"val": 0.0}, nothing, Path(run, "run"), observer)

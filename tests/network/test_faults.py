@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -42,13 +41,11 @@ FULL = r"khop: rank 0 \(host node-a\) failed ending: OSError: .*No space left on
 SECONDS = 40  # past the deadline of 20 s, within which every rank has to end, on a busy machine
 
 
-def broken(
-    hosts: tuple[Host, Host], hold: Hold, strike: Callable[[int], None], stopping_s: float = 0.0
-) -> list[Outcome]:
+def broken(hosts: tuple[Host, Host], hold: Hold, strike: Callable[[int], None]) -> list[Outcome]:
     """A run that something happens to when rank 1, on node-b, is held; how either host's part ends.
 
     All ranks have to end with an error soon after the deadline, the launchers when the kernel takes their
-    connection for lost. `stopping_s`: what node-b's launcher gives a rank that does not end by itself.
+    connection for lost.
     """
     for host in hosts:
         host.give_up_after(8)  # 100 s, instead of a quarter of an hour
@@ -56,21 +53,15 @@ def broken(
     held = hold.wait(*running)
     strike(held)
     hold.release()
-    end = time.monotonic() + 20 + SECONDS
-    await_ranks_end(hosts[:1], 20 + SECONDS)
-    await_ranks_end(hosts[1:], end - time.monotonic() + stopping_s)
+    await_ranks_end(hosts, 20 + SECONDS)
     outcomes = ended(running, wait_s=2 * WAIT_S)
     assert all(outcome.code for outcome in outcomes), outcomes
     return outcomes
 
 
-@pytest.mark.parametrize(
-    ("number", "stopping_s"), [(signal.SIGKILL, 0.0), (signal.SIGSTOP, 30.0)], ids=["killed", "paused"]
-)
-def test_a_worker_that_is_gone_is_named(
-    number: int, stopping_s: float, hosts: tuple[Host, Host], hold: Hold
-) -> None:
-    first, _ = broken(hosts, hold, lambda pid: os.kill(pid, number), stopping_s)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "paused"])
+def test_a_worker_that_is_gone_is_named(number: int, hosts: tuple[Host, Host], hold: Hold) -> None:
+    first, _ = broken(hosts, hold, lambda pid: os.kill(pid, number))
     assert re.search(NAMED, first.errors), first.errors
 
 

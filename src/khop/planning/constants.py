@@ -21,14 +21,14 @@ class Constants:
 
 MEASURED_EDGES = 20_000_000  # of the graph that `measure` draws from
 
-# 2 cores of AMD EPYC: `khop plan --measure --json`; the last two beside other programs.
+# 2 cores of AMD EPYC, with nothing beside: medians of three runs of `khop plan --measure --json`.
 MEASURED = Constants(
-    sample_ns=10.4,
-    gather_bytes_per_s=12.5e9,
-    train_flop_per_s=66e9,
-    exchange_bytes_per_s=3.3e9,
-    step_s=9.7e-3,
-    exchange_s=0.5e-3,
+    sample_ns=10.1,
+    gather_bytes_per_s=11.5e9,
+    train_flop_per_s=78e9,
+    exchange_bytes_per_s=1.6e9,
+    step_s=11.6e-3,
+    exchange_s=0.3e-3,
 )
 
 # Edges of a graph -> ns for a drawn edge, on the same machine: `python benchmarks/scaling.py`. Beyond the
