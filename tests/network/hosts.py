@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -133,6 +133,15 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
         yield folder
     finally:
         system("umount", "--lazy", str(folder))
+
+
+def filled(folder: Path) -> Path:
+    """A new file there that takes all the room which is left."""
+    rest = folder / "rest"
+    with rest.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(4096)):
+            continue
+    return rest
 
 
 @contextmanager

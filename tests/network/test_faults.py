@@ -6,14 +6,13 @@ import os
 import re
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from gate import WAIT_S
 from network.gated import Hold
-from network.hosts import Host, small_disk, two_hosts
+from network.hosts import Host, filled, small_disk, two_hosts
 from network.runs import Outcome, await_ranks_end, ended, started
 from processes.commands import train
 from processes.test_train import assert_same_result
@@ -101,10 +100,7 @@ def test_a_full_disk_ends_the_run_in_time_and_it_goes_on_to_the_same_result(
     with small_disk(Path("small"), 4 << 20):
         running = started(hosts, "run.toml", "--out", "small/far", hold=hold)
         hold.wait(*running)
-        rest = Path("small/rest")
-        with rest.open("wb", buffering=0) as file, suppress(OSError):
-            while file.write(bytes(4096)):
-                continue
+        rest = filled(Path("small"))
         hold.release()
         first, second = ended(running)
         assert first.code

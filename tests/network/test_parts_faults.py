@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 
 import khop
 from network.gated import Hold, Moment
-from network.hosts import Host, small_disk, two_hosts
+from network.hosts import Host, filled, small_disk, two_hosts
 from network.runs import RUN, await_end_of, ended, ranks_on, started
 from network.test_faults import FULL, SECONDS
 from processes.commands import records, train, train_here
@@ -175,10 +174,7 @@ def test_a_full_disk_on_one_host_ends_the_run_in_time_and_it_goes_on_to_the_same
         running = started(hosts, *parted.arguments, "--out", "small/far", hold=in_exchange)
         in_exchange.wait(*running)
         begun = time.monotonic()
-        rest = Path("small/rest")
-        with rest.open("wb", buffering=0) as file, suppress(OSError):
-            while file.write(bytes(4096)):
-                continue
+        rest = filled(Path("small"))
         in_exchange.release()
         first, second = ended(running)
         assert first.code
