@@ -161,3 +161,19 @@ def test_all_public_names_import_little_beyond_torch() -> None:
 
 def _packages(modules: set[str]) -> set[str]:
     return {name.partition(".")[0] for name in modules}
+
+
+def test_no_text_installs_khop_from_an_index_that_does_not_have_it() -> None:
+    """khop is installed from a clone: "pip install khop[extra]" would fail, or install something else."""
+    named = re.compile(r"""pip install\s+["'`]?khop""")
+    tracked = _lines("git", "-C", ROOT, "ls-files", "*.md", "src/**.py", "examples/**.py")
+    assert [name for name in tracked if named.search((ROOT / name).read_text())] == []
+
+
+def test_every_optional_package_is_one_that_the_readme_names() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    readme = (ROOT / "README.md").read_text()
+    (listed,) = re.findall(r'pip install "\.\[([\w,]+)\]"', readme)
+    assert set(listed.split(",")) == set(extras)
+    packages = [package.partition(">=")[0] for of_extra in extras.values() for package in of_extra]
+    assert [package for package in packages if package not in readme] == []

@@ -34,7 +34,7 @@ def test_users_are_joined_through_items() -> None:
     assert pairs(cooccurrence(GRAPH, BUYS, through="item", min_count=3)) == [(2, 0, 3), (0, 2, 3)]
 
 
-def test_by_default_three_sources_have_to_agree() -> None:
+def test_by_default_three_ways_are_needed() -> None:
     assert pairs(cooccurrence(GRAPH, BUYS)) == [(2, 1, 3), (1, 2, 3)]
 
 
@@ -123,3 +123,11 @@ def test_a_graph_of_some_edge_types_has_the_node_types_at_their_ends() -> None:
     assert (one.schema.edge_types, one.schema.reverse_of) == ((BUYS,), {})
     with pytest.raises(ValueError, match=r"no edge type \('tag', 'on', 'item'\)"):
         some.only([tag])
+
+
+def test_a_user_who_bought_one_item_three_times_joins_it_to_another_alone() -> None:
+    """As docs/link-prediction.md says: ways are counted, not users."""
+    graph = csc_graph_from_edges(
+        {"user": 1, "item": 2}, {BUYS: (torch.tensor([0, 0, 0, 0]), torch.tensor([0, 0, 0, 1]))}
+    )
+    assert pairs(cooccurrence(graph, BUYS, through="user", min_count=3)) == [(1, 0, 3), (0, 1, 3)]

@@ -79,4 +79,4 @@ except ImportError as error:
 """
     run = [sys.executable, "-c", program]
     finished = subprocess.run(run, capture_output=True, text=True, timeout=120)
-    assert finished.stdout == "khop.pyg.NeighborLoader needs torch_geometric: pip install 'khop[pyg]'\n"
+    assert finished.stdout == "khop.pyg.NeighborLoader needs torch_geometric: pip install torch_geometric\n"

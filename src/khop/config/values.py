@@ -265,7 +265,7 @@ class RunConfig(Section):
     allow_public: bool = False
     """let processes listen on a public address, which a firewall has to protect"""
     tensorboard: bool = False
-    """write curves for TensorBoard into the run folder; needs khop[tensorboard]"""
+    """write curves for TensorBoard into the run folder; needs the package tensorboard"""
     task: Task = Task()
     links: Links = Links()
     sampler: Sampler = Sampler()

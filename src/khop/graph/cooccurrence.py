@@ -1,4 +1,4 @@
-"""Edges between nodes that occur together: items that the same users bought."""
+"""Edges between nodes that occur together, such as items bought by the same users."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ def cooccurrence(
     min_count: int = 3,
     threads: int = 1,
 ) -> EdgeTable:
-    """Edges between nodes at one end of `edge_type` that at least `min_count` nodes at the other end share.
+    """Make edges between nodes at one end of `edge_type` that at least `min_count` two-step ways join.
 
-    `through` is the end that is shared, by default the source: through users, of ("user", "buys", "item"),
-    items are joined that at least `min_count` users bought. Each pair stands in both directions, by
-    destination and then by source, no node with itself; the column "count" (int32) says how many ways join
-    it. Parallel edges are ways of their own. Only the edges of `graph` count: give it the training graph of a
+    `through` is the end that is shared, by default the source: of ("user", "buys", "item"), through users, a
+    way leads from an item to a user who bought it and on to another item of that user. Parallel edges are
+    ways of their own: a user who bought one item once and another three times joins them by three ways. Where
+    no edge is repeated, the ways are the users who bought both. Each pair stands in both directions, by
+    destination and then by source, no node with itself; the column "count" (int32) has its ways. Only the edges of `graph` count: give it the training graph of a
     split, so that no held-out link shines through. 10 million edges take seconds and, beside the result and
     one turned copy of the edges, a few bytes a node.
     """

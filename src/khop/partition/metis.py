@@ -25,7 +25,7 @@ class Metis:
         try:
             import pymetis
         except ImportError as error:
-            raise ValueError("method metis: pymetis is not installed; pip install khop[metis]") from error
+            raise ValueError("method metis: pymetis is not installed; pip install pymetis") from error
         request.meter.at("METIS reads the edges")
         edges = _undirected(request.graph, request.numbering)
         dtype = pymetis.zero_copy_dtype()

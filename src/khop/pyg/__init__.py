@@ -32,6 +32,6 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch_geometric":
             raise
-        raise ImportError(f"khop.pyg.{name} needs torch_geometric: pip install 'khop[pyg]'") from error
+        raise ImportError(f"khop.pyg.{name} needs torch_geometric: pip install torch_geometric") from error
     globals()[name] = value
     return value

@@ -127,5 +127,5 @@ def _parquet() -> ModuleType:
     try:
         import_module("pyarrow.parquet")
     except ModuleNotFoundError:
-        raise ValueError("Parquet files need pyarrow: pip install 'khop[parquet]', or write .npy") from None
+        raise ValueError("Parquet files need pyarrow: pip install pyarrow, or write .npy") from None
     return import_module("pyarrow")

@@ -19,7 +19,7 @@ FLUSH_S = 10  # how far behind the curves may be
 def check_tensorboard() -> None:
     """ValueError where it is not installed, with the line that installs it."""
     if find_spec("tensorboard") is None:
-        raise ValueError('TensorBoard is not installed: pip install "khop[tensorboard]"')
+        raise ValueError("TensorBoard is not installed: pip install tensorboard")
 
 
 class TensorBoard(Unwatched):
