@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 import graphs
 from harness import RESULTS, Figure, report
 
-from khop.cli.cache import cache_folder
+from khop.user_cache import cache_folder
 from khop.datasets.builtin import builtin_folder
 from khop.graph.folder import open_folder
 from khop.partitioning import PartitionBook, partition_graph

@@ -78,6 +78,7 @@ def small_reddit(root: str) -> list[object]:
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its blocks in order, in one namespace, in an empty folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KHOP_CACHE", str(tmp_path / "cache"))
     if "torch_geometric.datasets import Reddit" in page.read_text():
         monkeypatch.setattr("torch_geometric.datasets.Reddit", small_reddit)
     namespace = {"__name__": "__main__"}

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from khop.batch import Batch, Span, num_bytes
+from khop.datasets.builtin import named_folder
 from khop.distributed.caching import CacheBudgets, CacheBy, count_on_device, with_caches
 from khop.distributed.group import this_group
 from khop.distributed.lanes import LANES, Lanes
@@ -32,6 +33,7 @@ from khop.graph.folder import Folder, open_folder
 from khop.graph.progress import Notice
 from khop.graph.save import save_graph
 from khop.graph.store import GraphStore, negative_store, original_ids, part_bounds
+from khop.graph.text import graph_text
 from khop.kernels.csc import Csc
 from khop.loading.columns import ColumnChoice, NamesByType, Narrow
 from khop.loading.cores import cores_of_rank, sampler_threads
@@ -54,10 +56,9 @@ Batches = Generator[Batch, None, None]
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A graph with its columns: a graph store, and whatever else a user asks of a graph.
+    """A graph with its columns: a graph store, and whatever else a user asks of a graph. Threads may share it.
 
-    Of a folder it pickles as the folder's path and, of one of parts, how ranks share it: to unpickle it is to
-    open it again, collective where that is. Threads may share it.
+    A folder's pickles as its path and how ranks share it, and is opened again, collectively where that is so.
     """
 
     topology: GraphStore
@@ -166,6 +167,9 @@ class Graph:
             return Graph, (self.topology, self.features, None, self.splits)
         return _opened, (self.folder.path, self.parting)
 
+    def __repr__(self) -> str:
+        return graph_text(self)
+
     def in_one_piece(self, what: str) -> CscGraph:
         """The topology where its edges lie in this process, of parts put together; `what` wants it so."""
         if isinstance(self.topology, PartsGraph):
@@ -185,15 +189,15 @@ def open_graph(
     lanes: int = LANES,
     wire: Wire | str = Wire.STORED,
 ) -> Graph:
-    """Open a graph folder in milliseconds: its files are mapped, and processes share the pages.
+    """Open a graph folder, or a built-in graph by its name as text ("debian"), in milliseconds.
 
-    Batches of a folder of parts have the bits that they have of the graph before it was cut, by other ids,
-    whose column "original_id" says what they were. One process opens all parts. As one of several ranks it
-    holds some, and asks the others for columns of theirs, or with `placement` "all" for edges too; "whole"
-    opens all parts on each. So many `lanes` are batches under way at once. Rows travel as they are stored, or
-    rounded to `wire` "float16" or "int8". Collective, and so are then a loader's epochs, `break` included.
+    Files are mapped. Batches of a folder of parts have the bits of the graph before it was cut, by other ids;
+    column "original_id" has the old ones. One process opens all parts. Each of several ranks opens some and
+    asks others for columns, or with `placement` "all" for edges too; "whole" opens all parts on each. `lanes`
+    batches are under way at once. Rows travel as stored, or rounded to `wire` "float16" or "int8".
+    Collective, and so are then a loader's epochs, `break` included.
     """
-    return _opened(path, Parting(Spread(placement), lanes, Wire(wire)))
+    return _opened(named_folder(path), Parting(Spread(placement), lanes, Wire(wire)))
 
 
 def _opened(path: str | os.PathLike[str], parting: Parting | None) -> Graph:

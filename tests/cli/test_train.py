@@ -12,8 +12,8 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from khop.cli.cache import cache_folder
 from khop.training.trainer import Trainer
+from khop.user_cache import cache_folder
 
 from .conftest import Ran
 
@@ -224,6 +224,8 @@ def test_built_in_graphs_are_unpacked_where_the_environment_says(monkeypatch: py
     assert cache_folder() == Path("/home/her/.cache/khop")
     monkeypatch.setenv("XDG_CACHE_HOME", "/var/cache")
     assert cache_folder() == Path("/var/cache/khop")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # to be ignored, says its specification
+    assert cache_folder() == Path("/home/her/.cache/khop")
     monkeypatch.setenv("KHOP_CACHE", "/big/khop")
     assert cache_folder() == Path("/big/khop")
 

@@ -12,6 +12,7 @@ from subprocess import PIPE
 import pytest
 import torch
 
+from khop.api import open_graph
 from khop.datasets import builtin
 from khop.datasets.builtin import SNAPSHOT, builtin_folder, builtin_names
 from khop.datasets.debian.facts import EDGE_TYPES, SECTIONS
@@ -103,6 +104,39 @@ def test_a_second_use_finds_the_folder_and_writes_nothing(plain: GraphFolder, ca
     before = (plain.path / "graph.json").stat()
     assert builtin_folder("debian", cache, _refuse_notice) == plain.path
     assert (plain.path / "graph.json").stat() == before
+
+
+def test_without_a_cache_folder_it_is_the_users(
+    cache: Path, plain: GraphFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KHOP_CACHE", str(cache))
+    assert builtin_folder("debian") == plain.path
+    monkeypatch.delenv("KHOP_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    (cache / "khop").symlink_to(cache)
+    assert builtin_folder("debian").name == plain.path.name
+
+
+def test_the_cache_folder_may_be_text(cache: Path, plain: GraphFolder) -> None:
+    assert builtin_folder("debian", str(cache)) == plain.path
+
+
+def test_a_built_in_graph_opens_by_its_name(
+    cache: Path, plain: GraphFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KHOP_CACHE", str(cache))
+    monkeypatch.chdir(tmp_path)
+    opened = open_graph("debian")
+    assert opened.folder is not None
+    assert opened.folder.path == plain.path
+    (tmp_path / "debian").mkdir()
+    with pytest.raises(
+        ValueError, match="names a built-in graph and a folder here; give './debian'"
+    ):
+        open_graph("debian")
+    for folder in ("./debian", Path("debian")):
+        with pytest.raises(ValueError, match="no graph folder"):
+            open_graph(folder)
 
 
 def test_two_processes_at_once_both_get_the_graph(tmp_path: Path) -> None:

@@ -71,5 +71,5 @@ def test_without_the_package_the_error_says_how_to_install_it(monkeypatch: pytes
     check_tensorboard()
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.delitem(sys.modules, "tensorboard")
-    with pytest.raises(ValueError, match="not installed: pip install tensorboard$"):
+    with pytest.raises(ValueError, match=r"not installed: pip install tensorboard$"):
         check_tensorboard()

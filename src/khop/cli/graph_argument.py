@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.cache import cache_folder
 from khop.datasets.builtin import builtin_folder, builtin_names
+from khop.user_cache import cache_folder
 
 GraphArgument = Annotated[str, typer.Argument(help="A graph folder, or the name of a built-in graph.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]

@@ -9,7 +9,6 @@ import torch
 import typer
 
 from khop.cli.bytes_bar import bytes_bar
-from khop.cli.cache import cache_folder
 from khop.cli.start import INTERRUPTED, TERMINATED, set_memory_up
 from khop.config.build import Run, prepare
 from khop.config.read import RawRun, with_options
@@ -18,6 +17,7 @@ from khop.distributed.group import Group, this_group
 from khop.errors import Terminated
 from khop.launching import launch, launched_by_others
 from khop.loading.cores import cores_of_rank, sampler_threads
+from khop.user_cache import cache_folder
 
 Request = TypeVar("Request")
 RankWork = Callable[[int, torch.device, Request], None]

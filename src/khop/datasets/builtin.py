@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -10,6 +11,7 @@ from khop.datasets.debian.graph import GRAPHS, write_debian
 from khop.datasets.debian.snapshot import read_snapshot
 from khop.graph.folder import open_folder
 from khop.graph.progress import Notice
+from khop.user_cache import cache_folder
 
 SNAPSHOT = "debian.npz"
 SNAPSHOT_SHA256 = "0e66b2ccb1df183381ca4f6ac3a291b958917d57f44fc5904a9a4c405d74da38"
@@ -23,19 +25,37 @@ def builtin_names() -> tuple[str, ...]:
     return tuple(GRAPHS)
 
 
-def builtin_folder(name: str, cache: Path, notice: Notice | None = None) -> Path:
+def builtin_folder(
+    name: str, cache: str | os.PathLike[str] | None = None, notice: Notice | None = None
+) -> Path:
     """The graph folder of a built-in graph inside `cache`, written there on first use, in a few seconds.
 
-    The folder appears whole or not at all; processes that want it at the same time all get it. `notice`
-    hears of the writing, if there is any. ValueError where `name` is no built-in graph, or where snapshot or
+    Without `cache` it is the user's: $KHOP_CACHE, else khop in $XDG_CACHE_HOME, else ~/.cache/khop. The
+    folder appears whole or not at all; processes that want it at the same time all get it. `notice` is
+    called while the folder is written. ValueError where `name` is no built-in graph, or where snapshot or
     folder are damaged.
     """
     if name not in GRAPHS:
         raise ValueError(f"built-in graph {name!r}: there are {', '.join(builtin_names())}")
-    folder = cache / f"{name}-{SNAPSHOT_SHA256[:8]}.{_RECIPE}"
+    folder = (cache_folder() if cache is None else Path(cache)) / f"{name}-{SNAPSHOT_SHA256[:8]}.{_RECIPE}"
     if not folder.exists():
         _write(name, folder, notice)
     return open_folder(folder).path
+
+
+def named_folder(graph: str | os.PathLike[str]) -> Path:
+    """The folder that `graph` stands for: of a built-in graph by its name as text, else the path itself.
+
+    ValueError where a name could be both.
+    """
+    if not isinstance(graph, str) or graph not in GRAPHS:
+        return Path(graph)
+    if Path(graph).exists():
+        raise ValueError(
+            f"graph {graph!r}: names a built-in graph and a folder here; give './{graph}' for the folder, or "
+            f"khop.builtin_folder({graph!r}) for the built-in one"
+        )
+    return builtin_folder(graph)
 
 
 def _write(name: str, folder: Path, notice: Notice | None) -> None:

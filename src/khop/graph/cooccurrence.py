@@ -44,9 +44,9 @@ def cooccurrence(
     way leads from an item to a user who bought it and on to another item of that user. Parallel edges are
     ways of their own: a user who bought one item once and another three times joins them by three ways. Where
     no edge is repeated, the ways are the users who bought both. Each pair stands in both directions, by
-    destination and then by source, no node with itself; the column "count" (int32) has its ways. Only the edges of `graph` count: give it the training graph of a
-    split, so that no held-out link shines through. 10 million edges take seconds and, beside the result and
-    one turned copy of the edges, a few bytes a node.
+    destination and then by source, no node with itself; the column "count" (int32) has its ways. Only the
+    edges of `graph` count: give it the training graph of a split, so that no held-out link shines through.
+    10 million edges take seconds and, beside the result and one turned copy of the edges, a few bytes a node.
     """
     there, back = _both_ways(graph, edge_type, through, threads)
     pairs, counts = cooccurrences(there, back, min_count, threads=threads)
