@@ -26,10 +26,10 @@ from tempfile import TemporaryDirectory
 import graphs
 from harness import RESULTS, Figure, report
 
-from khop.user_cache import cache_folder
 from khop.datasets.builtin import builtin_folder
 from khop.graph.folder import open_folder
 from khop.partitioning import PartitionBook, partition_graph
+from khop.user_cache import cache_folder
 
 PARTS, THREADS = 4, 2
 METHODS = ("ldg", "fennel", "metis", "random")

@@ -56,7 +56,7 @@ Batches = Generator[Batch, None, None]
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A graph with its columns: a graph store, and whatever else a user asks of a graph. Threads may share it.
+    """A graph with its columns: a graph store and all that a user asks of it. Threads may share it.
 
     A folder's pickles as its path and how ranks share it, and is opened again, collectively where that is so.
     """
