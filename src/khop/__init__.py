@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from khop.partitioning import partition_graph as partition_graph
     from khop.process_memory import tune_memory as tune_memory
     from khop.pyg.convert import graph_from_pyg as graph_from_pyg
+    from khop.pyg.label_links import links_from_pyg as links_from_pyg
     from khop.sampling.exclusion import Exclude as Exclude
     from khop.sampling.frontier import Edges as Edges
     from khop.sampling.frontier import FrontierSampler as FrontierSampler
@@ -137,6 +138,7 @@ _PUBLIC = {
     "initialise": "khop.initialising",
     "launch": "khop.launching",
     "layerwise_inference": "khop.training.inference",
+    "links_from_pyg": "khop.pyg.label_links",
     "load_checkpoint": "khop.training.checkpoint",
     "partition_graph": "khop.partitioning",
     "node_rows": "khop.training.link_evaluation",

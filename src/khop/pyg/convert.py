@@ -19,6 +19,7 @@ from khop.graph.csc_graph import CscGraph
 from khop.graph.inputs import Given
 from khop.kernels.csc import Csc
 from khop.pyg.columns import storages
+from khop.pyg.label_links import label_names
 from khop.pyg.source import Attributes, Source
 from khop.schema import ColumnSpec, EdgeType, NodeType
 
@@ -33,8 +34,9 @@ def graph_from_pyg(data: Data | HeteroData) -> Graph:
 
     Attributes with a row per node or edge become columns, boolean ones named `<split>_mask` splits; those of
     several columns the splits "train.0", "train.1", ... Columns of nodes are shared with `data`; where its
-    edges are sorted by destination, theirs and the sources too. What belongs to neither stays behind. An edge
-    type that `ToUndirected` made, "rev_to" of "to", is known as the reverse.
+    edges are sorted by destination, theirs and the sources too. What belongs to neither stays behind, and so
+    do links, `edge_label_index` and the like: `khop.links_from_pyg` makes seeds of them. An edge type that
+    `ToUndirected` made, "rev_to" of "to", is known as the reverse.
     `graph.save(folder)` makes a graph folder of it.
     """
     source = Source.of(data, Attributes(is_sorted=_is_sorted(data)))
@@ -44,14 +46,14 @@ def graph_from_pyg(data: Data | HeteroData) -> Graph:
     for node_type in schema.node_types:
         nodes = _of_type(data, node_type)
         columns[node_type] = {}
-        for name, column in _tensors(nodes, nodes.is_node_attr):
+        for name, column in _tensors(data, nodes, nodes.is_node_attr):
             if name.endswith(_MASK) and column.dtype == torch.bool:
                 _add_splits(splits, node_type, name.removesuffix(_MASK), column)
             else:
                 columns[node_type][name] = column
     for edge_type in schema.edge_types:
         edges, order = _of_type(data, edge_type), source.permutations[edge_type]
-        given = _tensors(edges, edges.is_edge_attr)
+        given = _tensors(data, edges, edges.is_edge_attr)
         columns[edge_type] = {name: column if order is None else column[order] for name, column in given}
     specs = {t: {name: _spec(name, column) for name, column in of.items()} for t, of in columns.items()}
     schema = replace(schema, columns=specs, reverse_of=_reverses(source.graph))
@@ -129,11 +131,22 @@ def batch_to_pyg(batch: Batch) -> Data | HeteroData:
     return data
 
 
-def _tensors(storage: Any, is_wanted: Callable[[str], bool]) -> list[tuple[str, Tensor]]:
-    """Attributes that are arrays with a row per node, or per edge."""
-    arrays = {name: value for name, value in storage.items() if isinstance(value, Tensor | np.ndarray)}
-    arrays.pop("edge_index", None)
-    return [(name, torch.as_tensor(value)) for name, value in arrays.items() if is_wanted(name)]
+def _tensors(data: Any, storage: Any, is_wanted: Callable[[str], bool]) -> list[tuple[str, Tensor]]:
+    """Attributes that are arrays with a row per node, or per edge.
+
+    Arrays whose rows lie along another dimension than the first, as torch_geometric has it of names with
+    "index" or "face", are no columns.
+    """
+    links = label_names(storage)
+    return [
+        (name, torch.as_tensor(value))
+        for name, value in storage.items()
+        if isinstance(value, Tensor | np.ndarray)
+        and name != "edge_index"
+        and name not in links
+        and is_wanted(name)
+        and data.__cat_dim__(name, value, storage) % value.ndim == 0
+    ]
 
 
 def _add_edges(edges: Any, adjacency: Adjacency) -> None:

@@ -1,0 +1,77 @@
+"""Links that torch_geometric's data carry beside their edges: `edge_label_index` and its labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from khop.pyg.columns import storages
+from khop.pyg.source import EDGE
+from khop.sampling.link_seeds import Links
+from khop.schema import EdgeType
+
+LABEL = "edge_label"
+_SIGNS = ("", "pos_", "neg_")  # RandomLinkSplit(split_labels=True) keeps links and negatives apart
+_FACTS = ("", "_index", "_time")
+
+
+def links_from_pyg(data: Data | HeteroData, key: str = LABEL) -> Links:
+    """Make `khop.Links` of the links that `RandomLinkSplit` gave `data`: ends, labels and times.
+
+    Ends are `<key>_index`, labels `<key>` and times `<key>_time`, of each edge type that has them. Links and
+    negatives that `split_labels=True` keeps apart (`pos_<key>`, `neg_<key>`) follow one another, in this
+    order. Negatives are links with the label 0. ValueError where `data` has no such links.
+    """
+    found = {}
+    for owner, storage in storages(data):
+        of_type = None if isinstance(owner, str) else _links(storage, key)
+        if of_type is not None:
+            edge_type: EdgeType = owner if isinstance(owner, tuple) else EDGE
+            found[edge_type] = of_type
+    if not found:
+        raise ValueError(
+            f"{key}_index: no edge type of the data has it; split the data by RandomLinkSplit(...), or make "
+            "khop.Links({edge_type: ends}) of ends of your own"
+        )
+    by_fact = {
+        what: {edge_type: of_type[what] for edge_type, of_type in found.items() if what in of_type}
+        for what in _FACTS
+    }
+    return Links(by_fact["_index"], by_fact[""] or None, by_fact["_time"] or None)
+
+
+def label_names(storage: Any) -> frozenset[str]:
+    """The attributes that are about links and are no columns, whatever their length.
+
+    All of `edge_label`'s by name, and those of any `<key>` with ends of its own beside it, `<key>_index`.
+    """
+    keys = {LABEL} | {
+        name.removesuffix("_index").removeprefix(sign)
+        for name, value in storage.items()
+        for sign in _SIGNS
+        if name.endswith("_index") and name != "edge_index" and _is_ends(value) and name.startswith(sign)
+    }
+    return frozenset(f"{sign}{key}{fact}" for key in keys for sign in _SIGNS for fact in _FACTS)
+
+
+def _links(storage: Any, key: str) -> dict[str, Tensor] | None:
+    """Of one edge type, by the ending of the attribute; None where it has no links."""
+    signs = [sign for sign in _SIGNS if f"{sign}{key}_index" in storage]
+    if not signs:
+        return None
+    parts: dict[str, list[Tensor]] = {}
+    for fact in _FACTS:
+        there = [storage[f"{sign}{key}{fact}"] for sign in signs if f"{sign}{key}{fact}" in storage]
+        if there and len(there) < len(signs):
+            raise ValueError(f"{key}{fact}: some of the links have it and others do not; give it to all")
+        if there:
+            parts[fact] = [torch.as_tensor(part).detach().cpu() for part in there]
+    joined = {fact: torch.cat(of_fact, dim=1 if fact == "_index" else 0) for fact, of_fact in parts.items()}
+    return {fact: values if fact == "" else values.long() for fact, values in joined.items()}
+
+
+def _is_ends(value: object) -> bool:
+    return isinstance(value, Tensor) and value.dim() == 2 and value.shape[0] == 2
