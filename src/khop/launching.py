@@ -19,9 +19,11 @@ from khop.distributed.interfaces import Listening, listening_interface
 from khop.distributed.joining import joined
 from khop.distributed.launchers import Placement, placement_of
 from khop.distributed.spawning import run_ranks
-from khop.loading.cores import cores_of_rank
+from khop.loading.cores import cores_of_rank, usable_cores
 
 Work = Callable[..., None]  # (rank, device, *arguments)
+
+RANKS_PER_CORE = 4  # at most, unless asked: each holds torch in memory, and they wait for one another
 
 # What a rank's process needs in its environment before torch is loaded, unless the user has set it.
 _FOR_RANKS = {
@@ -41,6 +43,7 @@ def launch(
     deadline: float = DEADLINE_S,
     interface: str | None = None,
     allow_public: bool = False,
+    oversubscribe: bool = False,
 ) -> None:
     """Call `function(rank, device, *arguments)` as every rank of a run.
 
@@ -48,6 +51,8 @@ def launch(
     Else `procs` processes are spawned on this machine, by default one per GPU; of one, it is called here.
     `function` stands at the top of a module, and the script calls `launch` under `if __name__ == "__main__"`.
     GPUs exchange by NCCL, the CPU by gloo; `device` is "cpu" or "cuda", by default "cuda" where there is one.
+    More than 4 processes per core that this process may use are refused unless `oversubscribe`; the number
+    that a launcher has started is its own affair.
     An exchange that takes longer than `deadline` seconds ends all ranks with an error that says who is
     missing; an error in one rank ends all, and is raised here.
 
@@ -66,7 +71,7 @@ def launch(
         run_rank(placement, function, arguments, kind, deadline, listening)
         return
     count = procs if procs is not None else max(1, torch.cuda.device_count() if kind == "cuda" else 1)
-    check_procs(count, kind)
+    check_procs(count, kind, oversubscribe=oversubscribe)
     if count == 1:
         function(0, torch.device(kind), *arguments)
         return
@@ -97,7 +102,7 @@ class _Pickled:
         return iter(ForkingPickler.loads(self.content))
 
 
-def check_procs(procs: int, device: str) -> None:
+def check_procs(procs: int, device: str, *, oversubscribe: bool) -> None:
     """ValueError where this machine cannot run as many ranks."""
     if procs < 1:
         raise ValueError(f"procs {procs}: must be a whole number, 1 or more")
@@ -105,6 +110,13 @@ def check_procs(procs: int, device: str) -> None:
     if torch.device(device).type == "cuda" and procs > gpus:
         raise ValueError(
             f"procs {procs}: each needs a GPU of its own, this machine has {gpus}; use device cpu"
+        )
+    cores = usable_cores()
+    if procs > RANKS_PER_CORE * cores and not oversubscribe:
+        raise ValueError(
+            f"procs {procs}: more than {RANKS_PER_CORE} per core, and this process may use {cores} of this "
+            f"machine; use {RANKS_PER_CORE * cores} at most, or ask for it: --oversubscribe, "
+            "oversubscribe=True in khop.launch"
         )
 
 

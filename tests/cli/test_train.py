@@ -249,3 +249,14 @@ def test_without_tensorboard_the_option_says_how_to_install_it(
         "khop: tensorboard is true: TensorBoard is not installed: pip install tensorboard (--tensorboard)\n"
     )
     assert not Path("a").exists()
+
+
+@pytest.mark.parametrize("command", [("train", "run.toml"), ("profile", "run.toml")])
+def test_more_processes_than_a_machine_bears_are_refused_before_one_is_started(
+    khop_command: Callable[..., Ran], small_run: Path, command: tuple[str, ...]
+) -> None:
+    done = khop_command(*command, "--procs", "99999", "--out", "a")
+    assert done.code == 2
+    assert done.stderr.startswith("khop: procs 99999: more than 4 per core")
+    assert "--oversubscribe" in done.stderr
+    assert not Path("a").exists()

@@ -69,7 +69,7 @@ def children(pid: int) -> list[int]:
             command = (status.parent / "cmdline").read_bytes()
         except OSError:
             continue
-        if int(parent.split()[1]) == pid and b"spawn_main" in command:
+        if int(parent.split()[1]) == pid and b"--multiprocessing-fork" in command:
             found.append(int(status.parent.name))
     return found
 

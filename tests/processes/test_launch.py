@@ -21,6 +21,8 @@ import torch
 import khop
 from gate import WAIT_S, wait_until
 from khop.errors import PeerLost
+from khop.launching import check_procs
+from khop.loading.cores import usable_cores
 from processes.commands import ENVIRONMENT, TORCHRUN, children, free_port, shared_memory_of
 from processes.ranks import BATCH_SIZE, LONG_S, TAKEN, loader_of, misbehaves, own_loop
 from small_folders import write_learnable_graph
@@ -211,6 +213,20 @@ def test_numbers_of_processes_that_cannot_be_are_refused(monkeypatch: pytest.Mon
         khop.launch(nothing, procs=0, device="cpu")
     with pytest.raises(ValueError, match="procs 1000: each needs a GPU of its own, this machine has"):
         khop.launch(nothing, procs=1000, device="cuda")
+    most = 4 * usable_cores()
+    with pytest.raises(
+        ValueError, match=rf"procs {most + 1}: more than 4 per core.*use {most} at most, or ask"
+    ):
+        khop.launch(nothing, procs=most + 1, device="cpu")
+    check_procs(most + 1, "cpu", oversubscribe=True)
     launched(monkeypatch, RANK=0, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1")
     with pytest.raises(ValueError, match="procs 3: a launcher has started 2 ranks already"):
         khop.launch(nothing, procs=3, device="cpu")
+
+
+def test_a_launcher_may_start_as_many_processes_as_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    monkeypatch.setattr("khop.launching.run_rank", lambda placement, *_: begun.append(placement.world_size))
+    launched(monkeypatch, RANK=0, WORLD_SIZE=99999, LOCAL_WORLD_SIZE=99999, MASTER_ADDR="127.0.0.1")
+    khop.launch(nothing, device="cpu")
+    assert begun == [99999]

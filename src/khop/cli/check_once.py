@@ -10,10 +10,10 @@ from khop.launching import check_procs, launched_by_others
 from khop.user_cache import cache_folder
 
 
-def check_once(raw: RawRun, config: RunConfig, procs: int | None) -> None:
+def check_once(raw: RawRun, config: RunConfig, procs: int | None, *, oversubscribe: bool) -> None:
     """ValueError here, before processes are started, where the run or their number cannot be."""
     if procs is None or procs == 1 or launched_by_others() is not None:
         return
-    check_procs(procs, config.device)
+    check_procs(procs, config.device, oversubscribe=oversubscribe)
     with bytes_bar() as notice:
         resolve(config, graph_folder(config, raw, cache_folder(), notice), raw)

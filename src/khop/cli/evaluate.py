@@ -15,7 +15,7 @@ from rich.console import Console
 
 from khop.cli.options import Options, takes_run_options
 from khop.cli.progress import say, two_columns, watching
-from khop.cli.ranks import Procs, as_ranks, named, run_of_rank
+from khop.cli.ranks import Oversubscribe, Procs, as_ranks, named, run_of_rank
 from khop.cli.run_folder import CHECKPOINTS, read_run
 from khop.config.facts import MACHINE, TOGETHER
 from khop.config.fields import run_fields
@@ -83,6 +83,7 @@ def _evaluate(
     checkpoint: Weights = Checkpoint.BEST,
     metric: Metrics = None,
     procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
     as_json: AsJson = False,
     *,
     options: Options,
@@ -98,7 +99,7 @@ def _evaluate(
         named(options),
         as_json,
     )
-    as_ranks(evaluate_rank, request, checked(raw), procs)
+    as_ranks(evaluate_rank, request, checked(raw), procs, oversubscribe=oversubscribe)
 
 
 def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:

@@ -22,7 +22,7 @@ from khop.cli.bytes_bar import bytes_bar
 from khop.cli.evaluate import Checkpoint, Folder
 from khop.cli.options import Options, takes_run_options
 from khop.cli.progress import say, two_columns
-from khop.cli.ranks import Procs, as_ranks, named, run_of_rank
+from khop.cli.ranks import Oversubscribe, Procs, as_ranks, named, run_of_rank
 from khop.cli.run_folder import CHECKPOINTS, read_run
 from khop.config.build import Run
 from khop.config.facts import MACHINE, TOGETHER
@@ -111,6 +111,7 @@ def _infer(
     values: What = Values.EMBEDDINGS,
     checkpoint: Weights = Checkpoint.BEST,
     procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
     as_json: AsJson = False,
     *,
     options: Options,
@@ -134,7 +135,7 @@ def _infer(
         named(options),
         as_json,
     )
-    as_ranks(infer_rank, request, checked(raw), procs)
+    as_ranks(infer_rank, request, checked(raw), procs, oversubscribe=oversubscribe)
 
 
 def infer_rank(rank: int, device: torch.device, request: Request) -> None:

@@ -18,7 +18,7 @@ from khop.cli.check_once import check_once
 from khop.cli.options import Options, shown, takes_run_options
 from khop.cli.profile_table import profile_tables
 from khop.cli.progress import say, watching
-from khop.cli.ranks import Procs, as_ranks, named, run_of_rank
+from khop.cli.ranks import Oversubscribe, Procs, as_ranks, named, run_of_rank
 from khop.cli.run_folder import METRICS, new_run_folder, read_run, write_config, write_whole
 from khop.cli.timeline import drawn_timeline
 from khop.cli.which_run import written
@@ -88,6 +88,7 @@ def _profile(
     source: Source = None,
     steps: Steps = 50,
     procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
     out: Out = None,
     as_json: AsJson = False,
     *,
@@ -103,8 +104,8 @@ def _profile(
     raw = read_run(Path(str(source))) if is_folder else written(source, options, "khop profile")
     raw = with_options(raw, {**options, **_BESIDE_STEPS, **({} if out is None else {"out": str(out)})})
     config = checked(raw)
-    check_once(raw, config, procs)
-    as_ranks(profile_rank, Request(raw, steps, as_json), config, procs)
+    check_once(raw, config, procs, oversubscribe=oversubscribe)
+    as_ranks(profile_rank, Request(raw, steps, as_json), config, procs, oversubscribe=oversubscribe)
 
 
 def profile_rank(rank: int, device: torch.device, request: Request) -> None:

@@ -31,8 +31,19 @@ Procs = Annotated[
     ),
 ]
 
+Oversubscribe = Annotated[
+    bool, typer.Option("--oversubscribe", help="Allow more than 4 processes per core of this machine.")
+]
 
-def as_ranks(work: RankWork[Request], request: Request, config: RunConfig, procs: int | None) -> None:
+
+def as_ranks(
+    work: RankWork[Request],
+    request: Request,
+    config: RunConfig,
+    procs: int | None,
+    *,
+    oversubscribe: bool,
+) -> None:
     """Call `work(rank, device, request)` as each of `procs` ranks, or as the one that a launcher made this.
 
     Ctrl-C and SIGTERM end the command with the exit codes that they have in a shell.
@@ -47,6 +58,7 @@ def as_ranks(work: RankWork[Request], request: Request, config: RunConfig, procs
             deadline=config.deadline,
             interface=config.interface,
             allow_public=config.allow_public,
+            oversubscribe=oversubscribe,
         )
     except Terminated:
         raise typer.Exit(TERMINATED) from None

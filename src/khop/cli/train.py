@@ -19,7 +19,7 @@ from khop.cli.check_once import check_once
 from khop.cli.curve import drawn_curve
 from khop.cli.options import Options, shown, takes_run_options
 from khop.cli.progress import say, scores_of, two_columns, watching
-from khop.cli.ranks import Procs, as_ranks, named, run_of_rank
+from khop.cli.ranks import Oversubscribe, Procs, as_ranks, named, run_of_rank
 from khop.cli.run_folder import (
     CHECKPOINTS,
     CURVE,
@@ -82,6 +82,7 @@ def _train(
     source: Source = None,
     resume: Resume = None,
     procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
     as_json: AsJson = False,
     *,
     options: Options,
@@ -94,8 +95,8 @@ def _train(
     _check_resumable(source, resume, options)
     raw = with_options(read_run(resume) if resume else written(source, options, "khop train"), options)
     config = checked(raw)
-    check_once(raw, config, procs)
-    as_ranks(train_rank, Request(raw, resume, as_json), config, procs)
+    check_once(raw, config, procs, oversubscribe=oversubscribe)
+    as_ranks(train_rank, Request(raw, resume, as_json), config, procs, oversubscribe=oversubscribe)
 
 
 def train_rank(rank: int, device: torch.device, request: Request) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import threading
@@ -13,14 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from multiprocessing.context import SpawnProcess
 from types import FrameType
 
 from khop.distributed.interfaces import LOOPBACK
 from khop.distributed.launchers import Placement
+from khop.distributed.rank_entry import grant_grace
+from khop.distributed.rank_process import RankProcess
 from khop.distributed.stores import hosted_store, reached_store
 from khop.distributed.torch_types import TCPStore
-from khop.distributed.watch import BROKEN, GRACE_S
+from khop.distributed.watch import GRACE_S
 from khop.errors import PeerLost, Terminated
 
 STOPPING_S = 15.0  # for ranks to write what they have when told to stop
@@ -61,11 +61,10 @@ def run_ranks(target: Callable[..., None], procs: int, arguments: Sequence[objec
     and SIGTERM go to every rank once, which have time to write what they have.
     """
     store = hosted_store(LOOPBACK.address)
-    context = multiprocessing.get_context("spawn")
-    ranks: list[SpawnProcess] = []
+    ranks: list[RankProcess] = []
     for rank in range(procs):
         placement = Placement(rank, procs, rank, procs, store.host, store.port, launcher_hosts_store=True)
-        process = context.Process(target=_rank, args=(target, placement, *arguments), name=_name(rank))
+        process = RankProcess(target=_rank, args=(target, placement, *arguments), name=_name(rank))
         ranks.append(process)
     told: list[int] = []
     try:
@@ -82,7 +81,7 @@ def _name(rank: int) -> str:
     return f"rank {rank}"
 
 
-def _start(process: SpawnProcess) -> None:
+def _start(process: RankProcess) -> None:
     """Start a rank that holds signals back until it stands in a process group of its own.
 
     So a terminal's Ctrl-C reaches it once, from here, and never in the middle of its imports.
@@ -97,7 +96,7 @@ def _start(process: SpawnProcess) -> None:
 def _rank(target: Callable[..., None], placement: Placement, *arguments: object) -> None:
     """What a started process does."""
     os.setpgrp()
-    threading.Thread(target=_end_with_parent, name="khop-parent", daemon=True).start()
+    grant_grace(GRACE_S)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _terminate)
     number = signal.SIGINT
@@ -115,15 +114,6 @@ def _rank(target: Callable[..., None], placement: Placement, *arguments: object)
     raise SystemExit(128 + number)
 
 
-def _end_with_parent() -> None:
-    """End this rank when the process that started it is gone, also before it has met the others."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    time.sleep(GRACE_S)
-    os._exit(BROKEN)
-
-
 def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated
 
@@ -139,7 +129,7 @@ def _tell(placement: Placement, error: BaseException) -> None:
 
 
 @contextmanager
-def _passing_on(ranks: Sequence[SpawnProcess], told: list[int]) -> Iterator[None]:
+def _passing_on(ranks: Sequence[RankProcess], told: list[int]) -> Iterator[None]:
     """Send every rank the signals that this process gets, and note them in `told`."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -159,7 +149,7 @@ def _passing_on(ranks: Sequence[SpawnProcess], told: list[int]) -> Iterator[None
             signal.signal(number, handler)
 
 
-def _await_end(ranks: Sequence[SpawnProcess], told: Sequence[int]) -> None:
+def _await_end(ranks: Sequence[RankProcess], told: Sequence[int]) -> None:
     """Wait until every rank has ended, or has had its time after one failed or all were told to stop."""
     end = float("inf")
     while alive := [process for process in ranks if process.exitcode is None]:
@@ -171,7 +161,7 @@ def _await_end(ranks: Sequence[SpawnProcess], told: Sequence[int]) -> None:
             return
 
 
-def _end(process: SpawnProcess) -> bool:
+def _end(process: RankProcess) -> bool:
     """Leave nothing of a rank; whether it had to be killed."""
     if process.pid is None:
         return False
@@ -182,7 +172,7 @@ def _end(process: SpawnProcess) -> bool:
     return has_to_be_killed
 
 
-def _raise_for(ranks: Sequence[SpawnProcess], told: Sequence[int], store: TCPStore) -> None:
+def _raise_for(ranks: Sequence[RankProcess], told: Sequence[int], store: TCPStore) -> None:
     """Raise what went wrong first, of ranks that have ended by themselves."""
     if told:
         raise Terminated if signal.SIGTERM in told else KeyboardInterrupt

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from khop.distributed.board import ANSWER_S, Board, Status
+from khop.distributed.rank_entry import BROKEN
 
 BEAT_S = 0.4  # how often a rank says that it is alive
 SILENT_BEATS = 4  # who says nothing while another rank says so often that it is alive is gone
 GRACE_S = 6.0  # for a rank to end by itself when the group has broken: to write a checkpoint, to say why
 EVALUATING = "evaluating"  # the stage of khop.evaluate, which all ranks have to call
 _LATEST_BEAT_S = 2.0  # of a rank whose thread has ended, nothing is waited for
-BROKEN = 70  # the exit code of a rank that its own watch had to end
 
 
 class Watch:
