@@ -156,7 +156,7 @@ import os, sys, time
 started = time.monotonic()
 import torch
 imported = time.monotonic()
-from khop.api import Loader
+from khop.loader import Loader
 from khop.cli.start import run
 receive = Loader._receive
 def received(self, made, position):

@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from khop.api import Graph, Loader
+from khop.api import Graph
+from khop.loader import Loader
 from khop.models.sage import SAGE
 from khop.sampling.neighbor import NeighborSampler
 from khop.training.evaluation import scores

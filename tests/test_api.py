@@ -9,6 +9,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -164,19 +165,73 @@ def both_epochs(loader: Loader) -> Iterator[Batch]:
         yield from loader.epoch(epoch)
 
 
-def test_iterating_goes_on_where_the_consumer_stands() -> None:
+def test_every_plain_loop_is_the_next_whole_epoch() -> None:
     loader = loader_of()
-    found = []
-    for batch in loader:
-        found.append(bits(batch))
-        if batch.step == 1:
-            break
-    found += [bits(batch) for batch in loader]
-    assert found == EPOCHS[0]
+    assert [[bits(batch) for batch in loader] for _ in range(3)] == EPOCHS
+
+
+@pytest.mark.parametrize("received", range(6))
+def test_a_loop_after_one_that_broke_off_is_the_next_whole_epoch(received: int) -> None:
+    """As after the two batches that Lightning takes of a validation loader to try it."""
+    loader = loader_of()
+    assert [bits(batch) for batch in islice(loader, received)] == EPOCHS[0][:received]
+    assert (loader.state_dict()["epoch"], loader.state_dict()["step"]) == divmod(received, 5)
+    begun = received > 0  # a loop of which nothing was asked is none
+    assert [[bits(batch) for batch in loader] for _ in range(2)] == EPOCHS[begun:][:2]
+
+
+def test_a_loop_after_one_that_failed_is_the_next_whole_epoch() -> None:
+    loader = loader_of()
+    with pytest.raises(RuntimeError, match="not a number"):
+        fails_in_the_loop(loader)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["step"]) == (0, 2)
     assert [bits(batch) for batch in loader] == EPOCHS[1]
-    restored = loader_of()
-    restored.load_state_dict(loader_of().state_dict() | {"epoch": 2, "step": 3})
-    assert [bits(batch) for batch in restored] == EPOCHS[2][3:]
+
+
+def test_a_plain_loop_follows_the_numbered_epoch_that_began_last() -> None:
+    loader = loader_of()
+    next(loader.epoch(1))
+    assert [bits(batch) for batch in loader] == EPOCHS[2]
+    next(loader.epoch(0))
+    assert [bits(batch) for batch in loader] == EPOCHS[1]
+
+
+def test_a_plain_loop_continues_a_loaded_epoch_once() -> None:
+    loader = loader_of()
+    loader.load_state_dict(loader.state_dict() | {"epoch": 1, "step": 3})
+    iter(loader)  # as libraries do that ask nothing of it
+    assert [bits(batch) for batch in loader] == EPOCHS[1][3:]
+    assert [bits(batch) for batch in loader] == EPOCHS[2]
+
+
+def test_a_loop_that_broke_off_is_continued_by_its_own_state() -> None:
+    loader = loader_of()
+    before = [bits(batch) for batch in islice(loader, 2)]
+    loader.load_state_dict(loader.state_dict())
+    assert before + [bits(batch) for batch in loader] == EPOCHS[0]
+
+
+def test_two_loops_at_once_are_two_epochs_and_the_state_is_of_the_later_one() -> None:
+    loader = loader_of()
+    first, second = iter(loader), iter(loader)
+    found = [(bits(next(first)), bits(next(second))) for _ in range(4)]
+    assert found == list(zip(EPOCHS[0], EPOCHS[1], strict=True))[:4]
+    assert bits(next(first)) == EPOCHS[0][4]
+    assert (loader.state_dict()["epoch"], loader.state_dict()["step"]) == (1, 4)
+    second.close()
+    assert next(first, None) is None
+    assert [bits(batch) for batch in loader] == EPOCHS[2]
+
+
+def test_a_loop_that_a_loaded_state_cuts_off_does_not_move_the_state() -> None:
+    loader = loader_of()
+    old = iter(loader)
+    next(old)
+    loader.load_state_dict(loader.state_dict() | {"epoch": 2, "step": 3})
+    next(old)
+    old.close()
+    assert (loader.state_dict()["epoch"], loader.state_dict()["step"]) == (2, 3)
+    assert [bits(batch) for batch in loader] == EPOCHS[2][3:]
 
 
 def test_an_epoch_begins_anew_unless_a_state_was_loaded() -> None:
@@ -226,15 +281,15 @@ def test_an_abandoned_iterator_leaves_no_thread(received: int) -> None:
     assert threading.active_count() == 1
 
 
-def fails_in_the_loop() -> None:
-    for batch in loader_of():
+def fails_in_the_loop(loader: Loader) -> None:
+    for batch in loader:
         if batch.step == 1:
             raise RuntimeError("the loss is not a number")
 
 
 def test_an_exception_in_the_training_loop_leaves_no_thread() -> None:
     with pytest.raises(RuntimeError, match="not a number"):
-        fails_in_the_loop()
+        fails_in_the_loop(loader_of())
     assert threading.active_count() == 1
 
 

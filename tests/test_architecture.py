@@ -18,7 +18,10 @@ VALUES = {"errors", "schema", "draw", "batch"}
 PARTS = {
     "kernels", "graph", "features", "models", "sampling", "partition", "loading", "distributed", "training",
 }  # fmt: skip
-FRONT = {"api", "datasets", "evaluating", "inferring", "initialising", "launching", "partitioning", "pyg"}
+FRONT = {
+    "api", "datasets", "evaluating", "inferring", "initialising", "launching", "loader", "partitioning",
+    "pyg",
+}  # fmt: skip
 MAY_IMPORT = {
     "errors": set(),
     "schema": set(),

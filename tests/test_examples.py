@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -22,6 +23,13 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 ON_ONE_GRAPH = ["blocks", "layerwise", "own_sampler"]
 AS_THEY_STAND = ["taobao", "torch_geometric_layers"]  # small already
 BY_THEMSELVES = ["reddit", "distributed_products"]  # with tests of their own
+# One loop each, by plain torch, accelerate and Lightning; with the options that break it off and continue it.
+BREAK_OFF = {"plain_loop": ["--stop", "11"], "accelerate_loop": ["--stop", "12"], "lightning_trainer": []}
+CONTINUE = {
+    "plain_loop": [],
+    "accelerate_loop": [],
+    "lightning_trainer": ["--resume", "lightning/step=14.ckpt"],
+}
 CHANCE = 0.25  # of four classes
 
 
@@ -98,6 +106,51 @@ def test_processes_that_hold_parts_learn_what_one_does_that_has_all(
     assert two[-1][1] == pytest.approx(one[-1][1], abs=0.01)
 
 
+@pytest.mark.filterwarnings("ignore:.*LeafSpec")  # Lightning's own use of torch
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists")
+def test_loops_by_torch_accelerate_and_lightning_take_one_course_and_continue_it_exactly(
+    graph: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Eight steps an epoch; each is continued from a checkpoint within the first epoch or the second."""
+    arguments = ["--graph", str(graph), "--epochs", "3"]
+    courses = {}
+    for name in BREAK_OFF:
+        own = Path(name)
+        own.mkdir()
+        monkeypatch.chdir(own)
+        begun = told(monkeypatch, capfd, name, *arguments, *BREAK_OFF[name])
+        continued = told(monkeypatch, capfd, name, *arguments, *CONTINUE[name])
+        monkeypatch.chdir(graph.parent)
+        assert min(len(begun), len(continued)) >= 1
+        assert continued[-1][1] > 2 * CHANCE
+        courses[name] = [*begun[:1], *continued[-1:]]
+    losses = [[loss for loss, _ in course] for course in courses.values()]
+    assert losses[0][1] < losses[0][0]
+    assert losses == [pytest.approx(losses[0], abs=1e-4)] * 3
+
+
+@pytest.mark.long
+def test_processes_of_accelerate_and_lightning_share_every_batch(
+    graph: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one = told(monkeypatch, capfd, "plain_loop", "--graph", str(graph), "--epochs", "2")
+    commands = [
+        ["accelerate.commands.launch", "--cpu", "--num_processes", "2", ROOT / "examples/accelerate_loop.py"],
+        ["lightning_trainer", "--devices", "2"],
+    ]
+    for command in commands:
+        printed = subprocess.run(
+            [sys.executable, "-m", *command, "--graph", graph, "--epochs", "2"],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "examples")},
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=True,
+        ).stdout
+        losses = [float(loss) for loss in re.findall(r"^epoch \d+: loss ([\d.]+)", printed, re.MULTILINE)]
+        assert losses == pytest.approx([loss for loss, _ in one], abs=1e-4)
+
+
 def write_as_reddit(graph: khop.Graph, folder: Path) -> None:
     """The files that torch_geometric.datasets.Reddit fetches, of another graph."""
     folder.mkdir(parents=True)
@@ -157,4 +210,9 @@ def test_an_example_is_short(example: Path) -> None:
 
 
 def test_no_example_is_forgotten() -> None:
-    assert {example.stem for example in EXAMPLES} == {*ON_ONE_GRAPH, *AS_THEY_STAND, *BY_THEMSELVES}
+    assert {example.stem for example in EXAMPLES} == {
+        *ON_ONE_GRAPH,
+        *AS_THEY_STAND,
+        *BY_THEMSELVES,
+        *BREAK_OFF,
+    }

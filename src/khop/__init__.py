@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from khop.api import Graph as Graph
-    from khop.api import Loader as Loader
     from khop.api import open_graph as open_graph
     from khop.batch import Adjacency as Adjacency
     from khop.batch import Batch as Batch
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from khop.inferring import infer as infer
     from khop.initialising import initialise as initialise
     from khop.launching import launch as launch
+    from khop.loader import Loader as Loader
     from khop.partitioning import partition_graph as partition_graph
     from khop.process_memory import tune_memory as tune_memory
     from khop.pyg.convert import graph_from_pyg as graph_from_pyg
@@ -105,7 +105,7 @@ _PUBLIC = {
     "LinkPrediction": "khop.training.link_prediction",
     "LinkSplit": "khop.datasets.link_split",
     "Links": "khop.sampling.link_seeds",
-    "Loader": "khop.api",
+    "Loader": "khop.loader",
     "NegativeMode": "khop.draw",
     "NeighborSampler": "khop.sampling.neighbor",
     "NodeClassification": "khop.training.tasks",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from khop.api import Loader
+from khop.loader import Loader
 from khop.training.chunks import evaluating
 from khop.training.initial import seeded
 from khop.training.placement import mover

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from khop.api import Loader, open_graph
+from khop.api import open_graph
+from khop.loader import Loader
 from khop.loading.columns import ColumnChoice
 from khop.loading.loader import BatchMaker, Position
 from khop.loading.visit_counts import visit_counts

@@ -8,6 +8,7 @@ import signal
 import time
 from dataclasses import replace
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -120,6 +121,8 @@ def own_loop(rank: int, device: torch.device, graph: khop.Graph, train: Tensor, 
             losses.append(learnt(parallel, optimizer, batch) / batch.num_global_seeds)
             seeds.append(batch.seeds.tolist())
             states.append(loader.state_dict())
+    left = next(islice(loader, rank % 2, None))  # the next epoch, left early by each rank where it likes
+    plain = [(left.epoch, left.step), *((batch.epoch, batch.step) for batch in loader)]
     parallel.train()
     score = khop.evaluate(parallel, graph, split="val", fanouts=[-1, -1])
     result = {
@@ -127,6 +130,7 @@ def own_loop(rank: int, device: torch.device, graph: khop.Graph, train: Tensor, 
         "score": score,
         "is_training": parallel.training,
         "seeds": seeds,
+        "plain": plain,
         "state": states[TAKEN - 1],
     }
     Path(out, f"{rank}.json").write_text(json.dumps(result))

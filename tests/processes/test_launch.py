@@ -54,6 +54,9 @@ def test_a_loop_of_ones_own_takes_one_course_on_any_number_of_ranks(tmp_path: Pa
     assert together[0]["score"] == alone["score"]
     assert together[0]["is_training"] is True
 
+    for rank, of_rank in enumerate(together):
+        assert of_rank["plain"] == [[2, rank % 2], [3, 0], [3, 1], [3, 2]]
+
     shares = [of_rank["seeds"] for of_rank in together]
     assert [len(seeds) for seeds in zip(*shares, strict=True)][2] == 4
     assert [] in [of_rank[2] for of_rank in shares]

@@ -39,7 +39,10 @@ def loader_of(graph: khop.Graph, kept_by: str | None = None, device_bytes: int =
 
 
 def own_loop(graph: khop.Graph, kept_by: str | None = None, device_bytes: int = 0) -> dict[str, object]:
-    """A loop of a user's own over two epochs, the second one left early and taken up from a state."""
+    """A loop of a user's own over two epochs, the second one left early and taken up from a state.
+
+    Before it every rank leaves an epoch, each after another number of batches.
+    """
     loader = loader_of(graph, kept_by, device_bytes)
     model = Convolution(layers=3).double()
     khop.initialise(model, loader, seed=3)
@@ -55,9 +58,12 @@ def own_loop(graph: khop.Graph, kept_by: str | None = None, device_bytes: int = 
         originals.append((graph.original_ids["item"][seeds] if graph.original_ids else seeds).tolist())
         traffic.append(dict(batch.traffic))
 
-    for batch in loader.epoch(0):
+    for batch in loader:
+        if batch.step == this_group().rank:
+            break
+    for batch in loader:
         learn(batch)
-    for batch in loader.epoch(1):
+    for batch in loader:
         learn(batch)
         if batch.step == STOPPED_AT - 1:
             break

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from khop.api import Graph, Loader, open_graph
+from khop.api import Graph, open_graph
 from khop.config.facts import facts_of
 from khop.config.link_subject import LinkSubject
 from khop.config.node_subject import NodeSubject
@@ -19,6 +19,7 @@ from khop.config.subject import Subject
 from khop.config.values import RunConfig
 from khop.graph.progress import Notice
 from khop.inferring import Inference, Values
+from khop.loader import Loader
 from khop.loading.ordered_map import InFlight
 from khop.schema import NodeType
 from khop.training.checkpoint import load_checkpoint, restore_model

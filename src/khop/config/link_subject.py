@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from khop.api import Graph, Loader
+from khop.api import Graph
 from khop.config.parts import (
     dtype_of,
     expansion_of,
@@ -21,6 +21,7 @@ from khop.config.values import Fanout, RunConfig
 from khop.datasets.link_split import LinkSplit, split_links
 from khop.distributed.group import this_group
 from khop.draw import DegreeNegatives, GivenNegatives, NegativeMode, Negatives, UniformNegatives
+from khop.loader import Loader
 from khop.loading.columns import ColumnChoice
 from khop.models.link_predictor import LinkPredictor
 from khop.models.sizes import ModelSizes

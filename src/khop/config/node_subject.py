@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from khop.api import Graph, Loader
+from khop.api import Graph
 from khop.config.parts import (
     dtype_of,
     expansion_of,
@@ -20,6 +20,7 @@ from khop.config.parts import (
 )
 from khop.config.values import Fanout, RunConfig
 from khop.distributed.group import this_group
+from khop.loader import Loader
 from khop.loading.columns import ColumnChoice
 from khop.loading.seed_times import seed_times
 from khop.models.sizes import ModelSizes

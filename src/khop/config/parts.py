@@ -7,10 +7,11 @@ from typing import TypeVar
 
 import torch
 
-from khop.api import Graph, Loader
+from khop.api import Graph
 from khop.config.values import RunConfig, Sampler
 from khop.distributed.partitioned_links import PartitionedLinks
 from khop.draw import Keep, Rule, Temporal, Uniform, Weighted
+from khop.loader import Loader
 from khop.loading.columns import NamesByType
 from khop.loading.ordered_map import InFlight
 from khop.models.rgcn import RGCN

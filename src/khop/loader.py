@@ -1,0 +1,249 @@
+"""Batches for a training loop: made ahead in order, shared by ranks, resumed exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+
+import torch
+from torch import Tensor
+
+from khop.api import Graph
+from khop.batch import Batch, Span, num_bytes
+from khop.distributed.caching import CacheBudgets, CacheBy, count_on_device, with_caches
+from khop.distributed.group import this_group
+from khop.distributed.partitioned_links import PartitionedLinks
+from khop.distributed.spread import homes_of
+from khop.features.store import FeatureStore
+from khop.features.table import FeatureTable
+from khop.graph.store import GraphStore
+from khop.loading.columns import ColumnChoice, NamesByType, Narrow
+from khop.loading.cores import cores_of_rank, sampler_threads
+from khop.loading.loader import BatchMaker, Position, State
+from khop.loading.ordered_map import InFlight, ordered_map
+from khop.loading.seed_times import SeedTimes
+from khop.loading.seed_times import seed_times as times_of_seeds
+from khop.partition.parts_table import PartsTable
+from khop.sampling.link_seeds import Links, check_links
+from khop.sampling.links import LinkSampler
+from khop.sampling.neighbor import NeighborSampler, check_seeds
+from khop.sampling.sampler import Sampler
+from khop.sampling.seeds import NodeSeeds, SeedList, SeedOrder
+from khop.schema import NodeType, sole_type
+
+Batches = Generator[Batch, None, None]
+
+
+class Loader:
+    """Batches of an epoch in order, made ahead by threads; its position can be saved and restored.
+
+    `for batch in loader` is a whole epoch: each loop is the next one, from step 0, wherever the loop before
+    ended. `epoch(n)` is the epoch of that number. After `load_state_dict` the first loop gives what is left
+    of the saved epoch.
+
+    Batch (epoch, step) is a pure function of graph, sampler, seeds, `batch_size`, `shuffle` and `seed`:
+    threads, prefetch and device never change it. `batch_size` is the number of seeds per step over all
+    ranks; each seed, node or link, is used once per epoch. `columns` are wanted of all nodes of a batch,
+    `seed_columns` of its seeds: names, or a mapping from type to names, in `columns` also of edge types (see
+    `Adjacency.columns`). `seed_times`, one per seed node or the name of a column of theirs, are what
+    `khop.Temporal` needs. Columns of float16, bfloat16 or quantised ones come as float32 unless `narrow` is
+    "stored". `threads` are chosen from the machine's cores unless given. At most `prefetch` batches are in
+    flight; none is begun while finished ones hold more than `prefetch_bytes`. Where ranks hold parts of the
+    graph, batches are made in its lanes, on all ranks in step; a step's seeds go to ranks that hold them as
+    far as shares stay equal, unless `locality` is False, and nothing counts `prefetch_bytes`.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        seeds: Tensor | Mapping[NodeType, Tensor] | Links | PartitionedLinks,
+        batch_size: int,
+        *,
+        graph: Graph | None = None,
+        shuffle: bool = False,
+        seed: int = 0,
+        columns: Sequence[str] | NamesByType = (),
+        seed_columns: Sequence[str] | NamesByType = (),
+        seed_times: SeedTimes | None = None,
+        narrow: Narrow | str = Narrow.FLOAT32,
+        device: torch.device | str | int = "cpu",
+        threads: int | None = None,
+        prefetch: int = 4,
+        prefetch_bytes: int = 1 << 30,
+        locality: bool = True,
+    ) -> None:
+        store = graph or getattr(sampler, "graph", None)
+        if store is None:
+            raise ValueError(f"sampler {sampler!r} has no attribute `graph`: give the loader graph=...")
+        seed_list, seed_types = _seed_list(store, seeds, seed_times)
+        self._group = this_group()
+        self._lanes = store.lanes if isinstance(store, Graph) else None
+        homes = homes_of(store, self._lanes) if locality else None
+        ranks = (self._group.rank, self._group.world_size)
+        order = SeedOrder(seed_list, batch_size, shuffle, seed, *ranks, homes)
+        choice = ColumnChoice.of(store.schema, columns, seed_columns, seed_types, Narrow(narrow))
+        self._maker = BatchMaker(order, sampler, _features(store, choice), choice, torch.device(device))
+        if threads is None:
+            threads = sampler_threads(cores_of_rank(self._group.local_world_size))
+        self._in_flight = InFlight(threads, prefetch, prefetch_bytes)
+        self._edges = store.topology if isinstance(store, Graph) else store
+        if self._lanes is not None and isinstance(sampler, LinkSampler):
+            sampler.prepare(*(t for t in seed_list.counts if isinstance(t, tuple)))
+        self._loaded: Position | None = None  # until a loop begins there
+        self._next = Position()  # of the loop that began last, or as loaded
+        self._following = 0  # the epoch of the next plain loop
+        self._loops = 0  # begun or cut off by a loaded state: the last one moves the position
+
+    def keep_rows(
+        self, budget_bytes: int, by: CacheBy | str = CacheBy.AUTO, *, device_bytes: int = 0
+    ) -> None:
+        """Keep those rows of other ranks that batches need most often, as many as the bytes have room for.
+
+        The first of them lie on `device`, in `device_bytes`, and batches find them there. No batch changes;
+        its `traffic` counts `kept_rows` and `device_rows`. What batches need is known `by` "visits", the
+        chance that a batch has a node, or by "counts", for which the first epoch is drawn; "auto" counts
+        where chances do not say it: edges that ranks hold in parts too, weights, times, links. Collective,
+        once, before the first epoch. Where every rank has all columns nothing is kept.
+        """
+        budgets = CacheBudgets(budget_bytes, device_bytes)
+        self._maker = with_caches(self._maker, self._edges, budgets, CacheBy(by))
+
+    def __len__(self) -> int:
+        """Steps per epoch, on every rank."""
+        return self._maker.order.num_steps
+
+    def batch(self, epoch: int, step: int) -> Batch:
+        """One batch, made here and now: the same bits as in an iteration, whose state it does not touch.
+
+        Torch's number of threads share the work of it.
+        """
+        maker = _split_over(self._maker, torch.get_num_threads())
+        return maker.placed(maker.batch(epoch, step))
+
+    def whole_batch(self, epoch: int, step: int) -> Batch:
+        """One batch of the seeds of all ranks, the same on each."""
+        order = replace(self._maker.order, rank=0, world_size=1)
+        return self._maker.placed(replace(self._maker, order=order).batch(epoch, step))
+
+    def epoch(self, epoch: int) -> Batches:
+        """All batches of an epoch, in order; once, of the epoch of a loaded state, those that remain."""
+        if epoch < 0:
+            raise ValueError(f"epoch {epoch}: must be 0 or more")
+        self._start(epoch)  # raises here, not at the first batch
+        return self._loop(epoch)
+
+    def __iter__(self) -> Batches:
+        """All batches of the next epoch; after a state was loaded, once, those that remain of its epoch.
+
+        A loop begins with its first batch, and takes its epoch then. Each moves on by one epoch, also where
+        the loop before was left early or ended in an error, so ranks that begin the same loops are at the
+        same epoch.
+        """
+        return self._loop(None)
+
+    def state_dict(self) -> dict[str, object]:
+        """The next batch not received in the loop that began last, as plain values for a file."""
+        return self._next.state(self._maker.order)
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a saved state, on any number of threads or ranks; ValueError if it does not fit."""
+        self._next = self._loaded = Position.of_state(state, self._maker.order)
+        self._loops += 1
+
+    def _start(self, epoch: int | None) -> Position:
+        """The first batch of a loop that begins now."""
+        loaded = self._loaded
+        if loaded is None:
+            return Position(self._following if epoch is None else epoch)
+        if epoch not in (None, loaded.epoch):
+            raise ValueError(
+                f"epoch {epoch}: the loaded state stands at epoch {loaded.epoch}, step {loaded.step}; "
+                f"go on with epoch({loaded.epoch})"
+            )
+        return loaded
+
+    def _loop(self, epoch: int | None) -> Batches:
+        start = self._next = self._start(epoch)
+        self._loaded = None
+        self._following = start.epoch + 1
+        self._loops += 1
+        loop, steps = self._loops, range(start.step, len(self))
+        with closing(self._made(start.epoch, steps)) as made:
+            for step in steps:
+                yield self._receive(made, Position(start.epoch, step), loop)
+
+    def _made(self, epoch: int, steps: range) -> Batches:
+        """The batches where threads made them."""
+        lanes, in_flight = self._lanes, self._in_flight
+        if lanes is None:
+            return ordered_map(partial(self._maker.batch, epoch), steps, in_flight, num_bytes)
+        maker = _split_over(self._maker, max(1, in_flight.threads // lanes.count))
+
+        def made(step: int) -> Batch:
+            batch = maker.batch(epoch, step)
+            count_on_device(lanes.peers, batch)
+            return replace(batch, traffic=lanes.peers.counts())
+
+        return lanes.map(made, steps, in_flight.prefetch, epoch)
+
+    def _receive(self, made: Iterator[Batch], position: Position, loop: int) -> Batch:
+        # A function of its own, so that the suspended generator does not hold the batch.
+        self._group.at("waiting for its batch", position.epoch, position.step)
+        started = monotonic()
+        batch = next(made)
+        waiting = Span.since(started, "waiting")
+        batch = self._maker.placed(batch)
+        moving = Span.since(waiting.ended, "moving")
+        if loop == self._loops:
+            self._next = position.after(len(self))
+        self._group.at("computing", position.epoch, position.step)
+        return replace(batch, spans=(*batch.spans, waiting, moving))
+
+
+def _split_over(maker: BatchMaker, threads: int) -> BatchMaker:
+    """The same batches, each made by several threads where its parts know how."""
+    sampler, features = maker.sampler, maker.features
+    if isinstance(sampler, NeighborSampler | LinkSampler):
+        sampler = sampler.split_over(threads)
+    if isinstance(features, FeatureTable | PartsTable):
+        features = replace(features, threads=threads)
+    return replace(maker, sampler=sampler, features=features)
+
+
+def _seed_list(
+    store: GraphStore,
+    seeds: Tensor | Mapping[NodeType, Tensor] | Links | PartitionedLinks,
+    seed_times: SeedTimes | None,
+) -> tuple[SeedList, tuple[NodeType, ...]]:
+    """The seeds, checked, and the node types that the model gives rows of."""
+    if isinstance(seeds, Links | PartitionedLinks):
+        if seed_times is not None:
+            raise ValueError("seed_times with links: links carry their own, give khop.Links(..., times=...)")
+        if isinstance(seeds, Links):
+            check_links(store, seeds)
+        ends = {end for source, _, destination in seeds.counts for end in (source, destination)}
+        return seeds, tuple(t for t in store.schema.node_types if t in ends)
+    if isinstance(seeds, Tensor):
+        seeds = {sole_type(store.schema.node_types, "seeds given as one tensor"): seeds}
+    if not isinstance(seeds, Mapping):
+        raise ValueError(
+            f"seeds are a {type(seeds).__name__}: give a tensor of node ids, as by torch.as_tensor, a "
+            "mapping from node types to such, or khop.Links"
+        )
+    check_seeds(store, seeds)
+    nodes = {t: seeds[t].long() for t in store.schema.node_types if t in seeds}
+    if seed_times is None:
+        return NodeSeeds(nodes), tuple(nodes)
+    features = store.features if isinstance(store, Graph) else None
+    return NodeSeeds(nodes, times_of_seeds(seed_times, nodes, store.schema, features)), tuple(nodes)
+
+
+def _features(store: GraphStore, choice: ColumnChoice) -> FeatureStore | None:
+    if choice.is_empty:
+        return None
+    if not isinstance(store, Graph):
+        raise ValueError("columns are wanted, but the graph has none: give the loader graph=khop.Graph(...)")
+    return store.features
