@@ -86,3 +86,37 @@ def test_a_folder_without_a_checkpoint_says_so(khop_command: Command, trained: d
     assert khop_command("evaluate", "b").stderr == (
         "khop: b: not a run folder, it has no config.toml; name one that khop train has made\n"
     )
+
+
+def test_a_damaged_checkpoint_is_done_without(khop_command: Command, trained: dict[str, object]) -> None:
+    last = ("evaluate", "a", "--checkpoint", "last", "--json")
+    whole = json.loads(khop_command(*last).stdout)
+    state = Path("a/checkpoints/last/state.json")
+    state.write_text(state.read_text().replace('"epoch": 3', '"epoch": 2'))
+    ran = khop_command(*last)
+    assert ran.stderr.splitlines()[0] == (
+        f"khop: {state}: cut short or damaged; a/checkpoints/last-1 is used instead"
+    )
+    assert json.loads(ran.stdout).keys() == whole.keys()
+
+    best = Path("a/checkpoints/best/model.safetensors")
+    best.write_bytes(best.read_bytes()[:-1])
+    ran = khop_command("evaluate", "a")
+    assert ran.code == 2
+    assert ran.stderr == f"khop: {best}: cut short or damaged; use another checkpoint, or train again\n"
+
+
+@pytest.mark.parametrize("command", [("evaluate", "a"), ("infer", "a", "--out", "rows.npy")])
+def test_a_damaged_setting_of_the_run_is_named(
+    khop_command: Command, trained: dict[str, object], command: tuple[str, ...]
+) -> None:
+    """One that the shapes of the weights do not show: it would change the scores without a word."""
+    config = Path("a/config.toml")
+    text = config.read_text()
+    assert "\nresidual = false\n" in text
+    config.write_text(text.replace("\nresidual = false\n", "\nresidual = true\n"))
+    ran = khop_command(*command)
+    assert ran.code == 2
+    warning, error = ran.stderr.splitlines()
+    assert warning.startswith("khop: a/config.toml: was changed or damaged since khop train wrote it")
+    assert error.startswith("khop: a/checkpoints/best: the run was begun otherwise: model.residual was ")

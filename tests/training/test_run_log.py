@@ -50,7 +50,33 @@ def test_a_half_written_line_does_not_count_and_goes_with_the_next_cut(tmp_path:
     with log.path.open("a") as file:
         file.write('{"epoch": 3, "lo')
     assert [record["epoch"] for record in log.records()] == [0, 1, 2]
-    log.keep(2)
+    assert log.replace([{"epoch": 0}, {"epoch": 1}]) == 0
     log.append({"epoch": 2, "again": True})
     assert log.records() == [{"epoch": 0}, {"epoch": 1}, {"epoch": 2, "again": True}]
     assert list(tmp_path.iterdir()) == [log.path]
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "metrics.jsonl")
+    log.path.write_bytes(b'{"epoch": 0}\n{"epoch"\xba 1}\n')
+    with pytest.raises(ValueError, match=r"metrics\.jsonl: line 2 is damaged; put the file back"):
+        log.records()
+
+
+def test_lines_that_differ_are_replaced_and_counted(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "metrics.jsonl")
+    log.path.write_bytes(b'{"epoch": 0}\n{"epoch": 7}\n{"epoch": 2}\n')
+    assert log.replace([{"epoch": 0}, {"epoch": 1}]) == 1
+    assert log.path.read_bytes() == b'{"epoch": 0}\n{"epoch": 1}\n'
+    assert log.replace([]) == 0
+    assert log.path.read_bytes() == b""
+
+
+def test_of_damaged_lines_of_steps_the_whole_ones_are_kept(tmp_path: Path) -> None:
+    """Two steps an epoch, five updates; lines 2 and 4 are damaged, and a newline is lost."""
+    log = RunLog(tmp_path / "steps.jsonl")
+    lines = [b'{"epoch": %d, "step": %d}' % divmod(update, 2) for update in range(6)]
+    damaged = [lines[0], b'{"epoch": 0, "step"z 1}', lines[2], b'{"epoch": 9, "step": 1}']
+    log.path.write_bytes(b"\n".join([*damaged, lines[4] + lines[5], b""]))
+    assert log.keep(5, 2) == 3
+    assert log.records() == [{"epoch": 0, "step": 0}, {"epoch": 1, "step": 0}]

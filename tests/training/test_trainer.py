@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -336,6 +337,82 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path: P
         run.trainer().resume()
 
 
+def test_the_damaged_checkpoint_is_set_aside_not_the_whole_one(tmp_path: Path) -> None:
+    run = SmallRun(tmp_path, observer=Interrupting(2, 1))
+    with pytest.raises(KeyboardInterrupt):
+        run.trainer().fit()
+    checkpoints = tmp_path / "checkpoints"
+    whole = checkpoint_bytes(checkpoints / "last-1")
+    (checkpoints / "last" / "state.json").write_text("")
+    trainer = replace(run, observer=Interrupting(2, 0)).trainer()
+    trainer.resume()
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit()
+    assert checkpoint_bytes(checkpoints / "last-1") == whole
+    assert checkpoint_bytes(checkpoints / "last-damaged")["state.json"] == b""
+    assert load_checkpoint(checkpoints / "last").training["step"] == 1
+
+
+def in_format_1(folder: Path, **training: object) -> None:
+    """Rewrite state.json as khop did before it had a digest, with some entries of the training changed."""
+    state = json.loads((folder / "state.json").read_text())
+    sums = {name: zlib.crc32((folder / name).read_bytes()) for name in state["files"]}
+    kept = {"khop": state["khop"], "groups": state["groups"], "training": state["training"] | training}
+    (folder / "state.json").write_text(json.dumps({"format": 1, "checksums": sums, **kept}))
+
+
+def test_a_run_goes_on_from_format_1_with_a_warning(tmp_path: Path) -> None:
+    expected = SmallRun(tmp_path / "undisturbed").trainer().fit()
+    run = SmallRun(tmp_path / "run", observer=Interrupting(1, 2))
+    with pytest.raises(KeyboardInterrupt):
+        run.trainer().fit()
+    in_format_1(run.out / "checkpoints" / "last")
+    observer = Watching()
+    trainer = replace(run, observer=observer).trainer()
+    trainer.resume()
+    (warning,) = observer.warnings
+    assert "last: format 1, without a digest of state.json" in warning
+    assert without_seconds(trainer.fit().records) == without_seconds(expected.records)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"epoch": 0}, {"epoch": 5}, {"epoch": -1}, {"step": 9}, {"step": 4}, {"best_epoch": 7}, {"seeds": "x"}],
+    ids=str,
+)
+def test_a_state_that_contradicts_itself_is_refused_before_anything_changes(
+    tmp_path: Path, changed: dict[str, object]
+) -> None:
+    """Of format 1, where no digest tells; logs were cut to a flipped epoch once."""
+    run = SmallRun(tmp_path, observer=Interrupting(1, 2))
+    with pytest.raises(KeyboardInterrupt):
+        run.trainer().fit()
+    in_format_1(tmp_path / "checkpoints" / "last", **changed)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=r"last: epoch .* do not fit the rest of it"):
+        run.trainer().resume()
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_lines_of_metrics_that_are_damaged_come_back_from_the_checkpoint(tmp_path: Path) -> None:
+    run = SmallRun(tmp_path)
+    expected = run.trainer().fit()
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    steps = (tmp_path / "steps.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "metrics.jsonl").write_bytes(before.replace(b'"epoch": 1', b'"epoch"\xff 1'))
+    (tmp_path / "steps.jsonl").write_bytes(b"".join([*steps[:3], b"{\n", *steps[4:]]))
+    observer = Watching()
+    trainer = replace(run, observer=observer).trainer()
+    trainer.resume()
+    assert trainer.fit().records == expected.records
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    assert (tmp_path / "steps.jsonl").read_bytes() == b"".join(steps[:3] + steps[4:])
+    assert observer.warnings == [
+        f"{tmp_path}/metrics.jsonl: 1 lines were damaged or lost; the checkpoint has them",
+        f"{tmp_path}/steps.jsonl: 1 of 15 lines are damaged or lost, and left out",
+    ]
+
+
 def test_an_endless_loss_is_an_error_too(tmp_path: Path) -> None:
     class Endless(nn.Module):
         def __init__(self) -> None:
@@ -453,6 +530,7 @@ def test_resuming_without_a_checkpoint_or_with_other_seeds_is_refused(tmp_path: 
         SmallRun(tmp_path).trainer().resume()
     SmallRun(tmp_path).with_(epochs=1).trainer().fit()
     path = tmp_path / "checkpoints" / "last" / "state.json"
+    in_format_1(path.parent)
     path.write_text(path.read_text().replace('"batch_size": 8', '"batch_size": 9'))
     with pytest.raises(ValueError, match=r"another batch_size \(9, here 8\)"):
         SmallRun(tmp_path).trainer().resume()

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from khop.cli.options import Options, takes_run_options
-from khop.cli.progress import say, two_columns, watching
+from khop.cli.progress import say, two_columns, warn, watching
 from khop.cli.ranks import Oversubscribe, Procs, as_ranks, named, run_of_rank
 from khop.cli.run_folder import CHECKPOINTS, read_run
 from khop.config.facts import MACHINE, TOGETHER
@@ -106,7 +106,7 @@ def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:
     """Measure as one rank, which is often the only one; rank 0 talks."""
     console = Console(stderr=request.as_json, quiet=rank > 0)
     run = run_of_rank(request.raw, device, request.given)
-    run.restore(request.folder / CHECKPOINTS / request.checkpoint)
+    run.restore(request.folder / CHECKPOINTS / request.checkpoint, warn, request.raw.options)
     with watching(console) if rank == 0 else nullcontext(Unwatched()) as watcher:
         scores = run.scores(request.splits or run.subject.splits, watcher.evaluating, request.metrics)
     outcome = {

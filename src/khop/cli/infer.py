@@ -21,7 +21,7 @@ from torch import Tensor
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.evaluate import Checkpoint, Folder
 from khop.cli.options import Options, takes_run_options
-from khop.cli.progress import say, two_columns
+from khop.cli.progress import say, two_columns, warn
 from khop.cli.ranks import Oversubscribe, Procs, as_ranks, named, run_of_rank
 from khop.cli.run_folder import CHECKPOINTS, read_run
 from khop.config.build import Run
@@ -143,7 +143,7 @@ def infer_rank(rank: int, device: torch.device, request: Request) -> None:
     begun = time.perf_counter()
     console = Console(stderr=request.as_json, quiet=rank > 0)
     run = run_of_rank(request.raw, device, request.given)
-    run.restore(request.folder / CHECKPOINTS / request.checkpoint)
+    run.restore(request.folder / CHECKPOINTS / request.checkpoint, warn, request.raw.options)
     inference = _inference(run, request)
     say(console, f"up to {in_bytes(inference.bytes_needed)} of disk while it runs; {_left(inference)}")
     with _stoppable(inference, rank), terminations_raised(), _bar(rank) as progress:

@@ -61,7 +61,7 @@ class Lines:
 
     def warned(self, sentence: str) -> None:
         """Print it where errors go too."""
-        print(f"khop: {sentence}", file=sys.stderr, flush=True)
+        warn(sentence)
 
 
 class Bars:
@@ -109,6 +109,11 @@ class Bars:
     def _switch(self, shown: TaskID, hidden: TaskID) -> None:
         self.bars.update(hidden, visible=False)
         self.bars.update(shown, visible=True)
+
+
+def warn(sentence: str) -> None:
+    """Print a warning where errors go too."""
+    print(f"khop: {sentence}", file=sys.stderr, flush=True)
 
 
 def epoch_line(record: Record, epochs: int) -> str:

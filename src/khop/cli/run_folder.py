@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import khop
+from khop.cli.progress import warn
 from khop.config.read import RawRun, read_toml, to_toml
 from khop.config.values import RunConfig
 
 RUNS = Path("runs")
 CONFIG, CURVE, CHECKPOINTS, METRICS = "config.toml", "curve.png", "checkpoints", "metrics.jsonl"
 TENSORBOARD = "tensorboard"
+_DIGEST = b"# sha256 of what follows: "
 LAUNCH = "launch.txt"  # the launcher's name of the run: after a restart, its folder is known by it
 
 
@@ -53,7 +56,8 @@ def _first_free(stem: Path) -> Path:
 def write_config(folder: Path, config: RunConfig) -> None:
     """Keep the whole run beside its results: `khop train FOLDER/config.toml` repeats it, in a new folder."""
     head = f"# khop {khop.__version__}; khop train on this file repeats the run\n"
-    write_whole(folder / CONFIG, (head + to_toml(config.model_copy(update={"out": None}))).encode())
+    body = to_toml(config.model_copy(update={"out": None})).encode()
+    write_whole(folder / CONFIG, head.encode() + _DIGEST + _digest(body) + b"\n" + body)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -68,7 +72,20 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def read_run(folder: Path) -> RawRun:
-    """The run that `folder` holds; ValueError where it is no run folder."""
-    if not (folder / CONFIG).is_file():
+    """The run that `folder` holds; ValueError where it is no run folder.
+
+    A config.toml that is not as khop wrote it is named on stderr: settings that decide a run's course are
+    compared with the checkpoint, the others hold as they stand.
+    """
+    file = folder / CONFIG
+    if not file.is_file():
         raise ValueError(f"{folder}: not a run folder, it has no {CONFIG}; name one that khop train has made")
-    return read_toml(folder / CONFIG)
+    _, is_signed, rest = file.read_bytes().partition(_DIGEST)
+    digest, _, body = rest.partition(b"\n")
+    if is_signed and digest != _digest(body):
+        warn(f"{file}: was changed or damaged since khop train wrote it; its settings hold as they stand")
+    return read_toml(file)
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.sha256(body).hexdigest().encode()

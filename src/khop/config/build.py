@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,16 +17,18 @@ from khop.config.read import RawRun, checked
 from khop.config.resolve import graph_folder, resolve
 from khop.config.subject import Subject
 from khop.config.values import RunConfig
+from khop.distributed.group import this_group
 from khop.graph.progress import Notice
 from khop.inferring import Inference, Values
 from khop.loader import Loader
 from khop.loading.ordered_map import InFlight
 from khop.schema import NodeType
-from khop.training.checkpoint import load_checkpoint, restore_model
+from khop.training.checkpoint import restore_model, shared_checkpoint
 from khop.training.chunks import Progress
 from khop.training.observer import Observer
 from khop.training.schedule import Schedule
 from khop.training.settings import Keeping, TrainerSettings
+from khop.training.standing import check_facts
 from khop.training.tasks import Task
 from khop.training.trainer import Trainer
 
@@ -90,9 +92,21 @@ class Run:
             observer,
         )
 
-    def restore(self, checkpoint: Path) -> None:
-        """Take the weights of a checkpoint folder."""
-        restore_model(self.model, load_checkpoint(checkpoint))
+    def restore(self, folder: Path, notice: Callable[[str], None], given: Collection[str]) -> None:
+        """Take the weights of a checkpoint folder, which rank 0 reads. Collective.
+
+        ValueError where the run's settings, apart from the fields in `given`, are not those of the
+        checkpoint: config.toml was changed or damaged.
+        """
+        group = this_group()
+        with group.exchanging("reading the checkpoint"):
+            checkpoint = shared_checkpoint(folder, group, notice)
+        facts, saved = facts_of(self.config, self.fingerprint), checkpoint.training.get("facts")
+        if isinstance(saved, Mapping):
+            free = {"graph", "khop", *given}
+            before, now = ({name: of[name] for name in of.keys() - free} for of in (saved, facts))
+            check_facts(before, now, folder)
+        restore_model(self.model, checkpoint)
 
     def inference(
         self, out: Path, node_types: Sequence[NodeType], nodes: Tensor | None, values: Values

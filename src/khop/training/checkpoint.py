@@ -1,13 +1,12 @@
-"""A model, its optimiser and where training stands, as a folder that is written whole or not at all.
+"""A model, its optimizer and the state of training, as a folder that is written whole or not at all.
 
 model.safetensors and optimizer.safetensors hold the tensors, state.json the rest; nothing in it can run code.
 """
 
 from __future__ import annotations
 
-import json
-import zlib
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,60 +16,70 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-import khop
+from khop.distributed.group import Group
 from khop.models.learned_rows import sharded_rows, shown
+from khop.training.checkpoint_files import (
+    FILES,
+    FORMAT,
+    MODEL,
+    OPTIMIZER,
+    checked_state,
+    damaged,
+    encoded,
+    read_files,
+)
 from khop.training.model_optimizer import HasState
-from khop.training.replace_folder import push_folder, pushed_folders, standing_folder
-
-FORMAT = 1
-FILES = MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+from khop.training.replace_folder import push_folder, pushed_folders
+from khop.training.run_log import Record
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint folder holds."""
+    """Content of a checkpoint folder."""
 
+    folder: Path  # the folder that was read: last-1 where last is damaged
     model: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]  # "parameter/name of its state"
-    groups: list[dict[str, Any]]  # the optimiser's parameter groups, parameters by name
-    training: Mapping[str, object]  # what the trainer put in: JSON values
+    groups: list[dict[str, Any]]  # the optimizer's parameter groups, parameters by name
+    training: Mapping[str, object]  # JSON values of the trainer
+    records: Sequence[Record] | None  # of the epochs that are over; None in format 1
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a checkpoint will hold, apart from the tensors that training goes on with."""
+    """Content of a checkpoint to be written, independent of the tensors that training goes on with."""
 
     model: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
     groups: list[dict[str, object]]
     training: Mapping[str, object]
+    records: Sequence[Record]
 
     @classmethod
-    def of(cls, model: nn.Module, optimizer: HasState, training: Mapping[str, object]) -> Snapshot:
-        """As everything stands now, on the CPU.
+    def of(
+        cls,
+        model: nn.Module,
+        optimizer: HasState,
+        training: Mapping[str, object],
+        records: Iterable[Record] = (),
+    ) -> Snapshot:
+        """Copy everything to the CPU, with the lines of metrics.jsonl so far.
 
         Of a model with sharded rows it is collective, and rank 0's is whole; the others lack those rows.
         """
         with shown(model, lambda table: table.on_rank_0(table.weight)):
             state = _detached(model.state_dict())
         tensors, groups = _flatten_optimizer(model, optimizer)
-        return cls(state, _detached(tensors), groups, training)
+        return cls(state, _detached(tensors), groups, training, tuple(records))
 
     def write(self, folder: Path, keep: int = 1) -> None:
         """Make it the checkpoint in `folder`, whole or not at all; OSError where the disk does not take it.
 
         The `keep` - 1 that stood there before are kept beside.
         """
-        files = {MODEL: save(dict(self.model)), OPTIMIZER: save(dict(self.optimizer))}
-        checksums = {name: zlib.crc32(content) for name, content in files.items()}
-        state = {
-            "format": FORMAT,
-            "khop": khop.__version__,
-            "checksums": checksums,
-            "training": self.training,
-            "groups": self.groups,
-        }
-        files[STATE] = (json.dumps(state, indent=1) + "\n").encode()
+        tensors = {MODEL: save(dict(self.model)), OPTIMIZER: save(dict(self.optimizer))}
+        state = {"training": self.training, "groups": self.groups, "records": self.records}
+        files = encoded(tensors, state)
         try:
             push_folder(folder, files, keep)
         except OSError as error:
@@ -80,48 +89,57 @@ class Snapshot:
             raise OSError(error.errno, message, str(folder)) from error
 
 
-def load_checkpoint(folder: Path) -> Checkpoint:
-    """Read and check a checkpoint; ValueError names the file that is missing, damaged or of a newer khop."""
-    return parsed(folder, checkpoint_files(folder))
+def load_checkpoint(folder: Path, notice: Callable[[str], None] | None = None) -> Checkpoint:
+    """Read the checkpoint in `folder`; where it is damaged, the one kept before it, folder-1, folder-2, ...
 
-
-def checkpoint_files(folder: Path) -> dict[str, bytes]:
-    """What lies in a checkpoint folder, unchecked; ValueError names the file that is missing."""
-    if not standing_folder(folder).is_dir():
-        raise ValueError(f"{folder}: no checkpoint there; train first, or name another run folder")
-    folder = standing_folder(folder)
-    return {name: _read(folder / name) for name in FILES}
-
-
-def newest_files(folder: Path, notice: Callable[[str], None]) -> dict[str, bytes]:
-    """The files of the youngest whole checkpoint that `folder` or what is kept beside it holds.
-
-    `notice` hears of those that are damaged. ValueError where there is none, or none that is whole.
+    All of it is checked first. `notice` receives a sentence on a checkpoint that is damaged, or of format 1,
+    which has no digest of all its files; by default it is a Python warning. ValueError names the file that
+    is missing, damaged or of a newer khop if there is no whole checkpoint.
     """
+    return _newest(folder, notice or _warn)[0]
+
+
+def shared_checkpoint(folder: Path, group: Group, notice: Callable[[str], None]) -> Checkpoint:
+    """Read a checkpoint on rank 0 and share it, so that all ranks have the same one. Collective.
+
+    As `load_checkpoint`; only rank 0 needs to see the folder, and gives notice.
+    """
+    found, files = _newest(folder, notice) if group.rank == 0 else (None, dict[str, bytes]())
+    if group.world_size > 1:
+        files = {name: group.share_bytes(files.get(name)) for name in FILES}
+    return found or parsed(folder, files)
+
+
+def parsed(folder: Path, files: Mapping[str, bytes]) -> Checkpoint:
+    """Check the files of a checkpoint and decode them; ValueError names the damaged one in `folder`."""
+    state = checked_state(folder, files)
+    model, optimizer = (_tensors(folder / name, files[name]) for name in (MODEL, OPTIMIZER))
+    return Checkpoint(folder, model, optimizer, state["groups"], state["training"], state.get("records"))
+
+
+def _newest(folder: Path, notice: Callable[[str], None]) -> tuple[Checkpoint, dict[str, bytes]]:
+    """The newest whole checkpoint of `folder` and of those kept beside it, and its files."""
     problems: list[str] = []
-    for kept in pushed_folders(folder):
+    for kept in pushed_folders(folder) or [folder]:
         try:
-            files = checkpoint_files(kept)
-            parsed(kept, files)
+            files = read_files(kept)
+            found = parsed(kept, files)
         except ValueError as error:
             problems.append(str(error))
             continue
         for problem in problems:
             notice(f"{problem.partition(';')[0]}; {kept} is used instead")
-        return files
-    if problems:
-        raise ValueError(problems[0])
-    return checkpoint_files(folder)
+        if found.records is None:
+            notice(
+                f"{kept}: format 1, without a digest of state.json: damage in it can go unnoticed; "
+                f"checkpoints are written in format {FORMAT} from now on"
+            )
+        return found, files
+    raise ValueError(problems[0])
 
 
-def parsed(folder: Path, files: Mapping[str, bytes]) -> Checkpoint:
-    """The checkpoint that files make; ValueError names the one in `folder` that is damaged."""
-    state = _state(folder / STATE, files[STATE])
-    checksums = state["checksums"]
-    model, optimizer = (
-        _tensors(folder / name, files[name], checksums.get(name)) for name in (MODEL, OPTIMIZER)
-    )
-    return Checkpoint(model, optimizer, state["groups"], state["training"])
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, stacklevel=4)
 
 
 def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
@@ -195,37 +213,11 @@ def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().clone(memory_format=own) for name, tensor in tensors.items()}
 
 
-def _state(path: Path, content: bytes) -> dict[str, Any]:
-    try:
-        state = json.loads(content)
-    except ValueError as error:  # no JSON, or no UTF-8
-        raise _damaged(path) from error
-    kinds = {"format": int, "checksums": dict, "groups": list, "training": dict}
-    if not isinstance(state, dict) or not all(isinstance(state.get(k), kind) for k, kind in kinds.items()):
-        raise _damaged(path)
-    if state["format"] != FORMAT:
-        reason = f"format {state['format']}, this khop reads {FORMAT}; use the khop that wrote it"
-        raise ValueError(f"{path}: {reason}")
-    return state
-
-
-def _tensors(path: Path, content: bytes, checksum: int | None) -> dict[str, Tensor]:
-    if zlib.crc32(content) != checksum:
-        raise _damaged(path)
+def _tensors(path: Path, content: bytes) -> dict[str, Tensor]:
     try:
         return load(content)
     except SafetensorError as error:
-        raise _damaged(path) from error
-
-
-def _read(path: Path) -> bytes:
-    if not path.is_file():
-        raise ValueError(f"{path}: missing from the checkpoint; use another checkpoint, or train again")
-    return path.read_bytes()
-
-
-def _damaged(path: Path) -> ValueError:
-    return ValueError(f"{path}: cut short or damaged; use another checkpoint, or train again")
+        raise damaged(path) from error
 
 
 def _compare(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, Tensor]) -> None:

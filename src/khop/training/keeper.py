@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from khop.training.checkpoint import Snapshot
+from khop.training.replace_folder import make_youngest
 from khop.training.run_log import Record, RunLog
 from khop.training.settings import Keeping
 
@@ -74,11 +75,18 @@ class Keeper:
         if self._problem is not None:
             raise self._problem
 
-    def cut(self, epochs: int, steps: int) -> None:
-        """Drop what was logged after a checkpoint that a run goes on from."""
+    def begin(self, records: Sequence[Record], updates: int, steps: int, source: Path | None) -> None:
+        """Make the logs those of a run after `updates` updates, `steps` an epoch.
+
+        `source` is the checkpoint that the run goes on from; younger ones are damaged and set aside.
+        """
         self.epochs.path.parent.mkdir(parents=True, exist_ok=True)
-        self.epochs.keep(epochs)
-        self.steps.keep(steps)
+        if source is not None:
+            make_youngest(self.folder / LAST, source)
+        if absent := self.epochs.replace(records):
+            self._warn(f"{self.epochs.path}: {absent} lines were damaged or lost; the checkpoint has them")
+        if absent := self.steps.keep(updates, steps):
+            self._warn(f"{self.steps.path}: {absent} of {updates} lines are damaged or lost, and left out")
 
     def _write(self) -> None:
         self._problem = None

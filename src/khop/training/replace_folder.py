@@ -40,6 +40,22 @@ def pushed_folders(folder: Path) -> list[Path]:
     return [path for path in [standing_folder(folder), *older] if path.is_dir()]
 
 
+def make_youngest(folder: Path, kept: Path) -> None:
+    """Rename `kept`, one of the `pushed_folders`, to `folder`; those younger than it were found damaged.
+
+    The oldest of these stays as folder-damaged, so that `push_folder` never removes a whole one for it.
+    """
+    for younger in pushed_folders(folder):
+        if younger == kept:
+            break
+        aside = folder.with_name(f"{folder.name}-damaged")
+        shutil.rmtree(aside, ignore_errors=True)
+        younger.rename(aside)
+    if kept != folder:
+        kept.rename(folder)
+        flush_entries(folder.parent)
+
+
 def replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     """Make `folder` hold exactly `files`. After an error it holds what it held before.
 

@@ -25,13 +25,11 @@ from khop.errors import PeerLost, Terminated
 from khop.models.learned_rows import sharded_rows
 from khop.training import traffic
 from khop.training.checkpoint import (
-    FILES,
     Checkpoint,
     Snapshot,
-    newest_files,
-    parsed,
     restore_model,
     restore_optimizer,
+    shared_checkpoint,
 )
 from khop.training.interrupts import interrupts_held, interrupts_noted, terminations_raised
 from khop.training.keeper import BEST, LAST, Keeper
@@ -112,7 +110,7 @@ class Trainer:
         self._is_sharded = bool(sharded_rows(self.model))
         self._keeper = Keeper(out, settings.keeping, self.observer.warned) if self._group.rank == 0 else None
         self._records: list[Record] = []  # of the epochs that are over
-        self._is_resumed = False
+        self._source: Path | None = None  # the checkpoint that training goes on from
         self._seconds: dict[str, float] = {}
         self._clock = StepClock()
         self._clock_offset = 0.0  # to rank 0's
@@ -123,14 +121,15 @@ class Trainer:
     def resume(self) -> None:
         """Take up where checkpoints/last stands; `fit` then goes on with the very next batch.
 
-        Rank 0 reads it and tells the others. A checkpoint that is damaged is reported to the observer, and
-        the one before it taken. ValueError where the run was begun with other facts or other seeds.
+        Rank 0 reads it and shares it. A checkpoint that is damaged is reported to the observer, and the one
+        before it taken. Nothing on disk changes before `fit`. ValueError where the run was begun with other
+        facts or other seeds.
         """
         with self._group.exchanging("reading the checkpoint"):
-            checkpoint = self._newest()
-            epochs = self._keeper.epochs.records() if self._keeper else []
-            shared = self._group.share_bytes(json.dumps(epochs).encode())
-        standing = standing_of(checkpoint.training, self.settings.facts, self._folder(LAST))
+            checkpoint = shared_checkpoint(self._folder(LAST), self._group, self.observer.warned)
+            records = self._records_of(checkpoint)
+        standing = standing_of(checkpoint.training, self.settings.facts, checkpoint.folder)
+        standing.check(len(self.loader), len(records), checkpoint.folder)
         if standing.loader:
             self.loader.load_state_dict(standing.loader)
         restore_model(self.model, checkpoint)
@@ -138,8 +137,8 @@ class Trainer:
         for schedule in self._schedules if standing.schedule else ():
             schedule.load_state_dict(dict(standing.schedule))
         self.standing = standing
-        self._records = json.loads(shared)[: standing.epoch]
-        self._is_resumed = True
+        self._records = records[: standing.epoch]
+        self._source = checkpoint.folder
 
     def fit(self) -> TrainingResult:
         """Train to the last epoch, or until `patience` evaluations brought nothing better.
@@ -220,11 +219,12 @@ class Trainer:
         }
         self._group.agree({**own, **settings.facts})
         if self._keeper is not None:
-            if not self._is_resumed and (self._keeper.epochs.records() or self._folder(LAST).exists()):
+            if self._source is None and (self._keeper.epochs.lines() or self._folder(LAST).exists()):
                 raise ValueError(
                     f"{self.out}: there is a run in it already; resume it, or choose another folder"
                 )
-            self._keeper.cut(standing.epoch, standing.epoch * len(self.loader) + standing.step)
+            updates = standing.epoch * len(self.loader) + standing.step
+            self._keeper.begin(self._records, updates, len(self.loader), self._source)
         with self._group.exchanging("sharing the weights"):
             self._parallel = averaging(self._group, self.model, self._gradients)
         self._clock_offset = clock_offset(self._group)
@@ -376,7 +376,7 @@ class Trainer:
         """Let rank 0 write checkpoints; of sharded rows all ranks give it theirs."""
         if self._keeper is None and not self._is_sharded:
             return
-        snapshot = Snapshot.of(self.model, self.optimizer, asdict(self.standing))
+        snapshot = Snapshot.of(self.model, self.optimizer, asdict(self.standing), self._records)
         if self._keeper is not None:
             self._keeper.save(dict.fromkeys(names, snapshot))
 
@@ -384,12 +384,12 @@ class Trainer:
         if self._keeper is not None:
             self._keeper.close()
 
-    def _newest(self) -> Checkpoint:
-        """The newest checkpoint that is whole, as rank 0 finds it."""
-        folder, found = self._folder(LAST), dict[str, bytes]()
-        if self._keeper is not None:
-            found = newest_files(folder, self.observer.warned)
-        return parsed(folder, {name: self._group.share_bytes(found.get(name)) for name in FILES})
+    def _records_of(self, checkpoint: Checkpoint) -> list[Record]:
+        """The epochs' records as the checkpoint has them; of format 1, as rank 0's metrics.jsonl does."""
+        if checkpoint.records is not None:
+            return list(checkpoint.records)
+        epochs = self._keeper.epochs.records() if self._keeper else []
+        return list(json.loads(self._group.share_bytes(json.dumps(epochs).encode())))
 
     def _folder(self, name: str) -> Path:
         return self.out / "checkpoints" / name

@@ -1,0 +1,112 @@
+"""Files of a checkpoint folder: written with digests, and checked before anything in them is used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import khop
+from khop.training.replace_folder import standing_folder
+
+FORMAT = 2
+FILES = MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+TENSORS = (MODEL, OPTIMIZER)
+# state.json begins with this; its digest is that of all its bytes, with zeros in the place of the digest.
+_HEAD = '{\n "format": %d,\n "digest": "%s"'
+_SIGNED = re.compile(rb'\{\n "format": 2,\n "digest": "([0-9a-f]{64})"')
+_UNSIGNED = "0" * 64
+_KEYS_1 = {"format", "khop", "checksums", "training", "groups"}
+_KEYS_2 = {"format", "digest", "khop", "files", "training", "groups", "records"}
+
+
+def encoded(tensors: Mapping[str, bytes], state: Mapping[str, object]) -> dict[str, bytes]:
+    """The files of a checkpoint by name: those with tensors, and state.json, which covers all of them."""
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in tensors.items()}
+    rest = json.dumps({"khop": khop.__version__, "files": digests, **state}, indent=1)
+    body = "," + rest.removeprefix("{") + "\n"
+    digest = hashlib.sha256((_HEAD % (FORMAT, _UNSIGNED) + body).encode()).hexdigest()
+    return {**tensors, STATE: (_HEAD % (FORMAT, digest) + body).encode()}
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Read the files of a checkpoint, unchecked; ValueError names the one that is missing or unreadable."""
+    there = standing_folder(folder)
+    if not there.is_dir():
+        raise ValueError(f"{folder}: no checkpoint there; train first, or name another run folder")
+    return {name: _read(there / name) for name in FILES}
+
+
+def checked_state(folder: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
+    """Check every byte of the files and return the content of state.json.
+
+    ValueError names the file in `folder` that is damaged, or the format that this khop does not read. A
+    checkpoint of format 1 has no digest of state.json: of it the files with tensors alone are checked.
+    """
+    state = _state(folder / STATE, files[STATE])
+    digests = state["files"] if state["format"] == FORMAT else state["checksums"]
+    for name in TENSORS:
+        content = files[name]
+        found = hashlib.sha256(content).hexdigest() if state["format"] == FORMAT else zlib.crc32(content)
+        if digests.get(name) != found:
+            raise damaged(folder / name)
+    return state
+
+
+def damaged(path: Path) -> ValueError:
+    """The error about a file whose content is not the one that was written."""
+    return ValueError(f"{path}: cut short or damaged; use another checkpoint, or train again")
+
+
+def _state(path: Path, content: bytes) -> dict[str, Any]:
+    signed = _SIGNED.match(content)
+    if signed is not None:
+        start, end = signed.span(1)
+        unsigned = content[:start] + _UNSIGNED.encode() + content[end:]
+        if hashlib.sha256(unsigned).hexdigest().encode() != signed[1]:
+            raise damaged(path)
+    try:
+        state = json.loads(content)
+    except (ValueError, RecursionError) as error:  # no JSON, or no UTF-8
+        raise damaged(path) from error
+    if not isinstance(state, dict) or not isinstance(state.get("format"), int):
+        raise damaged(path)
+    if state["format"] not in (1, FORMAT):
+        reason = f"format {state['format']}, this khop reads 1 to {FORMAT}; use the khop that wrote it"
+        raise ValueError(f"{path}: {reason}")
+    if (signed is None) == (state["format"] == FORMAT) or not _is_whole(state):
+        raise damaged(path)
+    return state
+
+
+def _is_whole(state: Mapping[str, Any]) -> bool:
+    """Whether all entries of state.json are there, and nothing else."""
+    is_new = state["format"] == FORMAT
+    kinds = {"files" if is_new else "checksums": dict, "groups": list, "training": dict}
+    if is_new:
+        kinds["records"] = list
+    return (
+        state.keys() == (_KEYS_2 if is_new else _KEYS_1)
+        and all(isinstance(state[name], kind) for name, kind in kinds.items())
+        and all(_is_group(group) for group in state["groups"])
+        and all(isinstance(record, dict) for record in state.get("records", ()))
+    )
+
+
+def _is_group(group: object) -> bool:
+    names = group.get("params") if isinstance(group, dict) else None
+    return isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
+
+
+def _read(path: Path) -> bytes:
+    if not path.is_file():
+        raise ValueError(f"{path}: missing from the checkpoint; use another checkpoint, or train again")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        reason = f"{path}: can not be read ({error.strerror}); use another checkpoint, or train again"
+        raise ValueError(reason) from error
