@@ -92,7 +92,9 @@ def _ends(folder: GraphFolder, edge_type: EdgeType) -> Tensor:
         return torch.cat([csc.indices.long(), destinations])
 
     name = layout.edge_array(edge_type, "ends").removesuffix(".npy")
-    return Derived(folder.path, folder.fingerprint).vector(name, 2 * csc.num_edges, made).view(2, -1)
+    sources = [layout.edge_array(edge_type, array) for array in ("indptr", "indices")]
+    derived = Derived(folder.path, folder.fingerprint, folder.manifest.arrays)
+    return derived.vector(name, 2 * csc.num_edges, made, sources).view(2, -1)
 
 
 def _share_files(graph: Path, written: dict[str, Path]) -> None:

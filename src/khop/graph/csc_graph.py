@@ -52,7 +52,9 @@ class CscGraph:
     def __post_init__(self) -> None:
         folder = self.folder
         sorted_by = {} if folder is None else {edge.type: edge.row_order for edge in folder.manifest.edges}
-        derived = Derived() if folder is None else Derived(folder.path, folder.fingerprint)
+        derived = Derived()
+        if folder is not None:
+            derived = Derived(folder.path, folder.fingerprint, folder.manifest.arrays)
         arrays = RuleArrays(self.edges, self.columns, sorted_by, derived)
         object.__setattr__(self, "_draws", EdgeDraws(self.schema, self.original_ids, arrays))
         links = WholeLinks(self.edges, self.counts, derived)

@@ -4,62 +4,161 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Sequence
+import shutil
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from khop.graph.atomic import new_folder
-from khop.graph.inputs import Given
-from khop.graph.npy import ArrayEntry, file_problem, map_array, row_chunks, unchecked_entry, write_array
+from khop.graph.atomic import UNFINISHED
+from khop.graph.manifest import REMEDY
+from khop.graph.npy import ArrayEntry, file_checksum, unchecked_entry
+from khop.graph.sealed import Seal, read_sealed, sealed_problem, write_sealed
 
 FOLDER = "derived"
-_FILE = "array.npy"
+_FILE_BEFORE = "array.npy"  # in a folder of its own: how khop kept an array before it had a seal
+_MADE_AGAIN = "it is made anew when it is next needed, or remove it"
 
 
 class Derived:
     """Makes each array once: per process, and of a folder that can be written to once for all processes.
 
-    Threads may share it; they and other processes wait for the one that makes an array. On disk an array
-    appears whole or not at all, and belongs to the fingerprint of its graph. No `make` asks for another.
+    Threads may share it; they and other processes wait for the one that makes an array. A file appears whole
+    or not at all, belongs to the fingerprint of its graph, and is checked, every byte of it, when this object
+    first uses it: one that is damaged is made anew, with a warning. No `make` asks for another array.
     """
 
-    def __init__(self, path: Path | None = None, fingerprint: str = "") -> None:
-        self._home = None if path is None else path / FOLDER / fingerprint[:16]
+    def __init__(
+        self,
+        path: Path | None = None,
+        fingerprint: str = "",
+        arrays: Mapping[str, ArrayEntry] = MappingProxyType({}),
+    ) -> None:
+        self._path = path
+        self._fingerprint = fingerprint
+        self._arrays = arrays  # the primary ones, by file relative to `path`
         self._made: dict[str, Tensor] = {}
+        self._sound: set[str] = set()  # primary files that fit their checksums
         self._lock = Lock()
 
-    def vector(self, name: str, count: int, make: Callable[[], Tensor], dtype: str = "int64") -> Tensor:
-        """The vector of `count` entries called `name`, relative to the folder of derived arrays."""
-        return self.joined(name, count, lambda: [make()], dtype)
+    def vector(
+        self,
+        name: str,
+        count: int,
+        make: Callable[[], Tensor],
+        sources: Collection[str],
+        dtype: str = "int64",
+    ) -> Tensor:
+        """The vector of `count` entries called `name`, relative to the folder of derived arrays.
+
+        `sources` are the primary files that it follows from; names without such a file do not matter.
+        ValueError where one of them is not what graph.json says.
+        """
+        return self.joined(name, count, lambda: [make()], sources, dtype)
 
     def joined(
-        self, name: str, count: int, make: Callable[[], Sequence[Tensor]], dtype: str = "int64"
+        self,
+        name: str,
+        count: int,
+        make: Callable[[], Sequence[Tensor]],
+        sources: Collection[str],
+        dtype: str = "int64",
     ) -> Tensor:
         """A vector whose pieces `make` gives. Where it can be kept it is never in memory as a whole."""
         with self._lock:
             if name not in self._made:
-                self._made[name] = self._kept(name, count, make, dtype)
+                if self._path is None:
+                    self._made[name] = _whole(make())
+                else:
+                    known = {file: self._arrays[file].sha256 for file in sources if file in self._arrays}
+                    seal = Seal(name, self._fingerprint, known)
+                    self._made[name] = self._kept(self._path, seal, unchecked_entry(dtype, (count,)), make)
             return self._made[name]
 
-    def _kept(self, name: str, count: int, make: Callable[[], Sequence[Tensor]], dtype: str) -> Tensor:
-        if self._home is None:
-            return _whole(make())
-        file, entry = self._home / name / _FILE, unchecked_entry(dtype, (count,))
-        if file_problem(file, entry) is None:
-            return map_array(file, entry)
-        with _alone(self._home):
-            if file_problem(file, entry) is not None:
-                pieces = make()
-                try:
-                    _write(file, entry, pieces)
-                except (OSError, ValueError):
-                    if file_problem(file, entry) is not None:
-                        return _whole(pieces)  # read-only, or full: this process has it in memory
-        return map_array(file, entry)  # its own, or written by another process
+    def _kept(
+        self, path: Path, seal: Seal, entry: ArrayEntry, make: Callable[[], Sequence[Tensor]]
+    ) -> Tensor:
+        home = home_of(path, self._fingerprint)
+        file = home / f"{seal.name}.npy"
+        if link := _link_above(path, file):
+            warnings.warn(
+                f"{link}: is a symbolic link, and khop neither reads nor writes derived arrays through one; "
+                "they stay in memory. Put a folder in its place, or remove it",
+                stacklevel=2,
+            )
+            return _whole(self._made_of(path, seal, make))
+        if (found := read_sealed(file, entry, seal)) is not None:
+            return found
+        with _alone(home):
+            if (found := read_sealed(file, entry, seal)) is not None:
+                return found  # by another process, meanwhile
+            pieces = self._made_of(path, seal, make)
+            if os.path.lexists(file):
+                warnings.warn(f"{file}: was damaged, or made from other data; it is made anew", stacklevel=2)
+            try:
+                kept = write_sealed(file, entry, pieces, seal)
+            except OSError:  # read-only, or full: this process has it in memory
+                return _whole(pieces)
+            if (home / seal.name / _FILE_BEFORE).is_file():
+                shutil.rmtree(home / seal.name, ignore_errors=True)
+            return kept
+
+    def _made_of(self, path: Path, seal: Seal, make: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
+        """What `make` gives, of primary files that are what graph.json says: else damage would be kept."""
+        try:
+            pieces = make()
+        except (ValueError, IndexError, RuntimeError) as error:
+            self._check_sources(path, seal.sources, f": {error}")
+            raise
+        self._check_sources(path, seal.sources)
+        return pieces
+
+    def _check_sources(self, path: Path, sources: Mapping[str, str], seen: str = "") -> None:
+        for file, sha256 in sources.items():
+            if file in self._sound:
+                continue
+            if file_checksum(path / file, lambda _: None) != sha256:
+                raise ValueError(f"{path / file}: checksum differs from graph.json{seen}; {REMEDY}")
+            self._sound.add(file)
+
+
+def home_of(path: Path, fingerprint: str) -> Path:
+    """Where the arrays derived from a graph lie."""
+    return path / FOLDER / fingerprint[:16]
+
+
+def derived_problems(
+    path: Path, fingerprint: str, arrays: Mapping[str, ArrayEntry], read: Callable[[str, int], None]
+) -> Iterator[tuple[str, str]]:
+    """(file, what is wrong) of all that was derived from a graph; `read` hears each file and its bytes."""
+    sources = {file: entry.sha256 for file, entry in arrays.items()}
+    home = home_of(path, fingerprint)
+    if link := _link_above(path, home / "any"):
+        yield str(link.relative_to(path)), "is a symbolic link, which khop does not follow; remove it"
+        return
+    for file in derived_files(path, fingerprint):
+        name, size = str(file.relative_to(path)), file.lstat().st_size
+        own = file.relative_to(home).with_suffix("")
+        if problem := sealed_problem(file, str(own), fingerprint, sources):
+            yield name, f"{problem}; {_MADE_AGAIN}"
+        read(name, size)
+
+
+def derived_files(path: Path, fingerprint: str) -> list[Path]:
+    """The arrays that are kept of those derived from a graph, sorted."""
+    files = home_of(path, fingerprint).rglob("*.npy")
+    return sorted(file for file in files if file.name != _FILE_BEFORE and not file.name.endswith(UNFINISHED))
+
+
+def _link_above(path: Path, file: Path) -> Path | None:
+    """The first symbolic link among the folders between that of the graph and a file."""
+    between = list(file.relative_to(path).parents)[-2::-1]
+    return next((path / folder for folder in between if (path / folder).is_symlink()), None)
 
 
 @contextmanager
@@ -76,10 +175,3 @@ def _alone(home: Path) -> Iterator[None]:
 
 def _whole(pieces: Sequence[Tensor]) -> Tensor:
     return pieces[0] if len(pieces) == 1 else torch.cat(list(pieces))
-
-
-def _write(file: Path, entry: ArrayEntry, pieces: Sequence[Tensor]) -> None:
-    values = (Given.of(piece, file.name).values for piece in pieces)
-    chunks = (chunk for piece in values for _, chunk in row_chunks(piece))
-    with new_folder(file.parent) as hidden:
-        write_array(hidden / file.name, entry.dtype, entry.shape, chunks, lambda _: None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from threading import Lock
@@ -14,7 +14,8 @@ from torch import Tensor
 
 from khop.draw import DegreeNegatives, DrawKey, DrawnNegatives, Positives, WeightedNegatives, stream
 from khop.graph.derived import Derived
-from khop.graph.layout import edge_array
+from khop.graph.folder import ORIGINAL_ID
+from khop.graph.layout import edge_array, node_column
 from khop.kernels.build_csc import build_csc, index_dtype
 from khop.kernels.csc import Csc
 from khop.kernels.draw_negatives import Candidates, Partners, draw_negatives
@@ -50,8 +51,8 @@ class Links(Protocol):
         """The id of the source that is row 0 of `partners`."""
         ...
 
-    def partners(self, edge_type: EdgeType, order: str, nodes: Tensor | None) -> Csc:
-        """See `partner_ranks`. `order` is what `nodes`, the node of each rank, is called."""
+    def partners(self, edge_type: EdgeType, order: str | None, nodes: Tensor | None) -> Csc:
+        """See `partner_ranks`. `order` is the column by which `nodes`, the node of each rank, are ordered."""
         ...
 
 
@@ -119,9 +120,8 @@ class NegativeTables:
         )
         partners = None
         if negatives.exact:
-            order = "" if column is None else f".by-{column}"
             ranks = self._once(
-                lambda: self._links.partners(edge_type, order, nodes), "ranks", edge_type, column
+                lambda: self._links.partners(edge_type, column, nodes), "ranks", edge_type, column
             )
             partners = self._once(
                 lambda: Partners.of(ranks, candidates), "partners", edge_type, weigher, column
@@ -171,7 +171,7 @@ class WholeLinks:
         """All sources are rows."""
         return 0
 
-    def partners(self, edge_type: EdgeType, order: str, nodes: Tensor | None) -> Csc:
+    def partners(self, edge_type: EdgeType, order: str | None, nodes: Tensor | None) -> Csc:
         """Made once, and kept in the graph's folder."""
         source, _, destination = edge_type
         counts = self.counts[source], self.counts[destination]
@@ -179,18 +179,36 @@ class WholeLinks:
         def make() -> Csc:
             return partner_ranks(self.edges[edge_type], counts[0], nodes, source == destination)
 
-        return kept_partners(self.derived, edge_type, order, counts, make)
+        sources = partner_sources(edge_type, order)
+        return kept_partners(self.derived, edge_type, by_column(order), counts, make, sources)
+
+
+def by_column(order: str | None) -> str:
+    """The end of the name of arrays that follow an order of the destinations."""
+    return "" if order is None else f".by-{order}"
+
+
+def partner_sources(edge_type: EdgeType, order: str | None) -> list[str]:
+    """The files that the partners of an edge type follow from, where a graph has them."""
+    of_nodes = (ORIGINAL_ID,) if order is None else (ORIGINAL_ID, order)
+    of_edges = [edge_array(edge_type, name) for name in ("indptr", "indices")]
+    return of_edges + [node_column(edge_type[2], name) for name in of_nodes]
 
 
 def kept_partners(
-    derived: Derived, edge_type: EdgeType, name: str, counts: tuple[int, int], make: Callable[[], Csc]
+    derived: Derived,
+    edge_type: EdgeType,
+    name: str,
+    counts: tuple[int, int],
+    make: Callable[[], Csc],
+    sources: Sequence[str],
 ) -> Csc:
     """What `make` gives, from the arrays that were derived once it was; so many sources and destinations."""
     made = cache(make)
 
     def kept(array: str, count: int, dtype: torch.dtype, part: Callable[[], Tensor]) -> Tensor:
         file = edge_array(edge_type, f"{array}{name}").removesuffix(".npy")
-        return derived.vector(file, count, part, str(dtype).removeprefix("torch."))
+        return derived.vector(file, count, part, sources, str(dtype).removeprefix("torch."))
 
     indptr = kept("partners_indptr", counts[0] + 1, torch.int64, lambda: made().indptr)
     dtype = index_dtype(max(counts))

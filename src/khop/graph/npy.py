@@ -121,7 +121,7 @@ def file_problem(path: Path, entry: ArrayEntry) -> str | None:
         if size != entry.bytes:
             return f"has {size:,} bytes, graph.json says {entry.bytes:,}"
         with path.open("rb") as file:
-            descr, shape = _read_header(file)
+            descr, shape = header_of(file)
             header_bytes = file.tell()
     except FileNotFoundError:
         return "is missing"
@@ -165,7 +165,8 @@ def array_header(dtype: str, shape: tuple[int, ...]) -> bytes:
     return _MAGIC + len(text).to_bytes(2, "little") + text.encode("ascii")
 
 
-def _read_header(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
+def header_of(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
+    """The dtype and the shape that a .npy header states; ValueError for damage."""
     # NumPy's own reader repairs and warns; what is not right is damage here.
     magic = file.read(len(_MAGIC))
     if magic[:-2] != _MAGIC[:-2]:

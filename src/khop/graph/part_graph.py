@@ -40,7 +40,7 @@ class PartGraph:
             {entry.type: self._edges(entry.type) for entry in entries},
             {entry.type: self._numbers(entry.type, columns[entry.type]) for entry in entries},
             {entry.type: entry.row_order for entry in entries},
-            Derived() if self.kept else Derived(folder.path, folder.fingerprint),
+            Derived() if self.kept else Derived(folder.path, folder.fingerprint, folder.manifest.arrays),
             {t: self._some(t, of_type) for t, of_type in times.items() if of_type is not None},
         )
         object.__setattr__(self, "_draws", EdgeDraws(folder.schema, self.original_ids, arrays))

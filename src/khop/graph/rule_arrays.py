@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from khop.graph.derived import Derived
-from khop.graph.layout import edge_array
+from khop.graph.layout import edge_array, edge_column, node_column
 from khop.kernels.csc import Csc
 from khop.kernels.memory import expect_random_access
 from khop.kernels.rising import Rising, outline, outline_size
@@ -50,8 +50,8 @@ class RuleArrays:
             except ValueError as error:
                 raise ValueError(f"column {column!r}: {error}") from error
 
-        name = _name(edge_type, f"weight_sums.{column}")
-        return self._outlined(name, csc, self._searched(name, csc.num_edges, make))
+        name, sources = _name(edge_type, f"weight_sums.{column}"), self._sources(edge_type, column)
+        return self._outlined(name, csc, self._searched(name, csc.num_edges, make, sources), sources)
 
     def times(self, edge_type: EdgeType, column: str) -> Rising | None:
         """The time of each edge, or of its source node, or the later of both; None: neither has one.
@@ -64,7 +64,7 @@ class RuleArrays:
         of_sources = column in self.columns.get(edge_type[0], {})
         if own is None and not of_sources:
             return None
-        name = _name(edge_type, f"times.{column}")
+        name, sources = _name(edge_type, f"times.{column}"), self._sources(edge_type, column)
 
         def make() -> Tensor:
             times = edge_times(csc, edge_type, self.columns, column)
@@ -72,17 +72,36 @@ class RuleArrays:
             return self._checked(edge_type, column, times)
 
         if own is not None and own.dtype == torch.int64 and not of_sources:
-            return self._outlined(name, csc, self._checked(edge_type, column, own))
-        return self._outlined(name, csc, self._searched(name, csc.num_edges, make))
+            return self._outlined(name, csc, self._checked(edge_type, column, own), sources)
+        return self._outlined(name, csc, self._searched(name, csc.num_edges, make, sources), sources)
 
-    def _outlined(self, name: str, csc: Csc, values: Tensor) -> Rising:
+    def _outlined(self, name: str, csc: Csc, values: Tensor, sources: Sequence[str]) -> Rising:
         def make() -> Tensor:
             return outline(csc, values, threads=_THREADS)
 
-        return Rising(values, self._searched(f"{name}.outline", outline_size(csc), make, "int16"))
+        outline_name = name.replace(".", "_outline.", 1)  # no column's sums or times have such a name
+        return Rising(values, self._searched(outline_name, outline_size(csc), make, sources, "int16"))
 
-    def _searched(self, name: str, count: int, make: Callable[[], Tensor], dtype: str = "int64") -> Tensor:
-        vector = self.derived.vector(name, count, make, dtype)
+    def _sources(self, edge_type: EdgeType, column: str) -> tuple[str, ...]:
+        """The files that sums and times of a column follow from."""
+        files = [edge_array(edge_type, name) for name in ("indptr", "indices")]
+        if self.sorted_by.get(edge_type) == column and edge_type in self.kept_times:
+            files.append(edge_array(edge_type, "times"))
+        if column in self.columns.get(edge_type, {}):
+            files.append(edge_column(edge_type, column))
+        if column in self.columns.get(edge_type[0], {}):
+            files.append(node_column(edge_type[0], column))
+        return tuple(files)
+
+    def _searched(
+        self,
+        name: str,
+        count: int,
+        make: Callable[[], Tensor],
+        sources: Sequence[str],
+        dtype: str = "int64",
+    ) -> Tensor:
+        vector = self.derived.vector(name, count, make, sources, dtype)
         if name not in self._prepared:
             expect_random_access(vector)
             self._prepared.add(name)

@@ -12,6 +12,7 @@ import numpy as np
 
 from khop.graph import layout
 from khop.graph.checks import check_splits
+from khop.graph.derived import derived_files, derived_problems
 from khop.graph.folder import ORIGINAL_ID
 from khop.graph.inputs import Given
 from khop.graph.manifest import REMEDY, EdgeEntry, Manifest, NodeEntry, read_manifest
@@ -40,11 +41,12 @@ def verify_folder(path: str | os.PathLike[str], progress: Notice | None = None) 
     """Everything that is wrong with a folder, sorted by file; empty when nothing is.
 
     Sizes, headers and checksums find damage; ids, offsets, lengths, labels and splits find a wrong writer.
-    Reads every file twice. ValueError where there is no graph folder at all.
+    Reads every file of graph.json twice, and what is derived from them once. ValueError where there is no
+    graph folder at all.
     """
     folder = Path(path)
     try:
-        manifest, _ = read_manifest(folder)
+        manifest, fingerprint = read_manifest(folder)
     except ValueError as error:
         if not (folder / layout.MANIFEST).is_file():
             raise
@@ -52,10 +54,13 @@ def verify_folder(path: str | os.PathLike[str], progress: Notice | None = None) 
     findings = [Finding(file, f"{problem}; {REMEDY}") for file, problem in manifest.problems(folder)]
     checks = _checks(manifest)
     sound = sorted((manifest.arrays.keys() & checks.keys()) - {finding.file for finding in findings})
-    meter = Meter(2 * sum(manifest.arrays[file].bytes for file in sound), progress)
+    derived_bytes = sum(file.lstat().st_size for file in derived_files(folder, fingerprint))
+    meter = Meter(2 * sum(manifest.arrays[file].bytes for file in sound) + derived_bytes, progress)
     findings += _damage(folder, manifest, sound, meter)
     sound = sorted(set(sound) - {finding.file for finding in findings})
     findings += _contradictions(folder, manifest, {file: checks[file] for file in sound}, meter)
+    damaged = derived_problems(folder, fingerprint, manifest.arrays, meter.at)
+    findings += [Finding(file, problem) for file, problem in damaged]
     meter.at("done", meter.total - meter.done)
     return sorted(findings, key=lambda finding: finding.file)
 

@@ -23,7 +23,7 @@ def joined_graph(folder: PartsFolder) -> CscGraph:
     ValueError where a part is not held.
     """
     check_whole(folder, "the graph in one piece")
-    kept = Derived(folder.path, folder.fingerprint)
+    kept = Derived(folder.path, folder.fingerprint, folder.arrays)
     node_types = folder.schema.node_types
     return CscGraph(
         folder.schema,
@@ -47,7 +47,8 @@ def _joined(folder: PartsFolder, edge_type: EdgeType, kept: Derived) -> Csc:
 
     def kept_array(name: str, count: int, dtype: torch.dtype, make: Callable[[], Sequence[Tensor]]) -> Tensor:
         file = layout.edge_array(edge_type, name).removesuffix(".npy")
-        return kept.joined(file, count, make, str(dtype).removeprefix("torch."))
+        sources = [f"{part.path.name}/{layout.edge_array(edge_type, name)}" for part in folder.parts]
+        return kept.joined(file, count, make, sources, str(dtype).removeprefix("torch."))
 
     indices = [piece.indices for piece in pieces]
     joined = Csc(

@@ -13,7 +13,7 @@ from torch import Tensor
 from khop.graph import layout
 from khop.graph.folder import ORIGINAL_ID, Folder, GraphFolder, open_folder
 from khop.graph.manifest import REMEDY, Contents
-from khop.graph.npy import file_problem
+from khop.graph.npy import ArrayEntry, file_problem
 from khop.partition.book import (
     BOOK,
     PartitionBook,
@@ -51,6 +51,16 @@ class PartsFolder:
     def fingerprint(self) -> str:
         """Equal for equal folders of parts, wherever they lie."""
         return self.book.fingerprint
+
+    @property
+    def arrays(self) -> Mapping[str, ArrayEntry]:
+        """The arrays of the held parts and of all nodes, by file relative to the folder."""
+        of_parts = {
+            f"{part.path.name}/{file}": entry
+            for part in self.parts
+            for file, entry in part.manifest.arrays.items()
+        }
+        return {**of_parts, **self.book.wholes}
 
     def num_nodes(self, node_type: NodeType) -> int:
         """How many nodes of a type there are in all parts."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from khop.graph import layout
 from khop.graph.derived import Derived
-from khop.graph.negatives import kept_partners, ranks_by_source
+from khop.graph.negatives import by_column, kept_partners, partner_sources, ranks_by_source
 from khop.kernels.build_csc import index_dtype
 from khop.kernels.csc import Csc
 from khop.partition.held_parts import HeldParts
@@ -55,7 +55,7 @@ class PartsLinks:
         """The first that the held parts own."""
         return self.held.folder.bounds(edge_type[0])[0]
 
-    def partners(self, edge_type: EdgeType, order: str, nodes: Tensor | None) -> Csc:
+    def partners(self, edge_type: EdgeType, order: str | None, nodes: Tensor | None) -> Csc:
         """Made once; what does not depend on others and on what was left out is kept beside the parts."""
         folder, held, (source, _, destination) = self.held.folder, self.held, edge_type
         first, *_, end = folder.bounds(source)
@@ -71,9 +71,17 @@ class PartsLinks:
             return ranks_by_source(sources, destinations, end - first, count, nodes)
 
         is_of_folder = not (self._asks_others(edge_type) or held.thinned)
-        derived = Derived(folder.path, folder.fingerprint) if is_of_folder else Derived()
-        name = f".of-{folder.held[0]}-{folder.held[-1]}{order}"
-        return kept_partners(derived, edge_type, name, (end - first, count), make)
+        derived = Derived(folder.path, folder.fingerprint, folder.arrays) if is_of_folder else Derived()
+        name = f".of-{folder.held[0]}-{folder.held[-1]}{by_column(order)}"
+        asked = (edge_type, held.schema.reverse(edge_type) or edge_type)
+        sources = [
+            f"{part.path.name}/{file}"
+            for part in folder.parts
+            for of in asked
+            for file in (layout.edge_array(of, "indptr"), layout.edge_array(of, "indices"))
+        ]
+        sources += partner_sources(edge_type, order)
+        return kept_partners(derived, edge_type, name, (end - first, count), make, sources)
 
     def _asks_others(self, edge_type: EdgeType) -> bool:
         is_whole = len(self.held.folder.held) == self.held.folder.book.num_parts

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
 from khop.graph import layout
 from khop.graph.checks import check_splits
+from khop.graph.derived import derived_problems
 from khop.graph.folder import GraphFolder
 from khop.graph.inputs import Given
-from khop.graph.manifest import REMEDY
+from khop.graph.manifest import REMEDY, read_manifest
 from khop.graph.npy import file_checksum
 from khop.graph.progress import Notice
 from khop.graph.verify import WRITE_AGAIN, Finding, verify_folder
@@ -50,6 +52,7 @@ def verify_partition(path: str | os.PathLike[str], notice: Notice | None = None)
             continue
         findings += (Finding(f"{place.name}/{finding.file}", finding.problem) for finding in of_part)
     findings += _whole_findings(folder, book)
+    findings += _derived_findings(folder, book)
     if not findings:
         findings += _lost_or_twice(folder, book)
     return sorted(findings, key=lambda finding: finding.file)
@@ -69,6 +72,18 @@ def _whole_findings(folder: Path, book: PartitionBook) -> Iterator[Finding]:
             check_splits(splits, book.offsets[node_type][-1], f"{node_type!r} nodes")
         except ValueError as error:
             yield Finding(layout.node_splits(node_type), str(error))
+
+
+def _derived_findings(folder: Path, book: PartitionBook) -> Iterator[Finding]:
+    """Damage of what was derived from several parts."""
+    arrays = dict(book.wholes)
+    for part in range(book.num_parts):
+        place = part_folder(folder, part)
+        with suppress(ValueError):  # a finding of its own
+            of_part = read_manifest(place)[0].arrays
+            arrays |= {f"{place.name}/{file}": entry for file, entry in of_part.items()}
+    for file, problem in derived_problems(folder, book.fingerprint, arrays, lambda *_: None):
+        yield Finding(file, problem)
 
 
 def _lost_or_twice(folder: Path, book: PartitionBook) -> Iterator[Finding]:
