@@ -11,15 +11,25 @@ from torch import Tensor, nn
 from khop import (
     Batch,
     EdgeTable,
+    Expansion,
     Graph,
+    Links,
+    LinkSampler,
+    Loader,
+    NeighborSampler,
     NodeClassification,
     NodeTable,
+    Temporal,
     evaluate,
+    evaluate_links,
     layerwise_inference,
     open_graph,
     write_graph,
 )
-from khop.models import SAGE
+from khop.kernels.segment import segment_mean
+from khop.models import SAGE, Dot, LinkPredictor
+
+LIKE = ("item", "like", "item")
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +74,107 @@ class Plain(nn.Module):
 
 def test_a_module_without_layers_is_sampled_or_told_how(graph: Graph) -> None:
     assert evaluate(Plain(), graph, split="val", fanouts=[2], columns=["y"]) == 1.0
-    with pytest.raises(ValueError, match=r"Plain does not expose its layers.*fanouts=\[\.\.\.\]"):
+    with pytest.raises(ValueError, match=r"Plain does not expose its layers.*loader=.*fanouts=\[\.\.\.\]"):
         evaluate(Plain(), graph, split="val")
+
+
+class Words(nn.Module):
+    """Reads another column than x, over as many blocks as there are."""
+
+    def __init__(self, column: str = "words") -> None:
+        super().__init__()
+        self.column = column
+
+    def forward(self, batch: Batch) -> Tensor:
+        h = batch["item", self.column].float()
+        for block in batch.blocks:
+            edges = block.adjacencies[LIKE]
+            h = h[: block.dst_counts["item"]] + segment_mean(h, edges.indptr, edges.indices)
+        return h[batch.sample.seed_index["item"]]
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Graph:
+    """One node type without a column x."""
+    generator = torch.Generator().manual_seed(4)
+    items = NodeTable(
+        columns={"words": torch.randn(200, 3, generator=generator), "y": torch.arange(200) % 3},
+        splits={"val": torch.arange(50, 200)},
+        num_classes={"y": 3},
+    )
+    ends = torch.randint(200, (2, 900), generator=generator)
+    path: Path = tmp_path_factory.mktemp("graphs") / "words"
+    return open_graph(write_graph(path, {"item": items}, {LIKE: EdgeTable(*ends)}))
+
+
+def loader_of(graph: Graph, **settings: object) -> Loader:
+    return Loader(NeighborSampler(graph, [3, 2], **settings), torch.arange(50), 10, columns=["words"])
+
+
+def full_score(graph: Graph) -> float:
+    """The same model over the whole graph, two hops."""
+    h, csc = graph.columns["item"]["words"], graph.csc(LIKE)
+    for _ in range(2):
+        h = h + segment_mean(h, csc.indptr, csc.indices)
+    return float((h.argmax(dim=1) == torch.arange(200) % 3)[50:].double().mean())
+
+
+def test_columns_are_the_loaders_the_models_or_all_but_labels(words: Graph) -> None:
+    expected = full_score(words)
+    assert evaluate(Words(), words, split="val", fanouts=[-1, -1]) == expected
+    assert evaluate(Words(), words, split="val", fanouts=[-1, -1], loader=loader_of(words)) == expected
+    model = Words("y")
+    with pytest.raises(ValueError, match="column 'y' of 'item': not in this batch"):
+        evaluate(model, words, split="val", fanouts=[-1])
+    model.input_columns = ("y",)  # type: ignore[assignment]
+    with pytest.raises(IndexError):  # the label reaches the model, which cannot use it
+        evaluate(model, words, split="val", fanouts=[])
+
+
+def test_a_model_without_layers_is_exact_over_all_neighbors_and_a_warning_says_so(words: Graph) -> None:
+    with pytest.warns(UserWarning, match=r"Words does not expose .* of all neighbors, 2 hops deep") as told:
+        assert evaluate(Words(), words, split="val", loader=loader_of(words)) == full_score(words)
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    model = Words()
+    model.num_layers = 2  # type: ignore[assignment]
+    with pytest.warns(UserWarning, match="2 hops deep"):
+        assert evaluate(model, words, split="val") == full_score(words)
+
+
+def test_the_loaders_expansion_is_kept(words: Graph) -> None:
+    class Of(Words):
+        def forward(self, batch: Batch) -> Tensor:
+            assert batch.sample.subgraph is not None
+            return super().forward(batch)
+
+    loader = loader_of(words, expansion=Expansion.SUBGRAPH)
+    assert evaluate(Of(), words, split="val", fanouts=[-1, -1], loader=loader) == full_score(words)
+    with pytest.warns(UserWarning, match="2 hops deep"):
+        assert evaluate(Of(), words, split="val", loader=loader) == full_score(words)
+
+
+def test_a_loader_by_time_cannot_evaluate_nodes_without_times(words: Graph) -> None:
+    loader = loader_of(words)
+    loader.sampler.rule = Temporal("y")  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match=r"the loader samples by Temporal.* gives nodes no times"):
+        evaluate(Words(), words, split="val", fanouts=[2], loader=loader)
+
+
+class Rows(Words):
+    """As an encoder gives them: by node type."""
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:  # type: ignore[override]
+        return {"item": super().forward(batch)}
+
+
+def test_links_too_are_evaluated_by_any_encoder_over_all_neighbors(words: Graph) -> None:
+    links = Links({LIKE: torch.randint(200, (2, 40))}, negatives={LIKE: torch.randint(200, (40, 5))})
+    model = LinkPredictor(Rows(), {LIKE: Dot()})
+    loader = Loader(LinkSampler(words, [3, 2]), Links(links.edges), 10, columns=["words"])
+    sampled = evaluate_links(model, words, links, metrics=["mrr"], fanouts=[-1, -1])
+    with pytest.warns(UserWarning, match="Rows does not expose .* 2 hops deep"):
+        assert evaluate_links(model, words, links, metrics=["mrr"], loader=loader) == sampled
 
 
 def test_another_task_can_be_named(graph: Graph) -> None:

@@ -21,8 +21,8 @@ from small_folders import ITEM, write_learnable_graph
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 ON_ONE_GRAPH = ["blocks", "layerwise", "own_sampler"]
-AS_THEY_STAND = ["taobao", "torch_geometric_layers"]  # small already
-BY_THEMSELVES = ["reddit", "distributed_products"]  # with tests of their own
+AS_THEY_STAND = ["taobao"]  # small already
+BY_THEMSELVES = ["reddit", "distributed_products", "torch_geometric_layers"]  # with tests of their own
 # One loop each, by plain torch, accelerate and Lightning; with the options that break it off and continue it.
 BREAK_OFF = {"plain_loop": ["--stop", "11"], "accelerate_loop": ["--stop", "12"], "lightning_trainer": []}
 CONTINUE = {
@@ -181,6 +181,15 @@ def test_an_example_runs_without_arguments(name: str, tmp_path: Path) -> None:
         timeout=240,
     )
     assert finished.returncode == 0, finished.stderr
+
+
+def test_layers_of_torch_geometric_are_evaluated_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    ((accuracy,),) = told(monkeypatch, capfd, "torch_geometric_layers")
+    assert accuracy > 0.4  # of 58 sections, after one epoch
 
 
 @pytest.mark.long

@@ -19,9 +19,9 @@ from khop.distributed.row_wire import Wire
 from khop.distributed.spread import Parting, Spread, stores_of
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Hop, NeighborsByType, Positives
 from khop.features.store import FeatureStore
-from khop.features.table import FeatureTable
+from khop.features.table import FeatureTable, with_columns
 from khop.graph.build import EdgeTable
-from khop.graph.csc_graph import Columns, CscGraph
+from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import Folder, open_folder
 from khop.graph.progress import Notice
 from khop.graph.save import save_graph
@@ -84,14 +84,7 @@ class Graph:
     def with_edges(self, edges: Mapping[EdgeType, EdgeTable]) -> Graph:
         """The same graph, in memory, with further edge types; what it had is shared and not copied."""
         topology = self.in_one_piece("with_edges").with_edges(edges)
-        features = self.features
-        if any(table.columns for table in edges.values()):
-            if not isinstance(features, FeatureTable):
-                raise ValueError(
-                    f"with_edges: columns of edges cannot join {type(features).__name__}; leave them out"
-                )
-            added: Columns = {edge_type: topology.columns[edge_type] for edge_type in edges}
-            features = FeatureTable({**features.columns, **added}, features.threads)
+        features = with_columns(self.features, {t: topology.columns.get(t, {}) for t in edges})
         return Graph(topology, features, splits={name: self.split(name) for name in self.split_names})
 
     def sample_negatives(

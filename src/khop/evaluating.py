@@ -9,14 +9,16 @@ from torch import Tensor, nn
 from khop.api import Graph
 from khop.distributed.group import this_group, unwrapped
 from khop.draw import GivenNegatives, NegativeMode, Rule, Uniform
-from khop.loading.columns import ColumnChoice, NamesByType
+from khop.loader import Loader
+from khop.loading.columns import NamesByType
+from khop.models.layered import Layered
 from khop.models.link_predictor import LinkPredictor
 from khop.sampling.fanouts import Fanout
 from khop.sampling.link_seeds import LinkList
 from khop.sampling.links import LinkSampler
-from khop.sampling.neighbor import NeighborSampler
 from khop.training.chunks import Progress, unwatched
 from khop.training.evaluation import scores
+from khop.training.forward_inputs import all_neighbors, columns_read, evaluation_sampler
 from khop.training.inference import layerwise_inference, sampled_inference
 from khop.training.link_evaluation import (
     check_metrics,
@@ -37,32 +39,43 @@ def evaluate(
     split: str,
     task: NodeClassification | None = None,
     fanouts: Sequence[Fanout] | None = None,
-    columns: Sequence[str] | NamesByType = ("x",),
+    columns: Sequence[str] | NamesByType | None = None,
+    loader: Loader | None = None,
     progress: Progress = unwatched,
 ) -> float:
     """The task's score on a split: by default accuracy on the graph's one label column.
 
-    Exact, layer by layer over all neighbours, for a model that exposes its layers. With `fanouts`, of any
-    model over a batch with these `columns`, on neighbourhoods that are the same in every evaluation.
-    Collective: the ranks share the work, and each gets the score, which does not depend on their number. A
-    model in DistributedDataParallel is taken out of it.
+    Exact without `fanouts`: layer by layer over all neighbors for a model that exposes its layers
+    (`khop.models.Sequential`, `Layered`). Of another, `model(batch)` is run on batches of all neighbors, and
+    a warning says so; `loader`, the one that the model is trained with, or its `num_layers` says how many
+    hops. With `fanouts`, `model(batch)` on neighborhoods that are the same in every evaluation.
+
+    Batches have `columns`, by default the model's `input_columns`, else those of the loader, else all columns
+    of nodes but labels; with a loader that has a NeighborSampler, neighbors are drawn by its rule and
+    expansion. Collective: the ranks share the work, and each gets the score, which does not depend on their
+    number. A model in DistributedDataParallel is taken out of it.
     """
     model, group = unwrapped(model), this_group()
     task = task or NodeClassification.of(graph.schema)
     node_type = task.node_type
+    like = None if loader is None else loader.sampler
+    is_layered = fanouts is None and isinstance(model, Layered)
+    if fanouts is None and not is_layered:
+        fanouts = all_neighbors(model, like, warn=group.rank == 0)
 
     def outputs_of(nodes: Tensor) -> Tensor:
         if fanouts is None:
             return layerwise_inference(
                 model, graph, graph.features, node_type, nodes=nodes, progress=progress, group=group
             )
+        chosen = columns_read(model, graph.schema, columns, None if loader is None else loader.columns)
         return sampled_inference(
             model,
-            NeighborSampler(graph, fanouts),
+            evaluation_sampler(graph, fanouts, chosen, like),
             graph.features,
             node_type,
             nodes=nodes,
-            columns=ColumnChoice.of(graph.schema, columns, (), ()),
+            columns=chosen,
             progress=progress,
             group=group,
         )
@@ -85,16 +98,18 @@ def evaluate_links(
     metrics: Sequence[LinkMetric] = ("mrr", "roc-auc"),
     fanouts: Sequence[Fanout] | None = None,
     rule: Rule = Uniform(),  # noqa: B008
-    columns: Sequence[str] | NamesByType = ("x",),
+    columns: Sequence[str] | NamesByType | None = None,
+    loader: Loader | None = None,
     progress: Progress = unwatched,
 ) -> dict[str, float]:
     """How well `model` tells links from their own negatives (see `khop.with_negatives`), by metric.
 
     Exact: the rows of all nodes are computed layer by layer over the edges of `graph`, then every pair is
-    scored. With `fanouts`, every link is scored from a batch with these `columns`, as in training: for any
-    encoder, and for links with times, by `rule=khop.Temporal(column)`; the neighbourhoods are the same in
-    every evaluation. Let `graph` be without the links, as that of a split is. Of several edge types it is the
-    mean. Collective, as `evaluate` is.
+    scored; with an encoder that does not expose its layers, every link is scored from a batch of all
+    neighbors, and a warning says so. With `fanouts`, every link is scored from a batch, as in training: for
+    any encoder, and for links with times, by `rule=khop.Temporal(column)`; the neighborhoods are the same in
+    every evaluation. `columns` and `loader` are those of `evaluate`, of the encoder. Let `graph` be without
+    the links, as that of a split is. Of several edge types it is the mean. Collective, as `evaluate` is.
     """
     predictor, group = unwrapped(model), this_group()
     if not isinstance(predictor, LinkPredictor):
@@ -104,10 +119,15 @@ def evaluate_links(
         )
     check_metrics(metrics)
     check_rivals(graph, links)
+    encoder = predictor.encoder
+    if fanouts is None:
+        check_untimed(links)
+    if fanouts is None and not isinstance(encoder, Layered):
+        fanouts = all_neighbors(encoder, None if loader is None else loader.sampler, warn=group.rank == 0)
+    of_loader = None if loader is None else loader.columns
     group.meet("evaluating")
     with group.exchanging("evaluating"):
         if fanouts is None:
-            check_untimed(links)
             exact = exact_link_scores(predictor, graph, graph.features, links, progress=progress, group=group)
             return mean_metrics(exact, metrics)
         scores_of_links = sampled_link_scores(
@@ -115,7 +135,7 @@ def evaluate_links(
             LinkSampler(graph, fanouts, negatives=GivenNegatives(NegativeMode.TRIPLET), rule=rule),
             graph.features,
             links,
-            columns=ColumnChoice.of(graph.schema, columns, (), ()),
+            columns=columns_read(encoder, graph.schema, columns, of_loader),
             progress=progress,
             group=group,
         )

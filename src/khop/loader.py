@@ -85,6 +85,7 @@ class Loader:
         ranks = (self._group.rank, self._group.world_size)
         order = SeedOrder(seed_list, batch_size, shuffle, seed, *ranks, homes)
         choice = ColumnChoice.of(store.schema, columns, seed_columns, seed_types, Narrow(narrow))
+        self.sampler, self.columns = sampler, choice  # of all batches
         self._maker = BatchMaker(order, sampler, _features(store, choice), choice, torch.device(device))
         if threads is None:
             threads = sampler_threads(cores_of_rank(self._group.local_world_size))

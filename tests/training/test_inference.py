@@ -142,7 +142,8 @@ def test_progress_counts_the_nodes_of_all_layers() -> None:
 def test_a_model_without_layers_is_told_both_ways() -> None:
     graph = one_type()
     with pytest.raises(
-        ValueError, match=r"Plain does not expose.*give it num_layers.*layer and head.*fanouts="
+        ValueError,
+        match=r"Plain does not expose.*forward\(x, adjacency\).*num_layers.*sampled_inference",
     ):
         layerwise_inference(Plain(), graph.store, graph.features, "node")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from khop.features.store import Gathered, Rows, Wanted
+from khop.features.store import FeatureStore, Gathered, Rows, Wanted
 from khop.kernels.gather import SMALL_DTYPES, Column, column_reference, gather_columns
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 
@@ -80,3 +80,14 @@ def scales_of(spec: ColumnSpec, device: torch.device | str = "cpu") -> Tensor | 
     if spec.scales is None:
         return None
     return torch.tensor(spec.scales, dtype=torch.float32, device=device).view(spec.shape)
+
+
+def with_columns(features: FeatureStore, added: Tensors) -> FeatureStore:
+    """The same store with further columns; ValueError where it cannot take any."""
+    if not any(added.values()):
+        return features
+    if not isinstance(features, FeatureTable):
+        raise ValueError(
+            f"with_edges: columns of edges cannot join {type(features).__name__}; leave them out"
+        )
+    return FeatureTable({**features.columns, **added}, features.threads)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from khop.models.link_predictor import LinkPredictor as LinkPredictor
     from khop.models.rgcn import RGCN as RGCN
     from khop.models.sage import SAGE as SAGE
+    from khop.models.sequential import Sequential as Sequential
     from khop.models.sizes import ModelSizes as ModelSizes
 
 _PUBLIC = {
@@ -23,6 +24,7 @@ _PUBLIC = {
     "Dot": "khop.models.decoders",
     "MLP": "khop.models.decoders",
     "SAGE": "khop.models.sage",
+    "Sequential": "khop.models.sequential",
     "LearnedRows": "khop.models.learned_rows",
     "gathered": "khop.models.learned_rows",
     "Layered": "khop.models.layered",

@@ -26,8 +26,8 @@ class Layered(Protocol):
         ...
 
     @property
-    def input_columns(self) -> Mapping[NodeType, tuple[str, ...]]:
-        """The columns that `encode` reads, per node type."""
+    def input_columns(self) -> Mapping[NodeType, tuple[str, ...]] | tuple[str, ...]:
+        """The columns that `encode` reads, per node type; names alone: of every type that has them."""
         ...
 
     def encode(self, batch: Batch) -> dict[NodeType, Tensor]:
@@ -44,6 +44,15 @@ class Layered(Protocol):
     def head(self, node_type: NodeType, h: Tensor) -> Tensor:
         """The model's output for nodes of one type, row by row from what the last layer gives for them."""
         ...
+
+
+def check_num_blocks(model: Layered, batch: Batch) -> None:
+    """ValueError unless the batch has a block per layer."""
+    if len(batch.blocks) != model.num_layers:
+        raise ValueError(
+            f"the batch has {len(batch.blocks)} blocks, the model {model.num_layers} layers: "
+            "give the sampler one fanout per layer"
+        )
 
 
 def followed_edge_types(model: Layered, schema: Schema) -> tuple[EdgeType, ...]:

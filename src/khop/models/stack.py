@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from khop.batch import Batch, Block
 from khop.models.encoder import Encoder, Encoding
 from khop.models.layer import Layer, LayerOptions
-from khop.models.layered import destination_types
+from khop.models.layered import check_num_blocks, destination_types
 from khop.models.names import parameter_name
 from khop.models.sizes import ModelSizes
 from khop.schema import EdgeType, NodeType
@@ -87,11 +87,7 @@ class Stack(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor | dict[NodeType, Tensor]:
         """(seeds, outputs), one row per seed, duplicates included; of several targets a mapping by type."""
-        if len(batch.blocks) != self.num_layers:
-            raise ValueError(
-                f"the batch has {len(batch.blocks)} blocks, the model {self.num_layers} layers: "
-                "give the sampler one fanout per layer"
-            )
+        check_num_blocks(self, batch)
         h = self.encode(batch)
         for index, block in enumerate(batch.blocks):
             h = self.layer(index, h, block)

@@ -19,8 +19,9 @@ from khop.models.layered import Layered, destination_types, followed_edge_types
 from khop.models.learned_rows import gathered
 from khop.sampling.neighbor import NeighborSampler, check_seeds
 from khop.sampling.sampler import Sampler
-from khop.schema import EdgeType, NodeType
+from khop.schema import NodeType
 from khop.training.chunks import Chunks, Meter, Progress, RowsOf, evaluating, unwatched
+from khop.training.forward_inputs import columns_read
 from khop.training.in_step import sharing_of
 from khop.training.part_order import PartOrder, pieces_of
 from khop.training.placement import mover
@@ -132,9 +133,9 @@ class Layers:
         """
         if not isinstance(model, Layered):
             raise ValueError(
-                f"{type(model).__name__} does not expose its layers: for exact evaluation give it "
-                "num_layers, input_columns, encode, layer and head (khop.models.Layered); or sample, with "
-                "fanouts=[...]"
+                f"{type(model).__name__} does not expose its layers: give them as modules with "
+                "forward(x, adjacency) in a khop.models.Sequential, or the model num_layers, input_columns, "
+                "encode, layer and head (khop.models.Layered); or sample, with khop.sampled_inference"
             )
         count = model.num_layers if depth is None else depth
         reach = destination_types(followed_edge_types(model, graph.schema), tuple(wanted), count)
@@ -211,8 +212,7 @@ def _row_shapes(
 def _all_neighbors(model: nn.Module, graph: GraphStore, features: FeatureStore, fanout: int) -> Chunks:
     """What makes chunks for a model's first layer."""
     assert isinstance(model, Layered)
-    columns: dict[NodeType | EdgeType, Sequence[str]] = {t: names for t, names in model.input_columns.items()}
-    choice = ColumnChoice.of(graph.schema, columns, (), ())
+    choice = columns_read(model, graph.schema, None, None)
     followed = followed_edge_types(model, graph.schema)
     fanouts = {t: fanout if t in followed else 0 for t in graph.schema.edge_types}
     return Chunks(NeighborSampler(graph, [fanouts]), features, choice, DrawKey(0), mover(model))

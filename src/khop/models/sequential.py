@@ -1,0 +1,98 @@
+"""Layers in a row, each a `forward(x, adjacency)` of its own: exact inference runs them one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from khop.batch import Batch, Block
+from khop.models.layered import check_num_blocks
+from khop.schema import NodeType
+
+
+class Sequential(nn.Module):
+    """Layers run one after another over the blocks of a batch; see `khop.models.Layered`.
+
+    A layer is any module with `forward(x, adjacency)`, a convolution of torch_geometric with all that belongs
+    to it: activation, norm, dropout, residual. `x` has a row per source; the first `adjacency.num_dst` rows
+    are the destinations, of which it gives a row each. Of a graph with several node or edge types, `x` maps
+    node types to rows, `adjacency` edge types to theirs, and the result node types to rows.
+
+    The first layer takes the node column `column`, in the dtype of the parameters.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], column: str = "x") -> None:
+        super().__init__()
+        if not layers:
+            raise ValueError("Sequential: no layers, give a list of modules with forward(x, adjacency)")
+        for index, layer in enumerate(layers):
+            if not isinstance(layer, nn.Module):
+                raise ValueError(
+                    f"Sequential: layer {index} is a {type(layer).__name__}: give a torch.nn.Module with "
+                    "forward(x, adjacency)"
+                )
+        self.layers = nn.ModuleList(layers)
+        self.column = column
+
+    @property
+    def num_layers(self) -> int:
+        """How many blocks a batch needs."""
+        return len(self.layers)
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The column, of every node type that has it."""
+        return (self.column,)
+
+    def encode(self, batch: Batch) -> dict[NodeType, Tensor]:
+        """The rows of the column, of each node type that has it."""
+        dtype = next((p.dtype for p in self.parameters() if p.is_floating_point()), torch.get_default_dtype())
+        found = {t: of[self.column].to(dtype) for t, of in batch.columns.items() if self.column in of}
+        if not found:
+            there = {t: sorted(of) for t, of in batch.columns.items()}
+            raise ValueError(
+                f"column {self.column!r}: not in this batch, which has {there}; ask the loader for it, "
+                f"columns=[{self.column!r}], or name another, Sequential(layers, column=...)"
+            )
+        return found
+
+    def layer(self, index: int, h: Mapping[NodeType, Tensor], block: Block) -> dict[NodeType, Tensor]:
+        """The rows of the block's destinations, as one layer gives them."""
+        adjacencies = block.adjacencies
+        if len(block.src_counts) == len(adjacencies) == 1:
+            ((node_type, x),) = h.items()
+            (adjacency,) = adjacencies.values()
+            return {node_type: self._checked(index, self.layers[index](x, adjacency), adjacency.num_dst)}
+        into = {t: a for t, a in adjacencies.items() if t[0] in h and t[2] in block.dst_counts}
+        out = self.layers[index](dict(h), into)
+        if not isinstance(out, Mapping):
+            raise ValueError(
+                f"layer {index} gives a {type(out).__name__}: of a graph with several node or edge types it "
+                "must give a mapping from node types to rows"
+            )
+        wanted = {t: count for t, count in block.dst_counts.items() if t in out}
+        return {t: self._checked(index, out[t], count, t) for t, count in wanted.items()}
+
+    def head(self, node_type: NodeType, h: Tensor) -> Tensor:
+        """The last layer's rows, as they are."""
+        return h
+
+    def forward(self, batch: Batch) -> Tensor | dict[NodeType, Tensor]:
+        """One row per seed, duplicates included; of seeds of several node types a mapping by type."""
+        check_num_blocks(self, batch)
+        h = self.encode(batch)
+        for index, block in enumerate(batch.blocks):
+            h = self.layer(index, h, block)
+        out = {t: h[t].index_select(0, rows) for t, rows in batch.sample.seed_index.items() if t in h}
+        return next(iter(out.values())) if len(batch.sample.seed_index) == len(out) == 1 else out
+
+    def _checked(self, index: int, rows: Tensor, num_dst: int, node_type: NodeType | None = None) -> Tensor:
+        if rows.shape[0] != num_dst:
+            of = "" if node_type is None else f" of {node_type!r}"
+            raise ValueError(
+                f"layer {index} gives {rows.shape[0]} rows{of} for {num_dst} destinations: give the "
+                "convolution (x, x[: adjacency.num_dst]) instead of x"
+            )
+        return rows

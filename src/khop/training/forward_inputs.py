@@ -1,0 +1,103 @@
+"""Inputs of an evaluation by `model(batch)`: a sampler, and the columns that the model reads."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from torch import nn
+
+from khop.draw import Temporal
+from khop.graph.folder import ORIGINAL_ID
+from khop.graph.store import GraphStore
+from khop.loading.columns import ColumnChoice, NamesByType
+from khop.sampling.fanouts import Fanout
+from khop.sampling.neighbor import NeighborSampler
+from khop.sampling.sampler import Sampler
+from khop.schema import Schema
+
+
+def columns_read(
+    model: nn.Module,
+    schema: Schema,
+    columns: Sequence[str] | NamesByType | None,
+    of_loader: ColumnChoice | None,
+) -> ColumnChoice:
+    """The columns of a batch: those given, the model's `input_columns`, or the loader's.
+
+    Where none of them says it, all columns of nodes but labels.
+    """
+    if columns is None:
+        columns = getattr(model, "input_columns", None)
+    if columns is not None:
+        return ColumnChoice.of(schema, columns, (), ())
+    if of_loader is not None:
+        return replace(of_loader, of_seeds={})
+    return ColumnChoice.of(
+        schema,
+        {
+            node_type: [
+                name
+                for name, spec in schema.columns.get(node_type, {}).items()
+                if spec.num_classes is None and name != ORIGINAL_ID
+            ]
+            for node_type in schema.node_types
+        },
+        (),
+        (),
+    )
+
+
+def evaluation_sampler(
+    graph: GraphStore, fanouts: Sequence[Fanout], columns: ColumnChoice, like: Sampler | None
+) -> NeighborSampler:
+    """A sampler of these fanouts that draws as the loader's does, where that is a NeighborSampler."""
+    edge_ids = bool(columns.of_edges)
+    if not isinstance(like, NeighborSampler):
+        return NeighborSampler(graph, fanouts, edge_ids=edge_ids)
+    if isinstance(like.rule, Temporal):
+        raise ValueError(
+            f"the loader samples by {like.rule}, and evaluation gives nodes no times: score the batches of a "
+            "loader over the split, with seed_times=..."
+        )
+    return NeighborSampler(
+        graph,
+        fanouts,
+        rule=like.rule,
+        expansion=like.expansion,
+        edge_ids=edge_ids,
+        disjoint=like.is_disjoint,
+        output=like.output,
+    )
+
+
+def all_neighbors(model: nn.Module, like: Sampler | None, *, warn: bool) -> list[Fanout]:
+    """Fanouts of an exact evaluation by `model(batch)`: all neighbors, as many hops as the model has layers.
+
+    Edge types that no hop of the loader's sampler follows are left out at that hop. ValueError where nothing
+    says how many hops there are. With `warn`, says what this way costs.
+    """
+    name = type(model).__name__
+    hops = getattr(like, "layers", None) or getattr(model, "num_layers", None)
+    if not isinstance(hops, int):
+        raise ValueError(
+            f"{name} does not expose its layers, and nothing says how many hops it needs: give the loader "
+            "that it is trained with, loader=..., or layers with forward(x, adjacency) in a "
+            "khop.models.Sequential; or sample, with fanouts=[...]"
+        )
+    if warn:
+        warnings.warn(
+            f"{name} does not expose its layers: exact evaluation runs forward(batch) on batches of all "
+            f"neighbors, {hops} hops deep, and computes a node anew for every batch that needs it; to "
+            "compute each layer once per node, give layers with forward(x, adjacency) in a "
+            "khop.models.Sequential",
+            stacklevel=3,
+        )
+    if isinstance(like, NeighborSampler):
+        return [_all_of(of_hop) for of_hop in like.fanouts]
+    return [-1] * hops
+
+
+def _all_of(fanouts: Mapping[tuple[str, str, str], int]) -> Fanout:
+    return {edge_type: -1 if fanout else 0 for edge_type, fanout in fanouts.items()}
