@@ -28,6 +28,7 @@ from khop.graph.save import save_graph
 from khop.graph.store import GraphStore, negative_store, original_ids, part_bounds
 from khop.graph.text import graph_text
 from khop.kernels.csc import Csc
+from khop.loading.forks import watch_forks
 from khop.partition.book import is_partitioned
 from khop.partition.parts_graph import PartsGraph
 from khop.partition.parts_table import whole_columns
@@ -46,6 +47,9 @@ class Graph:
     folder: Folder | None = None  # None: made in memory
     splits: Mapping[str, Mapping[NodeType, Tensor]] = field(default_factory=dict)  # of a graph in memory
     parting: Parting | None = None  # how ranks share a folder of parts
+
+    def __post_init__(self) -> None:
+        watch_forks()
 
     @property
     def schema(self) -> Schema:

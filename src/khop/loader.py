@@ -22,6 +22,7 @@ from khop.features.table import FeatureTable
 from khop.graph.store import GraphStore
 from khop.loading.columns import ColumnChoice, NamesByType, Narrow
 from khop.loading.cores import cores_of_rank, sampler_threads
+from khop.loading.forks import check_fork
 from khop.loading.loader import BatchMaker, Position, State
 from khop.loading.ordered_map import InFlight, ordered_map
 from khop.loading.seed_times import SeedTimes
@@ -75,6 +76,7 @@ class Loader:
         prefetch_bytes: int = 1 << 30,
         locality: bool = True,
     ) -> None:
+        check_fork()
         store = graph or getattr(sampler, "graph", None)
         if store is None:
             raise ValueError(f"sampler {sampler!r} has no attribute `graph`: give the loader graph=...")

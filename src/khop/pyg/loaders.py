@@ -12,6 +12,7 @@ from torch_geometric import loader as theirs
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
 
+from khop.loading.forks import check_fork
 from khop.pyg.columns import Columns, attach_links, columns_of, owner_of
 from khop.pyg.inputs import check_links, check_nodes
 from khop.pyg.iteration import Work, epoch
@@ -74,6 +75,7 @@ class NeighborLoader(_OnThreads, theirs.NeighborLoader):  # type: ignore[misc]
         directed: bool = True,
         **kwargs: Any,
     ) -> None:
+        check_fork()
         if neighbor_sampler is None:
             by = (subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted)
             neighbor_sampler = NeighborSampler(data, num_neighbors, *by, directed=directed)
@@ -134,6 +136,7 @@ class LinkNeighborLoader(_OnThreads, theirs.LinkNeighborLoader):  # type: ignore
         directed: bool = True,
         **kwargs: Any,
     ) -> None:
+        check_fork()
         if neighbor_sampler is None:
             by = (subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted)
             neighbor_sampler = NeighborSampler(data, num_neighbors, *by, directed=directed)

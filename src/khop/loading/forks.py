@@ -1,0 +1,109 @@
+"""Warnings for processes that were forked while torch had threads or a GPU, which a fork does not copy."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+from functools import cache
+from pathlib import Path
+
+import torch
+
+SETTLE_S = 0.1  # for threads of OpenMP to fall asleep: they spin for a moment after each operation
+_THREADS = Path("/proc/self/task")
+
+
+def check_fork() -> None:
+    """Warn the caller's caller, once in a forked process, where torch's next operation may hang.
+
+    GNU OpenMP keeps its threads between two operations. A fork copies what it knows of them but not them, and
+    the child's first parallel operation waits for them forever. CUDA refuses to work in such a child.
+    """
+    watch_forks()
+    causes = _Forks.causes()
+    if causes and os.getpid() not in _Forks.warned:
+        _Forks.warned.add(os.getpid())
+        warnings.warn(
+            f"this process was forked from one with {' and '.join(causes)}: torch hangs or fails here. Start "
+            "processes with khop.launch or another start by spawn, e.g. "
+            'multiprocessing.get_context("spawn").Process',
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+class _Forks:
+    """State of this process, copied into its forks."""
+
+    had_openmp = False  # at the last fork
+    lost_openmp = False  # in the process that this one, or one before it, was forked from
+    warned: set[int] = set()  # noqa: RUF012  # processes
+
+    @classmethod
+    def before(cls) -> None:
+        cls.had_openmp = _has_openmp_threads()
+
+    @classmethod
+    def after_in_child(cls) -> None:
+        cls.lost_openmp = cls.lost_openmp or cls.had_openmp
+
+    @classmethod
+    def causes(cls) -> list[str]:
+        openmp = cls.lost_openmp and torch.get_num_threads() > 1  # one thread starts no others
+        cuda = torch.cuda._is_in_bad_fork()
+        return [
+            name for name, lost in (("live threads of OpenMP", openmp), ("CUDA initialized", cuda)) if lost
+        ]
+
+
+@cache
+def watch_forks() -> None:
+    """From now on, note at each fork of this process what the child will lack."""
+    # Here and not at import: importing khop changes nothing in a process, and a process that makes no graph
+    # and no loader has nothing to do with khop when it forks.
+    os.register_at_fork(before=_Forks.before, after_in_child=_Forks.after_in_child)
+
+
+def _has_openmp_threads() -> bool:
+    """Whether threads of GNU OpenMP wait for work, or native threads cannot be seen to rest."""
+    end = time.monotonic() + SETTLE_S
+    while True:
+        code = _code_of_openmp()
+        resting, num_running = _native_threads()
+        if any(address in code_range for code_range in code for address in resting):
+            return True
+        if not code or num_running == 0:
+            return False
+        if time.monotonic() > end:
+            return True
+        time.sleep(SETTLE_S / 50)
+
+
+def _code_of_openmp() -> list[range]:
+    """Addresses of the code of libgomp; none where it is not loaded. Other runtimes survive a fork."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return []
+    found = [line.split()[0] for line in lines if "libgomp" in line and " r-xp " in line]
+    return [range(*(int(end, 16) for end in addresses.split("-"))) for addresses in found]
+
+
+def _native_threads() -> tuple[list[int], int]:
+    """Addresses at which threads that are not Python's wait in the kernel, and the number that run."""
+    of_python = {thread.native_id for thread in threading.enumerate()}
+    resting, num_running = [], 0
+    for thread in _THREADS.iterdir() if _THREADS.is_dir() else ():
+        if int(thread.name) in of_python:
+            continue
+        try:
+            *_, last = (thread / "syscall").read_text().split()
+        except (OSError, ValueError):  # it has just ended, or this system does not tell
+            continue
+        if last == "running":
+            num_running += 1
+        else:
+            resting.append(int(last, 16))
+    return resting, num_running
