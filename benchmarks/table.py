@@ -24,6 +24,7 @@ NAMES = (
     "train_step",
     "build",
     "gather",
+    "disk",
     "memory",
     "scaling",
     "typed",

@@ -1,5 +1,6 @@
 #include "gather.h"
 
+#include "memory.h"
 #include "number.h"
 #include "parallel.h"
 
@@ -16,6 +17,7 @@ constexpr std::int64_t kAhead = 16;           // rows fetched before they are co
 constexpr std::int64_t kFetchedBytes = 1024;  // of a row; behind them the machine sees where it goes on by itself
 constexpr std::int64_t kBlockIds = 4096;      // of which every column is gathered before the next ones are read
 constexpr std::int64_t kPartBytes = 1 << 18;  // less is not worth a thread
+constexpr int kDiskThreads = 8;               // at least; they wait for the disk, not for a core
 
 // Where the i-th row to be read lies: in a table, by its id.
 struct ById {
@@ -141,22 +143,33 @@ std::int64_t row_bytes_of(const GatherColumn& column) {
   return column.width * (is_half ? 2 : 1);
 }
 
-// The rows of `ids`, kBlockIds at the most, which are rows `first` and following of the output.
-void gather_block(const GatherColumn& column, std::span<const std::int64_t> ids, std::int64_t first) {
-  const std::int64_t row_bytes = row_bytes_of(column);
-  if (row_bytes == 0) return;
-  const auto count = static_cast<std::int64_t>(ids.size());
+// Where the rows of `ids` lie in a table that lies in pieces.
+void locate(const GatherColumn& column, std::int64_t row_bytes, std::span<const std::int64_t> ids, const std::byte** rows) {
   const std::vector<Piece>& pieces = column.pieces;
-  if (pieces.size() == 1) {
-    return read_block(column, ById{static_cast<const std::byte*>(pieces[0].rows), row_bytes, ids.data()}, count, first);
-  }
-  std::array<const std::byte*, kBlockIds> rows;
-  for (std::int64_t i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < ids.size(); ++i) {
     const auto after = std::upper_bound(pieces.begin(), pieces.end(), ids[i],
                                         [](std::int64_t id, const Piece& piece) { return id < piece.first; });
     const Piece& piece = *(after - 1);  // of pieces without rows that begin alike the last one, which has some
     rows[i] = static_cast<const std::byte*>(piece.rows) + (ids[i] - piece.first) * row_bytes;
   }
+}
+
+bool reads_sparsely(const GatherColumn& column) {
+  return std::ranges::any_of(column.pieces, [](const Piece& piece) { return has_sparse_reads(piece.rows); });
+}
+
+// The rows of `ids`, kBlockIds at the most, which are rows `first` and following of the output.
+void gather_block(const GatherColumn& column, std::span<const std::int64_t> ids, std::int64_t first) {
+  const std::int64_t row_bytes = row_bytes_of(column);
+  if (row_bytes == 0) return;
+  const auto count = static_cast<std::int64_t>(ids.size());
+  const bool is_sparse = reads_sparsely(column);
+  if (column.pieces.size() == 1 && !is_sparse) {
+    return read_block(column, ById{static_cast<const std::byte*>(column.pieces[0].rows), row_bytes, ids.data()}, count, first);
+  }
+  std::array<const std::byte*, kBlockIds> rows;
+  locate(column, row_bytes, ids, rows.data());
+  if (is_sparse) request_rows(std::span(rows).first(ids.size()), row_bytes);
   read_block(column, ByAddress{rows.data()}, count, first);
 }
 
@@ -167,6 +180,7 @@ void gather_columns(std::span<const GatherColumn> columns, std::span<const std::
   for (const GatherColumn& column : columns) {
     count = std::max(count, column.count);
     row_bytes += column.width;
+    if (reads_sparsely(column)) threads = std::max(threads, kDiskThreads);
   }
   parallel_for(threads, count, std::max<std::int64_t>(kPartBytes / row_bytes, 1), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t first = begin; first < end; first += kBlockIds) {

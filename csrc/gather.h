@@ -35,7 +35,8 @@ struct GatherColumn {
   void* out = nullptr;
 };
 
-// The same as gather and gather_float32 of each column, in one pass over the ids.
+// The same as gather and gather_float32 of each column, in one pass over the ids. Rows that are read sparsely from a file (memory.h)
+// are requested a block at a time, on at least 8 threads.
 void gather_columns(std::span<const GatherColumn> columns, std::span<const std::int64_t> ids, int threads);
 
 }  // namespace khop

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <new>
+#include <span>
 #include <utility>
 
 namespace khop {
@@ -15,10 +17,23 @@ inline constexpr std::size_t kHugePageBytes = std::size_t{1} << 21;
 void* map_memory(std::size_t bytes);
 void unmap_memory(void* data, std::size_t bytes) noexcept;  // as many as were mapped
 
-// Tells the kernel that this memory is going to be read at random: back it by huge pages (page tables are half the cost of a
-// random read) and, where it is a mapped file that fits the machine easily, begin to read it now. Call it before the first
-// access. Advice only: where the kernel refuses, nothing changes.
+// Advice to the kernel about memory that is read at random. Where it refuses, nothing changes. Call these before the first access.
+//
+// Back the memory by huge pages: page tables are half the cost of a random read.
 void expect_random_access(const void* data, std::size_t bytes) noexcept;
+
+// Read all of a mapped file in the background, beginning now.
+void read_in_background(const void* data, std::size_t bytes) noexcept;
+
+// Read no more of a mapped file than the pages that are touched: by default the kernel reads megabytes around each. The range is
+// remembered until forget_sparse_reads, so that gathering requests its rows ahead; threads may ask meanwhile.
+void expect_sparse_reads(const void* data, std::size_t bytes);
+void forget_sparse_reads(const void* data) noexcept;
+bool has_sparse_reads(const void* data) noexcept;  // an address within such a range
+
+// Start reading the pages of rows of a mapped file, in the order of the file, and return without waiting for the disk.
+// Rows are `row_bytes` long, and begin at `rows`.
+void request_rows(std::span<const std::byte* const> rows, std::int64_t row_bytes);
 
 // An array of trivial T that starts as zeros.
 template <class T>

@@ -17,8 +17,13 @@ khop::bindings::Out<std::uint8_t> pooled_bytes(std::size_t count) {
   return khop::bindings::Buffer<std::uint8_t>(count).tensor({count});
 }
 
-void expect_random_access(const khop::bindings::In<std::uint8_t>& bytes) {
-  khop::expect_random_access(bytes.data(), bytes.size());
+using Bytes = khop::bindings::In<std::uint8_t>;
+
+// The advice returns at once, but requests of reading may wait for a place in the disk's queue.
+template <auto advise>
+void advised(const Bytes& bytes) {
+  const nb::gil_scoped_release release;
+  advise(bytes.data(), bytes.size());
 }
 
 std::uint64_t digest(const khop::bindings::In<std::uint8_t>& bytes, int threads) {
@@ -30,7 +35,11 @@ std::uint64_t digest(const khop::bindings::In<std::uint8_t>& bytes, int threads)
 
 void bind_memory(nb::module_& module) {
   module.def("pooled_bytes", &pooled_bytes, nb::arg("count"));
-  module.def("expect_random_access", &expect_random_access, nb::arg("bytes").noconvert());
+  module.def("expect_random_access", &advised<khop::expect_random_access>, nb::arg("bytes").noconvert());
+  module.def("read_in_background", &advised<khop::read_in_background>, nb::arg("bytes").noconvert());
+  module.def("expect_sparse_reads", &advised<khop::expect_sparse_reads>, nb::arg("bytes").noconvert());
+  module.def("forget_sparse_reads", [](std::uintptr_t address) { khop::forget_sparse_reads(reinterpret_cast<void*>(address)); },
+             nb::arg("address"));
   module.def("digest", &digest, nb::arg("bytes").noconvert(), nb::arg("threads"));
   module.def("buffer_pool_usage", &buffer_pool_usage);
   module.def("set_buffer_pool_limit", [](std::size_t limit_bytes) { khop::buffer_pool().set_limit(limit_bytes); },

@@ -182,4 +182,4 @@ def _opened(path: str | os.PathLike[str], parting: Parting | None) -> Graph:
         parting = parting or Parting()
         return Graph(*stores_of(path, this_group(), parting), parting=parting)
     folder = open_folder(path)
-    return Graph(CscGraph.open(folder), FeatureTable.of(folder.schema, folder.columns()), folder)
+    return Graph(CscGraph.open(folder), FeatureTable.of(folder.schema, folder.feature_columns()), folder)

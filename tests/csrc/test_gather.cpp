@@ -4,11 +4,13 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "bytes.h"
 #include "check.h"
 #include "levels.h"
+#include "memory.h"
 #include "number.h"
 
 #pragma GCC diagnostic ignored "-Wpsabi"  // see number.h
@@ -178,4 +180,26 @@ TEST(a_table_in_pieces_gives_the_rows_of_the_whole) {
       CHECK(khop::testing::same_bytes(copied, expected));
     }
   });
+}
+
+TEST(rows_that_are_read_sparsely_are_the_same) {
+  constexpr std::int64_t kWidth = 50, kMany = 20000;
+  std::vector<khop::Float16> table(static_cast<std::size_t>(kMany * kWidth));
+  for (std::size_t i = 0; i < table.size(); ++i) table[i] = khop::Float16{static_cast<std::uint16_t>(i % 30000)};
+  std::vector<std::int64_t> ids(9000);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(i * 7919 + i * i) % kMany;
+  const std::int64_t half = kMany / 2;
+  const auto gathered = [&] {
+    std::vector<float> out(ids.size() * kWidth);
+    khop::GatherColumn column{khop::GatherColumn::Kind::float16, {{table.data(), 0}, {table.data() + half * kWidth, half}}, kWidth};
+    column.count = static_cast<std::int64_t>(ids.size());
+    column.out = out.data();
+    khop::gather_columns(std::span(&column, 1), ids, 2);
+    return out;
+  };
+  const std::vector<float> expected = gathered();
+  khop::expect_sparse_reads(table.data(), table.size() * sizeof(khop::Float16));
+  const std::vector<float> sparse = gathered();
+  khop::forget_sparse_reads(table.data());
+  CHECK(khop::testing::same_bytes(sparse, expected));
 }

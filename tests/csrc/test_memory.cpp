@@ -1,6 +1,7 @@
 #include "memory.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -30,6 +31,37 @@ TEST(a_zeroed_array_moves) {
 
 TEST(advice_changes_no_contents) {
   std::vector<std::uint8_t> bytes(khop::kHugePageBytes * 3 + 5, 9);
-  for (const std::size_t count : {std::size_t{0}, std::size_t{100}, bytes.size()}) khop::expect_random_access(bytes.data(), count);
+  for (const std::size_t count : {std::size_t{0}, std::size_t{100}, bytes.size()}) {
+    khop::expect_random_access(bytes.data(), count);
+    khop::read_in_background(bytes.data(), count);
+    khop::expect_sparse_reads(bytes.data(), count);
+  }
+  khop::forget_sparse_reads(bytes.data());
   CHECK(std::ranges::all_of(bytes, [](std::uint8_t byte) { return byte == 9; }));
+}
+
+TEST(addresses_within_sparse_ranges_are_known_until_they_are_forgotten) {
+  std::vector<std::uint8_t> first(1000), second(1000);
+  CHECK(!khop::has_sparse_reads(first.data()));
+  khop::expect_sparse_reads(first.data(), first.size());
+  khop::expect_sparse_reads(second.data(), second.size());
+  CHECK(khop::has_sparse_reads(first.data()));
+  CHECK(khop::has_sparse_reads(first.data() + 999));
+  CHECK(!khop::has_sparse_reads(first.data() + 1000));
+  khop::forget_sparse_reads(first.data());
+  CHECK(!khop::has_sparse_reads(first.data()));
+  CHECK(khop::has_sparse_reads(second.data()));
+  khop::forget_sparse_reads(second.data());
+  khop::forget_sparse_reads(second.data());
+  CHECK(!khop::has_sparse_reads(second.data()));
+}
+
+TEST(requests_of_rows_change_nothing) {
+  std::vector<std::byte> table(3 * 4096 + 17, std::byte{5});
+  std::vector<const std::byte*> rows;
+  khop::request_rows(rows, 300);
+  for (const std::size_t at : {std::size_t{9000}, std::size_t{0}, std::size_t{0}, std::size_t{4000}}) rows.push_back(table.data() + at);
+  khop::request_rows(rows, 300);
+  khop::request_rows(rows, 1);
+  CHECK(std::ranges::all_of(table, [](std::byte byte) { return byte == std::byte{5}; }));
 }

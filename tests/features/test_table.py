@@ -16,18 +16,20 @@ from khop.graph.folder import open_folder
 from khop.graph.quantise import quantise
 
 
-def mapped(path: Path, columns: Columns) -> FeatureTable:
+def mapped(path: Path, columns: Columns, *, in_memory: bool = True) -> FeatureTable:
     edges = columns[BUYS]["price"].numel()
     in_order = EdgeTable(int64(*([0] * edges)), int64(*([0] * edges)), columns[BUYS])
     nodes = {name: NodeTable(columns=columns[name]) for name in ("user", "item")}
-    return FeatureTable(open_folder(write_graph(path, nodes, {BUYS: in_order})).columns())
+    folder = open_folder(write_graph(path, nodes, {BUYS: in_order}))
+    return FeatureTable(folder.columns() if in_memory else folder.feature_columns(room_bytes=0))
 
 
-@pytest.fixture(params=["in memory", "mapped", "two threads"])
+@pytest.fixture(params=["in memory", "mapped", "larger than memory", "two threads"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     makers: dict[str, Make] = {
         "in memory": FeatureTable,
         "mapped": lambda columns: mapped(tmp_path / "g", columns),
+        "larger than memory": lambda columns: mapped(tmp_path / "g", columns, in_memory=False),
         "two threads": lambda columns: FeatureTable(columns, threads=2),
     }
     return makers[request.param]

@@ -1,10 +1,11 @@
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
 import khop._core as _core
-from khop.kernels.memory import expect_random_access, pooled
+from khop.kernels.memory import expect_random_access, memory_limit_bytes, pooled
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 5), (0, 7), (4, 1, 3)])
@@ -55,3 +56,38 @@ def test_a_mapped_file_may_be_advised(tmp_path: Path) -> None:
     mapped = torch.from_file(str(path), shared=False, size=700_000, dtype=torch.int64)
     expect_random_access(mapped)
     assert torch.equal(mapped, expected)
+
+
+PHYSICAL = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def group_files(folder: Path, memberships: str, limits: dict[str, str]) -> int:
+    """The limit read from a process's memberships and the limit files of control groups."""
+    (folder / "cgroup").write_text(memberships)
+    for name, limit in limits.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(limit + "\n")
+    return memory_limit_bytes(folder, folder)
+
+
+@pytest.mark.parametrize(
+    ("memberships", "limits", "expected"),
+    [
+        ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "7000"}, 7000),
+        ("0::/a/b\n", {"a/b/memory.max": "500", "a/memory.max": "7000"}, 500),
+        ("0::/on/the/host\n", {"memory.max": "900"}, 900),
+        ("4:cpu,memory:/a\n0::/\n", {"memory/a/memory.limit_in_bytes": "123"}, 123),
+        ("4:memory:/\n", {"memory/memory.limit_in_bytes": "9223372036854771712"}, PHYSICAL),
+        ("3:cpu:/a\n", {"a/memory.max": "5"}, PHYSICAL),
+        ("0::/\n", {}, PHYSICAL),
+    ],
+)
+def test_the_lowest_limit_of_all_groups_holds(
+    tmp_path: Path, memberships: str, limits: dict[str, str], expected: int
+) -> None:
+    assert group_files(tmp_path, memberships, limits) == expected
+
+
+def test_without_control_groups_it_is_the_machines_memory(tmp_path: Path) -> None:
+    assert memory_limit_bytes(tmp_path, tmp_path) == PHYSICAL
+    assert memory_limit_bytes() <= PHYSICAL

@@ -13,8 +13,9 @@ from torch import Tensor
 from khop.graph import layout
 from khop.graph.atomic import UNFINISHED
 from khop.graph.manifest import REMEDY, Contents, Manifest, read_manifest
-from khop.graph.npy import map_array
+from khop.graph.npy import map_array, map_sparse_array
 from khop.kernels.csc import Csc
+from khop.kernels.memory import memory_limit_bytes
 from khop.schema import EdgeType, NodeType, Schema
 
 ORIGINAL_ID = "original_id"
@@ -78,6 +79,7 @@ class GraphFolder:
     contents: Contents = Contents.ALL  # what had to be there
     absent: frozenset[str] = frozenset()  # files of it that are not
     _mapped: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    _mapped_sparse: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     def num_nodes(self, node_type: NodeType) -> int:
         """How many nodes of a type there are."""
@@ -109,14 +111,28 @@ class GraphFolder:
 
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
         """Every column of every type that is here, mapped. Edge columns are in CSC order."""
-        files: dict[NodeType | EdgeType, dict[str, str]] = {}
-        for node in self.manifest.nodes:
-            files[node.type] = {name: layout.node_column(node.type, name) for name in node.columns}
-        for edge in self.manifest.edges:
-            files[edge.type] = {name: layout.edge_column(edge.type, name) for name in edge.columns}
         return {
-            type_: {name: self._map(file) for name, file in of_type.items() if file not in self.absent}
-            for type_, of_type in files.items()
+            type_: {name: self._map(file) for name, file in of_type.items()}
+            for type_, of_type in self._column_files().items()
+        }
+
+    def feature_columns(
+        self, room_bytes: int | None = None
+    ) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
+        """Every column of every type that is here, mapped to gather rows by id.
+
+        Where the folder does not fit in `room_bytes` (default: three quarters of the memory that this process
+        may use), its largest columns are mapped for single rows: the others and the edges stay in memory.
+        """
+        if room_bytes is None:
+            room_bytes = memory_limit_bytes() // 4 * 3
+        sparse = self._too_large(room_bytes)
+        return {
+            type_: {
+                name: self._map_sparse(file) if file in sparse else self._map(file)
+                for name, file in of_type.items()
+            }
+            for type_, of_type in self._column_files().items()
         }
 
     @property
@@ -138,6 +154,39 @@ class GraphFolder:
 
     def __reduce__(self) -> tuple[Callable[..., GraphFolder], tuple[Path, Contents]]:
         return open_folder, (self.path, self.contents)
+
+    def _column_files(self) -> dict[NodeType | EdgeType, dict[str, str]]:
+        """The files of the columns that are here, by type and name."""
+        files: dict[NodeType | EdgeType, dict[str, str]] = {
+            node.type: {name: layout.node_column(node.type, name) for name in node.columns}
+            for node in self.manifest.nodes
+        }
+        for edge in self.manifest.edges:
+            files[edge.type] = {name: layout.edge_column(edge.type, name) for name in edge.columns}
+        return {
+            type_: {name: file for name, file in of_type.items() if file not in self.absent}
+            for type_, of_type in files.items()
+        }
+
+    def _too_large(self, room_bytes: int) -> frozenset[str]:
+        """The largest columns, as many as have to stay on disk so that the rest fits in `room_bytes`."""
+        bytes_of = {
+            file: entry.data_bytes for file, entry in self.manifest.arrays.items() if file not in self.absent
+        }
+        columns = [file for of_type in self._column_files().values() for file in of_type.values()]
+        excess = sum(bytes_of.values()) - room_bytes
+        too_large = set()
+        for file in sorted(columns, key=lambda file: (-bytes_of[file], file)):
+            if excess <= 0:
+                break
+            too_large.add(file)
+            excess -= bytes_of[file]
+        return frozenset(too_large)
+
+    def _map_sparse(self, file: str) -> Tensor:
+        if file not in self._mapped_sparse:
+            self._mapped_sparse[file] = map_sparse_array(self.path / file, self.manifest.arrays[file])
+        return self._mapped_sparse[file]
 
     def _map(self, file: str) -> Tensor:
         if file not in self._mapped:

@@ -18,6 +18,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from khop.kernels.memory import expect_sparse_reads
+
 CHUNK_BYTES = 16 << 20
 STORED = {  # logical dtype -> what the .npy header says; NumPy has no bfloat16, its bits lie as uint16
     "bool": "|b1",
@@ -96,8 +98,23 @@ def map_array(path: Path, entry: ArrayEntry) -> Tensor:
 
     The file must be what `entry` says (see `file_problem`).
     """
+    return _mapped(path, entry)[0]
+
+
+def map_sparse_array(path: Path, entry: ArrayEntry) -> Tensor:
+    """The array, mapped to read single rows of a file larger than memory; otherwise like `map_array`.
+
+    Reading it from one end to the other is slow: the kernel reads no page ahead.
+    """
+    array, pages = _mapped(path, entry)
+    if pages is not None:
+        expect_sparse_reads(array, pages)
+    return array
+
+
+def _mapped(path: Path, entry: ArrayEntry) -> tuple[Tensor, mmap.mmap | None]:
     if entry.data_bytes == 0:
-        return torch.empty(entry.shape, dtype=torch_dtype(entry.dtype))
+        return torch.empty(entry.shape, dtype=torch_dtype(entry.dtype)), None
     with path.open("rb") as file:
         pages = mmap.mmap(
             file.fileno(),
@@ -111,7 +128,7 @@ def map_array(path: Path, entry: ArrayEntry) -> Tensor:
         count=math.prod(entry.shape),
         offset=entry.bytes - entry.data_bytes,
     )
-    return flat.view(entry.shape)
+    return flat.view(entry.shape), pages
 
 
 def file_problem(path: Path, entry: ArrayEntry) -> str | None:

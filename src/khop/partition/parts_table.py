@@ -12,6 +12,7 @@ from khop.features.renumbered import RenumberedRows
 from khop.features.store import FeatureStore, Gathered, Rows, Wanted
 from khop.features.table import FeatureTable, Tensors
 from khop.kernels.chosen_rows import ChosenRows
+from khop.kernels.memory import memory_limit_bytes
 from khop.partition.by_owner import first_outside
 from khop.partition.parts_folder import PartsFolder, held_parts
 from khop.schema import EdgeType, NodeType
@@ -30,7 +31,8 @@ class PartsTable:
 
     def __post_init__(self) -> None:
         specs = self.folder.schema.columns
-        of_parts = [part.columns() for part in self.folder.parts]
+        room_bytes = memory_limit_bytes() // 4 * 3 // max(len(self.folder.parts), 1)
+        of_parts = [part.feature_columns(room_bytes) for part in self.folder.parts]
         pieces = {
             t: {n: tuple(of[t][n] for of in of_parts) for n in specs[t] if all(n in of[t] for of in of_parts)}
             for t in specs
