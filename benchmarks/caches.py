@@ -28,7 +28,7 @@ from khop.kernels.id_slots import IdSlots
 from khop.loading.columns import ColumnChoice
 from khop.loading.loader import BatchMaker, Position
 from khop.loading.visit_counts import visit_counts
-from khop.partition.book import map_splits
+from khop.partition.part_files import map_splits
 from khop.partition.parts_graph import PartsGraph
 from khop.partition.visits import Topology, visit_probabilities
 from khop.partitioning import partition_graph

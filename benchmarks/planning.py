@@ -28,7 +28,7 @@ from two_hosts import RANKS, ranks, two_hosts
 from worker import Counting
 
 import khop
-from khop.distributed.lanes import LANES
+from khop.distributed.placements import LANES
 from khop.partition.book import read_book
 from khop.planning.constants import Constants
 from khop.planning.measure import measured

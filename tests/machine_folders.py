@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from khop.distributed.spread import Spread, machine_files
+from khop.distributed.placements import Spread
+from khop.distributed.spread import machine_files
 
 
 def of_machine(parts: Path, placement: str, machine: int, machines: int) -> Path:

@@ -52,7 +52,8 @@ MAY_IMPORT = {
     },
     "cli": {
         "config", "api", "datasets", "graph", "inferring", "launching", "partitioning", "process_memory",
-        "planning", "profiling", "schema", "training", "errors", "distributed", "loading", "user_cache",
+        "planning", "profiling", "schema", "training", "errors", "distributed", "loading", "partition",
+        "user_cache",
     },
     "__main__": {"cli"},
     "__init__": VALUES | PARTS | FRONT | {"process_memory"},
@@ -137,9 +138,11 @@ def test_imports_name_the_defining_module() -> None:
 
 
 def test_imports_of_khop_stand_at_the_top() -> None:
+    """But in the command, which imports the modules that load torch when it needs them."""
     wrong = [
         f"{module.at(inner.lineno)}: {function.name}"
         for module in MODULES
+        if module.part != "cli"
         for function in ast.walk(module.tree)
         if isinstance(function, ast.FunctionDef)
         for inner in ast.walk(function)

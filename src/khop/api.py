@@ -13,23 +13,24 @@ from torch import Tensor
 
 from khop.datasets.builtin import named_folder
 from khop.distributed.group import this_group
-from khop.distributed.lanes import LANES, Lanes
+from khop.distributed.lanes import Lanes
 from khop.distributed.partitioned_graph import PartitionedGraph
+from khop.distributed.placements import LANES, Spread
 from khop.distributed.row_wire import Wire
-from khop.distributed.spread import Parting, Spread, stores_of
+from khop.distributed.spread import Parting, stores_of
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Hop, NeighborsByType, Positives
 from khop.features.store import FeatureStore
 from khop.features.table import FeatureTable, with_columns
 from khop.graph.build import EdgeTable
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import Folder, open_folder
+from khop.graph.layout import is_partitioned
 from khop.graph.progress import Notice
 from khop.graph.save import save_graph
 from khop.graph.store import GraphStore, negative_store, original_ids, part_bounds
 from khop.graph.text import graph_text
 from khop.kernels.csc import Csc
 from khop.loading.forks import watch_forks
-from khop.partition.book import is_partitioned
 from khop.partition.parts_graph import PartsGraph
 from khop.partition.parts_table import whole_columns
 from khop.schema import EdgeType, NodeType, Schema

@@ -8,11 +8,6 @@ from collections.abc import Sequence
 from khop.graph.progress import Notice
 from khop.loading.cores import usable_cores
 from khop.partition.book import PartitionBook as PartitionBook
-from khop.partition.book import is_partitioned as is_partitioned
-from khop.partition.book import part_name as part_name
-from khop.partition.describe import PartsSummary as PartsSummary
-from khop.partition.describe import PartSummary as PartSummary
-from khop.partition.describe import describe_parts as describe_parts
 from khop.partition.partition import METHODS as METHODS
 from khop.partition.partition import PartitionSettings, write_parts
 from khop.partition.verify import verify_partition as verify_partition

@@ -1,4 +1,4 @@
-"""The command as a whole: version, errors in one line, bugs with their traceback."""
+"""The command as a whole: version, help, and every error in one line."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 import typer
 
 import khop
+from cli.conftest import Ran
 from khop.cli import main
 
-Command = Callable[..., object]
+Command = Callable[..., Ran]
 
 
 def test_the_version_is_the_packages(khop_command: Command) -> None:
@@ -63,17 +64,59 @@ def test_what_the_user_or_the_machine_got_wrong_is_one_line(
     assert ran == type(ran)(code, "", line)
 
 
-def test_every_error_keeps_its_traceback_for_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KHOP_TRACEBACK", "1")
+@pytest.mark.parametrize("where", [("--debug", "go"), ("go", "--debug")], ids=" ".join)
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, where: tuple[str, ...]) -> None:
     monkeypatch.setattr(main, "app", _raising(ValueError("fanouts")))
     with pytest.raises(ValueError, match="fanouts"):
-        main.run(["go"])
+        main.run(where)
 
 
-def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(main, "app", _raising(KeyError("bug")))
-    with pytest.raises(KeyError, match="bug"):
-        main.run(["go"])
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (KeyError("bug"), "khop: KeyError: 'bug' (unexpected; this is likely a bug in khop, its traceback: "),
+        (AssertionError(), "khop: AssertionError (unexpected; this is likely a bug in khop, its traceback: "),
+        (MemoryError(), "khop: not enough memory: lower the batch size, "),
+        (MemoryError("std::bad_alloc"), "khop: not enough memory (std::bad_alloc): lower the batch size, "),
+        (
+            RuntimeError("[enforce] DefaultCPUAllocator: can't allocate memory: 9 bytes\n  frame #0: c10"),
+            "khop: not enough memory ([enforce] DefaultCPUAllocator: can't allocate memory: 9 bytes): lower ",
+        ),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_what_nobody_foresaw_is_one_line_too(
+    khop_command: Command, monkeypatch: pytest.MonkeyPatch, error: Exception, line: str
+) -> None:
+    monkeypatch.setattr(main, "app", _raising(error))
+    ran = khop_command("go")
+    assert (ran.code, ran.stdout) == (1, "")
+    assert ran.stderr.startswith(line)
+    assert ran.stderr.count("\n") == 1
+
+
+def test_ctrl_c_in_a_command_is_said_in_a_line(
+    khop_command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("khop.cli.plan.print_plan", _interrupted)
+    sizes = "--nodes 10 --edges 10 --feature-bytes 4 --fanouts 2 --machines 1 --network 1"
+    assert khop_command("plan", *sizes.split()) == Ran(130, "", "khop: stopped\n")
+
+
+def _interrupted(*given: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_help_and_version_are_found_under_every_usual_name(khop_command: Command) -> None:
+    version = f"khop {khop.__version__}\n"
+    assert [khop_command(word).stdout for word in ("version", "--version")] == [version] * 2
+    whole, train = khop_command("--help").stdout, khop_command("train", "--help").stdout
+    assert "khop" in whole
+    assert "--learning-rate" in train
+    assert khop_command("-h").stdout == khop_command("help").stdout == whole
+    assert khop_command("train", "-h").stdout == khop_command("help", "train").stdout == train
+    assert khop_command("help", "graph", "sort").stdout == khop_command("graph", "sort", "-h").stdout
+    assert khop_command("help", "trian").code == 2
 
 
 def _raising(error: Exception) -> typer.Typer:

@@ -58,7 +58,7 @@ def test_what_was_measured_here_replaces_the_table(
     khop_command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = Constants(1e3, 1e6, 1e6, 1e6, 1e-2, 1e-3)
-    monkeypatch.setattr(plan, "measured", lambda: slow)
+    monkeypatch.setattr("khop.planning.measure.measured", lambda: slow)
     monkeypatch.setattr(plan, "tune_memory", lambda: False)
     here = json.loads(khop_command(*ASKED, "--measure", "--json").stdout)
     there = json.loads(khop_command(*ASKED, "--json").stdout)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from khop.cli import ranks
-from khop.cli.ranks import named, set_rank_up
+from khop.cli.options import named
+from khop.cli.ranks import set_rank_up
 from khop.config.read import RawRun
 from khop.distributed.group import ALONE, Group
 from khop.loading.cores import cores_of_rank, sampler_threads

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from khop.distributed.group import Group
-from khop.distributed.spread import Parting, Spread, stores_of
+from khop.distributed.placements import Spread
+from khop.distributed.spread import Parting, stores_of
 from khop.partition.parts_folder import known_folder, open_parts
 from khop.partitioning import partition_graph
 from machine_folders import of_machine

@@ -12,16 +12,16 @@ from torch import Tensor
 from khop.graph import layout
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import GraphFolder, open_folder
+from khop.graph.layout import is_partitioned
 from khop.partition.book import (
     PartitionBook,
     edge_key,
-    map_splits,
-    open_part,
     part_folder,
     read_book,
     write_book,
 )
-from khop.partitioning import METHODS, is_partitioned, partition_graph, verify_partition
+from khop.partition.part_files import map_splits, open_part
+from khop.partitioning import METHODS, partition_graph, verify_partition
 from khop.schema import EdgeType
 from small_typed_folders import BUYS, write_typed_graph
 

@@ -13,8 +13,9 @@ import torch
 
 import khop
 from contracts.graph_store import same
+from khop.distributed.placements import Spread
 from khop.distributed.row_wire import Wire
-from khop.distributed.spread import Parting, Spread
+from khop.distributed.spread import Parting
 from khop.draw import DrawKey, Frontier, Hop, Uniform, Weighted
 from khop.graph.folder import open_folder
 from khop.partition.joined import joined_graph

@@ -10,7 +10,7 @@ import torch
 from khop.draw import DrawKey, Purpose
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.graph.folder import open_folder
-from khop.partition.book import map_splits, open_part
+from khop.partition.part_files import map_splits, open_part
 from khop.partition.visits import Topology, remote_share, visit_probabilities
 from khop.partitioning import partition_graph
 from khop.sampling.neighbor import NeighborSampler

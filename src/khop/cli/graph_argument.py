@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from khop.datasets.builtin import builtin_folder, builtin_names
+from khop.datasets.names import BUILTIN_NAMES, builtin_path
 from khop.user_cache import cache_folder
 
 GraphArgument = Annotated[str, typer.Argument(help="A graph folder, or the name of a built-in graph.")]
@@ -16,4 +16,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object inst
 
 def folder_of(graph: str) -> Path:
     """The folder, that of a built-in graph unpacked."""
-    return builtin_folder(graph, cache_folder()) if graph in builtin_names() else Path(graph)
+    if graph not in BUILTIN_NAMES:
+        return Path(graph)
+    unpacked = builtin_path(graph, cache_folder())
+    if unpacked.exists():
+        return unpacked
+    from khop.datasets.builtin import builtin_folder
+
+    return builtin_folder(graph, cache_folder())

@@ -1,4 +1,4 @@
-"""`khop infer`."""
+"""The work of `khop infer`."""
 
 from __future__ import annotations
 
@@ -8,75 +8,25 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import torch
-import typer
 from rich.console import Console
 from torch import Tensor
 
 from khop.cli.bytes_bar import bytes_bar
-from khop.cli.evaluate import Checkpoint, Folder
-from khop.cli.options import Options, takes_run_options
-from khop.cli.progress import say, two_columns, warn
-from khop.cli.ranks import Oversubscribe, Procs, as_ranks, named, run_of_rank
-from khop.cli.run_folder import CHECKPOINTS, read_run
+from khop.cli.commands.infer import Values
+from khop.cli.progress import say, two_columns
+from khop.cli.ranks import as_ranks, run_of_rank
+from khop.cli.run_folder import CHECKPOINTS
+from khop.cli.warning import warn
 from khop.config.build import Run
-from khop.config.facts import MACHINE, TOGETHER
-from khop.config.fields import run_fields
-from khop.config.read import RawRun, checked, with_options
+from khop.config.read import RawRun
+from khop.config.values import RunConfig
 from khop.inferring import Inference, in_bytes
 from khop.training.chunks import Progress, unwatched
 from khop.training.interrupts import terminations_raised
-
-
-class Values(StrEnum):
-    """What stands in a row."""
-
-    EMBEDDINGS = "embeddings"
-    OUTPUTS = "outputs"
-
-
-Out = Annotated[
-    Path,
-    typer.Option(
-        "--out",
-        metavar="FILE",
-        help="What is written: FILE.npy, with FILE.ids.npy, or FILE.parquet.",
-        show_default=False,
-    ),
-]
-NodeTypes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--node-type",
-        metavar="TEXT",
-        help="Whose rows, may be given several times: then each has a file, FILE.TYPE.npy. "
-        "Default: the node types that the run is about.",
-        show_default=False,
-    ),
-]
-SplitName = Annotated[
-    str | None,
-    typer.Option("--split", metavar="TEXT", help="Only the nodes of this split.", show_default=False),
-]
-Ids = Annotated[
-    Path | None,
-    typer.Option(
-        "--ids", metavar="FILE.npy", help="Only the nodes in this file, in its order.", show_default=False
-    ),
-]
-What = Annotated[
-    Values,
-    typer.Option("--values", help="Rows of the last layer, or the model's outputs: logits of classes."),
-]
-Weights = Annotated[Checkpoint, typer.Option("--checkpoint", help="The weights that are used.")]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="End with one line of JSON on stdout; all else goes to stderr.")
-]
 
 
 @dataclass(frozen=True)
@@ -95,47 +45,9 @@ class Request:
     as_json: bool
 
 
-def register(app: typer.Typer) -> None:
-    """Add `khop infer`."""
-    measured = MACHINE | TOGETHER | {"evaluation.batch_size"}
-    fields = [entry for entry in run_fields() if entry.path in measured]
-    app.command("infer")(takes_run_options(fields, default="as in the run")(_infer))
-
-
-def _infer(
-    run_folder: Folder,
-    out: Out,
-    node_type: NodeTypes = None,
-    split: SplitName = None,
-    ids: Ids = None,
-    values: What = Values.EMBEDDINGS,
-    checkpoint: Weights = Checkpoint.BEST,
-    procs: Procs = None,
-    oversubscribe: Oversubscribe = False,
-    as_json: AsJson = False,
-    *,
-    options: Options,
-) -> None:
-    """Write a row for every node, over all neighbours, layer by layer: activations may be larger than memory.
-
-    What was stopped goes on when the same command is called again, also with another number of processes.
-    """
-    if split is not None and ids is not None:
-        raise ValueError("--split and --ids both say which nodes: give one of them")
-    raw = with_options(read_run(run_folder), options)
-    request = Request(
-        run_folder,
-        raw,
-        out,
-        tuple(node_type or ()),
-        split,
-        ids,
-        values.value,
-        checkpoint.value,
-        named(options),
-        as_json,
-    )
-    as_ranks(infer_rank, request, checked(raw), procs, oversubscribe=oversubscribe)
+def infer(request: Request, config: RunConfig, procs: int | None, *, oversubscribe: bool) -> None:
+    """Compute as all ranks."""
+    as_ranks(infer_rank, request, config, procs, oversubscribe=oversubscribe)
 
 
 def infer_rank(rank: int, device: torch.device, request: Request) -> None:

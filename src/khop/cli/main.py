@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-import os
+import shlex
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import khop
-from khop.cli import evaluate, graph, importing, infer, partition, plan, profile, train
-from khop.errors import PeerLost
+from khop.cli.commands import evaluate, graphs, importing, infer, partition, plan, profile, train
+from khop.cli.failures import exit_code, sentence
+from khop.cli.start import INTERRUPTED
 
-FAILED = 1  # the machine: no space, no permission
-BAD_INPUT = 2  # what was asked for
+DEBUG = "--debug"
 
-app = typer.Typer(name="khop", no_args_is_help=True, pretty_exceptions_show_locals=False)
+
+class _Group(TyperGroup):
+    """The commands. Ctrl-C ends each with a line and the exit code that it has in a shell."""
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  # typer's own class is private
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            print("khop: stopped", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    name="khop",
+    cls=_Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def _print_version(wanted: bool) -> None:
@@ -31,31 +50,44 @@ def main(
         bool,
         typer.Option("--version", help="Print the version and stop.", callback=_print_version, is_eager=True),
     ] = False,
+    debug: Annotated[bool, typer.Option(DEBUG, help="Show the traceback of an error.")] = False,
 ) -> None:
     """Train graph neural networks on sampled neighbourhoods."""
 
 
-for commands in (train, evaluate, infer, profile, importing, graph, partition, plan):
+for commands in (train, evaluate, infer, profile, importing, graphs, partition, plan):
     commands.register(app)
 
 
+@app.command("help")
+def show_help(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="COMMAND", help="As train, or graph sort.", show_default=False),
+    ] = None,
+) -> None:
+    """Show the help of khop, or of a command."""
+    assert context.parent is not None
+    context.parent.command.main([*(words or ()), "--help"], prog_name="khop")
+
+
+@app.command("version")
+def show_version() -> None:
+    """Print the version."""
+    _print_version(wanted=True)
+
+
 def run(arguments: Sequence[str] | None = None) -> None:
-    """Run the command: bad input, a failing machine and a lost rank give one line, a bug keeps its traceback.
-
-    With KHOP_TRACEBACK in the environment everything keeps it.
-    """
+    """Run the command. Every error is one sentence; with --debug, anywhere, it is a traceback."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = DEBUG in words
+    words = [word for word in words if word != DEBUG]
     try:
-        app(args=arguments, prog_name="khop")
-    except (ValueError, OSError, PeerLost) as error:
-        if os.environ.get("KHOP_TRACEBACK"):
+        app(args=words, prog_name="khop")
+    except Exception as error:  # the outermost loop of the command
+        if debug:
             raise
-        sentence = _sentence(error) if isinstance(error, OSError) else str(error)
-        code = BAD_INPUT if isinstance(error, ValueError) else FAILED
-        print(f"khop: {sentence}", file=sys.stderr)
-        sys.exit(code)
-
-
-def _sentence(error: OSError) -> str:
-    if error.filename is None or error.strerror is None:
-        return str(error)
-    return f"{error.filename}: {error.strerror}"
+        again = shlex.join(["khop", DEBUG, *words])
+        print(f"khop: {sentence(error, again)}", file=sys.stderr)
+        sys.exit(exit_code(error))

@@ -59,6 +59,7 @@ def _option(entry: RunField, default: str | None) -> object:
     choices = list(entry.choices)
     return typer.Option(
         entry.option,
+        *entry.aliases,
         help=text,
         show_default=False,
         metavar="|".join(choices) or _METAVARS[entry.kind],
@@ -111,3 +112,8 @@ def _number(kind: type, text: str) -> object:
         return kind(text)
     except ValueError:
         return text
+
+
+def named(values: Mapping[str, object]) -> frozenset[str]:
+    """The fields that somebody has given a value, which 0 and nothing are not."""
+    return frozenset(name for name, value in values.items() if value)

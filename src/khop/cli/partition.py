@@ -1,98 +1,49 @@
-"""`khop partition`: a graph cut into parts, a folder for each machine."""
+"""The work of `khop partition` and `khop part-files`."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from enum import StrEnum
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from khop.cli.bytes_bar import bytes_bar
-from khop.cli.graph_argument import AsJson, GraphArgument, folder_of
-from khop.cli.numbers import fanout_list
 from khop.cli.parts_table import print_parts
-from khop.distributed.spread import Spread, machine_files
-from khop.partitioning import METHODS, describe_parts, partition_graph
-
-Method = StrEnum("Method", list(METHODS))  # type: ignore[misc]  # a method is listed in one place
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(partition)
-    app.command()(part_files)
+from khop.distributed.placements import Spread
+from khop.distributed.spread import machine_files
+from khop.partition.describe import describe_parts
+from khop.partitioning import partition_graph
 
 
-def partition(
-    graph: GraphArgument,
-    out: Annotated[Path, typer.Argument(help="The folder of parts to write.", show_default=False)],
-    parts: Annotated[int, typer.Option(help="How many: one for each machine.", show_default=False)],
-    method: Annotated[
-        Method,
-        typer.Option(
-            help="ldg and fennel stream over the edges, in memory that grows with the nodes alone; metis "
-            "cuts less, with all edges in memory, and needs khop\\[metis]; random, range and hash see no "
-            "edges."
-        ),
-    ] = Method("ldg"),  # noqa: B008  # a value of an enumeration
-    balance: Annotated[
-        str,
-        typer.Option(
-            help="Of what no part may have more than its share: nodes, edges, bytes, names of splits, with "
-            "commas between them; default: nodes, and train where there is that split.",
-            metavar="NAMES",
-            show_default=False,
-        ),
-    ] = "",
-    slack: Annotated[float, typer.Option(help="By how much of its share a part may exceed it.")] = 0.05,
-    seed: Annotated[int, typer.Option(help="Of random, hash and metis.")] = 0,
-    threads: Annotated[int, typer.Option(help="Any number gives the same parts; 0: one per core.")] = 0,
-    fanouts: Annotated[
-        str,
-        typer.Option(
-            help="As 15,10,5: say what share of a batch's nodes will be remote.",
-            metavar="NUMBERS",
-            show_default=False,
-        ),
-    ] = "",
-    batch_size: Annotated[int, typer.Option(help="Seeds of all machines together, for --fanouts.")] = 1024,
-    as_json: AsJson = False,
-) -> None:
-    """Cut a graph into parts: graph folders of the nodes each owns, with their in-edges and columns."""
-    hops = fanout_list(fanouts) if fanouts else []
-    source = folder_of(graph)
+@dataclass(frozen=True)
+class Settings:
+    """Options of the command."""
+
+    method: str
+    balance: Sequence[str] | None
+    slack: float
+    seed: int
+    fanouts: Sequence[int]
+    batch_size: int
+    threads: int
+
+
+def partition(source: Path, out: Path, parts: int, settings: Settings, as_json: bool) -> None:
+    """Cut the graph and show the parts."""
     with bytes_bar() as notice:
-        book = partition_graph(
-            source,
-            out,
-            parts,
-            method=method.value,
-            balance=[name.strip() for name in balance.split(",")] if balance else None,
-            slack=slack,
-            seed=seed,
-            fanouts=hops,
-            batch_size=batch_size,
-            threads=threads,
-            notice=notice,
-        )
+        book = partition_graph(source, out, parts, **vars(settings), notice=notice)
     if as_json:
         typer.echo(json.dumps({"path": str(out), "method": book.method, **asdict(book.quality)}))
         return
     console = Console()
-    print_parts(console, describe_parts(out), f", at fanouts {fanouts} and batch {batch_size:,}")
+    fanouts = ",".join(map(str, settings.fanouts))
+    print_parts(console, describe_parts(out), f", at fanouts {fanouts} and batch {settings.batch_size:,}")
     console.print(f"Look at it: khop info {out}")
 
 
-def part_files(
-    graph: Annotated[Path, typer.Argument(help="A folder of parts.", show_default=False)],
-    machine: Annotated[int, typer.Option(help="Which, from 0: torchrun's --node-rank.", show_default=False)],
-    machines: Annotated[int, typer.Option(help="How many there are.", show_default=False)],
-    procs: Annotated[int, typer.Option(help="Processes on each of them.")] = 1,
-    placement: Annotated[Spread, typer.Option(help="As of khop train.")] = Spread.FEATURES,
-) -> None:
-    """List the files of a folder of parts that one machine needs, for rsync --files-from=- and the like."""
+def print_part_files(graph: Path, placement: Spread, machine: int, machines: int, procs: int) -> None:
+    """Print the files that one machine needs, one per line."""
     typer.echo("\n".join(machine_files(graph, placement, machine, machines, procs)))

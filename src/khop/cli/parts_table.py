@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from khop.partitioning import PartsSummary, PartSummary, part_name
+from khop.graph.layout import part_name
+from khop.partition.describe import PartsSummary, PartSummary
 
 
 def print_parts(console: Console, summary: PartsSummary, asked: str = "") -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -13,12 +13,8 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from khop.cli.graph_argument import AsJson
-from khop.cli.numbers import fanout_list, whole
-from khop.loading.cores import usable_cores
 from khop.planning.constants import MEASURED, Constants
 from khop.planning.machines import fewest_machines
-from khop.planning.measure import measured
 from khop.planning.prediction import Placement, Prediction, predict
 from khop.planning.workload import Cluster, GraphSize, Run
 from khop.process_memory import tune_memory
@@ -34,56 +30,21 @@ _IN_WORDS = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(plan)
+@dataclass(frozen=True)
+class Request:
+    """What one call of the command asks beside the plan itself."""
+
+    memory: float  # GB of each machine; 0: not given
+    measure: bool
+    as_json: bool
 
 
-def plan(
-    nodes: Annotated[str, typer.Option(help="Of the graph, as 2449029 or 1e9.", show_default=False)],
-    edges: Annotated[str, typer.Option(help="Of the graph, as 1e11.", show_default=False)],
-    feature_bytes: Annotated[
-        int, typer.Option(help="Of a node: 400 for 100 float32 numbers.", show_default=False)
-    ],
-    fanouts: Annotated[str, typer.Option(help="As 15,10,5.", metavar="NUMBERS", show_default=False)],
-    machines: Annotated[int, typer.Option(help="Each with a part, and a process.", show_default=False)],
-    network: Annotated[float, typer.Option(help="Gbit/s of each machine, each way.", show_default=False)],
-    latency: Annotated[float, typer.Option(help="Milliseconds of a message between two machines.")] = 0.1,
-    cores: Annotated[int, typer.Option(help="Of each machine; 0: as this one.")] = 0,
-    batch_size: Annotated[
-        int, typer.Option(help="Seeds of a step over all machines; 0: 1024 for each.", show_default=False)
-    ] = 0,
-    hidden: Annotated[int, typer.Option(help="Width of the GraphSAGE that is trained.")] = 256,
-    outputs: Annotated[int, typer.Option(help="Of the model: classes.")] = 47,
-    remote_share: Annotated[
-        float | None,
-        typer.Option(
-            help="Of a batch's nodes, on other machines, as khop partition --fanouts says; default: as parts "
-            "made by chance have it.",
-            show_default=False,
-        ),
-    ] = None,
-    cache: Annotated[
-        float, typer.Option(help="Rows of others that a machine keeps, as a share of its own.")
-    ] = 0.2,
-    memory: Annotated[
-        float,
-        typer.Option(help="GB of each machine: says how many it takes. 0: does not.", show_default=False),
-    ] = 0,
-    measure: Annotated[
-        bool,
-        typer.Option("--measure", help="Measure first what work costs here: some seconds, 1 GB."),
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Predict memory, traffic and time per step of a graph on several machines, and what will hold it up."""
-    graph = GraphSize(whole("--nodes", nodes), whole("--edges", edges), feature_bytes)
-    cluster = Cluster(machines, cores or usable_cores(), network, latency / 1000, cache)
-    run = Run(tuple(fanout_list(fanouts)), batch_size or 1024 * machines, hidden, outputs, remote_share)
-    constants = _measured() if measure else MEASURED
+def print_plan(graph: GraphSize, run: Run, cluster: Cluster, request: Request) -> None:
+    """Predict, and print tables or one JSON object."""
+    memory, constants = request.memory, _measured() if request.measure else MEASURED
     found = predict(graph, run, cluster, constants)
     fewest = fewest_machines(graph, run, cluster, constants, memory * 1e9) if memory else {}
-    if as_json:
+    if request.as_json:
         document = _document(graph, run, cluster, constants, found)
         typer.echo(json.dumps({**document, "fewest_machines": fewest} if fewest else document))
         return
@@ -91,7 +52,9 @@ def plan(
     console.print(_table(graph, run, cluster, found))
     for placement, enough in fewest.items():
         console.print(f"{_fewest(enough)} of {memory:g} GB hold it with {_IN_WORDS[placement]}.")
-    costs = "measured here" if measure else "those of cores of AMD EPYC; --measure takes this machine's"
+    costs = (
+        "measured here" if request.measure else "those of cores of AMD EPYC; --measure takes this machine's"
+    )
     console.print(f"Costs are {costs}. How each number is made: docs/planning.md.")
 
 
@@ -102,6 +65,9 @@ def _fewest(machines: int | None) -> str:
 
 
 def _measured() -> Constants:
+    # Here and not at the top: it loads torch, which a plan needs for nothing else.
+    from khop.planning.measure import measured
+
     tune_memory()
     return measured()
 

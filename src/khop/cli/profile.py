@@ -1,4 +1,4 @@
-"""`khop profile`."""
+"""The work of `khop profile`."""
 
 from __future__ import annotations
 
@@ -8,24 +8,20 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
 
 import torch
-import typer
 from rich.console import Console
 
 from khop.cli.check_once import check_once
-from khop.cli.options import Options, shown, takes_run_options
+from khop.cli.options import named, shown
 from khop.cli.profile_table import profile_tables
 from khop.cli.progress import say, watching
-from khop.cli.ranks import Oversubscribe, Procs, as_ranks, named, run_of_rank
-from khop.cli.run_folder import METRICS, new_run_folder, read_run, write_config, write_whole
+from khop.cli.ranks import as_ranks, run_of_rank
+from khop.cli.run_folder import METRICS, new_run_folder, write_config, write_whole
 from khop.cli.timeline import drawn_timeline
-from khop.cli.which_run import written
 from khop.config.build import Run
-from khop.config.fields import field_at, run_fields, value_at
-from khop.config.presets import preset_names
-from khop.config.read import RawRun, checked, with_options
+from khop.config.fields import field_at, value_at
+from khop.config.read import RawRun
 from khop.config.values import RunConfig
 from khop.distributed.clocks import clock_offset
 from khop.distributed.group import Group, this_group
@@ -39,25 +35,7 @@ from khop.training.observer import Several, Unwatched
 WARM_UP = 5  # steps before the first that counts: memory, threads and connections are new in them
 TRACE, TIMELINE = "trace.json", "timeline.png"
 PROFILES = Path("profiles")
-_BESIDE_STEPS: dict[str, object] = {"checkpoint.steps": 0, "checkpoint.minutes": 0.0, "tensorboard": False}
-_NOT_OFFERED = {*_BESIDE_STEPS, "checkpoint.keep", "out"}
 _WIDTH = 110  # of tables, where there is no terminal
-
-Source = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="RUN",
-        help=f"A run.toml, a run folder, or a run that comes with khop: {', '.join(preset_names())}.",
-    ),
-]
-Steps = Annotated[int, typer.Option("--steps", metavar="INT", help="Updates that are measured.")]
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="FOLDER", help="Where the profile goes.", show_default="profiles/GRAPH-N"),
-]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="End with one line of JSON on stdout; all else goes to stderr.")
-]
 
 
 @dataclass(frozen=True)
@@ -78,34 +56,10 @@ class Profile:
     bottleneck: Bottleneck
 
 
-def register(app: typer.Typer) -> None:
-    """Add `khop profile`."""
-    fields = [entry for entry in run_fields() if entry.path not in _NOT_OFFERED]
-    app.command("profile")(takes_run_options(fields, default="as in the run")(_profile))
-
-
-def _profile(
-    source: Source = None,
-    steps: Steps = 50,
-    procs: Procs = None,
-    oversubscribe: Oversubscribe = False,
-    out: Out = None,
-    as_json: AsJson = False,
-    *,
-    options: Options,
-) -> None:
-    """Do a few steps of a run, say where their time goes, what holds them up, and which setting to change.
-
-    Nothing is evaluated and nothing learnt is kept. The folder gets a trace for Perfetto and a picture.
-    """
-    if steps < 1:
-        raise ValueError(f"steps is {steps}: must be a whole number of at least 1 (--steps)")
-    is_folder = source is not None and Path(source).is_dir()
-    raw = read_run(Path(str(source))) if is_folder else written(source, options, "khop profile")
-    raw = with_options(raw, {**options, **_BESIDE_STEPS, **({} if out is None else {"out": str(out)})})
-    config = checked(raw)
-    check_once(raw, config, procs, oversubscribe=oversubscribe)
-    as_ranks(profile_rank, Request(raw, steps, as_json), config, procs, oversubscribe=oversubscribe)
+def profile(request: Request, config: RunConfig, procs: int | None, *, oversubscribe: bool) -> None:
+    """Profile as all ranks."""
+    check_once(request.raw, config, procs, oversubscribe=oversubscribe)
+    as_ranks(profile_rank, request, config, procs, oversubscribe=oversubscribe)
 
 
 def profile_rank(rank: int, device: torch.device, request: Request) -> None:

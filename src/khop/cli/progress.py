@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from khop.cli.warning import warn
 from khop.training.observer import Observer
 from khop.training.step_clock import TimedStep
 
@@ -109,11 +109,6 @@ class Bars:
     def _switch(self, shown: TaskID, hidden: TaskID) -> None:
         self.bars.update(hidden, visible=False)
         self.bars.update(shown, visible=True)
-
-
-def warn(sentence: str) -> None:
-    """Print a warning where errors go too."""
-    print(f"khop: {sentence}", file=sys.stderr, flush=True)
 
 
 def epoch_line(record: Record, epochs: int) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
-from typing import Annotated, TypeVar
+from collections.abc import Callable, Container
+from typing import TypeVar
 
 import torch
 import typer
@@ -21,19 +21,6 @@ from khop.user_cache import cache_folder
 
 Request = TypeVar("Request")
 RankWork = Callable[[int, torch.device, Request], None]
-Procs = Annotated[
-    int | None,
-    typer.Option(
-        "--procs",
-        metavar="INT",
-        help="Processes on this machine that share the work; on more machines: torchrun ... -m khop.",
-        show_default=False,
-    ),
-]
-
-Oversubscribe = Annotated[
-    bool, typer.Option("--oversubscribe", help="Allow more than 4 processes per core of this machine.")
-]
 
 
 def as_ranks(
@@ -86,8 +73,3 @@ def set_rank_up(raw: RawRun, group: Group, device: torch.device, kept: Container
     threads = {"compute_threads": cores, "threads": sampler_threads(cores)}
     chosen = {name: count for name, count in threads.items() if name not in kept}
     return with_options(raw, {"device": str(device), **chosen})
-
-
-def named(values: Mapping[str, object]) -> frozenset[str]:
-    """The fields that somebody has given a value, which 0 and nothing are not."""
-    return frozenset(name for name, value in values.items() if value)

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 import khop
-from khop.cli.progress import warn
+from khop.cli.warning import warn
 from khop.config.read import RawRun, read_toml, to_toml
 from khop.config.values import RunConfig
 
@@ -71,6 +71,11 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
+def is_run_folder(path: Path) -> bool:
+    """Whether `khop train` has made this folder."""
+    return (path / CONFIG).is_file()
+
+
 def read_run(folder: Path) -> RawRun:
     """The run that `folder` holds; ValueError where it is no run folder.
 
@@ -78,7 +83,7 @@ def read_run(folder: Path) -> RawRun:
     compared with the checkpoint, the others hold as they stand.
     """
     file = folder / CONFIG
-    if not file.is_file():
+    if not is_run_folder(folder):
         raise ValueError(f"{folder}: not a run folder, it has no {CONFIG}; name one that khop train has made")
     _, is_signed, rest = file.read_bytes().partition(_DIGEST)
     digest, _, body = rest.partition(b"\n")

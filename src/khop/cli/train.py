@@ -1,4 +1,4 @@
-"""`khop train`."""
+"""The work of `khop train`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import torch
-import typer
 from rich.console import Console
 
 from khop.cli.check_once import check_once
 from khop.cli.curve import drawn_curve
-from khop.cli.options import Options, shown, takes_run_options
+from khop.cli.options import named, shown
 from khop.cli.progress import say, scores_of, two_columns, watching
-from khop.cli.ranks import Oversubscribe, Procs, as_ranks, named, run_of_rank
+from khop.cli.ranks import as_ranks, run_of_rank
 from khop.cli.run_folder import (
     CHECKPOINTS,
     CURVE,
@@ -27,17 +25,13 @@ from khop.cli.run_folder import (
     METRICS,
     TENSORBOARD,
     new_run_folder,
-    read_run,
     restarted_folder,
     write_config,
     write_whole,
 )
-from khop.cli.which_run import written
 from khop.config.build import Run
-from khop.config.facts import RESUMABLE
-from khop.config.fields import field_at, run_fields
-from khop.config.presets import preset_names
-from khop.config.read import RawRun, checked, to_toml, with_options
+from khop.config.read import RawRun, to_toml
+from khop.config.values import RunConfig
 from khop.distributed.group import Group, this_group
 from khop.errors import PeerLost
 from khop.launching import launched_by_others
@@ -46,27 +40,6 @@ from khop.training.observer import Observer, Several, Unwatched
 from khop.training.replace_folder import pushed_folders
 from khop.training.tensorboard import TensorBoard
 from khop.training.trainer import TrainingResult
-
-Source = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="RUN", help=f"A run.toml, or a run that comes with khop: {', '.join(preset_names())}."
-    ),
-]
-Resume = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER", help="Go on with a stopped run, with the very next batch.", show_default=False
-    ),
-]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="End with one line of JSON on stdout; all else goes to stderr.")
-]
-
-
-def register(app: typer.Typer) -> None:
-    """Add `khop train`."""
-    app.command("train")(takes_run_options(run_fields())(_train))
 
 
 @dataclass(frozen=True)
@@ -78,25 +51,10 @@ class Request:
     as_json: bool
 
 
-def _train(
-    source: Source = None,
-    resume: Resume = None,
-    procs: Procs = None,
-    oversubscribe: Oversubscribe = False,
-    as_json: AsJson = False,
-    *,
-    options: Options,
-) -> None:
-    """Train a model: khop train debian, or khop train run.toml. Every field of a run is an option.
-
-    Memory that large tensors leave stays with the process, and huge pages are asked for: 1.5 x as fast on a
-    CPU with glibc. Left alone where GLIBC_TUNABLES, MALLOC_..._THRESHOLD_ or LD_PRELOAD set the allocator up.
-    """
-    _check_resumable(source, resume, options)
-    raw = with_options(read_run(resume) if resume else written(source, options, "khop train"), options)
-    config = checked(raw)
-    check_once(raw, config, procs, oversubscribe=oversubscribe)
-    as_ranks(train_rank, Request(raw, resume, as_json), config, procs, oversubscribe=oversubscribe)
+def train(request: Request, config: RunConfig, procs: int | None, *, oversubscribe: bool) -> None:
+    """Train as all ranks."""
+    check_once(request.raw, config, procs, oversubscribe=oversubscribe)
+    as_ranks(train_rank, request, config, procs, oversubscribe=oversubscribe)
 
 
 def train_rank(rank: int, device: torch.device, request: Request) -> None:
@@ -169,20 +127,6 @@ def _new_or_restarted(run: Run, attempt: int) -> tuple[Path, bool]:
     if placement is not None and placement.run_id:
         write_whole(folder / LAUNCH, placement.run_id.encode())
     return folder, False
-
-
-def _check_resumable(source: str | None, resume: Path | None, options: Options) -> None:
-    if resume is None:
-        return
-    if source is not None:
-        raise ValueError(f"--resume {resume} goes on with a run of its own: leave out {source!r}")
-    for path in options:
-        entry = field_at(path)
-        if path not in RESUMABLE and entry is not None:
-            raise ValueError(
-                f"{entry.option} cannot change when a run goes on; start another: "
-                f"khop train {shlex.quote(str(resume / 'config.toml'))} {entry.option} ..."
-            )
 
 
 @contextmanager

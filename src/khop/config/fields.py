@@ -11,7 +11,7 @@ from typing import Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
-from khop.config.values import Allowed, Fanout, RunConfig, Section
+from khop.config.values import Alias, Allowed, Fanout, RunConfig, Section
 
 Value = str | int | float | bool | tuple[Fanout, ...] | None
 
@@ -22,6 +22,7 @@ class RunField:
 
     path: str  # dotted, as in run.toml: "training.epochs"
     option: str  # on the command line: "--epochs"
+    aliases: tuple[str, ...]  # other names of the option: "--lr"
     kind: type  # str, int, float, bool, or tuple for a list of fanouts
     choices: tuple[str, ...]  # of a field that takes one of some words; else empty
     allowed: str  # what it takes, in words
@@ -83,6 +84,7 @@ def _run_field(section: type[Section], prefix: str, name: str, info: FieldInfo) 
     return RunField(
         path=prefix + name,
         option="--" + _option_name(section, prefix, name),
+        aliases=tuple(item.option for item in info.metadata if isinstance(item, Alias)),
         kind=kind,
         choices=choices,
         allowed=_allowed(kind, choices, info),

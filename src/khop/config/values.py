@@ -27,6 +27,13 @@ class Allowed:
     words: str
 
 
+@dataclass(frozen=True)
+class Alias:
+    """Another name of a field's option."""
+
+    option: str
+
+
 Fanout = int | dict[str, int]  # for all edge types, or by name or pattern of edge types
 
 
@@ -74,7 +81,12 @@ class Section(BaseModel):
     """A table of run.toml. Values are never converted: "3" is no number, 3.0 no whole number."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        defer_build=True,
     )
     option_prefix: ClassVar[str] = ""  # before its options' names, where another table has the bare ones
 
@@ -196,7 +208,7 @@ class Training(Section):
     """passes over the training nodes"""
     batch_size: Count = 1024
     """training nodes per optimiser step"""
-    learning_rate: Annotated[float, Field(gt=0)] = 3e-3
+    learning_rate: Annotated[float, Field(gt=0), Alias("--lr")] = 3e-3
     """Adam's step size"""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """how it goes: constant, or down to 0 over the run's epochs"""
@@ -266,14 +278,14 @@ class RunConfig(Section):
     """let processes listen on a public address, which a firewall has to protect"""
     tensorboard: bool = False
     """write curves for TensorBoard into the run folder; needs the package tensorboard"""
-    task: Task = Task()
-    links: Links = Links()
-    sampler: Sampler = Sampler()
-    model: Model = Model()
-    parts: Parts = Parts()
-    training: Training = Training()
-    evaluation: Evaluation = Evaluation()
-    checkpoint: Checkpoint = Checkpoint()
+    task: Task = Field(default_factory=Task)
+    links: Links = Field(default_factory=Links)
+    sampler: Sampler = Field(default_factory=Sampler)
+    model: Model = Field(default_factory=Model)
+    parts: Parts = Field(default_factory=Parts)
+    training: Training = Field(default_factory=Training)
+    evaluation: Evaluation = Field(default_factory=Evaluation)
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint)
 
     @model_validator(mode="after")
     def _bases_are_of_rgcn(self) -> RunConfig:

@@ -7,22 +7,19 @@ from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 
-from khop.datasets.debian.graph import GRAPHS, write_debian
+from khop.datasets.debian.graph import write_debian
 from khop.datasets.debian.snapshot import read_snapshot
+from khop.datasets.names import BUILTIN_NAMES, SNAPSHOT_SHA256, builtin_path
 from khop.graph.folder import open_folder
 from khop.graph.progress import Notice
 from khop.user_cache import cache_folder
 
 SNAPSHOT = "debian.npz"
-SNAPSHOT_SHA256 = "0e66b2ccb1df183381ca4f6ac3a291b958917d57f44fc5904a9a4c405d74da38"
-_RECIPE = (
-    1  # to be raised when the same snapshot becomes another graph, so that what lies in caches is not used
-)
 
 
 def builtin_names() -> tuple[str, ...]:
     """The graphs that `builtin_folder` knows."""
-    return tuple(GRAPHS)
+    return BUILTIN_NAMES
 
 
 def builtin_folder(
@@ -35,9 +32,9 @@ def builtin_folder(
     called while the folder is written. ValueError where `name` is no built-in graph, or where snapshot or
     folder are damaged.
     """
-    if name not in GRAPHS:
+    if name not in BUILTIN_NAMES:
         raise ValueError(f"built-in graph {name!r}: there are {', '.join(builtin_names())}")
-    folder = (cache_folder() if cache is None else Path(cache)) / f"{name}-{SNAPSHOT_SHA256[:8]}.{_RECIPE}"
+    folder = builtin_path(name, cache_folder() if cache is None else Path(cache))
     if not folder.exists():
         _write(name, folder, notice)
     return open_folder(folder).path
@@ -48,7 +45,7 @@ def named_folder(graph: str | os.PathLike[str]) -> Path:
 
     ValueError where a name could be both.
     """
-    if not isinstance(graph, str) or graph not in GRAPHS:
+    if not isinstance(graph, str) or graph not in BUILTIN_NAMES:
         return Path(graph)
     if Path(graph).exists():
         raise ValueError(

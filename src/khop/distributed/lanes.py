@@ -24,8 +24,8 @@ import torch
 from khop.distributed.group import Group
 from khop.distributed.lane_work import LaneWork, Result
 from khop.distributed.peers import Message, Peers, open_peers
+from khop.distributed.placements import LANES
 
-LANES = 4  # at work unless a run says otherwise
 _CLOSING = Message("closing early", "id")
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from enum import StrEnum
 
 from khop.distributed.group import Group
 from khop.distributed.holders import Holders
-from khop.distributed.lanes import LANES, Lanes
+from khop.distributed.lanes import Lanes
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.partitioned_graph import PartitionedGraph
+from khop.distributed.placements import LANES, Spread
 from khop.distributed.row_request import Specs, Type
 from khop.distributed.row_wire import Wire
 from khop.features.store import FeatureStore
@@ -21,14 +21,6 @@ from khop.partition.parts_folder import PartsFolder, files_of_parts, named_parts
 from khop.partition.parts_graph import PartsGraph
 from khop.partition.parts_table import PartsTable
 from khop.sampling.homes import Homes
-
-
-class Spread(StrEnum):
-    """What of a folder of parts ranks hold part by part, asking one another for the rest."""
-
-    WHOLE = "whole"  # nothing: each has all parts
-    FEATURES = "features"  # columns; each has the edges of all parts
-    ALL = "all"  # columns and edges
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,17 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from torch import Tensor
+import numpy.typing as npt
 
-from khop.graph.folder import open_folder
 from khop.graph.layout import edge_array, edge_column, node_column, node_split
-from khop.graph.manifest import VERSION, EdgeEntry, Manifest, NodeEntry
+from khop.graph.manifest import VERSION, EdgeEntry, Manifest, NodeEntry, open_manifest
+from khop.graph.npy import map_numpy
 from khop.schema import ColumnSpec, EdgeType, NodeType
+
+Counts = npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
@@ -89,14 +92,20 @@ class FolderSummary:
 
 def describe_folder(path: str | os.PathLike[str]) -> FolderSummary:
     """Open a folder and count. Reads the offsets of every edge type, no other data; in-degrees only."""
-    folder = open_folder(path)
-    nodes, edges = describe(folder.manifest, lambda edge_type: folder.csc(edge_type).indptr.diff())
-    num_bytes = sum(entry.bytes for entry in folder.manifest.arrays.values())
-    return FolderSummary(str(Path(path)), VERSION, folder.fingerprint, num_bytes, nodes, edges)
+    folder = Path(path)
+    manifest, fingerprint, _ = open_manifest(folder)
+
+    def degrees(edge_type: EdgeType) -> Counts:
+        file = edge_array(edge_type, "indptr")
+        return np.diff(map_numpy(folder / file, manifest.arrays[file]))
+
+    nodes, edges = describe(manifest, degrees)
+    num_bytes = sum(entry.bytes for entry in manifest.arrays.values())
+    return FolderSummary(str(folder), VERSION, fingerprint, num_bytes, nodes, edges)
 
 
 def describe(
-    manifest: Manifest, degrees: Callable[[EdgeType], Tensor]
+    manifest: Manifest, degrees: Callable[[EdgeType], Counts]
 ) -> tuple[tuple[NodeSummary, ...], tuple[EdgeSummary, ...]]:
     """The node types and the edge types of a description; `degrees` gives those of every destination."""
     nodes = tuple(_node_summary(manifest, node) for node in manifest.nodes)
@@ -104,9 +113,8 @@ def describe(
     return nodes, edges
 
 
-def degrees_of(in_degrees: Tensor) -> Degrees:
+def degrees_of(degrees: Counts) -> Degrees:
     """In-degrees as quantiles (each the degree of some node) and as a histogram."""
-    degrees = in_degrees.numpy()
     if len(degrees) == 0:
         return Degrees(0, 0, 0, 0, 0, 0.0, 0, ())
     nodes_by_bits = np.bincount(np.frexp(degrees)[1]).tolist()  # bits of the degree: 0, 1, 2-3, 4-7, ...
@@ -140,7 +148,7 @@ def _node_summary(manifest: Manifest, node: NodeEntry) -> NodeSummary:
     )
 
 
-def _edge_summary(manifest: Manifest, edge: EdgeEntry, degrees: Tensor) -> EdgeSummary:
+def _edge_summary(manifest: Manifest, edge: EdgeEntry, degrees: Counts) -> EdgeSummary:
     arrays = manifest.arrays
     files = {name: edge_column(edge.type, name) for name in edge.columns}
     columns = _columns(manifest, manifest.schema().columns[edge.type], files)

@@ -11,9 +11,9 @@ from typing import Protocol
 from torch import Tensor
 
 from khop.graph import layout
-from khop.graph.atomic import UNFINISHED
-from khop.graph.manifest import REMEDY, Contents, Manifest, read_manifest
-from khop.graph.npy import map_array, map_sparse_array
+from khop.graph.manifest import Contents, Manifest, open_manifest
+from khop.graph.npy import map_array
+from khop.graph.sparse_rows import map_sparse_array
 from khop.kernels.csc import Csc
 from khop.kernels.memory import memory_limit_bytes
 from khop.schema import EdgeType, NodeType, Schema
@@ -201,11 +201,5 @@ def open_folder(path: str | os.PathLike[str], contents: Contents = Contents.ALL)
     to `contents` may be absent.
     """
     folder = Path(path)
-    if folder.name.endswith(UNFINISHED):
-        raise ValueError(f"{folder}: its writer was killed or is still at work; write the graph again")
-    manifest, fingerprint = read_manifest(folder)
-    optional = manifest.arrays.keys() - manifest.files(contents)
-    absent = frozenset(file for file in optional if not (folder / file).exists())
-    for file, problem in manifest.problems(folder, absent):
-        raise ValueError(f"{folder / file}: {problem}; {REMEDY}")
+    manifest, fingerprint, absent = open_manifest(folder, contents)
     return GraphFolder(folder.absolute(), manifest.schema(), fingerprint, manifest, contents, absent)

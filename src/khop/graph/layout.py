@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from khop.schema import EdgeType, NodeType
 
@@ -75,6 +77,16 @@ def edge_array(edge_type: EdgeType, name: str) -> str:
 def edge_column(edge_type: EdgeType, name: str) -> str:
     """The file of an edge column, relative to the folder."""
     return edge_array(edge_type, f"columns/{name}")
+
+
+def is_partitioned(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds a graph in parts."""
+    return (Path(path) / BOOK).is_file()
+
+
+def part_name(part: int) -> str:
+    """The folder of a part, relative to the partitioned graph's."""
+    return f"part-{part:04d}"
 
 
 def _check_twins(names: Iterable[str], what: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from khop.graph import layout
+from khop.graph.atomic import UNFINISHED
 from khop.graph.npy import STORED, ArrayEntry, file_problem, flush
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 
@@ -268,6 +269,21 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
     except ValueError as error:
         raise ValueError(f"{path}: {error}; {REMEDY}") from error
     return manifest, str(claimed)
+
+
+def open_manifest(folder: Path, contents: Contents = Contents.ALL) -> tuple[Manifest, str, frozenset[str]]:
+    """graph.json, its fingerprint and the absent files, once sizes and headers of all others fit it.
+
+    Files that do not belong to `contents` may be absent.
+    """
+    if folder.name.endswith(UNFINISHED):
+        raise ValueError(f"{folder}: its writer was killed or is still at work; write the graph again")
+    manifest, claimed = read_manifest(folder)
+    optional = manifest.arrays.keys() - manifest.files(contents)
+    absent = frozenset(file for file in optional if not (folder / file).exists())
+    for file, problem in manifest.problems(folder, absent):
+        raise ValueError(f"{folder / file}: {problem}; {REMEDY}")
+    return manifest, claimed, absent
 
 
 def fingerprint(content: Mapping[str, Any]) -> str:

@@ -11,14 +11,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from khop.kernels.memory import expect_sparse_reads
+if TYPE_CHECKING:  # torch takes seconds to import, and `khop info` needs none of it
+    import torch
+    from torch import Tensor
 
 CHUNK_BYTES = 16 << 20
 STORED = {  # logical dtype -> what the .npy header says; NumPy has no bfloat16, its bits lie as uint16
@@ -98,30 +98,16 @@ def map_array(path: Path, entry: ArrayEntry) -> Tensor:
 
     The file must be what `entry` says (see `file_problem`).
     """
-    return _mapped(path, entry)[0]
+    return map_pages(path, entry)[0]
 
 
-def map_sparse_array(path: Path, entry: ArrayEntry) -> Tensor:
-    """The array, mapped to read single rows of a file larger than memory; otherwise like `map_array`.
+def map_pages(path: Path, entry: ArrayEntry) -> tuple[Tensor, mmap.mmap | None]:
+    """The array of `map_array` and its pages; None where the file holds no data."""
+    import torch
 
-    Reading it from one end to the other is slow: the kernel reads no page ahead.
-    """
-    array, pages = _mapped(path, entry)
-    if pages is not None:
-        expect_sparse_reads(array, pages)
-    return array
-
-
-def _mapped(path: Path, entry: ArrayEntry) -> tuple[Tensor, mmap.mmap | None]:
     if entry.data_bytes == 0:
         return torch.empty(entry.shape, dtype=torch_dtype(entry.dtype)), None
-    with path.open("rb") as file:
-        pages = mmap.mmap(
-            file.fileno(),
-            entry.bytes,
-            flags=mmap.MAP_PRIVATE | _NORESERVE,
-            prot=mmap.PROT_READ | mmap.PROT_WRITE,
-        )
+    pages = _map_file(path, entry)
     flat = torch.frombuffer(
         pages,
         dtype=torch_dtype(entry.dtype),
@@ -129,6 +115,25 @@ def _mapped(path: Path, entry: ArrayEntry) -> tuple[Tensor, mmap.mmap | None]:
         offset=entry.bytes - entry.data_bytes,
     )
     return flat.view(entry.shape), pages
+
+
+def map_numpy(path: Path, entry: ArrayEntry) -> npt.NDArray[Any]:
+    """The same for NumPy; bfloat16 as the bits of uint16."""
+    if entry.data_bytes == 0:
+        return np.empty(entry.shape, STORED[entry.dtype])
+    offset, count = entry.bytes - entry.data_bytes, math.prod(entry.shape)
+    flat = np.frombuffer(_map_file(path, entry), STORED[entry.dtype], count, offset)
+    return flat.reshape(entry.shape)
+
+
+def _map_file(path: Path, entry: ArrayEntry) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(
+            file.fileno(),
+            entry.bytes,
+            flags=mmap.MAP_PRIVATE | _NORESERVE,
+            prot=mmap.PROT_READ | mmap.PROT_WRITE,
+        )
 
 
 def file_problem(path: Path, entry: ArrayEntry) -> str | None:
@@ -169,6 +174,8 @@ def row_chunks(array: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[Any]]
 
 def torch_dtype(name: str) -> torch.dtype:
     """The dtype of that name; one of STORED."""
+    import torch
+
     dtype: torch.dtype = getattr(torch, name)
     return dtype
 

@@ -7,18 +7,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from khop.graph import layout
-from khop.graph.folder import GraphFolder, open_folder
-from khop.graph.manifest import REMEDY, Contents, fingerprint
-from khop.graph.npy import ArrayEntry, file_problem, flush, map_array
+from khop.graph.manifest import REMEDY, fingerprint
+from khop.graph.npy import ArrayEntry, flush
 from khop.schema import EdgeType, NodeType
 
+if TYPE_CHECKING:  # torch takes seconds to import, and `khop info` needs none of it
+    from torch import Tensor
+
 BOOK = layout.BOOK
+DEGREES = "degrees"  # the array of in-degrees, of every edge type, among the wholes
 FORMAT = "khop-partition"
 VERSION = 2
 
@@ -74,28 +74,20 @@ class PartitionBook:
 
     def owner(self, node_type: NodeType, ids: Tensor) -> Tensor:
         """int64, shaped as `ids`: the part of each global id."""
+        import torch
+
         ends = torch.tensor(self.offsets[node_type][1:])
         return torch.searchsorted(ends, ids, right=True)
 
 
 def part_folder(path: Path, part: int) -> Path:
     """Where a part lies."""
-    return path / part_name(part)
-
-
-def part_name(part: int) -> str:
-    """The name of a part's folder."""
-    return f"part-{part:04d}"
+    return path / layout.part_name(part)
 
 
 def edge_key(edge_type: EdgeType) -> str:
     """The name of an edge type in partition.json."""
     return "__".join(edge_type)
-
-
-def is_partitioned(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder is one of parts."""
-    return (Path(path) / BOOK).is_file()
 
 
 def write_book(folder: Path, book: PartitionBook) -> None:
@@ -128,36 +120,6 @@ def read_book(path: str | os.PathLike[str]) -> PartitionBook:
         return _book(document)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file}: not what khop writes ({error}); {REMEDY}") from error
-
-
-def open_part(
-    path: str | os.PathLike[str], book: PartitionBook, part: int, contents: Contents = Contents.ALL
-) -> GraphFolder:
-    """One part, mapped; ValueError where it is another graph's, or lacks what it has to have."""
-    folder = open_folder(part_folder(Path(path), part), contents)
-    entry = folder.manifest.part
-    if folder.fingerprint != book.parts[part] or entry is None or entry.offsets != book.offsets:
-        raise ValueError(
-            f"{folder.path}: not the part that {BOOK} was written with; copy all of the folder again"
-        )
-    return folder
-
-
-def map_whole(path: str | os.PathLike[str], book: PartitionBook, file: str) -> Tensor:
-    """One of the book's arrays of all nodes, mapped; ValueError where it is not what the book says."""
-    place, entry = Path(path) / file, book.wholes[file]
-    if problem := file_problem(place, entry):
-        raise ValueError(f"{place}: {problem}; {REMEDY}")
-    return map_array(place, entry)
-
-
-def map_splits(path: str | os.PathLike[str], book: PartitionBook) -> dict[str, dict[NodeType, Tensor]]:
-    """Splits by name and node type, int64 global ids in the order of the whole graph's, mapped."""
-    splits: dict[str, dict[NodeType, Tensor]] = {}
-    for file in filter(layout.is_split, book.wholes):
-        node_type, name = layout.split_of(file)
-        splits.setdefault(name, {})[node_type] = map_whole(path, book, file)
-    return splits
 
 
 def _book(document: Mapping[str, Any]) -> PartitionBook:

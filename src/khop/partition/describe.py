@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from khop.graph import layout
-from khop.graph.describe import FolderSummary, describe
-from khop.graph.manifest import VERSION, Manifest, read_manifest
-from khop.graph.npy import ArrayEntry
-from khop.partition.book import PartitionBook, map_whole, part_folder, read_book
-from khop.partition.wholes import DEGREES
+from khop.graph.describe import Counts, FolderSummary, describe
+from khop.graph.manifest import REMEDY, VERSION, Manifest, read_manifest
+from khop.graph.npy import ArrayEntry, file_problem, map_numpy
+from khop.partition.book import DEGREES, PartitionBook, part_folder, read_book
+from khop.schema import EdgeType
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,19 @@ def describe_parts(path: str | os.PathLike[str]) -> PartsSummary:
     if not here:
         raise ValueError(f"{folder}: none of its {book.num_parts} parts is on this machine; copy one here")
     whole = _as_one(book, list(here.values()))
-    nodes, edges = describe(
-        whole, lambda edge_type: map_whole(folder, book, layout.edge_array(edge_type, DEGREES))
-    )
+    nodes, edges = describe(whole, lambda edge_type: _degrees(folder, book, edge_type))
     parts = tuple(_part(book, number, here.get(number)) for number in range(book.num_parts))
     sizes = [part.num_bytes or 0 for part in parts]
     num_bytes = sum(sizes) + sum(entry.bytes for entry in book.wholes.values())
     of_all = FolderSummary(str(folder), VERSION, book.fingerprint, num_bytes, nodes, edges)
     return PartsSummary(of_all, book.method, book.quality.cut, book.quality.remote_share, parts)
+
+
+def _degrees(folder: Path, book: PartitionBook, edge_type: EdgeType) -> Counts:
+    file = layout.edge_array(edge_type, DEGREES)
+    if problem := file_problem(folder / file, book.wholes[file]):
+        raise ValueError(f"{folder / file}: {problem}; {REMEDY}")
+    return map_numpy(folder / file, book.wholes[file])
 
 
 def _as_it_lies(part: Path) -> Manifest:

@@ -12,18 +12,16 @@ from torch import Tensor
 
 from khop.graph import layout
 from khop.graph.folder import ORIGINAL_ID, Folder, GraphFolder, open_folder
+from khop.graph.layout import is_partitioned
 from khop.graph.manifest import REMEDY, Contents
 from khop.graph.npy import ArrayEntry, file_problem
 from khop.partition.book import (
     BOOK,
     PartitionBook,
-    is_partitioned,
-    map_splits,
-    map_whole,
-    open_part,
     part_folder,
     read_book,
 )
+from khop.partition.part_files import map_splits, map_whole, open_part
 from khop.schema import EdgeType, NodeType, Schema
 
 

@@ -13,8 +13,8 @@ from khop.graph.derived import Derived
 from khop.graph.negatives import by_column, kept_partners, partner_sources, ranks_by_source
 from khop.kernels.build_csc import index_dtype
 from khop.kernels.csc import Csc
+from khop.partition.book import DEGREES
 from khop.partition.held_parts import HeldParts
-from khop.partition.wholes import DEGREES
 from khop.schema import EdgeType
 
 Pairs = tuple[Tensor, Tensor]  # int32 or int64 (edges) each, global ids: sources beside their destinations

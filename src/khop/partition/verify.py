@@ -22,13 +22,11 @@ from khop.partition.book import (
     BOOK,
     PartitionBook,
     edge_key,
-    map_splits,
-    map_whole,
-    open_part,
     part_folder,
     read_book,
 )
 from khop.partition.digest import edge_digest
+from khop.partition.part_files import map_splits, map_whole, open_part
 from khop.schema import NodeType
 
 _WORD = (1 << 64) - 1

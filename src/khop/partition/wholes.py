@@ -10,9 +10,8 @@ from khop.graph import layout
 from khop.graph.folder import ORIGINAL_ID, GraphFolder
 from khop.kernels.build_csc import index_dtype
 from khop.kernels.gather import gather
+from khop.partition.book import DEGREES
 from khop.partition.cut import Renumbering
-
-DEGREES = "degrees"
 
 
 def whole_arrays(source: GraphFolder, renumbering: Renumbering) -> Iterator[tuple[str, Tensor]]:

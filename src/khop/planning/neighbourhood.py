@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
 from khop.planning.workload import GraphSize
+
+Vector = npt.NDArray[np.float64]
 
 _TAIL = 2.3
 _CLASSES = 400
@@ -24,19 +26,19 @@ _HALVINGS = 40  # of the interval where the share of cut edges is looked for
 class Degrees:
     """Classes of nodes."""
 
-    share: Tensor  # float64 (classes), of all nodes
-    degree: Tensor  # float64 (classes)
+    share: Vector  # float64 (classes), of all nodes
+    degree: Vector  # float64 (classes)
 
     @classmethod
     def of(cls, graph: GraphSize) -> Degrees:
         """The classes of a graph: their degrees have its mean, and none exceeds its nodes."""
-        rank = torch.logspace(0, -math.log10(graph.nodes), _CLASSES + 1, dtype=torch.float64)
+        rank = np.logspace(0, -math.log10(graph.nodes), _CLASSES + 1)
         share = rank[:-1] - rank[1:]
         share[-1] += rank[-1]
-        degree = (rank[:-1] * rank[1:]).sqrt() ** (-1 / _TAIL) - 1
+        degree = np.sqrt(rank[:-1] * rank[1:]) ** (-1 / _TAIL) - 1
         for _ in range(8):  # the bound lowers the mean
             degree = degree * (graph.mean_degree / max(float(share @ degree), 1e-300))
-            degree = degree.clamp(max=graph.nodes)
+            degree = np.minimum(degree, graph.nodes)
         return cls(share, degree)
 
 
@@ -45,8 +47,8 @@ class Population:
     """The nodes that one machine owns, or those of all others, and how likely a batch has each."""
 
     nodes: float
-    share: Tensor  # float64 (classes), of these nodes
-    chance: Tensor  # float64 (classes)
+    share: Vector  # float64 (classes), of these nodes
+    chance: Vector  # float64 (classes)
 
     @property
     def expected(self) -> float:
@@ -55,21 +57,21 @@ class Population:
 
     def draws(self, degrees: Degrees, fanout: int) -> float:
         """How many edges a hop draws from those that a batch has."""
-        drawn = degrees.degree if fanout < 0 else degrees.degree.clamp(max=fanout)
+        drawn = degrees.degree if fanout < 0 else np.minimum(degrees.degree, fanout)
         return self.nodes * float(self.share @ (self.chance * drawn))
 
     def reached(self, degrees: Degrees, draws: float) -> Population:
         """The same nodes after so many edges have led to some of them."""
         ends = self.nodes * float(self.share @ degrees.degree)
-        missed = torch.exp(-draws / ends * degrees.degree) if ends > 0 else torch.ones_like(self.chance)
+        missed = np.exp(-draws / ends * degrees.degree) if ends > 0 else np.ones_like(self.chance)
         return Population(self.nodes, self.share, 1 - (1 - self.chance) * missed)
 
     def most_likely(self, count: float) -> float:
         """How many nodes a batch has of the `count` that are likeliest."""
-        order = self.chance.argsort(descending=True, stable=True)
+        order = np.argsort(-self.chance, stable=True)
         sizes = self.nodes * self.share[order]
-        before = sizes.cumsum(0) - sizes
-        return float((count - before).clamp(min=0).minimum(sizes) @ self.chance[order])
+        before = np.cumsum(sizes) - sizes
+        return float(np.clip(count - before, 0, sizes) @ self.chance[order])
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +125,7 @@ def _expanded(
 ) -> Neighbourhood:
     """Where `cut` is the share of edges that lead to another machine."""
     nodes = graph.nodes / machines
-    certain, never = torch.ones_like(degrees.share), torch.zeros_like(degrees.share)
+    certain, never = np.ones_like(degrees.share), np.zeros_like(degrees.share)
     own = Population(nodes, degrees.share, certain * min(1.0, seeds / nodes))
     others = Population(graph.nodes - nodes, degrees.share, never)
     back = cut / max(machines - 1, 1)  # of what leads on from another machine, what leads here

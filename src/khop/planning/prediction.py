@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from khop.distributed.lanes import LANES
+from khop.distributed.placements import LANES
 from khop.planning.constants import Constants, scaled_sample_ns
 from khop.planning.neighbourhood import Neighbourhood, neighbourhood
 from khop.planning.workload import Cluster, GraphSize, Run

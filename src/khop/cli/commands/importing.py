@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from khop.cli.bytes_bar import bytes_bar
-from khop.datasets.debian.importing import import_debian
-
-
-class Source(StrEnum):
-    """What can be imported."""
-
-    DEBIAN = "debian"
+DEBIAN = "debian"
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 def import_graph(
     source: Annotated[
-        Source, typer.Argument(help="debian: the packages of a Debian or Ubuntu release.", show_default=False)
+        str, typer.Argument(help="debian: the packages of a Debian or Ubuntu release.", show_default=False)
     ],
     out: Annotated[
         Path | None, typer.Argument(help="The graph folder to write.", show_default="graphs/SOURCE")
@@ -39,7 +31,16 @@ def import_graph(
     ] = False,
 ) -> None:
     """Make a graph folder of data that lies somewhere else."""
-    name = f"{source}-typed" if typed else str(source)
+    if source != DEBIAN:
+        raise ValueError(
+            f"{source}: khop import reads the package lists of a Debian or Ubuntu release and no other data: "
+            "khop import debian; write a graph folder of your own data in Python, with khop.write_graph "
+            "(docs/graph-folder.md)"
+        )
+    from khop.cli.bytes_bar import bytes_bar
+    from khop.datasets.debian.importing import import_debian
+
+    name = f"{source}-typed" if typed else source
     folder = Path("graphs", name) if out is None else out
     with bytes_bar() as notice:
         facts = import_debian(folder, name, lists, notice)

@@ -1,0 +1,72 @@
+"""`khop evaluate`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from khop.cli.commands.shared import Checkpoint, JsonLast, Oversubscribe, Procs, RunFolder
+from khop.cli.options import Options, named, takes_run_options
+from khop.cli.run_folder import read_run
+from khop.config.facts import MACHINE, TOGETHER
+from khop.config.fields import run_fields
+from khop.config.read import checked, with_options
+
+
+class Split(StrEnum):
+    """The nodes, or links, that can be measured."""
+
+    TRAIN = "train"
+    VAL = "val"
+    TEST = "test"
+    ALL = "all"
+
+
+Measured = Annotated[Split, typer.Option("--split", help="What is measured; all = each split.")]
+Weights = Annotated[Checkpoint, typer.Option("--checkpoint", help="The weights that are measured.")]
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        metavar="TEXT",
+        help="What is measured beside the run's own metric; may be given several times.",
+        show_default=False,
+    ),
+]
+_MEASURED_BY = MACHINE | TOGETHER | {"evaluation.fanouts", "evaluation.batch_size", "links.rivals"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add `khop evaluate`."""
+    fields = [entry for entry in run_fields() if entry.path in _MEASURED_BY]
+    app.command("evaluate")(takes_run_options(fields, default="as in the run")(_evaluate))
+
+
+def _evaluate(
+    run_folder: RunFolder,
+    split: Measured = Split.TEST,
+    checkpoint: Weights = Checkpoint.BEST,
+    metric: Metrics = None,
+    procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
+    as_json: JsonLast = False,
+    *,
+    options: Options,
+) -> None:
+    """Measure a trained model again: on another split, with other weights, exactly or on samples."""
+    raw = with_options(read_run(run_folder), options)
+    config = checked(raw)
+    from khop.cli.evaluate import Request, evaluate
+
+    request = Request(
+        run_folder,
+        raw,
+        () if split is Split.ALL else (split.value,),
+        checkpoint.value,
+        tuple(metric or ()),
+        named(options),
+        as_json,
+    )
+    evaluate(request, config, procs, oversubscribe=oversubscribe)

@@ -1,0 +1,63 @@
+"""`khop profile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from khop.cli.commands.shared import JsonLast, Oversubscribe, Procs
+from khop.cli.options import Options, takes_run_options
+from khop.cli.run_folder import read_run
+from khop.cli.which_run import written
+from khop.config.fields import run_fields
+from khop.config.presets import preset_names
+from khop.config.read import checked, with_options
+
+_BESIDE_STEPS: dict[str, object] = {"checkpoint.steps": 0, "checkpoint.minutes": 0.0, "tensorboard": False}
+_NOT_OFFERED = {*_BESIDE_STEPS, "checkpoint.keep", "out"}
+
+Source = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN",
+        help=f"A run.toml, a run folder, or a run that comes with khop: {', '.join(preset_names())}.",
+    ),
+]
+Steps = Annotated[int, typer.Option("--steps", metavar="INT", help="Updates that are measured.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FOLDER", help="Where the profile goes.", show_default="profiles/GRAPH-N"),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `khop profile`."""
+    fields = [entry for entry in run_fields() if entry.path not in _NOT_OFFERED]
+    app.command("profile")(takes_run_options(fields, default="as in the run")(_profile))
+
+
+def _profile(
+    source: Source = None,
+    steps: Steps = 50,
+    procs: Procs = None,
+    oversubscribe: Oversubscribe = False,
+    out: Out = None,
+    as_json: JsonLast = False,
+    *,
+    options: Options,
+) -> None:
+    """Do a few steps of a run, say where their time goes, what holds them up, and which setting to change.
+
+    Nothing is evaluated and nothing learnt is kept. The folder gets a trace for Perfetto and a picture.
+    """
+    if steps < 1:
+        raise ValueError(f"steps is {steps}: must be a whole number of at least 1 (--steps)")
+    is_folder = source is not None and Path(source).is_dir()
+    raw = read_run(Path(str(source))) if is_folder else written(source, options, "khop profile")
+    raw = with_options(raw, {**options, **_BESIDE_STEPS, **({} if out is None else {"out": str(out)})})
+    config = checked(raw)
+    from khop.cli.profile import Request, profile
+
+    profile(Request(raw, steps, as_json), config, procs, oversubscribe=oversubscribe)

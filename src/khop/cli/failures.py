@@ -1,0 +1,37 @@
+"""Errors as the command reports them: one sentence and an exit code."""
+
+from __future__ import annotations
+
+from khop.errors import PeerLost
+
+FAILED = 1  # the machine: no space, no permission, no memory; or a bug
+BAD_INPUT = 2  # what was asked for
+
+_NO_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory", "Storage size calculation overflowed")
+_SMALLER = (
+    "lower the batch size, the fanouts, model.hidden or links.per_link, or use a machine with more memory"
+)
+
+
+def exit_code(error: Exception) -> int:
+    """The exit code of the command that ends with this error."""
+    return BAD_INPUT if isinstance(error, ValueError) else FAILED
+
+
+def sentence(error: Exception, again: str) -> str:
+    """The error as a sentence; `again` is the command that shows the traceback of an unexpected one."""
+    if isinstance(error, OSError):
+        return _of_machine(error)
+    if isinstance(error, (ValueError, PeerLost)):
+        return str(error)
+    reason = str(error).strip().partition("\n")[0]
+    if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
+        return f"not enough memory{f' ({reason})' if reason else ''}: {_SMALLER}"
+    named = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+    return f"{named} (unexpected; this is likely a bug in khop, its traceback: {again})"
+
+
+def _of_machine(error: OSError) -> str:
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}"

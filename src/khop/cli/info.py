@@ -1,0 +1,121 @@
+"""A graph folder as `khop info` shows it. Needs no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import dropwhile
+from pathlib import Path
+
+from rich.bar import Bar
+from rich.box import SIMPLE_HEAD
+from rich.columns import Columns
+from rich.console import Console, JustifyMethod
+from rich.filesize import decimal
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from khop.cli.parts_table import print_parts
+from khop.graph.describe import EdgeSummary, FolderSummary, NodeSummary, describe_folder
+from khop.graph.layout import is_partitioned
+from khop.partition.describe import describe_parts
+from khop.schema import EdgeType
+
+_BAR_WIDTH = 20
+
+
+def print_info(folder: Path, as_json: bool) -> None:
+    """Print what a graph folder holds, as tables or as one JSON object."""
+    parts = describe_parts(folder) if is_partitioned(folder) else None
+    summary = parts.whole if parts else describe_folder(folder)
+    if as_json:
+        print(json.dumps(asdict(parts or summary)))
+        return
+    console = Console()
+    console.print(_heading(summary))
+    console.print(_node_table(summary.nodes))
+    console.print(_edge_table(summary.edges))
+    console.print(_column_table((*summary.nodes, *summary.edges)))
+    console.print(Columns(_degree_chart(edge) for edge in summary.edges))
+    if parts:
+        print_parts(console, parts)
+
+
+def _heading(summary: FolderSummary) -> Text:
+    version = f"format {summary.version}"
+    size, fingerprint = decimal(summary.num_bytes), f"fingerprint {summary.fingerprint[:12]}"
+    return Text.assemble((summary.path, "bold"), f"  {size}, {version}, {fingerprint}")
+
+
+def _node_table(nodes: tuple[NodeSummary, ...]) -> Table:
+    table = _table("nodes", ("type", "left"), ("nodes", "right"), ("splits", "left"), ("size", "right"))
+    for node in nodes:
+        splits = ", ".join(f"{name} {count:,}" for name, count in node.splits.items())
+        table.add_row(node.type, f"{node.count:,}", splits, decimal(node.num_bytes))
+    return table
+
+
+def _edge_table(edges: tuple[EdgeSummary, ...]) -> Table:
+    numbers = ("edges", "min", "median", "p90", "p99", "max", "isolated", "size")
+    table = _table(
+        "edges, and in-edges per destination", ("type", "left"), *((name, "right") for name in numbers)
+    )
+    for edge in edges:
+        of = edge.degrees
+        cells = (edge.count, of.minimum, of.median, of.p90, of.p99, of.maximum, of.isolated)
+        table.add_row(_edge_name(edge), *(f"{cell:,}" for cell in cells), decimal(edge.num_bytes))
+    return table
+
+
+def _edge_name(edge: EdgeSummary) -> Text:
+    name = Text(_arrow(edge.type))
+    if edge.reverse_of:
+        name.append(f"\nreverse of {_arrow(edge.reverse_of)}", "dim")
+    return name
+
+
+def _column_table(types: Sequence[NodeSummary | EdgeSummary]) -> Table:
+    table = _table(
+        "columns",
+        ("type", "left"),
+        ("column", "left"),
+        ("dtype", "left"),
+        ("row", "left"),
+        ("classes", "right"),
+        ("size", "right"),
+    )
+    for summary in types:
+        for column in summary.columns:
+            shape = " x ".join(map(str, column.shape)) or "number"
+            classes = "" if column.num_classes is None else str(column.num_classes)
+            name = summary.type if isinstance(summary, NodeSummary) else _arrow(summary.type)
+            table.add_row(name, column.name, column.dtype, shape, classes, decimal(column.num_bytes))
+    return table
+
+
+def _degree_chart(edge: EdgeSummary) -> Panel:
+    chart = Table.grid(padding=(0, 1))
+    chart.add_column(justify="right")
+    chart.add_column()
+    chart.add_column(justify="right")
+    most = max((bucket.nodes for bucket in edge.degrees.histogram), default=0)
+    for bucket in dropwhile(lambda bucket: bucket.nodes == 0, edge.degrees.histogram):
+        label = str(bucket.low) if bucket.low == bucket.high else f"{bucket.low:,}-{bucket.high:,}"
+        chart.add_row(label, Bar(most, 0, bucket.nodes, width=_BAR_WIDTH, color="cyan"), f"{bucket.nodes:,}")
+    return Panel(
+        chart, title=_arrow(edge.type), subtitle="in-degree, nodes", expand=False, border_style="dim"
+    )
+
+
+def _table(title: str, *columns: tuple[str, JustifyMethod]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for name, justify in columns:
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=justify == "right")
+    return table
+
+
+def _arrow(edge_type: EdgeType) -> str:
+    source, relation, destination = edge_type
+    return f"{source} -{relation}-> {destination}"

@@ -1,0 +1,45 @@
+"""The parts and arrays that a partitioned graph's book describes, mapped."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from torch import Tensor
+
+from khop.graph import layout
+from khop.graph.folder import GraphFolder, open_folder
+from khop.graph.manifest import REMEDY, Contents
+from khop.graph.npy import file_problem, map_array
+from khop.partition.book import BOOK, PartitionBook, part_folder
+from khop.schema import NodeType
+
+
+def open_part(
+    path: str | os.PathLike[str], book: PartitionBook, part: int, contents: Contents = Contents.ALL
+) -> GraphFolder:
+    """One part, mapped; ValueError where it is another graph's, or lacks what it has to have."""
+    folder = open_folder(part_folder(Path(path), part), contents)
+    entry = folder.manifest.part
+    if folder.fingerprint != book.parts[part] or entry is None or entry.offsets != book.offsets:
+        raise ValueError(
+            f"{folder.path}: not the part that {BOOK} was written with; copy all of the folder again"
+        )
+    return folder
+
+
+def map_whole(path: str | os.PathLike[str], book: PartitionBook, file: str) -> Tensor:
+    """One of the book's arrays of all nodes, mapped; ValueError where it is not what the book says."""
+    place, entry = Path(path) / file, book.wholes[file]
+    if problem := file_problem(place, entry):
+        raise ValueError(f"{place}: {problem}; {REMEDY}")
+    return map_array(place, entry)
+
+
+def map_splits(path: str | os.PathLike[str], book: PartitionBook) -> dict[str, dict[NodeType, Tensor]]:
+    """Splits by name and node type, int64 global ids in the order of the whole graph's, mapped."""
+    splits: dict[str, dict[NodeType, Tensor]] = {}
+    for file in filter(layout.is_split, book.wholes):
+        node_type, name = layout.split_of(file)
+        splits.setdefault(name, {})[node_type] = map_whole(path, book, file)
+    return splits
