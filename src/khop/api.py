@@ -33,7 +33,7 @@ from khop.kernels.csc import Csc
 from khop.loading.forks import watch_forks
 from khop.partition.parts_graph import PartsGraph
 from khop.partition.parts_table import whole_columns
-from khop.schema import EdgeType, NodeType, Schema
+from khop.schema import EdgeType, EdgeTypeName, NodeType, Schema, by_edge_type, edge_type_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,28 +82,31 @@ class Graph:
         """The topology's: draw in-edges of every frontier node."""
         return self.topology.sample_hop(frontier, hop, key)
 
-    def csc(self, edge_type: EdgeType) -> Csc:
+    def csc(self, edge_type: EdgeTypeName) -> Csc:
         """The edges of a type by destination."""
+        edge_type = edge_type_of(edge_type)
         return self.in_one_piece(f"the edges of {edge_type}").csc(edge_type)
 
-    def with_edges(self, edges: Mapping[EdgeType, EdgeTable]) -> Graph:
+    def with_edges(self, edges: Mapping[EdgeType, EdgeTable] | Mapping[str, EdgeTable]) -> Graph:
         """The same graph, in memory, with further edge types; what it had is shared and not copied."""
+        edges = by_edge_type(edges)
         topology = self.in_one_piece("with_edges").with_edges(edges)
         features = with_columns(self.features, {t: topology.columns.get(t, {}) for t in edges})
         return Graph(topology, features, splits={name: self.split(name) for name in self.split_names})
 
     def sample_negatives(
-        self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
+        self, edge_type: EdgeTypeName, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
         """The topology's: draw destinations for the sources of links."""
-        return negative_store(self.topology, negatives).sample_negatives(edge_type, negatives, positives, key)
+        store, edge_type = negative_store(self.topology, negatives), edge_type_of(edge_type)
+        return store.sample_negatives(edge_type, negatives, positives, key)
 
-    def only(self, edge_types: Collection[EdgeType]) -> Graph:
+    def only(self, edge_types: Collection[EdgeTypeName]) -> Graph:
         """The same graph, in memory, with no other edge types, and the node types at their ends."""
-        topology = self.topology
+        topology, kept = self.topology, [edge_type_of(edge_type) for edge_type in edge_types]
         if not isinstance(topology, PartitionedGraph):
             topology = self.in_one_piece("only")
-        return Graph(topology.only(edge_types), self.features)
+        return Graph(topology.only(kept), self.features)
 
     @property
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:

@@ -14,7 +14,7 @@ from khop.loading.columns import NamesByType
 from khop.models.layered import Layered
 from khop.models.link_predictor import LinkPredictor
 from khop.sampling.fanouts import Fanout
-from khop.sampling.link_seeds import LinkList
+from khop.sampling.link_seeds import LinkList, Links
 from khop.sampling.links import LinkSampler
 from khop.training.chunks import Progress, unwatched
 from khop.training.evaluation import scores
@@ -118,6 +118,7 @@ def evaluate_links(
             "an encoder with a decoder per edge type"
         )
     check_metrics(metrics)
+    links = links.of_schema(graph.schema) if isinstance(links, Links) else links
     check_rivals(graph, links)
     encoder = predictor.encoder
     if fanouts is None:

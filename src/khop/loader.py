@@ -9,7 +9,6 @@ from functools import partial
 from time import monotonic
 
 import torch
-from torch import Tensor
 
 from khop.api import Graph
 from khop.batch import Batch, Span, num_bytes
@@ -20,6 +19,7 @@ from khop.distributed.spread import homes_of
 from khop.features.store import FeatureStore
 from khop.features.table import FeatureTable
 from khop.graph.store import GraphStore
+from khop.loading.byte_size import byte_size
 from khop.loading.columns import ColumnChoice, NamesByType, Narrow
 from khop.loading.cores import cores_of_rank, sampler_threads
 from khop.loading.forks import check_fork
@@ -28,12 +28,13 @@ from khop.loading.ordered_map import InFlight, ordered_map
 from khop.loading.seed_times import SeedTimes
 from khop.loading.seed_times import seed_times as times_of_seeds
 from khop.partition.parts_table import PartsTable
+from khop.sampling.given_seeds import SeedIds, seed_ids
 from khop.sampling.link_seeds import Links, check_links
 from khop.sampling.links import LinkSampler
-from khop.sampling.neighbor import NeighborSampler, check_seeds
+from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.sampler import Sampler
 from khop.sampling.seeds import NodeSeeds, SeedList, SeedOrder
-from khop.schema import NodeType, sole_type
+from khop.schema import NodeType
 
 Batches = Generator[Batch, None, None]
 
@@ -46,25 +47,29 @@ class Loader:
     of the saved epoch.
 
     Batch (epoch, step) is a pure function of graph, sampler, seeds, `batch_size`, `shuffle` and `seed`:
-    threads, prefetch and device never change it. `batch_size` is the number of seeds per step over all
-    ranks; each seed, node or link, is used once per epoch. `columns` are wanted of all nodes of a batch,
-    `seed_columns` of its seeds: names, or a mapping from type to names, in `columns` also of edge types (see
-    `Adjacency.columns`). `seed_times`, one per seed node or the name of a column of theirs, are what
-    `khop.Temporal` needs. Columns of float16, bfloat16 or quantised ones come as float32 unless `narrow` is
-    "stored". `threads` are chosen from the machine's cores unless given. At most `prefetch` batches are in
-    flight; none is begun while finished ones hold more than `prefetch_bytes`. Where ranks hold parts of the
-    graph, batches are made in its lanes, on all ranks in step; a step's seeds go to ranks that hold them as
-    far as shares stay equal, unless `locality` is False, and nothing counts `prefetch_bytes`.
+    threads, prefetch and device never change it. `seeds` are `khop.Links` or nodes: ids or a boolean mask, as
+    a tensor, a NumPy array or a list; "all" for all nodes; of several node types a mapping of these.
+    `batch_size` is the number of seeds per step over all ranks. Each seed, node or link, is used once per
+    epoch; with `drop_last`, those of a last step with fewer seeds than `batch_size` are left out. `columns`
+    are wanted of all nodes of a batch, `seed_columns` of its seeds: names, or a mapping from type to names,
+    in `columns` also of edge types (see `Adjacency.columns`). `seed_times`, one per seed node or the name of
+    a column of theirs, are what `khop.Temporal` needs. Columns of float16, bfloat16 or quantised ones come as
+    float32 unless `narrow` is "stored". `threads` are chosen from the machine's cores unless given. At most
+    `prefetch` batches are in flight; none is begun while finished ones hold more than `prefetch_bytes`, a
+    number or "1GB". Where ranks hold parts of the graph, batches are made in its lanes, on all ranks in step;
+    a step's seeds go to ranks that hold them as far as shares stay equal, unless `locality` is False, and
+    nothing counts `prefetch_bytes`.
     """
 
     def __init__(
         self,
         sampler: Sampler,
-        seeds: Tensor | Mapping[NodeType, Tensor] | Links | PartitionedLinks,
+        seeds: SeedIds | Mapping[NodeType, SeedIds] | Links | PartitionedLinks,
         batch_size: int,
         *,
         graph: Graph | None = None,
         shuffle: bool = False,
+        drop_last: bool = False,
         seed: int = 0,
         columns: Sequence[str] | NamesByType = (),
         seed_columns: Sequence[str] | NamesByType = (),
@@ -73,7 +78,7 @@ class Loader:
         device: torch.device | str | int = "cpu",
         threads: int | None = None,
         prefetch: int = 4,
-        prefetch_bytes: int = 1 << 30,
+        prefetch_bytes: int | str = 1 << 30,
         locality: bool = True,
     ) -> None:
         check_fork()
@@ -85,13 +90,14 @@ class Loader:
         self._lanes = store.lanes if isinstance(store, Graph) else None
         homes = homes_of(store, self._lanes) if locality else None
         ranks = (self._group.rank, self._group.world_size)
-        order = SeedOrder(seed_list, batch_size, shuffle, seed, *ranks, homes)
+        order = SeedOrder(seed_list, batch_size, shuffle, seed, *ranks, homes, drop_last)
         choice = ColumnChoice.of(store.schema, columns, seed_columns, seed_types, Narrow(narrow))
         self.sampler, self.columns = sampler, choice  # of all batches
         self._maker = BatchMaker(order, sampler, _features(store, choice), choice, torch.device(device))
         if threads is None:
             threads = sampler_threads(cores_of_rank(self._group.local_world_size))
-        self._in_flight = InFlight(threads, prefetch, prefetch_bytes)
+        in_flight_bytes = byte_size(prefetch_bytes, "prefetch_bytes", least=1)
+        self._in_flight = InFlight(threads, prefetch, in_flight_bytes)
         self._edges = store.topology if isinstance(store, Graph) else store
         if self._lanes is not None and isinstance(sampler, LinkSampler):
             sampler.prepare(*(t for t in seed_list.counts if isinstance(t, tuple)))
@@ -101,7 +107,7 @@ class Loader:
         self._loops = 0  # begun or cut off by a loaded state: the last one moves the position
 
     def keep_rows(
-        self, budget_bytes: int, by: CacheBy | str = CacheBy.AUTO, *, device_bytes: int = 0
+        self, budget_bytes: int | str, by: CacheBy | str = CacheBy.AUTO, *, device_bytes: int | str = 0
     ) -> None:
         """Keep those rows of other ranks that batches need most often, as many as the bytes have room for.
 
@@ -111,7 +117,9 @@ class Loader:
         where chances do not say it: edges that ranks hold in parts too, weights, times, links. Collective,
         once, before the first epoch. Where every rank has all columns nothing is kept.
         """
-        budgets = CacheBudgets(budget_bytes, device_bytes)
+        budgets = CacheBudgets(
+            byte_size(budget_bytes, "budget_bytes"), byte_size(device_bytes, "device_bytes")
+        )
         self._maker = with_caches(self._maker, self._edges, budgets, CacheBy(by))
 
     def __len__(self) -> int:
@@ -218,7 +226,7 @@ def _split_over(maker: BatchMaker, threads: int) -> BatchMaker:
 
 def _seed_list(
     store: GraphStore,
-    seeds: Tensor | Mapping[NodeType, Tensor] | Links | PartitionedLinks,
+    seeds: SeedIds | Mapping[NodeType, SeedIds] | Links | PartitionedLinks,
     seed_times: SeedTimes | None,
 ) -> tuple[SeedList, tuple[NodeType, ...]]:
     """The seeds, checked, and the node types that the model gives rows of."""
@@ -226,18 +234,11 @@ def _seed_list(
         if seed_times is not None:
             raise ValueError("seed_times with links: links carry their own, give khop.Links(..., times=...)")
         if isinstance(seeds, Links):
+            seeds = seeds.of_schema(store.schema)
             check_links(store, seeds)
         ends = {end for source, _, destination in seeds.counts for end in (source, destination)}
         return seeds, tuple(t for t in store.schema.node_types if t in ends)
-    if isinstance(seeds, Tensor):
-        seeds = {sole_type(store.schema.node_types, "seeds given as one tensor"): seeds}
-    if not isinstance(seeds, Mapping):
-        raise ValueError(
-            f"seeds are a {type(seeds).__name__}: give a tensor of node ids, as by torch.as_tensor, a "
-            "mapping from node types to such, or khop.Links"
-        )
-    check_seeds(store, seeds)
-    nodes = {t: seeds[t].long() for t in store.schema.node_types if t in seeds}
+    nodes = seed_ids(store, seeds)
     if seed_times is None:
         return NodeSeeds(nodes), tuple(nodes)
     features = store.features if isinstance(store, Graph) else None

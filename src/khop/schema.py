@@ -8,6 +8,7 @@ from typing import TypeVar
 
 NodeType = str
 EdgeType = tuple[str, str, str]
+EdgeTypeName = EdgeType | str  # ("user", "buys", "item"), or "user buys item"
 Value = TypeVar("Value")
 NARROW_FLOATS = ("float16", "bfloat16")
 
@@ -40,6 +41,9 @@ class Schema:
     columns: Mapping[NodeType | EdgeType, Mapping[str, ColumnSpec]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "edge_types", tuple(edge_type_of(t) for t in self.edge_types))
+        reverse_of = {edge_type_of(t): edge_type_of(back) for t, back in self.reverse_of.items()}
+        object.__setattr__(self, "reverse_of", reverse_of)
         for kind, names in (("node", self.node_types), ("edge", self.edge_types)):
             if len(set(names)) != len(names):
                 raise ValueError(f"{kind} types {names}: a name stands twice")
@@ -52,6 +56,7 @@ class Schema:
 
     def column(self, type_: NodeType | EdgeType, name: str) -> ColumnSpec:
         """The spec of one column; ValueError names what there is instead."""
+        type_ = type_of(self, type_)
         columns = self.columns.get(type_, {})
         if type_ not in self.node_types and type_ not in self.edge_types:
             there = [*self.node_types, *self.edge_types]
@@ -70,14 +75,16 @@ class Schema:
         chosen = _chosen("node type with labels", node_type, [t for t, names in there.items() if names])
         return chosen, _chosen(f"label column of {chosen!r}", name, there[chosen])
 
-    def reverse(self, edge_type: EdgeType) -> EdgeType | None:
+    def reverse(self, edge_type: EdgeTypeName) -> EdgeType | None:
         """The edge type that holds the same edges turned round, whichever of the two names the other."""
+        edge_type = edge_type_of(edge_type)
         if edge_type in self.reverse_of:
             return self.reverse_of[edge_type]
         return next((t for t, reverse in self.reverse_of.items() if reverse == edge_type), None)
 
-    def only(self, edge_types: Collection[EdgeType]) -> Schema:
+    def only(self, edge_types: Collection[EdgeTypeName]) -> Schema:
         """No other edge types, in the order of the schema, and the node types at their ends."""
+        edge_types = {edge_type_of(edge_type) for edge_type in edge_types}
         kept = tuple(edge_type for edge_type in self.edge_types if edge_type in edge_types)
         ends = {end for source, _, destination in kept for end in (source, destination)}
         node_types = tuple(node_type for node_type in self.node_types if node_type in ends)
@@ -90,6 +97,36 @@ class Schema:
     def into(self, node_type: NodeType) -> tuple[EdgeType, ...]:
         """The edge types whose destination is `node_type`, in schema order."""
         return tuple(edge_type for edge_type in self.edge_types if edge_type[2] == node_type)
+
+
+def edge_type_of(given: object) -> EdgeType:
+    """The triple of an edge type that is given as a triple or as its three words, "user buys item"."""
+    words = given.split() if isinstance(given, str) else given
+    match words:
+        case [str(source), str(relation), str(destination)]:
+            return source, relation, destination
+    raise ValueError(
+        f"edge type {given!r}: give source type, relation and destination type, "
+        'as ("user", "buys", "item") or "user buys item"'
+    )
+
+
+def by_edge_type(given: Mapping[EdgeType, Value] | Mapping[str, Value]) -> dict[EdgeType, Value]:
+    """The same values by the triples of their edge types; ValueError where an edge type stands twice."""
+    found: dict[EdgeType, Value] = {}
+    for name, value in given.items():
+        edge_type = edge_type_of(name)
+        if edge_type in found:
+            raise ValueError(f"edge type {name!r}: stands twice, as text and as a tuple; give it once")
+        found[edge_type] = value
+    return found
+
+
+def type_of(schema: Schema, given: object) -> NodeType | EdgeType:
+    """A node type of the schema as it is, anything else as an edge type, of which text is three words."""
+    if isinstance(given, str) and (given in schema.node_types or len(given.split()) != 3):
+        return given
+    return edge_type_of(given)
 
 
 def only(by_type: Mapping[NodeType, Value] | Mapping[EdgeType, Value], what: str) -> Value:

@@ -314,9 +314,12 @@ BAD_EDGES = {
     ),
     "two names": (
         {("user", "item"): EdgeTable(TWO, TWO)},
-        "edge type ('user', 'item'): give three names, as",
+        "edge type ('user', 'item'): give source type, relation and destination type, as",
     ),
-    "one text": ({"user buys item": EdgeTable(TWO, TWO)}, "edge type 'user buys item': give three names, as"),
+    "two words": (
+        {"user buys": EdgeTable(TWO, TWO)},
+        "edge type 'user buys': give source type, relation and",
+    ),
     "unsafe relation": ({("user", "a/b", "item"): EdgeTable(TWO, TWO)}, "part 'a/b': becomes a file name"),
     "ambiguous relation": (
         {("user", "a__b", "item"): EdgeTable(TWO, TWO)},

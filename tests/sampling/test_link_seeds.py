@@ -110,7 +110,7 @@ def test_digests_of_stretches_add_up_to_that_of_the_list(count: int, cut: int, w
             {"edges": {BUYS: [[0], [1]]}},
             r"edges of .*buys.* are a list: give a tensor, as by torch.as_tensor",
         ),
-        ({"edges": ENDS[BUYS]}, r"edges of links are a Tensor: give a mapping, from edge types to tensors"),
+        ({"edges": [ENDS[BUYS]]}, r"edges of links are a list: give a mapping from edge types to tensors"),
         ({"labels": {BUYS: [1, 2, 3]}}, r"labels of .*buys.* are a list: give a tensor"),
         ({"labels": {BOUGHT_BY: torch.arange(3)}}, r"labels of .*bought by.*: there are links of .* only"),
         ({"labels": {}}, r"labels of .*buys.*: none, but links of \[\] have them"),

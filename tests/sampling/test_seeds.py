@@ -41,6 +41,44 @@ def joined(parts: list[Seeds]) -> tuple[dict[str, list[int]], dict[str, list[int
 
 @given(
     by_type=TYPED_SEEDS,
+    batch_size=st.integers(1, 40),
+    world_size=st.integers(1, 9),
+    epoch=st.integers(0, 3),
+)
+def test_drop_last_omits_the_last_short_global_batch_alike_on_any_number_of_ranks(
+    by_type: dict[str, list[int]], batch_size: int, world_size: int, epoch: int
+) -> None:
+    order = order_of(by_type, batch_size)
+    if order.num_seeds < batch_size:
+        with pytest.raises(ValueError, match="no batch is whole; give a smaller batch_size"):
+            replace(order, drop_last=True)
+        return
+    whole = replace(order, drop_last=True)
+    assert whole.num_steps == order.num_seeds // batch_size
+    for step in range(whole.num_steps):
+        assert whole.num_global_seeds(step) == batch_size
+        for rank in range(world_size):
+            mine, same = (replace(o, rank=rank, world_size=world_size) for o in (whole, order))
+            assert mine.share(epoch, step).nodes.keys() == same.share(epoch, step).nodes.keys()
+            for node_type, ids in mine.share(epoch, step).nodes.items():
+                assert torch.equal(ids, same.share(epoch, step).nodes[node_type])
+    with pytest.raises(ValueError, match=f"step {whole.num_steps}: an epoch has steps 0 to"):
+        whole.share(epoch, whole.num_steps)
+
+
+def test_drop_last_is_part_of_the_fingerprint_and_states_from_before_it_still_fit() -> None:
+    order = order_of({"user": [1, 2, 3]}, 2)
+    dropping = replace(order, drop_last=True)
+    with pytest.raises(ValueError, match=r"another drop_last \(False, here True\)"):
+        check_fingerprint(order.fingerprint, dropping.fingerprint)
+    before = {name: value for name, value in order.fingerprint.items() if name != "drop_last"}
+    check_fingerprint(before, order.fingerprint)
+    with pytest.raises(ValueError, match=r"another drop_last \(False, here True\)"):
+        check_fingerprint(before, dropping.fingerprint)
+
+
+@given(
+    by_type=TYPED_SEEDS,
     batch_size=st.integers(1, 130),
     world_size=st.integers(1, 9),
     epoch=st.integers(0, 3),

@@ -36,6 +36,8 @@ def facts_of(config: RunConfig, graph_fingerprint: str) -> Mapping[str, str]:
     free = RESUMABLE | {"graph", "out"}
     if config.training.schedule != "constant":  # then every update depends on how many there are
         free -= {"training.epochs"}
+    if not config.training.drop_last:  # as in runs of before there was the choice
+        free |= {"training.drop_last"}
     deciding = [entry.path for entry in run_fields() if entry.path not in free]
     settings = {path: str(value_at(config, path)) for path in deciding}
     return {**settings, "graph": graph_fingerprint, "khop": khop.__version__}

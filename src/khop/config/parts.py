@@ -39,6 +39,7 @@ def seeds_loader(
         seeds,
         config.training.batch_size,
         shuffle=True,
+        drop_last=config.training.drop_last,
         seed=config.training.seed,
         columns=columns,
         seed_columns=seed_columns,

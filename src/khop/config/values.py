@@ -12,12 +12,12 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ByteSize,
     ConfigDict,
     Field,
-    TypeAdapter,
     model_validator,
 )
+
+from khop.loading.byte_size import byte_size
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def _none_below_all(fanouts: tuple[Fanout, ...]) -> tuple[Fanout, ...]:
 
 
 def _bytes(value: object) -> object:
-    return int(TypeAdapter(ByteSize).validate_python(value)) if isinstance(value, str) else value
+    return byte_size(value, "bytes") if isinstance(value, str) else value
 
 
 # TOML and options give a list; strictness stays with the numbers in it.
@@ -208,6 +208,8 @@ class Training(Section):
     """passes over the training nodes"""
     batch_size: Count = 1024
     """training nodes per optimiser step"""
+    drop_last: bool = False
+    """leave out the last step of an epoch where it has fewer nodes than batch_size"""
     learning_rate: Annotated[float, Field(gt=0), Alias("--lr")] = 3e-3
     """Adam's step size"""
     schedule: Literal["constant", "linear", "cosine"] = "constant"

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -26,7 +25,7 @@ from khop.graph.store import GraphStore
 from khop.kernels.chosen_rows import ChosenRows
 from khop.sampling.link_seeds import Links
 from khop.sampling.link_split import Facts, Shares, Stretch, WholeEdges, as_first_numbered, split_edges
-from khop.schema import EdgeType, NodeType
+from khop.schema import EdgeType, EdgeTypeName, NodeType, edge_type_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +61,7 @@ class LinkSplit:
 
 def split_links(
     graph: Graph,
-    edge_type: EdgeType | Sequence[EdgeType],
+    edge_type: EdgeTypeName | Sequence[EdgeTypeName],
     val: float = 0.1,
     test: float = 0.1,
     *,
@@ -136,9 +135,11 @@ def _links(
     return Links(edges, labels, times, negatives or None)
 
 
-def _edge_types(given: EdgeType | Sequence[EdgeType]) -> tuple[EdgeType, ...]:
-    is_one = any(isinstance(part, str) for part in given)
-    return (cast(EdgeType, given),) if is_one else tuple(cast(Sequence[EdgeType], given))
+def _edge_types(given: EdgeTypeName | Sequence[EdgeTypeName]) -> tuple[EdgeType, ...]:
+    """One edge type, as text or a tuple of three single words, or several."""
+    if isinstance(given, str) or (given and all(isinstance(part, str) and " " not in part for part in given)):
+        return (edge_type_of(given),)
+    return tuple(edge_type_of(edge_type) for edge_type in given)
 
 
 def _check(graph: Graph, edge_types: Sequence[EdgeType], facts: Facts) -> None:

@@ -25,7 +25,7 @@ from khop.graph.row_order import RowOrder, sort_notice
 from khop.kernels.build_csc import build_csc, index_dtype
 from khop.kernels.checks import INDEX_DTYPES
 from khop.kernels.csc import Csc
-from khop.schema import EdgeType, NodeType
+from khop.schema import EdgeType, EdgeTypeName, NodeType, by_edge_type, edge_type_of
 
 Chunks = Iterator[npt.NDArray[Any]]
 _INT64_BYTES = 8
@@ -53,13 +53,13 @@ class EdgeTable:
     sources: Array  # integers (edges), ids of the source type
     destinations: Array  # integers (edges), ids of the destination type
     columns: Mapping[str, Array | Quantised] = field(default_factory=dict)  # (edges, ...), in edge order
-    reverse_of: EdgeType | None = None  # the edge type that holds the same edges turned round
+    reverse_of: EdgeTypeName | None = None  # the edge type that holds the same edges turned round
 
 
 def write_graph(
     path: str | os.PathLike[str],
     nodes: Mapping[NodeType, NodeTable],
-    edges: Mapping[EdgeType, EdgeTable],
+    edges: Mapping[EdgeType, EdgeTable] | Mapping[str, EdgeTable],
     *,
     sort_by: str | None = None,
     threads: int = 1,
@@ -79,6 +79,7 @@ def write_graph(
     target = Path(path)
     refuse_existing(target)
     layout.check_names(nodes, "node type")
+    edges = by_edge_type(edges)
     layout.check_edge_types(edges)
     given_nodes = [_GivenNodes.of(node_type, table) for node_type, table in nodes.items()]
     counts = {given.entry.type: given.entry.count for given in given_nodes}
@@ -251,7 +252,7 @@ def _all_given_edges(
 ) -> list[_GivenEdges]:
     given = {edge_type: _GivenEdges.of(edge_type, table, counts) for edge_type, table in edges.items()}
     reverses = checked_reverses(
-        {edge_type: table.reverse_of for edge_type, table in edges.items() if table.reverse_of},
+        {t: edge_type_of(table.reverse_of) for t, table in edges.items() if table.reverse_of},
         {edge_type: (one.sources, one.destinations) for edge_type, one in given.items()},
     )
     return [

@@ -10,7 +10,7 @@ from khop.graph.build import EdgeTable
 from khop.kernels.build_csc import build_csc, index_dtype
 from khop.kernels.cooccurrences import cooccurrences
 from khop.kernels.csc import Csc
-from khop.schema import EdgeType, NodeType, Schema
+from khop.schema import EdgeType, EdgeTypeName, NodeType, Schema, edge_type_of
 
 
 class HasEdges(Protocol):
@@ -32,7 +32,7 @@ class HasEdges(Protocol):
 
 def cooccurrence(
     graph: HasEdges,
-    edge_type: EdgeType,
+    edge_type: EdgeTypeName,
     *,
     through: NodeType | None = None,
     min_count: int = 3,
@@ -48,7 +48,7 @@ def cooccurrence(
     edges of `graph` count: give it the training graph of a split, so that no held-out link shines through.
     10 million edges take seconds and, beside the result and one turned copy of the edges, a few bytes a node.
     """
-    there, back = _both_ways(graph, edge_type, through, threads)
+    there, back = _both_ways(graph, edge_type_of(edge_type), through, threads)
     pairs, counts = cooccurrences(there, back, min_count, threads=threads)
     destinations = torch.repeat_interleave(pairs.indptr.diff(), output_size=pairs.num_edges)
     return EdgeTable(pairs.indices, destinations.to(pairs.indices.dtype), {"count": counts})

@@ -27,7 +27,7 @@ from khop.kernels.build_csc import build_csc
 from khop.kernels.chosen_rows import ChosenRows
 from khop.kernels.csc import Csc
 from khop.kernels.memory import expect_random_access
-from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
+from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, edge_type_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ class CscGraph:
                 for t, table in edges.items()
             },
         )
-        reverses = {t: table.reverse_of for t, table in edges.items() if table.reverse_of is not None}
+        reverses = {t: edge_type_of(table.reverse_of) for t, table in edges.items() if table.reverse_of}
         _check_reverses(reverses, {**self.edges, **added.edges})
         schema = Schema(
             self.schema.node_types,

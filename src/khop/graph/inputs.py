@@ -30,6 +30,7 @@ class Given:
         """ValueError for what is no tensor or array, has no dimension, or a dtype that cannot be stored."""
         if not isinstance(array, Tensor | np.ndarray):
             raise ValueError(f"{name} is a {type(array).__name__}: give a torch tensor or a NumPy array")
+        refuse_unreadable(array, name)
         dtype = str(array.dtype).removeprefix("torch.") if isinstance(array, Tensor) else array.dtype.name
         if dtype not in STORED:
             raise ValueError(f"{name} is {dtype}: convert it to one of {', '.join(STORED)}")
@@ -95,6 +96,22 @@ class Given:
     def tensor(self) -> Tensor:
         """The same memory as a tensor, only to be read; in native byte order and without gaps."""
         return torch.from_numpy(np.asarray(_Writable(np.ascontiguousarray(self.values, STORED[self.dtype]))))
+
+
+def refuse_unreadable(array: Array, name: str) -> None:
+    """ValueError for arrays of which only a part would be read, or nothing: sparse, meta and masked ones."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise ValueError(
+            f"{name} is a masked array, whose mask would be ignored: give array.compressed(), or "
+            "array.filled(value)"
+        )
+    if isinstance(array, Tensor) and array.layout != torch.strided:
+        layout = str(array.layout).removeprefix("torch.")
+        raise ValueError(f"{name} is a tensor of layout {layout}: give a dense one, as by tensor.to_dense()")
+    if isinstance(array, Tensor) and array.is_meta:
+        raise ValueError(
+            f"{name} is a tensor on the meta device, which holds no values: give one with values"
+        )
 
 
 class _Writable:

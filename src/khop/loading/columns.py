@@ -12,7 +12,7 @@ from torch import Tensor
 
 from khop.batch import Adjacency, Block, Columns, DeviceRows, Sample, Subgraph
 from khop.features.store import FeatureStore, Rows
-from khop.schema import EdgeType, NodeType, Schema
+from khop.schema import EdgeType, NodeType, Schema, type_of
 
 Names = tuple[str, ...]
 Type = NodeType | EdgeType
@@ -101,7 +101,8 @@ def _by_type(
 ) -> dict[NodeType | EdgeType, Names]:
     """The names of each type, each once; a plain list is of `types`."""
     if isinstance(asked, Mapping):
-        return {t: _names(schema, t, names, what) for t, names in asked.items() if names}
+        named = {type_of(schema, t): names for t, names in asked.items()}
+        return {t: _names(schema, t, names, what) for t, names in named.items() if names}
     if isinstance(asked, str) or not isinstance(asked, Collection):
         raise _not_a_list(asked, what)
     there = {t: schema.columns.get(t, {}) for t in types}

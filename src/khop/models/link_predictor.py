@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from khop.batch import Batch, LinkRows
 from khop.models.decoders import Decoder, DecoderKind, decoder_of
 from khop.models.names import parameter_name
-from khop.schema import EdgeType
+from khop.schema import EdgeType, EdgeTypeName, by_edge_type, edge_type_of
+
+DecodersByType = Mapping[EdgeType, nn.Module] | Mapping[str, nn.Module]
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,9 @@ class LinkPredictor(nn.Module):
     of its own.
     """
 
-    def __init__(self, encoder: nn.Module, decoders: Mapping[EdgeType, nn.Module]) -> None:
+    def __init__(self, encoder: nn.Module, decoders: DecodersByType) -> None:
         super().__init__()
+        decoders = by_edge_type(decoders)
         if not decoders:
             raise ValueError("link predictor: no decoders, give one per edge type whose links are scored")
         self.encoder = encoder
@@ -39,13 +42,14 @@ class LinkPredictor(nn.Module):
 
     @classmethod
     def of(
-        cls, encoder: nn.Module, edge_types: Iterable[EdgeType], decoder: DecoderKind, width: int
+        cls, encoder: nn.Module, edge_types: Iterable[EdgeTypeName], decoder: DecoderKind, width: int
     ) -> LinkPredictor:
         """With a new decoder of one kind per edge type, for rows of `width` numbers."""
-        return cls(encoder, {edge_type: decoder_of(decoder, width) for edge_type in edge_types})
+        return cls(encoder, {edge_type_of(t): decoder_of(decoder, width) for t in edge_types})
 
-    def decoder(self, edge_type: EdgeType) -> Decoder:
+    def decoder(self, edge_type: EdgeTypeName) -> Decoder:
         """The decoder of an edge type."""
+        edge_type = edge_type_of(edge_type)
         name = parameter_name(*edge_type)
         if name not in self.decoders:
             raise ValueError(f"links of {edge_type}: the model scores those of {list(self.edge_types)}")

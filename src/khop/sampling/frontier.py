@@ -15,7 +15,7 @@ from khop.sampling.fanouts import Fanout, fanout_by_type
 from khop.sampling.neighbor import Expansion, check_seeds, expand
 from khop.sampling.node_set import NodeSet, NodeSetPool, check_ids
 from khop.sampling.sampler import Seeds
-from khop.schema import EdgeType, NodeType, Schema, only, sole_type
+from khop.schema import EdgeType, NodeType, Schema, by_edge_type, only, sole_type
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Edges:
     edge_ids: Tensor | None = None  # int64 (edges), positions in the graph's CSC order
 
 
-EdgesByType = Mapping[EdgeType, Edges]
+EdgesByType = Mapping[EdgeType, Edges] | Mapping[str, Edges]
 NodesByType = Mapping[NodeType, Tensor]
 
 
@@ -110,6 +110,7 @@ class FrontierSampler:
             edges = self._edges_for(self.layers - hop, view, nodes)
             if isinstance(edges, Edges):
                 edges = {_sole_edge_type(self.graph.schema): edges}
+            edges = by_edge_type(edges)
             with self._node_sets.lend() as destinations:
                 return _group(self.graph, edges, nodes, destinations)
 
@@ -124,7 +125,9 @@ def _sole_edge_type(schema: Schema) -> EdgeType:
     return only({edge_type: edge_type for edge_type in schema.edge_types}, "edges_for gave one Edges")
 
 
-def _group(graph: GraphStore, edges: EdgesByType, nodes: NodesByType, node_set: NodeSet) -> NeighborsByType:
+def _group(
+    graph: GraphStore, edges: Mapping[EdgeType, Edges], nodes: NodesByType, node_set: NodeSet
+) -> NeighborsByType:
     """The edges of every type, grouped by destination in the order of `nodes`."""
     for edge_type, of_type in edges.items():
         _check(graph, edge_type, of_type)

@@ -9,14 +9,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from khop.graph.inputs import refuse_unreadable
 from khop.graph.store import GraphStore
 from khop.sampling.link_digest import links_digest, told_apart
 from khop.sampling.node_set import check_ids
 from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
 from khop.sampling.seeds import SeedList, StepShare, numbers_by_type
-from khop.schema import EdgeType, NodeType
+from khop.schema import EdgeType, NodeType, Schema, by_edge_type, only
 
 ByEdgeType = Mapping[EdgeType, Tensor]
+GivenByEdgeType = ByEdgeType | Mapping[str, Tensor] | Tensor
+SOLE: EdgeType = ("*", "*", "*")  # the only edge type of a graph that is not known yet
 
 
 class LinkList(SeedList, Protocol):
@@ -40,11 +43,13 @@ class LinkList(SeedList, Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Links:
     """A list of links of one or several edge types, duplicates allowed, with what is known of each.
 
     They need not be edges of the graph that is sampled. What is given for one edge type is given for all.
+    Everything is a mapping by edge type, ("user", "buys", "item") or "user buys item"; where the graph has
+    one edge type, a tensor does.
     """
 
     edges: ByEdgeType  # int64 (2, links), global ids: sources over destinations
@@ -52,9 +57,29 @@ class Links:
     times: ByEdgeType | None = None  # int64 (links), a time limit per link
     negatives: ByEdgeType | None = None  # int64 (links, k), destinations that are no partners of the source
 
-    def __post_init__(self) -> None:
-        for what, by_type in (("edges", self.edges), *self._facts()):
-            _check_tensors(what, by_type)
+    def __init__(
+        self,
+        edges: GivenByEdgeType,
+        labels: GivenByEdgeType | None = None,
+        times: GivenByEdgeType | None = None,
+        negatives: GivenByEdgeType | None = None,
+    ) -> None:
+        given = {"edges": edges, "labels": labels, "times": times, "negatives": negatives}
+        for what, values in given.items():
+            found = None if values is None and what != "edges" else _by_edge_type(what, values)
+            object.__setattr__(self, what, found)
+        self._check()
+
+    def of_schema(self, schema: Schema) -> Links:
+        """The same links under the schema's only edge type, where they were given as one tensor."""
+        if SOLE not in self.edges:
+            return self
+        named = dict.fromkeys(schema.edge_types, 0)
+        sole = only({edge_type: edge_type for edge_type in named}, "links given as one tensor: edge types")
+        facts = {what: {sole: by_type[SOLE]} for what, by_type in self._facts()}
+        return Links({sole: self.edges[SOLE]}, **facts)
+
+    def _check(self) -> None:
         for edge_type, ends in self.edges.items():
             if ends.dtype != torch.int64 or ends.dim() != 2 or ends.shape[0] != 2:
                 raise ValueError(
@@ -153,16 +178,21 @@ def check_links(graph: GraphStore, links: Links | LinkSeeds) -> None:
             check_ids(f"links of {edge_type}, {what}", ids, graph.num_nodes(node_type))
 
 
-def _check_tensors(what: str, by_type: ByEdgeType) -> None:
-    if not isinstance(by_type, Mapping):
+def _by_edge_type(what: str, given: object) -> ByEdgeType:
+    if isinstance(given, Tensor):
+        given = {SOLE: given}
+    if not isinstance(given, Mapping):
         raise ValueError(
-            f"{what} of links are a {type(by_type).__name__}: give a mapping, from edge types to tensors"
+            f"{what} of links are a {type(given).__name__}: give a mapping from edge types to tensors, "
+            "or a tensor where there is one edge type"
         )
+    by_type: dict[EdgeType, Tensor] = by_edge_type(given)
     for edge_type, values in by_type.items():
+        name = f"{what} of links" if edge_type == SOLE else f"{what} of {edge_type}"
         if not isinstance(values, Tensor):
-            raise ValueError(
-                f"{what} of {edge_type} are a {type(values).__name__}: give a tensor, as by torch.as_tensor"
-            )
+            raise ValueError(f"{name} are a {type(values).__name__}: give a tensor, as by torch.as_tensor")
+        refuse_unreadable(values, name)
+    return by_type
 
 
 def _described(tensor: Tensor) -> str:

@@ -30,7 +30,7 @@ from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.sampling.node_set import NodeSet, NodeSetPool, check_ids
 from khop.sampling.outputs import Output
 from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
-from khop.schema import EdgeType
+from khop.schema import EdgeType, EdgeTypeName, edge_type_of
 
 
 class LinkSampler:
@@ -89,7 +89,7 @@ class LinkSampler:
         sampler._neighbors = self._neighbors.split_over(threads)
         return sampler
 
-    def prepare(self, *edge_types: EdgeType) -> None:
+    def prepare(self, *edge_types: EdgeTypeName) -> None:
         """Have what negatives of links of these types are drawn from made now, not at the first draw.
 
         Collective where ranks hold the edges in parts.
@@ -98,7 +98,7 @@ class LinkSampler:
             return
         none = torch.empty(0, dtype=torch.int64)
         until = none if isinstance(self._rule, Temporal) else None
-        for edge_type in edge_types:
+        for edge_type in map(edge_type_of, edge_types):
             links = SeedLinks(none.view(2, 0), none, none.view(2, 0), times=until)
             self._negatives_of(edge_type, LinkSeeds({edge_type: links}, DrawKey(0)))
 

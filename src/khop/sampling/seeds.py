@@ -116,7 +116,8 @@ class SeedOrder:
     """Which seeds every step uses: a pure function of its fields, with no state and no memory but the seeds.
 
     All seeds, type after type, stand in one global order; of a shuffled epoch, a permutation keyed by (run
-    seed, epoch). Step s takes the s-th `batch_size` of it, the last step what is left. Ranks share a step
+    seed, epoch). Step s takes the s-th `batch_size` of it, the last step what is left, or with `drop_last`
+    there is no such step: what is left is counted over all ranks, and left out on all. Ranks share a step
     in parts as equal as can be: contiguous ones, or where `homes` say which ranks hold a seed, as many of
     each rank's own as fit. A part may be empty, so that every rank makes every step.
     """
@@ -128,6 +129,7 @@ class SeedOrder:
     rank: int = 0
     world_size: int = 1
     homes: Homes | None = None
+    drop_last: bool = False  # leave out the last step of an epoch if it has fewer than `batch_size` seeds
 
     def __post_init__(self) -> None:
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
@@ -135,6 +137,11 @@ class SeedOrder:
         if self.num_seeds == 0:
             raise ValueError(
                 f"seeds: none given for types {list(self.seeds.counts)}; an epoch needs one or more"
+            )
+        if self.num_steps == 0:
+            raise ValueError(
+                f"drop_last with {self.num_seeds} seeds and batch_size {self.batch_size}: no batch is whole; "
+                "give a smaller batch_size, or leave drop_last out"
             )
         if not 0 <= self.rank < self.world_size:
             raise ValueError(
@@ -149,7 +156,7 @@ class SeedOrder:
     @property
     def num_steps(self) -> int:
         """Steps per epoch, the same for every rank."""
-        return -(-self.num_seeds // self.batch_size)
+        return (self.num_seeds if self.drop_last else self.num_seeds + self.batch_size - 1) // self.batch_size
 
     def num_global_seeds(self, step: int) -> int:
         """Seeds of a step over all ranks."""
@@ -174,6 +181,7 @@ class SeedOrder:
             "batch_size": self.batch_size,
             "run_seed": self.run_seed,
             "shuffle": self.shuffle,
+            "drop_last": self.drop_last,
         }
 
     def _mine(self, seeds: SeedList, step: StepShare) -> Tensor:
@@ -213,12 +221,10 @@ def array_bytes(tensor: Tensor) -> memoryview:
 
 def check_fingerprint(found: Fingerprint, expected: Fingerprint) -> None:
     """ValueError that names what differs between a saved state and this run."""
-    words = {"seeds": "seed list", "batch_size": "batch_size", "run_seed": "seed", "shuffle": "shuffle"}
-    differing = [
-        words[name] if name == "seeds" else f"{words[name]} ({found.get(name)}, here {expected[name]})"
-        for name in expected
-        if found.get(name) != expected[name]
-    ]
+    found = {"drop_last": False, **found}  # not in states of before there was drop_last
+    words = {name: f"{name} ({found.get(name)}, here {expected[name]})" for name in expected}
+    words |= {"seeds": "seed list", "run_seed": words["run_seed"].removeprefix("run_")}
+    differing = [words[name] for name in expected if found.get(name) != expected[name]]
     if differing:
         raise ValueError(
             f"the loader's state was saved with another {' and another '.join(differing)}: "

@@ -123,6 +123,7 @@ def with_negatives(
     `time` is the column of their destinations by which a negative is there in time.
     """
     check_drawn(negatives)
+    links = links.of_schema(graph.schema)
     check_links(graph, links)
     if time is not None and links.times is None:
         raise ValueError(f"time {time!r}: the links have no times; give khop.Links(times=...)")

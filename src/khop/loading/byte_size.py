@@ -1,0 +1,26 @@
+"""Numbers of bytes as users write them: 500000000, "500MB" or "2GiB"."""
+
+from __future__ import annotations
+
+import re
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
+_POWERS = {letter: power for power, letter in enumerate(("", "k", "m", "g", "t", "p"))}
+
+
+def byte_size(given: int | str, name: str, *, least: int = 0) -> int:
+    """The number of bytes; ValueError names what was given. Units are powers of 1000, with "i" of 1024."""
+    found = _SIZE.fullmatch(given.strip()) if isinstance(given, str) else None
+    if found is not None:
+        number, unit, binary = found.groups()
+        size = int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
+    elif isinstance(given, int) and not isinstance(given, bool):
+        size = given
+    else:
+        size = least - 1
+    if size < least:
+        raise ValueError(
+            f"{name} {given!r}: must be a whole number of bytes, {least} or more, "
+            'as 500000000, "500MB" or "2GiB"'
+        )
+    return size

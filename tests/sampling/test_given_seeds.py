@@ -1,0 +1,109 @@
+"""Seeds are taken as users have them: ids or a mask, as a tensor, an array or a list, or all nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from khop import Links, Loader, NeighborSampler
+from khop.sampling.given_seeds import seed_ids
+from small_graphs import one_type
+from typed_shop import shop
+
+SHOP = shop()  # 30 items and 40 users
+MASK = torch.arange(30) % 7 == 3
+IDS = [3, 10, 17, 24]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        torch.tensor(IDS),
+        torch.tensor(IDS, dtype=torch.int32),
+        torch.tensor(IDS, dtype=torch.uint8),
+        np.array(IDS),
+        np.array(IDS, dtype=np.uint16),
+        np.array([-1, *IDS])[1:],
+        IDS,
+        tuple(IDS),
+        range(3, 30, 7),
+        MASK,
+        MASK.numpy(),
+        MASK.tolist(),
+        [np.int64(one) for one in IDS],
+    ],
+    ids=lambda given: f"{type(given).__name__} {getattr(given, 'dtype', '')}",
+)
+def test_ids_and_masks_of_every_kind_are_the_same_seeds(given: object) -> None:
+    (found,) = seed_ids(SHOP, {"item": given}).values()  # type: ignore[dict-item]
+    assert found.dtype == torch.int64
+    assert found.tolist() == IDS
+
+
+def test_an_array_that_nobody_may_write_to_is_read() -> None:
+    given = np.array(IDS)
+    given.flags.writeable = False
+    assert seed_ids(SHOP, {"item": given})["item"].tolist() == IDS
+
+
+def test_all_nodes_are_those_of_a_type_or_of_every_type() -> None:
+    assert {t: ids.tolist() for t, ids in seed_ids(SHOP, {"user": "all"}).items()} == {"user": [*range(40)]}
+    assert {t: ids.numel() for t, ids in seed_ids(SHOP, "all").items()} == {"item": 30, "user": 40}
+
+
+def test_duplicates_and_order_are_kept_and_types_are_in_the_order_of_the_schema() -> None:
+    found = seed_ids(SHOP, {"user": [5, 5, 1], "item": [2]})
+    assert list(found) == [t for t in SHOP.schema.node_types if t in ("user", "item")]
+    assert found["user"].tolist() == [5, 5, 1]
+
+
+def test_a_homogeneous_graph_takes_seeds_without_a_type() -> None:
+    graph = one_type(num_nodes=12).store
+    for given in (torch.arange(12), [*range(12)], np.ones(12, bool), "all"):
+        loader = Loader(NeighborSampler(graph, [1]), given, 5)
+        assert torch.cat([batch.seeds for batch in loader]).tolist() == [*range(12)]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"item": MASK[:29]}, r"seeds of 'item': a mask of shape \(29,\), but there are 30 nodes"),
+        ({"item": [0.0, 1.0]}, r"seeds of 'item': float64 of shape \(2,\); give a vector of whole numbers"),
+        ({"item": torch.tensor(3)}, r"seeds of 'item': int64 of shape \(\); give a vector"),
+        ({"item": [[0, 1]]}, r"seeds of 'item': int64 of shape \(1, 2\)"),
+        ({"item": [[0, 1], [2]]}, "seeds of 'item': not ids of nodes"),
+        ({"item": [30]}, "seeds of 'item': there is no node 30; ids go from 0 to 29"),
+        ({"item": np.array([2**64 - 1], np.uint64)}, "seeds of 'item': there is no node"),
+        ({"item": [2**70]}, "seeds of 'item': not ids of nodes"),
+        ({"item": ["a"]}, "seeds of 'item': not ids of nodes"),
+        ({"item": None}, "seeds of 'item' of type NoneType: give node ids or a boolean mask"),
+        ({"item": "every"}, "seeds of 'item' 'every': give node ids or a boolean mask"),
+        ({"item": np.ma.array([1, 2], mask=[0, 1])}, "seeds of 'item' is a masked array, whose mask"),
+        ({"item": torch.eye(3).to_sparse()}, "seeds of 'item' is a tensor of layout sparse_coo"),
+        (
+            {"item": torch.empty(3, dtype=torch.int64, device="meta")},
+            "a tensor on the meta device",
+        ),
+        ("every", "seeds 'every': give node ids or a boolean mask"),
+        (5, "seeds 5: give node ids"),
+        ({"shop": "all"}, "seeds of 'shop': not a node type"),
+        ([1, 2], r"seeds that are not given by node type: the graph has node types"),
+    ],
+)
+def test_other_seeds_are_named(given: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        seed_ids(SHOP, given)  # type: ignore[arg-type]
+
+
+def test_links_of_the_only_edge_type_are_one_tensor() -> None:
+    graph = one_type(num_nodes=12).store
+    ends, labels = torch.tensor([[0, 1, 2], [1, 2, 3]]), torch.tensor([1, 2, 1])
+    (edge_type,) = graph.schema.edge_types
+    given = Links(ends, labels, negatives=torch.tensor([[5], [6], [7]])).of_schema(graph.schema)
+    assert given.counts == {edge_type: 3}
+    assert given.labels == {edge_type: labels}
+    with pytest.raises(ValueError, match="links given as one tensor: edge types: the graph has"):
+        Links(torch.tensor([[0], [0]])).of_schema(SHOP.schema)
+    with pytest.raises(ValueError, match="edges of links are a list: give a mapping from edge types to"):
+        Links([[0], [1]])  # type: ignore[arg-type]
