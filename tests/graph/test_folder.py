@@ -253,3 +253,16 @@ def test_the_largest_columns_stay_on_disk_where_memory_does_not_hold_all(tmp_pat
             assert ("rr" in vm_flags(column.data_ptr() + (1 << 17))) == (name in on_disk), (room, name)
     # A pass from end to end, as `columns` is for, still reads ahead.
     assert "rr" not in vm_flags(folder.columns()["a"]["x"].data_ptr() + (1 << 17))
+
+
+def test_an_id_of_a_split_that_is_no_node_is_named_with_file_and_row(shop: Path) -> None:
+    file = shop / "nodes" / "item" / "splits" / "test.npy"
+    content = bytearray(file.read_bytes())
+    content[-7] ^= 32  # of the last of its two ids
+    file.write_bytes(content)
+    folder = open_folder(shop)
+    assert folder.split("train")
+    with pytest.raises(
+        ValueError, match=r"splits/test\.npy: node id 8192 at position 1: must be in \[0, 3\); "
+    ):
+        folder.split("test")

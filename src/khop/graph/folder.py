@@ -11,9 +11,10 @@ from typing import Protocol
 from torch import Tensor
 
 from khop.graph import layout
-from khop.graph.manifest import Contents, Manifest, open_manifest
+from khop.graph.manifest import REMEDY, Contents, Manifest, open_manifest
 from khop.graph.npy import map_array
 from khop.graph.sparse_rows import map_sparse_array
+from khop.kernels.checks import check_ids
 from khop.kernels.csc import Csc
 from khop.kernels.memory import memory_limit_bytes
 from khop.schema import EdgeType, NodeType, Schema
@@ -145,7 +146,11 @@ class GraphFolder:
         if name not in self.split_names:
             raise ValueError(f"{self.path}: no split {name!r}; there are {list(self.split_names)}")
         having = [node.type for node in self.manifest.nodes if name in node.splits]
-        return {node_type: self._map(layout.node_split(node_type, name)) for node_type in having}
+        files = {node_type: layout.node_split(node_type, name) for node_type in having}
+        found = {node_type: self._map(file) for node_type, file in files.items()}
+        for node_type, ids in found.items():
+            check_split_ids(self.path / files[node_type], ids, self.num_nodes(node_type))
+        return found
 
     def original_ids(self, node_type: NodeType) -> Tensor | None:
         """The column "original_id", int64: the ids before nodes were renumbered; None if they never were."""
@@ -192,6 +197,14 @@ class GraphFolder:
         if file not in self._mapped:
             self._mapped[file] = map_array(self.path / file, self.manifest.arrays[file])
         return self._mapped[file]
+
+
+def check_split_ids(file: Path, ids: Tensor, num_nodes: int) -> None:
+    """ValueError that names the file of a split and the row in it that holds no node id."""
+    try:
+        check_ids(ids, num_nodes, "node")
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}; {REMEDY}") from error
 
 
 def open_folder(path: str | os.PathLike[str], contents: Contents = Contents.ALL) -> GraphFolder:

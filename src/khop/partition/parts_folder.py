@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from khop.graph import layout
-from khop.graph.folder import ORIGINAL_ID, Folder, GraphFolder, open_folder
+from khop.graph.folder import ORIGINAL_ID, Folder, GraphFolder, check_split_ids, open_folder
 from khop.graph.layout import is_partitioned
 from khop.graph.manifest import REMEDY, Contents
 from khop.graph.npy import ArrayEntry, file_problem
@@ -90,6 +90,9 @@ class PartsFolder:
         splits = map_splits(self.path, self.book)
         if name not in splits:
             raise ValueError(f"{self.path}: no split {name!r}; there are {list(splits)}")
+        for node_type, ids in splits[name].items():
+            file = self.path / layout.node_split(node_type, name)
+            check_split_ids(file, ids, self.num_nodes(node_type))
         return splits[name]
 
     def original_ids(self, node_type: NodeType) -> Tensor:
