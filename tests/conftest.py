@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 from hypothesis import HealthCheck, settings
+
+from khop.kernels.linear_choice import CHOICES
 
 # The same examples on every run and machine. `make test-long` looks further, at other ones each time.
 settings.register_profile(
@@ -21,3 +24,8 @@ settings.load_profile("khop")
 # A shell starts what it sends to the background with SIGINT ignored, which children inherit: tests of Ctrl-C
 # need it as a terminal gives it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A layer is computed in one way on every machine; tests of the other ways choose them. The variable is for
+# commands that tests start.
+CHOICES.fix(None)
+os.environ["KHOP_LINEAR"] = "torch"

@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "process_memory": set(),
     "user_cache": set(),
     "draw": {"schema"},
-    "kernels": {"errors", "draw", "_core"},
+    "kernels": {"errors", "draw", "_core", "user_cache"},
     "batch": {"schema"},
     "graph": {"schema", "draw", "errors", "kernels"},
     "features": {"schema", "draw", "errors", "kernels"},
@@ -40,7 +40,7 @@ MAY_IMPORT = {
         "schema", "draw", "errors", "batch", "graph", "features", "partition", "sampling", "loading",
     },
     "training": {
-        "schema", "draw", "errors", "batch", "sampling", "loading", "models", "graph", "features",
+        "schema", "draw", "errors", "batch", "kernels", "sampling", "loading", "models", "graph", "features",
         "distributed",
     },
     **{part: VALUES | PARTS | FRONT | {"user_cache"} for part in FRONT},

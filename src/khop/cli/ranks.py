@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Container
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ from khop.distributed.group import Group, this_group
 from khop.errors import Terminated
 from khop.launching import launch, launched_by_others
 from khop.loading.cores import cores_of_rank, sampler_threads
+from khop.training.linear_setup import fix_linear
 from khop.user_cache import cache_folder
 
 Request = TypeVar("Request")
@@ -58,6 +60,7 @@ def run_of_rank(raw: RawRun, device: torch.device, kept: Container[str]) -> Run:
     with bytes_bar() as notice:
         run = prepare(set_rank_up(raw, this_group(), device, kept), cache_folder(), notice)
     torch.set_num_threads(run.config.compute_threads)
+    fix_linear(os.environ.get("KHOP_LINEAR"))
     return run
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from khop.batch import Block
 from khop.kernels.dropout import dropout
+from khop.kernels.relu import relu_
 from khop.models.layer_sum import LayerSum
 from khop.schema import EdgeType, NodeType
 
@@ -92,7 +93,7 @@ class Layer(nn.Module):
             sums.add_own(h[node_type], own)
         for edge_type, weight in neighbors.items():
             sums.add_neighbors(h[edge_type[0]], block.adjacencies.get(edge_type), weight)
-        out = sums.total("relu") if norm is None else norm(sums.total("none")).relu_()
+        out = sums.total("relu") if norm is None else relu_(norm(sums.total("none")))
         if self.training:
             out = dropout(out, self.options.dropout)
         if self.options.residual and own is not None and own.shape[0] == own.shape[1]:

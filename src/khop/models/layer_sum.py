@@ -6,7 +6,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from khop.batch import Adjacency
-from khop.kernels.linear import Activation, linear, linear_sum
+from khop.kernels.linear import linear, linear_sum
+from khop.kernels.linear_blocks import Activation
 from khop.kernels.segment import prefix_and_mean, segment_mean
 
 # What aggregating one number of one edge costs, in multiply-adds of a matrix product (measured: 3 to 10).

@@ -25,6 +25,7 @@ class Standing:
     loader: Mapping[str, object] = field(default_factory=dict)
     schedule: Mapping[str, object] = field(default_factory=dict)  # torch's scheduler of the learning rate
     facts: Mapping[str, str] = field(default_factory=dict)  # of the settings it was made with
+    linear: Mapping[str, Any] = field(default_factory=dict)  # how layers are computed, by machine
 
     def ended(self, score: float | None) -> Standing:
         """At the start of the next epoch, after this one's score if it was evaluated."""
@@ -51,6 +52,7 @@ class Standing:
             not all(isinstance(count, int) and count >= 0 for count in counts)
             or not all(isinstance(number, int | float) for number in (self.loss_sum, self.best_score or 0.0))
             or not isinstance(self.schedule, Mapping)
+            or not isinstance(self.linear, Mapping)
             or self.step > steps
             or (self.epoch > 0 and self.best_epoch > self.epoch)
             or (ahead is not None and ahead != divmod(self.epoch * steps + self.step, steps))
@@ -74,7 +76,8 @@ class Standing:
 def standing_of(saved: Mapping[str, Any], facts: Mapping[str, str], folder: Path) -> Standing:
     """What a checkpoint says; ValueError where it is no trainer's, or of a run with other facts."""
     expected = {entry.name for entry in fields(Standing)}
-    if saved.keys() != expected or not isinstance(saved["facts"], Mapping):
+    # Checkpoints from before layers were measured lack `linear`.
+    if saved.keys() | {"linear"} != expected or not isinstance(saved["facts"], Mapping):
         raise ValueError(
             f"{folder}: says {sorted(saved)} of where training stood, {sorted(expected)} are needed; "
             "it is not a trainer's, or of another khop"

@@ -22,6 +22,7 @@ from khop.distributed.gradients import GradientClock, averaging
 from khop.distributed.group import this_group
 from khop.draw import DrawKey, Purpose, mix64
 from khop.errors import PeerLost, Terminated
+from khop.kernels.linear_choice import CHOICES
 from khop.models.learned_rows import sharded_rows
 from khop.training import traffic
 from khop.training.checkpoint import (
@@ -33,6 +34,7 @@ from khop.training.checkpoint import (
 )
 from khop.training.interrupts import interrupts_held, interrupts_noted, terminations_raised
 from khop.training.keeper import BEST, LAST, Keeper
+from khop.training.linear_setup import settle_linear
 from khop.training.model_optimizer import ModelOptimizer
 from khop.training.observer import Observer, Unwatched
 from khop.training.placement import mover
@@ -215,6 +217,7 @@ class Trainer:
             "schedule": str(settings.schedule),
             "precision": settings.precision,
             "seed": str(settings.seed),
+            "way to compute layers": CHOICES.setting,
             "seeds, batch size and order": json.dumps(loader, sort_keys=True),
         }
         self._group.agree({**own, **settings.facts})
@@ -227,6 +230,8 @@ class Trainer:
             self._keeper.begin(self._records, updates, len(self.loader), self._source)
         with self._group.exchanging("sharing the weights"):
             self._parallel = averaging(self._group, self.model, self._gradients)
+        linear = settle_linear(self._group, self.model, settings, self.standing.linear, self.observer.warned)
+        self.standing = replace(self.standing, linear=linear)
         self._clock_offset = clock_offset(self._group)
 
     def _train_epoch(self) -> None:

@@ -1,0 +1,321 @@
+"""Sums of matrix products, relu included, a block of rows at a time, forward and backward.
+
+A block goes through all steps while it is in the processor's caches. Without blocks every step reads and
+writes all rows in main memory, and several write them into new memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeVar, get_args
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from khop.kernels.memory import pooled
+
+Activation = Literal["none", "relu"]
+Library = Literal["blas", "onednn"]
+FEWEST_ROWS, MOST_ROWS = 64, 1 << 20  # of a block, per thread
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A way to compute a layer in blocks: a library of torch, and the rows of each thread in a block."""
+
+    library: Library  # blas: what torch.mm calls, MKL in torch's wheels for x86; onednn: float32 only
+    rows: int  # of each thread; a block has as many for every thread of torch
+    in_float32: bool = False  # bfloat16 rows are widened, a block at a time, before they are multiplied
+
+    def __post_init__(self) -> None:
+        if self.library not in get_args(Library):
+            raise ValueError(f"library {self.library!r}: must be one of {get_args(Library)}")
+        if not FEWEST_ROWS <= self.rows <= MOST_ROWS:
+            raise ValueError(f"rows {self.rows} of a block: must be {FEWEST_ROWS} to {MOST_ROWS}")
+
+    def can_compute(self, dtype: torch.dtype) -> bool:
+        """Whether this torch has what it needs, for rows of a dtype."""
+        if self.in_float32 and dtype != torch.bfloat16:
+            return False
+        return self.library == "blas" or (has_onednn() and self.product_dtype(dtype) == torch.float32)
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows of a block, with the threads that torch has now."""
+        return self.rows * torch.get_num_threads()
+
+    def product_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """The dtype in which rows of a dtype are multiplied."""
+        return torch.float32 if self.in_float32 else dtype
+
+
+def has_onednn() -> bool:
+    """Whether this torch has oneDNN's products as operators."""
+    is_there: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return is_there and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def linear_sum_blocks(
+    blocks: Blocks,
+    dtype: torch.dtype,
+    inputs: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    bias: Tensor | None = None,
+    addend: Tensor | None = None,
+    activation: Activation = "none",
+) -> Tensor:
+    """activation(sum of `x @ weight.T` + bias + addend), (rows, out), of `dtype`.
+
+    At least one input. Inputs and weights of other dtypes are rounded to `dtype` first, as autocast does;
+    gradients have the dtypes of their tensors. Differentiable once.
+    """
+    return _apply(blocks, dtype, activation, bias, addend, *inputs, *weights)
+
+
+class _Context(FunctionCtx):
+    needs_input_grad: tuple[bool, ...]
+    saved_tensors: tuple[Tensor, ...]
+    blocks: Blocks
+    dtype: torch.dtype
+    activation: Activation
+    bias_dtype: torch.dtype
+    addend_dtype: torch.dtype
+
+
+class _LinearSum(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: _Context,
+        blocks: Blocks,
+        dtype: torch.dtype,
+        activation: Activation,
+        bias: Tensor | None,
+        addend: Tensor | None,
+        *operands: Tensor,
+    ) -> Tensor:
+        inputs, weights = _halves(operands)
+        wide = blocks.product_dtype(dtype)
+        with torch.autocast("cpu", enabled=False):
+            products = _products(blocks, _rounded(weights, dtype, wide))
+            added = None if bias is None else bias.to(dtype).to(wide)
+            out = pooled((inputs[0].shape[0], weights[0].shape[0]), dtype)
+            work = None if wide == dtype else _work(blocks, out, wide)
+            for rows in _spans(out, blocks):
+                into = out[rows]
+                made = into if work is None else work[: into.shape[0]]
+                made = products.forward(_rounded((x[rows] for x in inputs), dtype, wide), added, made)
+                if addend is not None:
+                    made += addend[rows]
+                _activate(made, activation, into)
+        ctx.blocks, ctx.dtype, ctx.activation = blocks, dtype, activation
+        ctx.bias_dtype = dtype if bias is None else bias.dtype
+        ctx.addend_dtype = dtype if addend is None else addend.dtype
+        ctx.save_for_backward(*operands, *([out] if activation == "relu" else []))
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        operands, out = (saved, None) if ctx.activation == "none" else (saved[:-1], saved[-1])
+        inputs, weights = _halves(operands)
+        dtype, wide = ctx.dtype, ctx.blocks.product_dtype(ctx.dtype)
+        _, _, _, has_bias, has_addend, *has = ctx.needs_input_grad
+        of_inputs = [
+            pooled(tuple(x.shape), x.dtype) if needed else None
+            for x, needed in zip(inputs, has[: len(inputs)], strict=True)
+        ]
+        of_bias = _sums(gradient.shape[1:], dtype) if has_bias else None
+        of_addend = pooled(tuple(gradient.shape), ctx.addend_dtype) if has_addend else None
+        with torch.autocast("cpu", enabled=False):
+            products = _products(ctx.blocks, _rounded(weights, dtype, wide))
+            sums = _WeightSums(products, weights, dtype) if any(has[len(inputs) :]) else None
+            work = None if out is None else _work(ctx.blocks, out, dtype)
+            for rows in _spans(gradient, ctx.blocks):
+                pull = _before_activation(gradient[rows], None if out is None else out[rows], work)
+                if of_addend is not None:
+                    of_addend[rows] = pull
+                pull = pull.to(wide)
+                if of_bias is not None:
+                    of_bias += pull.sum(0, dtype=of_bias.dtype)
+                if sums is not None:
+                    sums.add(pull, _rounded((x[rows] for x in inputs), dtype, wide))
+                if any(has[: len(inputs)]):
+                    products.backward(pull, [None if x is None else x[rows] for x in of_inputs])
+        of_weights = [None] * len(weights) if sums is None else sums.apart()
+        of_bias = None if of_bias is None else of_bias.to(ctx.bias_dtype)
+        return (None, None, None, of_bias, of_addend, *of_inputs, *of_weights)
+
+
+# What torch leaves without types.
+_apply: Callable[..., Tensor] = _LinearSum.apply
+
+
+class _Products(Protocol):
+    """The three products of a block, by one library, with the same weights for all blocks."""
+
+    def forward(self, inputs: Sequence[Tensor], bias: Tensor | None, out: Tensor) -> Tensor:
+        """Sum of `x @ weight.T` + bias: `out`, or the library's own memory."""
+        ...
+
+    def backward(self, gradient: Tensor, of_inputs: Sequence[Tensor | None]) -> None:
+        """Each of `of_inputs` = `gradient @ weight`; None where it is not needed."""
+        ...
+
+    def add_weight_gradients(
+        self, gradient: Tensor, inputs: Sequence[Tensor], of_weights: Sequence[Tensor]
+    ) -> None:
+        """Each of `of_weights` += `gradient.T @ x`; these are columns of one tensor, side by side."""
+        ...
+
+
+class _Blas:
+    """By torch.mm, into memory that is there already."""
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        self._weights = weights
+
+    def forward(self, inputs: Sequence[Tensor], bias: Tensor | None, out: Tensor) -> Tensor:
+        first, *others = self._weights
+        if bias is None:
+            torch.mm(inputs[0], first.t(), out=out)
+        else:
+            torch.addmm(bias, inputs[0], first.t(), out=out)
+        for x, weight in zip(inputs[1:], others, strict=True):
+            out.addmm_(x, weight.t())
+        return out
+
+    def backward(self, gradient: Tensor, of_inputs: Sequence[Tensor | None]) -> None:
+        for weight, into in zip(self._weights, of_inputs, strict=True):
+            if into is not None:
+                _multiply_into(gradient, weight, into)
+
+    def add_weight_gradients(
+        self, gradient: Tensor, inputs: Sequence[Tensor], of_weights: Sequence[Tensor]
+    ) -> None:
+        turned = gradient.t()
+        for x, into in zip(inputs, of_weights, strict=True):
+            if into.dtype == x.dtype:
+                into.addmm_(turned, x)
+            else:
+                into += turned @ x
+
+
+class _OneDnn:
+    """By oneDNN, with all inputs side by side: one product instead of several and their sum."""
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        self._weights = weights
+        self._whole = _side_by_side(weights)
+        self._turned: Tensor | None = None
+
+    def forward(self, inputs: Sequence[Tensor], bias: Tensor | None, out: Tensor) -> Tensor:
+        return _pointwise(_side_by_side(inputs), self._whole, bias)
+
+    def backward(self, gradient: Tensor, of_inputs: Sequence[Tensor | None]) -> None:
+        into = [of_input for of_input in of_inputs if of_input is not None]
+        if self._turned is None:
+            needed = zip(self._weights, of_inputs, strict=True)
+            self._turned = torch.cat([w.t() for w, of_input in needed if of_input is not None])
+        made = _pointwise(gradient, self._turned, None)
+        for of_input, columns in zip(into, _apart(made, into), strict=True):
+            of_input.copy_(columns)
+
+    def add_weight_gradients(
+        self, gradient: Tensor, inputs: Sequence[Tensor], of_weights: Sequence[Tensor]
+    ) -> None:
+        operands = gradient.to_mkldnn(), _side_by_side(inputs).to_mkldnn()
+        turned = torch.ops.aten.mkldnn_linear_backward_weights(*operands, self._whole, False)
+        for into, columns in zip(of_weights, _apart(turned[0].to_dense(), inputs), strict=True):
+            into += columns
+
+
+class _WeightSums:
+    """Gradients of the weights, summed over the blocks; those of bfloat16 in float32."""
+
+    def __init__(self, products: _Products, weights: Sequence[Tensor], dtype: torch.dtype) -> None:
+        self._products = products
+        self._dtypes = [weight.dtype for weight in weights]
+        self._sums = [_sums(weight.shape, dtype) for weight in weights]
+
+    def add(self, gradient: Tensor, inputs: Sequence[Tensor]) -> None:
+        """Those of one block of rows."""
+        self._products.add_weight_gradients(gradient, inputs, self._sums)
+
+    def apart(self) -> list[Tensor]:
+        """One gradient for each weight, in the weight's dtype."""
+        return [total.to(dtype) for total, dtype in zip(self._sums, self._dtypes, strict=True)]
+
+
+def _products(blocks: Blocks, weights: Sequence[Tensor]) -> _Products:
+    return _OneDnn(weights) if blocks.library == "onednn" else _Blas(weights)
+
+
+def _activate(made: Tensor, activation: Activation, out: Tensor) -> None:
+    if activation == "relu" and made.dtype == out.dtype:
+        torch.clamp_min(made, 0, out=out)  # also where both are the same memory
+    elif activation == "relu":
+        out.copy_(made.clamp_min_(0))
+    elif made is not out:
+        out.copy_(made)
+
+
+def _pointwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    made: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return made
+
+
+def _multiply_into(x: Tensor, other: Tensor, out: Tensor) -> None:
+    if out.dtype == x.dtype:
+        torch.mm(x, other, out=out)
+    else:
+        out.copy_(x @ other)
+
+
+def _before_activation(gradient: Tensor, out: Tensor | None, work: Tensor | None) -> Tensor:
+    """The gradient before the activation whose results are `out`, in `work`; None: there is no activation."""
+    if out is None or work is None:
+        return gradient.contiguous()
+    into = work[: gradient.shape[0]]
+    torch.ops.aten.threshold_backward.grad_input(gradient, out, 0, grad_input=into)
+    return into
+
+
+def _rounded(tensors: Iterable[Tensor], dtype: torch.dtype, wide: torch.dtype) -> list[Tensor]:
+    """Rounded to one dtype, then in the dtype of the products."""
+    return [tensor.to(dtype).to(wide) for tensor in tensors]
+
+
+def _sums(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Zeros that sums of many blocks keep their digits in."""
+    return torch.zeros(tuple(shape), dtype=torch.float32 if dtype == torch.bfloat16 else dtype)
+
+
+def _work(blocks: Blocks, like: Tensor, dtype: torch.dtype) -> Tensor:
+    """Memory for one block of rows, used for all of them."""
+    return torch.empty(min(blocks.rows_at_once, like.shape[0]), like.shape[1], dtype=dtype)
+
+
+def _spans(rows: Tensor, blocks: Blocks) -> list[slice]:
+    step = blocks.rows_at_once
+    return [slice(first, first + step) for first in range(0, rows.shape[0], step)]
+
+
+T = TypeVar("T")
+
+
+def _halves(operands: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
+    """The inputs, and as many weights."""
+    half = len(operands) // 2
+    return operands[:half], operands[half:]
+
+
+def _side_by_side(columns: Sequence[Tensor]) -> Tensor:
+    return columns[0].contiguous() if len(columns) == 1 else torch.cat(list(columns), dim=1)
+
+
+def _apart(columns: Tensor, like: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The columns of each again."""
+    return torch.split(columns, [tensor.shape[1] for tensor in like], dim=1)

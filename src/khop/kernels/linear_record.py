@@ -1,0 +1,86 @@
+"""Measured choices as small files in the user's cache folder, one for each machine, dtype and shape."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from khop.kernels.linear_blocks import Blocks
+from khop.kernels.linear_measure import Measured
+
+FORMAT = 1
+
+
+def read_record(path: Path, key: str) -> Measured | None:
+    """The choice that a file holds for a key; None where it is missing, damaged or for another key."""
+    try:
+        found = json.loads(path.read_bytes())
+        if not isinstance(found, dict) or (found.get("format"), found.get("key")) != (FORMAT, key):
+            return None
+        ratio = found["over_float32"]
+        if isinstance(ratio, bool) or not isinstance(ratio, float | int) or not 0 < ratio < 1e6:
+            return None
+        return Measured(blocks_of(found["blocks"]), float(ratio))
+    except (OSError, ValueError, KeyError, RecursionError):
+        return None
+
+
+def keep_record(path: Path, key: str, measured: Measured) -> Measured:
+    """Write the choice, unless another process has written one meanwhile; the choice that the file holds.
+
+    The file appears whole or not at all. Where it cannot be written, the choice is this process's alone.
+    """
+    content = {
+        "format": FORMAT,
+        "key": key,
+        "blocks": values_of(measured.blocks),
+        "over_float32": measured.over_float32,
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError:
+        return measured
+    new = Path(name)
+    try:
+        with open(descriptor, "w") as file:
+            file.write(json.dumps(content) + "\n")
+        return _publish(new, path, key, measured)
+    except OSError:
+        return measured
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _publish(new: Path, path: Path, key: str, measured: Measured) -> Measured:
+    try:
+        os.link(new, path)  # fails where the file is there: the first writer wins
+    except FileExistsError:
+        found = read_record(path, key)
+        if found is not None:
+            return found
+        new.replace(path)
+    except OSError:  # a file system without links
+        new.replace(path)
+    return measured
+
+
+def values_of(blocks: Blocks | None) -> dict[str, object]:
+    """The choice as JSON values."""
+    if blocks is None:
+        return {"library": "torch"}
+    return {"library": blocks.library, "rows": blocks.rows, "in_float32": blocks.in_float32}
+
+
+def blocks_of(values: object) -> Blocks | None:
+    """The choice from JSON values; ValueError where they are none."""
+    if values == {"library": "torch"}:
+        return None
+    if not isinstance(values, dict) or values.keys() != {"library", "rows", "in_float32"}:
+        raise ValueError(f"{values!r}: not a way to compute a layer; measure it anew")
+    rows, in_float32 = values["rows"], values["in_float32"]
+    if type(rows) is not int or type(in_float32) is not bool:
+        raise ValueError(f"{values!r}: not a way to compute a layer; measure it anew")
+    return Blocks(values["library"], rows, in_float32)

@@ -1,0 +1,132 @@
+"""One way to compute layers on all ranks of a machine, kept when a run is resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from khop.distributed.group import Group
+from khop.kernels.linear_blocks import Blocks, Library
+from khop.kernels.linear_choice import CHOICES, SHAPES, LayerKind, LinearChoices, fixed_by
+from khop.kernels.linear_measure import Measured
+from khop.kernels.linear_record import blocks_of, values_of
+from khop.models.layer import Layer
+from khop.training.settings import TrainerSettings
+
+# Digest of a kind of layers -> {"layers": dtype and shape, "blocks": way, "over_float32": ratio of times}.
+Recorded = Mapping[str, Any]
+
+LOSES = 1.05  # times the time in float32 from which a run is told so
+_LIBRARIES = ("torch", *get_args(Library))
+
+
+def settle_linear(
+    group: Group,
+    model: nn.Module,
+    settings: TrainerSettings,
+    recorded: Recorded,
+    warned: Callable[[str], None],
+    choices: LinearChoices = CHOICES,
+) -> Recorded:
+    """Decide how layers are computed in this run, alike on all ranks of equal machines; what to record.
+
+    What a checkpoint records for this machine is taken; else what was measured here before; else the first
+    rank of the machine measures now, and the others wait. Collective. It warns where a run goes on upon a
+    machine that computes in another order, and where bfloat16 is slower than float32.
+    """
+    if torch.device(settings.device).type != "cpu" or choices.is_fixed:
+        return recorded
+    has_layers = any(isinstance(module, Layer) for module in model.modules())
+    if not has_layers and settings.precision != "bfloat16":
+        return recorded
+    recorded = {number: entry for number, entry in recorded.items() if _way(entry) is not None}
+    # Of bfloat16 last; evaluation computes in float32 there.
+    dtypes = ["float32", "bfloat16"] if settings.precision == "bfloat16" else [settings.precision]
+    kinds = [LayerKind.here(getattr(torch, dtype), shape) for dtype in dtypes for shape in SHAPES]
+    with group.exchanging("choosing how layers are computed"):
+        numbers = group.gather(torch.tensor([kind.number for kind in kinds]))
+        leader = int((numbers == numbers[group.rank]).all(1).nonzero()[0])
+        own = [torch.zeros(4, dtype=torch.int64) for _ in kinds]
+        if leader == group.rank:
+            own = [_encoded(_settled(kind, recorded, choices)) for kind in kinds]
+        found = group.gather(torch.stack(own))
+    measured = [_decoded(values) for values in found[leader]]
+    for kind, of_kind in zip(kinds, measured, strict=True):
+        choices.adopt(kind, of_kind)
+    _warn_of_bfloat16(settings, measured[-1], warned)
+    return _recorded(kinds, numbers, found, recorded, warned)
+
+
+def fix_linear(named: str | None) -> None:
+    """Compute layers in the named way, such as torch or blas:2048; None: as this machine chooses."""
+    if not named:
+        return
+    try:
+        CHOICES.fix(fixed_by(named))
+    except ValueError as error:
+        raise ValueError(f"KHOP_LINEAR {error}") from None
+
+
+def _settled(kind: LayerKind, recorded: Recorded, choices: LinearChoices) -> Measured:
+    """The way in which the run went before on such a machine, else the machine's."""
+    before = _way(recorded.get(f"{kind.number:015x}"))
+    if before is not None and (before.blocks is None or before.blocks.can_compute(kind.dtype)):
+        return before
+    return choices.settle(kind)
+
+
+def _way(entry: object) -> Measured | None:
+    try:
+        return Measured(blocks_of(entry["blocks"]), float(entry["over_float32"]))  # type: ignore[index]
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _recorded(
+    kinds: list[LayerKind],
+    numbers: Tensor,
+    found: Tensor,
+    recorded: Recorded,
+    warned: Callable[[str], None],
+) -> Recorded:
+    """The record with the ways of all ranks' machines, and a warning where one is new and differs."""
+    added: dict[str, Any] = {}
+    for of_rank, values in zip(numbers.tolist(), found, strict=True):
+        for kind, number, value in zip(kinds, of_rank, values, strict=True):
+            way = _decoded(value)
+            entry = {"layers": kind.layers, "blocks": values_of(way.blocks), "over_float32": way.over_float32}
+            if value.any() and f"{number:015x}" not in recorded:
+                added[f"{number:015x}"] = entry
+    ways = [(entry.get("layers"), entry["blocks"]) for entry in recorded.values()]
+    if ways and any((entry["layers"], entry["blocks"]) not in ways for entry in added.values()):
+        warned(
+            "this run was begun on another processor or with another torch: layers are summed in another "
+            "order here, and losses may differ from those there in their last digits"
+        )
+    return {**recorded, **added}
+
+
+def _warn_of_bfloat16(settings: TrainerSettings, measured: Measured, warned: Callable[[str], None]) -> None:
+    if settings.precision == "bfloat16" and measured.over_float32 > LOSES:
+        warned(
+            f"precision bfloat16: a layer takes {measured.over_float32:.2f} x as long as in float32 on this "
+            "processor; float32 is faster here, and more exact"
+        )
+
+
+def _encoded(measured: Measured) -> Tensor:
+    """As numbers, of which a rank that does not measure sends zeros."""
+    blocks, millionths = measured.blocks, max(1, round(1e6 * measured.over_float32))
+    if blocks is None:
+        return torch.tensor([0, 0, 0, millionths])
+    return torch.tensor([_LIBRARIES.index(blocks.library), blocks.rows, blocks.in_float32, millionths])
+
+
+def _decoded(values: Tensor) -> Measured:
+    library, rows, in_float32, millionths = values.tolist()
+    if not library:
+        return Measured(None, millionths / 1e6)
+    return Measured(Blocks(get_args(Library)[library - 1], rows, bool(in_float32)), millionths / 1e6)
