@@ -25,13 +25,7 @@ from khop.errors import PeerLost, Terminated
 from khop.kernels.linear_choice import CHOICES
 from khop.models.learned_rows import sharded_rows
 from khop.training import traffic
-from khop.training.checkpoint import (
-    Checkpoint,
-    Snapshot,
-    restore_model,
-    restore_optimizer,
-    shared_checkpoint,
-)
+from khop.training.checkpoint import Checkpoint, Snapshot, restore_model, restore_optimizer, shared_checkpoint
 from khop.training.interrupts import interrupts_held, interrupts_noted, terminations_raised
 from khop.training.keeper import BEST, LAST, Keeper
 from khop.training.linear_setup import settle_linear
