@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from khop.pyg.loaders import LinkNeighborLoader as LinkNeighborLoader
     from khop.pyg.loaders import NeighborLoader as NeighborLoader
+    from khop.pyg.sampler import BidirectionalNeighborSampler as BidirectionalNeighborSampler
     from khop.pyg.sampler import NeighborSampler as NeighborSampler
 
 # As in khop itself: torch_geometric is imported when a name that needs it is used.
 _PUBLIC = {
+    "BidirectionalNeighborSampler": "khop.pyg.sampler",
     "LinkNeighborLoader": "khop.pyg.loaders",
     "NeighborLoader": "khop.pyg.loaders",
     "NeighborSampler": "khop.pyg.sampler",

@@ -15,7 +15,7 @@ from torch_geometric.data.storage import BaseStorage
 from torch_geometric.sampler import SamplerOutput
 
 from khop.kernels.gather import gather
-from khop.pyg.outputs import Output, side_by_side
+from khop.pyg.outputs import Output, original_ids, side_by_side
 from khop.schema import EdgeType, NodeType
 
 Batch = Any  # Data or HeteroData
@@ -67,8 +67,9 @@ class Columns:
         for column in self.of_nodes:
             owner_of(batch, column.owner)[column.name] = _rows(column, parts.node_ids(column.owner))
         for owner in self.connected:
-            pairs = parts.edge_index(owner)
-            owner_of(batch, owner).edge_index = pairs.to(owner_of(self.data, owner).edge_index.device)
+            like = owner_of(self.data, owner).edge_index
+            dtype = torch.int32 if like.dtype == torch.int32 else torch.int64
+            owner_of(batch, owner).edge_index = parts.edge_index(owner).to(like.device, dtype)
         for column in self.of_edges:
             ids = parts.edge_ids.get(column.owner)
             owner_of(batch, column.owner)[column.name] = None if ids is None else _rows(column, ids)
@@ -165,9 +166,7 @@ def owner_of(batch: Batch, owner: Key) -> Any:
 
 
 def _original(edge_ids: Tensor | None, permutation: Tensor | None) -> Tensor | None:
-    if edge_ids is None or permutation is None:
-        return edge_ids if edge_ids is None else edge_ids.long()
-    return gather(permutation, edge_ids.long())
+    return None if edge_ids is None else original_ids(edge_ids, permutation)
 
 
 def _rows(column: _Column, ids: Tensor) -> Any:

@@ -70,6 +70,7 @@ class Links:
     ) -> Links:
         """The first negative of every link, then the second; so many that there are `amount` for a link."""
         count, per_link = pairs.shape[1:]
+        links = edges
         number = math.ceil(count * amount)
         edges = torch.cat([edges, pairs.transpose(1, 2).flatten(1)[:, :number]], dim=1)
         slots = torch.arange(1 + per_link)[:, None]
@@ -78,7 +79,7 @@ class Links:
         labels = torch.cat([labels, labels.new_zeros(number, *labels.shape[1:])])
         times = None if inputs.time is None else inputs.time.repeat(1 + per_link)[: count + number]
         until = None if times is None else times.long()
-        return cls(count, edge_type, SeedLinks(edges, positions, edges, labels, until), times)
+        return cls(count, edge_type, SeedLinks(edges, positions, links, labels, until), times)
 
     def planted(self, key: DrawKey, *, disjoint: bool) -> Planted:
         """What to sample around: every node once, in ascending order; disjoint, every end by itself."""

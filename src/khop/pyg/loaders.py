@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,8 @@ from khop.pyg.inputs import check_links, check_nodes
 from khop.pyg.iteration import Work, epoch
 from khop.pyg.outputs import Output
 from khop.pyg.sampler import Draws, NeighborSampler
+from khop.pyg.typed_seeds import TypedSeeds
+from khop.sampling.exclusion import Exclude
 
 Neighbors = Any  # NumNeighbors, a list of fanouts per hop, or one per edge type
 Transform = Callable[[Any], Any]
@@ -25,6 +28,9 @@ Transform = Callable[[Any], Any]
 
 class _OnThreads:
     """What both loaders do in the place of torch's `DataLoader`; stands before one of torch_geometric's."""
+
+    def check_worker_number_rationality(self) -> None:
+        """Nothing: torch warns here of more worker processes than cores, and workers are threads."""
 
     def __iter__(self: Any) -> Iterator[Any]:
         """The batches of an epoch, in order."""
@@ -73,13 +79,24 @@ class NeighborLoader(_OnThreads, theirs.NeighborLoader):  # type: ignore[misc]
         filter_per_worker: bool | None = None,
         neighbor_sampler: BaseSampler | None = None,
         directed: bool = True,
+        *,
+        time_window: tuple[int, int] | None = None,
         **kwargs: Any,
     ) -> None:
         check_fork()
         if neighbor_sampler is None:
             by = (subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted)
-            neighbor_sampler = NeighborSampler(data, num_neighbors, *by, directed=directed)
-        check_nodes(data, input_nodes, None if time_attr is None else input_time)
+            neighbor_sampler = NeighborSampler(
+                data, num_neighbors, *by, directed=directed, time_window=time_window
+            )
+        elif time_window is not None:
+            raise ValueError(f"time_window {time_window}: give it to the neighbor_sampler")
+        self._typed: TypedSeeds | None = None
+        if isinstance(input_nodes, Mapping):
+            self._typed = TypedSeeds.of(data, input_nodes, input_time, neighbor_sampler)
+            input_nodes, input_time = self._typed.places()
+        else:
+            check_nodes(data, input_nodes, None if time_attr is None else input_time)
         super().__init__(
             data,
             num_neighbors,
@@ -90,10 +107,12 @@ class NeighborLoader(_OnThreads, theirs.NeighborLoader):  # type: ignore[misc]
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
             neighbor_sampler=neighbor_sampler,
-            **kwargs,
+            **_of_threads(kwargs),
         )
 
     def _sampled(self, work: Work) -> Output:
+        if self._typed is not None:
+            return self.node_sampler.sample_typed(self._typed.at(work.index), work.draws)
         inputs = self.input_data[work.index]
         if isinstance(self.node_sampler, NeighborSampler):
             return self.node_sampler.sample_nodes(inputs, work.draws)
@@ -101,9 +120,10 @@ class NeighborLoader(_OnThreads, theirs.NeighborLoader):  # type: ignore[misc]
 
     def _made(self, columns: Columns, out: Output) -> Any:
         batch = columns.batch(out, self.node_sampler.edge_permutation)
-        seeds = owner_of(batch, self.input_data.input_type)
-        seeds.input_id, seeds.seed_time = out.metadata
-        seeds.batch_size = out.metadata[0].numel()
+        of_seeds = {self.input_data.input_type: out.metadata} if self._typed is None else out.metadata
+        for node_type, (input_id, times) in of_seeds.items():
+            seeds = owner_of(batch, node_type)
+            seeds.input_id, seeds.seed_time, seeds.batch_size = input_id, times, input_id.numel()
         return batch
 
 
@@ -134,12 +154,21 @@ class LinkNeighborLoader(_OnThreads, theirs.LinkNeighborLoader):  # type: ignore
         filter_per_worker: bool | None = None,
         neighbor_sampler: BaseSampler | None = None,
         directed: bool = True,
+        *,
+        exclude: Exclude | str | None = None,
+        time_window: tuple[int, int] | None = None,
         **kwargs: Any,
     ) -> None:
         check_fork()
         if neighbor_sampler is None:
             by = (subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted)
-            neighbor_sampler = NeighborSampler(data, num_neighbors, *by, directed=directed)
+            neighbor_sampler = NeighborSampler(
+                data, num_neighbors, *by, directed=directed, time_window=time_window, exclude=exclude
+            )
+        elif exclude is not None or time_window is not None:
+            raise ValueError(
+                f"exclude {exclude!r}, time_window {time_window}: give them to the neighbor_sampler"
+            )
         check_links(data, edge_label_index, edge_label, None if time_attr is None else edge_label_time)
         super().__init__(
             data,
@@ -154,7 +183,7 @@ class LinkNeighborLoader(_OnThreads, theirs.LinkNeighborLoader):  # type: ignore
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
             neighbor_sampler=neighbor_sampler,
-            **kwargs,
+            **_of_threads(kwargs),
         )
         if isinstance(self.link_sampler, NeighborSampler):
             self.link_sampler.prepare_negatives(self.input_data.input_type, self.neg_sampling)
@@ -169,3 +198,15 @@ class LinkNeighborLoader(_OnThreads, theirs.LinkNeighborLoader):  # type: ignore
         batch = columns.batch(out, self.link_sampler.edge_permutation)
         attach_links(batch, self.input_data.input_type, out.metadata)
         return batch
+
+
+def _of_threads(settings: dict[str, Any]) -> dict[str, Any]:
+    """A DataLoader's settings without the way processes start; a warning says that it has no effect."""
+    context = settings.pop("multiprocessing_context", None)
+    if context is not None:
+        warnings.warn(
+            f"multiprocessing_context {context!r}: has no effect, workers are threads of this process; "
+            "leave it out",
+            stacklevel=3,
+        )
+    return settings

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from khop.batch import Adjacency, Sample, Subgraph
+from khop.kernels.gather import gather
 from khop.kernels.memory import pooled
 from khop.pyg.source import EDGE, NODE
 from khop.schema import Schema
@@ -37,7 +38,7 @@ def sampler_output(sample: Sample, schema: Schema, *, is_typed: bool) -> Output:
         num_sampled_nodes=None if per_hop is None else {t: [*n] for t, n in subgraph.nodes_per_hop.items()},
         num_sampled_edges=None if per_hop is None else {t: [*per_hop.get(t, ())] for t in edges},
     )
-    return output if is_typed else _single(output)
+    return output if is_typed else single(output)
 
 
 def edge_pairs(adjacency: Adjacency) -> Tensor:
@@ -49,6 +50,12 @@ def edge_pairs(adjacency: Adjacency) -> Tensor:
         torch.repeat_interleave(rows, adjacency.indptr.diff(), output_size=adjacency.indices.numel())
     )
     return pairs
+
+
+def original_ids(edge_ids: Tensor | None, permutation: Tensor | None) -> Tensor:
+    """int64 (edges): the data's edges, of ids in the order of a graph store."""
+    assert edge_ids is not None
+    return edge_ids.long() if permutation is None else gather(permutation, edge_ids.long())
 
 
 def side_by_side(row: Tensor, col: Tensor) -> Tensor:
@@ -123,7 +130,7 @@ def _repeat(adjacency: Adjacency, sources: _Repeated, destinations: _Repeated) -
     return Adjacency(indptr, indices, sources.old.numel(), edge_ids)
 
 
-def _single(output: HeteroSamplerOutput) -> SamplerOutput:
+def single(output: HeteroSamplerOutput) -> SamplerOutput:
     """The output of a graph without types."""
     return SamplerOutput(
         node=output.node[NODE],

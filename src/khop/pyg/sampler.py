@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,14 +15,18 @@ from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampl
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 
 from khop.draw import DrawKey, Keep, Purpose, Rule, Temporal, Uniform, Weighted
+from khop.graph.store import GraphStore
+from khop.pyg.directions import Directed, Direction
 from khop.pyg.links import Links, drawn_ends
 from khop.pyg.negatives import DrawnEnd
 from khop.pyg.outputs import Output, sampler_output
-from khop.pyg.source import EDGE, NODE, Attributes, Source
+from khop.pyg.source import EDGE, NODE, Attributes
+from khop.pyg.supervision import checked_reverse, excluded_pairs, warn_of_supervision
+from khop.sampling.exclusion import Exclude, WithoutEdges, checked_exclude
 from khop.sampling.neighbor import Expansion
 from khop.sampling.neighbor import NeighborSampler as HopSampler
 from khop.sampling.outputs import Output as Edges
-from khop.sampling.sampler import Seeds
+from khop.sampling.sampler import LinkSeeds, Seeds
 from khop.schema import EdgeType, NodeType
 
 # Bidirectional edges are made by torch_geometric's own output: it merges a type with its reverse.
@@ -74,6 +79,10 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         is_sorted: bool = False,
         share_memory: bool = False,  # threads share it anyhow
         directed: bool = True,
+        sample_direction: str = "forward",
+        *,
+        time_window: tuple[int, int] | None = None,
+        exclude: Exclude | str | None = None,
     ) -> None:
         if not directed:
             subgraph_type = SubgraphType.induced
@@ -82,7 +91,14 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
                 "Use `subgraph_type='induced'` instead.",
                 stacklevel=2,
             )
-        self._source = Source.of(data, Attributes(time_attr, weight_attr, is_sorted))
+        if time_window is not None and time_attr is None:
+            raise ValueError(f"time_window {time_window}: says nothing without times; give time_attr")
+        self.sample_direction = Direction(sample_direction)
+        self.exclude = None if exclude is None else checked_exclude(exclude)
+        self.time_window = time_window
+        self._edges = Directed.of(data, Attributes(time_attr, weight_attr, is_sorted), self.sample_direction)
+        self._source = self._edges.source
+        self._is_warned = self.exclude is not None  # of links among the messages
         self._time_attr = time_attr
         self._weight_attr = weight_attr
         self.num_neighbors = num_neighbors
@@ -119,7 +135,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
     @property
     def edge_permutation(self) -> Tensor | Mapping[EdgeType, Tensor | None] | None:
         """From sampled edges to the data's own edges; None where they are numbered alike."""
-        permutations = self._source.permutations
+        permutations = self._edges.permutations
         return permutations if self._source.is_typed else permutations[EDGE]
 
     def sample_from_nodes(self, index: NodeSamplerInput) -> Output:
@@ -141,6 +157,18 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         output.metadata = (inputs.input_id, inputs.time)
         return output
 
+    def sample_typed(self, inputs: Mapping[NodeType, NodeSamplerInput], draws: Draws) -> Output:
+        """As `sample_nodes`, of seeds of several node types, which follow one another in a batch."""
+        counts = [of_type.node.numel() for of_type in inputs.values()]
+        positions = torch.split(torch.arange(draws.position, draws.position + sum(counts)), counts)
+        times: dict[NodeType, Tensor] = {}
+        for node_type, of_type in inputs.items():
+            times |= self._seed_times(node_type, of_type) or {}
+        nodes = {node_type: of_type.node.long() for node_type, of_type in inputs.items()}
+        output = self._output(Seeds(nodes, dict(zip(nodes, positions, strict=True)), times or None), draws)
+        output.metadata = {t: (of_type.input_id, of_type.time) for t, of_type in inputs.items()}
+        return output
+
     def sample_edges(
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None, draws: Draws
     ) -> Output:
@@ -148,14 +176,24 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         key = draws.key(Purpose.NEGATIVE)
         links = Links.of(inputs, neg_sampling, draws.position, key, self._drawn_end)
         planted = links.planted(key, disjoint=self.disjoint)
-        output = self._output(planted.seeds, draws)
+        seeds = LinkSeeds({links.edge_type: links.seeds}, key)
+        data_types = set(self._edges.data_types.values())
+        output = self._output(planted.seeds, draws, excluded_pairs(seeds, self.exclude, data_types))
+        if not self._is_warned and draws.step == 0:
+            self._is_warned = True
+            warn_of_supervision(output, links.edge_type, links.seeds.batch_edges)
         if self.disjoint:
             output.batch = _of_links(output.batch, links.of_trees)
         output.metadata = links.metadata(inputs.input_id, planted.rows[links.edge_type])
         return output
 
     def prepare_negatives(self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None) -> None:
-        """Make what their draws need before the first batch; ValueError for weights of no use."""
+        """Check what the links of a type need, and make what their negatives are drawn from.
+
+        ValueError for weights of no use, and for a reverse to be excluded that is not there.
+        """
+        if self.exclude is Exclude.EDGE_AND_REVERSE:
+            checked_reverse(edge_type or EDGE, set(self._edges.data_types.values()))
         if neg_sampling is not None:
             drawn_ends(edge_type or EDGE, neg_sampling, self._drawn_end)
 
@@ -178,9 +216,18 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             )
         return {node_type: self._source.node_times[node_type][inputs.node].long()}
 
-    def _output(self, seeds: Seeds, draws: Draws) -> Output:
-        sample = self._sampler().sample(seeds, draws.key(Purpose.HOP))
-        output = sampler_output(sample, self._source.graph.schema, is_typed=self._source.is_typed)
+    def _output(
+        self, seeds: Seeds, draws: Draws, excluded: Mapping[EdgeType, Tensor] = MappingProxyType({})
+    ) -> Output:
+        view: GraphStore = self._source.graph
+        if excluded:
+            view = WithoutEdges(view, self._edges.sampled_pairs(excluded))
+        sample = self._sampler().sample_from(view, seeds, draws.key(Purpose.HOP))
+        if self._edges.direction is Direction.BOTH:
+            output = self._edges.merged(sample)
+        else:
+            schema = self._source.graph.schema
+            output = self._edges.restored(sampler_output(sample, schema, is_typed=self._source.is_typed))
         if self.subgraph_type is SubgraphType.bidirectional:
             output = output.to_bidirectional()
         return output
@@ -193,11 +240,12 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             self.subgraph_type,
             self.disjoint,
             self.temporal_strategy,
+            self.time_window,
         )
         if self._built is None or self._built[0] != settings:
             sampler = HopSampler(
                 self._source.graph,
-                _fanouts(self._num_neighbors, self._source),
+                _fanouts(self._num_neighbors, self._edges),
                 rule=_rule(self),
                 disjoint=self.disjoint,
                 expansion=Expansion.SUBGRAPH,
@@ -206,6 +254,42 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             )
             self._built = (settings, sampler)
         return self._built[1]
+
+
+class BidirectionalNeighborSampler(NeighborSampler):
+    """torch_geometric's sampler of that name: a hop draws neighbors along edges and against them.
+
+    `num_neighbors` counts for each direction. An edge that both directions draw is given once.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: NumNeighbors | Sequence[int] | Mapping[EdgeType, Sequence[int]],
+        subgraph_type: SubgraphType | str = "directional",
+        replace: bool = False,
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        is_sorted: bool = False,
+        share_memory: bool = False,
+        directed: bool = True,
+        *,
+        time_window: tuple[int, int] | None = None,
+        exclude: Exclude | str | None = None,
+    ) -> None:
+        by = (subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted)
+        super().__init__(
+            data,
+            num_neighbors,
+            *by,
+            share_memory,
+            directed,
+            Direction.BOTH,
+            time_window=time_window,
+            exclude=exclude,
+        )
 
 
 def _rule(sampler: NeighborSampler) -> Rule:
@@ -222,14 +306,15 @@ def _rule(sampler: NeighborSampler) -> Rule:
     keep = _KEEP[sampler.temporal_strategy]
     if keep is Keep.LATEST and sampler._weight_attr is None:
         inner = Uniform()  # the last ones are taken, not drawn
-    return Temporal(sampler._time_attr, keep, inner=inner)
+    return Temporal(sampler._time_attr, keep, sampler.time_window, inner)
 
 
-def _fanouts(given: NumNeighbors, source: Source) -> list[dict[EdgeType, int]]:
-    """One mapping per hop."""
-    edge_types = source.graph.schema.edge_types
-    values = given.get_values(list(edge_types) if source.is_typed else None)
-    by_type = values if isinstance(values, Mapping) else dict.fromkeys(edge_types, values)
+def _fanouts(given: NumNeighbors, edges: Directed) -> list[dict[EdgeType, int]]:
+    """One mapping per hop, by sampled edge types; given by those of the data."""
+    data_types = list(dict.fromkeys(edges.data_types.values()))
+    values = given.get_values(data_types if edges.source.is_typed else None)
+    named = values if isinstance(values, Mapping) else dict.fromkeys(data_types, values)
+    by_type = {sampled: named[t] for sampled, t in edges.data_types.items()}
     return [{t: _whole(of_type[hop]) for t, of_type in by_type.items()} for hop in range(len(given))]
 
 

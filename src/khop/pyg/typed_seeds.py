@@ -1,0 +1,64 @@
+"""Seeds of several node types in one loader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import HeteroData
+from torch_geometric.sampler import BaseSampler, NodeSamplerInput
+
+from khop.pyg.inputs import check_nodes
+from khop.pyg.sampler import NeighborSampler
+from khop.schema import NodeType
+
+
+@dataclass(frozen=True, eq=False)
+class TypedSeeds:
+    """The seeds of an epoch: those of the first type, then of the next. A batch may have some of each."""
+
+    by_type: Mapping[NodeType, NodeSamplerInput]
+
+    @classmethod
+    def of(cls, data: Any, nodes: Mapping[Any, Any], times: Any, sampler: BaseSampler) -> TypedSeeds:
+        """Of ids or a mask per node type, None for all of it; `times` maps the types to theirs."""
+        if not isinstance(data, HeteroData) or not isinstance(sampler, NeighborSampler):
+            raise ValueError(
+                "input_nodes by node type are for a HeteroData and khop's sampler; give ids, or (type, ids)"
+            )
+        if times is not None and (not isinstance(times, Mapping) or set(times) != set(nodes)):
+            raise ValueError(f"input_time: give a mapping with the times of each of {list(nodes)}")
+        if not nodes:
+            raise ValueError("input_nodes is an empty mapping: give a node type with its ids, a mask or None")
+        by_type = {}
+        for node_type, given in nodes.items():
+            own = None if times is None else times[node_type]
+            check_nodes(data, (node_type, given), own)
+            by_type[node_type] = _inputs(data, node_type, given, own)
+        return cls(by_type)
+
+    def places(self) -> tuple[tuple[NodeType, Tensor], None]:
+        """As many input nodes as there are seeds, for a loader that only counts them."""
+        count = sum(inputs.node.numel() for inputs in self.by_type.values())
+        return (next(iter(self.by_type)), torch.zeros(count, dtype=torch.int64)), None
+
+    def at(self, places: Tensor) -> dict[NodeType, NodeSamplerInput]:
+        """The seeds at some places, by type, in the order of the places."""
+        found, first = {}, 0
+        for node_type, inputs in self.by_type.items():
+            count = inputs.node.numel()
+            own = places[(places >= first) & (places < first + count)] - first
+            found[node_type] = inputs[own]
+            first += count
+        return found
+
+
+def _inputs(data: HeteroData, node_type: NodeType, given: Any, times: Tensor | None) -> NodeSamplerInput:
+    ids = torch.arange(data[node_type].num_nodes) if given is None else torch.as_tensor(given)
+    is_mask = ids.dtype == torch.bool
+    nodes = ids.nonzero().view(-1) if is_mask else ids.long()
+    # As torch_geometric: what a mask chooses is numbered by its nodes, ids by their places.
+    return NodeSamplerInput(nodes if is_mask else None, nodes, times, node_type)
