@@ -142,8 +142,8 @@ def test_times_weights_and_negatives_go_with_every_direction(kind: str) -> None:
     if kind == "backward":
         sampler = NeighborSampler(data, [-1], sample_direction="backward", **by)
     loader = LinkNeighborLoader(
-        data, [-1], data.edge_index[:, :6], None, torch.full((6,), 15), neg_sampling="binary", time_attr="time",
-        neighbor_sampler=sampler, batch_size=6,
+        data, [-1], data.edge_index[:, :6], None, torch.full((6,), 15), neg_sampling="binary",
+        time_attr="time", neighbor_sampler=sampler, batch_size=6,
     )  # fmt: skip
     (batch,) = loader
     assert batch.edge_label.tolist() == [1.0] * 6 + [0.0] * 6
