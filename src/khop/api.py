@@ -48,6 +48,7 @@ class Graph:
     folder: Folder | None = None  # None: made in memory
     splits: Mapping[str, Mapping[NodeType, Tensor]] = field(default_factory=dict)  # of a graph in memory
     parting: Parting | None = None  # how ranks share a folder of parts
+    origin: Folder | None = None  # of a graph in memory: the folder whose arrays it shares
 
     def __post_init__(self) -> None:
         watch_forks()
@@ -92,7 +93,8 @@ class Graph:
         edges = by_edge_type(edges)
         topology = self.in_one_piece("with_edges").with_edges(edges)
         features = with_columns(self.features, {t: topology.columns.get(t, {}) for t in edges})
-        return Graph(topology, features, splits={name: self.split(name) for name in self.split_names})
+        splits = {name: self.split(name) for name in self.split_names}
+        return Graph(topology, features, splits=splits, origin=self.folder or self.origin)
 
     def sample_negatives(
         self, edge_type: EdgeTypeName, negatives: DrawnNegatives, positives: Positives, key: DrawKey
@@ -106,7 +108,7 @@ class Graph:
         topology, kept = self.topology, [edge_type_of(edge_type) for edge_type in edge_types]
         if not isinstance(topology, PartitionedGraph):
             topology = self.in_one_piece("only")
-        return Graph(topology.only(kept), self.features)
+        return Graph(topology.only(kept), self.features, origin=self.folder or self.origin)
 
     @property
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
@@ -131,9 +133,13 @@ class Graph:
         return self.splits[name]
 
     def save(self, path: str | os.PathLike[str], *, notice: Notice | None = None) -> Path:
-        """Write the graph as a folder, with its columns and splits, and give its path: see `write_graph`."""
+        """Write the graph as a folder, with its columns and splits, and give its path: see `write_graph`.
+
+        ValueError where a file that its arrays are mapped from is damaged.
+        """
         splits = {name: self.split(name) for name in self.split_names}
-        return save_graph(path, self.in_one_piece("save"), self.columns, splits, notice)
+        origin = self.folder or self.origin
+        return save_graph(path, self.in_one_piece("save"), self.columns, splits, notice, origin=origin)
 
     def to_pyg(self) -> Any:  # noqa: ANN401
         """A torch_geometric `Data` where there is one node type and one edge type, else a `HeteroData`.
@@ -145,7 +151,7 @@ class Graph:
 
     def __reduce__(self) -> tuple[Callable[..., Graph], tuple[object, ...]]:
         if self.folder is None:
-            return Graph, (self.topology, self.features, None, self.splits)
+            return Graph, (self.topology, self.features, None, self.splits, None, self.origin)
         return _opened, (self.folder.path, self.parting)
 
     def __repr__(self) -> str:

@@ -38,7 +38,7 @@ def sort(graph: Path, out: Path, by: str) -> None:
     folder = open_folder(graph)
     splits = {name: folder.split(name) for name in folder.split_names}
     with bytes_bar() as notice:
-        save_graph(out, CscGraph.open(folder), folder.columns(), splits, notice, sort_by=by)
+        save_graph(out, CscGraph.open(folder), folder.columns(), splits, notice, sort_by=by, origin=folder)
     typer.echo(f"{out}: sorted by {by}. Look at it: khop info {out}")
 
 

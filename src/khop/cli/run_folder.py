@@ -9,6 +9,7 @@ import khop
 from khop.cli.warning import warn
 from khop.config.read import RawRun, read_toml, to_toml
 from khop.config.values import RunConfig
+from khop.graph.atomic import refuse_dangling
 
 RUNS = Path("runs")
 CONFIG, CURVE, CHECKPOINTS, METRICS = "config.toml", "curve.png", "checkpoints", "metrics.jsonl"
@@ -22,6 +23,7 @@ def new_run_folder(config: RunConfig, among: Path = RUNS) -> Path:
     if config.out is None:
         return _first_free(among / Path(config.graph).name)
     folder = Path(config.out)
+    refuse_dangling(folder)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out is {config.out!r}: a file stands there; name another folder")
     if folder.is_dir() and any(folder.iterdir()):

@@ -13,6 +13,7 @@ from khop.cli.bytes_bar import bytes_bar
 from khop.config.parts import words_of
 from khop.datasets.link_split import split_links
 from khop.graph.atomic import refuse_existing
+from khop.graph.damage import refuse_damage
 from khop.schema import EdgeType, Schema
 
 
@@ -34,6 +35,9 @@ def split(folder: Path, out: Path, links: Sequence[str], settings: Settings) -> 
     refuse_existing(out)
     whole = open_graph(folder)
     edge_types = [_named(whole.schema, words, folder) for words in links]
+    if whole.folder is not None:
+        with bytes_bar() as notice:
+            refuse_damage(whole.folder, notice)  # before the edges of a damaged graph are followed
     parts = split_links(
         whole,
         edge_types,

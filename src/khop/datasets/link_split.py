@@ -178,4 +178,5 @@ def _hearing(whole: Graph, topology: CscGraph, kept: Mapping[EdgeType, Tensor]) 
 
 
 def _beside(whole: Graph, topology: GraphStore, features: FeatureStore) -> Graph:
-    return Graph(topology, features, splits={name: whole.split(name) for name in whole.split_names})
+    splits = {name: whole.split(name) for name in whole.split_names}
+    return Graph(topology, features, splits=splits, origin=whole.folder or whole.origin)

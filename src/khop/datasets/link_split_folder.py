@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,8 +12,9 @@ from torch import Tensor
 
 from khop.api import Graph, open_graph
 from khop.graph import layout
-from khop.graph.atomic import new_folder
+from khop.graph.atomic import new_folder, refuse_existing
 from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.damage import refuse_damage
 from khop.graph.derived import Derived
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.manifest import read_manifest
@@ -29,10 +31,14 @@ def save_parts(
     target: Path, graphs: Mapping[str, Graph], links: Mapping[str, Links], notice: Notice | None
 ) -> Path:
     """Write the parts' graphs as `<part>`, and their links, as edges with columns, as `<part>_links`."""
+    refuse_existing(target)
+    origins = {id(graph.origin): graph.origin for graph in graphs.values() if graph.origin is not None}
+    for origin in origins.values():
+        refuse_damage(origin, notice)  # once, not for each of the parts
     with new_folder(target) as folder:
         written: dict[str, Path] = {}
         for part, graph in graphs.items():
-            _share_files(graph.save(folder / part, notice=notice), written)
+            _share_files(replace(graph, origin=None).save(folder / part, notice=notice), written)
             _write_links(folder / f"{part}_links", graph, links[part], notice)
     return target
 

@@ -18,8 +18,24 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 def refuse_existing(path: Path) -> None:
     """ValueError where `new_folder` would not write: to be known before the work, not after it."""
+    refuse_dangling(path)
+    if path.is_symlink():
+        raise ValueError(
+            f"{path}: is a symbolic link, and the rename that puts a folder in place does not follow links; "
+            f"name the folder that it leads to, {path.resolve()}, or remove the link"
+        )
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f"{path}: exists already; remove it or choose another name")
+
+
+def refuse_dangling(path: Path) -> None:
+    """ValueError where an output, or a folder above it, is a symbolic link that leads nowhere."""
+    for link in (path, *path.parents):
+        if link.is_symlink() and not link.exists():
+            raise ValueError(
+                f"{path}: {link} is a symbolic link to {os.readlink(link)}, which does not exist; remove the "
+                "link, or choose another name"
+            )
 
 
 @contextmanager

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from khop.graph.layout import edge_array, edge_column, node_column, node_split
-from khop.graph.manifest import VERSION, EdgeEntry, Manifest, NodeEntry, open_manifest
-from khop.graph.npy import map_numpy
+from khop.graph.manifest import REMEDY, VERSION, EdgeEntry, Manifest, NodeEntry, open_manifest
+from khop.graph.npy import ArrayEntry, file_checksum, map_numpy
 from khop.schema import ColumnSpec, EdgeType, NodeType
 
 Counts = npt.NDArray[np.integer[Any]]
@@ -91,17 +91,35 @@ class FolderSummary:
 
 
 def describe_folder(path: str | os.PathLike[str]) -> FolderSummary:
-    """Open a folder and count. Reads the offsets of every edge type, no other data; in-degrees only."""
+    """Open a folder and count. Reads the offsets of every edge type, no other data; in-degrees only.
+
+    ValueError names a file of offsets that is damaged, and the row where the numbers show it.
+    """
     folder = Path(path)
     manifest, fingerprint, _ = open_manifest(folder)
 
     def degrees(edge_type: EdgeType) -> Counts:
         file = edge_array(edge_type, "indptr")
-        return np.diff(map_numpy(folder / file, manifest.arrays[file]))
+        found: Counts = np.diff(map_numpy(folder / file, manifest.arrays[file]))
+        check_degrees(found, manifest.edge(edge_type).count, folder / file, manifest.arrays[file])
+        return found
 
     nodes, edges = describe(manifest, degrees)
     num_bytes = sum(entry.bytes for entry in manifest.arrays.values())
     return FolderSummary(str(folder), VERSION, fingerprint, num_bytes, nodes, edges)
+
+
+def check_degrees(degrees: Counts, edges: int, file: Path, entry: ArrayEntry) -> None:
+    """ValueError where these are not the in-degrees that the file held when it was written."""
+    negative = np.flatnonzero(degrees < 0)
+    if negative.size:
+        row = int(negative[0])
+        raise ValueError(f"{file}: row {row} has {int(degrees[row])} edges; {REMEDY}")
+    total = int(degrees.sum(dtype=np.int64))
+    if total != edges:
+        raise ValueError(f"{file}: its rows have {total:,} edges of {edges:,}; {REMEDY}")
+    if file_checksum(file, lambda _: None) != entry.sha256:
+        raise ValueError(f"{file}: checksum differs; {REMEDY}")
 
 
 def describe(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from khop.graph import layout
 from khop.graph.manifest import REMEDY, Contents, Manifest, open_manifest
-from khop.graph.npy import map_array
+from khop.graph.npy import ArrayEntry, map_array
 from khop.graph.sparse_rows import map_sparse_array
 from khop.kernels.checks import check_ids
 from khop.kernels.csc import Csc
@@ -38,6 +38,11 @@ class Folder(Protocol):
     @property
     def fingerprint(self) -> str:
         """Equal for equal graphs, wherever they lie."""
+        ...
+
+    @property
+    def arrays(self) -> Mapping[str, ArrayEntry]:
+        """The primary arrays that are here, by file relative to `path`."""
         ...
 
     def num_nodes(self, node_type: NodeType) -> int:
@@ -81,6 +86,11 @@ class GraphFolder:
     absent: frozenset[str] = frozenset()  # files of it that are not
     _mapped: dict[str, Tensor] = field(default_factory=dict, repr=False)
     _mapped_sparse: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+    @property
+    def arrays(self) -> Mapping[str, ArrayEntry]:
+        """The arrays of graph.json that are here, by file."""
+        return {file: entry for file, entry in self.manifest.arrays.items() if file not in self.absent}
 
     def num_nodes(self, node_type: NodeType) -> int:
         """How many nodes of a type there are."""

@@ -9,8 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from khop.graph.atomic import refuse_existing
 from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.graph.csc_graph import Columns, CscGraph
+from khop.graph.damage import refuse_damage
+from khop.graph.folder import Folder
 from khop.graph.progress import Notice
 from khop.graph.quantise import Quantised
 from khop.schema import ColumnSpec, EdgeType, NodeType
@@ -25,11 +28,16 @@ def save_graph(
     splits: Splits,
     notice: Notice | None,
     sort_by: str | None = None,
+    origin: Folder | None = None,
 ) -> Path:
     """Write a folder of a graph, its columns and its splits, and give its path.
 
-    Rows keep their order unless `sort_by` names a column of times that they are to follow.
+    Rows keep their order unless `sort_by` names a column of times that they are to follow. `origin` is the
+    folder that the arrays are mapped from: ValueError where it is damaged, and nothing is written.
     """
+    refuse_existing(Path(path))
+    if origin is not None:
+        refuse_damage(origin, notice)
     nodes = {
         node_type: _node_table(graph, node_type, columns, splits) for node_type in graph.schema.node_types
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from khop.graph import layout
-from khop.graph.describe import Counts, FolderSummary, describe
+from khop.graph.describe import Counts, FolderSummary, check_degrees, describe
 from khop.graph.manifest import REMEDY, VERSION, Manifest, read_manifest
 from khop.graph.npy import ArrayEntry, file_problem, map_numpy
 from khop.partition.book import DEGREES, PartitionBook, part_folder, read_book
@@ -61,7 +61,9 @@ def _degrees(folder: Path, book: PartitionBook, edge_type: EdgeType) -> Counts:
     file = layout.edge_array(edge_type, DEGREES)
     if problem := file_problem(folder / file, book.wholes[file]):
         raise ValueError(f"{folder / file}: {problem}; {REMEDY}")
-    return map_numpy(folder / file, book.wholes[file])
+    degrees = map_numpy(folder / file, book.wholes[file])
+    check_degrees(degrees, book.first_edges(edge_type)[-1], folder / file, book.wholes[file])
+    return degrees
 
 
 def _as_it_lies(part: Path) -> Manifest:

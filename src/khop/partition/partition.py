@@ -15,6 +15,7 @@ from torch import Tensor
 
 from khop.graph.atomic import new_folder, refuse_existing
 from khop.graph.csc_graph import CscGraph
+from khop.graph.damage import refuse_damage
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.inputs import Given
 from khop.graph.npy import ArrayEntry, write_array
@@ -98,6 +99,7 @@ def write_parts(
     """See `khop.partition_graph`. Methods but METIS hold no edges and no columns in memory."""
     folder, target = open_folder(source), Path(out)
     refuse_existing(target)
+    refuse_damage(folder, notice)
     graph = CscGraph.open(folder)
     numbering = Numbering.of(graph.counts)
     balance = balance_of(folder, numbering, settings.parts, settings.balanced(folder), settings.slack)

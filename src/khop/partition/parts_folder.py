@@ -54,9 +54,7 @@ class PartsFolder:
     def arrays(self) -> Mapping[str, ArrayEntry]:
         """The arrays of the held parts and of all nodes, by file relative to the folder."""
         of_parts = {
-            f"{part.path.name}/{file}": entry
-            for part in self.parts
-            for file, entry in part.manifest.arrays.items()
+            f"{part.path.name}/{file}": entry for part in self.parts for file, entry in part.arrays.items()
         }
         return {**of_parts, **self.book.wholes}
 

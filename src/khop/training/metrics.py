@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from khop.training.ranking import average_precision, binary_roc_auc
+from khop.training.ranking import average_precision, binary_roc_auc, check_scores
 
 Metric = Callable[[Tensor, Tensor], float]
 NodeMetric = Literal["accuracy", "f1-macro", "f1-micro", "roc-auc", "average-precision"]
@@ -45,7 +45,9 @@ def roc_auc(logits: Tensor, labels: Tensor) -> float:
     scores = logits.double()
     if logits.shape[1] == 2:
         return binary_roc_auc(scores[:, 1] - scores[:, 0], labels)
-    return float(multiclass_auroc(torch.softmax(scores, dim=1), labels, num_classes=logits.shape[1]))
+    shares = torch.softmax(scores, dim=1)
+    check_scores(shares, "roc-auc")
+    return float(multiclass_auroc(shares, labels, num_classes=logits.shape[1]))
 
 
 def mean_average_precision(logits: Tensor, labels: Tensor) -> float:

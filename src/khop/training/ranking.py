@@ -17,12 +17,13 @@ from khop.distributed.group import this_group
 from khop.training.shelves import Memory
 from khop.training.stages import Stage
 
+LOOK_FOR_NAN = "look for NaN in the model's weights and in the columns"
 ScoresOf = Callable[[Tensor], Tensor]  # int64 (n) queries -> (n, candidates)
 
 
 def binary_roc_auc(scores: Tensor, positive: Tensor) -> float:
     """The share of (positive, negative) pairs that the scores put in order, ties by half: counted exactly."""
-    _check_scores(scores, "roc-auc")
+    check_scores(scores, "roc-auc")
     positive = positive.bool()
     order = torch.unique(scores, return_inverse=True)[1]
     levels = int(order.max()) + 1 if order.numel() else 0
@@ -41,7 +42,7 @@ def average_precision(scores: Tensor, positive: Tensor) -> float:
     """The area under the precision-recall curve by steps: the precision at each distinct score, weighted by
     the positives that it adds. Equal scores are one step, as scikit-learn has it.
     """
-    _check_scores(scores, "average precision")
+    check_scores(scores, "average precision")
     positive = positive.bool()
     if not positive.any():
         raise ValueError(f"average precision: none of {positive.numel()} labels is positive, it needs one")
@@ -61,8 +62,8 @@ class Places:
     @classmethod
     def of(cls, positives: Tensor, rivals: Tensor) -> Places:
         """From scores: (n) of the positives, (n, k) of what each is compared with."""
-        _check_scores(positives, "ranking")
-        _check_scores(rivals, "ranking")
+        check_scores(positives, "ranking")
+        check_scores(rivals, "ranking")
         own = positives.unsqueeze(1)
         return cls((rivals > own).sum(1), (rivals == own).sum(1))
 
@@ -182,7 +183,7 @@ def _masked_scores(scores: Tensor, queries: Tensor, masked: Tensor, num_candidat
         raise ValueError(
             f"full ranking: scores are {tuple(scores.shape)}, must be (queries, candidates): {expected}"
         )
-    _check_scores(scores, "full ranking")
+    check_scores(scores, "full ranking")
     scores = scores.detach().cpu().clone()
     first, last = torch.searchsorted(
         masked, queries[[0, -1]] * num_candidates + torch.tensor([0, num_candidates])
@@ -221,13 +222,14 @@ def _discounts(k: int) -> Tensor:
     return 1 / torch.log2(torch.arange(2, k + 2, dtype=torch.float64))
 
 
-def _check_scores(scores: Tensor, metric: str) -> None:
+def check_scores(scores: Tensor, metric: str) -> None:
+    """ValueError names the first score that is NaN or infinite."""
     wrong = ~scores.isfinite()
     if wrong.any():
         at = wrong.nonzero()[0].tolist()
         raise ValueError(
             f"{metric}: the score at {at} is {float(scores[tuple(at)])}, which has no place in an order; "
-            "look for NaN in the columns"
+            f"{LOOK_FOR_NAN}"
         )
 
 

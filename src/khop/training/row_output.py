@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from khop.distributed.group import Group
+from khop.graph.atomic import refuse_dangling
 from khop.graph.npy import write_array
 from khop.schema import NodeType
 
@@ -57,6 +58,8 @@ class RowOutput:
             raise ValueError(f"{self.path}: give a name that ends in {' or '.join(_ENDINGS)}")
         if self.path.suffix == ".parquet":
             _parquet()
+        for file in self.files:
+            refuse_dangling(file)
         if not self.path.parent.is_dir():
             raise ValueError(f"{self.path}: there is no folder {self.path.parent}")
         for file in self.files:

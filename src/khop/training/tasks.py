@@ -11,6 +11,7 @@ from torch import Tensor
 from khop.batch import Batch
 from khop.schema import NodeType, Schema
 from khop.training.metrics import METRICS, NodeMetric
+from khop.training.ranking import LOOK_FOR_NAN
 
 
 class Task(Protocol):
@@ -65,8 +66,15 @@ class NodeClassification:
     def score(self, output: Tensor, labels: Tensor, nodes: Tensor, metric: NodeMetric | None = None) -> float:
         """A metric, by default the task's, over `nodes`, whose outputs and labels stand row by row.
 
-        ValueError as of `losses`.
+        ValueError as of `losses`, and where an output is NaN.
         """
+        wrong = output.isnan().any(dim=1)
+        if wrong.any():
+            raise ValueError(
+                f"{metric or self.metric}: the model's output for node {int(nodes[wrong][0])} of "
+                f"{self.node_type!r} is NaN, and so for {int(wrong.sum()):,} of {nodes.numel():,} nodes: no "
+                f"score can be given; {LOOK_FOR_NAN}"
+            )
         return METRICS[metric or self.metric](output, self._checked(labels, nodes, output))
 
     def _checked(self, labels: Tensor, nodes: Tensor, output: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -26,6 +25,7 @@ from khop.kernels.linear_choice import CHOICES
 from khop.models.learned_rows import sharded_rows
 from khop.training import traffic
 from khop.training.checkpoint import Checkpoint, Snapshot, restore_model, restore_optimizer, shared_checkpoint
+from khop.training.finite import check_loss, check_weights, evaluation_of
 from khop.training.interrupts import interrupts_held, interrupts_noted, terminations_raised
 from khop.training.keeper import BEST, LAST, Keeper
 from khop.training.linear_setup import settle_linear
@@ -153,9 +153,11 @@ class Trainer:
                     self._train_epoch()
         except (KeyboardInterrupt, PeerLost):
             with interrupts_held():
-                if not self._is_sharded:  # else it took all ranks, or they are gone
-                    self._save(LAST)
-                self._close()
+                try:
+                    if not self._is_sharded:  # else it took all ranks, or they are gone
+                        self._save(LAST)
+                finally:
+                    self._close()
             raise
         except BaseException:
             self._close()
@@ -256,21 +258,16 @@ class Trainer:
     def _update(self, batch: Batch) -> int:
         """One update of all ranks; the signal that one of them has noted, or 0."""
         before, settings, group, clock = self.standing, self.settings, self._group, self._clock
-        device = torch.device(settings.device).type
         torch.manual_seed(_dropout_seed(settings.seed, before, group.rank))
         moved = batch.map(mover(self.model))
         clock.lap("moving")
         with (
             group.exchanging("computing the loss", before.epoch, before.step),
-            torch.autocast(device, torch.bfloat16, enabled=settings.precision == "bfloat16"),
+            torch.autocast(torch.device(settings.device).type, torch.bfloat16, enabled=settings.precision == "bfloat16"),
         ):
             losses = self.task.losses(self._parallel(moved), batch)
         loss_sum = float(losses.detach().double().sum())
-        if not math.isfinite(loss_sum):
-            raise ValueError(
-                f"the loss is {loss_sum} in epoch {before.epoch}, step {before.step}: lower the learning "
-                f"rate, or look for NaN in the columns; what {self._folder(LAST)} holds is intact"
-            )
+        check_loss(loss_sum, before, self._folder(LAST))
         clock.lap("computing", "forward")
         self.optimizer.zero_grad()
         with group.exchanging("exchanging gradients", before.epoch, before.step):
@@ -338,7 +335,10 @@ class Trainer:
             return {}
         begun = time.perf_counter()
         self._group.meet("evaluating")
-        with self._group.exchanging("evaluating", self.standing.epoch, self.standing.step):
+        with (
+            self._group.exchanging("evaluating", self.standing.epoch, self.standing.step),
+            evaluation_of(self.model, self.standing, self._folder(LAST)),
+        ):
             scores = self.evaluate()
         self._seconds["evaluating"] = time.perf_counter() - begun
         if CHOSEN_BY not in scores:
@@ -375,6 +375,7 @@ class Trainer:
         """Let rank 0 write checkpoints; of sharded rows all ranks give it theirs."""
         if self._keeper is None and not self._is_sharded:
             return
+        check_weights(self.model, self.standing, self._folder(LAST))
         snapshot = Snapshot.of(self.model, self.optimizer, asdict(self.standing), self._records)
         if self._keeper is not None:
             self._keeper.save(dict.fromkeys(names, snapshot))

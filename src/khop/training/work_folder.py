@@ -18,6 +18,7 @@ from torch import Tensor
 
 from khop.distributed.group import Group
 from khop.features.store import FeatureStore
+from khop.graph.atomic import refuse_dangling
 from khop.graph.npy import array_header, map_array
 from khop.schema import NodeType
 from khop.training.stages import Stage, row_table, write_rows
@@ -156,6 +157,7 @@ def _held(path: Path, facts: Mapping[str, str], group: Group) -> Iterator[dict[s
     if group.rank > 0:
         yield None
         return
+    refuse_dangling(path)
     (path / _JOURNALS).mkdir(parents=True, exist_ok=True)
     lock = os.open(path, os.O_RDONLY)
     try:

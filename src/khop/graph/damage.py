@@ -1,0 +1,40 @@
+"""Refuse to copy damage: what is read of one folder and written to another fits its checksums."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Lock
+
+from khop.graph.folder import Folder
+from khop.graph.manifest import REMEDY
+from khop.graph.npy import file_checksum
+from khop.graph.progress import Meter, Notice
+
+_THREADS = 2  # sha256 runs without the GIL
+
+
+def refuse_damage(folder: Folder, notice: Notice | None = None) -> None:
+    """ValueError names the first file of a graph that differs from its checksum.
+
+    Reads every primary array once; those that are not on this machine are left out.
+    """
+    arrays = folder.arrays
+    meter, lock = Meter(sum(entry.bytes for entry in arrays.values()), notice), Lock()
+
+    def read(file: str, size: int) -> None:
+        with lock:
+            meter.at(f"checking {file}", size)
+
+    def checksum(file: str) -> str:
+        return file_checksum(folder.path / file, partial(read, file))
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = zip(sorted(arrays), pool.map(checksum, sorted(arrays)), strict=True)
+        damaged = next((file for file, sha256 in found if sha256 != arrays[file].sha256), None)
+        if damaged is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise ValueError(
+                f"{folder.path / damaged}: checksum differs; {REMEDY}. "
+                f"`khop verify {folder.path}` lists all that is damaged"
+            )

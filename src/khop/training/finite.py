@@ -1,0 +1,53 @@
+"""Errors for a model whose loss, weights or scores are no longer numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch import nn
+
+from khop.training.ranking import LOOK_FOR_NAN
+from khop.training.standing import Standing
+
+
+def check_loss(loss: float, standing: Standing, checkpoint: Path) -> None:
+    """ValueError for a loss that is NaN or infinite."""
+    if not math.isfinite(loss):
+        raise ValueError(f"the loss is {loss} in {_place(standing)}: {_way_out(checkpoint)}")
+
+
+def check_weights(model: nn.Module, standing: Standing, checkpoint: Path) -> None:
+    """ValueError for a model with a weight that is NaN or infinite: it is not worth a checkpoint."""
+    for name, weights in model.named_parameters():
+        if not weights.detach().isfinite().all():
+            raise ValueError(
+                f"the weights {name!r} are not finite numbers after the update before {_place(standing)}: "
+                f"{_way_out(checkpoint)}"
+            )
+
+
+@contextmanager
+def evaluation_of(model: nn.Module, standing: Standing, checkpoint: Path) -> Iterator[None]:
+    """Say of an error in an evaluation where training was, and of NaN weights that they are the cause."""
+    try:
+        yield
+    except ValueError as error:
+        check_weights(model, standing, checkpoint)
+        if LOOK_FOR_NAN not in str(error):
+            raise
+        raise ValueError(f"the evaluation at {_place(standing)}: {error}; {_holds(checkpoint)}") from error
+
+
+def _place(standing: Standing) -> str:
+    return f"epoch {standing.epoch}, step {standing.step}"
+
+
+def _way_out(checkpoint: Path) -> str:
+    return f"lower the learning rate, or look for NaN in the columns; {_holds(checkpoint)}"
+
+
+def _holds(checkpoint: Path) -> str:
+    return f"what {checkpoint} holds is intact"
