@@ -57,3 +57,8 @@ class TrainerSettings:
             raise ValueError(f"patience {self.patience}: must be at least 1, or None to never stop early")
         if self.precision not in get_args(Precision):
             raise ValueError(f"precision {self.precision!r}: must be one of {get_args(Precision)}")
+
+    @property
+    def device_type(self) -> str:
+        """The kind of device, without its number: "cpu", "cuda"."""
+        return self.device.partition(":")[0]

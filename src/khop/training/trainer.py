@@ -179,8 +179,8 @@ class Trainer:
             raise ValueError(f"steps {steps}: must be at least 1")
         self._begin()
         done, is_stopped = 0, False
-        device = torch.device(self.settings.device)
-        self._clock = StepClock(torch.cuda.synchronize if device.type == "cuda" else on_its_own)
+        is_on_gpu = self.settings.device_type == "cuda"
+        self._clock = StepClock(torch.cuda.synchronize if is_on_gpu else on_its_own)
         try:
             with self._own_generator(), interrupts_noted() as self._interrupts:
                 self.observer.started(-(-steps // len(self.loader)), len(self.loader))
@@ -263,7 +263,7 @@ class Trainer:
         clock.lap("moving")
         with (
             group.exchanging("computing the loss", before.epoch, before.step),
-            torch.autocast(torch.device(settings.device).type, torch.bfloat16, enabled=settings.precision == "bfloat16"),
+            torch.autocast(settings.device_type, torch.bfloat16, enabled=settings.precision == "bfloat16"),
         ):
             losses = self.task.losses(self._parallel(moved), batch)
         loss_sum = float(losses.detach().double().sum())
