@@ -24,6 +24,7 @@ from khop.cli.warning import warn
 from khop.config.build import Run
 from khop.config.read import RawRun
 from khop.config.values import RunConfig
+from khop.graph.npy import header_of
 from khop.inferring import Inference, in_bytes
 from khop.training.chunks import Progress, unwatched
 from khop.training.interrupts import terminations_raised
@@ -82,7 +83,7 @@ def _inference(run: Run, request: Request) -> Inference:
 def _nodes(run: Run, request: Request, node_types: tuple[str, ...]) -> Tensor | None:
     """The ids that were asked for; None: all."""
     if request.ids is not None:
-        return _ids_of(request.ids)
+        return ids_of(request.ids)
     if request.split is None:
         return None
     if len(node_types) > 1:
@@ -95,17 +96,30 @@ def _nodes(run: Run, request: Request, node_types: tuple[str, ...]) -> Tensor | 
     return of_types[node_types[0]]
 
 
-def _ids_of(file: Path) -> Tensor:
+def ids_of(file: Path) -> Tensor:
+    """The node ids in a .npy file; ValueError where it holds none."""
     if not file.is_file():
         raise ValueError(f"{file}: no such file; --ids takes a .npy file of node ids")
     try:
-        ids = np.load(file, allow_pickle=False)
-    except (ValueError, EOFError):
+        with file.open("rb") as opened:
+            descr, shape = header_of(opened)
+            header_bytes = opened.tell()
+        dtype = np.dtype(descr)
+    except (ValueError, TypeError, RecursionError):
         raise ValueError(f"{file}: not a .npy file; --ids takes one of node ids") from None
-    if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iu":
+    if len(shape) != 1 or not isinstance(shape[0], int) or shape[0] < 0 or dtype.kind not in "iu":
+        raise ValueError(f"{file}: holds {dtype} of shape {shape}; --ids takes a list of whole numbers")
+    if shape[0] == 0:
+        raise ValueError(f"{file}: holds no ids; --ids takes at least one")
+    size, stated = file.stat().st_size, header_bytes + shape[0] * dtype.itemsize
+    if size != stated:
         raise ValueError(
-            f"{file}: holds {ids.dtype} of shape {ids.shape}; --ids takes a list of whole numbers"
+            f"{file}: has {size:,} bytes, its header says {stated:,}; it was cut off or damaged, write it "
+            "again"
         )
+    ids = np.fromfile(file, dtype, offset=header_bytes)
+    if ids.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"{file}: holds {ids.max()}; --ids takes node ids, which are below 2^63")
     return torch.from_numpy(ids.astype(np.int64))
 
 

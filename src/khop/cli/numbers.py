@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+_LARGEST = 2**63 - 1
+_LARGEST_FANOUT = 2**31 - 1
+
 
 def whole(option: str, text: str) -> int:
     """A whole number, as 2449029 or 1e11; ValueError names the option."""
     try:
         number = float(text)
-        if number == int(number):
+        if number == int(number) and abs(number) <= _LARGEST:
             return int(text) if text.strip().lstrip("+-").isdigit() else int(number)
     except (ValueError, OverflowError):
         pass
-    raise ValueError(f"{option} {text!r}: give a whole number, as 2449029 or 1e11")
+    raise ValueError(f"{option} {text!r}: give a whole number, as 2449029 or 1e11, below 2^63")
 
 
 def fanout_list(text: str) -> list[int]:
@@ -24,6 +27,9 @@ def _fanout(word: str) -> int:
         fanout = int(word)
     except ValueError:
         fanout = -2
-    if fanout < -1:
-        raise ValueError(f"--fanouts {word!r}: give numbers as 15,10,5, where -1 is for all neighbours")
+    if not -1 <= fanout <= _LARGEST_FANOUT:
+        raise ValueError(
+            f"--fanouts {word!r}: give numbers as 15,10,5, each at most {_LARGEST_FANOUT}, where -1 is for "
+            "all neighbours"
+        )
     return fanout

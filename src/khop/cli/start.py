@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -26,6 +27,9 @@ def run(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("khop: stopped", file=sys.stderr)
         sys.exit(INTERRUPTED)
+    finally:
+        if arguments is None:  # this process is ending: one more Ctrl-C must not interrupt what it does last
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def set_memory_up() -> None:

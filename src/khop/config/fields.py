@@ -11,7 +11,7 @@ from typing import Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
-from khop.config.values import Alias, Allowed, Fanout, RunConfig, Section
+from khop.config.values import LARGEST, LARGEST_BYTES, Alias, Allowed, Fanout, RunConfig, Section
 
 Value = str | int | float | bool | tuple[Fanout, ...] | None
 
@@ -126,7 +126,7 @@ def _limit(item: object) -> str:
         case Gt(gt=bound):
             return f"above {bound}"
         case Le(le=bound):
-            return f"at most {bound}"
+            return "" if bound in (LARGEST, LARGEST_BYTES) else f"at most {bound}"
         case Lt(lt=bound):
             return f"below {bound}"
         case MinLen():

@@ -98,7 +98,10 @@ def _sentence(error: ErrorDetails, raw: RawRun) -> str:
         options = [option for at, option in raw.options.items() if at in message]
         return f"{message} ({', '.join([raw.source, *options])})"
     value = _shown(_value(raw.values, names))
-    return f"{path} is {value}: must be {_allowed(entry)} ({raw.where(path)})"
+    allowed = _allowed(entry)
+    if error["type"] == "less_than_equal" and "at most" not in allowed:
+        allowed += f" and at most {error['ctx']['le']}"
+    return f"{path} is {value}: must be {allowed} ({raw.where(path)})"
 
 
 def _names_of_field(names: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from khop.config.link_task import resolved_link_task
+from khop.config.memory import check_memory
 from khop.config.read import RawRun, chosen
 from khop.config.values import Fanout, RunConfig, Task
 from khop.datasets.builtin import builtin_folder, builtin_names
@@ -55,7 +56,7 @@ def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
         _check_tensorboard(raw)
     assert task.target is not None
     name = config.graph if config.graph in builtin_names() else str(graph.path.absolute())
-    return config.model_copy(
+    resolved = config.model_copy(
         update={
             "graph": name,
             "task": task,
@@ -64,6 +65,8 @@ def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
             "compute_threads": config.compute_threads or usable_cores(),
         }
     )
+    check_memory(resolved, graph, raw)
+    return resolved
 
 
 def _resolved_task(config: RunConfig, graph: Folder, raw: RawRun) -> Task:

@@ -37,11 +37,15 @@ class Alias:
 Fanout = int | dict[str, int]  # for all edge types, or by name or pattern of edge types
 
 
-def _none_below_all(fanouts: tuple[Fanout, ...]) -> tuple[Fanout, ...]:
+LARGEST = 2**31 - 1  # of counts: any product of two of them fits the core's integers
+LARGEST_BYTES = 2**63 - 1
+
+
+def _fanouts_in_range(fanouts: tuple[Fanout, ...]) -> tuple[Fanout, ...]:
     for fanout in fanouts:
         numbers = fanout.values() if isinstance(fanout, dict) else (fanout,)
-        if any(number < -1 for number in numbers):
-            raise ValueError("a fanout below -1")
+        if not all(-1 <= number <= LARGEST for number in numbers):
+            raise ValueError("a fanout out of range")
     return fanouts
 
 
@@ -53,27 +57,34 @@ def _bytes(value: object) -> object:
 Fanouts = Annotated[
     tuple[Fanout, ...],
     Field(strict=False),
-    AfterValidator(_none_below_all),
+    AfterValidator(_fanouts_in_range),
     Allowed(
-        "a list of whole numbers, one per hop: neighbours per node, -1 for all, 0 for none; or, for a hop, a "
-        'table of them by edge type, as {"user buys item" = 5, "*" = 2}'
+        "a list of whole numbers, one per hop: neighbours per node, -1 for all, 0 for none, at most "
+        '2147483647; or, for a hop, a table of them by edge type, as {"user buys item" = 5, "*" = 2}'
     ),
 ]
 Window = Annotated[
-    tuple[int, ...] | None,
+    tuple[Annotated[int, Field(ge=-(2**63), lt=2**63)], ...] | None,
     Field(strict=False, min_length=2, max_length=2),
     Allowed(
         "two whole numbers [before, after], in the unit of the times, after 0 or less: [86400, 0] is a day"
     ),
 ]
 Text = Annotated[str, Field(min_length=1)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+CountOrNone = Annotated[int, Field(ge=0, le=LARGEST)]
 Threads = Annotated[int, Field(ge=0, le=1024)]
 Bytes = Annotated[
-    int, Field(ge=1), BeforeValidator(_bytes), Allowed('bytes, as 500000000, "500MB" or "2GiB", at least 1')
+    int,
+    Field(ge=1, le=LARGEST_BYTES),
+    BeforeValidator(_bytes),
+    Allowed('bytes, as 500000000, "500MB" or "2GiB", at least 1'),
 ]
 BytesOrNone = Annotated[
-    int, Field(ge=0), BeforeValidator(_bytes), Allowed('bytes, as 500000000, "500MB" or "2GiB", 0 for none')
+    int,
+    Field(ge=0, le=LARGEST_BYTES),
+    BeforeValidator(_bytes),
+    Allowed('bytes, as 500000000, "500MB" or "2GiB", 0 for none'),
 ]
 
 
@@ -132,7 +143,7 @@ class Links(Section):
     """share of the links that is held out to choose the best checkpoint"""
     test: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """share of the links that is held out and only measured"""
-    rivals: Count = 100
+    rivals: Annotated[int, Field(ge=1, le=10_000)] = 100
     """pairs that no edge joins, per held-out link, that evaluation tells it from; the same ones each time"""
 
 
@@ -162,7 +173,7 @@ class Model(Section):
     """the network; sage is GraphSAGE with the mean of neighbours, rgcn shares own weights among node types"""
     hidden: Count = 256
     """width of the hidden layers"""
-    layers: Annotated[int | None, Field(ge=1)] = None
+    layers: Annotated[int | None, Field(ge=1, le=LARGEST)] = None
     """layers; default: one per fanout"""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """share of hidden values that training drops"""
@@ -172,13 +183,13 @@ class Model(Section):
     """add a layer's input to its output"""
     column: Text = "x"
     """the input column, of every node type that has it"""
-    embedding: Annotated[int | None, Field(ge=0)] = None
+    embedding: Annotated[int | None, Field(ge=0, le=LARGEST)] = None
     """width of learned rows for node types without the column; 0 = they go without; default: an error"""
     learned_rows: Literal["dense", "sparse", "sharded"] = "dense"
     """how learned rows train: as all else, only those that a batch reads, or those, each on one process"""
     encoder: Literal["none", "linear"] = "none"
     """what stands before the first layer: nothing, or a linear layer per node type, which rgcn always has"""
-    bases: Annotated[int, Field(ge=0)] = 0
+    bases: CountOrNone = 0
     """of rgcn: matrices that edge types mix; 0 = one for each edge type"""
 
 
@@ -214,13 +225,13 @@ class Training(Section):
     """Adam's step size"""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """how it goes: constant, or down to 0 over the run's epochs"""
-    warmup: Annotated[int, Field(ge=0)] = 0
+    warmup: CountOrNone = 0
     """updates over which it rises first"""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Adam's L2 penalty"""
     seed: Annotated[int, Field(ge=0, lt=2**63), Allowed("a whole number from 0 to 2^63 - 1")] = 0
     """decides weights, order, neighbours and dropout"""
-    patience: Annotated[int, Field(ge=0)] = 0
+    patience: CountOrNone = 0
     """stop after so many evaluations that were no better than the best; 0 = never"""
 
 
@@ -242,7 +253,7 @@ class Checkpoint(Section):
 
     option_prefix: ClassVar[str] = "checkpoint-"
 
-    steps: Annotated[int, Field(ge=0)] = 0
+    steps: CountOrNone = 0
     """updates between checkpoints; 0 = not by their number"""
     minutes: Annotated[float, Field(ge=0)] = 5.0
     """minutes between checkpoints; 0 = not by the clock"""
@@ -271,7 +282,7 @@ class RunConfig(Section):
     """batches made ahead of the model"""
     prefetch_bytes: Bytes = 1 << 30
     """bytes that batches made ahead may take, as 500MB; one batch always may"""
-    deadline: Annotated[float, Field(gt=0)] = 300.0
+    deadline: Annotated[float, Field(gt=0, le=1e8)] = 300.0
     """seconds that processes wait for one another before all end"""
     interface: Annotated[str | None, Field(min_length=1)] = None
     """network that processes listen on: an interface's name or address, or as 10.0.0.0/8; default: loopback,

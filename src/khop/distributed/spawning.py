@@ -105,6 +105,8 @@ def _rank(target: Callable[..., None], placement: Placement, *arguments: object)
         target(placement, *arguments)
         return
     except KeyboardInterrupt as stop:
+        for again in _SIGNALS:  # this rank is ending: another must not interrupt the interpreter's last work
+            signal.signal(again, signal.SIG_IGN)
         number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
     except SystemExit:
         raise

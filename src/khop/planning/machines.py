@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -19,8 +20,8 @@ def fewest_machines(
 
     More machines need no more memory each, so it is found by halving.
     """
-    if not memory_bytes > 0:
-        raise ValueError(f"memory {memory_bytes / 1e9:g} GB: must be above 0")
+    if not 0 < memory_bytes < math.inf:
+        raise ValueError(f"memory {memory_bytes / 1e9:g} GB: must be a number above 0")
     seeds = run.batch_size / cluster.machines
 
     def fits(placement: Placement, machines: int) -> bool:

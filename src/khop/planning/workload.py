@@ -5,6 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 WIDEST_INT32 = 2**31 - 1
+_MOST = 10**18  # of anything: figures stay finite
+
+
+def _check_most(name: str, value: float) -> None:
+    if value > _MOST:
+        raise ValueError(f"{name} {value:g}: must be at most {_MOST:g}")
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,7 @@ class GraphSize:
         ):
             if value < least:
                 raise ValueError(f"{name} {value:,}: must be {least} or more")
+            _check_most(name, value)
 
     @property
     def mean_degree(self) -> float:
@@ -57,6 +64,7 @@ class Run:
         ):
             if value < 1:
                 raise ValueError(f"{name} {value}: must be 1 or more")
+            _check_most(name, value)
         if self.remote_share is not None and not 0 <= self.remote_share <= 1:
             raise ValueError(f"remote share {self.remote_share}: must be from 0 to 1")
 
@@ -75,6 +83,8 @@ class Cluster:
         for name, value in (("machines", self.machines), ("cores", self.cores)):
             if value < 1:
                 raise ValueError(f"{name} {value}: must be 1 or more")
+        for name, value in vars(self).items():
+            _check_most(name.replace("_", " "), value)
         if not self.network_gbit > 0:
             raise ValueError(f"network {self.network_gbit}: must be above 0 Gbit/s")
         if not self.latency_s >= 0:

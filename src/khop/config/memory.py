@@ -1,0 +1,68 @@
+"""Memory that a run takes at least, compared with what this machine has before anything is made."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from khop.config.fields import value_at
+from khop.config.parts import words_of
+from khop.config.read import RawRun
+from khop.config.values import RunConfig
+from khop.graph.folder import Folder
+from khop.kernels.memory import memory_limit_bytes
+from khop.schema import NodeType
+
+_FLOAT = 4
+_TRAINED = 4  # a parameter, its gradient and Adam's two moments
+_PAIR_BYTES = 16  # two int64 ids
+
+
+def check_memory(config: RunConfig, graph: Folder, raw: RawRun, limit: int | None = None) -> None:
+    """ValueError where a number of the run alone takes more memory than this machine has.
+
+    What is counted is a lower bound: a run that passes may still be too large.
+    """
+    limit = memory_limit_bytes() if limit is None else limit
+    needed = {
+        "model.hidden": (_weight_bytes(config, graph), "the weights and their updates take"),
+        "model.embedding": (_embedding_bytes(config, graph), "the learned rows take"),
+    }
+    if config.task.kind == "link-prediction":
+        (edge_type,) = (t for t in graph.schema.edge_types if words_of(t) == config.task.target)
+        links, count = config.links, graph.num_edges(edge_type)
+        pairs = min(config.training.batch_size, count) * links.per_link
+        rivals = count * (links.val + links.test) * links.rivals
+        needed["links.per_link"] = (_PAIR_BYTES * float(pairs), "the pairs of a batch take")
+        needed["links.rivals"] = (_PAIR_BYTES / 2 * rivals, "the pairs of the held-out links take")
+    for path, (size, what) in needed.items():
+        value = value_at(config, path)
+        if size > limit:
+            raise ValueError(
+                f"{path} is {value}: {what} {size / 1e9:,.1f} GB at least, and this machine has "
+                f"{limit / 1e9:,.1f} GB; lower it ({raw.where(path)})"
+            )
+
+
+def _weight_bytes(config: RunConfig, graph: Folder) -> float:
+    outputs = config.model.hidden if config.task.kind == "link-prediction" else 1
+    inner = [config.model.hidden] * (len(config.sampler.fanouts) - 1)
+    widths = [_input_width(config, graph), *inner, outputs]
+    return _FLOAT * _TRAINED * float(sum(into * out for into, out in pairwise(widths)))
+
+
+def _embedding_bytes(config: RunConfig, graph: Folder) -> float:
+    if not config.model.embedding or config.model.learned_rows == "sharded":
+        return 0.0
+    count = sum(graph.num_nodes(t) for t in graph.schema.node_types if not _has_column(config, graph, t))
+    return _FLOAT * float(count) * config.model.embedding
+
+
+def _input_width(config: RunConfig, graph: Folder) -> int:
+    columns = graph.schema.columns
+    having = [t for t in graph.schema.node_types if _has_column(config, graph, t)]
+    return min((math.prod(columns[t][config.model.column].shape) for t in having), default=1)
+
+
+def _has_column(config: RunConfig, graph: Folder, node_type: NodeType) -> bool:
+    return config.model.column in graph.schema.columns.get(node_type, {})
