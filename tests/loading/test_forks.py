@@ -15,7 +15,7 @@ from khop.loading.forks import check_fork
 from processes.commands import ENVIRONMENT
 from small_folders import write_learnable_graph
 
-# As DGL's tutorial of training on several processes: the graph is loaded once and the work begins in children.
+# As DGL's tutorial on several processes: the graph is loaded once, and the work begins in children.
 SCRIPT = """
 import multiprocessing, sys
 import torch
