@@ -6,7 +6,8 @@ import io
 
 from rich.console import Console
 
-from khop.cli.progress import Record, epoch_line, say, scores_of, two_columns, watching
+from khop.cli.progress import Record, epoch_line, scores_of, two_columns, watching
+from khop.cli.terminal import say
 from khop.training.observer import Observer
 
 

@@ -6,22 +6,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
+from khop.cli.terminal import RoomyProgress
 from khop.graph.progress import Notice
 
 
 @contextmanager
 def bytes_bar() -> Iterator[Notice]:
     """What moves the bar: call it with what is being done, the bytes done and the bytes in all."""
+    console = Console(stderr=True)
     columns = (
-        BarColumn(),
+        BarColumn(bar_width=40 if console.width >= 80 else 10),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeRemainingColumn(),
         TextColumn("{task.description}"),
     )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with RoomyProgress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
         task = progress.add_task("")
 
         def notice(what: str, done: int, total: int) -> None:

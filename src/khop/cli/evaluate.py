@@ -10,10 +10,11 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from khop.cli.progress import say, two_columns, watching
+from khop.cli.lines import tell
+from khop.cli.progress import two_columns, watching
 from khop.cli.ranks import as_ranks, run_of_rank
 from khop.cli.run_folder import CHECKPOINTS
-from khop.cli.warning import warn
+from khop.cli.terminal import say
 from khop.config.read import RawRun
 from khop.config.values import RunConfig
 from khop.training.observer import Unwatched
@@ -42,7 +43,7 @@ def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:
     """Measure as one rank, which is often the only one; rank 0 talks."""
     console = Console(stderr=request.as_json, quiet=rank > 0)
     run = run_of_rank(request.raw, device, request.given)
-    run.restore(request.folder / CHECKPOINTS / request.checkpoint, warn, request.raw.options)
+    run.restore(request.folder / CHECKPOINTS / request.checkpoint, tell, request.raw.options)
     with watching(console) if rank == 0 else nullcontext(Unwatched()) as watcher:
         scores = run.scores(request.splits or run.subject.splits, watcher.evaluating, request.metrics)
     outcome = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,10 +16,11 @@ from torch import Tensor
 
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.commands.infer import Values
-from khop.cli.progress import say, two_columns
+from khop.cli.lines import tell
+from khop.cli.progress import two_columns
 from khop.cli.ranks import as_ranks, run_of_rank
 from khop.cli.run_folder import CHECKPOINTS
-from khop.cli.warning import warn
+from khop.cli.terminal import say
 from khop.config.build import Run
 from khop.config.read import RawRun
 from khop.config.values import RunConfig
@@ -56,7 +56,7 @@ def infer_rank(rank: int, device: torch.device, request: Request) -> None:
     begun = time.perf_counter()
     console = Console(stderr=request.as_json, quiet=rank > 0)
     run = run_of_rank(request.raw, device, request.given)
-    run.restore(request.folder / CHECKPOINTS / request.checkpoint, warn, request.raw.options)
+    run.restore(request.folder / CHECKPOINTS / request.checkpoint, tell, request.raw.options)
     inference = _inference(run, request)
     say(console, f"up to {in_bytes(inference.bytes_needed)} of disk while it runs; {_left(inference)}")
     with _stoppable(inference, rank), terminations_raised(), _bar(rank) as progress:
@@ -145,8 +145,5 @@ def _stoppable(inference: Inference, rank: int) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if rank == 0:
-            print(
-                f"khop: stopped; what is done is in {inference.work_folder}; call the same command to go on",
-                file=sys.stderr,
-            )
+            tell(f"stopped; what is done is in {inference.work_folder}; call the same command to go on")
         raise

@@ -11,19 +11,22 @@ from pathlib import Path
 from rich.bar import Bar
 from rich.box import SIMPLE_HEAD
 from rich.columns import Columns
-from rich.console import Console, JustifyMethod
+from rich.console import JustifyMethod
 from rich.filesize import decimal
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from khop.cli.parts_table import print_parts
+from khop.cli.terminal import fitting, table_console
 from khop.graph.describe import EdgeSummary, FolderSummary, NodeSummary, describe_folder
 from khop.graph.layout import is_partitioned
 from khop.partition.describe import describe_parts
 from khop.schema import EdgeType
 
 _BAR_WIDTH = 20
+_BESIDE_BAR = 32  # columns for a range of degrees and a number of nodes
+_LEAST_OF_EDGES = ("p90", "min", "isolated", "p99", "size", "median", "max")  # the first to go
 
 
 def print_info(folder: Path, as_json: bool) -> None:
@@ -33,12 +36,13 @@ def print_info(folder: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps(asdict(parts or summary)))
         return
-    console = Console()
+    console = table_console()
     console.print(_heading(summary))
-    console.print(_node_table(summary.nodes))
-    console.print(_edge_table(summary.edges))
-    console.print(_column_table((*summary.nodes, *summary.edges)))
-    console.print(Columns(_degree_chart(edge) for edge in summary.edges))
+    console.print(fitting(console, _node_table(summary.nodes), "size"))
+    console.print(fitting(console, _edge_table(summary.edges), *_LEAST_OF_EDGES))
+    console.print(fitting(console, _column_table((*summary.nodes, *summary.edges)), "classes", "size"))
+    bar_width = max(1, min(_BAR_WIDTH, console.width - _BESIDE_BAR))
+    console.print(Columns(_degree_chart(edge, bar_width) for edge in summary.edges))
     if parts:
         print_parts(console, parts)
 
@@ -95,7 +99,7 @@ def _column_table(types: Sequence[NodeSummary | EdgeSummary]) -> Table:
     return table
 
 
-def _degree_chart(edge: EdgeSummary) -> Panel:
+def _degree_chart(edge: EdgeSummary, bar_width: int) -> Panel:
     chart = Table.grid(padding=(0, 1))
     chart.add_column(justify="right")
     chart.add_column()
@@ -103,7 +107,7 @@ def _degree_chart(edge: EdgeSummary) -> Panel:
     most = max((bucket.nodes for bucket in edge.degrees.histogram), default=0)
     for bucket in dropwhile(lambda bucket: bucket.nodes == 0, edge.degrees.histogram):
         label = str(bucket.low) if bucket.low == bucket.high else f"{bucket.low:,}-{bucket.high:,}"
-        chart.add_row(label, Bar(most, 0, bucket.nodes, width=_BAR_WIDTH, color="cyan"), f"{bucket.nodes:,}")
+        chart.add_row(label, Bar(most, 0, bucket.nodes, width=bar_width, color="cyan"), f"{bucket.nodes:,}")
     return Panel(
         chart, title=_arrow(edge.type), subtitle="in-degree, nodes", expand=False, border_style="dim"
     )

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 import khop
 from khop.cli.commands import evaluate, graphs, importing, infer, partition, plan, profile, train
 from khop.cli.failures import exit_code, sentence
+from khop.cli.lines import tell
 from khop.cli.start import INTERRUPTED
 
 DEBUG = "--debug"
@@ -89,5 +90,5 @@ def run(arguments: Sequence[str] | None = None) -> None:
         if debug:
             raise
         again = shlex.join(["khop", DEBUG, *words])
-        print(f"khop: {sentence(error, again)}", file=sys.stderr)
+        tell(sentence(error, again))
         sys.exit(exit_code(error))

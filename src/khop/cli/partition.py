@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.parts_table import print_parts
+from khop.cli.terminal import say, say_command, table_console
 from khop.distributed.placements import Spread
 from khop.distributed.spread import machine_files
 from khop.partition.describe import describe_parts
@@ -38,10 +38,11 @@ def partition(source: Path, out: Path, parts: int, settings: Settings, as_json: 
     if as_json:
         typer.echo(json.dumps({"path": str(out), "method": book.method, **asdict(book.quality)}))
         return
-    console = Console()
+    console = table_console()
     fanouts = ",".join(map(str, settings.fanouts))
     print_parts(console, describe_parts(out), f", at fanouts {fanouts} and batch {settings.batch_size:,}")
-    console.print(f"Look at it: khop info {out}")
+    say(console, "Next:")
+    say_command(console, "khop", "info", str(out))
 
 
 def print_part_files(graph: Path, placement: Spread, machine: int, machines: int, procs: int) -> None:

@@ -7,18 +7,19 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from khop.cli.terminal import fitting, say
 from khop.graph.layout import part_name
 from khop.partition.describe import PartsSummary, PartSummary
 
 
 def print_parts(console: Console, summary: PartsSummary, asked: str = "") -> None:
     """A line for each part, and how many edges join two; `asked` is what remote nodes are counted for."""
-    console.print(_table(summary))
+    console.print(fitting(console, _table(summary), "size", "in-edges"))
     cuts = ", ".join(f"{name} {share:.1%}" for name, share in summary.cut.items() if name != "all")
     by_type = f" ({cuts})" if len(summary.cut) > 2 else ""
-    console.print(f"{summary.cut['all']:.1%} of the edges join two parts{by_type}.")
+    say(console, f"{summary.cut['all']:.1%} of the edges join two parts{by_type}.")
     if summary.remote_share is not None:
-        console.print(f"{summary.remote_share:.1%} of a batch's nodes will be remote{asked}.")
+        say(console, f"{summary.remote_share:.1%} of a batch's nodes will be remote{asked}.")
 
 
 def _table(summary: PartsSummary) -> Table:

@@ -9,10 +9,10 @@ from typing import Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from khop.cli.terminal import say, table_console
 from khop.planning.constants import MEASURED, Constants
 from khop.planning.machines import fewest_machines
 from khop.planning.prediction import Placement, Prediction, predict
@@ -48,14 +48,14 @@ def print_plan(graph: GraphSize, run: Run, cluster: Cluster, request: Request) -
         document = _document(graph, run, cluster, constants, found)
         typer.echo(json.dumps({**document, "fewest_machines": fewest} if fewest else document))
         return
-    console = Console()
+    console = table_console()
     console.print(_table(graph, run, cluster, found))
     for placement, enough in fewest.items():
-        console.print(f"{_fewest(enough)} of {memory:g} GB hold it with {_IN_WORDS[placement]}.")
+        say(console, f"{_fewest(enough)} of {memory:g} GB hold it with {_IN_WORDS[placement]}.")
     costs = (
         "measured here" if request.measure else "those of cores of AMD EPYC; --measure takes this machine's"
     )
-    console.print(f"Costs are {costs}. How each number is made: docs/planning.md.")
+    say(console, f"Costs are {costs}. How each number is made: docs/planning.md.")
 
 
 def _fewest(machines: int | None) -> str:

@@ -14,10 +14,11 @@ from rich.console import Console
 
 from khop.cli.check_once import check_once
 from khop.cli.options import named, shown
-from khop.cli.profile_table import profile_tables
-from khop.cli.progress import say, watching
+from khop.cli.profile_table import LEAST, profile_tables
+from khop.cli.progress import watching
 from khop.cli.ranks import as_ranks, run_of_rank
 from khop.cli.run_folder import METRICS, new_run_folder, write_config, write_whole
+from khop.cli.terminal import fitting, say
 from khop.cli.timeline import drawn_timeline
 from khop.config.build import Run
 from khop.config.fields import field_at, value_at
@@ -118,7 +119,7 @@ def _conclude(console: Console, run: Run, folder: Path, profile: Profile, reques
     (folder / METRICS).unlink()  # no epoch was measured
     wide = console if console.is_terminal else Console(file=console.file, width=_WIDTH)
     for table in profile_tables(profile.summary):
-        wide.print(table)
+        wide.print(fitting(wide, table, *LEAST))
     say(console, *_sentences(profile.bottleneck, run.config))
     say(
         console, f"Bars over time: {folder / TIMELINE}; all of them: open {folder / TRACE} in ui.perfetto.dev"

@@ -10,6 +10,8 @@ from rich.table import Table
 
 from khop.profiling.summary import RankSummary, Summary
 
+# Columns that a narrow terminal goes without, the first to go first.
+LEAST = ("logs", "transfer", "threads", "batch", "seeds/s", "busy", "edges/s", "cores busy")
 _MARKED = 0.1  # of a step's time: what takes more stands out
 
 

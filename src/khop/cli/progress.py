@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Column
 
-from khop.cli.warning import warn
+from khop.cli.lines import tell
+from khop.cli.terminal import RoomyProgress, say
 from khop.training.observer import Observer
 from khop.training.step_clock import TimedStep
 
@@ -22,17 +33,19 @@ def watching(console: Console) -> Iterator[Observer]:
     if not console.is_terminal:
         yield Lines(console)
         return
-    bars = Progress(
-        TextColumn("{task.description:<10}"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
-        console=console,
-        transient=True,
-    )
-    with bars:
+    with RoomyProgress(*_columns(console.width), console=console, transient=True) as bars:
         yield Bars(bars)
+
+
+def _columns(width: int) -> list[ProgressColumn]:
+    """As much beside each bar as a terminal of that width has room for."""
+    done, note = MofNCompleteColumn(table_column=Column(no_wrap=True)), TextColumn("{task.fields[note]}")
+    if width < 50:
+        return [TextColumn("{task.description}"), done, note]
+    name = TextColumn("{task.description:<10}")
+    if width < 80:
+        return [name, BarColumn(bar_width=10), done, note]
+    return [name, BarColumn(bar_width=24), done, TimeElapsedColumn(), note, TextColumn("{task.fields[pace]}")]
 
 
 class Lines:
@@ -57,11 +70,14 @@ class Lines:
 
     def epoch_ended(self, record: Record) -> None:
         """Print the epoch's line."""
-        say(self.console, epoch_line(record, self.epochs))
+        say(self.console, self._line(record))
 
     def warned(self, sentence: str) -> None:
         """Print it where errors go too."""
-        warn(sentence)
+        tell(sentence)
+
+    def _line(self, record: Record) -> str:
+        return epoch_line(record, self.epochs, self.console.width if self.console.is_terminal else None)
 
 
 class Bars:
@@ -70,9 +86,9 @@ class Bars:
     def __init__(self, bars: Progress) -> None:
         self.bars = bars
         self.lines = Lines(bars.console)
-        self.epochs = bars.add_task("epochs", note="", total=None, visible=False)
-        self.steps = bars.add_task("steps", note="", total=None, visible=False)
-        self.evaluation = bars.add_task("evaluating", note="", total=None, visible=False)
+        self.epochs = bars.add_task("epochs", note="", pace="", total=None, visible=False)
+        self.steps = bars.add_task("steps", note="", pace="", total=None, visible=False)
+        self.evaluation = bars.add_task("evaluating", note="", pace="", total=None, visible=False)
 
     def started(self, epochs: int, steps: int) -> None:
         """Size the bars."""
@@ -84,9 +100,9 @@ class Bars:
         """Move the bar of the steps, with the loss and the speed beside it."""
         self._switch(shown=self.steps, hidden=self.evaluation)
         speed = self.bars.tasks[self.steps].speed
-        pace = "" if speed is None else f"  {speed:.1f} batches/s"
+        pace = "" if speed is None else f"{speed:.1f} batches/s"
         self.bars.update(self.epochs, completed=epoch)
-        self.bars.update(self.steps, completed=step + 1, note=f"loss {loss:.4f}{pace}")
+        self.bars.update(self.steps, completed=step + 1, note=f"loss {loss:.4f}", pace=pace)
 
     def timed(self, step: TimedStep) -> None:
         """Nothing."""
@@ -100,7 +116,7 @@ class Bars:
         """Print the epoch's line above the bars."""
         self.lines.epoch_ended(record)
         self.bars.update(self.epochs, advance=1, note=" ".join(_scores(record, ("val",))))
-        self.bars.reset(self.steps, note="")
+        self.bars.reset(self.steps, note="", pace="")
 
     def warned(self, sentence: str) -> None:
         """Print it above the bars."""
@@ -111,16 +127,27 @@ class Bars:
         self.bars.update(shown, visible=True)
 
 
-def epoch_line(record: Record, epochs: int) -> str:
-    """One line of metrics.jsonl for people: epochs count from 1."""
+def epoch_line(record: Record, epochs: int, width: int | None = None) -> str:
+    """One line of metrics.jsonl for people: epochs count from 1.
+
+    Where it has to fit a `width`, less is in it: first the training scores go, then the test scores, the
+    seconds and the loss. All of them are in metrics.jsonl.
+    """
     seconds = record["seconds"]
     assert isinstance(seconds, Mapping)
-    width = len(str(epochs))
-    words = [
-        f"epoch {number(record['epoch']) + 1:>{width}.0f}/{epochs}",
-        f"loss {number(record['loss']):.4f}",
-    ]
-    return "  ".join([*words, *_scores(record, SCORES), f"{number(seconds['total']):.1f} s"])
+    digits = len(str(epochs))
+    words = {
+        "epoch": [f"epoch {number(record['epoch']) + 1:>{digits}.0f}/{epochs}"],
+        "loss": [f"loss {number(record['loss']):.4f}"],
+        **{split: _scores(record, (split,)) for split in SCORES},
+        "seconds": [f"{number(seconds['total']):.1f} s"],
+    }
+    for least in ("train", "test", "seconds", "loss"):
+        line = "  ".join(chain(*words.values()))
+        if width is None or len(line) <= width:
+            return line
+        del words[least]
+    return "  ".join(chain(*words.values()))
 
 
 def scores_of(record: Record) -> dict[str, float]:
@@ -136,12 +163,6 @@ def two_columns(outcome: Mapping[str, object]) -> list[str]:
         name.replace("_", " ").ljust(width) + (f"{value:.4g}" if isinstance(value, float) else str(value))
         for name, value in outcome.items()
     ]
-
-
-def say(console: Console, *lines: str) -> None:
-    """Print lines as they are: neither wrapped, nor coloured, nor read as rich's markup."""
-    for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _scores(record: Record, splits: tuple[str, ...]) -> list[str]:

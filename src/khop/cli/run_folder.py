@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 import khop
-from khop.cli.warning import warn
+from khop.cli.lines import tell
 from khop.config.read import RawRun, read_toml, to_toml
 from khop.config.values import RunConfig
 from khop.graph.atomic import refuse_dangling
@@ -90,7 +90,7 @@ def read_run(folder: Path) -> RawRun:
     _, is_signed, rest = file.read_bytes().partition(_DIGEST)
     digest, _, body = rest.partition(b"\n")
     if is_signed and digest != _digest(body):
-        warn(f"{file}: was changed or damaged since khop train wrote it; its settings hold as they stand")
+        tell(f"{file}: was changed or damaged since khop train wrote it; its settings hold as they stand")
     return read_toml(file)
 
 

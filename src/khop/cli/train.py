@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -15,8 +14,9 @@ from rich.console import Console
 
 from khop.cli.check_once import check_once
 from khop.cli.curve import drawn_curve
+from khop.cli.lines import tell
 from khop.cli.options import named, shown
-from khop.cli.progress import say, scores_of, two_columns, watching
+from khop.cli.progress import scores_of, two_columns, watching
 from khop.cli.ranks import as_ranks, run_of_rank
 from khop.cli.run_folder import (
     CHECKPOINTS,
@@ -29,6 +29,7 @@ from khop.cli.run_folder import (
     write_config,
     write_whole,
 )
+from khop.cli.terminal import say, say_command
 from khop.config.build import Run
 from khop.config.read import RawRun, to_toml
 from khop.config.values import RunConfig
@@ -98,9 +99,17 @@ def _conclude(console: Console, run: Run, folder: Path, result: TrainingResult, 
         "seconds": round(result.seconds, 2),
         **scores_of(result.records[result.best_epoch]),
     }
-    say(console, *two_columns(outcome))
+    say(console, *two_columns({**outcome, "picture": folder / CURVE}), "", "Next:")
+    for command in _next_commands(folder):
+        say_command(console, *command)
     if request.as_json:
         print(json.dumps(outcome))
+
+
+def _next_commands(folder: Path) -> Iterator[tuple[str, ...]]:
+    """Commands for a trained model: measure all splits, write a row for every node."""
+    yield "khop", "evaluate", str(folder), "--split", "all"
+    yield "khop", "infer", str(folder), "--out", str(folder / "embeddings.npy")
 
 
 def _folder_of(run: Run, request: Request, group: Group) -> tuple[Path, bool]:
@@ -133,18 +142,17 @@ def _new_or_restarted(run: Run, attempt: int) -> tuple[Path, bool]:
 def _stoppable(folder: Path, rank: int) -> Iterator[None]:
     """Ctrl-C and SIGTERM are no errors: rank 0 says where to go on. So does whoever lost a rank."""
     last = folder / CHECKPOINTS / LAST
-    resume = f"go on with: khop train --resume {shlex.quote(str(folder))}"
+    resume = ("khop", "train", "--resume", str(folder))
     try:
         yield
     except KeyboardInterrupt:
-        go_on = f"the last checkpoint is {last}; {resume}"
-        if rank == 0:
-            print(
-                f"khop: stopped; {go_on if last.is_dir() else 'there is no checkpoint yet'}", file=sys.stderr
-            )
+        if rank == 0 and last.is_dir():
+            tell(f"stopped; the last checkpoint is {last}", *resume)
+        elif rank == 0:
+            tell("stopped; there is no checkpoint yet")
         raise
     except PeerLost as lost:
-        hint = f"{resume}" if last.is_dir() else "there is no checkpoint yet"
+        hint = f"go on with: {shlex.join(resume)}" if last.is_dir() else "there is no checkpoint yet"
         raise PeerLost(f"{lost}. All ranks stop; {hint}") from lost
 
 

@@ -1,0 +1,196 @@
+"""Lines and tables fit the terminal, and a Ctrl-C leaves it as it was: checked on a pseudo-terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from gate import WAIT_S
+from khop.cli.lines import command_lines, wrapped
+from khop.cli.main import run
+from khop.cli.progress import epoch_line, watching
+from khop.cli.terminal import fitting
+
+from .test_processes import ENVIRONMENT
+from .test_progress import record_of
+
+ESCAPE = re.compile(r"\x1b\[(\?25[hl]|[\d;]*[A-Za-z])")
+HIDDEN, SHOWN = "\x1b[?25l", "\x1b[?25h"
+
+
+class Screen:
+    """The part of a terminal that bars use: lines, moves of the cursor, erased lines; no scrolling back."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.lines = [""]
+        self.row = self.column = 0
+        self.is_cursor_shown = True
+
+    def feed(self, text: str) -> None:
+        at = 0
+        while at < len(text):
+            escape = ESCAPE.match(text, at)
+            if escape:
+                self._obey(escape[1])
+                at = escape.end()
+            else:
+                self._put(text[at])
+                at += 1
+
+    def _obey(self, order: str) -> None:
+        if order.startswith("?25"):
+            self.is_cursor_shown = order.endswith("h")
+        elif order.endswith("A"):
+            self.row -= int(order[:-1])
+        elif order == "2K":
+            self.lines[self.row] = ""
+
+    def _put(self, character: str) -> None:
+        if character == "\r":
+            self.column = 0
+        elif character == "\n" or self.column == self.width:
+            self.row, self.column = self.row + 1, 0
+            self.lines += [""] * (self.row + 1 - len(self.lines))
+        if character not in "\r\n":
+            line = self.lines[self.row].ljust(self.column)
+            self.lines[self.row] = line[: self.column] + character + line[self.column + 1 :]
+            self.column += 1
+
+
+def interrupted(width: int, *arguments: str, after: str) -> tuple[Screen, int]:
+    """The screen and the exit code of a command that gets a Ctrl-C from the keyboard."""
+    keyboard, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+    command = subprocess.Popen(
+        [sys.executable, "-m", "khop", *arguments],
+        env=ENVIRONMENT | {"TERM": "xterm"},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(terminal)
+    screen, text, end = Screen(width), b"", time.monotonic() + WAIT_S
+    is_interrupted = False
+    while True:
+        assert time.monotonic() < end, text.decode()
+        if select.select([keyboard], [], [], 0.1)[0]:
+            try:
+                text += os.read(keyboard, 1 << 16)
+            except OSError:  # the last process that had the terminal is gone
+                break
+        if not is_interrupted and after in text.decode(errors="ignore"):
+            os.write(keyboard, b"\x03")
+            is_interrupted = True
+    os.close(keyboard)
+    screen.feed(text.decode())
+    return screen, command.wait(timeout=WAIT_S)
+
+
+@pytest.mark.parametrize(("width", "procs"), [(80, "1"), (40, "2")])
+def test_a_ctrl_c_leaves_no_bar_and_a_line_to_go_on_with(small_run: Path, width: int, procs: str) -> None:
+    arguments = ("train", "run.toml", "--epochs", "100000", "--procs", procs, "--out", "a")
+    screen, code = interrupted(width, *arguments, after="epoch      2/")
+    lines = [line.rstrip() for line in screen.lines if line.strip()]
+    assert code == 128 + signal.SIGINT
+    assert screen.is_cursor_shown
+    assert "khop train --resume a" in lines
+    assert not any("━" in line for line in lines), lines
+    assert max(map(len, lines)) <= width
+
+
+WHOLE = "epoch  1/12  loss 0.5124  train accuracy 0.8125  val accuracy 0.7500  test accuracy 0.5000  3.2 s"
+
+
+@pytest.mark.parametrize(
+    ("width", "line"),
+    [
+        (None, WHOLE),
+        (100, WHOLE),
+        (80, "epoch  1/12  loss 0.5124  val accuracy 0.7500  test accuracy 0.5000  3.2 s"),
+        (60, "epoch  1/12  loss 0.5124  val accuracy 0.7500  3.2 s"),
+        (40, "epoch  1/12  val accuracy 0.7500"),
+    ],
+)
+def test_a_line_of_an_epoch_goes_without_what_matters_least(width: int | None, line: str) -> None:
+    assert epoch_line(record_of(0), 12, width) == line
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_bars_fit_and_show_how_far_they_are(width: int) -> None:
+    out = io.StringIO()
+    with watching(Console(file=out, width=width, force_terminal=True, color_system=None)) as watcher:
+        watcher.started(epochs=12, steps=38)
+        watcher.epoch_ended(record_of(0))
+        watcher.stepped(1, 24, 1.702)
+    lines = [line.rstrip() for line in re.split(r"[\r\n]+", ESCAPE.sub("", out.getvalue()))]
+    bars = [line for line in lines if line.startswith(("epochs", "steps"))]
+    assert max(map(len, bars)) <= width - 4  # room for what the terminal shows of a Ctrl-C
+    for words in ("1/12", "val accuracy 0.7500", "25/38", "loss 1.7020"):
+        assert any(words in line for line in bars), bars
+
+
+def test_lines_break_between_words_and_values_stay_in_their_column() -> None:
+    assert wrapped("khop: stopped; there is no checkpoint yet", 20) == [
+        "khop: stopped; there",
+        "is no checkpoint yet",
+    ]
+    assert wrapped("files  a.npy, b.npy, c.npy", 20) == ["files  a.npy, b.npy,", "       c.npy"]
+    assert wrapped("x" * 30, 20) == ["x" * 30]
+
+
+def test_a_long_command_is_one_for_the_shell() -> None:
+    words = ["khop", "train", "--resume", "a long folder", "--epochs", "100"]
+    lines = command_lines(words, 32)
+    assert max(map(len, lines)) <= 32
+    assert len(lines) > 1
+    script = "\n".join(["khop() { printf '%s|' khop \"$@\"; }", *lines])
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "|".join(words) + "|"
+
+
+def test_a_table_goes_without_its_least_columns() -> None:
+    table = Table(title="edges", box=SIMPLE_HEAD)
+    for name in ("type", "edges", "p90", "size"):
+        table.add_column(name, no_wrap=True)
+    table.add_row("package -linked-> package", "590,602", "16", "2.9 MB", end_section=True)
+    headers = {
+        width: [column.header for column in fitting(Console(width=width), table, "p90", "size").columns]
+        for width in (80, 50, 40)
+    }
+    assert headers == {
+        80: ["type", "edges", "p90", "size"],
+        50: ["type", "edges", "size"],
+        40: ["type", "edges"],
+    }
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_what_a_folder_holds_fits_the_terminal(
+    learnable: Path, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    with pytest.raises(SystemExit):
+        run(["info", str(learnable)])
+    lines = [ESCAPE.sub("", line).rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert max(map(len, lines)) <= width
+    assert any("item" in line for line in lines)
