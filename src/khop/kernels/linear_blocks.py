@@ -6,7 +6,7 @@ writes all rows in main memory, and several write them into new memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar, get_args
 
@@ -98,14 +98,14 @@ class _LinearSum(torch.autograd.Function):
         inputs, weights = _halves(operands)
         wide = blocks.product_dtype(dtype)
         with torch.autocast("cpu", enabled=False):
-            products = _products(blocks, _rounded(weights, dtype, wide))
+            scratch = _Scratch()
+            products = _products(blocks, [w.to(dtype).to(wide) for w in weights], scratch)
             added = None if bias is None else bias.to(dtype).to(wide)
             out = pooled((inputs[0].shape[0], weights[0].shape[0]), dtype)
-            work = None if wide == dtype else _work(blocks, out, wide)
             for rows in _spans(out, blocks):
                 into = out[rows]
-                made = into if work is None else work[: into.shape[0]]
-                made = products.forward(_rounded((x[rows] for x in inputs), dtype, wide), added, made)
+                made = into if wide == dtype else scratch.memory("made", into.shape, wide)
+                made = products.forward(scratch.rounded([x[rows] for x in inputs], dtype, wide), added, made)
                 if addend is not None:
                     made += addend[rows]
                 _activate(made, activation, into)
@@ -130,18 +130,18 @@ class _LinearSum(torch.autograd.Function):
         of_bias = _sums(gradient.shape[1:], dtype) if has_bias else None
         of_addend = pooled(tuple(gradient.shape), ctx.addend_dtype) if has_addend else None
         with torch.autocast("cpu", enabled=False):
-            products = _products(ctx.blocks, _rounded(weights, dtype, wide))
+            scratch = _Scratch()
+            products = _products(ctx.blocks, [w.to(dtype).to(wide) for w in weights], scratch)
             sums = _WeightSums(products, weights, dtype) if any(has[len(inputs) :]) else None
-            work = None if out is None else _work(ctx.blocks, out, dtype)
             for rows in _spans(gradient, ctx.blocks):
-                pull = _before_activation(gradient[rows], None if out is None else out[rows], work)
+                pull = _before_activation(gradient[rows], None if out is None else out[rows], scratch)
                 if of_addend is not None:
                     of_addend[rows] = pull
-                pull = pull.to(wide)
+                pull = scratch.cast("pull, wide", pull, wide)
                 if of_bias is not None:
                     of_bias += pull.sum(0, dtype=of_bias.dtype)
                 if sums is not None:
-                    sums.add(pull, _rounded((x[rows] for x in inputs), dtype, wide))
+                    sums.add(pull, scratch.rounded([x[rows] for x in inputs], dtype, wide))
                 if any(has[: len(inputs)]):
                     products.backward(pull, [None if x is None else x[rows] for x in of_inputs])
         of_weights = [None] * len(weights) if sums is None else sums.apart()
@@ -174,8 +174,9 @@ class _Products(Protocol):
 class _Blas:
     """By torch.mm, into memory that is there already."""
 
-    def __init__(self, weights: Sequence[Tensor]) -> None:
+    def __init__(self, weights: Sequence[Tensor], scratch: _Scratch) -> None:
         self._weights = weights
+        self._scratch = scratch
 
     def forward(self, inputs: Sequence[Tensor], bias: Tensor | None, out: Tensor) -> Tensor:
         first, *others = self._weights
@@ -189,8 +190,11 @@ class _Blas:
 
     def backward(self, gradient: Tensor, of_inputs: Sequence[Tensor | None]) -> None:
         for weight, into in zip(self._weights, of_inputs, strict=True):
-            if into is not None:
-                _multiply_into(gradient, weight, into)
+            if into is not None and into.dtype == gradient.dtype:
+                torch.mm(gradient, weight, out=into)
+            elif into is not None:
+                made = self._scratch.memory("of input", into.shape, gradient.dtype)
+                into.copy_(torch.mm(gradient, weight, out=made))
 
     def add_weight_gradients(
         self, gradient: Tensor, inputs: Sequence[Tensor], of_weights: Sequence[Tensor]
@@ -249,8 +253,34 @@ class _WeightSums:
         return [total.to(dtype) for total, dtype in zip(self._sums, self._dtypes, strict=True)]
 
 
-def _products(blocks: Blocks, weights: Sequence[Tensor]) -> _Products:
-    return _OneDnn(weights) if blocks.library == "onednn" else _Blas(weights)
+class _Scratch:
+    """Memory that every block uses anew, by its purpose."""
+
+    def __init__(self) -> None:
+        self._memory: dict[tuple[str, int, torch.dtype], Tensor] = {}
+
+    def memory(self, purpose: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """(rows, columns), with any contents; the first block of rows is the largest."""
+        rows, columns = shape
+        key = purpose, columns, dtype
+        if key not in self._memory:
+            self._memory[key] = torch.empty(rows, columns, dtype=dtype)
+        return self._memory[key][:rows]
+
+    def cast(self, purpose: str, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """The rows in a dtype: themselves if they have it."""
+        return rows if rows.dtype == dtype else self.memory(purpose, rows.shape, dtype).copy_(rows)
+
+    def rounded(self, inputs: Sequence[Tensor], dtype: torch.dtype, wide: torch.dtype) -> list[Tensor]:
+        """Rounded to one dtype, then in the dtype of the products."""
+        return [
+            self.cast(f"input {number}", self.cast(f"input {number}", x, dtype), wide)
+            for number, x in enumerate(inputs)
+        ]
+
+
+def _products(blocks: Blocks, weights: Sequence[Tensor], scratch: _Scratch) -> _Products:
+    return _OneDnn(weights) if blocks.library == "onednn" else _Blas(weights, scratch)
 
 
 def _activate(made: Tensor, activation: Activation, out: Tensor) -> None:
@@ -267,35 +297,18 @@ def _pointwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return made
 
 
-def _multiply_into(x: Tensor, other: Tensor, out: Tensor) -> None:
-    if out.dtype == x.dtype:
-        torch.mm(x, other, out=out)
-    else:
-        out.copy_(x @ other)
-
-
-def _before_activation(gradient: Tensor, out: Tensor | None, work: Tensor | None) -> Tensor:
-    """The gradient before the activation whose results are `out`, in `work`; None: there is no activation."""
-    if out is None or work is None:
+def _before_activation(gradient: Tensor, out: Tensor | None, scratch: _Scratch) -> Tensor:
+    """The gradient before the activation whose results are `out`; None: there is no activation."""
+    if out is None:
         return gradient.contiguous()
-    into = work[: gradient.shape[0]]
+    into = scratch.memory("pull", out.shape, out.dtype)
     torch.ops.aten.threshold_backward.grad_input(gradient, out, 0, grad_input=into)
     return into
-
-
-def _rounded(tensors: Iterable[Tensor], dtype: torch.dtype, wide: torch.dtype) -> list[Tensor]:
-    """Rounded to one dtype, then in the dtype of the products."""
-    return [tensor.to(dtype).to(wide) for tensor in tensors]
 
 
 def _sums(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Zeros that sums of many blocks keep their digits in."""
     return torch.zeros(tuple(shape), dtype=torch.float32 if dtype == torch.bfloat16 else dtype)
-
-
-def _work(blocks: Blocks, like: Tensor, dtype: torch.dtype) -> Tensor:
-    """Memory for one block of rows, used for all of them."""
-    return torch.empty(min(blocks.rows_at_once, like.shape[0]), like.shape[1], dtype=dtype)
 
 
 def _spans(rows: Tensor, blocks: Blocks) -> list[slice]:

@@ -13,12 +13,14 @@ from torch import Tensor
 
 from khop.kernels.linear_blocks import Blocks, Library, has_onednn, linear_sum_blocks
 from khop.kernels.relu import relu_
+from khop.kernels.segment import segment_mean
 
 Shape = Literal["narrow", "wide"]
 
 ROWS = 8192  # a layer of so many rows does not fit the caches of a core, as the layers of a batch do not
 TRIAL_ROWS = 1024
 WIDTHS: Mapping[Shape, tuple[int, int]] = {"narrow": (32, 64), "wide": (64, 128)}  # of two inputs; out
+DEGREE = 5  # edges of a row
 BLOCK_ROWS = (1024, 2048, 4096)
 ROUNDS = 5
 BUDGET_S = 1.0  # of wall time, after which no further round begins
@@ -40,20 +42,34 @@ class Measured:
 def fastest(dtype: torch.dtype, shape: Shape, float32: Way = None) -> Measured:
     """Measure all ways to compute a layer, forward and backward; `float32` is the fastest way there.
 
-    A quarter of a second of one thread. Its processor time counts, which other work on the machine disturbs
+    About half a second of one thread. Its processor time counts, which other work on the machine disturbs
     least; rounds alternate between the ways, and the best time of each counts.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with torch.enable_grad(), torch.autocast("cpu", enabled=False):
-            steps = _steps(dtype, shape)
-            reference = _step(float32, torch.float32, shape, ROWS) if dtype == torch.bfloat16 else None
-            seconds, reference_s = _rounds(steps, reference)
+            seconds = _rounds(_steps(dtype, shape))
+            best = min(seconds, key=lambda way: seconds[way])
+            ratio = _over_float32(best, float32, shape) if dtype == torch.bfloat16 else 1.0
     finally:
         torch.set_num_threads(threads)
-    best = min(seconds, key=lambda way: seconds[way])
-    return Measured(best, 1.0 if reference_s is None else seconds[best] / reference_s)
+    return Measured(best, ratio)
+
+
+def _over_float32(half: Way, single: Way, shape: Shape) -> float:
+    """The time of a layer in bfloat16 over that in float32, with the mean over its edges."""
+    steps = [
+        [_step(way, dtype, shape, ROWS), _mean_step(dtype, shape, ROWS)]
+        for way, dtype in ((half, torch.bfloat16), (single, torch.float32))
+    ]
+    best = [[_best([step]) for step in of_dtype] for of_dtype in steps]
+    for _ in range(1, ROUNDS):
+        best = [
+            [min(before, _best([step])) for before, step in zip(times, of_dtype, strict=True)]
+            for times, of_dtype in zip(best, steps, strict=True)
+        ]
+    return sum(best[0]) / sum(best[1])
 
 
 def _steps(dtype: torch.dtype, shape: Shape) -> dict[Way, Step]:
@@ -81,20 +97,17 @@ def _trial_of(way: Way) -> Way:
     return way if way is None else Blocks(way.library, BLOCK_ROWS[0], way.in_float32)
 
 
-def _rounds(steps: Mapping[Way, Step], reference: Step | None) -> tuple[dict[Way, float], float | None]:
-    """Seconds of each step at its best, slow ones out after the first round; and of the reference."""
+def _rounds(steps: Mapping[Way, Step]) -> dict[Way, float]:
+    """Seconds of each step at its best; slow ones are left out after the first round."""
     begun = time.perf_counter()
     seconds = {way: _best([step]) for way, step in steps.items()}
-    reference_s = None if reference is None else _best([reference])
     finalists = sorted(seconds, key=lambda way: seconds[way])[:FINALISTS]
     for _ in range(1, ROUNDS):
         if time.perf_counter() - begun > BUDGET_S:
             break
         for way in finalists:
             seconds[way] = min(seconds[way], _best([steps[way]]))
-        if reference is not None and reference_s is not None:
-            reference_s = min(reference_s, _best([reference]))
-    return {way: seconds[way] for way in finalists}, reference_s
+    return {way: seconds[way] for way in finalists}
 
 
 def _best(steps: list[Step]) -> float:
@@ -129,3 +142,14 @@ def _step(way: Way, dtype: torch.dtype, shape: Shape, rows: int) -> Step:
         return torch.autograd.grad(result, leaves, gradient)
 
     return step
+
+
+def _mean_step(dtype: torch.dtype, shape: Shape, rows: int) -> Step:
+    """The mean over the edges of each row, forward and backward, as a call."""
+    _, out = WIDTHS[shape]
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(rows, out, generator=generator).to(dtype).requires_grad_()
+    gradient = torch.randn(rows, out, generator=generator).to(dtype)
+    indptr = torch.arange(0, rows * DEGREE + 1, DEGREE)
+    indices = torch.randint(rows, (rows * DEGREE,), generator=generator)
+    return lambda: torch.autograd.grad(segment_mean(x, indptr, indices), x, gradient)
