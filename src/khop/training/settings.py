@@ -61,4 +61,4 @@ class TrainerSettings:
     @property
     def device_type(self) -> str:
         """The kind of device, without its number: "cpu", "cuda"."""
-        return self.device.partition(":")[0]
+        return str(self.device).partition(":")[0]
