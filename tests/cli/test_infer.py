@@ -18,7 +18,7 @@ import pytest
 
 from gate import WAIT_S, Gate
 from processes.commands import ENVIRONMENT
-from small_link_folders import write_shop
+from small_link_folders import write_diary, write_shop
 
 from .conftest import Ran
 from .test_processes import KHOP
@@ -121,15 +121,20 @@ def test_a_folder_that_is_no_run_says_so(khop_command: Command, small_run: Path)
     )
 
 
-def test_a_run_by_time_is_told_that_all_neighbours_show_the_future(
-    khop_command: Command, trained: None
+def test_a_run_by_time_is_told_that_all_neighbors_show_the_future(
+    khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = Path("a/config.toml")
-    config.write_text(
-        config.read_text().replace("[sampler]\n", '[sampler]\ntime = "x"\n').replace(
-            "[evaluation]\nfanouts = []", "[evaluation]\nfanouts = [2, 2]"
-        )
-    )  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    write_diary(tmp_path / "diary")
+    Path("run.toml").write_text("""
+        graph = "diary"
+        task = { kind = "node-classification", target = "user", label = "kind" }
+        sampler = { fanouts = [4, 4], time = "day" }
+        evaluation = { fanouts = [4, 4] }
+        model = { hidden = 8 }
+        training = { epochs = 1 }
+    """)
+    assert khop_command("train", "run.toml", "--out", "a").code == 0
     ran = khop_command("infer", "a", "--out", "e.npy")
     assert "inference over all neighbours would show the future" in ran.stderr
 

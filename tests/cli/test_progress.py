@@ -1,4 +1,4 @@
-"""A log gets a line per epoch, a terminal gets bars as well."""
+"""A log gets lines, a terminal gets bars as well."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from khop.cli.progress import Record, epoch_line, scores_of, two_columns, watching
+from khop.cli.progress import Lines, Record, epoch_line, scores_of, two_columns, watching
 from khop.cli.terminal import say
 from khop.training.observer import Observer
 
@@ -39,11 +39,23 @@ def test_a_line_counts_epochs_from_one_and_has_the_scores_in_order() -> None:
     assert list(scores_of(record_of(0))) == ["train_accuracy", "val_accuracy", "test_accuracy"]
 
 
-def test_where_there_is_no_terminal_there_is_one_plain_line_per_epoch() -> None:
+START = "training starts: epochs 12, batches per epoch 3"
+
+
+def test_where_there_is_no_terminal_there_is_a_line_at_the_start_and_one_per_epoch() -> None:
     out = io.StringIO()
     with watching(Console(file=out, width=40)) as watcher:
         drive(watcher)
-    assert out.getvalue() == epoch_line(record_of(0), 12) + "\n"
+    assert out.getvalue().splitlines() == [START, epoch_line(record_of(0), 12)]
+
+
+def test_long_epochs_have_lines_between() -> None:
+    out = io.StringIO()
+    drive(Lines(Console(file=out), every_s=0.0))
+    steps = [f"epoch 1/12  batch {step}/3  loss 0.5000" for step in (1, 2, 3)]
+    evaluations = ["evaluating 2/4", "evaluating 4/4"]
+    after = "epoch 2/12  batch 1/3  loss 0.2500"
+    assert out.getvalue().splitlines() == [START, *steps, *evaluations, epoch_line(record_of(0), 12), after]
 
 
 def test_a_terminal_shows_loss_speed_evaluation_and_keeps_the_lines() -> None:

@@ -1,10 +1,11 @@
-"""What a person sees while a model trains: bars on a terminal, a line per epoch anywhere else."""
+"""Progress of a training: bars on a terminal, lines anywhere else."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
+from time import monotonic
 
 from rich.console import Console
 from rich.progress import (
@@ -49,32 +50,44 @@ def _columns(width: int) -> list[ProgressColumn]:
 
 
 class Lines:
-    """A line per epoch, for logs and pipes."""
+    """Lines for logs and pipes: one at the start, one per epoch, and one a minute in long epochs."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, every_s: float = 60.0) -> None:
         self.console = console
         self.epochs = 0
+        self.steps = 0
+        self.every_s = every_s
+        self.last_line_s = monotonic()
 
     def started(self, epochs: int, steps: int) -> None:
-        """Remember how many epochs there will be."""
-        self.epochs = epochs
+        """Print the length of the training, before the first batch is there."""
+        self.epochs, self.steps = epochs, steps
+        self._say(f"training starts: epochs {epochs}, batches per epoch {steps}")
 
     def stepped(self, epoch: int, step: int, loss: float) -> None:
-        """Nothing: a log would drown."""
+        """Print the position, at most once a minute."""
+        if monotonic() - self.last_line_s >= self.every_s:
+            self._say(f"epoch {epoch + 1}/{self.epochs}  batch {step + 1}/{self.steps}  loss {loss:.4f}")
 
     def timed(self, step: TimedStep) -> None:
         """Nothing."""
 
     def evaluating(self, done: int, total: int) -> None:
-        """Nothing: a log would drown."""
+        """Print the progress of an evaluation, at most once a minute."""
+        if monotonic() - self.last_line_s >= self.every_s:
+            self._say(f"evaluating {done}/{total}")
 
     def epoch_ended(self, record: Record) -> None:
         """Print the epoch's line."""
-        say(self.console, self._line(record))
+        self._say(self._line(record))
 
     def warned(self, sentence: str) -> None:
         """Print it where errors go too."""
         tell(sentence)
+
+    def _say(self, line: str) -> None:
+        say(self.console, line)
+        self.last_line_s = monotonic()
 
     def _line(self, record: Record) -> str:
         return epoch_line(record, self.epochs, self.console.width if self.console.is_terminal else None)
@@ -92,7 +105,7 @@ class Bars:
 
     def started(self, epochs: int, steps: int) -> None:
         """Size the bars."""
-        self.lines.started(epochs, steps)
+        self.lines.epochs = epochs
         self.bars.update(self.epochs, total=epochs, visible=True)
         self.bars.update(self.steps, total=steps, visible=True)
 
