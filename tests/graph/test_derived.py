@@ -174,6 +174,18 @@ def test_a_file_made_from_other_primary_arrays_is_made_anew(tmp_path: Path) -> N
     assert torch.equal(found, VECTOR)
 
 
+def test_a_sound_file_is_not_used_beside_a_primary_array_that_was_damaged_since(tmp_path: Path) -> None:
+    """Sums of weights, searched by offsets of other rows, would be another draw without a word."""
+    arrays = primary(tmp_path)
+    assert torch.equal(Derived(tmp_path, "f" * 64, arrays).vector("x", 5, Maker(), ("a.npy",)), VECTOR)
+    assert torch.equal(Derived(tmp_path, "f" * 64, arrays).vector("x", 5, Maker(), ("a.npy",)), VECTOR)
+    with (tmp_path / "a.npy").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x01")
+    with pytest.raises(ValueError, match=r"a.npy: checksum differs from graph.json"):
+        Derived(tmp_path, "f" * 64, arrays).vector("x", 5, Maker(), ("a.npy",))
+
+
 def test_what_is_written_piece_by_piece_is_what_is_had_in_memory(tmp_path: Path) -> None:
     pieces = [torch.arange(4), torch.empty(0, dtype=torch.int64), torch.tensor([9])]
     for store in (Derived(), Derived(tmp_path, "f" * 64), Derived(tmp_path, "f" * 64)):

@@ -8,6 +8,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
@@ -18,7 +19,7 @@ from torch import Tensor
 from khop.graph.atomic import UNFINISHED
 from khop.graph.manifest import REMEDY
 from khop.graph.npy import ArrayEntry, file_checksum, unchecked_entry
-from khop.graph.sealed import Seal, read_sealed, sealed_problem, write_sealed
+from khop.graph.sealed import Seal, Source, read_sealed, sealed_problem, source_of, write_sealed
 
 FOLDER = "derived"
 _FILE_BEFORE = "array.npy"  # in a folder of its own: how khop kept an array before it had a seal
@@ -43,6 +44,7 @@ class Derived:
         self._fingerprint = fingerprint
         self._arrays = arrays  # the primary ones, by file relative to `path`
         self._made: dict[str, Tensor] = {}
+        self._sources: dict[str, Source] = {}  # primary files that something was asked for of
         self._sound: set[str] = set()  # primary files that fit their checksums
         self._lock = Lock()
 
@@ -75,7 +77,7 @@ class Derived:
                 if self._path is None:
                     self._made[name] = _whole(make())
                 else:
-                    known = {file: self._arrays[file].sha256 for file in sources if file in self._arrays}
+                    known = {file: self._source(self._path, file) for file in sources if file in self._arrays}
                     seal = Seal(name, self._fingerprint, known)
                     self._made[name] = self._kept(self._path, seal, unchecked_entry(dtype, (count,)), make)
             return self._made[name]
@@ -118,11 +120,16 @@ class Derived:
         self._check_sources(path, seal.sources)
         return pieces
 
-    def _check_sources(self, path: Path, sources: Mapping[str, str], seen: str = "") -> None:
-        for file, sha256 in sources.items():
+    def _source(self, path: Path, file: str) -> Source:
+        if file not in self._sources:
+            self._sources[file] = source_of(path / file, self._arrays[file])
+        return self._sources[file]
+
+    def _check_sources(self, path: Path, sources: Collection[str], seen: str = "") -> None:
+        for file in sources:
             if file in self._sound:
                 continue
-            if file_checksum(path / file, lambda _: None) != sha256:
+            if file_checksum(path / file, lambda _: None) != self._arrays[file].sha256:
                 raise ValueError(f"{path / file}: checksum differs from graph.json{seen}; {REMEDY}")
             self._sound.add(file)
 
@@ -136,7 +143,7 @@ def derived_problems(
     path: Path, fingerprint: str, arrays: Mapping[str, ArrayEntry], read: Callable[[str, int], None]
 ) -> Iterator[tuple[str, str]]:
     """(file, what is wrong) of all that was derived from a graph; `read` hears each file and its bytes."""
-    sources = {file: entry.sha256 for file, entry in arrays.items()}
+    source = cache(lambda file: source_of(path / file, arrays[file]))
     home = home_of(path, fingerprint)
     if link := _link_above(path, home / "any"):
         yield str(link.relative_to(path)), "is a symbolic link, which khop does not follow; remove it"
@@ -144,7 +151,7 @@ def derived_problems(
     for file in derived_files(path, fingerprint):
         name, size = str(file.relative_to(path)), file.lstat().st_size
         own = file.relative_to(home).with_suffix("")
-        if problem := sealed_problem(file, str(own), fingerprint, sources):
+        if problem := sealed_problem(file, str(own), fingerprint, source):
             yield name, f"{problem}; {_MADE_AGAIN}"
         read(name, size)
 

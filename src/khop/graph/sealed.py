@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,18 +32,26 @@ _LONGEST_SEAL = 1 << 20
 _LOGICAL = {stored: dtype for dtype, stored in STORED.items() if dtype != "bfloat16"}
 
 
+Source = Mapping[str, str]  # "sha256" of the file by graph.json, "xxh64" of its data as it lies
+
+
 @dataclass(frozen=True)
 class Seal:
     """Where an array belongs, and the primary arrays that it follows from."""
 
     name: str  # of the file, relative to the folder of derived arrays, without ".npy"
     graph: str  # fingerprint
-    sources: Mapping[str, str]  # file -> sha256 in graph.json
+    sources: Mapping[str, Source]  # by file
 
     def text(self, xxh64: str) -> bytes:
         """What follows the data whose digest is `xxh64`; its length does not depend on it."""
         content = {"format": FORMAT, **asdict(self), "xxh64": xxh64}
         return b"\n" + json.dumps(content, sort_keys=True).encode("ascii") + b"\n"
+
+
+def source_of(file: Path, entry: ArrayEntry) -> Source:
+    """Describe a primary array for a seal. Reads all of it, at several GB/s."""
+    return {"sha256": entry.sha256, "xxh64": digest(map_array(file, entry), threads=_DIGEST_THREADS)}
 
 
 def read_sealed(file: Path, entry: ArrayEntry, seal: Seal) -> Tensor | None:
@@ -90,8 +98,8 @@ def write_sealed(file: Path, entry: ArrayEntry, pieces: Sequence[Tensor], seal: 
     return values
 
 
-def sealed_problem(file: Path, name: str, fingerprint: str, sources: Mapping[str, str]) -> str | None:
-    """Say what is wrong with a sealed array of a graph whose primary arrays have these digests."""
+def sealed_problem(file: Path, name: str, fingerprint: str, source: Callable[[str], Source]) -> str | None:
+    """Say what is wrong with a sealed array of a graph; `source` describes a primary array by its file."""
     try:
         if file.is_symlink():
             raise ValueError("is a symbolic link")
@@ -100,7 +108,7 @@ def sealed_problem(file: Path, name: str, fingerprint: str, sources: Mapping[str
             entry = unchecked_entry(_LOGICAL[descr], shape)
             opened.seek(entry.bytes)
             stated = json.loads(opened.read(_LONGEST_SEAL))
-            own = {source: sources[source] for source in stated["sources"]}
+            own = {primary: source(primary) for primary in stated["sources"]}
         if read_sealed(file, entry, Seal(name, fingerprint, own)) is None:
             raise ValueError("differs from its seal")
     except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError, MemoryError):
