@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import resource
@@ -61,7 +62,7 @@ class Trials:
         folder = self.home / done.folder
         try:
             verify = verify_partition if is_partitioned(folder) else verify_folder
-            if not verify(folder):
+            if not verify(folder) and not self._means_the_same(done):
                 yield "unverified", "khop verify finds nothing"
         except ValueError:
             pass  # graph.json is none any more
@@ -86,6 +87,13 @@ class Trials:
             reason = str(error)
         sound = self._sound_answer(done.folder, question)
         return ("unchanged" if found == sound else "difference"), reason
+
+    def _means_the_same(self, done: Mutation) -> bool:
+        """Whether all that changed is how JSON is set: space at its end, an exponent's letter."""
+        changed = done.changed.items()
+        return all(
+            file.endswith(".json") and _json(content) == _json(self.files[file]) for file, content in changed
+        )
 
     def _sound_answer(self, folder: str, question: Question) -> Answer:
         key = (folder, question.name)
@@ -146,6 +154,13 @@ class Trials:
             path = self.home / file
             if not path.is_file() or path.read_bytes() != content:
                 _put(path, content)
+
+
+def _json(content: bytes) -> object:
+    try:
+        return json.loads(content)
+    except ValueError:
+        return content
 
 
 def _put(path: Path, content: bytes) -> None:
