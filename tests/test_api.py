@@ -361,8 +361,26 @@ def test_bad_arguments_are_named(settings: dict[str, object], message: str) -> N
 
 
 def test_a_negative_epoch_is_an_error() -> None:
-    with pytest.raises(ValueError, match="epoch -1: must be 0 or more"):
+    with pytest.raises(ValueError, match="epoch -1: must be a whole number, 0 or more"):
         loader_of().epoch(-1)
+
+
+@pytest.mark.parametrize(("host", "device"), [(1000, 0), (0, "1kB"), ("1kB", 1000)])
+def test_a_cache_where_all_columns_are_here_is_one_warning(host: int | str, device: int | str) -> None:
+    loader = loader_of()
+    with pytest.warns(
+        UserWarning, match=r"a cache for rows of other processes.*no effect: this process"
+    ) as told:
+        loader.keep_rows(host, device_bytes=device)
+    assert len(told) == 1
+    assert [bits(batch) for batch in loader] == EPOCHS[0]
+
+
+def test_a_cache_for_a_loader_without_columns_is_a_warning_and_one_of_no_bytes_is_none() -> None:
+    loader = Loader(NeighborSampler(GRAPH, [2]), SEEDS, 9)
+    with pytest.warns(UserWarning, match="no effect: the loader has no columns"):
+        loader.keep_rows(10)
+    loader.keep_rows(0)
 
 
 # --- graphs ------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import khop
 SOURCE = Path(khop.__file__).parent
 
 # design.md, section 9. A change to this table is a decision: docs/decisions.md says why.
-VALUES = {"errors", "schema", "draw", "batch"}
+VALUES = {"arguments", "errors", "schema", "draw", "batch"}
 PARTS = {
     "kernels", "graph", "features", "models", "sampling", "partition", "loading", "distributed", "training",
 }  # fmt: skip
@@ -24,24 +24,26 @@ FRONT = {
 }  # fmt: skip
 MAY_IMPORT = {
     "errors": set(),
-    "schema": set(),
+    "arguments": set(),
+    "schema": {"arguments"},
     "process_memory": set(),
     "user_cache": set(),
-    "draw": {"schema"},
+    "draw": {"arguments", "schema"},
     "kernels": {"errors", "draw", "_core", "user_cache"},
     "batch": {"schema"},
-    "graph": {"schema", "draw", "errors", "kernels"},
+    "graph": {"arguments", "schema", "draw", "errors", "kernels"},
     "features": {"schema", "draw", "errors", "kernels"},
-    "models": {"schema", "batch", "kernels", "distributed"},
-    "sampling": {"schema", "draw", "errors", "batch", "kernels", "graph"},
-    "partition": {"schema", "draw", "errors", "kernels", "graph", "features"},
-    "loading": {"schema", "draw", "errors", "batch", "sampling", "features"},
+    "models": {"arguments", "schema", "batch", "kernels", "distributed"},
+    "sampling": {"arguments", "schema", "draw", "errors", "batch", "kernels", "graph"},
+    "partition": {"arguments", "schema", "draw", "errors", "kernels", "graph", "features"},
+    "loading": {"arguments", "schema", "draw", "errors", "batch", "sampling", "features"},
     "distributed": {
-        "schema", "draw", "errors", "batch", "graph", "features", "partition", "sampling", "loading",
+        "arguments", "schema", "draw", "errors", "batch", "graph", "features", "partition", "sampling",
+        "loading",
     },
     "training": {
-        "schema", "draw", "errors", "batch", "kernels", "sampling", "loading", "models", "graph", "features",
-        "distributed",
+        "arguments", "schema", "draw", "errors", "batch", "kernels", "sampling", "loading", "models", "graph",
+        "features", "distributed",
     },
     **{part: VALUES | PARTS | FRONT | {"user_cache"} for part in FRONT},
     "config": VALUES | PARTS | FRONT,

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from khop.arguments import instance_of, one_of, path_of, shown
 from khop.datasets.builtin import named_folder
 from khop.distributed.group import this_group
 from khop.distributed.lanes import Lanes
@@ -91,6 +92,8 @@ class Graph:
     def with_edges(self, edges: Mapping[EdgeType, EdgeTable] | Mapping[str, EdgeTable]) -> Graph:
         """The same graph, in memory, with further edge types; what it had is shared and not copied."""
         edges = by_edge_type(edges)
+        for edge_type, table in edges.items():
+            instance_of(f"edge type {edge_type}:", table, EdgeTable, "give a khop.EdgeTable")
         topology = self.in_one_piece("with_edges").with_edges(edges)
         features = with_columns(self.features, {t: topology.columns.get(t, {}) for t in edges})
         splits = {name: self.split(name) for name in self.split_names}
@@ -105,6 +108,8 @@ class Graph:
 
     def only(self, edge_types: Collection[EdgeTypeName]) -> Graph:
         """The same graph, in memory, with no other edge types, and the node types at their ends."""
+        if isinstance(edge_types, str) or not isinstance(edge_types, Collection):
+            raise ValueError(f"edge types {shown(edge_types)}: must be a list, as [{edge_types!r}]")
         topology, kept = self.topology, [edge_type_of(edge_type) for edge_type in edge_types]
         if not isinstance(topology, PartitionedGraph):
             topology = self.in_one_piece("only")
@@ -184,7 +189,9 @@ def open_graph(
     batches are under way at once. Rows travel as stored, or rounded to `wire` "float16" or "int8".
     Collective, and so are then a loader's epochs, `break` included.
     """
-    return _opened(named_folder(path), Parting(Spread(placement), lanes, Wire(wire)))
+    folder = named_folder(path if isinstance(path, str) else path_of("path", path))
+    parting = Parting(one_of("placement", placement, Spread), lanes, one_of("wire", wire, Wire))
+    return _opened(folder, parting)
 
 
 def _opened(path: str | os.PathLike[str], parting: Parting | None) -> Graph:

@@ -9,12 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import lru_cache
+from typing import NoReturn
 
 from torch import Tensor
 
+from khop.arguments import instance_of, shown, truth, whole_number
 from khop.schema import EdgeType, NodeType, Schema
 
 MASK64 = (1 << 64) - 1
+MOST_PER_POSITIVE = (1 << 31) - 1
 
 
 class Purpose(IntEnum):
@@ -42,10 +45,15 @@ class DrawKey:
 
     value: int
 
+    def __post_init__(self) -> None:
+        whole_number("key", self.value, 0, MASK64)
+
     @classmethod
     def of(cls, run_seed: int, purpose: Purpose, epoch: int = 0, step: int = 0) -> DrawKey:
         """The key of `purpose` in one step of one epoch of the run."""
         value = 0
+        for name, number in (("seed", run_seed), ("purpose", purpose), ("epoch", epoch), ("step", step)):
+            whole_number(name, number, most=MASK64)
         for word in (run_seed, int(purpose), epoch, step):
             value = mix64(value ^ (word & MASK64))
         return cls(value)
@@ -70,6 +78,9 @@ class Uniform:
 
     replacement: bool = False
 
+    def __post_init__(self) -> None:
+        truth("replacement", self.replacement)
+
 
 @dataclass(frozen=True)
 class Weighted:
@@ -82,12 +93,20 @@ class Weighted:
     column: str  # of edges: one number each, zero or more
     replacement: bool = False
 
+    def __post_init__(self) -> None:
+        _check_column_name(self.column)
+        truth("replacement", self.replacement)
+
 
 class Keep(StrEnum):
     """Which of the edges that a time limit leaves."""
 
     ANY = "any"  # those that the inner rule draws
     LATEST = "latest"  # the last `fanout` of them; nothing is drawn
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise ValueError(f"keep {value!r}: must be one of {[str(keep) for keep in cls]}")
 
 
 @dataclass(frozen=True)
@@ -104,14 +123,21 @@ class Temporal:
     inner: Uniform | Weighted = Uniform()
 
     def __post_init__(self) -> None:
+        _check_column_name(self.column)
         object.__setattr__(self, "keep", Keep(self.keep))
+        instance_of(
+            "inner", self.inner, (Uniform, Weighted), "must be khop.Uniform() or khop.Weighted(column)"
+        )
         if self.keep is Keep.LATEST and self.inner != Uniform():
             raise ValueError(
                 f"keep=LATEST with {self.inner}: the latest edges are not drawn; leave inner out"
             )
         if self.window is None:
             return
-        before, after = self.window
+        if not isinstance(self.window, Sequence) or len(self.window) != 2 or isinstance(self.window, str):
+            raise ValueError(f"window {shown(self.window)}: must be two whole numbers, (before, after)")
+        before, after = (whole_number(f"window {self.window}:", time) for time in self.window)
+        object.__setattr__(self, "window", (before, after))
         if after > 0:
             raise ValueError(f"window {self.window}: after {after} would show the future; give 0 or less")
         if -after > before:
@@ -121,8 +147,18 @@ class Temporal:
 Rule = Uniform | Weighted | Temporal
 
 
+def _check_column_name(name: object) -> None:
+    instance_of("column", name, str, "must be the name of a column, as text")
+
+
 def check_rule(rule: Rule, schema: Schema) -> None:
     """ValueError unless some edge type has each column that the rule names, as numbers that it can use."""
+    instance_of(
+        "rule",
+        rule,
+        (Uniform, Weighted, Temporal),
+        "must be khop.Uniform(), Weighted(column) or Temporal(column)",
+    )
     if isinstance(rule, Temporal):
         check_rule(rule.inner, schema)
         sources = {edge_type[0] for edge_type in schema.edge_types}
@@ -236,6 +272,7 @@ class WeightedNegatives:
     exact: bool = False
 
     def __post_init__(self) -> None:
+        _check_column_name(self.column)
         _check_negatives(self)
 
 
@@ -279,9 +316,10 @@ def _mode(given: NegativeMode | str) -> NegativeMode:
 
 def _check_negatives(negatives: DrawnNegatives) -> None:
     object.__setattr__(negatives, "mode", _mode(negatives.mode))
-    count = negatives.per_positive
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"per_positive {count!r}: must be a whole number, 1 or more")
+    truth("exact", negatives.exact)
+    most = MOST_PER_POSITIVE
+    if whole_number("per_positive", negatives.per_positive, 1) > most:
+        raise ValueError(f"per_positive {negatives.per_positive}: must be at most {most:,} for each link")
 
 
 @dataclass(frozen=True)

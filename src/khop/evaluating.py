@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from khop.api import Graph
+from khop.arguments import graph_of, instance_of
 from khop.distributed.group import this_group, unwrapped
 from khop.draw import GivenNegatives, NegativeMode, Rule, Uniform
 from khop.loader import Loader
@@ -55,6 +56,9 @@ def evaluate(
     expansion. Collective: the ranks share the work, and each gets the score, which does not depend on their
     number. A model in DistributedDataParallel is taken out of it.
     """
+    graph_of("graph", graph)
+    if task is not None:
+        instance_of("task", task, NodeClassification, "must be a khop.NodeClassification")
     model, group = unwrapped(model), this_group()
     task = task or NodeClassification.of(graph.schema)
     node_type = task.node_type
@@ -111,6 +115,7 @@ def evaluate_links(
     every evaluation. `columns` and `loader` are those of `evaluate`, of the encoder. Let `graph` be without
     the links, as that of a split is. Of several edge types it is the mean. Collective, as `evaluate` is.
     """
+    graph_of("graph", graph)
     predictor, group = unwrapped(model), this_group()
     if not isinstance(predictor, LinkPredictor):
         raise ValueError(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import khop
 from khop.api import Graph
+from khop.arguments import graph_of, path_of, whole_number
 from khop.distributed.group import ALONE, Group, this_group, unwrapped
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.learned_rows import gathered
@@ -62,9 +63,12 @@ def infer(
     `out`.unfinished. Ranks that hold parts of the graph and see no folder in common write a file each,
     `name.rank-0.npy`; the path is then this rank's.
     """
+    graph_of("graph", graph)
     wanted = (node_types,) if isinstance(node_types, str) else tuple(node_types or ())
     wanted = wanted or (sole_type(graph.schema.node_types, "infer without node_types"),)
-    return Inference.of(model, graph, Path(out), wanted, nodes, values, chunk_size).run(progress, in_flight)
+    return Inference.of(model, graph, path_of("out", out), wanted, nodes, values, chunk_size).run(
+        progress, in_flight
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +94,7 @@ class Inference:
         """ValueError where model, graph and files do not go together."""
         if values not in get_args(Values):
             raise ValueError(f"values {values!r}: must be one of {', '.join(get_args(Values))}")
-        if chunk_size < 1:
+        if whole_number("chunk_size", chunk_size) < 1:
             raise ValueError(f"chunk_size {chunk_size}: must be at least 1")
         _check_nodes(graph, node_types, nodes)
         model, depth = _rows_of(unwrapped(model), node_types, values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from khop.arguments import instance_of, seed_number
 from khop.loader import Loader
 from khop.training.chunks import evaluating
 from khop.training.initial import seeded
@@ -19,6 +20,10 @@ def initialise(model: nn.Module, loader: Loader, seed: int = 0) -> None:
     Every rank runs it on the same whole batches, so all get the same sizes, and from `seed` the same weights.
     ValueError where ten batches leave a module without a size.
     """
+
+    instance_of("model", model, nn.Module, "must be a torch.nn.Module")
+    instance_of("loader", loader, Loader, "must be a khop.Loader")
+    seed_number(seed)
 
     def run() -> nn.Module:
         for step in range(min(len(loader), _TRIED)):

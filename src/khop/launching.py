@@ -14,12 +14,14 @@ from multiprocessing.reduction import ForkingPickler
 import torch
 from torch import distributed
 
+from khop.arguments import instance_of, list_of, real_number, shown, whole_number
 from khop.distributed.group import DEADLINE_S
 from khop.distributed.interfaces import Listening, listening_interface
 from khop.distributed.joining import joined
 from khop.distributed.launchers import Placement, placement_of
 from khop.distributed.spawning import run_ranks
 from khop.loading.cores import cores_of_rank, usable_cores
+from khop.loading.transfer import device_of
 
 Work = Callable[..., None]  # (rank, device, *arguments)
 
@@ -60,6 +62,15 @@ def launch(
     default it is loopback on one machine, and else the one that leads to rank 0's. A public one is a
     ValueError unless `allow_public` says that a firewall stands before it.
     """
+    if not callable(function):
+        raise ValueError(f"function {shown(function)}: must be a function of (rank, device, *arguments)")
+    list_of("arguments", arguments, "(folder, epochs)")
+    if not real_number("deadline", deadline) > 0:
+        raise ValueError(f"deadline {deadline}: must be a number of seconds above 0")
+    if device is not None:
+        device_of(device)
+    if interface is not None:
+        instance_of("interface", interface, str, "must be a name or an address, as text")
     listening = Listening(interface, allow_public)
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
     placement = placement_of(os.environ)
@@ -104,8 +115,7 @@ class _Pickled:
 
 def check_procs(procs: int, device: str, *, oversubscribe: bool) -> None:
     """ValueError where this machine cannot run as many ranks."""
-    if procs < 1:
-        raise ValueError(f"procs {procs}: must be a whole number, 1 or more")
+    whole_number("procs", procs, 1)
     gpus = torch.cuda.device_count()
     if torch.device(device).type == "cuda" and procs > gpus:
         raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -11,6 +12,7 @@ from time import monotonic
 import torch
 
 from khop.api import Graph
+from khop.arguments import graph_of, one_of, shown, truth, whole_number
 from khop.batch import Batch, Span, num_bytes
 from khop.distributed.caching import CacheBudgets, CacheBy, count_on_device, with_caches
 from khop.distributed.group import this_group
@@ -27,6 +29,7 @@ from khop.loading.loader import BatchMaker, Position, State
 from khop.loading.ordered_map import InFlight, ordered_map
 from khop.loading.seed_times import SeedTimes
 from khop.loading.seed_times import seed_times as times_of_seeds
+from khop.loading.transfer import device_of
 from khop.partition.parts_table import PartsTable
 from khop.sampling.given_seeds import SeedIds, seed_ids
 from khop.sampling.link_seeds import Links, check_links
@@ -85,15 +88,21 @@ class Loader:
         store = graph or getattr(sampler, "graph", None)
         if store is None:
             raise ValueError(f"sampler {sampler!r} has no attribute `graph`: give the loader graph=...")
+        graph_of("graph", store)
+        if not callable(getattr(sampler, "sample", None)):
+            raise ValueError(f"sampler {shown(sampler)}: must have a method sample(seeds, key)")
+        locality = truth("locality", locality)
         seed_list, seed_types = _seed_list(store, seeds, seed_times)
         self._group = this_group()
         self._lanes = store.lanes if isinstance(store, Graph) else None
         homes = homes_of(store, self._lanes) if locality else None
         ranks = (self._group.rank, self._group.world_size)
         order = SeedOrder(seed_list, batch_size, shuffle, seed, *ranks, homes, drop_last)
-        choice = ColumnChoice.of(store.schema, columns, seed_columns, seed_types, Narrow(narrow))
+        choice = ColumnChoice.of(
+            store.schema, columns, seed_columns, seed_types, one_of("narrow", narrow, Narrow)
+        )
         self.sampler, self.columns = sampler, choice  # of all batches
-        self._maker = BatchMaker(order, sampler, _features(store, choice), choice, torch.device(device))
+        self._maker = BatchMaker(order, sampler, _features(store, choice), choice, device_of(device))
         if threads is None:
             threads = sampler_threads(cores_of_rank(self._group.local_world_size))
         in_flight_bytes = byte_size(prefetch_bytes, "prefetch_bytes", least=1)
@@ -115,12 +124,21 @@ class Loader:
         its `traffic` counts `kept_rows` and `device_rows`. What batches need is known `by` "visits", the
         chance that a batch has a node, or by "counts", for which the first epoch is drawn; "auto" counts
         where chances do not say it: edges that ranks hold in parts too, weights, times, links. Collective,
-        once, before the first epoch. Where every rank has all columns nothing is kept.
+        once, before the first epoch. Where every rank has all columns nothing is kept, and a warning says so.
         """
         budgets = CacheBudgets(
             byte_size(budget_bytes, "budget_bytes"), byte_size(device_bytes, "device_bytes")
         )
-        self._maker = with_caches(self._maker, self._edges, budgets, CacheBy(by))
+        made = with_caches(self._maker, self._edges, budgets, one_of("by", by, CacheBy))
+        if made is self._maker and (budgets.host_bytes or budgets.device_bytes) and self._group.rank == 0:
+            why = "this process has all columns" if self._maker.features else "the loader has no columns"
+            warnings.warn(
+                f"a cache for rows of other processes, of {budgets.host_bytes:,} bytes here and "
+                f"{budgets.device_bytes:,} on a device, has no effect: {why}. Leave it out (keep_rows, "
+                "--cache-bytes, --device-bytes), or let several processes share a partitioned graph",
+                stacklevel=2,
+            )
+        self._maker = made
 
     def __len__(self) -> int:
         """Steps per epoch, on every rank."""
@@ -131,18 +149,19 @@ class Loader:
 
         Torch's number of threads share the work of it.
         """
+        _check_step(epoch, step)
         maker = _split_over(self._maker, torch.get_num_threads())
         return maker.placed(maker.batch(epoch, step))
 
     def whole_batch(self, epoch: int, step: int) -> Batch:
         """One batch of the seeds of all ranks, the same on each."""
+        _check_step(epoch, step)
         order = replace(self._maker.order, rank=0, world_size=1)
         return self._maker.placed(replace(self._maker, order=order).batch(epoch, step))
 
     def epoch(self, epoch: int) -> Batches:
         """All batches of an epoch, in order; once, of the epoch of a loaded state, those that remain."""
-        if epoch < 0:
-            raise ValueError(f"epoch {epoch}: must be 0 or more")
+        epoch = whole_number("epoch", epoch, 0)
         self._start(epoch)  # raises here, not at the first batch
         return self._loop(epoch)
 
@@ -212,6 +231,11 @@ class Loader:
             self._next = position.after(len(self))
         self._group.at("computing", position.epoch, position.step)
         return replace(batch, spans=(*batch.spans, waiting, moving))
+
+
+def _check_step(epoch: object, step: object) -> None:
+    whole_number("epoch", epoch, 0)
+    whole_number("step", step)  # of which the order knows how many there are
 
 
 def _split_over(maker: BatchMaker, threads: int) -> BatchMaker:

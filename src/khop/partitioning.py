@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from khop.arguments import path_of, whole_number
 from khop.graph.progress import Notice
 from khop.loading.cores import usable_cores
 from khop.partition.book import PartitionBook as PartitionBook
@@ -39,5 +40,7 @@ def partition_graph(
     batches of `batch_size` training seeds over all parts. The result depends on neither the machine nor
     `threads` (0: one per core).
     """
+    graph, out = path_of("graph", graph), path_of("out", out)
+    threads = whole_number("threads", threads, 0)
     settings = PartitionSettings(parts, method, balance, slack, seed, tuple(fanouts), batch_size)
     return write_parts(graph, out, settings, threads=threads or usable_cores(), notice=notice)

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from khop.arguments import list_of, mapping_of
+
 NodeType = str
 EdgeType = tuple[str, str, str]
 EdgeTypeName = EdgeType | str  # ("user", "buys", "item"), or "user buys item"
@@ -41,6 +43,10 @@ class Schema:
     columns: Mapping[NodeType | EdgeType, Mapping[str, ColumnSpec]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "node_types", tuple(list_of("node types", self.node_types, '["user", "item"]'))
+        )
+        list_of("edge types", self.edge_types, '["user buys item"]')
         object.__setattr__(self, "edge_types", tuple(edge_type_of(t) for t in self.edge_types))
         reverse_of = {edge_type_of(t): edge_type_of(back) for t, back in self.reverse_of.items()}
         object.__setattr__(self, "reverse_of", reverse_of)
@@ -113,6 +119,7 @@ def edge_type_of(given: object) -> EdgeType:
 
 def by_edge_type(given: Mapping[EdgeType, Value] | Mapping[str, Value]) -> dict[EdgeType, Value]:
     """The same values by the triples of their edge types; ValueError where an edge type stands twice."""
+    mapping_of("edge types", given, "edge types to their values")
     found: dict[EdgeType, Value] = {}
     for name, value in given.items():
         edge_type = edge_type_of(name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,3 +89,24 @@ def test_a_part_that_is_missing_is_said_before_anything_is_made(khop_command: Co
     ran = khop_command("train", "run.toml", "--graph", parts, "--out", "a")
     assert ran.code != 0
     assert "part 1 of 3 is not on this machine, there is no part-0001" in ran.stderr
+
+
+def test_a_run_file_with_caches_trains_on_one_process_and_says_that_they_have_no_effect(
+    small_run: Path,
+) -> None:
+    small_run.write_text(small_run.read_text() + 'parts = { cache_bytes = "1MB", device_bytes = 1000 }\n')
+    finished = subprocess.run(
+        [sys.executable, "-m", "khop", "train", "run.toml", "--epochs", "1", "--out", "cached"],
+        cwd=small_run.parent,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert finished.returncode == 0, finished.stderr
+    told = [line for line in finished.stderr.splitlines() if "has no effect" in line]
+    assert len(told) == 1
+    assert told[0].startswith(
+        "khop: a cache for rows of other processes, of 1,000,000 bytes here and 1,000 on"
+    )
+    assert "Warning" not in finished.stderr
+    assert (small_run.parent / "cached" / "metrics.jsonl").exists()

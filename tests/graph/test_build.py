@@ -218,7 +218,7 @@ BAD_NODES = {
     ),
     "column shorter than count": (NodeTable(5, {"a": np.zeros(3)}), "column 'a' has 3 rows, but"),
     "no count": (NodeTable(), "node type 'item': neither count nor column; give NodeTable(count=...)"),
-    "negative count": (NodeTable(-1), "node type 'item': count -1: give 0 or more"),
+    "negative count": (NodeTable(-1), "node type 'item': count -1: must be a whole number, 0 or more"),
     "list": (NodeTable(columns={"x": [1, 2]}), "column 'x' is a list: give a torch tensor or a NumPy array"),
     "complex": (
         NodeTable(columns={"x": np.zeros(2, complex)}),

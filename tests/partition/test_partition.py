@@ -257,7 +257,7 @@ def test_a_part_alone_is_no_graph(shop: Path, tmp_path: Path) -> None:
         ({"parts": 2, "balance": ["nodes", "nodes"]}, "give one name or more, each once"),
         ({"parts": 2, "slack": -0.1}, "slack -0.1: must be a number from 0 on"),
         ({"parts": 2, "fanouts": [5, -2]}, r"fanouts \[5, -2\]: must be 0 or more, or -1"),
-        ({"parts": 2, "batch_size": 0}, "batch_size 0: must be at least 1"),
+        ({"parts": 2, "batch_size": 0}, "batch_size 0: must be a whole number, 1 or more"),
     ],
 )
 def test_what_cannot_be_asked_for_is_said_in_one_sentence(

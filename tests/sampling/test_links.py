@@ -416,5 +416,5 @@ def test_a_batch_made_here_and_now_is_split_over_torchs_threads(monkeypatch: pyt
     monkeypatch.setattr(LinkSampler, "split_over", noted)
     Loader(LinkSampler(ring(10, 2), [1]), Links({EDGE: torch.tensor([[1], [0]])}), 1).batch(0, 0)
     assert asked == [torch.get_num_threads()]
-    with pytest.raises(ValueError, match="threads 0: must be 1 or more"):
+    with pytest.raises(ValueError, match="threads 0: must be a whole number, 1 or more"):
         LinkSampler(ring(5, 2), [1]).split_over(0)

@@ -227,5 +227,5 @@ def test_a_sample_split_over_threads_has_the_same_bits(expansion: Expansion, thr
 
 
 def test_a_sampler_is_split_over_a_thread_at_least() -> None:
-    with pytest.raises(ValueError, match="threads 0: must be 1 or more"):
+    with pytest.raises(ValueError, match="threads 0: must be a whole number, 1 or more"):
         NeighborSampler(ring(5, 2), [1]).split_over(0)

@@ -10,7 +10,7 @@ import torch
 import typer
 
 from khop.cli.bytes_bar import bytes_bar
-from khop.cli.start import INTERRUPTED, TERMINATED, set_memory_up
+from khop.cli.start import INTERRUPTED, TERMINATED, set_memory_up, set_warnings_up
 from khop.config.build import Run, prepare
 from khop.config.read import RawRun, with_options
 from khop.config.values import RunConfig
@@ -67,11 +67,12 @@ def run_of_rank(raw: RawRun, device: torch.device, kept: Container[str]) -> Run:
 def set_rank_up(raw: RawRun, group: Group, device: torch.device, kept: Container[str]) -> RawRun:
     """The run as this rank carries it out: with its GPU, and its part of the cores for the threads not kept.
 
-    Its memory is tuned: a process that was spawned did not come by the entry point.
+    Its memory and warnings are set up: a process that was spawned did not come by the entry point.
     """
     if group.world_size == 1:
         return raw
     set_memory_up()
+    set_warnings_up()
     cores = cores_of_rank(group.local_world_size)
     threads = {"compute_threads": cores, "threads": sampler_threads(cores)}
     chosen = {name: count for name, count in threads.items() if name not in kept}

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
+from typing import TextIO
 
 from khop.process_memory import tune_memory
 
@@ -22,6 +25,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     # A rank that is lost is told of in a sentence; torch's own logs of it are stacks of C++ frames.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     set_memory_up()
+    set_warnings_up()
     try:
         import_module("khop.cli.main").run(arguments)
     except KeyboardInterrupt:
@@ -30,6 +34,26 @@ def run(arguments: Sequence[str] | None = None) -> None:
     finally:
         if arguments is None:  # this process is ending: one more Ctrl-C must not interrupt what it does last
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def set_warnings_up() -> None:
+    """Print warnings of khop as errors are printed: a sentence, without file and line."""
+    as_python_does = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if file is None and "khop" in Path(filename).parts:
+            print(f"khop: {message}", file=sys.stderr)
+        else:
+            as_python_does(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
 
 
 def set_memory_up() -> None:

@@ -7,6 +7,7 @@ from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 
+from khop.arguments import path_of
 from khop.datasets.debian.graph import write_debian
 from khop.datasets.debian.snapshot import read_snapshot
 from khop.datasets.names import BUILTIN_NAMES, SNAPSHOT_SHA256, builtin_path
@@ -34,7 +35,7 @@ def builtin_folder(
     """
     if name not in BUILTIN_NAMES:
         raise ValueError(f"built-in graph {name!r}: there are {', '.join(builtin_names())}")
-    folder = builtin_path(name, cache_folder() if cache is None else Path(cache))
+    folder = builtin_path(name, cache_folder() if cache is None else path_of("cache", cache))
     if not folder.exists():
         _write(name, folder, notice)
     return open_folder(folder).path

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from khop.api import Graph
+from khop.arguments import graph_of, list_of, path_of, seed_number
 from khop.datasets.link_split_folder import open_parts, save_parts
 from khop.distributed.link_split import split_over_ranks
 from khop.distributed.partitioned_graph import PartitionedGraph
@@ -53,7 +54,7 @@ class LinkSplit:
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> LinkSplit:
         """A saved split, mapped: it opens in milliseconds, and processes share the pages."""
-        graphs, links = open_parts(Path(path))
+        graphs, links = open_parts(path_of("path", path))
         return cls(
             graphs["train"], graphs["val"], graphs["test"], links["train"], links["val"], links["test"]
         )
@@ -82,9 +83,10 @@ def split_links(
     until they are saved. Where ranks hold the edges in parts, each has its own and a share of the links;
     collective then.
     """
+    graph_of("graph", graph)
     edge_types, facts = _edge_types(edge_type), Facts(negatives, label, time)
     _check(graph, edge_types, facts)
-    shares, key = Shares(val, test, disjoint_share), DrawKey.of(seed, Purpose.SPLIT)
+    shares, key = Shares(val, test, disjoint_share), DrawKey.of(seed_number(seed), Purpose.SPLIT)
     parts: list[tuple[Graph, Links | PartitionedLinks]]
     if isinstance(graph.topology, PartitionedGraph):
         of_ranks = split_over_ranks(graph.topology, edge_types, shares, key, facts)
@@ -137,9 +139,14 @@ def _links(
 
 def _edge_types(given: EdgeTypeName | Sequence[EdgeTypeName]) -> tuple[EdgeType, ...]:
     """One edge type, as text or a tuple of three single words, or several."""
-    if isinstance(given, str) or (given and all(isinstance(part, str) and " " not in part for part in given)):
+    if isinstance(given, str) or (
+        isinstance(given, tuple)
+        and given
+        and all(isinstance(part, str) and " " not in part for part in given)
+    ):
         return (edge_type_of(given),)
-    return tuple(edge_type_of(edge_type) for edge_type in given)
+    several = list_of("edge type", given, '["user buys item"]')
+    return tuple(edge_type_of(edge_type) for edge_type in several)
 
 
 def _check(graph: Graph, edge_types: Sequence[EdgeType], facts: Facts) -> None:

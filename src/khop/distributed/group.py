@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from khop.arguments import instance_of
 from khop.distributed.torch_types import Store
 from khop.distributed.watch import Watch
 from khop.errors import PeerLost
@@ -193,7 +194,7 @@ def placed(values: Tensor) -> Tensor:
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside DistributedDataParallel, or the model."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
-    assert isinstance(inner, nn.Module)
+    instance_of("model", inner, nn.Module, "must be a torch.nn.Module")
     return inner
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from khop.arguments import whole_number
 from khop.distributed.group import Group
 from khop.distributed.holders import Holders
 from khop.distributed.lanes import Lanes
@@ -30,6 +31,9 @@ class Parting:
     spread: Spread = Spread.FEATURES
     lanes: int = LANES  # batches under way at once
     wire: Wire = Wire.STORED  # in what rows travel
+
+    def __post_init__(self) -> None:
+        whole_number("lanes", self.lanes, 1)
 
 
 def stores_of(

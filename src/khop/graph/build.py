@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from khop.arguments import instance_of, mapping_of, path_of, whole_number
 from khop.graph import layout
 from khop.graph.atomic import new_folder, refuse_existing
 from khop.graph.checks import check_splits, checked_reverses
@@ -76,7 +77,10 @@ def write_graph(
     bytes per edge of it, 34 where it sorts. `notice` hears what is being written, what had to be sorted,
     bytes done and bytes in all.
     """
-    target = Path(path)
+    target = path_of("path", path)
+    threads = whole_number("threads", threads, 1)
+    mapping_of("nodes", nodes, "node types to khop.NodeTable")
+    mapping_of("edges", edges, "edge types to khop.EdgeTable")
     refuse_existing(target)
     layout.check_names(nodes, "node type")
     edges = by_edge_type(edges)
@@ -113,6 +117,10 @@ class _GivenNodes:
     @classmethod
     def of(cls, node_type: NodeType, table: NodeTable) -> _GivenNodes:
         where = f"node type {node_type!r}"
+        instance_of(where, table, NodeTable, "give a khop.NodeTable")
+        for what, given in (("columns", table.columns), ("splits", table.splits)):
+            mapping_of(f"{where}: {what}", given, "names to tensors or arrays")
+        mapping_of(f"{where}: num_classes", table.num_classes, "names of label columns to whole numbers")
         layout.check_names(table.columns, f"{where}: column")
         layout.check_names(table.splits, f"{where}: split")
         columns = _given_columns(where, table.columns)
@@ -123,7 +131,7 @@ class _GivenNodes:
                 raise ValueError(
                     f"{where}: num_classes of {name!r}: no such column; there are {list(columns)}"
                 )
-            columns[name].check_labels(num_classes)
+            columns[name].check_labels(whole_number(f"{where}: num_classes of {name!r}", num_classes, 1))
         if ORIGINAL_ID in columns:
             columns[ORIGINAL_ID].check_original_ids()
         splits = {
@@ -153,6 +161,8 @@ class _GivenEdges:
     @classmethod
     def of(cls, edge_type: EdgeType, table: EdgeTable, counts: Mapping[NodeType, int]) -> _GivenEdges:
         where = f"edge type {edge_type}"
+        instance_of(where, table, EdgeTable, "give a khop.EdgeTable")
+        mapping_of(f"{where}: columns", table.columns, "names to tensors or arrays")
         layout.check_names(table.columns, f"{where}: column")
         ends: list[Given] = []
         for side, node_type, array in (
@@ -251,6 +261,8 @@ def _all_given_edges(
     edges: Mapping[EdgeType, EdgeTable], counts: Mapping[NodeType, int]
 ) -> list[_GivenEdges]:
     given = {edge_type: _GivenEdges.of(edge_type, table, counts) for edge_type, table in edges.items()}
+    for edge_type in edges:
+        _check_memory(edge_type, counts[edge_type[2]])
     reverses = checked_reverses(
         {t: edge_type_of(table.reverse_of) for t, table in edges.items() if table.reverse_of},
         {edge_type: (one.sources, one.destinations) for edge_type, one in given.items()},
@@ -266,9 +278,18 @@ def _node_count(where: str, count: int | None, columns: Mapping[str, Given]) -> 
         raise ValueError(f"{where}: neither count nor column; give NodeTable(count=...)")
     if count is None:
         return len(next(iter(columns.values())))
-    if count < 0:
-        raise ValueError(f"{where}: count {count}: give 0 or more")
-    return count
+    return whole_number(f"{where}: count", count, 0)
+
+
+def _check_memory(edge_type: EdgeType, count: int) -> None:
+    """ValueError where the pointers to the rows of an edge type exceed the machine's memory."""
+    needed, there = (count + 1) * _INT64_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise ValueError(
+            f"node type {edge_type[2]!r}: count {count:,}: edges {edge_type} take 8 bytes for each node, "
+            f"{needed / 1e9:,.0f} GB, and this machine has {there / 1e9:,.0f} GB of memory; give the number "
+            "of nodes there are, and ids without gaps"
+        )
 
 
 def _given_columns(where: str, columns: Mapping[str, Array | Quantised]) -> dict[str, Given]:

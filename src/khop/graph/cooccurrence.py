@@ -6,6 +6,7 @@ from typing import Protocol
 
 import torch
 
+from khop.arguments import graph_of, whole_number
 from khop.graph.build import EdgeTable
 from khop.kernels.build_csc import build_csc, index_dtype
 from khop.kernels.cooccurrences import cooccurrences
@@ -48,6 +49,10 @@ def cooccurrence(
     edges of `graph` count: give it the training graph of a split, so that no held-out link shines through.
     10 million edges take seconds and, beside the result and one turned copy of the edges, a few bytes a node.
     """
+    graph_of("graph", graph)
+    if whole_number("min_count", min_count, most=(1 << 31) - 1) < 1:
+        raise ValueError(f"min_count {min_count}: must be at least 1")
+    threads = whole_number("threads", threads, 1)
     there, back = _both_ways(graph, edge_type_of(edge_type), through, threads)
     pairs, counts = cooccurrences(there, back, min_count, threads=threads)
     destinations = torch.repeat_interleave(pairs.indptr.diff(), output_size=pairs.num_edges)

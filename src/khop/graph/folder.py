@@ -10,6 +10,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from khop.arguments import path_of
 from khop.graph import layout
 from khop.graph.manifest import REMEDY, Contents, Manifest, open_manifest
 from khop.graph.npy import ArrayEntry, map_array
@@ -223,6 +224,6 @@ def open_folder(path: str | os.PathLike[str], contents: Contents = Contents.ALL)
     No data is read, so a flipped bit inside an array passes; `khop verify` finds it. Files that do not belong
     to `contents` may be absent.
     """
-    folder = Path(path)
+    folder = path_of("path", path)
     manifest, fingerprint, absent = open_manifest(folder, contents)
     return GraphFolder(folder.absolute(), manifest.schema(), fingerprint, manifest, contents, absent)

@@ -92,6 +92,14 @@ class Given:
                 f"{self.name} is {self.dtype} of shape {self.values.shape}: ids are an int64 vector"
             )
         self.refuse(lambda ids: ids < 0, "an id is 0 or more; rename the column if it holds anything else")
+        ids = np.sort(self.values)
+        twice = ids[1:][ids[1:] == ids[:-1]]
+        if len(twice):
+            first, second = np.flatnonzero(self.values == twice[0])[:2]
+            raise ValueError(
+                f"{self.name}[{second}] is {twice[0]}, and so is [{first}]: each node has an id of its own, "
+                "draws are keyed by it; correct it, or rename the column if it holds anything else"
+            )
 
     def tensor(self) -> Tensor:
         """The same memory as a tensor, only to be read; in native byte order and without gaps."""

@@ -20,7 +20,11 @@ def check_names(names: Iterable[str], what: str) -> None:
 
     "__" separates the parts of an edge type's folder, so no name may hold it.
     """
-    _check_twins(names := list(names), what)
+    names = list(names)
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f"{what} {name!r}: must be text, as it becomes a file name")
+    _check_twins(names, what)
     for name in names:
         if not _NAME.fullmatch(name) or "__" in name or len(name) > LONGEST_NAME:
             raise ValueError(

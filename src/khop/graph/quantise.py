@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from khop.arguments import instance_of
 from khop.graph.inputs import Array, Given
 from khop.graph.npy import row_chunks
 
@@ -24,6 +25,8 @@ class Quantised:
     scales: Tensor  # float32, of a row's shape
 
     def __post_init__(self) -> None:
+        instance_of("values", self.values, Tensor, "must be a tensor of int8, as khop.quantise gives it")
+        instance_of("scales", self.scales, Tensor, "must be a tensor of float32, as khop.quantise gives it")
         given = (self.values.dtype, self.scales.dtype, tuple(self.scales.shape))
         wanted = (torch.int8, torch.float32, tuple(self.values.shape[1:]))
         if given != wanted:

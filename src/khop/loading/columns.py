@@ -10,6 +10,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from khop.arguments import instance_of
 from khop.batch import Adjacency, Block, Columns, DeviceRows, Sample, Subgraph
 from khop.features.store import FeatureStore, Rows
 from khop.schema import EdgeType, NodeType, Schema, type_of
@@ -118,6 +119,7 @@ def _names(schema: Schema, type_: NodeType | EdgeType, names: Sequence[str], wha
     if isinstance(names, str) or not isinstance(names, Collection):
         raise _not_a_list(names, what)
     for name in names:
+        instance_of(f"{what} of {type_!r}:", name, str, "must be names of columns, as text")
         schema.column(type_, name)
     return tuple(dict.fromkeys(names))
 

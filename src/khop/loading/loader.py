@@ -8,6 +8,7 @@ from time import monotonic
 
 import torch
 
+from khop.arguments import mapping_of
 from khop.batch import Batch, Columns, Span
 from khop.draw import DrawKey, Purpose
 from khop.features.row_cache import RowCache
@@ -83,9 +84,12 @@ class Position:
     @classmethod
     def of_state(cls, state: State, order: SeedOrder) -> Position:
         """The position that `state` describes; ValueError if it is not one of this order."""
+        mapping_of("loader state", state, "names to values, as state_dict() gives it")
         epoch, step, fingerprint = (state.get(name) for name in ("epoch", "step", "fingerprint"))
-        if not (isinstance(epoch, int) and isinstance(step, int) and isinstance(fingerprint, Mapping)):
+        numbers = [one for one in (epoch, step) if isinstance(one, int) and not isinstance(one, bool)]
+        if len(numbers) != 2 or not isinstance(fingerprint, Mapping):
             raise ValueError(f"loader state {dict(state)}: needs numbers epoch and step, and a fingerprint")
+        epoch, step = numbers
         check_fingerprint(fingerprint, order.fingerprint)
         if epoch < 0 or not 0 <= step < order.num_steps:
             raise ValueError(

@@ -48,6 +48,11 @@ def _whole(node_type: NodeType, times: Tensor, ids: Tensor) -> Tensor:
         raise ValueError(
             f"seed_times of {node_type!r} are a {type(times).__name__}: give a tensor, as by torch.as_tensor"
         )
+    if times.is_meta or times.layout != torch.strided:
+        raise ValueError(
+            f"seed_times of {node_type!r} are a {times.layout} tensor on {times.device}: give a dense one "
+            "with values"
+        )
     if times.is_floating_point() or times.dtype == torch.bool or times.shape != ids.shape:
         raise ValueError(
             f"seed_times of {node_type!r} are {times.dtype} of shape {tuple(times.shape)}: give a whole "

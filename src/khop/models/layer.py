@@ -8,6 +8,7 @@ from typing import Literal, Protocol, get_args
 
 from torch import Tensor, nn
 
+from khop.arguments import LARGEST_WIDTH, real_number, whole_number
 from khop.batch import Block
 from khop.kernels.dropout import dropout
 from khop.kernels.relu import relu_
@@ -27,9 +28,9 @@ class LayerOptions:
     residual: bool = False
 
     def __post_init__(self) -> None:
-        if self.hidden < 1:
+        if whole_number("hidden", self.hidden, most=LARGEST_WIDTH) < 1:
             raise ValueError(f"hidden {self.hidden}: must be at least 1")
-        if not 0.0 <= self.dropout < 1.0:
+        if not 0.0 <= real_number("dropout", self.dropout) < 1.0:
             raise ValueError(f"dropout {self.dropout}: must be at least 0 and below 1")
         if self.norm not in get_args(Norm):
             raise ValueError(f"norm {self.norm!r}: must be one of {get_args(Norm)}")

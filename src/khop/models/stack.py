@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor, nn
 
+from khop.arguments import LARGEST_DEPTH, whole_number
 from khop.batch import Batch, Block
 from khop.models.encoder import Encoder, Encoding
 from khop.models.layer import Layer, LayerOptions
@@ -35,7 +36,7 @@ class Stack(nn.Module):
         make_weights: MakeWeights,
     ) -> None:
         super().__init__()
-        if layers < 1:
+        if whole_number("layers", layers, most=LARGEST_DEPTH) < 1:
             raise ValueError(f"layers {layers}: must be at least 1")
         self.sizes = sizes
         inputs, *destinations = destination_types(sizes.edge_types, sizes.target_types, layers + 1)

@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from khop.arguments import instance_of, list_of, real_number, seed_number, whole_number
 from khop.graph.atomic import new_folder, refuse_existing
 from khop.graph.csc_graph import CscGraph
 from khop.graph.damage import refuse_damage
@@ -72,14 +73,18 @@ class PartitionSettings:
     batch_size: int = 1024  # training seeds of all parts together, for `fanouts`
 
     def __post_init__(self) -> None:
+        whole_number("parts", self.parts)
+        seed_number(self.seed)
+        real_number("slack", self.slack)
+        whole_number("batch_size", self.batch_size, 1)
+        for name in () if self.balance is None else list_of("balance", self.balance, '["nodes", "edges"]'):
+            instance_of("balance", name, str, "must be names")
         if not 1 <= self.parts <= MOST_PARTS:
             raise ValueError(f"parts {self.parts}: must be 1 to {MOST_PARTS}")
         if self.method not in METHODS:
             raise ValueError(f"method {self.method!r}: must be one of {', '.join(METHODS)}")
         if any(fanout < -1 for fanout in self.fanouts):
             raise ValueError(f"fanouts {list(self.fanouts)}: must be 0 or more, or -1 for all neighbours")
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size {self.batch_size}: must be at least 1")
 
     def balanced(self, folder: GraphFolder) -> tuple[str, ...]:
         """What is balanced of a graph."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from khop.api import Graph
+from khop.arguments import instance_of
 from khop.batch import Adjacency, Batch
 from khop.features.table import FeatureTable
 from khop.graph.checks import are_reverses
@@ -39,6 +40,7 @@ def graph_from_pyg(data: Data | HeteroData) -> Graph:
     `ToUndirected` made, "rev_to" of "to", is known as the reverse.
     `graph.save(folder)` makes a graph folder of it.
     """
+    instance_of("data", data, (Data, HeteroData), "must be a torch_geometric Data or HeteroData")
     source = Source.of(data, Attributes(is_sorted=_is_sorted(data)))
     schema = source.graph.schema
     columns: Tensors = {}

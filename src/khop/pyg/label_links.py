@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from khop.arguments import instance_of
 from khop.pyg.columns import storages
 from khop.pyg.source import EDGE
 from khop.sampling.link_seeds import Links
@@ -25,6 +26,7 @@ def links_from_pyg(data: Data | HeteroData, key: str = LABEL) -> Links:
     negatives that `split_labels=True` keeps apart (`pos_<key>`, `neg_<key>`) follow one another, in this
     order. Negatives are links with the label 0. ValueError where `data` has no such links.
     """
+    instance_of("data", data, (Data, HeteroData), "must be a torch_geometric Data or HeteroData")
     found = {}
     for owner, storage in storages(data):
         of_type = None if isinstance(owner, str) else _links(storage, key)

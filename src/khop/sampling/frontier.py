@@ -8,8 +8,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from khop.arguments import graph_of, instance_of, mapping_of, shown, whole_number
 from khop.batch import Sample
-from khop.draw import DrawKey, Frontier, FrontierByType, Hop, Neighbors, NeighborsByType, Rule, Uniform
+from khop.draw import (
+    DrawKey,
+    Frontier,
+    FrontierByType,
+    Hop,
+    Neighbors,
+    NeighborsByType,
+    Rule,
+    Uniform,
+    check_rule,
+)
 from khop.graph.store import GraphStore
 from khop.sampling.fanouts import Fanout, fanout_by_type
 from khop.sampling.neighbor import Expansion, check_seeds, expand
@@ -69,6 +80,9 @@ class FrontierView:
     ) -> dict[EdgeType, Edges]:
         if isinstance(nodes, Tensor):
             nodes = {sole_type(self.schema.node_types, "nodes given as one tensor"): nodes}
+        mapping_of("nodes", nodes, "node types to tensors of ids; or one such tensor")
+        check_rule(rule, self.schema)
+        check_seeds(self._graph, nodes)
         frontier = {node_type: Frontier(ids) for node_type, ids in nodes.items()}
         hop = Hop(self._hop, fanout_by_type(self.schema, fanout), rule, edge_ids=True)
         drawn = self._graph.sample_hop(frontier, hop, key)
@@ -94,7 +108,10 @@ class FrontierSampler:
     """
 
     def __init__(self, graph: GraphStore, edges_for: EdgesFor, layers: int) -> None:
-        if layers < 1:
+        graph_of("graph", graph)
+        if not callable(edges_for):
+            raise ValueError(f"edges_for {shown(edges_for)}: must be a function of (layer, graph, nodes)")
+        if whole_number("layers", layers) < 1:
             raise ValueError(f"layers {layers}: must be 1 or more, one call of edges_for each")
         self.graph = graph
         self.layers = layers
@@ -110,6 +127,7 @@ class FrontierSampler:
             edges = self._edges_for(self.layers - hop, view, nodes)
             if isinstance(edges, Edges):
                 edges = {_sole_edge_type(self.graph.schema): edges}
+            mapping_of("edges_for gave", edges, "edge types to khop.Edges; or one khop.Edges")
             edges = by_edge_type(edges)
             with self._node_sets.lend() as destinations:
                 return _group(self.graph, edges, nodes, destinations)
@@ -143,6 +161,7 @@ def _group(
 def _check(graph: GraphStore, edge_type: EdgeType, edges: Edges) -> None:
     if edge_type not in graph.schema.edge_types:
         raise ValueError(f"edges_for gave {edge_type}: not an edge type; there are {graph.schema.edge_types}")
+    instance_of(f"edges_for gave {edge_type}:", edges, Edges, "give khop.Edges(sources, destinations)")
     check_ids(f"edges_for gave {edge_type}, sources", edges.sources, graph.num_nodes(edge_type[0]))
     check_ids(f"edges_for gave {edge_type}, destinations", edges.destinations, graph.num_nodes(edge_type[2]))
     ends = {"sources": edges.sources, "destinations": edges.destinations}

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from khop.arguments import graph_of
 from khop.batch import LinkRows, Sample
 from khop.draw import (
     DrawKey,
@@ -55,6 +56,7 @@ class LinkSampler:
         disjoint: bool = False,
         output: Output = Output.DIRECTIONAL,
     ) -> None:
+        graph_of("graph", graph)
         self.graph = graph
         self.negatives = negatives
         if negatives is not None:

@@ -12,6 +12,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
+from khop.arguments import graph_of, truth, whole_number
 from khop.batch import Adjacency, Block, Sample, Subgraph
 from khop.draw import (
     DrawKey,
@@ -68,7 +69,9 @@ class NeighborSampler:
         disjoint: bool = False,
         output: Output = Output.DIRECTIONAL,
     ) -> None:
+        graph_of("graph", graph)
         check_rule(rule, graph.schema)
+        edge_ids, disjoint = truth("edge_ids", edge_ids), truth("disjoint", disjoint)
         self.graph = graph
         self.expansion = Expansion(expansion)
         self._hops = tuple(
@@ -105,8 +108,7 @@ class NeighborSampler:
 
         For one sample that is waited for. Where many are wanted, a thread for each costs less in all.
         """
-        if threads < 1:
-            raise ValueError(f"threads {threads}: must be 1 or more")
+        threads = whole_number("threads", threads, 1)
         sampler = copy(self)
         sampler._hops = tuple(replace(hop, threads=threads) for hop in self._hops)
         return sampler

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from khop.arguments import seed_number, truth
 from khop.draw import DrawKey, Purpose
 from khop.kernels.permutation import permutation_slice
 from khop.sampling.homes import Homes
@@ -134,6 +135,9 @@ class SeedOrder:
     def __post_init__(self) -> None:
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise ValueError(f"batch_size {self.batch_size!r}: must be a whole number, 1 or more")
+        object.__setattr__(self, "run_seed", seed_number(self.run_seed))
+        truth("shuffle", self.shuffle)
+        truth("drop_last", self.drop_last)
         if self.num_seeds == 0:
             raise ValueError(
                 f"seeds: none given for types {list(self.seeds.counts)}; an epoch needs one or more"

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from khop.arguments import instance_of, path_of
 from khop.distributed.group import Group
 from khop.models.learned_rows import sharded_rows, shown
 from khop.training.checkpoint_files import (
@@ -96,7 +97,7 @@ def load_checkpoint(folder: Path, notice: Callable[[str], None] | None = None) -
     which has no digest of all its files; by default it is a Python warning. ValueError names the file that
     is missing, damaged or of a newer khop if there is no whole checkpoint.
     """
-    return _newest(folder, notice or _warn)[0]
+    return _newest(path_of("folder", folder), notice or _warn)[0]
 
 
 def shared_checkpoint(folder: Path, group: Group, notice: Callable[[str], None]) -> Checkpoint:
@@ -144,6 +145,8 @@ def _warn(sentence: str) -> None:
 
 def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
     """Put the checkpoint's tensors into the model; ValueError names what is missing, extra or misshapen."""
+    instance_of("model", model, nn.Module, "must be a torch.nn.Module")
+    instance_of("checkpoint", checkpoint, Checkpoint, "give what khop.load_checkpoint(folder) gives")
     with shown(model, lambda table: torch.empty(table.count, table.width, device="meta")):
         wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     _compare(wanted, checkpoint.model)

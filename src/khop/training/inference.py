@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from khop.arguments import seed_number, whole_number
 from khop.batch import Batch
 from khop.distributed.group import ALONE, Group
 from khop.draw import DrawKey, Purpose
@@ -84,6 +85,8 @@ def sampled_inference(
     in, and two evaluations with one seed differ by the model alone.
     `times`, one per node, are what a sampler by time needs.
     """
+    seed_number(seed)
+    whole_number("chunk_size", chunk_size, 1)
     graph: GraphStore | None = getattr(sampler, "graph", None)
     bounds = (0, nodes.numel()) if graph is None else part_bounds(graph, node_type)
     order = PartOrder.of(nodes, bounds)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from khop.arguments import graph_of, instance_of, seed_number
 from khop.distributed.group import ALONE, Group
 from khop.draw import DrawKey, DrawnNegatives, Positives, Purpose, check_drawn
 from khop.features.store import FeatureStore, Rows
@@ -123,11 +124,13 @@ def with_negatives(
     `time` is the column of their destinations by which a negative is there in time.
     """
     check_drawn(negatives)
+    graph_of("graph", graph)
+    instance_of("links", links, Links, "give khop.Links(...) whose links lie in this process")
     links = links.of_schema(graph.schema)
     check_links(graph, links)
     if time is not None and links.times is None:
         raise ValueError(f"time {time!r}: the links have no times; give khop.Links(times=...)")
-    key = DrawKey.of(seed, Purpose.EVALUATION)
+    key = DrawKey.of(seed_number(seed), Purpose.EVALUATION)
     drawn: dict[EdgeType, Tensor] = {}
     start = 0
     for edge_type, ends in links.edges.items():

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from khop.arguments import instance_of, list_of, shown, whole_number
 from khop.distributed.group import this_group
 from khop.training.shelves import Memory
 from khop.training.stages import Stage
@@ -128,7 +129,11 @@ def full_ranking(
     Collective: the ranks share the queries, and each gets the result, which does not depend on their number.
     Each calls `scores_of` equally often, so that it may exchange rows in there.
     """
-    if not at:
+    whole_number("num_candidates", num_candidates, 1)
+    whole_number("chunk_bytes", chunk_bytes, 1)
+    if not callable(scores_of):
+        raise ValueError(f"scores_of {shown(scores_of)}: must be a function from queries to their scores")
+    if not list_of("at", at, "[10, 20]"):
         raise ValueError("full ranking: at is empty, name the ks of Recall@k and NDCG@k")
     for k in at:
         _check_k(k)
@@ -161,6 +166,7 @@ def full_ranking(
 
 def _keys(pairs: Tensor, num_candidates: int, what: str) -> Tensor:
     """Each pair as one number, sorted, once."""
+    instance_of(f"full ranking: {what}", pairs, Tensor, "must be an int64 tensor (2, pairs)")
     if pairs.dim() != 2 or pairs.shape[0] != 2:
         raise ValueError(f"full ranking: {what} is {tuple(pairs.shape)}, must be (2, pairs)")
     if pairs.dtype not in (torch.int64, torch.int32):
@@ -178,6 +184,7 @@ def _keys(pairs: Tensor, num_candidates: int, what: str) -> Tensor:
 
 def _masked_scores(scores: Tensor, queries: Tensor, masked: Tensor, num_candidates: int) -> Tensor:
     """A copy on the CPU in which what a query has seen is below everything else."""
+    instance_of("full ranking: scores", scores, Tensor, "scores_of must give a tensor (queries, candidates)")
     expected = (queries.numel(), num_candidates)
     if scores.shape != expected:
         raise ValueError(
@@ -234,5 +241,5 @@ def check_scores(scores: Tensor, metric: str) -> None:
 
 
 def _check_k(k: int) -> None:
-    if k < 1:
+    if whole_number("k", k) < 1:
         raise ValueError(f"k {k}: must be at least 1")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from khop.arguments import instance_of
 from khop.distributed.rows import told_to_all, told_to_owners
 from khop.models.learned_rows import LearnedRows, summed
 
@@ -21,6 +22,7 @@ class RowAdam(torch.optim.SparseAdam):
     """
 
     def __init__(self, model: nn.Module, lr: float = 1e-3) -> None:
+        instance_of("model", model, nn.Module, "must be a torch.nn.Module")
         self._tables = [module for module in model.modules() if isinstance(module, LearnedRows)]
         if not self._tables:
             raise ValueError(

@@ -10,6 +10,8 @@ from typing import Literal, get_args
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
+from khop.arguments import whole_number
+
 Course = Literal["constant", "linear", "cosine"]
 
 
@@ -23,7 +25,7 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.course not in get_args(Course):
             raise ValueError(f"course {self.course!r}: must be one of {get_args(Course)}")
-        if self.warmup < 0:
+        if whole_number("warmup", self.warmup) < 0:
             raise ValueError(f"warmup {self.warmup}: must be 0 or more updates")
 
     def factor(self, updates: int, update: int) -> float:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from khop.arguments import real_number, seed_number, whole_number
+from khop.loading.transfer import device_of
 from khop.training.schedule import CONSTANT, Schedule
 
 Precision = Literal["float32", "float64", "bfloat16"]
@@ -20,11 +23,11 @@ class Keeping:
     keep: int = 2  # checkpoints of the last moments; one that is damaged leaves those before
 
     def __post_init__(self) -> None:
-        if self.steps is not None and self.steps < 1:
+        if self.steps is not None and whole_number("steps", self.steps) < 1:
             raise ValueError(f"steps {self.steps}: must be at least 1, or None")
-        if self.minutes is not None and not self.minutes > 0:
+        if self.minutes is not None and not real_number("minutes", self.minutes) > 0:
             raise ValueError(f"minutes {self.minutes}: must be positive, or None")
-        if self.keep < 1:
+        if whole_number("keep", self.keep) < 1:
             raise ValueError(f"keep {self.keep}: must be at least 1")
 
 
@@ -47,13 +50,15 @@ class TrainerSettings:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "evaluate_every"):
-            if getattr(self, name) < 1:
+            if whole_number(name, getattr(self, name)) < 1:
                 raise ValueError(f"{name} {getattr(self, name)}: must be at least 1")
-        if not self.learning_rate > 0:
+        seed_number(self.seed)
+        device_of(self.device)
+        if not 0 < real_number("learning_rate", self.learning_rate) < math.inf:
             raise ValueError(f"learning_rate {self.learning_rate}: must be positive")
-        if not self.weight_decay >= 0:
+        if not 0 <= real_number("weight_decay", self.weight_decay) < math.inf:
             raise ValueError(f"weight_decay {self.weight_decay}: must not be negative")
-        if self.patience is not None and self.patience < 1:
+        if self.patience is not None and whole_number("patience", self.patience) < 1:
             raise ValueError(f"patience {self.patience}: must be at least 1, or None to never stop early")
         if self.precision not in get_args(Precision):
             raise ValueError(f"precision {self.precision!r}: must be one of {get_args(Precision)}")

@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from khop.arguments import whole_number
 from khop.features.store import FeatureStore
 from khop.features.table import FeatureTable
 from khop.graph.npy import ArrayEntry, unchecked_entry
@@ -33,6 +34,9 @@ class Stage:
     nodes: Tensor | None = None  # int64 (count); None: all of the type, in order
     times: Tensor | None = None  # int64 (count), the limit of each node, where a sampler needs them
     pieces: tuple[int, ...] = ()  # where stretches of rows begin and the last ends: no chunk is of two
+
+    def __post_init__(self) -> None:
+        whole_number("chunk_size", self.chunk_size, 1)
 
     @cached_property
     def starts(self) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch.nn.functional as F
 from torch import Tensor
 
+from khop.arguments import instance_of
 from khop.batch import Batch
 from khop.schema import NodeType, Schema
 from khop.training.metrics import METRICS, NodeMetric
@@ -55,6 +56,7 @@ class NodeClassification:
         cls, schema: Schema, node_type: NodeType | None = None, label: str | None = None
     ) -> NodeClassification:
         """By accuracy, of the one node type by its one label column unless they are named."""
+        instance_of("schema", schema, Schema, "must be a graph's schema, as graph.schema")
         return cls(*schema.label_column(node_type, label))
 
     def losses(self, output: Tensor, batch: Batch) -> Tensor:

@@ -1,0 +1,523 @@
+"""Every public function refuses bad values by a ValueError with value, reason and remedy."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from inspect import isclass, isfunction
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import tensor
+
+import khop
+from khop.loading.columns import ColumnChoice
+
+TMP = Path(tempfile.mkdtemp())
+EDGE = ("n", "to", "n")
+NUMBERS = count()
+META = torch.empty(3, dtype=torch.int64, device="meta")
+SPARSE = torch.eye(3).to_sparse()
+MASKED = np.ma.array([0, 1, 2], mask=[0, 1, 0])
+ENDS = tensor([[0, 1], [1, 2]])
+
+
+def written(nodes: Any = None, edges: Any = None, **settings: Any) -> Path:
+    """A folder with three nodes and three edges, unless others are given."""
+    whole = khop.NodeTable(
+        3,
+        {"x": torch.randn(3, 2), "y": tensor([0, 1, 0]), "t": tensor([1, 2, 3])},
+        {"train": tensor([0, 1]), "val": tensor([2])},
+        {"y": 2},
+    )
+    columns = {"w": tensor([1.0, 2.0, 3.0]), "t": tensor([1, 2, 3])}
+    ring = khop.EdgeTable(tensor([0, 1, 2]), tensor([1, 2, 0]), columns)
+    nodes = {"n": whole} if nodes is None else nodes
+    edges = {EDGE: ring} if edges is None else edges
+    return khop.write_graph(TMP / str(next(NUMBERS)), nodes, edges, **settings)
+
+
+def nodes(*arguments: Any, **settings: Any) -> Path:
+    return written(nodes={"n": khop.NodeTable(*arguments, **settings)})
+
+
+def edges(*arguments: Any, **settings: Any) -> Path:
+    return written(edges={EDGE: khop.EdgeTable(*arguments, **settings)})
+
+
+with torch.random.fork_rng():
+    GRAPH = khop.open_graph(written(sort_by="t"))
+    MODEL = khop.models.SAGE.for_graph(GRAPH, 4, 1)
+LINK_SAMPLER = khop.LinkSampler(GRAPH, [1], negatives=khop.UniformNegatives())
+
+
+def sampler(**settings: Any) -> khop.NeighborSampler:
+    return khop.NeighborSampler(GRAPH, [2], **settings)
+
+
+def loader(**settings: Any) -> khop.Loader:
+    given = {"sampler": sampler(), "seeds": [0, 1], "batch_size": 2, **settings}
+    return khop.Loader(given.pop("sampler"), given.pop("seeds"), given.pop("batch_size"), **given)
+
+
+def inferred(**settings: Any) -> torch.Tensor:
+    given = {"nodes": tensor([0]), "columns": ColumnChoice(), **settings}
+    return khop.sampled_inference(MODEL, sampler(), GRAPH.features, "n", **given)
+
+
+Cases = list[tuple[str, Callable[[], object]]]
+# Of each public name: how the sentence begins or what it says, and the call.
+# fmt: off
+REFUSED: dict[str, Cases] = {
+    "builtin_folder": [
+        ("built-in graph 'zz': there are debian, debian-typed", lambda: khop.builtin_folder('zz', cache=TMP)),
+        ('built-in graph 5: there are debian, debian-typed', lambda: khop.builtin_folder(5, cache=TMP)),
+        ('cache 5: must be a path, as text or as a pathlib.Path', lambda: khop.builtin_folder('debian', cache=5)),
+    ],
+    "cooccurrence": [
+        ('edge type 5: give source type, relation and destination type,', lambda: khop.cooccurrence(GRAPH, 5)),
+        ("cooccurrence of ('n', 'to', 'n'): through is 5, must be one of", lambda: khop.cooccurrence(GRAPH, EDGE, through=5)),
+        ("min_count 'a': must be a whole number of at most 2**31 - 1", lambda: khop.cooccurrence(GRAPH, EDGE, min_count='a')),
+        ('min_count 0: must be at least 1', lambda: khop.cooccurrence(GRAPH, EDGE, min_count=0)),
+        ('threads 0: must be a whole number, 1 or more', lambda: khop.cooccurrence(GRAPH, EDGE, threads=0)),
+        ('min_count 1.5: must be a whole number of at most 2**31 - 1', lambda: khop.cooccurrence(GRAPH, EDGE, min_count=1.5)),
+        ('graph 5: must be a graph, as khop.open_graph gives it', lambda: khop.cooccurrence(5, EDGE)),
+        ('min_count 9223372036854775808: must be a whole number of at', lambda: khop.cooccurrence(GRAPH, EDGE, min_count=2**63)),
+    ],
+    "DegreeNegatives": [
+        ("power 'x': must be 0.25, 0.5, 0.75 or 1.0; for 0 take", lambda: khop.DegreeNegatives(power='x')),
+        ('power [1]: must be 0.25, 0.5, 0.75 or 1.0; for 0 take', lambda: khop.DegreeNegatives(power=[1])),
+    ],
+    "DrawKey": [
+        ("key 'a': must be a whole number", lambda: khop.DrawKey('a')),
+        ("seed 'a': must be a whole number", lambda: khop.DrawKey.of('a', 1)),
+    ],
+    "Edges": [
+        ("edges_for gave ('n', 'to', 'n'), sources: a list; give a 1-D", lambda: loader(sampler=khop.FrontierSampler(GRAPH, lambda *a: khop.Edges([0], [0]), 1)).batch(0, 0)),
+        ("edges_for gave ('n', 'to', 'n'), sources: torch.float32 of", lambda: loader(sampler=khop.FrontierSampler(GRAPH, lambda *a: khop.Edges(tensor([0.0]), tensor([0])), 1)).batch(0, 0)),
+    ],
+    "EdgeTable": [
+        ("edge type ('n', 'to', 'n'): sources is a tensor of layout", lambda: edges(SPARSE, tensor([0]))),
+        ("edge type ('n', 'to', 'n'): sources is a masked array, whose", lambda: edges(MASKED, tensor([0, 1, 2]))),
+        ("edge type ('n', 'to', 'n'): sources is float32 of shape (1,):", lambda: edges(tensor([0.0]), tensor([0]))),
+        ("edge type ('n', 'to', 'n'): sources is a list: give a torch", lambda: edges([0], tensor([0]))),
+        ('edge type 5: give source type, relation and destination type,', lambda: edges(tensor([0]), tensor([0]), reverse_of=5)),
+    ],
+    "evaluate": [
+        ("no split 'zz'; there are ['train', 'val']", lambda: khop.evaluate(MODEL, GRAPH, split='zz')),
+        ("no split 5; there are ['train', 'val']", lambda: khop.evaluate(MODEL, GRAPH, split=5)),
+        ('model 5: must be a torch.nn.Module', lambda: khop.evaluate(5, GRAPH, split='val')),
+        ('graph 5: must be a graph, as khop.open_graph gives it', lambda: khop.evaluate(MODEL, 5, split='val')),
+        ('task 5: must be a khop.NodeClassification', lambda: khop.evaluate(MODEL, GRAPH, split='val', task=5)),
+        ("fanouts 5: give a list with an entry per hop, the seeds' first,", lambda: khop.evaluate(MODEL, GRAPH, split='val', fanouts=5)),
+    ],
+    "evaluate_links": [
+        ('evaluate_links of a SAGE: it takes a khop.models.LinkPredictor,', lambda: khop.evaluate_links(MODEL, GRAPH, khop.Links(ENDS))),
+    ],
+    "FrontierSampler": [
+        ("layers 'x': must be a whole number", lambda: khop.FrontierSampler(GRAPH, lambda *a: {}, 'x')),
+        ('layers 1.0: must be a whole number', lambda: khop.FrontierSampler(GRAPH, lambda *a: {}, 1.0)),
+        ('edges_for 5: must be a function of (layer, graph, nodes)', lambda: khop.FrontierSampler(GRAPH, 5, 1)),
+    ],
+    "FrontierView": [
+        ('nodes [0]: must be a mapping from node types to tensors of ids;', lambda: loader(sampler=khop.FrontierSampler(GRAPH, lambda layer, v, n: v.sample_in_edges([0], 1), 1)).batch(0, 0)),
+        ("fanout 'a' for ('n', 'to', 'n'): must be 0 or more, or -1 for", lambda: loader(sampler=khop.FrontierSampler(GRAPH, lambda layer, v, n: v.sample_in_edges(n, 'a'), 1)).batch(0, 0)),
+        ('rule 5: must be khop.Uniform(), Weighted(column) or', lambda: loader(sampler=khop.FrontierSampler(GRAPH, lambda layer, v, n: v.sample_in_edges(n, 1, 5), 1)).batch(0, 0)),
+        ("seeds of 'n': there is no node 7; ids go from 0 to 2", lambda: loader(sampler=khop.FrontierSampler(GRAPH, lambda layer, v, n: v.sample_in_edges(tensor([7]), 1), 1)).batch(0, 0)),
+    ],
+    "full_ranking": [
+        ('scores_of None: must be a function from queries to their scores', lambda: khop.full_ranking(None, None, None, 5)),
+        ("at 'a': must be a list, as [10, 20]", lambda: khop.full_ranking(lambda q: torch.zeros(len(q), 5), ENDS, ENDS[:, :0], 5, at='a')),
+        ("num_candidates 'a': must be a whole number, 1 or more", lambda: khop.full_ranking(lambda q: torch.zeros(len(q), 5), ENDS, ENDS[:, :0], 'a')),
+        ('num_candidates 0: must be a whole number, 1 or more', lambda: khop.full_ranking(lambda q: torch.zeros(len(q), 5), ENDS, ENDS[:, :0], 0)),
+        ('full ranking: scores 5: scores_of must give a tensor (queries,', lambda: khop.full_ranking(lambda q: 5, ENDS, ENDS[:, :0], 5)),
+        ('full ranking: held_out is torch.float32: give ids, int64', lambda: khop.full_ranking(lambda q: torch.zeros(len(q), 5), torch.ones(2, 2), ENDS[:, :0], 5)),
+    ],
+    "Graph": [
+        ("no edge type ('a', 'b', 'c'); there are [('n', 'to', 'n')]", lambda: GRAPH.csc(('a', 'b', 'c'))),
+        ('edge type 5: give source type, relation and destination type,', lambda: GRAPH.csc(5)),
+        ("no split 'zz'; there are ['train', 'val']", lambda: GRAPH.split('zz')),
+        ('no split []', lambda: GRAPH.split([])),
+        ("no node type 'zz'; there are ['n']", lambda: GRAPH.num_nodes('zz')),
+        ("no node type 5; there are ['n']", lambda: GRAPH.num_nodes(5)),
+        ("no edge type ('a', 'b', 'c'); there are [('n', 'to', 'n')]", lambda: GRAPH.only(['a b c'])),
+        ('edge types 5: must be a list, as [5]', lambda: GRAPH.only(5)),
+        ('edge types 5: must be a mapping from edge types to their values', lambda: GRAPH.with_edges(5)),
+        ("edge type ('n', 'a', 'n'): None: give a khop.EdgeTable", lambda: GRAPH.with_edges({'n a n': None})),
+        ('path 5: must be a path, as text or as a pathlib.Path', lambda: GRAPH.save(5)),
+        ("no node type 'zz'; there are ['n']", lambda: GRAPH.part_bounds('zz')),
+    ],
+    "infer": [
+        ('graph 5: must be a graph, as khop.open_graph gives it', lambda: khop.infer(MODEL, 5, TMP / 'o')),
+        ('model 5: must be a torch.nn.Module', lambda: khop.infer(5, GRAPH, TMP / 'o')),
+    ],
+    "initialise": [
+        ('model 5: must be a torch.nn.Module', lambda: khop.initialise(5, loader())),
+        ("seed 'a': must be a whole number from 0 to 2**64 - 1", lambda: khop.initialise(MODEL, loader(), seed='a')),
+        ('loader 5: must be a khop.Loader', lambda: khop.initialise(MODEL, 5)),
+        ('seed 18446744073709551616: must be a whole number from 0 to', lambda: khop.initialise(MODEL, loader(), seed=2 ** 64)),
+    ],
+    "Keeping": [
+        ("steps 'a': must be a whole number", lambda: khop.Keeping('a')),
+        ('steps 0: must be at least 1, or None', lambda: khop.Keeping(0)),
+        ("minutes 'a': must be a number", lambda: khop.Keeping(None, 'a')),
+        ("keep 'a': must be a whole number", lambda: khop.Keeping(None, None, 'a')),
+    ],
+    "launch": [
+        ("procs 'a': must be a whole number, 1 or more", lambda: khop.launch(print, procs='a', device='cpu')),
+        ('procs 1.5: must be a whole number, 1 or more', lambda: khop.launch(print, procs=1.5, device='cpu')),
+        ('procs True: must be a whole number, 1 or more', lambda: khop.launch(print, procs=True, device='cpu')),
+        ('device \'zzz\': must be a device of torch, as "cpu", "cuda" or', lambda: khop.launch(print, procs=1, device='zzz')),
+        ("device 'cuda': torch finds none of CUDA's GPUs here; give", lambda: khop.launch(print, procs=1, device='cuda')),
+        ("deadline 'a': must be a number", lambda: khop.launch(print, procs=2, deadline='a', device='cpu')),
+        ('deadline -1: must be a number of seconds above 0', lambda: khop.launch(print, procs=2, deadline=-1, device='cpu')),
+        ('function 5: must be a function of (rank, device, *arguments)', lambda: khop.launch(5, procs=1, device='cpu')),
+        ('arguments 5: must be a list, as (folder, epochs)', lambda: khop.launch(print, procs=1, arguments=5, device='cpu')),
+        ('interface 5: must be a name or an address', lambda: khop.launch(print, procs=2, interface=5, device='cpu')),
+    ],
+    "layerwise_inference": [
+        ('int does not expose its layers: give them as modules with', lambda: khop.layerwise_inference(5, GRAPH, GRAPH.features, 'n')),
+        ("no node type 'zz'; there are ['n']", lambda: khop.layerwise_inference(MODEL, GRAPH, GRAPH.features, 'zz')),
+        ("chunk_size 'a': must be a whole number, 1 or more", lambda: khop.layerwise_inference(MODEL, GRAPH, GRAPH.features, 'n', chunk_size='a')),
+        ('chunk_size 0: must be a whole number, 1 or more', lambda: khop.layerwise_inference(MODEL, GRAPH, GRAPH.features, 'n', chunk_size=0)),
+        ("seeds of 'n': a list; give a 1-D int64 tensor of node ids", lambda: khop.layerwise_inference(MODEL, GRAPH, GRAPH.features, 'n', nodes=[0])),
+        ("seeds of 'n': there is no node 9; ids go from 0 to 2", lambda: khop.layerwise_inference(MODEL, GRAPH, GRAPH.features, 'n', nodes=tensor([9]))),
+    ],
+    "LinkPrediction": [
+        ("loss 'x': must be one of ('bce', 'bpr')", lambda: khop.LinkPrediction('x')),
+    ],
+    "Links": [
+        ('edges of links are a NoneType: give a mapping from edge types', lambda: khop.Links(None)),
+        ("links of ('*', '*', '*'): float32 of shape (2, 2); give int64", lambda: khop.Links(torch.ones(2, 2))),
+        ("links of ('*', '*', '*'): int64 of shape (1,); give int64 (2,", lambda: khop.Links(tensor([1]))),
+        ('edges of links is a tensor of layout sparse_coo: give a dense', lambda: khop.Links(SPARSE)),
+        ('edges of links is a tensor on the meta device, which holds no', lambda: khop.Links(torch.empty(2, 2, dtype=torch.int64, device='meta'))),
+        ('labels of links are a int: give a mapping from edge types to', lambda: khop.Links(ENDS, 5)),
+        ("times of ('*', '*', '*'): float32 of shape (2,) for 2 links;", lambda: khop.Links(ENDS, times=tensor([1.0, 2]))),
+        ('edge type 5: give source type, relation and destination type,', lambda: khop.Links({5: ENDS})),
+        ("labels of ('*', '*', '*'): float32 of shape (3,) for 2 links;", lambda: khop.Links(ENDS, torch.ones(3))),
+        ('seeds: none given for types []; an epoch needs one or more', lambda: khop.Links({}) and loader(sampler=LINK_SAMPLER, seeds=khop.Links({}))),
+    ],
+    "LinkSampler": [
+        ('negatives 5: must be khop.UniformNegatives(...),', lambda: khop.LinkSampler(GRAPH, [1], negatives=5)),
+        ("exclude 'x': must be 'edge', 'edge+reverse' or None", lambda: khop.LinkSampler(GRAPH, [1], exclude='x')),
+        ("exclude 5: must be 'edge', 'edge+reverse' or None", lambda: khop.LinkSampler(GRAPH, [1], exclude=5)),
+        ("exclude []: must be 'edge', 'edge+reverse' or None", lambda: khop.LinkSampler(GRAPH, [1], exclude=[])),
+    ],
+    "load_checkpoint": [
+        ('folder None: must be a path, as text or as a pathlib.Path', lambda: khop.load_checkpoint(None)),
+        ('none: no checkpoint there', lambda: khop.load_checkpoint(TMP / 'none')),
+    ],
+    "Loader": [
+        ('seed 1.5: must be a whole number from 0 to 2**64 - 1', lambda: loader(seed=1.5)),
+        ('seed None: must be a whole number from 0 to 2**64 - 1', lambda: loader(seed=None)),
+        ('seed 18446744073709551616: must be a whole number from 0 to', lambda: loader(seed=2 ** 64)),
+        ('seed True: must be a whole number from 0 to 2**64 - 1', lambda: loader(seed=True)),
+        ("seed '1': must be a whole number from 0 to 2**64 - 1", lambda: loader(seed='1')),
+        ('seed -1: must be a whole number from 0 to 2**64 - 1', lambda: loader(seed=-1)),
+        ("epoch 'a': must be a whole number, 0 or more", lambda: loader().epoch('a')),
+        ('epoch None: must be a whole number, 0 or more', lambda: loader().epoch(None)),
+        ('epoch 1.0: must be a whole number, 0 or more', lambda: loader().epoch(1.0)),
+        ('epoch True: must be a whole number, 0 or more', lambda: loader().epoch(True)),
+        ('epoch 18446744073709551616: must be a whole number, 0 or more', lambda: list(loader().epoch(2 ** 64))),
+        ("epoch 'a': must be a whole number, 0 or more", lambda: loader().batch('a', 0)),
+        ("step 'a': must be a whole number", lambda: loader().batch(0, 'a')),
+        ('step 0.0: must be a whole number', lambda: loader().batch(0, 0.0)),
+        ('epoch -1: must be a whole number, 0 or more', lambda: loader().batch(-1, 0)),
+        ("epoch 'a': must be a whole number, 0 or more", lambda: loader().whole_batch('a', 0)),
+        ('loader state None: must be a mapping from names to values, as', lambda: loader().load_state_dict(None)),
+        ('loader state [1]: must be a mapping from names to values, as', lambda: loader().load_state_dict([1])),
+        ('loader state {}: needs numbers epoch and step, and a fingerprint', lambda: loader().load_state_dict({})),
+        ("loader state {'epoch': True, 'step': 0, 'fingerprint':", lambda: (made := loader()).load_state_dict(made.state_dict() | {'epoch': True})),
+        ("loader state {'epoch': 0, 'step': 0, 'fingerprint': 3}: needs", lambda: (made := loader()).load_state_dict(made.state_dict() | {'fingerprint': 3})),
+        ("shuffle 'yes': must be True or False", lambda: loader(shuffle='yes')),
+        ('drop_last 2: must be True or False', lambda: loader(drop_last=2)),
+        ("locality 'a': must be True or False", lambda: loader(locality='a')),
+        ('device \'zzz\': must be a device of torch, as "cpu", "cuda" or', lambda: loader(device='zzz')),
+        ("device 'cuda': torch finds none of CUDA's GPUs here; give", lambda: loader(device='cuda')),
+        ('device None: must be a device of torch, as "cpu", "cuda" or', lambda: loader(device=None)),
+        ('device 99: ', lambda: loader(device=99)),
+        ('device 1.5: must be a device of torch, as "cpu", "cuda" or', lambda: loader(device=1.5)),
+        ("columns 5: give a list of names, ['x']", lambda: loader(columns=5)),
+        ("columns 'x': give a list of names, ['x']", lambda: loader(columns='x')),
+        ("columns: no node type has a column 5; there are {'n': ['t',", lambda: loader(columns=[5])),
+        ('edge type 5: give source type, relation and destination type,', lambda: loader(columns={5: ['x']})),
+        ("columns 5: give a list of names, ['x']", lambda: loader(columns={'n': 5})),
+        ("columns None: give a list of names, ['x']", lambda: loader(columns=None)),
+        ("seed_columns: no node type has a column None; there are {'n':", lambda: loader(seed_columns=[None])),
+        ("columns of 'n': []: must be names of columns", lambda: loader(columns={'n': [[]]})),
+        ("narrow 'x': must be one of 'float32', 'stored'", lambda: loader(narrow='x')),
+        ("narrow 5: must be one of 'float32', 'stored'", lambda: loader(narrow=5)),
+        ('graph 5: must be a graph, as khop.open_graph gives it', lambda: loader(graph=5)),
+        ('sampler None has no attribute `graph`: give the loader graph=...', lambda: khop.Loader(None, [0], 1)),
+        ('sampler 5: must have a method sample(seeds, key)', lambda: list(khop.Loader(5, [0], 1, graph=GRAPH))),
+        ("seed_times of 'n' are a list: give a tensor, as by", lambda: loader(sampler=khop.NeighborSampler(GRAPH, [1], rule=khop.Temporal('t')), seed_times=[1, 2])),
+        ("seed_times of 'n' are a int: give a tensor, as by", lambda: loader(sampler=khop.NeighborSampler(GRAPH, [1], rule=khop.Temporal('t')), seed_times=5)),
+        ("seed_times of 'n' are a torch.sparse_coo tensor on cpu: give a", lambda: loader(seed_times=SPARSE)),
+        ("seed_times of 'n' are a torch.strided tensor on meta: give a", lambda: loader(seeds=[0, 1, 2], seed_times=META)),
+        ('budget_bytes -1: must be a whole number of bytes, 0 or more, as', lambda: loader().keep_rows(-1)),
+        ('budget_bytes 1.5: must be a whole number of bytes, 0 or more,', lambda: loader().keep_rows(1.5)),
+        ("by 'x': must be one of 'auto', 'visits', 'counts'", lambda: loader().keep_rows(1, 'x')),
+        ("edge type ('n', 'to', 'n'): fanout 9223372036854775808: must be", lambda: loader(sampler=khop.NeighborSampler(GRAPH, [2**63])).batch(0, 0)),
+        ("edge type ('n', 'to', 'n'): fanout 1180591620717411303424: must", lambda: loader(sampler=khop.NeighborSampler(GRAPH, [2 ** 70])).batch(0, 0)),
+        ("edge type ('n', 'to', 'n'): fanout 1099511627776: must be from", lambda: loader(sampler=khop.NeighborSampler(GRAPH, [2 ** 40])).batch(0, 0)),
+        ("links of ('n', 'to', 'n'), destinations: there is no node 9;", lambda: loader(sampler=LINK_SAMPLER, seeds=khop.Links(tensor([[0], [9]])))),
+        ('edges_for gave 5: must be a mapping from edge types to', lambda: loader(sampler=khop.FrontierSampler(GRAPH, lambda *a: 5, 1)).batch(0, 0)),
+        ('edges_for gave None: must be a mapping from edge types to', lambda: loader(sampler=khop.FrontierSampler(GRAPH, lambda *a: None, 1)).batch(0, 0)),
+        ("edges_for gave ('n', 'to', 'n'): 5: give khop.Edges(sources,", lambda: loader(sampler=khop.FrontierSampler(GRAPH, lambda *a: {EDGE: 5}, 1)).batch(0, 0)),
+    ],
+    "models": [
+        ("hidden 'a': must be a whole number of at most 16777216", lambda: khop.models.SAGE.for_graph(GRAPH, hidden='a')),
+        ('hidden 0: must be at least 1', lambda: khop.models.SAGE.for_graph(GRAPH, hidden=0)),
+        ('layers 0: must be at least 1', lambda: khop.models.SAGE.for_graph(GRAPH, 4, 0)),
+        ('layers 1.5: must be a whole number of at most 1024', lambda: khop.models.SAGE.for_graph(GRAPH, 4, 1.5)),
+        ('dropout 2: must be at least 0 and below 1', lambda: khop.models.SAGE.for_graph(GRAPH, 4, 1, dropout=2)),
+        ("norm 'x': must be one of ('none', 'layer')", lambda: khop.models.SAGE.for_graph(GRAPH, 4, 1, norm='x')),
+        ('hidden 100000000000: must be a whole number of at most 16777216', lambda: khop.models.SAGE.for_graph(GRAPH, 10 ** 11, 1)),
+    ],
+    "NeighborSampler": [
+        ("fanouts None: give a list with an entry per hop, the seeds'", lambda: khop.NeighborSampler(GRAPH, None)),
+        ("fanouts 5: give a list with an entry per hop, the seeds' first,", lambda: khop.NeighborSampler(GRAPH, 5)),
+        ("fanout 'a' for ('n', 'to', 'n'): must be 0 or more, or -1 for", lambda: khop.NeighborSampler(GRAPH, ['a'])),
+        ("fanout 1.5 for ('n', 'to', 'n'): must be 0 or more, or -1 for", lambda: khop.NeighborSampler(GRAPH, [1.5])),
+        ('fanouts tensor([1]): give a list with an entry per hop, the', lambda: khop.NeighborSampler(GRAPH, tensor([1]))),
+        ('fanout 1 for 5: fits no edge type of "n to n"; leave it out or', lambda: khop.NeighborSampler(GRAPH, [{5: 1}])),
+        ("fanout True for ('n', 'to', 'n'): must be 0 or more, or -1 for", lambda: khop.NeighborSampler(GRAPH, [True])),
+        ("fanout None for ('n', 'to', 'n'): must be 0 or more, or -1 for", lambda: khop.NeighborSampler(GRAPH, [None])),
+        ('rule 5: must be khop.Uniform(), Weighted(column) or', lambda: sampler(rule=5)),
+        ("rule <class 'khop.draw.Uniform'>: must be khop.Uniform(),", lambda: sampler(rule=khop.Uniform)),
+        ("rule 'weighted': must be khop.Uniform(), Weighted(column) or", lambda: sampler(rule='weighted')),
+        ('rule None: must be khop.Uniform(), Weighted(column) or', lambda: sampler(rule=None)),
+        ("expansion 'x': must be one of ['layered', 'subgraph']", lambda: sampler(expansion='x')),
+        ("output 'x': must be one of ['directional', 'bidirectional',", lambda: sampler(output='x')),
+        ("output None: must be one of ['directional', 'bidirectional',", lambda: sampler(output=None)),
+        ('graph None: must be a graph, as khop.open_graph gives it', lambda: khop.NeighborSampler(None, [1])),
+        ('must be a graph, as khop.open_graph gives it', lambda: khop.NeighborSampler('a/folder', [1])),
+        ("disjoint 'x': must be True or False", lambda: sampler(disjoint='x')),
+        ("edge_ids 'x': must be True or False", lambda: sampler(edge_ids='x')),
+        ("threads 'x': must be a whole number, 1 or more", lambda: sampler().split_over('x')),
+    ],
+    "NodeClassification": [
+        ("metric 'x': must be one of ['accuracy', 'average-precision',", lambda: khop.NodeClassification('n', 'y', metric='x')),
+        ("schema 5: must be a graph's schema, as graph.schema", lambda: khop.NodeClassification.of(5)),
+    ],
+    "NodeTable": [
+        ("node type 'n': column 5: must be text, as it becomes a file name", lambda: nodes(3, {5: torch.ones(3)})),
+        ("node type 'n': split None: must be text, as it becomes a file", lambda: nodes(3, {}, {None: tensor([0])})),
+        ("node type 'n': columns [1]: must be a mapping from names to", lambda: nodes(3, [1])),
+        ("node type 'n': splits [1]: must be a mapping from names to", lambda: nodes(3, {}, [1])),
+        ("node type 'n': num_classes of 'y' [2]: must be a whole number,", lambda: nodes(3, {'y': tensor([0, 1, 0])}, {}, {'y': [2]})),
+        ("node type 'n': num_classes of 'y' 2.5: must be a whole number,", lambda: nodes(3, {'y': tensor([0, 1, 0])}, {}, {'y': 2.5})),
+        ("node type 'n': num_classes of 'y' True: must be a whole number,", lambda: nodes(3, {'y': tensor([0, 0, 0])}, {}, {'y': True})),
+        ("node type 'n': num_classes of 'y' None: must be a whole number,", lambda: nodes(3, {'y': tensor([0, 0, 0])}, {}, {'y': None})),
+        ("node type 'n': num_classes [1]: must be a mapping from names of", lambda: nodes(3, {'y': tensor([0, 0, 0])}, {}, [1])),
+        ("node type 'n': column 'x' is a tensor of layout sparse_coo:", lambda: nodes(3, {'x': SPARSE})),
+        ("node type 'n': column 'x' is a tensor on the meta device, which", lambda: nodes(3, {'x': META})),
+        ("node type 'n': column 'x' is a masked array, whose mask would", lambda: nodes(3, {'x': MASKED})),
+        ("node type 'n': column 'x' is a list: give a torch tensor or a", lambda: nodes(3, {'x': [1, 2, 3]})),
+        ("node type 'n': column 'x' is object: convert it to one of bool,", lambda: nodes(3, {'x': np.array([None] * 3)})),
+        ("node type 'n': column 'x' is str32: convert it to one of bool,", lambda: nodes(3, {'x': np.array(['a'] * 3)})),
+        ("node type 'n': column 'x' is complex64: convert it to one of", lambda: nodes(3, {'x': torch.ones(3, dtype=torch.complex64)})),
+        ("node type 'n': count 5.0: must be a whole number, 0 or more", lambda: nodes(5.0)),
+        ("node type 'n': count True: must be a whole number, 0 or more", lambda: nodes(True)),
+        ("node type 'n': count 9223372036854775808: must be a whole", lambda: nodes(2**63)),
+        ("node type 'n': count '3': must be a whole number, 0 or more", lambda: nodes('3')),
+        ("node type 'n': split 'train' is float32 of shape (1,): ids are", lambda: nodes(3, {}, {'train': tensor([0.5])})),
+        ("node type 'n': column 'original_id'[1] is 1, and so is [0]:", lambda: nodes(3, {'original_id': tensor([1, 1, 2])})),
+    ],
+    "open_folder": [
+        ('path None: must be a path, as text or as a pathlib.Path', lambda: khop.open_folder(None)),
+    ],
+    "open_graph": [
+        ('path None: must be a path, as text or as a pathlib.Path', lambda: khop.open_graph(None)),
+        ('path 5: must be a path, as text or as a pathlib.Path', lambda: khop.open_graph(5)),
+        ("placement 'x': must be one of 'whole', 'features', 'all'", lambda: khop.open_graph(GRAPH.folder.path, placement='x')),
+        ("lanes 'x': must be a whole number, 1 or more", lambda: khop.open_graph(GRAPH.folder.path, lanes='x')),
+        ('lanes 0: must be a whole number, 1 or more', lambda: khop.open_graph(GRAPH.folder.path, lanes=0)),
+        ("wire 'x': must be one of 'stored', 'float16', 'int8'", lambda: khop.open_graph(GRAPH.folder.path, wire='x')),
+        ('nonexistent: no such folder', lambda: khop.open_graph('/nonexistent')),
+    ],
+    "partition_graph": [
+        ("parts 'a': must be a whole number", lambda: khop.partition_graph(GRAPH.folder.path, TMP / 'p', 'a')),
+        ('parts 0: must be 1 to 4096', lambda: khop.partition_graph(GRAPH.folder.path, TMP / 'p', 0)),
+        ('parts 1.5: must be a whole number', lambda: khop.partition_graph(GRAPH.folder.path, TMP / 'p', 1.5)),
+        ("method 'x': must be one of ldg, fennel, metis, random, range,", lambda: khop.partition_graph(GRAPH.folder.path, TMP / 'p', 2, method='x')),
+        ('graph None: must be a path, as text or as a pathlib.Path', lambda: khop.partition_graph(None, TMP / 'p', 2)),
+        ("seed 'a': must be a whole number from 0 to 2**64 - 1", lambda: khop.partition_graph(GRAPH.folder.path, TMP / 'p1', 2, seed='a')),
+        ('seed 1.5: must be a whole number from 0 to 2**64 - 1', lambda: khop.partition_graph(GRAPH.folder.path, TMP / 'p4', 2, seed=1.5)),
+        ('balance 5: must be a list, as ["nodes", "edges"]', lambda: khop.partition_graph(GRAPH.folder.path, TMP / 'p2', 2, balance=5)),
+        ("slack 'a': must be a number", lambda: khop.partition_graph(GRAPH.folder.path, TMP / 'p3', 2, slack='a')),
+    ],
+    "quantise": [
+        ('the column to quantise is a str: give a torch tensor or a NumPy', lambda: khop.quantise('a')),
+        ('the column to quantise is a NoneType: give a torch tensor or a', lambda: khop.quantise(None)),
+        ('the column to quantise is a list: give a torch tensor or a', lambda: khop.quantise([1.0])),
+        ('the column to quantise is int64: integers are stored as they are', lambda: khop.quantise(tensor([1, 2]))),
+        ('the column to quantise[0] is nan: not a finite number; replace', lambda: khop.quantise(tensor([float('nan')]))),
+        ('the column to quantise is a tensor of layout sparse_coo: give a', lambda: khop.quantise(SPARSE)),
+        ('the column to quantise is a masked array, whose mask would be', lambda: khop.quantise(np.ma.array([1.0, 2.0], mask=[0, 1]))),
+        ('the column to quantise is a tensor on the meta device, which', lambda: khop.quantise(torch.empty(3, device='meta'))),
+    ],
+    "restore_model": [
+        ('checkpoint 5: give what khop.load_checkpoint(folder) gives', lambda: khop.restore_model(MODEL, 5)),
+    ],
+    "RowAdam": [
+        ('model [5]: must be a torch.nn.Module', lambda: khop.RowAdam([5])),
+        ('model []: must be a torch.nn.Module', lambda: khop.RowAdam([], lr='a')),
+    ],
+    "Schedule": [
+        ("course 'x': must be one of ('constant', 'linear', 'cosine')", lambda: khop.Schedule('x')),
+        ("warmup 'a': must be a whole number", lambda: khop.Schedule('linear', 'a')),
+        ('warmup -1: must be 0 or more updates', lambda: khop.Schedule('linear', -1)),
+        ('warmup 1.5: must be a whole number', lambda: khop.Schedule('linear', 1.5)),
+    ],
+    "Schema": [
+        ('node types 5: must be a list', lambda: khop.Schema(5, ())),
+        ('edge type 5: give source type, relation and destination type,', lambda: khop.Schema(('a',), (5,))),
+        ('edge type 5: give source type, relation and destination type,', lambda: GRAPH.schema.column(5, 'x')),
+        ("column 5 of 'n': not in the graph; there are ['t', 'x', 'y']", lambda: GRAPH.schema.column('n', 5)),
+        ('edge type []: give source type, relation and destination type,', lambda: GRAPH.schema.column([], 'x')),
+    ],
+    "split_links": [
+        ('edge type 5: must be a list, as ["user buys item"]', lambda: khop.split_links(GRAPH, 5)),
+        ("val 'a': must be a share from 0 to below 1, or a number of links", lambda: khop.split_links(GRAPH, EDGE, 'a')),
+        ('val nan: must be a share from 0 to below 1, or a number of links', lambda: khop.split_links(GRAPH, EDGE, float('nan'))),
+        ('val 2.5: must be a share from 0 to below 1, or a number of links', lambda: khop.split_links(GRAPH, EDGE, 2.5)),
+        ('seed 1.5: must be a whole number from 0 to 2**64 - 1', lambda: khop.split_links(GRAPH, EDGE, seed=1.5)),
+        ('negatives 1.5: must be 0 or more, for each link of validation', lambda: khop.split_links(GRAPH, EDGE, negatives=1.5)),
+        ("column 5 of ('n', 'to', 'n'): not in the graph; there are ['t',", lambda: khop.split_links(GRAPH, EDGE, label=5)),
+        ("disjoint_share 'a': must be a share from 0 to below 1, or a", lambda: khop.split_links(GRAPH, EDGE, disjoint_share='a')),
+        ('graph 5: must be a graph, as khop.open_graph gives it', lambda: khop.split_links(5, EDGE)),
+        ('val True: must be a share from 0 to below 1, or a number of', lambda: khop.split_links(GRAPH, EDGE, True)),
+        ('per_positive 9223372036854775808: must be a whole number, 1 or', lambda: khop.split_links(GRAPH, EDGE, 1, 1, negatives=2**63)),
+    ],
+    "Temporal": [
+        ('device_bytes None: must be a whole number of bytes, 0 or more,', lambda: loader().keep_rows(1, device_bytes=None)),
+        ('window (9223372036854775808, 0): 9223372036854775808: must be a', lambda: loader(sampler=khop.NeighborSampler(GRAPH, [1], rule=khop.Temporal('t', window=(2**63, 0))), seed_times='t').batch(0, 0)),
+        ('window (1,): must be two whole numbers, (before, after)', lambda: khop.Temporal('t', window=(1,))),
+        ('window 5: must be two whole numbers, (before, after)', lambda: khop.Temporal('t', window=5)),
+        ('window (1.5, 0): 1.5: must be a whole number', lambda: khop.Temporal('t', window=(1.5, 0))),
+        ("window ('a', 0): 'a': must be a whole number", lambda: khop.Temporal('t', window=('a', 0))),
+        ('window (18446744073709551616, -9223372036854775809):', lambda: khop.Temporal('t', window=(2 ** 64, -2 ** 63 - 1))),
+        ("keep 'x': must be one of ['any', 'latest']", lambda: khop.Temporal('t', 'x')),
+        ("keep 5: must be one of ['any', 'latest']", lambda: khop.Temporal('t', 5)),
+        ('inner 5: must be khop.Uniform() or khop.Weighted(column)', lambda: khop.Temporal('t', inner=5)),
+        ('inner of type Temporal: must be khop.Uniform() or', lambda: sampler(rule=khop.Temporal('t', inner=khop.Temporal('t')))),
+        ('column 5: must be the name of a column, as text', lambda: sampler(rule=khop.Temporal(5))),
+    ],
+    "TrainerSettings": [
+        ("epochs 'a': must be a whole number", lambda: khop.TrainerSettings(epochs='a')),
+        ("learning_rate 'a': must be a number", lambda: khop.TrainerSettings(3, learning_rate='a')),
+        ('learning_rate nan: must be positive', lambda: khop.TrainerSettings(3, learning_rate=float('nan'))),
+        ('epochs 1.5: must be a whole number', lambda: khop.TrainerSettings(epochs=1.5)),
+        ('seed 1.5: must be a whole number from 0 to 2**64 - 1', lambda: khop.TrainerSettings(3, seed=1.5)),
+        ('seed 18446744073709551616: must be a whole number from 0 to', lambda: khop.TrainerSettings(3, seed=2 ** 64)),
+        ("precision 'x': must be one of ('float32', 'float64', 'bfloat16')", lambda: khop.TrainerSettings(3, precision='x')),
+        ('device \'zzz\': must be a device of torch, as "cpu", "cuda" or', lambda: khop.TrainerSettings(3, device='zzz')),
+        ("patience 'a': must be a whole number", lambda: khop.TrainerSettings(3, patience='a')),
+        ('evaluate_every 0: must be at least 1', lambda: khop.TrainerSettings(3, evaluate_every=0)),
+        ('weight_decay -1: must not be negative', lambda: khop.TrainerSettings(3, weight_decay=-1)),
+        ("device 'cuda': torch finds none of CUDA's GPUs here; give", lambda: khop.TrainerSettings(3, device='cuda')),
+    ],
+    "Uniform": [
+        ("replacement 'x': must be True or False", lambda: khop.Uniform('x')),
+    ],
+    "UniformNegatives": [
+        ('per_positive 9223372036854775808: must be a whole number, 1 or', lambda: khop.UniformNegatives(2**63)),
+        ('per_positive 2.0: must be a whole number, 1 or more', lambda: khop.UniformNegatives(2.0)),
+        ("mode 'x': must be one of ['binary', 'triplet']", lambda: khop.UniformNegatives(1, 'x')),
+        ("mode []: must be one of ['binary', 'triplet']", lambda: khop.UniformNegatives(1, [])),
+        ("exact 'x': must be True or False", lambda: khop.UniformNegatives(1, exact='x')),
+    ],
+    "Weighted": [
+        ('column 5: must be the name of a column, as text', lambda: sampler(rule=khop.Weighted(5))),
+        ('column None: must be the name of a column, as text', lambda: sampler(rule=khop.Weighted(None))),
+        ("column ['w']: must be the name of a column, as text", lambda: sampler(rule=khop.Weighted(['w']))),
+    ],
+    "WeightedNegatives": [
+        ('column 5: must be the name of a column, as text', lambda: khop.WeightedNegatives(5)),
+    ],
+    "with_negatives": [
+        ('links 5: give khop.Links(...) whose links lie in this process', lambda: khop.with_negatives(GRAPH, 5, khop.UniformNegatives())),
+        ('negatives 5: must be khop.UniformNegatives(...),', lambda: khop.with_negatives(GRAPH, khop.Links(ENDS), 5)),
+        ('seed 1.5: must be a whole number from 0 to 2**64 - 1', lambda: khop.with_negatives(GRAPH, khop.Links(ENDS), khop.UniformNegatives(), seed=1.5)),
+        ('time 5: the links have no times; give khop.Links(times=...)', lambda: khop.with_negatives(GRAPH, khop.Links(ENDS), khop.UniformNegatives(), time=5)),
+    ],
+    "write_graph": [
+        ('node type 5: must be text, as it becomes a file name', lambda: written(nodes={5: khop.NodeTable(3)}, edges={})),
+        ("edge type ('n', 5, 'n'): give source type, relation and", lambda: written(edges={('n', 5, 'n'): khop.EdgeTable(tensor([0]), tensor([0]))})),
+        ('nodes [1]: must be a mapping from node types to khop.NodeTable', lambda: written(nodes=[1])),
+        ('edges [1]: must be a mapping from edge types to khop.EdgeTable', lambda: written(edges=[1])),
+        ("node type 'n' None: give a khop.NodeTable", lambda: written(nodes={'n': None})),
+        ("edge type ('n', 'to', 'n') None: give a khop.EdgeTable", lambda: written(edges={EDGE: None})),
+        ("node type 'n': count 1,099,511,627,776: edges ('n', 'to', 'n')", lambda: written(nodes={'n': khop.NodeTable(2 ** 40)}, edges={EDGE: khop.EdgeTable(tensor([0]), tensor([1]))})),
+        ("sort_by 5: no such column of times; there are {'n': ['x', 'y',", lambda: written(sort_by=5)),
+        ('threads 0: must be a whole number, 1 or more', lambda: written(threads=0)),
+        ("threads '2': must be a whole number, 1 or more", lambda: written(threads='2')),
+        ('path 5: must be a path, as text or as a pathlib.Path', lambda: khop.write_graph(5, {'n': khop.NodeTable(1)}, {})),
+        ('path None: must be a path, as text or as a pathlib.Path', lambda: khop.write_graph(None, {'n': khop.NodeTable(1)}, {})),
+    ],
+    "GivenNegatives": [("mode 5: must be one of", lambda: khop.GivenNegatives(5))],
+    "Quantised": [
+        ("values [1]: must be a tensor", lambda: khop.Quantised([1], tensor([1.0]))),
+        ("scales 5: must be a tensor", lambda: khop.Quantised(tensor([1]), 5)),
+    ],
+    "graph_from_pyg": [("data 5: must be a torch_geometric Data or", lambda: khop.graph_from_pyg(5))],
+    "links_from_pyg": [("data 5: must be a torch_geometric Data or", lambda: khop.links_from_pyg(5))],
+    "LinkSplit": [("path 5: must be a path", lambda: khop.LinkSplit.open(5))],
+    "node_rows": [("chunk_size 0: must be a whole number, 1 or more", lambda: khop.node_rows(MODEL, GRAPH, GRAPH.features, ["n"], chunk_size=0))],
+    "sampled_inference": [
+        ("chunk_size 0: must be a whole number, 1 or more", lambda: inferred(chunk_size=0)),
+        ("seed 1.5: must be a whole number from 0", lambda: inferred(seed=1.5)),
+    ],
+}
+# fmt: on
+# What takes no value of a user's, or holds what khop gives: outputs, protocols, enumerations and errors.
+NOTHING_TO_REFUSE = {
+    "Adjacency",
+    "Batch",
+    "Block",
+    "ColumnSpec",
+    "Exclude",
+    "Expansion",
+    "Keep",
+    "LinkRows",
+    "NegativeMode",
+    "Observer",
+    "Output",
+    "PeerLost",
+    "Sample",
+    "Sampler",
+    "Seeds",
+    "Subgraph",
+    "Terminated",
+    "builtin_names",
+    "tune_memory",
+}  # fmt: skip
+ELSEWHERE = {"Trainer"}  # what it is given is checked as TrainerSettings, a model, a task and a loader
+
+
+@pytest.mark.parametrize(
+    ("sentence", "call"),
+    [
+        pytest.param(sentence, call, id=f"{name}: {sentence}")
+        for name, cases in REFUSED.items()
+        for sentence, call in cases
+    ],
+)
+def test_a_bad_value_is_a_sentence_with_value_reason_and_remedy(
+    sentence: str, call: Callable[[], object]
+) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  # the sentence is compared as it stands
+        call()
+    assert sentence in str(caught.value)
+
+
+def test_no_public_function_or_class_is_left_out() -> None:
+    public = {name for name in khop._PUBLIC if isfunction(value := getattr(khop, name)) or isclass(value)}
+    assert public - NOTHING_TO_REFUSE - ELSEWHERE - REFUSED.keys() == set()
+    assert REFUSED.keys() & NOTHING_TO_REFUSE == set()
