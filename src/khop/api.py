@@ -144,7 +144,9 @@ class Graph:
         """
         splits = {name: self.split(name) for name in self.split_names}
         origin = self.folder or self.origin
-        return save_graph(path, self.in_one_piece("save"), self.columns, splits, notice, origin=origin)
+        return save_graph(
+            path_of("path", path), self.in_one_piece("save"), self.columns, splits, notice, origin=origin
+        )
 
     def to_pyg(self) -> Any:  # noqa: ANN401
         """A torch_geometric `Data` where there is one node type and one edge type, else a `HeteroData`.

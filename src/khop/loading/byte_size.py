@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
+from khop.arguments import shown
+
+LARGEST = (1 << 63) - 1
+_SIZE = re.compile(r"(\d{1,19}(?:\.\d{1,19})?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE | re.ASCII)
 _POWERS = {letter: power for power, letter in enumerate(("", "k", "m", "g", "t", "p"))}
 
 
@@ -13,14 +16,15 @@ def byte_size(given: int | str, name: str, *, least: int = 0) -> int:
     found = _SIZE.fullmatch(given.strip()) if isinstance(given, str) else None
     if found is not None:
         number, unit, binary = found.groups()
-        size = int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
+        factor = (1024 if binary else 1000) ** _POWERS[unit.lower()]
+        size = int(float(number) * factor) if "." in number else int(number) * factor
     elif isinstance(given, int) and not isinstance(given, bool):
         size = given
     else:
         size = least - 1
-    if size < least:
+    if not least <= size <= LARGEST:
         raise ValueError(
-            f"{name} {given!r}: must be a whole number of bytes, {least} or more, "
+            f"{name} {shown(given)}: must be a whole number of bytes, {least} or more and below 2**63, "
             'as 500000000, "500MB" or "2GiB"'
         )
     return size
