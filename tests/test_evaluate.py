@@ -156,7 +156,7 @@ def test_the_loaders_expansion_is_kept(words: Graph) -> None:
 
 def test_a_loader_by_time_cannot_evaluate_nodes_without_times(words: Graph) -> None:
     loader = loader_of(words)
-    loader.sampler.rule = Temporal("y")  # type: ignore[attr-defined]
+    loader.graph_sampler.rule = Temporal("y")  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match=r"the loader samples by Temporal.* gives nodes no times"):
         evaluate(Words(), words, split="val", fanouts=[2], loader=loader)
 

@@ -62,7 +62,7 @@ def evaluate(
     model, group = unwrapped(model), this_group()
     task = task or NodeClassification.of(graph.schema)
     node_type = task.node_type
-    like = None if loader is None else loader.sampler
+    like = None if loader is None else loader.graph_sampler
     is_layered = fanouts is None and isinstance(model, Layered)
     if fanouts is None and not is_layered:
         fanouts = all_neighbors(model, like, warn=group.rank == 0)
@@ -129,7 +129,7 @@ def evaluate_links(
     if fanouts is None:
         check_untimed(links)
     if fanouts is None and not isinstance(encoder, Layered):
-        fanouts = all_neighbors(encoder, None if loader is None else loader.sampler, warn=group.rank == 0)
+        fanouts = all_neighbors(encoder, None if loader is None else loader.graph_sampler, warn=group.rank == 0)
     of_loader = None if loader is None else loader.columns
     group.meet("evaluating")
     with group.exchanging("evaluating"):

@@ -101,7 +101,8 @@ class Loader:
         choice = ColumnChoice.of(
             store.schema, columns, seed_columns, seed_types, one_of("narrow", narrow, Narrow)
         )
-        self.sampler, self.columns = sampler, choice  # of all batches
+        # Not named `sampler`: Lightning takes a loader that has one for a DataLoader, and makes it anew.
+        self.graph_sampler, self.columns = sampler, choice  # of all batches
         self._maker = BatchMaker(order, sampler, _features(store, choice), choice, device_of(device))
         if threads is None:
             threads = sampler_threads(cores_of_rank(self._group.local_world_size))
