@@ -129,7 +129,9 @@ def evaluate_links(
     if fanouts is None:
         check_untimed(links)
     if fanouts is None and not isinstance(encoder, Layered):
-        fanouts = all_neighbors(encoder, None if loader is None else loader.graph_sampler, warn=group.rank == 0)
+        fanouts = all_neighbors(
+            encoder, None if loader is None else loader.graph_sampler, warn=group.rank == 0
+        )
     of_loader = None if loader is None else loader.columns
     group.meet("evaluating")
     with group.exchanging("evaluating"):
