@@ -6,9 +6,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
+#include "checks.h"
 #include "label_counts.h"
 #include "parallel.h"
 
@@ -18,11 +22,52 @@ namespace {
 constexpr std::int64_t kGrain = 256;  // nodes a thread is worth waking for
 constexpr double kGamma = 1.5;        // Fennel's exponent
 
+void require(bool holds, const std::string& problem) {
+  if (!holds) throw std::invalid_argument(problem);
+}
+
+// The rows of an edge type are the nodes of one type, and its sources are nodes.
+void check_edges(const InEdges& edges, const std::vector<std::int64_t>& first_node) {
+  const auto count = static_cast<std::int64_t>(std::max(edges.narrow.size(), edges.wide.size()));
+  check_offsets(edges.indptr, count, "indptr");
+  const std::int64_t rows = static_cast<std::int64_t>(edges.indptr.size()) - 1, nodes = first_node.back();
+  const std::string given = std::to_string(rows) + " rows from node " + std::to_string(edges.first_destination) + " on";
+  require(edges.first_source >= 0 && edges.first_source <= nodes, "sources from node " + std::to_string(edges.first_source) + " on");
+  if (rows > 0) {
+    const auto next = std::upper_bound(first_node.begin(), first_node.end(), edges.first_destination);
+    const bool is_type = next != first_node.begin() && next != first_node.end() && *(next - 1) == edges.first_destination &&
+                         *next - edges.first_destination == rows;
+    require(is_type, given + ": a type has other nodes");
+  }
+  check_ids(edges.narrow, nodes - edges.first_source, "source", 1);
+  check_ids(edges.wide, nodes - edges.first_source, "source", 1);
+}
+
+AssignSettings checked(AssignSettings settings) {
+  const auto& first = settings.first_node;
+  require(first.size() >= 2 && first.front() == 0 && std::is_sorted(first.begin(), first.end()),
+          "first_node: must begin with 0, ascend and end with the number of nodes");
+  require(settings.parts >= 1 && settings.parts <= Assigner<std::uint32_t>::kMostParts,
+          "parts " + std::to_string(settings.parts) + ": must be 1 to " + std::to_string(Assigner<std::uint32_t>::kMostParts));
+  require(!settings.constraints.empty(), "no limits: say what parts are to share out");
+  for (const Constraint& constraint : settings.constraints) {
+    check_size(constraint.by_type.size(), first.size() - 1, "by_type of a limit");
+    if (constraint.member != 0) check_size(settings.members.size(), static_cast<std::size_t>(first.back()), "members");
+  }
+  for (const InEdges& edges : settings.edges) check_edges(edges, first);
+  return settings;
+}
+
+void check_span(std::int64_t begin, std::int64_t end, std::int64_t limit) {
+  require(0 <= begin && begin <= end && end <= limit, "from " + std::to_string(begin) + " to " + std::to_string(end) +
+                                                          ": must rise within [0, " + std::to_string(limit) + "]");
+}
+
 }  // namespace
 
 template <class Label>
 Assigner<Label>::Assigner(AssignSettings settings)
-    : settings_(std::move(settings)),
+    : settings_(checked(std::move(settings))),
       nodes_(settings_.first_node.back()),
       block_(std::clamp(nodes_ / kBlocks, kLeastBlock, kMostBlock)),
       by_type_(settings_.first_node.size() - 1),
@@ -30,6 +75,8 @@ Assigner<Label>::Assigner(AssignSettings settings)
       size_(static_cast<std::size_t>(nodes_), 1),
       part_(static_cast<std::size_t>(nodes_), kNowhere),
       loads_(static_cast<std::size_t>(settings_.parts) * settings_.constraints.size()) {
+  require(nodes_ <= static_cast<std::int64_t>(std::min<std::uint64_t>(std::numeric_limits<Label>::max(), std::numeric_limits<std::int64_t>::max())),
+          std::to_string(nodes_) + " nodes: more than labels of " + std::to_string(8 * sizeof(Label)) + " bits can name");
   std::iota(label_.begin(), label_.end(), Label{0});
   std::int64_t edges = 0;
   for (const InEdges& in_edges : settings_.edges) {
@@ -149,6 +196,8 @@ Label Assigner<Label>::candidate(std::int64_t node, LabelCounts& counts) const {
 
 template <class Label>
 void Assigner<Label>::cluster(std::int64_t begin, std::int64_t end, int threads) {
+  check_span(begin, end, nodes_);
+  require(block_begin_.empty(), "cluster: clustering has ended");
   std::vector<Label> wanted(static_cast<std::size_t>(block_));
   for (std::int64_t block = begin; block < end; block += block_) {
     const std::int64_t count = std::min(block_, end - block);
@@ -230,6 +279,7 @@ void Assigner<Label>::count_cluster_block(std::int64_t block, std::span<std::int
 
 template <class Label>
 void Assigner<Label>::place_clusters(std::int64_t begin_block, std::int64_t end_block, int threads) {
+  check_span(begin_block, end_block, static_cast<std::int64_t>(std::max<std::size_t>(block_begin_.size(), 1)) - 1);
   if (begin_block == 0) std::fill(loads_.begin(), loads_.end(), 0);
   const auto parts = static_cast<std::size_t>(settings_.parts);
   std::vector<std::int64_t> counts, weights(settings_.constraints.size());
@@ -251,6 +301,7 @@ void Assigner<Label>::place_clusters(std::int64_t begin_block, std::int64_t end_
 
 template <class Label>
 void Assigner<Label>::place_nodes(std::int64_t begin, std::int64_t end, Place place, int threads) {
+  check_span(begin, end, nodes_);
   const auto parts = static_cast<std::size_t>(settings_.parts);
   std::vector<std::int64_t> counts(static_cast<std::size_t>(block_) * parts), weights(settings_.constraints.size());
   for (std::int64_t block = begin; block < end; block += block_) {
@@ -270,6 +321,7 @@ void Assigner<Label>::place_nodes(std::int64_t begin, std::int64_t end, Place pl
       std::fill(weights.begin(), weights.end(), 0);
       add_weights(block + i, weights.data());
       const int stay = place == Place::most ? part : -1;
+      if (stay == kNowhere) throw std::invalid_argument("refine: node " + std::to_string(block + i) + " was not placed before");
       if (stay >= 0) add_load(stay, weights.data(), -1);
       part = static_cast<std::uint16_t>(best_part(counts.data() + static_cast<std::size_t>(i) * parts, weights.data(), stay));
       add_load(part, weights.data(), 1);

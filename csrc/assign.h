@@ -37,7 +37,8 @@ struct AssignSettings {
 
 // Passes over nodes are cut into calls at will, at multiples of block(): nodes of a block are scored against what was decided
 // before the block, on any number of threads, then placed one after the other. So the result depends on neither.
-// Label holds a node's number.
+// Label holds a node's number. Throws std::invalid_argument for settings and spans that do not fit one another: all edges are looked
+// at once, when it is made.
 template <class Label>
 class Assigner {
  public:

@@ -15,6 +15,7 @@ constexpr std::size_t kDefaultLimit = std::size_t{1} << 30;
 constexpr std::size_t kSmallest = 1024;
 constexpr std::size_t kMapped = std::size_t{1} << 17;  // smaller blocks leave no mapping of their own in the kernel's list
 constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kMostBytes = std::size_t{1} << 47;  // no process addresses more
 
 // Four sizes per doubling: batches differ by a few per cent and must find each other's blocks.
 std::size_t capacity_for(std::size_t bytes) {
@@ -49,6 +50,7 @@ void give_back(void* data, std::size_t capacity) noexcept {
 BufferPool::~BufferPool() { shrink(0); }
 
 MemoryBlock BufferPool::acquire(std::size_t bytes) {
+  if (bytes > kMostBytes) throw std::bad_alloc();
   const std::size_t capacity = capacity_for(bytes);
   const std::size_t fitting = shelf_of(capacity);
   {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace khop {
@@ -15,6 +17,18 @@ void over_rows(std::span<const OwnerDrawn> owners, std::span<const std::int64_t>
     for (std::size_t row = 0; row + 1 < owner.offsets.size(); ++row, ++next) {
       fn(owner, row, order.empty() ? next : static_cast<std::size_t>(order[next]));
     }
+  }
+}
+
+// Every row once: else rows would be written where others lie.
+void check_order(std::span<const std::int64_t> order) {
+  std::vector<bool> seen(order.size());
+  for (const std::int64_t row : order) {
+    if (static_cast<std::uint64_t>(row) >= order.size() || seen[static_cast<std::size_t>(row)]) {
+      throw std::invalid_argument("order has " + std::to_string(row) + ": must have each of " + std::to_string(order.size()) +
+                                  " rows once");
+    }
+    seen[static_cast<std::size_t>(row)] = true;
   }
 }
 
@@ -33,13 +47,19 @@ bool owner_order(std::span<const std::int64_t> ids, std::span<const std::int64_t
     return static_cast<std::size_t>(std::upper_bound(inner.begin(), inner.end(), id) - inner.begin());
   };
   std::fill_n(counts, bounds.size() - 1, 0);
-  bool is_ordered = true;
+  if (!std::is_sorted(bounds.begin(), bounds.end())) throw std::invalid_argument("bounds of owners must ascend");
+  bool is_ordered = true, is_inside = true;
   std::size_t before = 0;
   for (const std::int64_t id : ids) {
     const std::size_t owner = owner_of(id);
     ++counts[owner];
+    is_inside = is_inside & (id >= bounds.front()) & (id < bounds.back());
     is_ordered = is_ordered && before <= owner;
     before = owner;
+  }
+  if (!is_inside) {
+    throw std::invalid_argument("an id is not in [" + std::to_string(bounds.front()) + ", " + std::to_string(bounds.back()) +
+                                "): no owner has it");
   }
   if (is_ordered) return false;
   std::vector<std::int64_t> next(bounds.size() - 1);
@@ -52,6 +72,7 @@ bool owner_order(std::span<const std::int64_t> ids, std::span<const std::int64_t
 template <class Node>
 void join_drawn(std::span<const OwnerDrawn> owners, std::span<const std::int64_t> order, std::int64_t* offsets, Node* nodes,
                 std::int64_t* edges) {
+  check_order(order);
   std::int64_t rows = 0;
   over_rows(owners, order, [&](const OwnerDrawn& owner, std::size_t row, std::size_t to) {
     offsets[to + 1] = owner.offsets[row + 1] - owner.offsets[row];

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "checks.h"
 #include "csc.h"
 #include "sample_hop.h"
 
@@ -30,6 +31,16 @@ struct Row {
   std::int64_t degree;
 };
 
+template <class Index>
+[[noreturn, gnu::cold, gnu::noinline]] void refuse_row(const Csc<Index>& graph, std::int64_t node, std::int64_t begin, std::int64_t end,
+                                                       bool whole) {
+  const std::string row = "row " + std::to_string(node);
+  const std::string problem = " begins at " + std::to_string(begin) + " and ends at " + std::to_string(end) +
+                              ": must not descend, and must lie in [0, " + std::to_string(graph.indices.size()) + "], the edges";
+  if (whole) throw DamagedArray("indptr", row + problem);
+  throw std::invalid_argument("range in " + row + problem);
+}
+
 // Frontier row i: its range, where the request has ranges, else the whole row of its node.
 template <class Index>
 Row row_at(const Csc<Index>& graph, const HopRequest& request, std::int64_t i) {
@@ -38,8 +49,7 @@ Row row_at(const Csc<Index>& graph, const HopRequest& request, std::int64_t i) {
   const std::int64_t* const ends = whole ? graph.indptr.data() + node : request.ranges.data() + 2 * i;
   const std::int64_t begin = ends[0], end = ends[1];
   if (begin < 0 || begin > end || end > static_cast<std::int64_t>(graph.indices.size())) {
-    throw std::invalid_argument((whole ? "indptr of row " : "range in row ") + std::to_string(node) +
-                                ": descends or ends behind the last edge; the graph is damaged");
+    refuse_row(graph, node, begin, end, whole);
   }
   return {begin, end - begin};
 }

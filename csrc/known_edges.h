@@ -23,7 +23,7 @@ struct KnownEdges {
   std::int64_t* edges;    // the same room
 };
 
-// Keeps rows and their order and returns the number of edges. Offsets are checked by the caller. Throws std::invalid_argument
+// Keeps rows and their order and returns the number of edges. The caller has checked offsets and lengths. Throws std::invalid_argument
 // where a source is not a node of the index's graph.
 template <class Id>
 std::size_t known_edges(const NodeIndex& index, const EdgeRows<Id>& rows, const KnownEdges& output);

@@ -2,18 +2,32 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <stdexcept>
+#include <string>
 
 #include "random.h"
 
 namespace khop {
 namespace {
 
+[[noreturn]] void refuse(const char* name, std::int64_t value, std::int64_t limit) {
+  throw std::invalid_argument(std::string(name) + " " + std::to_string(value) + ": must be in [0, " + std::to_string(limit) + ")");
+}
+
+bool is_below(std::int64_t value, std::int64_t limit) {
+  return static_cast<std::uint64_t>(value) < static_cast<std::uint64_t>(limit);
+}
+
 // Weights of candidates, as numbers of a line on which candidate r lies from before(r) to before(r + 1).
 class Line {
  public:
   explicit Line(const Candidates& candidates) : before_(candidates.weights_before) {}
 
-  std::int64_t before(std::int64_t rank) const { return before_.empty() ? rank : before_[static_cast<std::size_t>(rank)]; }
+  std::int64_t before(std::int64_t rank) const {
+    if (before_.empty()) return rank;
+    if (static_cast<std::uint64_t>(rank) >= before_.size()) refuse("partner", rank, static_cast<std::int64_t>(before_.size()) - 1);
+    return before_[static_cast<std::size_t>(rank)];
+  }
 
   // The candidate at a point of the line. Those of no weight lie nowhere.
   std::int64_t at(std::int64_t point) const {
@@ -32,8 +46,15 @@ class Gaps {
   Gaps(const Line& line, const Partners<Index>& partners, std::int64_t source, std::int64_t limit) : line_(line) {
     if (partners.indptr.empty()) return;
     const auto at = static_cast<std::size_t>(source);
-    const auto begin = static_cast<std::size_t>(partners.indptr[at]);
-    const auto row = partners.ranks.subspan(begin, static_cast<std::size_t>(partners.indptr[at + 1]) - begin);
+    if (!is_below(source, static_cast<std::int64_t>(partners.indptr.size()) - 1)) {
+      refuse("source", source, static_cast<std::int64_t>(partners.indptr.size()) - 1);
+    }
+    const std::int64_t first = partners.indptr[at], end = partners.indptr[at + 1];
+    if (first < 0 || first > end || end > static_cast<std::int64_t>(partners.ranks.size())) {
+      throw std::invalid_argument("partners of source " + std::to_string(source) + ": their row is not one of the graph's");
+    }
+    const auto begin = static_cast<std::size_t>(first);
+    const auto row = partners.ranks.subspan(begin, static_cast<std::size_t>(end - first));
     ranks_ = row.first(static_cast<std::size_t>(std::ranges::lower_bound(row, limit) - row.begin()));
     if (!partners.weights_before.empty()) weights_before_ = partners.weights_before.subspan(begin, ranks_.size());
   }
@@ -77,13 +98,16 @@ std::int64_t draw_negatives(const Candidates& candidates, const Partners<Index>&
   const Line line(candidates);
   for (std::size_t link = 0; link < request.positions.size(); ++link) {
     const std::int64_t limit = request.limits.empty() ? candidates.count : request.limits[link];
+    if (!is_below(limit, candidates.count + 1)) refuse("limit", limit, candidates.count + 1);
     const Gaps<Index> gaps(line, partners, request.sources[link], limit);
     const std::int64_t free = line.before(limit) - gaps.total();
     if (free <= 0) return static_cast<std::int64_t>(link);
     RowWords words(request.key, static_cast<std::uint64_t>(request.positions[link]), request.stream);
     const auto range = static_cast<std::uint64_t>(free);
     for (std::int64_t slot = 0; slot < request.per_link; ++slot) {
-      *ranks++ = line.at(gaps.point(static_cast<std::int64_t>(words.below(range, range))));
+      const std::int64_t rank = line.at(gaps.point(static_cast<std::int64_t>(words.below(range, range))));
+      if (!is_below(rank, limit)) refuse("pick", rank, limit);
+      *ranks++ = rank;
     }
   }
   return -1;

@@ -30,7 +30,8 @@ struct NegativeRequest {
 };
 
 // Writes per_link ranks for each link and returns -1, or the number of the first link for which nothing may be drawn.
-// Costs one binary search per draw among its source's partners and, where weighted, one among the candidates.
+// Throws std::invalid_argument for a source or a limit out of range, and where rows or ranks of partners, or weights, are such that
+// a pick would be no candidate. Costs one binary search per draw among its source's partners and, where weighted, one among the candidates.
 template <class Index>
 std::int64_t draw_negatives(const Candidates& candidates, const Partners<Index>& partners, const NegativeRequest& request,
                             std::int64_t* ranks);

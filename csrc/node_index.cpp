@@ -55,6 +55,10 @@ void SlotIndex<Slots>::copy_nodes(std::size_t start, std::int64_t* output) const
 }
 
 NodeIndex::AnyIndex NodeIndex::index_for(std::int64_t num_nodes, std::uint32_t base) {
+  if (num_nodes < 0 || base == 0) {
+    throw std::invalid_argument("an index over " + std::to_string(num_nodes) + " nodes from stamp " + std::to_string(base) +
+                                ": nodes must not be negative, stamps begin at 1");
+  }
   const auto nodes = static_cast<std::size_t>(num_nodes);
   if (num_nodes <= kDenseNodes) return AnyIndex(std::in_place_index<0>, nodes, base);
   if (num_nodes <= std::int64_t{1} << 32) return AnyIndex(std::in_place_index<1>, nodes, base);

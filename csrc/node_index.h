@@ -43,7 +43,7 @@ class NodeIndex {
   // Graphs of up to this many nodes get a dense table (4 bytes each); larger ones a hash table that grows with the batch.
   static constexpr std::int64_t kDenseNodes = std::int64_t{1} << 22;
 
-  // `base` is the first stamp; only tests of what happens when stamps run out give another than 1.
+  // Throws std::invalid_argument for a negative number of nodes. `base` is the first stamp, not 0; only tests of what happens when stamps run out give another than 1.
   explicit NodeIndex(std::int64_t num_nodes, std::uint32_t base = 1);
 
   // local[i] becomes the local id of ids[i]. Throws std::invalid_argument, before anything is inserted, where an id is out

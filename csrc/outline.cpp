@@ -4,16 +4,23 @@
 #include <stdexcept>
 #include <string>
 
+#include "checks.h"
 #include "parallel.h"
 
 namespace khop {
 
 std::int64_t outline_size(std::int64_t edges, std::int64_t rows) {
+  constexpr std::int64_t most = std::int64_t{1} << 56;
+  if (edges < 0 || rows < 0 || edges > most || rows > most) {
+    throw std::invalid_argument("an outline of " + std::to_string(edges) + " edges in " + std::to_string(rows) +
+                                " rows: must be from 0 to 2^56");
+  }
   const std::int64_t codes = edges + kOutlineHead * rows;
   return (codes + kOutlineWindow - 1) / kOutlineWindow * kOutlineWindow;
 }
 
 void make_outline(std::span<const std::int64_t> indptr, std::span<const std::int64_t> values, std::int16_t* outline, int threads) {
+  check_rows(indptr, static_cast<std::int64_t>(values.size()));
   const auto rows = static_cast<std::int64_t>(indptr.size()) - 1;
   parallel_for(threads, rows, 4096, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t r = first; r < last; ++r) {

@@ -31,10 +31,10 @@ struct Rising {
   std::span<const std::int16_t> outline;  // outline_size of them
 };
 
-// Whole windows.
+// Whole windows. Throws std::invalid_argument for numbers that no graph has.
 std::int64_t outline_size(std::int64_t edges, std::int64_t rows);
 
-// Writes all outline_size entries. indptr was checked.
+// Writes all outline_size entries. Throws DamagedArray unless indptr cuts the values into rows.
 void make_outline(std::span<const std::int64_t> indptr, std::span<const std::int64_t> values, std::int16_t* outline, int threads);
 
 // Throws std::invalid_argument unless there are as many values and codes as a graph of so many edges and rows needs.

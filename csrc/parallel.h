@@ -29,8 +29,9 @@ void parallel_parts(int parts, Fn&& fn) {
 }
 
 // How many of `threads` are worth waking for n items, when fewer than `grain` of them are not worth a thread.
-inline int parts_for(int threads, std::int64_t n, std::int64_t grain) {
-  return static_cast<int>(std::clamp<std::int64_t>(n / grain, 1, std::max(threads, 1)));
+inline int parts_for(std::int64_t threads, std::int64_t n, std::int64_t grain) {
+  constexpr std::int64_t most = 1 << 16;
+  return static_cast<int>(std::clamp<std::int64_t>(n / grain, 1, std::clamp<std::int64_t>(threads, 1, most)));
 }
 
 // The first item of a part when n items are split evenly.
@@ -42,7 +43,7 @@ inline std::int64_t part_begin(std::int64_t n, int part, int parts) {
 // As parts_for, but several for each thread, where results do not depend on how many there are: a thread that gets less of its
 // processor than the others, because something else runs there, leaves them some of its parts.
 inline int spare_parts(int threads, std::int64_t n, std::int64_t grain) {
-  return threads > 1 ? parts_for(4 * threads, n, grain) : 1;
+  return threads > 1 ? parts_for(4 * std::int64_t{threads}, n, grain) : 1;
 }
 
 // Calls fn(begin, end) over consecutive ranges that cover [0, n), none but the last smaller than `grain`.

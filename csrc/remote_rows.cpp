@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -50,8 +52,13 @@ std::int64_t remote_rows(std::span<const std::int64_t> ids, const RowsHere& here
     if (id >= here.first && id < here.end) {
       places[at] = id - here.first;
     } else if (!here.slots.empty() && here.slots[at] >= 0) {
+      if (here.slots[at] >= here.kept) {
+        throw std::invalid_argument("slot " + std::to_string(here.slots[at]) + " at position " + std::to_string(at) + ": " +
+                                    std::to_string(here.kept) + " rows are kept");
+      }
       places[at] = held + here.slots[at];
     } else {
+      if (id < 0) throw std::invalid_argument("id " + std::to_string(id) + " at position " + std::to_string(at) + ": is negative");
       rows.push_back({id, static_cast<std::int64_t>(at)});
       largest = std::max(largest, id);
     }

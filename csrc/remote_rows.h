@@ -17,6 +17,7 @@ struct RowsHere {
 // Writes the ids whose rows are not here to `asked`, ascending, each once, and says how many they are; and for every wanted id,
 // none of them negative, to `places` its row's number where the rows of [first, end), those that are kept and those that are
 // asked for stand one after another. `places` and `asked` have room for every id.
+// Throws std::invalid_argument for an id or a slot out of range.
 std::int64_t remote_rows(std::span<const std::int64_t> ids, const RowsHere& here, std::int64_t* places, std::int64_t* asked);
 
 }  // namespace khop

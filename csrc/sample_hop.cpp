@@ -226,6 +226,16 @@ std::int64_t edge_capacity(const Csc<Index>& graph, const HopRequest& request) {
 }
 
 template <class Index>
+void check_sources(const HopRequest& request, const std::int64_t* offsets, std::span<const Index> nodes, std::int64_t num_sources) {
+  const std::int64_t at = first_outside(nodes, num_sources, 1);
+  if (at < 0) return;
+  const auto row = std::upper_bound(offsets, offsets + request.nodes.size() + 1, at) - offsets - 1;
+  throw DamagedArray("indices", "row " + std::to_string(request.nodes[static_cast<std::size_t>(row)]) + " has source id " +
+                                    std::to_string(nodes[static_cast<std::size_t>(at)]) + ": must be in [0, " +
+                                    std::to_string(num_sources) + ")");
+}
+
+template <class Index>
 std::int64_t sample_hop(const Csc<Index>& graph, const HopRequest& request, const HopOutput<Index>& output) {
   const auto frontier = static_cast<std::int64_t>(request.nodes.size());
   if (request.fanout == 0) {  // an edge type that the hop skips: nothing of the graph is read
@@ -249,6 +259,8 @@ std::int64_t sample_hop(const Csc<Index>& graph, const HopRequest& request, cons
 
 template std::int64_t edge_capacity(const Csc<std::int32_t>&, const HopRequest&);
 template std::int64_t edge_capacity(const Csc<std::int64_t>&, const HopRequest&);
+template void check_sources(const HopRequest&, const std::int64_t*, std::span<const std::int32_t>, std::int64_t);
+template void check_sources(const HopRequest&, const std::int64_t*, std::span<const std::int64_t>, std::int64_t);
 template std::int64_t sample_hop(const Csc<std::int32_t>&, const HopRequest&, const HopOutput<std::int32_t>&);
 template std::int64_t sample_hop(const Csc<std::int64_t>&, const HopRequest&, const HopOutput<std::int64_t>&);
 

@@ -34,6 +34,10 @@ struct HopOutput {
 template <class Index>
 std::int64_t edge_capacity(const Csc<Index>& graph, const HopRequest& request);
 
+// Throws DamagedArray, which names the row, for a source that was drawn and is none of `num_sources` nodes.
+template <class Index>
+void check_sources(const HopRequest& request, const std::int64_t* offsets, std::span<const Index> nodes, std::int64_t num_sources);
+
 // Draws for a request that edge_capacity has accepted: writes row after row in the frontier's order and returns the number of
 // edges. The result depends neither on the number of threads nor on the dispatch level. Throws std::invalid_argument for a row
 // whose indptr does not lie inside the graph.

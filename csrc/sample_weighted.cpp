@@ -1,7 +1,7 @@
 #include "sample_weighted.h"
 
 #include <algorithm>
-#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "draw_alone.h"
@@ -59,6 +59,7 @@ class WeightedWalk {
     prefetch_rows(first, std::min(last, first + block_rows_));
     for (std::int64_t at = first; at < last; at += block_rows_) {
       const std::int64_t end = std::min(last, at + block_rows_);
+      first_ = at;
       find_rows(at, end);
       prefetch_rows(end, std::min(last, end + block_rows_));
       weigh_rows(at, end);
@@ -96,6 +97,7 @@ class WeightedWalk {
       row = {};
       row.begin = found.begin;
       row.degree = found.degree;
+      if (!request_.ranges.empty()) check_range(i, found);
     }
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t node = request_.nodes.data()[i];
@@ -106,6 +108,15 @@ class WeightedWalk {
       __builtin_prefetch(sums_ + std::max<std::int64_t>(row.begin + row.degree - 1, 0));
       __builtin_prefetch(sums_ + std::max<std::int64_t>(row.begin - 1, 0));
     }
+  }
+
+  // A range is a part of its node's row: sums are those of a row.
+  KHOP_INLINE void check_range(std::int64_t i, const Row& range) const {
+    const std::int64_t node = request_.nodes.data()[i];
+    const std::int64_t begin = graph_.indptr.data()[node], end = graph_.indptr.data()[node + 1];
+    if (begin < 0 || begin > end || end > static_cast<std::int64_t>(graph_.indices.size())) refuse_row(graph_, node, begin, end, true);
+    const bool is_part = begin <= range.begin && range.begin + range.degree <= end;
+    if (range.degree > 0 && !is_part) refuse_row(graph_, node, range.begin, range.begin + range.degree, false);
   }
 
   // What there is to draw from, and which rows have to draw.
@@ -207,6 +218,7 @@ class WeightedWalk {
     const std::int64_t first = row.picked, made = row.number;
     for (std::int64_t slot = first; slot < slots_; ++slot) {
       const std::int64_t edge = draws[slot];
+      if (edge >= row.begin + row.degree) [[unlikely]] refuse_sums(r);
       if (distinct && !(compared ? is_new(picks, row.picked, edge) : taken_.insert(static_cast<std::uint64_t>(edge)))) {
         if (++row.repeats < kMostRepeats) continue;
         row.number = made - (slots_ - 1 - slot);  // the draws behind this one were not used
@@ -215,6 +227,12 @@ class WeightedWalk {
       }
       picks[row.picked++] = edge;
     }
+  }
+
+  // A draw beyond the last of the row's sums: they, or their outline, are not those of the weights.
+  [[noreturn, gnu::cold, gnu::noinline]] void refuse_sums(std::int64_t r) const {
+    throw DamagedArray("weight_sums", "row " + std::to_string(request_.nodes[static_cast<std::size_t>(first_ + r)]) +
+                                          ": the sums of its weights do not rise as their outline says");
   }
 
   static KHOP_INLINE bool is_new(const std::int64_t* picks, std::int64_t picked, std::int64_t edge) {
@@ -243,6 +261,7 @@ class WeightedWalk {
       auto place = sorted.begin();
       for (; place != sorted.end() && bound >= start_of(*place); ++place) bound += sums_[*place] - start_of(*place);
       const std::int64_t edge = first_above(sums_, row.begin, row.begin + row.degree, row.begin, bound);
+      if (edge == row.begin + row.degree) refuse_sums(&row - rows_);
       sorted.insert(place, edge);
       picks[row.picked++] = edge;
       left -= sums_[edge] - start_of(edge);
@@ -284,6 +303,7 @@ class WeightedWalk {
   const std::int64_t slots_;
   const std::int64_t block_rows_;
   std::int64_t cursor_ = 0;
+  std::int64_t first_ = 0;  // frontier row of the block
   WeightedRow rows_[kMaxRows];
   std::vector<std::int64_t> drawing_;  // the block's rows that want more edges
   std::vector<std::int64_t> draws_;    // the edge of each draw, slots_ for each row of the block

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "checks.h"
 #include "csc.h"
 #include "hop_rows.h"
 #include "parallel.h"
@@ -27,8 +28,9 @@ std::int64_t saturated(std::int64_t time, std::int64_t shift) {
 // Finds the ranges of up to kBlock frontier rows at a time.
 class RangeWalk {
  public:
-  RangeWalk(const Csc<std::int64_t>& graph, const Rising& times, const RangeRequest& request, std::int64_t* ranges)
-      : graph_(graph), outline_(times.outline.data()), request_(request), ranges_(ranges), searches_(times, 2 * kBlock) {
+  RangeWalk(const Csc<std::int64_t>& graph, const Rising& times, const EdgeTimes& own, const RangeRequest& request,
+            std::int64_t* ranges)
+      : graph_(graph), own_(own), outline_(times.outline.data()), request_(request), ranges_(ranges), searches_(times, 2 * kBlock) {
     whole_.nodes = request.nodes;
   }
 
@@ -41,6 +43,11 @@ class RangeWalk {
       prefetch_pointers(end, std::min(end + kBlock, last));
       for (std::int64_t i = at; i < end; ++i) begin_row(i, at);
       searches_.finish(Found{ranges_});
+      for (std::int64_t i = at; i < end; ++i) over_ends(i, at, [&](std::int64_t edge) { own_.prefetch(edge); });
+      if (own_.sources.size() > 0) {
+        for (std::int64_t i = at; i < end; ++i) over_ends(i, at, [&](std::int64_t edge) { own_.prefetch_source(edge); });
+      }
+      for (std::int64_t i = at; i < end; ++i) check_row(i, at);
       for (std::int64_t i = at; i < end; ++i) finish_row(i);
     }
   }
@@ -76,6 +83,50 @@ class RangeWalk {
     if (earliest != kEarliest) search(2 * i, outline, row, earliest - 1);
   }
 
+  // fn(edge) of the edges on both sides of each end; neighbors are of one line mostly.
+  template <class Fn>
+  KHOP_INLINE void over_ends(std::int64_t i, std::int64_t first, const Fn& fn) const {
+    const Row& row = rows_[i - first];
+    if (row.degree == 0) return;
+    const std::int64_t last = row.begin + row.degree - 1;
+    const auto beside = [&](std::int64_t at) {
+      fn(std::max(at - 1, row.begin));
+      fn(std::min(at, last));
+    };
+    beside(ranges_[2 * i + 1]);
+    if (request_.before >= 0) beside(ranges_[2 * i]);
+  }
+
+  // What is derived may be damaged: the graph's own times decide.
+  KHOP_INLINE void check_row(std::int64_t i, std::int64_t first) const {
+    const Row& row = rows_[i - first];
+    if (row.degree == 0) return;
+    const std::int64_t until = request_.until.data()[i];
+    const std::int64_t earliest = request_.before < 0 ? kEarliest : saturated(until, -request_.before);
+    check_end(row, ranges_[2 * i + 1], saturated(until, request_.after));
+    if (earliest != kEarliest) check_end(row, ranges_[2 * i], earliest - 1);
+  }
+
+  // Times before `at` are up to `bound`, and those from there on above it.
+  KHOP_INLINE void check_end(const Row& row, std::int64_t& at, std::int64_t bound) const {
+    const std::int64_t end = row.begin + row.degree;
+    if ((at == row.begin || own_[at - 1] <= bound) && (at == end || own_[at] > bound)) [[likely]] return;
+    at = search_again(row, bound);
+  }
+
+  [[gnu::cold, gnu::noinline]] std::int64_t search_again(const Row& row, std::int64_t bound) const {
+    std::int64_t low = row.begin, high = row.begin + row.degree;
+    while (low < high) {
+      const std::int64_t middle = low + (high - low) / 2;
+      if (own_[middle] > bound) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return low;
+  }
+
   // For the first time above `bound`; times of a row are guessed to lie about evenly between its first and its last.
   KHOP_INLINE void search(std::int64_t slot, const OutlinedRow& outline, const Row& row, std::int64_t bound) {
     const std::int64_t end = row.begin + row.degree;
@@ -83,9 +134,13 @@ class RangeWalk {
       ranges_[slot] = end;
       return;
     }
-    const double share = (static_cast<double>(bound) - static_cast<double>(outline.first)) /
-                         (static_cast<double>(outline.last) - static_cast<double>(outline.first));
-    const auto guess = static_cast<std::int64_t>(std::clamp(share, 0.0, 1.0) * static_cast<double>(row.degree - 1));
+    if (bound < outline.first) {
+      ranges_[slot] = row.begin;
+      return;
+    }
+    // Differences of whole numbers: of times near 2^60 a double keeps every 256th, and the quotient of two equal ones is none.
+    const double share = static_cast<double>(distance(outline.first, bound)) / static_cast<double>(distance(outline.first, outline.last));
+    const auto guess = static_cast<std::int64_t>(std::min(share, 1.0) * static_cast<double>(row.degree - 1));
     searches_.begin(slot, outline, row.begin, end, row.begin + guess, bound, Found{ranges_});
   }
 
@@ -96,7 +151,12 @@ class RangeWalk {
     if (request_.most >= 0) begin = std::max(begin, end - request_.most);
   }
 
+  static KHOP_INLINE std::uint64_t distance(std::int64_t from, std::int64_t to) {
+    return static_cast<std::uint64_t>(to) - static_cast<std::uint64_t>(from);
+  }
+
   const Csc<std::int64_t>& graph_;
+  const EdgeTimes& own_;
   const std::int16_t* const outline_;
   const RangeRequest& request_;
   std::int64_t* const ranges_;
@@ -116,31 +176,38 @@ void for_each_row(std::span<const std::int64_t> indptr, int threads, const Fn& f
 
 }  // namespace
 
-void time_ranges(std::span<const std::int64_t> indptr, const Rising& times, const RangeRequest& request, std::int64_t* ranges) {
+void time_ranges(std::span<const std::int64_t> indptr, const Rising& times, const EdgeTimes& own, const RangeRequest& request,
+                 std::int64_t* ranges) {
   const Csc<std::int64_t> graph{indptr, times.values};
   const auto frontier = static_cast<std::int64_t>(request.nodes.size());
   if (request.until.size() != request.nodes.size()) throw std::invalid_argument("until: one limit per frontier row is needed");
   check_rising(times, static_cast<std::int64_t>(times.values.size()), graph.rows(), "times");
   check_nodes(graph, request.nodes);
   parallel_for(request.threads, frontier, 256, [&](std::int64_t begin, std::int64_t end) {
-    RangeWalk(graph, times, request, ranges).run(begin, end);
+    RangeWalk(graph, times, own, request, ranges).run(begin, end);
   });
 }
 
-std::int64_t first_unsorted(std::span<const std::int64_t> indptr, std::span<const std::int64_t> times, int threads) {
+std::int64_t first_unsorted(std::span<const std::int64_t> indptr, const EdgeTimes& times, std::int64_t edges, int threads) {
+  check_rows(indptr, edges);
   std::atomic<std::int64_t> first = std::numeric_limits<std::int64_t>::max();
   for_each_row(indptr, threads, [&](std::int64_t begin, std::int64_t end) {
-    const auto row = times.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
-    const auto at = std::ranges::is_sorted_until(row);
-    if (at == row.end()) return;
-    const std::int64_t found = begin + (at - row.begin());
-    for (std::int64_t seen = first; found < seen && !first.compare_exchange_weak(seen, found);) {
+    std::int64_t before = kEarliest;
+    for (std::int64_t edge = begin; edge < end; ++edge) {
+      const std::int64_t time = times[edge];
+      if (time < before) {
+        for (std::int64_t seen = first; edge < seen && !first.compare_exchange_weak(seen, edge);) {
+        }
+        return;
+      }
+      before = time;
     }
   });
   return first == std::numeric_limits<std::int64_t>::max() ? -1 : first.load();
 }
 
 void sort_rows(std::span<const std::int64_t> indptr, std::span<const std::int64_t> times, std::int64_t* order, int threads) {
+  check_rows(indptr, static_cast<std::int64_t>(times.size()));
   for_each_row(indptr, threads, [&](std::int64_t begin, std::int64_t end) {
     std::iota(order + begin, order + end, begin);
     const auto earlier = [&](std::int64_t a, std::int64_t b) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "edge_times.h"
 #include "outline.h"
 
 namespace khop {
@@ -18,14 +19,18 @@ struct RangeRequest {
 };
 
 // Writes begin and end of what is left of frontier row i to ranges[2 i] and ranges[2 i + 1]: positions of edges, whose `times` never
-// fall within a row. Throws std::invalid_argument for a node that is no row and a damaged indptr.
-void time_ranges(std::span<const std::int64_t> indptr, const Rising& times, const RangeRequest& request, std::int64_t* ranges);
+// fall within a row. `times` and their outline say where to look; what is there is decided by `own`, of which the edges at both ends
+// are compared with the limits: damage of what is derived costs time, but gives no other range. Throws std::invalid_argument for a
+// node that is no row, DamagedArray for a row that is not one of the graph's.
+void time_ranges(std::span<const std::int64_t> indptr, const Rising& times, const EdgeTimes& own, const RangeRequest& request,
+                 std::int64_t* ranges);
 
-// The first position whose time is earlier than the one before it in its row, or -1. indptr was checked.
-std::int64_t first_unsorted(std::span<const std::int64_t> indptr, std::span<const std::int64_t> times, int threads);
+// The first position whose time is earlier than the one before it in its row, or -1. Throws DamagedArray unless indptr cuts so many
+// edges into rows.
+std::int64_t first_unsorted(std::span<const std::int64_t> indptr, const EdgeTimes& times, std::int64_t edges, int threads);
 
 // order[position] becomes the position that belongs there when every row is sorted by time, equal times in their order.
-// indptr was checked.
+// Throws DamagedArray unless indptr cuts the times into rows.
 void sort_rows(std::span<const std::int64_t> indptr, std::span<const std::int64_t> times, std::int64_t* order, int threads);
 
 }  // namespace khop

@@ -16,12 +16,19 @@ int bits_for(std::int64_t count) { return count > 1 ? std::bit_width(static_cast
   throw std::invalid_argument(std::string(what) + ' ' + std::to_string(id) + ": not in [0, " + std::to_string(limit) + ')');
 }
 
+std::int64_t checked_count(std::int64_t num_nodes) {
+  constexpr std::int64_t most = std::int64_t{1} << 62;
+  if (num_nodes < 0 || num_nodes > most) refuse("number of nodes", num_nodes, most + 1);
+  return num_nodes;
+}
+
 }  // namespace
 
 TreeIndex::TreeIndex(std::int64_t num_nodes)
-    : num_nodes_(num_nodes), node_bits_(bits_for(num_nodes)), index_(std::int64_t{1} << node_bits_) {}
+    : num_nodes_(checked_count(num_nodes)), node_bits_(bits_for(num_nodes)), index_(std::int64_t{1} << node_bits_) {}
 
 void TreeIndex::reset(std::int64_t num_trees) {
+  if (num_trees < 0) throw std::invalid_argument(std::to_string(num_trees) + " trees: must not be negative");
   index_.clear();
   num_trees_ = num_trees;
   if (num_trees <= capacity_) return;

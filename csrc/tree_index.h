@@ -13,9 +13,10 @@ namespace khop {
 // Not thread-safe: one per worker. Memory is kept over reset(), so that a warm index allocates nothing.
 class TreeIndex {
  public:
+  // Throws std::invalid_argument unless the number is from 0 to 2^62.
   explicit TreeIndex(std::int64_t num_nodes);
 
-  // Forgets every pair and makes room for trees 0 to num_trees - 1. Throws std::invalid_argument where tree and node
+  // Forgets every pair and makes room for trees 0 to num_trees - 1. Throws std::invalid_argument for a negative number, and where tree and node
   // together do not fit 63 bits.
   void reset(std::int64_t num_trees);
 

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "checks.h"
 #include "parallel.h"
 
 namespace khop {
@@ -34,6 +35,7 @@ void row_sums(std::span<const Weight> weights, double largest, std::int64_t* sum
 
 template <class Weight>
 std::int64_t weight_sums(std::span<const std::int64_t> indptr, std::span<const Weight> weights, std::int64_t* sums, int threads) {
+  check_rows(indptr, static_cast<std::int64_t>(weights.size()));
   std::atomic<std::int64_t> first_bad = kNone;
   parallel_for(threads, static_cast<std::int64_t>(indptr.size()) - 1, 4096, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t row = first; row < last; ++row) {

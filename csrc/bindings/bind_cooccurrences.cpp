@@ -1,9 +1,11 @@
 #include "bindings.h"
+#include "checks.h"
 #include "cooccurrences.h"
 
 #include <nanobind/stl/tuple.h>
 
 #include <optional>
+#include <stdexcept>
 #include <tuple>
 
 namespace khop::bindings {
@@ -18,6 +20,14 @@ template <class Index>
 Pairs<Index> cooccurrences(Offsets there_indptr, In<Index> there_indices, Offsets back_indptr, In<Index> back_indices,
                           std::int64_t min_count, int threads) {
   const Csc<Index> there{span_of(there_indptr), span_of(there_indices)}, back{span_of(back_indptr), span_of(back_indices)};
+  if (min_count < 1) throw std::invalid_argument("min_count " + std::to_string(min_count) + ": must be at least 1");
+  {
+    const nb::gil_scoped_release release;
+    check_offsets(there.indptr, static_cast<std::int64_t>(there.indices.size()), "indptr");
+    check_offsets(back.indptr, static_cast<std::int64_t>(back.indices.size()), "indptr");
+    check_ids(there.indices, back.rows(), "source", threads);
+    check_ids(back.indices, there.rows(), "source", threads);
+  }
   Buffer<std::int64_t> indptr(there.indptr.size());
   std::optional<Buffer<Index>> indices;
   std::optional<Buffer<std::int32_t>> counts;

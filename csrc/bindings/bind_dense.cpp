@@ -11,7 +11,11 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <map>
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -22,6 +26,8 @@ using namespace khop::bindings;
 using Offsets = In<std::int64_t>;
 using Ids32 = In<std::int32_t>;
 
+constexpr std::size_t kMostNarrowRows = std::size_t{1} << 31;
+
 std::int64_t first_outside(const AnyIn& ids, std::int64_t limit, int threads) {
   return visit_index(ids, [&](auto id) {
     const nb::gil_scoped_release release;
@@ -30,18 +36,45 @@ std::int64_t first_outside(const AnyIn& ids, std::int64_t limit, int threads) {
 }
 
 std::int64_t first_wrong_offset(const Offsets& indptr, std::int64_t edges) {
+  if (indptr.size() == 0) throw std::invalid_argument("indptr has no entry: it must begin with 0");
   const nb::gil_scoped_release release;
-  return khop::first_wrong_offset(typed_span<const std::int64_t>(indptr), edges);
+  return khop::first_wrong_offset(span_of(indptr), edges);
+}
+
+void check_rows(const Offsets& indptr, std::int64_t edges) {
+  const nb::gil_scoped_release release;
+  khop::check_rows(span_of(indptr), edges);
+}
+
+// How many rows of `width` entries an array has.
+std::int64_t rows_in(std::size_t entries, std::int64_t width, const char* name) {
+  if (width < 0 || (width > 0 && entries % static_cast<std::size_t>(width) != 0)) {
+    throw std::invalid_argument(std::string(name) + " has " + std::to_string(entries) + " entries: no whole rows of " +
+                                std::to_string(width));
+  }
+  return width > 0 ? static_cast<std::int64_t>(entries) / width : 0;
+}
+
+std::size_t times(std::size_t rows, std::int64_t width) { return rows * static_cast<std::size_t>(std::max<std::int64_t>(width, 0)); }
+
+// Rows without bytes have no number: any id is one of them.
+void check_rows_wanted(std::span<const std::int64_t> ids, std::int64_t rows, std::int64_t width, int threads) {
+  if (width > 0) khop::check_ids(ids, rows, "row", threads);
 }
 
 void gather(const AnyIn& table, std::int64_t row_bytes, const In<std::int64_t>& ids, const AnyInto& out, int threads) {
   const nb::gil_scoped_release release;
+  check_rows_wanted(span_of(ids), rows_in(table.nbytes(), row_bytes, "table, in bytes,"), row_bytes, threads);
+  khop::check_size(out.nbytes(), times(ids.size(), row_bytes), "out, in bytes,");
   khop::gather(static_cast<const std::byte*>(table.data()), row_bytes, typed_span<const std::int64_t>(ids),
                static_cast<std::byte*>(out.data()), threads);
 }
 
 void gather_float32(const AnyIn& table, std::int64_t width, const In<std::int64_t>& ids, const std::optional<In<float>>& scales,
                     const Into<float>& out, int threads) {
+  check_rows_wanted(span_of(ids), rows_in(table.size(), width, "table"), width, threads);
+  khop::check_size(out.size(), times(ids.size(), width), "out");
+  if (scales) khop::check_size(scales->size(), times(1, width), "scales");
   visit<khop::Float16, khop::BFloat16, std::int8_t, std::uint8_t>(table, [&](auto value) {
     const nb::gil_scoped_release release;
     khop::gather_float32(as<const decltype(value)>(table), width, typed_span<const std::int64_t>(ids),
@@ -60,104 +93,169 @@ khop::GatherColumn::Kind kind_of(const AnyIn& table, const AnyInto& out) {
   return table.dtype() == nb::dtype<std::int8_t>() ? Kind::int8 : Kind::uint8;
 }
 
-// Where each piece lies, and the first of its rows.
-std::vector<khop::Piece> pieces_of(const std::vector<AnyIn>& tables, std::int64_t width) {
-  std::vector<khop::Piece> pieces;
-  std::int64_t first = 0;
-  for (const AnyIn& table : tables) {
-    pieces.push_back({table.data(), first});
-    first += width > 0 ? static_cast<std::int64_t>(table.size()) / width : 0;
+// A column, and how many rows its pieces have together.
+std::pair<khop::GatherColumn, std::int64_t> column_of(const ColumnArguments& arguments, std::size_t ids) {
+  const auto& [tables, width, scales, count, out] = arguments;
+  if (tables.empty()) throw std::invalid_argument("a column has no piece");
+  if (count < 0 || static_cast<std::size_t>(count) > ids) {
+    throw std::invalid_argument("a column of " + std::to_string(count) + " rows: there are " + std::to_string(ids) + " ids");
   }
-  return pieces;
+  khop::GatherColumn column{kind_of(tables[0], out), {}, width, scales ? scales->data() : nullptr, count, out.data()};
+  const bool is_copied = column.kind == khop::GatherColumn::Kind::bytes;
+  if (!is_copied && out.dtype() != nb::dtype<float>()) throw nb::type_error("rows become bytes or float32");
+  std::int64_t first = 0;
+  for (const AnyIn& table : tables) {  // where each lies, and the first of its rows
+    if (table.dtype() != tables[0].dtype()) throw nb::type_error("pieces of a table differ in type");
+    if (!is_copied) visit<khop::Float16, khop::BFloat16, std::int8_t, std::uint8_t>(table, [](auto) {});
+    column.pieces.push_back({table.data(), first});
+    first += rows_in(is_copied ? table.nbytes() : table.size(), width, "table");
+  }
+  khop::check_size(out.size(), times(static_cast<std::size_t>(count), width), "out");
+  if (scales) khop::check_size(scales->size(), times(1, width), "scales");
+  return {std::move(column), first};
 }
 
 void gather_columns(const std::vector<ColumnArguments>& arguments, const In<std::int64_t>& ids, int threads) {
   std::vector<khop::GatherColumn> columns;
-  for (const auto& [tables, width, scales, count, out] : arguments) {
-    columns.push_back({kind_of(tables.at(0), out), pieces_of(tables, width), width, scales ? scales->data() : nullptr, count,
-                       out.data()});
+  std::map<std::int64_t, std::int64_t> checked;  // rows of a table -> how many of the ids are in range of it
+  for (const ColumnArguments& each : arguments) {
+    auto [column, rows] = column_of(each, ids.size());
+    std::int64_t& known = checked[rows];
+    if (known < column.count) {
+      check_rows_wanted(span_of(ids).first(static_cast<std::size_t>(column.count)), rows, column.width, threads);
+      if (column.width > 0) known = column.count;
+    }
+    columns.push_back(std::move(column));
   }
   const nb::gil_scoped_release release;
   khop::gather_columns(columns, span_of(ids), threads);
 }
 
-// fn(x, width, out), typed.
+khop::Edges edges_of(const Offsets& indptr, const Ids32& indices) { return {span_of(indptr), span_of(indices)}; }
+
+std::size_t rows_of(const Offsets& indptr) { return indptr.size() - 1; }
+
+// What is folded: rows x of the sources, rows out of the destinations, as wide. One pass over indptr and indices.
+struct Folded {
+  Folded(const AnyIn& x, const Offsets& indptr, const Ids32& indices, const AnyInto& out, int threads) : edges(edges_of(indptr, indices)) {
+    if (x.ndim() != 2 || out.ndim() != 2 || x.shape(1) != out.shape(1)) {
+      throw std::invalid_argument("x and out must be matrices of as many columns");
+    }
+    if (x.dtype() != out.dtype()) throw nb::type_error("arrays differ in type");
+    width = static_cast<std::int64_t>(out.shape(1));
+    const nb::gil_scoped_release release;
+    khop::check_offsets(edges.indptr, static_cast<std::int64_t>(indices.size()), "indptr");
+    khop::check_size(out.shape(0), rows_of(indptr), "out, in rows,");
+    khop::check_ids(edges.indices, static_cast<std::int64_t>(x.shape(0)), "source", threads);
+  }
+  khop::Edges edges;
+  std::int64_t width;
+};
+
+// fn(x, out), typed.
 template <class Fn>
 void over_rows(const AnyIn& x, const AnyInto& out, Fn&& fn) {
   visit_float(x, [&](auto value) {
     using T = decltype(value);
-    const auto width = static_cast<std::int64_t>(out.shape(1));
     const nb::gil_scoped_release release;
-    fn(as<const T>(x), width, as<T>(out));
+    fn(as<const T>(x), as<T>(out));
   });
 }
 
-khop::Edges edges_of(const Offsets& indptr, const Ids32& indices) {
-  return {typed_span<const std::int64_t>(indptr), typed_span<const std::int32_t>(indices)};
+// As wide as a matrix, and as high.
+template <class Array>
+void check_winners(const Array& winners, std::size_t rows, std::int64_t width) {
+  if (winners.ndim() != 2) throw std::invalid_argument("winners must be a matrix");
+  khop::check_size(winners.shape(0), rows, "winners, in rows,");
+  khop::check_size(winners.shape(1), static_cast<std::size_t>(width), "winners, in columns,");
 }
 
 void segment_sum(const AnyIn& x, const Offsets& indptr, const Ids32& indices, const AnyInto& out, int threads) {
-  over_rows(x, out, [&](auto values, auto width, auto rows) {
-    khop::segment_sum(values, width, edges_of(indptr, indices), rows, threads);
-  });
+  const Folded folded(x, indptr, indices, out, threads);
+  over_rows(x, out, [&](auto values, auto rows) { khop::segment_sum(values, folded.width, folded.edges, rows, threads); });
 }
 
 void segment_mean(const AnyIn& x, const Offsets& indptr, const Ids32& indices, const AnyInto& out, int threads) {
-  over_rows(x, out, [&](auto values, auto width, auto rows) {
-    khop::segment_mean(values, width, edges_of(indptr, indices), rows, threads);
-  });
+  const Folded folded(x, indptr, indices, out, threads);
+  over_rows(x, out, [&](auto values, auto rows) { khop::segment_mean(values, folded.width, folded.edges, rows, threads); });
 }
 
 void segment_mean_gradient(const AnyIn& gradient, const Offsets& indptr, const Offsets& transposed_indptr,
                            const Ids32& transposed_indices, const AnyInto& out, int threads) {
-  over_rows(gradient, out, [&](auto values, auto width, auto rows) {
-    khop::segment_mean_gradient(values, width, edges_of(transposed_indptr, transposed_indices),
-                                typed_span<const std::int64_t>(indptr), rows, threads);
+  const Folded folded(gradient, transposed_indptr, transposed_indices, out, threads);
+  khop::check_offsets(span_of(indptr), static_cast<std::int64_t>(transposed_indices.size()), "indptr");
+  khop::check_size(gradient.shape(0), rows_of(indptr), "gradient, in rows,");
+  over_rows(gradient, out, [&](auto values, auto rows) {
+    khop::segment_mean_gradient(values, folded.width, folded.edges, span_of(indptr), rows, threads);
   });
 }
 
 void segment_max(const AnyIn& x, const Offsets& indptr, const Ids32& indices, const AnyInto& out,
                  const std::optional<AnyInto>& winners, int threads) {
-  over_rows(x, out, [&](auto values, auto width, auto rows) {
-    khop::segment_max(values, width, edges_of(indptr, indices), rows, winners ? as<std::int32_t>(*winners) : nullptr, threads);
+  const Folded folded(x, indptr, indices, out, threads);
+  if (winners) check_winners(*winners, rows_of(indptr), folded.width);
+  over_rows(x, out, [&](auto values, auto rows) {
+    khop::segment_max(values, folded.width, folded.edges, rows, winners ? as<std::int32_t>(*winners) : nullptr, threads);
   });
 }
 
 void segment_max_gradient(const AnyIn& gradient, const Offsets& transposed_indptr, const Ids32& transposed_indices,
                           const AnyIn& winners, const AnyInto& out, int threads) {
-  over_rows(gradient, out, [&](auto values, auto width, auto rows) {
-    khop::segment_max_gradient(values, width, edges_of(transposed_indptr, transposed_indices),
-                               as<const std::int32_t>(winners), rows, threads);
+  const Folded folded(gradient, transposed_indptr, transposed_indices, out, threads);
+  check_winners(winners, gradient.shape(0), folded.width);
+  over_rows(gradient, out, [&](auto values, auto rows) {
+    khop::segment_max_gradient(values, folded.width, folded.edges, as<const std::int32_t>(winners), rows, threads);
   });
 }
 
+// As many scores as heads for each edge of `indptr`, and room for as many.
+void check_scores(const AnyIn& scores, std::int64_t heads, const Offsets& indptr, const AnyInto& out) {
+  if (heads < 0) throw std::invalid_argument("heads " + std::to_string(heads) + ": must not be negative");
+  const std::size_t edges = scores.ndim() == 0 ? 0 : scores.shape(0);
+  khop::check_offsets(span_of(indptr), static_cast<std::int64_t>(edges), "indptr");
+  khop::check_size(scores.size(), times(edges, heads), "scores");
+  khop::check_size(out.size(), scores.size(), "out");
+}
+
 void segment_softmax(const AnyIn& scores, std::int64_t heads, const Offsets& indptr, const AnyInto& out, int threads) {
-  visit_float(scores, [&](auto value) {
-    using T = decltype(value);
-    const nb::gil_scoped_release release;
-    khop::segment_softmax(as<const T>(scores), heads, typed_span<const std::int64_t>(indptr), as<T>(out), threads);
-  });
+  check_scores(scores, heads, indptr, out);
+  over_rows(scores, out, [&](auto from, auto to) { khop::segment_softmax(from, heads, span_of(indptr), to, threads); });
 }
 
 void segment_softmax_gradient(const AnyIn& result, const AnyIn& gradient, std::int64_t heads, const Offsets& indptr,
                               const AnyInto& out, int threads) {
+  check_scores(result, heads, indptr, out);
+  khop::check_size(gradient.size(), result.size(), "gradient");
   visit_float(result, [&](auto value) {
     using T = decltype(value);
     const nb::gil_scoped_release release;
-    khop::segment_softmax_gradient(as<const T>(result), as<const T>(gradient), heads,
-                                   typed_span<const std::int64_t>(indptr), as<T>(out), threads);
+    khop::segment_softmax_gradient(as<const T>(result), as<const T>(gradient), heads, span_of(indptr), as<T>(out), threads);
   });
 }
 
 void transpose(const Offsets& indptr, const Ids32& indices, const Into<std::int64_t>& transposed_indptr,
                const Into<std::int32_t>& rows) {
   const nb::gil_scoped_release release;
+  khop::check_offsets(span_of(indptr), static_cast<std::int64_t>(indices.size()), "indptr");
+  if (transposed_indptr.size() == 0) throw std::invalid_argument("transposed_indptr has no entry: one more than sources is needed");
+  if (rows_of(indptr) > kMostNarrowRows) throw std::invalid_argument(std::to_string(rows_of(indptr)) + " rows: more than int32 can name");
+  khop::check_ids(span_of(indices), static_cast<std::int64_t>(transposed_indptr.size()) - 1, "source", 1);
+  khop::check_size(rows.size(), indices.size(), "rows");
   khop::transpose(edges_of(indptr, indices), typed_span<std::int64_t>(transposed_indptr), typed_span<std::int32_t>(rows));
 }
 
 std::pair<std::int64_t, std::int64_t> build_csc(const AnyIn& sources, const AnyIn& destinations, std::int64_t num_sources,
                                                 const Into<std::int64_t>& indptr, const AnyInto& indices,
                                                 const Into<std::int64_t>& order, int threads) {
+  if (indptr.size() == 0) throw std::invalid_argument("indptr has no entry: one more than destinations is needed");
+  if (sources.ndim() != 1 || destinations.ndim() != 1 || indices.ndim() != 1) throw std::invalid_argument("edges must be vectors");
+  if (num_sources < 0) throw std::invalid_argument("num_sources " + std::to_string(num_sources) + ": must not be negative");
+  khop::check_size(destinations.size(), sources.size(), "destinations");
+  khop::check_size(indices.size(), sources.size(), "indices");
+  khop::check_size(order.size(), sources.size(), "order");
+  if (indices.dtype() == nb::dtype<std::int32_t>() && num_sources > std::int64_t{1} << 31) {
+    throw std::invalid_argument(std::to_string(num_sources) + " sources: more than int32 can name");
+  }
   const auto build = [&](auto id, auto index) {
     using Id = decltype(id);
     using Index = decltype(index);
@@ -175,6 +273,7 @@ std::pair<std::int64_t, std::int64_t> build_csc(const AnyIn& sources, const AnyI
 
 void bind_dense(nb::module_& module) {
   using nb::arg;
+  module.def("check_rows", &check_rows, arg("indptr").noconvert(), arg("edges"));
   module.def("first_outside", &first_outside, arg("ids").noconvert(), arg("limit"), arg("threads"));
   module.def("first_wrong_offset", &first_wrong_offset, arg("indptr").noconvert(), arg("edges"));
   module.def("gather", &gather, arg("table").noconvert(), arg("row_bytes"), arg("ids").noconvert(), arg("out").noconvert(),

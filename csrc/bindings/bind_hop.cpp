@@ -1,14 +1,18 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <tuple>
 #include <variant>
 #include <vector>
 
 #include "bindings.h"
+#include "checks.h"
 #include "outline.h"
 #include "sample_hop.h"
 #include "sample_weighted.h"
@@ -18,6 +22,8 @@ namespace {
 
 using Ids = In<std::int64_t>;
 
+constexpr std::int64_t kMostFanout = (std::int64_t{1} << 31) - 1;
+
 std::span<const std::int64_t> optional_span(const std::optional<Ids>& ids) {
   return ids ? span_of(*ids) : std::span<const std::int64_t>{};
 }
@@ -25,9 +31,14 @@ std::span<const std::int64_t> optional_span(const std::optional<Ids>& ids) {
 // A graph's arrays, taken over from Python once.
 class Edges {
  public:
-  Edges(Ids indptr, In<std::int32_t> indices) : indptr_(std::move(indptr)), indices_(std::move(indices)) {}
-  Edges(Ids indptr, In<std::int64_t> indices) : indptr_(std::move(indptr)), indices_(std::move(indices)) {}
+  template <class Index>
+  Edges(Ids indptr, In<Index> indices, std::int64_t num_sources)
+      : indptr_(std::move(indptr)), indices_(std::move(indices)), num_sources_(num_sources) {
+    if (indptr_.size() == 0) throw std::invalid_argument("indptr has no entry: it must begin with 0");
+  }
 
+  std::size_t rows() const { return indptr_.size() - 1; }
+  std::int64_t num_sources() const { return num_sources_; }  // -1: not known
   bool is_wide() const { return indices_.index() == 1; }
 
   // fn(Csc<Index>)
@@ -41,6 +52,7 @@ class Edges {
  private:
   Ids indptr_;
   std::variant<In<std::int32_t>, In<std::int64_t>> indices_;
+  std::int64_t num_sources_;
 };
 
 // The rows that all edge types into a node type draw for.
@@ -53,14 +65,23 @@ struct Rows {
 using Draw = std::tuple<const Edges*, const Rows*, std::int64_t, bool, std::uint64_t, std::uint32_t, std::optional<Ids>,
                         std::optional<Ids>, std::optional<In<std::int16_t>>>;
 
-HopRequest request_of(const Draw& draw, int threads) {
+void check_draw(const Draw& draw) {
   const auto& [edges, rows, fanout, replacement, key, stream, ranges, sums, outline] = draw;
-  const HopRequest request{span_of(rows->nodes), optional_span(rows->original_ids), optional_span(rows->trees), fanout,
-                           replacement ? Replacement::with : Replacement::without, key, stream, threads, optional_span(ranges)};
-  if (!request.ranges.empty() && request.ranges.size() != 2 * request.nodes.size()) {
-    throw std::invalid_argument("ranges: a begin and an end per frontier row are needed");
+  if (edges == nullptr || rows == nullptr) throw nb::type_error("a draw needs edges and rows");
+  if (fanout < -1 || fanout > kMostFanout) {
+    throw std::invalid_argument("fanout " + std::to_string(fanout) + ": must be from 0 to 2^31 - 1, or -1 for all neighbours");
   }
-  return request;
+  if (rows->original_ids) check_size(rows->original_ids->size(), edges->rows(), "original_ids");
+  if (rows->trees) check_size(rows->trees->size(), rows->nodes.size(), "trees");
+  if (ranges) check_size(ranges->size(), 2 * rows->nodes.size(), "ranges, a begin and an end per frontier row,");
+  if (sums.has_value() != outline.has_value()) throw std::invalid_argument("weight sums come with their outline");
+}
+
+HopRequest request_of(const Draw& draw, int threads) {
+  check_draw(draw);
+  const auto& [edges, rows, fanout, replacement, key, stream, ranges, sums, outline] = draw;
+  return {span_of(rows->nodes), optional_span(rows->original_ids), optional_span(rows->trees), fanout,
+          replacement ? Replacement::with : Replacement::without, key, stream, threads, optional_span(ranges)};
 }
 
 // What the draws of a hop are written into, one after another.
@@ -101,8 +122,13 @@ std::size_t draw_into(HopBuffers& buffers, const Draw& draw, const HopRequest& r
   const auto count = std::get<0>(draw)->visit([&]<class Index>(const Csc<Index>& graph) {
     std::int64_t* const edges = buffers.edges ? buffers.edges->data() + buffers.narrow + buffers.wide : nullptr;
     const HopOutput<Index> output{buffers.offsets->data() + buffers.rows, buffers.template next_nodes<Index>(), edges};
-    if (!sums) return sample_hop(graph, request, output);
-    return sample_weighted(graph, Rising{span_of(*sums), span_of(outline.value())}, request, output);
+    const std::int64_t drawn = sums ? sample_weighted(graph, Rising{span_of(*sums), span_of(*outline)}, request, output)
+                                    : sample_hop(graph, request, output);
+    const std::int64_t num_sources = std::get<0>(draw)->num_sources();
+    if (num_sources >= 0) {
+      check_sources(request, output.offsets, std::span<const Index>(output.nodes, static_cast<std::size_t>(drawn)), num_sources);
+    }
+    return drawn;
   });
   buffers.rows += request.nodes.size() + 1;
   (std::get<0>(draw)->is_wide() ? buffers.wide : buffers.narrow) += static_cast<std::size_t>(count);
@@ -134,8 +160,10 @@ Drawn sample(const std::vector<Draw>& draws, bool edge_ids, int threads) {
 void bind_hop(nb::module_& module) {
   using namespace khop::bindings;
   nb::class_<Edges>(module, "Edges")
-      .def(nb::init<Ids, In<std::int32_t>>(), nb::arg("indptr").noconvert(), nb::arg("indices").noconvert())
-      .def(nb::init<Ids, In<std::int64_t>>(), nb::arg("indptr").noconvert(), nb::arg("indices").noconvert());
+      .def(nb::init<Ids, In<std::int32_t>, std::int64_t>(), nb::arg("indptr").noconvert(), nb::arg("indices").noconvert(),
+           nb::arg("num_sources") = -1)
+      .def(nb::init<Ids, In<std::int64_t>, std::int64_t>(), nb::arg("indptr").noconvert(), nb::arg("indices").noconvert(),
+           nb::arg("num_sources") = -1);
   nb::class_<Rows>(module, "Rows")
       .def(nb::init<Ids, std::optional<Ids>, std::optional<Ids>>(), nb::arg("nodes").noconvert(),
            nb::arg("original_ids").noconvert().none(), nb::arg("trees").noconvert().none());

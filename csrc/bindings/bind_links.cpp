@@ -2,9 +2,12 @@
 #include <nanobind/stl/tuple.h>
 
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <tuple>
 
 #include "bindings.h"
+#include "checks.h"
 #include "exclude_edges.h"
 #include "negatives.h"
 
@@ -12,6 +15,8 @@ namespace khop::bindings {
 namespace {
 
 using Ids = In<std::int64_t>;
+
+constexpr std::int64_t kMostPerLink = (std::int64_t{1} << 31) - 1;
 
 std::span<const std::int64_t> optional_span(const std::optional<Ids>& ids) {
   return ids ? span_of(*ids) : std::span<const std::int64_t>{};
@@ -24,6 +29,10 @@ template <class Index>
 Kept<Index> exclude(Ids offsets, In<Index> sources, std::optional<Ids> ids, Ids rows, Ids excluded_sources,
                     Ids excluded_destinations) {
   const DrawnEdges<Index> drawn{span_of(rows), span_of(offsets), span_of(sources), optional_span(ids)};
+  check_size(offsets.size(), rows.size() + 1, "offsets");
+  check_offsets(drawn.offsets, static_cast<std::int64_t>(sources.size()), "offsets");
+  if (ids) check_size(ids->size(), sources.size(), "ids");
+  check_size(excluded_sources.size(), excluded_destinations.size(), "excluded_sources");
   std::optional<Buffer<std::int64_t>> kept_offsets, kept_ids;
   std::optional<Buffer<Index>> kept_sources;
   std::size_t count = 0;
@@ -49,6 +58,15 @@ std::tuple<Out<std::int64_t>, std::int64_t> negatives(std::int64_t count, std::o
   const Candidates candidates{count, optional_span(weights_before)};
   const Partners<Index> partners{optional_span(partner_indptr), span_of(partner_ranks), optional_span(partner_weights_before)};
   const NegativeRequest request{span_of(sources), span_of(positions), optional_span(limits), per_link, key, stream};
+  if (count < 0 || per_link < 0 || per_link > kMostPerLink) {
+    throw std::invalid_argument("count " + std::to_string(count) + ", per_link " + std::to_string(per_link) +
+                                ": neither may be negative, nor per_link 2^31 or more");
+  }
+  if (partner_indptr && partner_indptr->size() == 0) throw std::invalid_argument("partner_indptr has no entry: it must begin with 0");
+  if (weights_before) check_size(weights_before->size(), static_cast<std::size_t>(count) + 1, "weights_before");
+  if (partner_weights_before) check_size(partner_weights_before->size(), partner_ranks.size(), "partner_weights_before");
+  check_size(sources.size(), positions.size(), "sources");
+  if (limits) check_size(limits->size(), positions.size(), "limits");
   const auto per_row = static_cast<std::size_t>(per_link);
   Buffer<std::int64_t> ranks(positions.size() * per_row);
   std::int64_t culprit = -1;

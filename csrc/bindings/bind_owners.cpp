@@ -3,11 +3,14 @@
 #include <nanobind/stl/vector.h>
 
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <tuple>
 #include <vector>
 
 #include "bindings.h"
 #include "by_owner.h"
+#include "checks.h"
 #include "remote_rows.h"
 #include "visit.h"
 
@@ -18,6 +21,11 @@ using Ids = In<std::int64_t>;
 
 std::tuple<Out<std::int64_t>, Out<std::int64_t>> remote_rows(Ids ids, std::int64_t first, std::int64_t end,
                                                              std::optional<Ids> slots, std::int64_t kept) {
+  if (first < 0 || end < first || kept < 0) {
+    throw std::invalid_argument("rows [" + std::to_string(first) + ", " + std::to_string(end) + ") here and " + std::to_string(kept) +
+                                " kept: none of these may be negative, nor the range turned round");
+  }
+  if (slots) check_size(slots->size(), ids.size(), "slots");
   Buffer<std::int64_t> places(ids.size()), asked(ids.size());
   std::int64_t count = 0;
   {
@@ -29,6 +37,7 @@ std::tuple<Out<std::int64_t>, Out<std::int64_t>> remote_rows(Ids ids, std::int64
 }
 
 std::tuple<Out<std::int64_t>, std::optional<Out<std::int64_t>>> owner_order(Ids ids, Ids bounds) {
+  if (bounds.size() < 2) throw std::invalid_argument("bounds have " + std::to_string(bounds.size()) + " entries: an owner has two");
   Buffer<std::int64_t> counts(bounds.size() - 1), order(ids.size());
   bool is_wanted = false;
   {
@@ -49,12 +58,19 @@ std::tuple<Out<std::int64_t>, std::optional<Out<std::int64_t>>> join_drawn(const
   std::vector<OwnerDrawn> owners;
   std::size_t rows = 0;
   bool has_edges = true;
+  std::size_t count = 0;
   for (const auto& [offsets, of_owner, edges] : drawn) {
-    const bool is_narrow = of_owner.dtype() == nb::dtype<std::int32_t>();
+    const bool is_narrow = visit_index(of_owner, [](auto node) { return sizeof(node) == sizeof(std::int32_t); });
+    if (!is_narrow && nodes.dtype() == nb::dtype<std::int32_t>()) throw nb::type_error("nodes of 64 bits do not fit int32");
+    check_offsets(span_of(offsets), static_cast<std::int64_t>(of_owner.size()), "offsets");
+    if (edges) check_size(edges->size(), of_owner.size(), "edges");
+    count += of_owner.size();
     owners.push_back({span_of(offsets), of_owner.data(), is_narrow, edges ? edges->data() : nullptr});
     rows += offsets.size() - 1;
     has_edges = has_edges && edges;
   }
+  check_size(nodes.size(), count, "nodes");
+  if (order) check_size(order->size(), rows, "order");
   Buffer<std::int64_t> offsets(rows + 1);
   std::optional<Buffer<std::int64_t>> edges;
   if (has_edges) edges.emplace(nodes.size());

@@ -2,10 +2,15 @@
 #include "permutation.h"
 #include "random.h"
 
+#include <stdexcept>
+#include <string>
+
 namespace khop::bindings {
 namespace {
 
 using Counters = nb::ndarray<const std::int64_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
+
+constexpr std::uint64_t kMostEntries = (std::uint64_t{1} << 63) - 1;
 
 Out<std::int64_t> philox_rows(std::uint64_t key, Counters counters) {
   const std::size_t rows = counters.shape(0);
@@ -23,8 +28,13 @@ Out<std::int64_t> philox_rows(std::uint64_t key, Counters counters) {
 }
 
 Out<std::int64_t> permutation(std::uint64_t key, std::uint64_t count, std::uint64_t start, std::uint64_t stop) {
+  if (start > stop || stop > count || count > kMostEntries) {
+    throw std::invalid_argument("entries [" + std::to_string(start) + ", " + std::to_string(stop) + ") of " + std::to_string(count) +
+                                ": must rise from 0 to at most their number, which is below 2^63");
+  }
   const std::size_t length = stop - start;
   Buffer<std::int64_t> entries(length);
+  if (length == 0) return entries.tensor({0});
   {
     const nb::gil_scoped_release release;
     permutation_slice(key, count, start, {entries.data(), length});

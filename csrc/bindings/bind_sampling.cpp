@@ -6,12 +6,14 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "bindings.h"
+#include "checks.h"
 #include "dispatch.h"
 #include "known_edges.h"
 #include "node_index.h"
@@ -29,7 +31,10 @@ using Lookup = std::pair<NodeIndex*, AnyIds>;
 Out<std::int32_t> insert(const std::vector<Lookup>& lookups) {
   const auto size_of = [](const AnyIds& any) { return std::visit([](const auto& ids) { return ids.size(); }, any); };
   std::size_t count = 0;
-  for (const auto& [index, ids] : lookups) count += size_of(ids);
+  for (const auto& [index, ids] : lookups) {
+    if (index == nullptr) throw nb::type_error("a lookup without an index");
+    count += size_of(ids);
+  }
   Buffer<std::int32_t> local(count);
   {
     const nb::gil_scoped_release release;
@@ -57,6 +62,8 @@ using Known = std::tuple<Out<std::int64_t>, Out<std::int32_t>, Out<std::int64_t>
 template <class Id>
 Known known(const NodeIndex& index, Ids offsets, In<Id> nodes, Ids edges) {
   const EdgeRows<Id> rows{span_of(offsets), span_of(nodes), span_of(edges)};
+  check_offsets(rows.offsets, static_cast<std::int64_t>(nodes.size()), "offsets");
+  check_size(edges.size(), nodes.size(), "edges");
   Buffer<std::int64_t> kept_offsets(offsets.size()), kept_edges(nodes.size());
   Buffer<std::int32_t> local(nodes.size());
   std::size_t count = 0;

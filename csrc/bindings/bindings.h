@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <span>
 
 #include "buffer_pool.h"
@@ -33,7 +34,7 @@ std::span<const T> span_of(const In<T>& array) {
 template <class T>
 class Buffer {
  public:
-  explicit Buffer(std::size_t count) : block_(buffer_pool().acquire(count * sizeof(T))) {}
+  explicit Buffer(std::size_t count) : block_(buffer_pool().acquire(bytes_of(count))) {}
   ~Buffer() {
     if (block_.data != nullptr) buffer_pool().release(block_);
   }
@@ -56,6 +57,11 @@ class Buffer {
   }
 
  private:
+  static std::size_t bytes_of(std::size_t count) {
+    std::size_t bytes = 0;
+    return __builtin_mul_overflow(count, sizeof(T), &bytes) ? std::numeric_limits<std::size_t>::max() : bytes;
+  }
+
   MemoryBlock block_;
 };
 

@@ -1,6 +1,8 @@
 #include "assign.h"
 
 #include <cstdint>
+#include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -71,4 +73,26 @@ TEST(where_no_part_has_room_the_emptiest_takes_the_node) {
   assigner.stream(0, kNodes, 1);
   CHECK_EQUAL(assigner.loads()[0], kClique);
   CHECK_EQUAL(assigner.loads()[1], kClique);
+}
+
+TEST(settings_and_spans_that_do_not_fit_are_refused) {
+  const Cliques cliques;
+  using Assigner = khop::Assigner<std::uint32_t>;
+  const auto refused = [&](const auto& change) {
+    khop::AssignSettings settings = cliques.settings(kClique);
+    change(settings);
+    CHECK_THROWS(std::invalid_argument, Assigner(std::move(settings)));
+  };
+  refused([](khop::AssignSettings& settings) { settings.first_node.clear(); });
+  refused([](khop::AssignSettings& settings) { settings.parts = 0; });
+  refused([](khop::AssignSettings& settings) { settings.constraints.clear(); });
+  refused([](khop::AssignSettings& settings) { settings.constraints[0].by_type.clear(); });
+  refused([](khop::AssignSettings& settings) { settings.edges[0].indptr = settings.edges[0].indptr.first(2); });
+  refused([](khop::AssignSettings& settings) { settings.edges[0].first_source = 1; });
+  Assigner assigner(cliques.settings(kClique));
+  CHECK_THROWS(std::invalid_argument, assigner.refine(0, kNodes, 1));
+  CHECK_THROWS(std::invalid_argument, assigner.stream(0, kNodes + 1, 1));
+  CHECK_THROWS(std::invalid_argument, assigner.place_clusters(0, 1, 1));
+  assigner.num_cluster_blocks();
+  CHECK_THROWS(std::invalid_argument, assigner.cluster(0, kNodes, 1));
 }

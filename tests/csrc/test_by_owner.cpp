@@ -1,6 +1,8 @@
 #include "by_owner.h"
 
 #include <cstdint>
+#include <span>
+#include <stdexcept>
 #include <vector>
 
 #include "check.h"
@@ -79,4 +81,16 @@ TEST(rows_that_stand_owner_by_owner_are_left_so) {
   CHECK(counts == Ids({2, 1}));
   CHECK(khop::owner_order(Ids{12, 9, 2}, Ids{0, 10, 20}, counts.data(), order.data()));
   CHECK(order == Ids({1, 2, 0}));
+}
+
+TEST(ids_without_an_owner_and_orders_that_repeat_a_row_are_refused) {
+  Ids counts(2), order(3);
+  CHECK_THROWS(std::invalid_argument, khop::owner_order(Ids{9, 20}, Ids{0, 10, 20}, counts.data(), order.data()));
+  CHECK_THROWS(std::invalid_argument, khop::owner_order(Ids{9}, Ids{0, 30, 20}, counts.data(), order.data()));
+  const Ids offsets{0, 1, 3}, nodes{4, 5, 6};
+  const std::vector<khop::OwnerDrawn> drawn{{offsets, nodes.data(), false, nullptr}};
+  Ids joined_offsets(3), joined(3);
+  for (const Ids& wrong : {Ids{0, 0}, Ids{0, 2}, Ids{-1, 0}}) {
+    CHECK_THROWS(std::invalid_argument, khop::join_drawn(std::span<const khop::OwnerDrawn>(drawn), wrong, joined_offsets.data(), joined.data(), static_cast<std::int64_t*>(nullptr)));
+  }
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "check.h"
@@ -52,4 +53,30 @@ TEST(offsets_begin_with_zero_never_fall_and_end_with_the_edges) {
   CHECK_EQUAL(first({0, 6, 5, 5}), 2);
   CHECK_EQUAL(first({0, 2, 4}), 2);
   CHECK_EQUAL(first({0}), 0);
+}
+
+TEST(damaged_rows_are_named) {
+  const auto problem_of = [](const std::vector<std::int64_t>& indptr) {
+    try {
+      khop::check_rows(indptr, 5);
+    } catch (const khop::DamagedArray& damage) {
+      return std::string(damage.array) + " " + std::string(damage.what()).substr(0, 6);
+    }
+    return std::string();
+  };
+  CHECK_EQUAL(problem_of({0, 2, 2, 5}), std::string());
+  CHECK_EQUAL(problem_of({0, 9, 2, 5}), std::string("indptr row 1 "));
+  CHECK_EQUAL(problem_of({3, 4, 4, 5}), std::string("indptr row 0 "));
+  CHECK_EQUAL(problem_of({0, 2, 2, 4}), std::string("indptr row 2 "));
+  CHECK_EQUAL(problem_of({}), std::string("indptr has no"));
+}
+
+TEST(what_does_not_fit_is_refused) {
+  const std::vector<std::int64_t> ids{0, 5}, falling{0, 3, 2};
+  khop::check_ids<std::int64_t>(ids, 6, "source", 1);
+  CHECK_THROWS(std::invalid_argument, khop::check_ids<std::int64_t>(ids, 5, "source", 1));
+  CHECK_THROWS(std::invalid_argument, khop::check_offsets(falling, 2, "offsets"));
+  CHECK_THROWS(std::invalid_argument, khop::check_offsets({}, 0, "offsets"));
+  khop::check_size(2, 2, "out");
+  CHECK_THROWS(std::invalid_argument, khop::check_size(1, 2, "out"));
 }

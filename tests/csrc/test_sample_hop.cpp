@@ -3,9 +3,11 @@
 #include <limits>
 #include <set>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "check.h"
+#include "checks.h"
 #include "graphs.h"
 #include "levels.h"
 #include "random.h"
@@ -151,5 +153,18 @@ TEST(damaged_row_pointers_are_refused) {
     for (const std::int64_t fanout : {-1, 2}) {
       CHECK_THROWS(std::invalid_argument, sample(graph, {nodes, {}, {}, fanout, Replacement::without, 1, 2, 1}));
     }
+  }
+}
+
+TEST(a_source_that_is_no_node_is_named_with_its_row) {
+  const std::vector<std::int64_t> nodes{7, 3}, offsets{0, 2, 3};
+  const std::vector<std::int32_t> sources{0, 4, 9};
+  const HopRequest request{nodes, {}, {}, 2, Replacement::without, 1, 2, 1};
+  khop::check_sources<std::int32_t>(request, offsets.data(), sources, 10);
+  try {
+    khop::check_sources<std::int32_t>(request, offsets.data(), sources, 9);
+    CHECK(false);
+  } catch (const khop::DamagedArray& damage) {
+    CHECK_EQUAL(std::string(damage.what()), std::string("row 3 has source id 9: must be in [0, 9)"));
   }
 }

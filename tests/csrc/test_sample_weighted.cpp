@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "check.h"
+#include "checks.h"
 #include "graphs.h"
 #include "levels.h"
 #include "outlines.h"
@@ -121,4 +122,36 @@ TEST(sums_that_do_not_fit_the_edges_are_refused) {
   const HopRequest request{nodes, {}, {}, 1, Replacement::without, 1, 2, 1};
   CHECK_THROWS(std::invalid_argument,
                khop::sample_weighted(graph.csc(), {sums, {}}, request, khop::HopOutput<std::int32_t>{offsets, drawn, nullptr}));
+}
+
+TEST(damaged_sums_and_outlines_end_in_an_error_or_in_edges_of_the_row) {
+  const Rows<std::int64_t> graph({40, 7, 0, 90});
+  std::vector<std::int64_t> sound;
+  for (const std::int64_t degree : {40, 7, 90}) {
+    for (std::int64_t at = 1; at <= degree; ++at) sound.push_back(at << 20);
+  }
+  const std::vector<std::int64_t> nodes{0, 1, 2, 3, 3};
+  for (std::uint64_t round = 0; round < 200; ++round) {
+    std::vector<std::int64_t> sums = sound;
+    std::vector<std::int16_t> outline = khop::testing::outline_of(graph.indptr, sums);
+    const std::uint64_t mixed = khop::mix64(round);
+    (round % 2 == 0 ? sums[mixed % sums.size()] : sums[0]) ^= std::int64_t{1} << (mixed >> 58);
+    outline[mixed % outline.size()] = static_cast<std::int16_t>(mixed >> 48);
+    for (const std::int64_t fanout : {3, 20, 100}) {
+      const HopRequest request{nodes, {}, {}, fanout, round % 3 == 0 ? Replacement::with : Replacement::without, mixed, 2, 1};
+      std::vector<std::int64_t> offsets(nodes.size() + 1), edges(1000), drawn(1000);
+      try {
+        khop::sample_weighted(graph.csc(), {sums, outline}, request, khop::HopOutput<std::int64_t>{offsets.data(), drawn.data(), edges.data()});
+      } catch (const khop::DamagedArray&) {
+        continue;
+      }
+      for (std::size_t i = 0; i < nodes.size(); ++i) {
+        const auto row = static_cast<std::size_t>(nodes[i]);
+        for (std::int64_t e = offsets[i]; e < offsets[i + 1]; ++e) {
+          const std::int64_t edge = edges[static_cast<std::size_t>(e)];
+          CHECK(graph.indptr[row] <= edge && edge < graph.indptr[row + 1]);
+        }
+      }
+    }
+  }
 }

@@ -131,7 +131,7 @@ def test_an_impossible_number_of_parts_is_an_error(parts: int) -> None:
 
 def test_rows_that_no_node_has_are_an_error() -> None:
     csc, _ = build_csc(torch.tensor([0]), torch.tensor([2]), 1, 3)
-    with pytest.raises(ValueError, match="3 rows from node 1 on: 2 nodes follow"):
+    with pytest.raises(ValueError, match="3 rows from node 1 on: a type has other nodes"):
         Assigner([0, 3], [InEdges(0, 1, csc)], [Limit((1,), 1)], NO_MEMBERS, parts=2)
 
 

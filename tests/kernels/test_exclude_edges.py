@@ -77,7 +77,7 @@ def test_operands_that_do_not_fit_are_named(rows: Tensor, excluded: Tensor, mess
 
 
 def test_offsets_that_end_elsewhere_are_named() -> None:
-    with pytest.raises(ValueError, match="offsets end at 2: there are 1 edges"):
+    with pytest.raises(ValueError, match="offsets has 2 at position 1"):
         exclude_edges(
             Neighbors(torch.tensor([0, 2]), torch.tensor([3])), torch.tensor([1]), torch.zeros(2, 0).long()
         )

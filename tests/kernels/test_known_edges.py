@@ -53,5 +53,5 @@ def test_bad_input_is_named() -> None:
         known_edges(index, found_of([[1, 10]], torch.int64))
     with pytest.raises(ValueError, match="2 edges without an edge id each"):
         known_edges(index, Neighbors(torch.tensor([0, 2]), torch.tensor([1, 2])))
-    with pytest.raises(ValueError, match="indptr has 3 at position 1"):
+    with pytest.raises(ValueError, match="offsets has 3 at position 1"):
         known_edges(index, Neighbors(torch.tensor([0, 3]), torch.tensor([1, 2]), torch.tensor([1, 2])))

@@ -94,8 +94,8 @@ def _ends(folder: GraphFolder, edge_type: EdgeType) -> Tensor:
     csc = folder.csc(edge_type)
 
     def made() -> Tensor:
-        destinations = torch.repeat_interleave(torch.arange(csc.num_rows), csc.indptr.diff())
-        return torch.cat([csc.indices.long(), destinations])
+        csc.check()
+        return torch.cat([csc.indices.long(), csc.destinations()])
 
     name = layout.edge_array(edge_type, "ends").removesuffix(".npy")
     sources = [layout.edge_array(edge_type, array) for array in ("indptr", "indices")]

@@ -55,8 +55,7 @@ def cooccurrence(
     threads = whole_number("threads", threads, 1)
     there, back = _both_ways(graph, edge_type_of(edge_type), through, threads)
     pairs, counts = cooccurrences(there, back, min_count, threads=threads)
-    destinations = torch.repeat_interleave(pairs.indptr.diff(), output_size=pairs.num_edges)
-    return EdgeTable(pairs.indices, destinations.to(pairs.indices.dtype), {"count": counts})
+    return EdgeTable(pairs.indices, pairs.destinations(dtype=pairs.indices.dtype), {"count": counts})
 
 
 def _both_ways(
@@ -74,7 +73,8 @@ def _both_ways(
             f"{source!r} or {destination!r}"
         )
     by_destination = graph.csc(edge_type)
-    rows = torch.repeat_interleave(by_destination.indptr.diff(), output_size=by_destination.num_edges)
+    by_destination.check()
+    rows = by_destination.destinations()
     dtype = torch.promote_types(index_dtype(by_destination.num_rows), by_destination.indices.dtype)
     by_source, _ = build_csc(
         rows.to(dtype),

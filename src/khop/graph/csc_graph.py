@@ -52,6 +52,8 @@ class CscGraph:
     def __post_init__(self) -> None:
         folder = self.folder
         sorted_by = {} if folder is None else {edge.type: edge.row_order for edge in folder.manifest.edges}
+        named = {t: _among(csc, self.counts.get(t[0], -1)) for t, csc in self.edges.items()}
+        object.__setattr__(self, "edges", named)
         derived = Derived()
         if folder is not None:
             derived = Derived(folder.path, folder.fingerprint, folder.manifest.arrays)
@@ -257,9 +259,13 @@ def _check_reverses(claimed: Mapping[EdgeType, EdgeType], edges: Mapping[EdgeTyp
     checked_reverses(claimed, {t: _given_ends(edges[t]) for t in {*claimed, *claimed.values()}})
 
 
+def _among(csc: Csc, num_sources: int) -> Csc:
+    """The same edges, of which it is known how many sources there are."""
+    return csc if csc.num_sources == num_sources else replace(csc, num_sources=num_sources)
+
+
 def _given_ends(csc: Csc) -> tuple[Given, Given]:
-    rows = torch.repeat_interleave(torch.arange(csc.num_rows), csc.indptr.diff(), output_size=csc.num_edges)
-    return Given.of(csc.indices, "sources"), Given.of(rows, "destinations")
+    return Given.of(csc.indices, "sources"), Given.of(csc.destinations(), "destinations")
 
 
 def _column_tensor(edge_type: EdgeType, name: str, column: Array | Quantised) -> Tensor:

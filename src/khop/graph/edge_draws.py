@@ -87,6 +87,7 @@ class EdgeDraws:
             frontier.until,
             rule.window,
             most,
+            own=self.arrays.own_times(edge_type, rule.column),
             threads=hop.threads,
         )
 

@@ -104,8 +104,12 @@ class GraphFolder:
     def csc(self, edge_type: EdgeType) -> Csc:
         """The edges of a type by destination, mapped."""
         edge = self.manifest.edge(edge_type).type
+        indptr, indices = (layout.edge_array(edge, name) for name in ("indptr", "indices"))
         return Csc(
-            self._map(layout.edge_array(edge, "indptr")), self._map(layout.edge_array(edge, "indices"))
+            self._map(indptr),
+            self._map(indices),
+            self.manifest.num_sources(edge[0]),
+            str((self.path / indptr).parent),
         )
 
     def edge_id(self, edge_type: EdgeType) -> Tensor | None:

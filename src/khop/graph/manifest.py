@@ -14,12 +14,12 @@ from typing import Any
 from khop.graph import layout
 from khop.graph.atomic import UNFINISHED
 from khop.graph.npy import STORED, ArrayEntry, file_problem, flush
+from khop.kernels.csc import REMEDY as REMEDY
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 
 FORMAT = "khop-graph"
 VERSION = 1
 NEEDS_KHOP = "0.1.0"  # the first khop that reads VERSION
-REMEDY = "the file was changed or damaged. Re-import, or copy it again"
 
 
 class Contents(Enum):

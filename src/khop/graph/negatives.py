@@ -165,7 +165,7 @@ class WholeLinks:
 
     def in_degrees(self, edge_type: EdgeType) -> Tensor:
         """Of every destination."""
-        return self.edges[edge_type].indptr.diff()
+        return self.edges[edge_type].degrees()
 
     def first_source(self, edge_type: EdgeType) -> int:
         """All sources are rows."""
@@ -212,7 +212,8 @@ def kept_partners(
 
     indptr = kept("partners_indptr", counts[0] + 1, torch.int64, lambda: made().indptr)
     dtype = index_dtype(max(counts))
-    return Csc(indptr, kept("partners", int(indptr[-1]), dtype, lambda: made().indices))
+    partners = kept("partners", max(int(indptr[-1]), 0), dtype, lambda: made().indices)
+    return Csc(indptr, partners, counts[1])
 
 
 def _weigher(negatives: DrawnNegatives) -> Weigher:
@@ -257,10 +258,9 @@ def partner_ranks(csc: Csc, num_sources: int, nodes: Tensor | None, are_of_one_t
     Among nodes of one type a node counts as its own partner. `nodes` gives the node of each rank; None: the
     rank is the node.
     """
+    csc.check()
     dtype = index_dtype(max(csc.num_rows, num_sources))
-    destinations = torch.repeat_interleave(
-        torch.arange(csc.num_rows, dtype=dtype), csc.indptr.diff(), output_size=csc.num_edges
-    )
+    destinations = csc.destinations(dtype=dtype)
     sources = csc.indices.to(dtype)
     if are_of_one_type:
         own = torch.arange(csc.num_rows, dtype=dtype)

@@ -11,6 +11,7 @@ from torch import Tensor
 from khop.graph.derived import Derived
 from khop.graph.layout import edge_array, edge_column, node_column
 from khop.kernels.csc import Csc
+from khop.kernels.edge_times import EdgeTimes, whole_numbers
 from khop.kernels.memory import expect_random_access
 from khop.kernels.rising import Rising, outline, outline_size
 from khop.kernels.sort_rows import first_unsorted
@@ -35,6 +36,7 @@ class RuleArrays:
         default_factory=dict
     )  # of edges, by the column in `sorted_by`, where the times of sources are not in `columns`
     _rising: set[tuple[EdgeType, str]] = field(default_factory=set)  # columns that were found to rise in rows
+    _own_times: dict[tuple[EdgeType, str], EdgeTimes | None] = field(default_factory=dict)
     _prepared: set[str] = field(default_factory=set)  # arrays whose memory was prepared
 
     def weight_sums(self, edge_type: EdgeType, column: str) -> Rising | None:
@@ -43,6 +45,7 @@ class RuleArrays:
         if weights is None:
             return None
         csc = self.edges[edge_type]
+        csc.check_rows()
 
         def make() -> Tensor:
             try:
@@ -56,24 +59,29 @@ class RuleArrays:
     def times(self, edge_type: EdgeType, column: str) -> Rising | None:
         """The time of each edge, or of its source node, or the later of both; None: neither has one.
 
-        ValueError unless they rise within each row.
+        ValueError unless the graph's own times rise within each row, as a process finds when it first asks.
         """
-        csc, own = self.edges[edge_type], self.columns.get(edge_type, {}).get(column)
-        if self.sorted_by.get(edge_type) == column:
-            own = self.kept_times.get(edge_type, own)
-        of_sources = column in self.columns.get(edge_type[0], {})
-        if own is None and not of_sources:
+        csc, own = self.edges[edge_type], self.own_times(edge_type, column)
+        if own is None:
             return None
+        self._check_order(edge_type, column, own)
         name, sources = _name(edge_type, f"times.{column}"), self._sources(edge_type, column)
+        if own.edges is not None and own.edges.dtype == torch.int64 and own.sources is None:
+            return self._outlined(name, csc, own.edges, sources)
+        values = self._searched(name, csc.num_edges, lambda: own.of(csc), sources)
+        return self._outlined(name, csc, values, sources)
 
-        def make() -> Tensor:
-            times = edge_times(csc, edge_type, self.columns, column)
-            assert times is not None
-            return self._checked(edge_type, column, times)
-
-        if own is not None and own.dtype == torch.int64 and not of_sources:
-            return self._outlined(name, csc, self._checked(edge_type, column, own), sources)
-        return self._outlined(name, csc, self._searched(name, csc.num_edges, make, sources), sources)
+    def own_times(self, edge_type: EdgeType, column: str) -> EdgeTimes | None:
+        """What the graph itself says of when edges were there; None: nothing."""
+        key = edge_type, column
+        if key not in self._own_times:
+            own = self.columns.get(edge_type, {}).get(column)
+            if self.sorted_by.get(edge_type) == column:
+                own = self.kept_times.get(edge_type, own)
+            columns = (own, self.columns.get(edge_type[0], {}).get(column))
+            edges, sources = (None if times is None else whole_numbers(times) for times in columns)
+            self._own_times[key] = None if edges is None and sources is None else EdgeTimes(edges, sources)
+        return self._own_times[key]
 
     def _outlined(self, name: str, csc: Csc, values: Tensor, sources: Sequence[str]) -> Rising:
         def make() -> Tensor:
@@ -107,29 +115,37 @@ class RuleArrays:
             self._prepared.add(name)
         return vector
 
-    def _checked(self, edge_type: EdgeType, column: str, times: Tensor) -> Tensor:
+    def _check_order(self, edge_type: EdgeType, column: str, own: EdgeTimes) -> None:
+        """ValueError unless every row is in the order of the graph's own times: one pass, the first time."""
         if (edge_type, column) in self._rising:
-            return times
-        known = self.sorted_by.get(edge_type) == column
-        position = -1 if known else first_unsorted(self.edges[edge_type], times, threads=_THREADS)
+            return
+        csc = self.edges[edge_type]
+        if own.sources is not None:
+            csc.check()
+        position = first_unsorted(csc, own, threads=_THREADS)
+        if position >= 0 and self.sorted_by.get(edge_type) == column:
+            row = int(torch.searchsorted(csc.indptr, position, right=True)) - 1
+            raise csc.damaged(
+                "times",
+                f"row {row} is said to be in the order of {column!r}, but the edge at position {position} is "
+                "earlier than the one before it",
+            )
         if position >= 0:
             raise ValueError(
                 f"rows are not sorted by {column!r}: the edge at position {position} is earlier than the one "
                 f"before it; `khop graph sort GRAPH OUT --by {column}` writes a graph whose rows are, and so "
                 f"do sort_by={column!r} of khop.write_graph and csc_graph_from_edges"
             )
-        expect_random_access(times)
+        for times in (own.edges, own.sources):
+            if times is not None:
+                expect_random_access(times)
         self._rising.add((edge_type, column))
-        return times
 
 
 def edge_times(csc: Csc, edge_type: EdgeType, columns: Columns, column: str) -> Tensor | None:
     """int64 (edges): the column of an edge type, or its source's at each edge, or the later of both."""
-    own, source = (columns.get(type_, {}).get(column) for type_ in (edge_type, edge_type[0]))
-    if source is None:
-        return None if own is None else own.long()
-    of_sources = source.long()[csc.indices.long()]
-    return of_sources if own is None else torch.maximum(of_sources, own.long())
+    own, sources = (columns.get(type_, {}).get(column) for type_ in (edge_type, edge_type[0]))
+    return None if own is None and sources is None else EdgeTimes(own, sources).of(csc)
 
 
 def _name(edge_type: EdgeType, array: str) -> str:

@@ -57,7 +57,8 @@ def _node_table(graph: CscGraph, node_type: NodeType, columns: Columns, splits: 
 
 def _edge_table(graph: CscGraph, edge_type: EdgeType, columns: Columns) -> EdgeTable:
     csc = graph.csc(edge_type)
-    destinations = torch.repeat_interleave(torch.arange(csc.num_rows), csc.indptr.diff())
+    csc.check()
+    destinations = csc.destinations()
     given = _given(columns.get(edge_type, {}), graph.schema.columns.get(edge_type, {}))
     sources = csc.indices.long() if csc.indices.dtype != destinations.dtype else csc.indices
     return EdgeTable(sources, destinations, given, graph.schema.reverse_of.get(edge_type))

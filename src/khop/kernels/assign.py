@@ -9,7 +9,6 @@ from enum import Enum
 from torch import Tensor
 
 import khop._core as _core
-from khop.kernels.checks import check_segments
 from khop.kernels.csc import Csc
 
 MOST_PARTS = _core.MOST_PARTS
@@ -68,12 +67,7 @@ class Assigner:
             raise ValueError("no limits: say what parts are to share out")
         self.num_nodes = first_node[-1]
         for in_edges in edges:
-            csc, room = in_edges.csc, self.num_nodes - in_edges.first_destination
-            check_segments(csc.indptr, csc.indices, self.num_nodes - in_edges.first_source)
-            if csc.num_rows > room:
-                raise ValueError(
-                    f"{csc.num_rows} rows from node {in_edges.first_destination} on: {room} nodes follow"
-                )
+            in_edges.csc.check()
         kind = _core.Assigner32 if self.num_nodes <= _MOST_NARROW_LABELS else _core.Assigner64
         self._core = kind(
             list(first_node),

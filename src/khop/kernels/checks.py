@@ -14,12 +14,16 @@ def check_ids(ids: Tensor, limit: int, what: str, threads: int = 1) -> None:
     """ValueError that names the first id outside [0, limit) and its position."""
     if ids.dim() != 1 or ids.dtype not in INDEX_DTYPES:
         raise ValueError(f"{what} ids are {ids.dtype} {tuple(ids.shape)}: must be int32 or int64 (n)")
-    if ids.device.type == "cpu":
-        position = _core.first_outside(ids.contiguous(), limit, threads)
-    else:
-        position = first_outside_reference(ids, limit)
+    position = first_outside(ids, limit, threads)
     if position >= 0:
         raise outside_error(what, ids, position, limit)
+
+
+def first_outside(ids: Tensor, limit: int, threads: int = 1) -> int:
+    """The first position whose id, int32 or int64, is not in [0, limit), or -1."""
+    if ids.device.type == "cpu":
+        return _core.first_outside(ids.contiguous(), limit, threads)
+    return first_outside_reference(ids, limit)
 
 
 def outside_error(what: str, ids: Tensor, position: int, limit: int) -> ValueError:

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 import khop._core as _core
-from khop.kernels.checks import check_segments
 from khop.kernels.csc import Csc
 
 
@@ -19,8 +18,6 @@ def cooccurrences(there: Csc, back: Csc, min_count: int, *, threads: int = 1) ->
     """
     if min_count < 1:
         raise ValueError(f"min_count {min_count}: must be at least 1")
-    check_segments(there.indptr, there.indices, back.num_rows, threads)
-    check_segments(back.indptr, back.indices, there.num_rows, threads)
     if there.indices.device.type != "cpu":
         return cooccurrences_reference(there, back, min_count)
     dtype = torch.promote_types(there.indices.dtype, back.indices.dtype)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +11,15 @@ import torch
 from torch import Tensor
 
 import khop._core as _core
+from khop.kernels.checks import first_outside
+
+REMEDY = "the file was changed or damaged. Re-import, or copy it again"
+_DERIVED_REMEDY = (
+    "the graph, or what was derived from it, is damaged: check it by `khop verify`; "
+    "its folder derived/ may be removed at any time and is made anew"
+)
+_STORED = ("indptr", "indices")
+_THREADS = 2  # that look at all edges; whoever waits for it has others to spare
 
 
 @dataclass(frozen=True)
@@ -21,6 +31,8 @@ class Csc:
 
     indptr: Tensor  # int64 (rows + 1)
     indices: Tensor  # int32 or int64 (edges), ids of source nodes
+    num_sources: int = -1  # nodes that `indices` may name; -1: not known, and not checked
+    home: str = ""  # the folder of the arrays' files
 
     def __post_init__(self) -> None:
         if self.indptr.dtype != torch.int64 or self.indptr.dim() != 1 or self.indptr.numel() == 0:
@@ -45,15 +57,75 @@ class Csc:
 
     def keeping(self, positions: Tensor) -> Csc:
         """Those edges alone that stand at int64 positions, which ascend; rows keep their order."""
-        return Csc(torch.searchsorted(positions, self.indptr), self.indices[positions])
+        self.check_rows()
+        kept = torch.searchsorted(positions, self.indptr)
+        return Csc(kept, self.indices[positions], self.num_sources)
+
+    def degrees(self) -> Tensor:
+        """In-edges of every row, int64; ValueError that names a damaged row."""
+        self.check_rows()
+        return self.indptr.diff()
+
+    def destinations(self, first: int = 0, dtype: torch.dtype = torch.int64) -> Tensor:
+        """The row of every edge, counted from `first`; ValueError that names a damaged row."""
+        rows = torch.arange(first, first + self.num_rows, dtype=dtype, device=self.indptr.device)
+        # Its size is known: to ask the device for it would wait for all that the device has to do.
+        return torch.repeat_interleave(rows, self.degrees(), output_size=self.num_edges)
+
+    def check_rows(self) -> None:
+        """ValueError that names the damaged row, and its file, unless `indptr` cuts all edges into rows.
+
+        Of arrays on the CPU, which is where files are mapped.
+        """
+        _ = self._has_rows
+
+    def check(self) -> None:
+        """As `check_rows`, and so for edges from nodes that are not there. One pass, the first time."""
+        self.check_rows()
+        _ = self._has_sources
+
+    @contextmanager
+    def naming_damage(self) -> Iterator[None]:
+        """Let errors of the core about a damaged array say in which file it is, and what to do."""
+        try:
+            yield
+        except _core.DamagedArray as error:
+            raise self.damaged(error.array, error.problem) from error
+
+    def damaged(self, array: str, problem: str) -> ValueError:
+        """What to raise where an array of these edges, or one derived from them, holds what it must not."""
+        if array in _STORED:
+            return ValueError(
+                f"{self.home}/{array}.npy: {problem}; {REMEDY}"
+                if self.home
+                else f"{array}: {problem}; the graph is damaged"
+            )
+        return ValueError(f"{self.home or array}: {problem}; {_DERIVED_REMEDY}")
+
+    @cached_property
+    def _has_rows(self) -> bool:
+        if self.indptr.device.type != "cpu":  # to ask the device would wait for all that it has to do
+            return True
+        with self.naming_damage():
+            _core.check_rows(self.indptr, self.num_edges)
+        return True
+
+    @cached_property
+    def _has_sources(self) -> bool:
+        position = -1 if self.num_sources < 0 else first_outside(self.indices, self.num_sources, _THREADS)
+        if position < 0:
+            return True
+        row = int(torch.searchsorted(self.indptr, position, right=True)) - 1
+        source = int(self.indices[position])
+        raise self.damaged("indices", f"row {row} has source id {source}: must be in [0, {self.num_sources})")
 
     @cached_property
     def core(self) -> _core.Edges:
         """The arrays as the core takes them, handed over once: they are asked about at every hop."""
-        return _core.Edges(self.indptr, self.indices)
+        return _core.Edges(self.indptr, self.indices, self.num_sources)
 
-    def __reduce__(self) -> tuple[Callable[..., Csc], tuple[Tensor, Tensor]]:
-        return Csc, (self.indptr, self.indices)
+    def __reduce__(self) -> tuple[Callable[..., Csc], tuple[Tensor, Tensor, int, str]]:
+        return Csc, (self.indptr, self.indices, self.num_sources, self.home)
 
 
 def _described(tensor: Tensor) -> str:

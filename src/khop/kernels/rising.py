@@ -48,7 +48,8 @@ def outline(csc: Csc, values: Tensor, *, threads: int = 1) -> Tensor:
     if csc.indptr.device.type != "cpu":
         return outline_reference(csc, values)
     made = pooled((outline_size(csc),), torch.int16)
-    _core.make_outline(csc.indptr, values.contiguous(), made, threads)
+    with csc.naming_damage():
+        _core.make_outline(csc.indptr, values.contiguous(), made, threads)
     return made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -37,6 +38,9 @@ class EdgeDraw:
 def sample_hop(draws: Sequence[EdgeDraw], *, edge_ids: bool = False, threads: int = 1) -> list[Neighbors]:
     """Draw up to `fanout` in-edges (-1: all) of every row, uniformly or by weight.
 
+    ValueError where row pointers or sources are not those of a graph; of one draw it names the
+    damaged row and its file.
+
     A row's picks depend on (key, tree, stream, original id, its edges) alone: not on the other rows,
     the device, the number of threads or the processor. A row that has no more edges than are wanted comes
     whole, in row order. An edge of weight zero is never drawn, so that a row may give fewer edges than it has
@@ -48,9 +52,10 @@ def sample_hop(draws: Sequence[EdgeDraw], *, edge_ids: bool = False, threads: in
     if any(draw.csc.indptr.device.type != "cpu" for draw in draws):
         return [_reference(draw, edge_ids) for draw in draws]
     rows: dict[int, _core.Rows] = {}
-    offsets, narrow, wide, edges, counts = _core.sample_hop(
-        [_as_core(draw, rows) for draw in draws], edge_ids, threads
-    )
+    with draws[0].csc.naming_damage() if len(draws) == 1 else nullcontext():
+        offsets, narrow, wide, edges, counts = _core.sample_hop(
+            [_as_core(draw, rows) for draw in draws], edge_ids, threads
+        )
     nodes = _split(draws, counts, narrow, wide)
     of_edges = [None] * len(draws) if edges is None else edges.split_with_sizes(counts)
     of_rows = offsets.split_with_sizes([draw.rows.nodes.numel() + 1 for draw in draws])

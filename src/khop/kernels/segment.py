@@ -16,7 +16,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 import khop._core as _core
 from khop.kernels.build_csc import index_dtype
-from khop.kernels.checks import check_segments
+from khop.kernels.checks import INDEX_DTYPES, check_ids, check_segments
 from khop.kernels.csc import Csc
 from khop.kernels.memory import pooled
 
@@ -206,7 +206,13 @@ def _check(x: Tensor, indptr: Tensor, indices: Tensor) -> None:
         raise ValueError(f"x is {x.dtype} {tuple(x.shape)}: must be (sources, width), of one of {DTYPES}")
     if x.device != indices.device:
         raise ValueError(f"x is on {x.device}, indices are on {indices.device}: move one of them")
-    check_segments(indptr, indices, x.shape[0], torch.get_num_threads())
+    is_known = (indptr.dim(), indptr.dtype, indices.dim()) == (1, torch.int64, 1)
+    if not (
+        is_known and indices.dtype in INDEX_DTYPES and indptr.device == x.device and _is_native(x, indptr)
+    ):
+        check_segments(indptr, indices, x.shape[0], torch.get_num_threads())
+    elif indices.dtype == torch.int64:  # narrowed before the core, which looks at every id, sees them
+        check_ids(indices, x.shape[0], "source", torch.get_num_threads())
 
 
 def _accumulator(dtype: torch.dtype) -> torch.dtype:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 import khop._core as _core
 from khop.kernels.csc import Csc
+from khop.kernels.edge_times import EdgeTimes
 from khop.kernels.hop_rows import check_int64
 from khop.kernels.memory import pooled
 
@@ -19,34 +22,33 @@ def sort_rows(csc: Csc, times: Tensor, *, threads: int = 1) -> tuple[Csc, Tensor
     check_int64("times", times, csc, csc.num_edges)
     if csc.indptr.device.type == "cpu":
         order = pooled((csc.num_edges,), torch.int64)
-        _core.sort_rows(csc.indptr, times.contiguous(), order, threads)
+        with csc.naming_damage():
+            _core.sort_rows(csc.indptr, times.contiguous(), order, threads)
     else:
         order = sort_rows_reference(csc, times)
-    return Csc(csc.indptr, csc.indices[order]), order
+    return replace(csc, indices=csc.indices[order], home=""), order
 
 
 def sort_rows_reference(csc: Csc, times: Tensor) -> Tensor:
     """The permutation in plain torch, on any device."""
     by_time = torch.argsort(times, stable=True)
-    return by_time[torch.argsort(_rows(csc)[by_time], stable=True)]
+    return by_time[torch.argsort(csc.destinations()[by_time], stable=True)]
 
 
-def first_unsorted(csc: Csc, times: Tensor, *, threads: int = 1) -> int:
+def first_unsorted(csc: Csc, times: Tensor | EdgeTimes, *, threads: int = 1) -> int:
     """The first position whose time is earlier than the one before it in its row, or -1."""
-    check_int64("times", times, csc, csc.num_edges)
+    if isinstance(times, Tensor):
+        check_int64("times", times, csc, csc.num_edges)
+        times = EdgeTimes(times)
+    times.check(csc)
     if csc.indptr.device.type == "cpu":
-        return _core.first_unsorted(csc.indptr, times.contiguous(), threads)
-    return first_unsorted_reference(csc, times)
+        with csc.naming_damage():
+            return _core.first_unsorted(csc.indptr, times.core(csc), threads)
+    return first_unsorted_reference(csc, times.of(csc))
 
 
 def first_unsorted_reference(csc: Csc, times: Tensor) -> int:
     """The same in plain torch, on any device."""
-    falls = (times[1:] < times[:-1]) & (_rows(csc).diff() == 0)
+    falls = (times[1:] < times[:-1]) & (csc.destinations().diff() == 0)
     positions = falls.nonzero()
     return int(positions[0, 0]) + 1 if positions.numel() else -1
-
-
-def _rows(csc: Csc) -> Tensor:
-    rows = torch.arange(csc.num_rows, device=csc.indptr.device)
-    # Its size is known: to ask the device for it would wait for all that the device has to do.
-    return torch.repeat_interleave(rows, csc.indptr.diff(), output_size=csc.num_edges)

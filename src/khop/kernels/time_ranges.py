@@ -7,6 +7,7 @@ from torch import Tensor
 
 import khop._core as _core
 from khop.kernels.csc import Csc
+from khop.kernels.edge_times import EdgeTimes
 from khop.kernels.hop_rows import check_int64
 from khop.kernels.rising import Rising
 
@@ -21,31 +22,37 @@ def time_ranges(
     window: tuple[int, int] | None = None,
     most: int = -1,
     *,
+    own: EdgeTimes | None = None,
     threads: int = 1,
 ) -> Tensor:
     """Begin and end of each frontier row's edges whose time is allowed, int64 (2 n), row after row.
 
-    A row is limited by its entry of `until`: to times up to
-    it or, with a window (before, after), from `until - before` to `until + after`. `most` keeps the last so
-    many of them (-1: all). Takes the logarithm of a row's length, without the GIL.
+    A row is limited by its entry of `until`: to times up to it or, with a window (before, after), from
+    `until - before` to `until + after`. `most` keeps the last so many of them (-1: all). Both ends of every
+    range are checked against the graph's own times, `own` (None: the values of `times`), so that damage of
+    what is derived from them gives no other range. Takes the logarithm of a row's length, without the GIL.
     """
+    own = EdgeTimes(times.values) if own is None else own
     times.check("times", csc)
+    own.check(csc)
     check_int64("nodes", nodes, csc, nodes.numel())
     check_int64("until", until, csc, nodes.numel())
     if csc.indptr.device.type != "cpu":
-        return time_ranges_reference(csc, times.values, nodes, until, window, most)
+        return time_ranges_reference(csc, own.of(csc), nodes, until, window, most)
     before, after = (-1, 0) if window is None else window
-    return _core.time_ranges(
-        csc.indptr,
-        times.values,
-        times.outline,
-        nodes.contiguous(),
-        until.contiguous(),
-        before,
-        after,
-        most,
-        threads,
-    )
+    with csc.naming_damage():
+        return _core.time_ranges(
+            csc.indptr,
+            times.values,
+            times.outline,
+            own.core(csc),
+            nodes.contiguous(),
+            until.contiguous(),
+            before,
+            after,
+            most,
+            threads,
+        )
 
 
 def time_ranges_reference(
@@ -54,10 +61,10 @@ def time_ranges_reference(
     """The same in plain torch, on any device: every row is searched by halves."""
     begin, end = csc.indptr[nodes], csc.indptr[nodes + 1]
     before, after = (None, 0) if window is None else window
-    last = first_above(times, begin, end, _saturated(until, after))
+    last = first_above(times, begin, end, saturated(until, after))
     first = begin
     if before is not None:
-        earliest = _saturated(until, -before)
+        earliest = saturated(until, -before)
         above = first_above(times, begin, end, (earliest.clamp(min=_INT64.min + 1)) - 1)
         first = torch.minimum(torch.where(earliest == _INT64.min, begin, above), last)
     if most >= 0:
@@ -77,6 +84,6 @@ def first_above(values: Tensor, begin: Tensor, end: Tensor, bound: Tensor) -> Te
     return low
 
 
-def _saturated(times: Tensor, shift: int) -> Tensor:
+def saturated(times: Tensor, shift: int) -> Tensor:
     """`times + shift` for a shift that is not above 0, as far as 64 bits go."""
     return torch.where(times < _INT64.min - shift, _INT64.min, times + shift)

@@ -29,7 +29,8 @@ def weight_sums(csc: Csc, weights: Tensor, *, threads: int = 1) -> Tensor:
         weights = weights.float() if weights.dtype in _EXACT_IN_FLOAT else weights.double()
     if csc.indptr.device.type == "cpu":
         sums = pooled((csc.num_edges,), torch.int64)
-        position = _core.weight_sums(csc.indptr, weights.contiguous(), sums, threads)
+        with csc.naming_damage():
+            position = _core.weight_sums(csc.indptr, weights.contiguous(), sums, threads)
     else:
         sums, position = weight_sums_reference(csc, weights)
     if position >= 0:

@@ -89,7 +89,8 @@ class PartWriter:
     def _write_edges(self, folder: Path, entry: EdgeEntry) -> EdgeEntry:
         owned = self.renumbering.owned(entry.type[2], self.part)
         csc = self.source.csc(entry.type)
-        degrees = csc.indptr[owned + 1] - csc.indptr[owned]
+        csc.check()
+        degrees = csc.degrees()[owned]
         indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
         rows = _OwnedRows(csc, owned, indptr)
         new_ids = self.renumbering.new_ids[entry.type[0]]

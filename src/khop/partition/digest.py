@@ -21,6 +21,7 @@ def edge_digest(csc: Csc, sources: Tensor | None, destinations: Tensor | None) -
     None: the ids themselves. Equal digests of a whole and of the sum of its parts mean, but for one chance in
     2^64, that no edge is lost, none is there twice and every row has its order.
     """
+    csc.check()
     total = 0
     for begin in range(0, csc.num_rows, _CHUNK_ROWS):
         end = min(begin + _CHUNK_ROWS, csc.num_rows)

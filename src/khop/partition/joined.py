@@ -41,6 +41,8 @@ def _joined(folder: PartsFolder, edge_type: EdgeType, kept: Derived) -> Csc:
     first_edges = folder.book.first_edges(edge_type)
 
     def offsets() -> Tensor:
+        for piece in pieces:
+            piece.check_rows()
         last = torch.tensor(first_edges[-1:])
         starts = (start for start, _ in pairwise(first_edges))
         return torch.cat([*(p.indptr[:-1] + start for p, start in zip(pieces, starts, strict=True)), last])

@@ -43,9 +43,9 @@ def _undirected(graph: CscGraph, numbering: Numbering) -> Csc:
     sources, destinations = [], []
     for edge_type in graph.schema.edge_types:
         csc = graph.csc(edge_type)
+        csc.check()
         sources.append(csc.indices.long() + numbering.first(edge_type[0]))
-        rows = torch.arange(csc.num_rows) + numbering.first(edge_type[2])
-        destinations.append(torch.repeat_interleave(rows, csc.indptr.diff()))
+        destinations.append(csc.destinations(numbering.first(edge_type[2])))
     ends = torch.stack([torch.cat(sources), torch.cat(destinations)])
     ends = ends[:, ends[0] != ends[1]]
     nodes = numbering.num_nodes

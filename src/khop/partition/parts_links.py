@@ -48,7 +48,7 @@ class PartsLinks:
         if edge_type not in self.held.thinned:
             return self.held.folder.whole_array(layout.edge_array(edge_type, DEGREES)).long()
         assert self.others is not None, "edges of other parts were left out, too"
-        own = torch.cat([csc.indptr.diff() for csc, _ in self.held.rows(edge_type)])
+        own = torch.cat([csc.degrees() for csc, _ in self.held.rows(edge_type)])
         return self.others.counted(edge_type, own)
 
     def first_source(self, edge_type: EdgeType) -> int:
@@ -108,7 +108,7 @@ class PartsLinks:
         dtype = index_dtype(max(self.held.folder.num_nodes(end) for end in (edge_type[0], edge_type[2])))
         sources, destinations = [], []
         for csc, first in self.held.rows(edge_type):
+            csc.check()
             sources.append(csc.indices.to(dtype))
-            rows = torch.arange(first, first + csc.num_rows, dtype=dtype)
-            destinations.append(torch.repeat_interleave(rows, csc.indptr.diff(), output_size=csc.num_edges))
+            destinations.append(csc.destinations(first, dtype))
         return torch.cat(sources), torch.cat(destinations)

@@ -32,6 +32,7 @@ def quality_of(
 
 def cut_edges(csc: Csc, sources: Tensor, destinations: Tensor) -> int:
     """How many edges have their ends in two parts; int32 (nodes) parts of either end's type."""
+    csc.check()
     cut = 0
     for begin in range(0, csc.num_rows, _CHUNK_ROWS):
         end = min(begin + _CHUNK_ROWS, csc.num_rows)
@@ -63,5 +64,5 @@ def _in_degrees(graph: CscGraph, numbering: Numbering) -> Tensor:
     degrees = torch.zeros(numbering.num_nodes, dtype=torch.int64)
     for edge_type in graph.schema.edge_types:
         first = numbering.first(edge_type[2])
-        degrees[first : first + graph.num_nodes(edge_type[2])] += graph.csc(edge_type).indptr.diff()
+        degrees[first : first + graph.num_nodes(edge_type[2])] += graph.csc(edge_type).degrees()
     return degrees

@@ -79,6 +79,7 @@ def _missed_by_hop(
 
 
 def _spread(csc: Csc, reached: Tensor, fanout: int, missed: Tensor) -> None:
+    csc.check()
     for begin in range(0, csc.num_rows, _CHUNK_ROWS):
         end = min(begin + _CHUNK_ROWS, csc.num_rows)
         offsets = csc.indptr[begin : end + 1]

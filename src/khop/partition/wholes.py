@@ -31,5 +31,5 @@ def whole_arrays(source: GraphFolder, renumbering: Renumbering) -> Iterator[tupl
             if column.dim() == 1:
                 yield layout.node_column(node.type, name), gather(column, order)
     for edge in source.manifest.edges:
-        degrees = source.csc(edge.type).indptr.diff()[renumbering.old_ids[edge.type[2]]]
+        degrees = source.csc(edge.type).degrees()[renumbering.old_ids[edge.type[2]]]
         yield layout.edge_array(edge.type, DEGREES), degrees.to(index_dtype(edge.count))

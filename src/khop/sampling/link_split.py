@@ -85,6 +85,7 @@ class Stretch:
 
     def ends(self, positions: Tensor) -> Tensor:
         """int64 (2, positions), global ids: sources over destinations of the edges there."""
+        self.csc.check_rows()
         rows = torch.searchsorted(self.csc.indptr, positions, right=True) - 1
         return torch.stack([self.csc.indices[positions].long(), rows + self.first])
 

@@ -1,0 +1,430 @@
+"""`python -m kernels.ill_formed`: every function of the core, called with arrays that do not fit one another.
+
+Prints the case before it is tried, so that the last line names a crash; then, as JSON, the cases that did not
+end in a refusal, and the names that the table lacks.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import khop._core as core
+
+REFUSALS = (ValueError, TypeError, MemoryError, OverflowError)
+HUGE = 2**62
+
+
+class Role(Enum):
+    """What an array is to a function: which changes it has to refuse."""
+
+    OFFSETS = "offsets"  # rise from 0 to the number of entries
+    IDS = "ids"  # in range of something else that is given
+    SIZED = "sized"  # as long as something else that is given
+    FREE = "free"  # ids of any number
+    HINT = "hint"  # any content does, and some lengths
+
+
+@dataclass(frozen=True)
+class Array:
+    """An argument that fits, and what it is."""
+
+    role: Role
+    values: Tensor
+
+
+def offsets(*values: int) -> Array:
+    return Array(Role.OFFSETS, torch.tensor(values))
+
+
+def ids(*values: int, dtype: torch.dtype = torch.int64) -> Array:
+    return Array(Role.IDS, torch.tensor(values, dtype=dtype))
+
+
+def narrow(*values: int) -> Array:
+    return ids(*values, dtype=torch.int32)
+
+
+def free(*values: int, dtype: torch.dtype = torch.int64) -> Array:
+    return Array(Role.FREE, torch.tensor(values, dtype=dtype))
+
+
+def loose(*values: int, dtype: torch.dtype = torch.int64) -> Array:
+    return Array(Role.HINT, torch.tensor(values, dtype=dtype))
+
+
+def sized(*shape: int, dtype: torch.dtype = torch.int64) -> Array:
+    return Array(Role.SIZED, torch.zeros(shape, dtype=dtype))
+
+
+def hint(count: int, dtype: torch.dtype) -> Array:
+    return Array(Role.HINT, torch.zeros(count, dtype=dtype))
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that works."""
+
+    run: Callable[..., object]
+    arguments: tuple[Any, ...]
+    numbers: tuple[int, ...] = ()  # positions of numbers that must not be negative
+
+
+def sampled(weighted: bool, ranged: bool) -> Callable[..., object]:
+    def run(
+        indptr: Tensor, indices: Tensor, nodes: Tensor, original: Tensor, trees: Tensor, *rest: Tensor
+    ) -> object:
+        fanout, ranges, sums, outline = rest
+        draw = (
+            core.Edges(indptr, indices, 5),
+            core.Rows(nodes, original, trees),
+            fanout,
+            False,
+            7,
+            1,
+            ranges if ranged else None,
+            sums if weighted else None,
+            outline if weighted else None,
+        )
+        return core.sample_hop([draw], True, 1)
+
+    return run
+
+
+def looked_up(nodes: Tensor) -> object:
+    return core.insert([(core.NodeIndex(5), nodes)])
+
+
+def in_trees(trees: Tensor, at: Tensor, nodes: Tensor) -> object:
+    index = core.TreeIndex(5)
+    index.reset(3)
+    return index.insert(nodes, at, trees), index.pairs(0), len(index)
+
+
+def known(at: Tensor, nodes: Tensor, edges: Tensor) -> object:
+    return core.known_edges(core.NodeIndex(5), at, nodes, edges)
+
+
+def assigned(kind: type) -> Callable[..., object]:
+    def run(indptr: Tensor, indices: Tensor, members: Tensor, parts: int, begin: int, end: int) -> object:
+        made = kind([0, 2, 5], [(0, 2, indptr, indices)], members, [([1, 1], 1, True, 9)], parts, False, 2)
+        made.cluster(begin, end, 1)
+        blocks = made.num_cluster_blocks()
+        made.place_clusters(0, blocks, 1)
+        made.stream(begin, end, 1)
+        made.refine(begin, end, 1)
+        return made.parts(), made.loads(), made.block()
+
+    return run
+
+
+def gathered(table: Tensor, wanted: Tensor, out: Tensor, count: int) -> object:
+    core.gather_columns([([table[:4], table[4:]], 8, None, count, out)], wanted, 1)
+    return out
+
+
+EDGES = (offsets(0, 2, 2, 5), narrow(0, 4, 1, 2, 3))  # three rows, five sources
+WIDE = (offsets(0, 2, 2, 5), ids(0, 4, 1, 2, 3))
+X, OUT = Array(Role.HINT, torch.zeros(5, 4)), sized(3, 4, dtype=torch.float32)
+SCORES = sized(5, 4, dtype=torch.float32)
+TURNED = (offsets(0, 1, 2, 3, 4, 5), narrow(0, 2, 2, 2, 0))
+SIZE = core.outline_size(5, 3)
+FRONTIER = (ids(0, 2, 2), sized(3), sized(3))
+ALL_ROWS = (ids(0, 1, 2), sized(3), sized(3))
+LOOSE = (loose(0, 2, 2, 5), loose(0, 4, 1, 2, 3, dtype=torch.int32))
+SUMS = (loose(1, 3, 2, 4, 9), Array(Role.SIZED, torch.zeros(SIZE, dtype=torch.int16)))
+UNUSED = (hint(6, torch.int64), hint(5, torch.int64), hint(SIZE, torch.int16))
+RANGES = Array(Role.SIZED, torch.tensor([0, 2, 2, 5, 3, 4]))
+BYTES = Array(Role.HINT, torch.zeros(5 * 8, dtype=torch.uint8))
+
+CALLS: dict[str, list[Call]] = {
+    "Edges": [
+        Call(core.Edges, (hint(4, torch.int64), hint(5, torch.int32)))
+    ],  # looked at where rows are drawn
+    "Rows": [],  # checked with the draws that it is given to, under sample_hop
+    "DamagedArray": [],
+    "NodeIndex": [
+        Call(core.NodeIndex, (5, 1), (0,)),
+        Call(lambda start: core.NodeIndex(5).nodes(start), (0,), (0,)),
+    ],
+    "TreeIndex": [
+        Call(core.TreeIndex, (5,), (0,)),
+        Call(in_trees, (ids(0, 2), offsets(0, 1, 3), ids(1, 4, 0))),
+    ],
+    "Assigner32": [
+        Call(
+            assigned(core.Assigner32),
+            (*EDGES[:1], narrow(0, 4, 1, 2, 3), sized(5, dtype=torch.uint8), 2, 0, 5),
+            (3, 4, 5),
+        )
+    ],
+    "Assigner64": [
+        Call(
+            assigned(core.Assigner64),
+            (*EDGES[:1], ids(0, 4, 1, 2, 3), sized(5, dtype=torch.uint8), 2, 0, 5),
+            (3, 4, 5),
+        )
+    ],
+    "sample_hop": [  # only what is drawn is looked at
+        Call(
+            sampled(False, False), (EDGES[0], free(0, 4, 1, 2, 3, dtype=torch.int32), *ALL_ROWS, -1, *UNUSED)
+        ),
+        Call(sampled(False, True), (*LOOSE, *FRONTIER, 2, RANGES, *UNUSED[1:])),
+        Call(sampled(True, False), (EDGES[0], LOOSE[1], *FRONTIER, 2, UNUSED[0], *SUMS)),
+        Call(sampled(True, True), (EDGES[0], LOOSE[1], *FRONTIER, 1, RANGES, *SUMS)),
+    ],
+    "time_ranges": [
+        Call(
+            lambda indptr, times, outline, own, sources, nodes, until: core.time_ranges(
+                indptr,
+                times,
+                outline,
+                (own, torch.zeros(5, dtype=torch.int32), sources),
+                nodes,
+                until,
+                9,
+                0,
+                2,
+                1,
+            ),
+            (
+                EDGES[0],
+                hint(5, torch.int64),
+                hint(SIZE, torch.int16),
+                hint(5, torch.int16),
+                LOOSE[1],
+                *FRONTIER[:2],
+            ),
+        )
+    ],
+    "first_unsorted": [
+        Call(
+            lambda indptr, own, sources: core.first_unsorted(
+                indptr, (own, torch.zeros(5, dtype=torch.int64), sources), 1
+            ),
+            (EDGES[0], hint(5, torch.int32), EDGES[1]),
+        )
+    ],
+    "sort_rows": [Call(core.sort_rows, (EDGES[0], hint(5, torch.int64), hint(5, torch.int64), 1))],
+    "make_outline": [Call(core.make_outline, (EDGES[0], hint(5, torch.int64), hint(SIZE, torch.int16), 1))],
+    "outline_size": [Call(core.outline_size, (5, 3), (0, 1))],
+    "weight_sums": [Call(core.weight_sums, (EDGES[0], hint(5, torch.float32), hint(5, torch.int64), 1))],
+    "insert": [Call(looked_up, (free(1, 4, 4),)), Call(lambda x: core.insert([(None, x)]), (free(1),))],
+    "known_edges": [Call(known, (offsets(0, 1, 3), ids(1, 4, 0), sized(3)))],
+    "philox": [Call(core.philox, (7, Array(Role.HINT, torch.zeros(2, 4, dtype=torch.int64))))],
+    "permutation_slice": [Call(core.permutation_slice, (7, 10, 2, 5), (1, 2, 3))],
+    "dispatch_levels": [Call(core.dispatch_levels, ())],
+    "dispatch_level": [Call(core.dispatch_level, ())],
+    "set_dispatch_level": [Call(lambda: core.set_dispatch_level(core.dispatch_level()), ())],
+    "pooled_bytes": [Call(core.pooled_bytes, (10,), (0,))],
+    "expect_random_access": [Call(core.expect_random_access, (hint(10, torch.uint8),))],
+    "buffer_pool_usage": [Call(core.buffer_pool_usage, ())],
+    "set_buffer_pool_limit": [Call(core.set_buffer_pool_limit, (1 << 20,), (0,))],
+    "check_rows": [Call(core.check_rows, (offsets(0, 2, 5), 5), (1,))],
+    "first_outside": [Call(core.first_outside, (hint(3, torch.int64), 5, 1))],
+    "first_wrong_offset": [Call(core.first_wrong_offset, (hint(3, torch.int64), 5))],
+    "gather": [Call(core.gather, (BYTES, 8, ids(0, 4, 2), sized(24, dtype=torch.uint8), 1), (1,))],
+    "gather_float32": [
+        Call(
+            core.gather_float32,
+            (
+                hint(20, torch.float16),
+                4,
+                ids(0, 4, 2),
+                hint(4, torch.float32),
+                sized(12, dtype=torch.float32),
+                1,
+            ),
+            (1,),
+        )
+    ],
+    "gather_columns": [
+        Call(
+            gathered,
+            (
+                Array(Role.HINT, torch.zeros(5, 8, dtype=torch.uint8)),
+                free(0, 4, 2),
+                sized(24, dtype=torch.uint8),
+                3,
+            ),
+            (3,),
+        )
+    ],
+    "segment_sum": [Call(core.segment_sum, (X, *EDGES, OUT, 1))],
+    "segment_mean": [Call(core.segment_mean, (X, *EDGES, OUT, 1))],
+    "segment_mean_gradient": [Call(core.segment_mean_gradient, (OUT, EDGES[0], *TURNED, SCORES, 1))],
+    "segment_max": [Call(core.segment_max, (X, *EDGES, OUT, sized(3, 4, dtype=torch.int32), 1))],
+    "segment_max_gradient": [
+        Call(core.segment_max_gradient, (OUT, *TURNED, sized(3, 4, dtype=torch.int32), SCORES, 1))
+    ],
+    "segment_softmax": [Call(core.segment_softmax, (SCORES, 4, offsets(0, 2, 5), SCORES, 1), (1,))],
+    "segment_softmax_gradient": [
+        Call(core.segment_softmax_gradient, (SCORES, SCORES, 4, offsets(0, 2, 5), SCORES, 1), (1,))
+    ],
+    "transpose": [Call(core.transpose, (*EDGES, hint(6, torch.int64), sized(5, dtype=torch.int32)))],
+    "build_csc": [
+        Call(
+            core.build_csc,
+            (
+                hint(5, torch.int64),
+                hint(5, torch.int64),
+                5,
+                hint(4, torch.int64),
+                sized(5, dtype=torch.int32),
+                sized(5),
+                1,
+            ),
+            (2,),
+        )
+    ],
+    "cooccurrences": [
+        Call(
+            core.cooccurrences,
+            (offsets(0, 2, 5), ids(0, 1, 2, 2, 0), offsets(0, 1, 2, 5), ids(0, 1, 1, 0, 1), 1, 1),
+            (4,),
+        )
+    ],
+    "exclude_edges": [
+        Call(
+            core.exclude_edges,
+            (
+                offsets(0, 2, 5),
+                hint(5, torch.int64),
+                sized(5),
+                sized(2),
+                hint(3, torch.int64),
+                hint(3, torch.int64),
+            ),
+        )
+    ],
+    "draw_negatives": [
+        Call(
+            core.draw_negatives,
+            (9, None, WIDE[0], hint(5, torch.int64), None, ids(0, 2), sized(2), ids(9, 5), 3, 7, 1),
+            (0, 8),
+        ),
+        Call(
+            core.draw_negatives,
+            (
+                9,
+                Array(Role.SIZED, torch.arange(10)),
+                WIDE[0],
+                hint(5, torch.int64),
+                hint(5, torch.int64),
+                ids(0, 2),
+                sized(2),
+                None,
+                3,
+                7,
+                1,
+            ),
+            (0, 8),
+        ),
+    ],
+    "remote_rows": [
+        Call(
+            core.remote_rows,
+            (
+                Array(Role.HINT, torch.tensor([1, 9, 4])),
+                3,
+                6,
+                Array(Role.SIZED, torch.tensor([-1, 1, -1])),
+                2,
+            ),
+            (1, 2, 4),
+        )
+    ],
+    "owner_order": [
+        Call(lambda wanted: core.owner_order(wanted, torch.tensor([0, 3, 10])), (free(1, 9, 4),)),
+        Call(
+            lambda bounds: core.owner_order(torch.tensor([1, 2]), bounds),
+            (Array(Role.HINT, torch.tensor([0, 3, 10])),),
+        ),
+    ],
+    "join_drawn": [
+        Call(
+            lambda at, nodes, edges, order, out: core.join_drawn([(at, nodes, edges)], order, out),
+            (offsets(0, 1, 3), sized(3), sized(3), ids(1, 0), sized(3)),
+        )
+    ],
+}
+
+
+def changed(array: Array) -> Iterator[tuple[str, Tensor, bool]]:
+    """What becomes of an array, and whether it has to be refused."""
+    values, role = array.values, array.role
+    sized_ = role is not Role.FREE
+    yield "empty", values[:0], role in (Role.OFFSETS, Role.SIZED, Role.IDS)
+    yield "shorter", values[:-1].clone(), sized_ and role is not Role.HINT
+    yield "longer", torch.cat([values, values[-1:]]), role in (Role.SIZED, Role.IDS)
+    yield "dtype", values.to(torch.complex64), role is not Role.HINT
+    if values.dtype.is_floating_point or values.dtype in (torch.uint8, torch.int8):
+        return
+    top = torch.iinfo(values.dtype).max
+    bad = role in (Role.OFFSETS, Role.IDS, Role.FREE)
+    for at in range(values.numel()):
+        for what, number in (
+            ("negative", -1),
+            ("lowest", -top - 1),
+            ("top", top),
+            ("far", top // 2),
+            ("more", 10**4),
+        ):
+            other = values.clone().flatten()
+            other[at] = number
+            yield f"{what} at {at}", other.view(values.shape), bad
+    if role is Role.OFFSETS:
+        yield "falling", values.flip(0), True
+
+
+def variants(call: Call) -> Iterator[tuple[str, tuple[Any, ...], bool]]:
+    plain = tuple(a.values.clone() if isinstance(a, Array) else a for a in call.arguments)
+    yield "as it is", plain, False
+    for place, argument in enumerate(call.arguments):
+        if isinstance(argument, Array):
+            for what, values, bad in changed(argument):
+                yield f"argument {place} {what}", (*plain[:place], values, *plain[place + 1 :]), bad
+        elif isinstance(argument, int) and not isinstance(argument, bool):
+            for number in (-1, -HUGE, HUGE) if place in call.numbers else ():
+                bad = number < 0
+                yield f"argument {place} {number}", (*plain[:place], number, *plain[place + 1 :]), bad
+        if not isinstance(argument, bool):
+            yield f"argument {place} None", (*plain[:place], None, *plain[place + 1 :]), False
+
+
+def main() -> None:
+    """Try everything."""
+    names = {name for name in dir(core) if not name.startswith("__") and callable(getattr(core, name))}
+    wrong: list[str] = []
+    for name, calls in sorted(CALLS.items()):
+        for number, call in enumerate(calls):
+            for what, arguments, bad in variants(call):
+                case = f"{name} {number}: {what}"
+                print(case, file=sys.stderr, flush=True)
+                try:
+                    call.run(*arguments)
+                except REFUSALS as error:
+                    if what == "as it is" and name != "insert":
+                        wrong.append(f"{case}: {error}")
+                    continue
+                except IndexError as error:
+                    wrong.append(f"{case}: IndexError {error}")
+                    continue
+                if bad:
+                    wrong.append(f"{case}: was taken")
+    print(
+        json.dumps(
+            {"wrong": wrong, "unknown": sorted(names - CALLS.keys()), "gone": sorted(CALLS.keys() - names)}
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
