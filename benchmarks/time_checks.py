@@ -1,9 +1,9 @@
-"""What do checks of drawn times cost? Nanoseconds per edge, this khop beside another one, batch by batch in turns.
+"""What do checks of drawn times cost? Nanoseconds per edge, this khop beside another one, in turns.
 
-Both draw the same batches from the same random graph, one thread each: disjoint trees, layered [15,10,5], 1024
-seeds, rows in the order of time. OTHER is the Python of a checkout of another revision in which khop is installed;
-`ratio` is this khop's time per edge over the other's, the median over pairs of batches. Without OTHER, this khop
-is compared with itself, which shows the noise.
+Both draw the same batches from the same random graph, one thread each: disjoint trees, layered [15,10,5],
+1024 seeds, rows in the order of time. OTHER is the Python of a checkout of another revision with khop
+installed; `ratio` is this khop's time per edge over the other's, the median over pairs of batches. Without
+OTHER, this khop is compared with itself, which shows the noise.
 
 usage: python benchmarks/time_checks.py [OTHER] [--nodes 2000000] [--edges 40000000] [--batches 60]
 """
