@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,6 +78,7 @@ def test_a_flipped_row_pointer_is_named_with_its_file(timed: Path, rule: Rule) -
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_a_source_that_is_no_node_is_named_with_its_row(timed: Path, rule: Rule) -> None:
     graph = CscGraph.open(timed)
+    drawn(graph, rule)  # else what has to be made first names the file
     row = 40  # all of its edges
     first, last = graph.csc(SENT).indptr[row : row + 2].tolist()
     for edge in range(first, last):
@@ -138,14 +140,15 @@ def test_rows_that_are_not_in_their_order_are_named(timed: Path, name: str) -> N
 @pytest.mark.parametrize("name", ["temporal", "latest", "window"])
 def test_damage_of_what_is_derived_never_changes_what_time_allows(timed: Path, name: str) -> None:
     expected = drawn(CscGraph.open(timed), RULES[name])
-    files = sorted((timed / FOLDER).rglob("*times*/array.npy"))
+    files = sorted((timed / FOLDER).rglob("*times*.npy"))
     assert files
     generator = np.random.default_rng(5)
     for file in files:
         sound = file.read_bytes()
         for _ in range(30):
             flip(file, int(generator.integers(HEADER, len(sound))), int(generator.integers(8)))
-            assert drawn(CscGraph.open(timed), RULES[name]) == expected
+            with warnings.catch_warnings(action="ignore"):  # that it is made anew
+                assert drawn(CscGraph.open(timed), RULES[name]) == expected
             file.write_bytes(sound)
 
 

@@ -155,6 +155,8 @@ def _check(table: Tensor, ids: Tensor, out: Tensor | None, out_dtype: torch.dtyp
         )
     if ids.dtype != torch.int64:
         raise ValueError(f"ids are {ids.dtype}: must be int64; pass ids.long()")
+    if ids.dim() != 1:
+        raise ValueError(f"row ids are {ids.dtype} {tuple(ids.shape)}: must be int64 (n)")
     if ids.device != table.device:
         raise ValueError(f"ids are on {ids.device}, the table is on {table.device}: move one of them")
     if out is None:

@@ -206,10 +206,9 @@ def _check(x: Tensor, indptr: Tensor, indices: Tensor) -> None:
         raise ValueError(f"x is {x.dtype} {tuple(x.shape)}: must be (sources, width), of one of {DTYPES}")
     if x.device != indices.device:
         raise ValueError(f"x is on {x.device}, indices are on {indices.device}: move one of them")
-    is_known = (indptr.dim(), indptr.dtype, indices.dim()) == (1, torch.int64, 1)
-    if not (
-        is_known and indices.dtype in INDEX_DTYPES and indptr.device == x.device and _is_native(x, indptr)
-    ):
+    is_indptr = (indptr.dim(), indptr.dtype, indptr.device) == (1, torch.int64, x.device) and indptr.numel()
+    is_indices = indices.dim() == 1 and indices.dtype in INDEX_DTYPES
+    if not (is_indptr and is_indices and _is_native(x, indptr)):
         check_segments(indptr, indices, x.shape[0], torch.get_num_threads())
     elif indices.dtype == torch.int64:  # narrowed before the core, which looks at every id, sees them
         check_ids(indices, x.shape[0], "source", torch.get_num_threads())
