@@ -122,7 +122,7 @@ def test_whatever_reads_all_rows_names_the_damaged_one(
     timed: Path, tmp_path: Path, entry: int, read: Callable[[Path, Path], object]
 ) -> None:
     flip(array_file(timed), HEADER + 8 * entry + 2)
-    with pytest.raises(ValueError, match=r"indptr\.npy: row \d+ begins"):
+    with pytest.raises(ValueError, match=r"indptr\.npy: (row \d+ begins|checksum differs)"):
         read(timed, tmp_path)
 
 

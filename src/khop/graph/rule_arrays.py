@@ -45,7 +45,7 @@ class RuleArrays:
         if weights is None:
             return None
         csc = self.edges[edge_type]
-        csc.check_rows()
+        csc.check()
 
         def make() -> Tensor:
             try:
@@ -120,8 +120,7 @@ class RuleArrays:
         if (edge_type, column) in self._rising:
             return
         csc = self.edges[edge_type]
-        if own.sources is not None:
-            csc.check()
+        csc.check()
         position = first_unsorted(csc, own, threads=_THREADS)
         if position >= 0 and self.sorted_by.get(edge_type) == column:
             row = int(torch.searchsorted(csc.indptr, position, right=True)) - 1
