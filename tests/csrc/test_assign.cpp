@@ -87,8 +87,8 @@ TEST(settings_and_spans_that_do_not_fit_are_refused) {
   refused([](khop::AssignSettings& settings) { settings.parts = 0; });
   refused([](khop::AssignSettings& settings) { settings.constraints.clear(); });
   refused([](khop::AssignSettings& settings) { settings.constraints[0].by_type.clear(); });
-  refused([](khop::AssignSettings& settings) { settings.edges[0].indptr = settings.edges[0].indptr.first(2); });
-  refused([](khop::AssignSettings& settings) { settings.edges[0].first_source = 1; });
+  refused([](khop::AssignSettings& settings) { settings.edges[1].indptr = settings.edges[1].indptr.first(2); });
+  refused([](khop::AssignSettings& settings) { settings.edges[1].first_source = 1; });
   Assigner assigner(cliques.settings(kClique));
   CHECK_THROWS(std::invalid_argument, assigner.refine(0, kNodes, 1));
   CHECK_THROWS(std::invalid_argument, assigner.stream(0, kNodes + 1, 1));
