@@ -78,7 +78,7 @@ def test_edges_that_are_there_already_are_refused() -> None:
     graph = Graph(GRAPH, FeatureTable({}))
     with pytest.raises(ValueError, match=r"\('user', 'buys', 'item'\): the graph has it already"):
         graph.with_edges({BUYS: EdgeTable(USERS, ITEMS)})
-    with pytest.raises(ValueError, match="no edge type 'buys'"):
+    with pytest.raises(ValueError, match="edge type 'buys': give source type, relation and destination type"):
         graph.csc("buys")  # type: ignore[arg-type]
 
 

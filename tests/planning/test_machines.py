@@ -38,5 +38,5 @@ def test_no_number_is_enough_where_each_has_all_edges() -> None:
 
 
 def test_memory_that_is_none_is_named() -> None:
-    with pytest.raises(ValueError, match="memory 0 GB: must be above 0"):
+    with pytest.raises(ValueError, match="memory 0 GB: must be a number above 0"):
         fewest_machines(HUGE, RUN, SIXTEEN, MEASURED, 0)
