@@ -76,6 +76,7 @@ class AsTheyLie:
     """A graph of one folder or of parts. Ids of parts count on, as khop's do."""
 
     described: Described
+    kept_times: bool  # of parts: times of edges as each part keeps them, or as columns have them
     pieces: list[Piece] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -147,9 +148,10 @@ class AsTheyLie:
     def times(self, edge_type: EdgeType, node: int, column: str) -> list[int] | None:
         """Of each edge of a row, its own time or its source's, the later of both."""
         piece, begin, end = self.row(edge_type, node)
-        own = piece.edge_column(edge_type, column)
+        is_kept = self.kept_times and piece.manifest.edge(edge_type).times
+        own = piece.edge_array(edge_type, "times") if is_kept else piece.edge_column(edge_type, column)
         times = None if own is None else [int(time) for time in own[begin:end]]
-        if layout.node_column(edge_type[0], column) in self.pieces[0].manifest.arrays:
+        if not is_kept and layout.node_column(edge_type[0], column) in self.pieces[0].manifest.arrays:
             found = [self.node_value(edge_type[0], column, n) for n in self.sources(edge_type, node)]
             of_sources = [int(time) for time in found if time is not None]
             times = of_sources if times is None else list(map(max, times, of_sources))
@@ -188,9 +190,9 @@ def _weights(piece: Piece, edge_type: EdgeType, rule: Rule, begin: int, end: int
     return whole_weights(weights)
 
 
-def expected(described: Described, question: Question) -> Answer:
+def expected(described: Described, question: Question, kept_times: bool = True) -> Answer:
     """What khop has to answer; IllFormed where nothing is right."""
-    graph = AsTheyLie(described)
+    graph = AsTheyLie(described, kept_times)
     if isinstance(question, ExactNegatives):
         return _negatives(graph, question)
     seeds = graph.split(question.seeds) if isinstance(question.seeds, str) else dict(question.seeds)

@@ -82,6 +82,19 @@ class Derived:
                     self._made[name] = self._kept(self._path, seal, unchecked_entry(dtype, (count,)), make)
             return self._made[name]
 
+    def check_sources(self, sources: Collection[str], seen: str = "") -> None:
+        """ValueError that names a primary file that is not what graph.json says, with the problem `seen`.
+
+        Nothing is checked of a graph in memory.
+        """
+        for file in sources:
+            if self._path is None or file in self._sound or file not in self._arrays:
+                continue
+            if file_checksum(self._path / file, lambda _: None) != self._arrays[file].sha256:
+                problem = f"checksum differs from graph.json{': ' if seen else ''}{seen}"
+                raise ValueError(f"{self._path / file}: {problem}; {REMEDY}")
+            self._sound.add(file)
+
     def _kept(
         self, path: Path, seal: Seal, entry: ArrayEntry, make: Callable[[], Sequence[Tensor]]
     ) -> Tensor:
@@ -93,13 +106,13 @@ class Derived:
                 "they stay in memory. Put a folder in its place, or remove it",
                 stacklevel=2,
             )
-            return _whole(self._made_of(path, seal, make))
+            return _whole(self._made_of(seal, make))
         if (found := read_sealed(file, entry, seal)) is not None:
             return found
         with _alone(home):
             if (found := read_sealed(file, entry, seal)) is not None:
                 return found  # by another process, meanwhile
-            pieces = self._made_of(path, seal, make)
+            pieces = self._made_of(seal, make)
             if os.path.lexists(file):
                 warnings.warn(f"{file}: was damaged, or made from other data; it is made anew", stacklevel=2)
             try:
@@ -110,28 +123,20 @@ class Derived:
                 shutil.rmtree(home / seal.name, ignore_errors=True)
             return kept
 
-    def _made_of(self, path: Path, seal: Seal, make: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
+    def _made_of(self, seal: Seal, make: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
         """What `make` gives, of primary files that are what graph.json says: else damage would be kept."""
         try:
             pieces = make()
         except (ValueError, IndexError, RuntimeError) as error:
-            self._check_sources(path, seal.sources, f": {error}")
+            self.check_sources(seal.sources, str(error))
             raise
-        self._check_sources(path, seal.sources)
+        self.check_sources(seal.sources)
         return pieces
 
     def _source(self, path: Path, file: str) -> Source:
         if file not in self._sources:
             self._sources[file] = source_of(path / file, self._arrays[file])
         return self._sources[file]
-
-    def _check_sources(self, path: Path, sources: Collection[str], seen: str = "") -> None:
-        for file in sources:
-            if file in self._sound:
-                continue
-            if file_checksum(path / file, lambda _: None) != self._arrays[file].sha256:
-                raise ValueError(f"{path / file}: checksum differs from graph.json{seen}; {REMEDY}")
-            self._sound.add(file)
 
 
 def home_of(path: Path, fingerprint: str) -> Path:

@@ -124,11 +124,12 @@ class RuleArrays:
         position = first_unsorted(csc, own, threads=_THREADS)
         if position >= 0 and self.sorted_by.get(edge_type) == column:
             row = int(torch.searchsorted(csc.indptr, position, right=True)) - 1
-            raise csc.damaged(
-                "times",
+            problem = (
                 f"row {row} is said to be in the order of {column!r}, but the edge at position {position} is "
-                "earlier than the one before it",
+                "earlier than the one before it"
             )
+            self.derived.check_sources(self._sources(edge_type, column), problem)  # names the file, if one is
+            raise csc.damaged("times", problem)
         if position >= 0:
             raise ValueError(
                 f"rows are not sorted by {column!r}: the edge at position {position} is earlier than the one "
