@@ -1,10 +1,10 @@
 """Does training on samples reach what full-graph training is published to reach?
 
 amazon-photo: three seeds on its fixed split, beside Luo et al. 2024 (arXiv 2406.08993). tolokers: its ten
-splits, trained on [15, 10] sampled neighbours and on all of them side by side, beside Platonov et al. 2023
+splits, trained on [15, 10] sampled neighbors and on all of them side by side, beside Platonov et al. 2023
 (arXiv 2302.11640). The graphs are read from ../shared/data, beside the project; one that is not there is left
 out, and said so. The recipes were chosen on validation scores alone. A test score is that of the epoch which
-was best on the validation split, by exact inference over all neighbours.
+was best on the validation split, by exact inference over all neighbors.
 
     python benchmarks/accuracy.py [--graphs amazon-photo tolokers] [--seeds 3] [--splits 10] [--threads 2]
 """
@@ -162,7 +162,7 @@ def amazon_photo(data: Path, folder: Path, arguments: argparse.Namespace) -> lis
 def tolokers(data: Path, folder: Path, arguments: argparse.Namespace) -> list[Figure]:
     graph = khop.open_graph(write_tolokers(data, folder / "tolokers"))
     found = []
-    for name, fanouts in (("sampled [15, 10]", (15, 10)), ("all neighbours", (-1, -1))):
+    for name, fanouts in (("sampled [15, 10]", (15, 10)), ("all neighbors", (-1, -1))):
         print(f"tolokers, {name}", file=sys.stderr)
         recipe = replace(TOLOKERS, fanouts=fanouts)
         outcomes = several(

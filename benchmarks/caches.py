@@ -28,8 +28,8 @@ from khop.kernels.id_slots import IdSlots
 from khop.loading.columns import ColumnChoice
 from khop.loading.loader import BatchMaker, Position
 from khop.loading.visit_counts import visit_counts
+from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.part_files import map_splits
-from khop.partition.parts_graph import PartsGraph
 from khop.partition.visits import Topology, visit_probabilities
 from khop.partitioning import partition_graph
 from khop.sampling.neighbor import NeighborSampler
@@ -51,7 +51,7 @@ class Rank:
     planned: dict[str, Tensor]  # how it would be planned -> expected visits of nodes of others
 
 
-def rank_of(graph: PartsGraph, number: int) -> Rank:
+def rank_of(graph: LocalPartitionGraph, number: int) -> Rank:
     begin, end = graph.folder.book.offsets[NODE][number : number + 2]
     train = map_splits(graph.folder.path, graph.folder.book)["train"][NODE]
     own = train[(train >= begin) & (train < end)]
@@ -76,14 +76,14 @@ def rank_of(graph: PartsGraph, number: int) -> Rank:
     return Rank(end - begin, order.num_steps, needed, planned)
 
 
-def kept(graph: PartsGraph, rank: Rank, visits: Tensor, share: float) -> Tensor:
+def kept(graph: LocalPartitionGraph, rank: Rank, visits: Tensor, share: float) -> Tensor:
     """The rows that fit into a cache of a share of the rank's own rows."""
     row_bytes = 4 * math.prod(graph.schema.column(NODE, COLUMN).shape)
     budget = int(share * rank.own_rows) * row_bytes + IdSlots.bytes_for(visits.numel())
     return CachePlan.of(graph.schema, {NODE: (COLUMN,)}, {NODE: visits}, budget).ids[NODE]
 
 
-def figures_of(name: str, graph: PartsGraph) -> Iterator[Figure]:
+def figures_of(name: str, graph: LocalPartitionGraph) -> Iterator[Figure]:
     ranks = []
     for number in range(PARTS):
         ranks.append(rank_of(graph, number))
@@ -105,7 +105,9 @@ def figures_of(name: str, graph: PartsGraph) -> Iterator[Figure]:
             yield Figure(f"{what}, over the oracle of one epoch", round(once, 3), "")
 
 
-def reduction(graph: PartsGraph, ranks: list[Rank], share: float, epochs: int, plan: str | None) -> float:
+def reduction(
+    graph: LocalPartitionGraph, ranks: list[Rank], share: float, epochs: int, plan: str | None
+) -> float:
     """Rows of others that batches need, over those that are not in the cache; None: what the oracle keeps."""
     needed = missed = 0
     for rank in ranks:
@@ -124,7 +126,7 @@ def main() -> None:
             parts = Path(place) / "parts"
             book = partition_graph(source, parts, PARTS, threads=2)
             figures.append(Figure(f"{name}: share of edges cut", round(book.quality.cut["all"], 4), ""))
-            figures.extend(figures_of(name, PartsGraph.open(parts)))
+            figures.extend(figures_of(name, LocalPartitionGraph.open(parts)))
     report("caches", figures)
 
 

@@ -2,7 +2,7 @@
 
 Test accuracy on the fixed split of the largest class, of an MLP on the package's own features, and of
 GraphSAGE as `khop train debian` and `khop train debian-typed` train it. The MLP is the former without
-neighbours: as wide, as deep, as normalised, as long trained. All are taken at the epoch that is best on the
+neighbors: as wide, as deep, as normalized, as long trained. All are taken at the epoch that is best on the
 validation split.
 
     python benchmarks/debian_baselines.py [--seeds 3]
@@ -95,7 +95,7 @@ def trained(run: str, seed: int, cache: Path, out: Path) -> Outcome:
 
 
 def mlp(seed: int, packages: Packages, config: Config) -> Outcome:
-    """The model of `config` without its neighbours."""
+    """The model of `config` without its neighbors."""
     torch.manual_seed(seed)
     model, training = _layers(config["model"]), config["training"]
     optimizer = torch.optim.Adam(model.parameters(), lr=training["learning_rate"])

@@ -1,7 +1,7 @@
 """How well are a package's dependencies told from packages that it does not depend on?
 
 MRR and ROC AUC of held-out dependencies, each against 100 packages drawn evenly among those that its source
-does not depend on: of `khop train debian-links`, of the same model without its neighbours, of that with a dot
+does not depend on: of `khop train debian-links`, of the same model without its neighbors, of that with a dot
 product on top, and of the number of packages that depend on one. A seed decides the split as well as the
 weights; a model is taken at the epoch that is best on the validation links.
 

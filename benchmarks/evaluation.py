@@ -1,6 +1,6 @@
 """How much sooner do two processes evaluate than one, and how much memory does inference into files take?
 
-Exact evaluation of a GraphSAGE (2 x 256), layer by layer over all neighbours of all nodes; each process is
+Exact evaluation of a GraphSAGE (2 x 256), layer by layer over all neighbors of all nodes; each process is
 held to one core and computes with one thread. `khop.evaluate` is timed inside the processes, from the moment
 that all are there: the first of a process, which has no memory yet, and the two after it, as a training does
 one per epoch. New memory may cost anything: a virtual machine whose host takes back what its processes free

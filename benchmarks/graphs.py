@@ -4,7 +4,7 @@
 2. Half of a node's stubs is matched inside its community, the rest over the whole graph (a configuration
 model).
 3. Self loops and duplicates are dropped, edges stand in both directions, node ids carry no locality.
-Labels are classes of communities; features are a class centre plus unit noise, so that a model can learn.
+Labels are classes of communities; features are a class center plus unit noise, so that a model can learn.
 
 usage: python benchmarks/graphs.py [small] [medium] [products] ...   (default: products)
 Writes <graphs>/<name>/: a khop graph folder `graph`, and the same edges as `indptr`, `indices`, `x`, `y`,

@@ -125,7 +125,7 @@ def train(rank: int, device: torch.device, task: Task, out: str) -> None:
     unmeasured = WARM_UP
     if task.cache_share:
         rows, nodes = graph.num_nodes(NODE) // RANKS, graph.num_nodes(NODE)
-        loader.keep_rows(round(task.cache_share * rows) * ROW_BYTES + nodes)
+        loader.cache_features(round(task.cache_share * rows) * ROW_BYTES + nodes)
         unmeasured += len(loader)  # what is counted in the first epoch says too much of the first epoch
     model = khop.models.SAGE.for_graph(graph, hidden=task.work.hidden, layers=len(task.work.fanouts))
     observer, nothing = Counting(), khop.TrainerSettings(epochs=3)

@@ -51,7 +51,7 @@ class Stepping(Unwatched):
         self.at.append(time.perf_counter())
 
 
-def trainer_of(graph: khop.Graph, batch_size: int, out: Path, keeping: khop.Keeping) -> khop.Trainer:
+def trainer_of(graph: khop.Graph, batch_size: int, out: Path, keeping: khop.CheckpointPolicy) -> khop.Trainer:
     torch.manual_seed(0)
     loader = khop.Loader(
         khop.NeighborSampler(graph, [15, 10, 5]),
@@ -81,7 +81,9 @@ def trains(rank: int, device: torch.device, folder: str, batch_size: int, batche
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     torch.set_num_threads(1)
     khop.tune_memory()
-    trainer = trainer_of(khop.open_graph(folder), batch_size, Path(out) / f"run-{rank}", khop.Keeping())
+    trainer = trainer_of(
+        khop.open_graph(folder), batch_size, Path(out) / f"run-{rank}", khop.CheckpointPolicy()
+    )
     Path(out, f"{rank}.json").write_text(json.dumps(rate(trainer, batch_size, batches)))
 
 
@@ -138,7 +140,7 @@ def checkpoints(arguments: argparse.Namespace) -> list[Figure]:
     for _ in range(arguments.rounds):
         for how, steps in (("without", None), ("with", 1)):
             with tempfile.TemporaryDirectory(dir=ROOT) as out:  # on a disk, as a run folder is
-                keeping = khop.Keeping(steps, None)
+                keeping = khop.CheckpointPolicy(steps, None)
                 trainer = trainer_of(graph, SEEDS, Path(out), keeping)
                 seconds[how].append(SEEDS / rate(trainer, SEEDS, arguments.batches))
                 print(f"{how:<8} {seconds[how][-1]:.4f} s per step", file=sys.stderr, flush=True)

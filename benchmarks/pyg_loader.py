@@ -1,6 +1,6 @@
 """What does khop.pyg.NeighborLoader cost beside khop.Loader, where both do the same work?
 
-The same graph, seeds, fanouts [15, 10, 5], batches of 1024, two threads each: neighbours, edge ids, two
+The same graph, seeds, fanouts [15, 10, 5], batches of 1024, two threads each: neighbors, edge ids, two
 columns of all nodes, and an int64 edge_index, which the native loop makes of every batch as a user of
 torch_geometric's layers would. Rounds take turns in one process.
 

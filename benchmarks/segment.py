@@ -1,4 +1,4 @@
-"""How long does a layer's mean over neighbours take, forward and backward, beside torch's ways to say it?
+"""How long does a layer's mean over neighbors take, forward and backward, beside torch's ways to say it?
 
 A block like that of ogbn-products' input layer: 650,000 edges into 115,000 rows from 417,000 sources. The
 peers: `index_add` over messages, and a product with a sparse CSR matrix. `ratio` is the peer's time over

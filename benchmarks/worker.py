@@ -64,7 +64,9 @@ def trains(
     trainers: dict[str, khop.Trainer] = {}
     for name, folder in folders.items():
         graph = khop.open_graph(folder, placement=name)
-        trainers[name] = trainer_of(graph, RANKS * SEEDS, Path(out) / f"run-{name}-{rank}", khop.Keeping())
+        trainers[name] = trainer_of(
+            graph, RANKS * SEEDS, Path(out) / f"run-{name}-{rank}", khop.CheckpointPolicy()
+        )
     rates: dict[str, list[float]] = {name: [] for name in folders}
     cpu: dict[str, list[float]] = {name: [] for name in folders}
     traffic: dict[str, list[Mapping[str, float]]] = {}

@@ -145,7 +145,7 @@ double Assigner<Label>::score(std::int64_t count, double fullness) const {
 }
 
 // The part with room for the weights that scores best, the emptier one and then the first of equals; the emptiest where none
-// has room. With `stay` not -1 the most neighbours win, and the node stays where no other part has more.
+// has room. With `stay` not -1 the most neighbors win, and the node stays where no other part has more.
 template <class Label>
 int Assigner<Label>::best_part(const std::int64_t* counts, const std::int64_t* weights, int stay) const {
   const std::size_t kinds = settings_.constraints.size();

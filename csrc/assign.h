@@ -49,19 +49,19 @@ class Assigner {
 
   std::int64_t block() const { return block_; }  // nodes: a share of the graph, within limits
 
-  // Label propagation: each of the nodes joins the cluster of most of its neighbours, where that has room.
+  // Label propagation: each of the nodes joins the cluster of most of its neighbors, where that has room.
   void cluster(std::int64_t begin, std::int64_t end, int threads);
 
   // Clusters in blocks, largest first. Ends clustering.
   std::int64_t num_cluster_blocks();
 
-  // Places whole clusters by the score. A pass begins with block 0: parts are empty again, but neighbours count where they lay.
+  // Places whole clusters by the score. A pass begins with block 0: parts are empty again, but neighbors count where they lay.
   void place_clusters(std::int64_t begin_block, std::int64_t end_block, int threads);
 
   // Places single nodes by the score; a pass begins with node 0, as above.
   void stream(std::int64_t begin, std::int64_t end, int threads);
 
-  // Moves a node to the part of most of its neighbours, where that has room; out of a part that holds too much in any case.
+  // Moves a node to the part of most of its neighbors, where that has room; out of a part that holds too much in any case.
   void refine(std::int64_t begin, std::int64_t end, int threads);
 
   std::span<const std::uint16_t> parts() const { return part_; }

@@ -1,4 +1,4 @@
-// Which nodes of a type have neighbours in common, and how many: the product of a graph with its transpose, a row at a time.
+// Which nodes of a type have neighbors in common, and how many: the product of a graph with its transpose, a row at a time.
 #pragma once
 
 #include "csc.h"

@@ -56,7 +56,7 @@ def train(rank: int, device: torch.device, folder: Path, epochs: int) -> None:
     )
     classes = graph.schema.column(task.node_type, task.label).num_classes
     model = SAGE(hidden=128, classes=classes).to(device)
-    khop.initialise(model, loader)  # the layers learn their widths, before DDP looks at them
+    khop.initialize(model, loader)  # the layers learn their widths, before DDP looks at them
     parallel = DistributedDataParallel(model) if dist.is_initialized() else model
     optimizer = torch.optim.Adam(parallel.parameters(), lr=3e-3)
     best = 0.0

@@ -1,6 +1,6 @@
 """Worker mode, as in GLT's distributed tutorial: a graph that no machine has to hold as a whole.
 
-The graph is cut into a part per machine; each process opens the part of its machine, draws neighbours and
+The graph is cut into a part per machine; each process opens the part of its machine, draws neighbors and
 collects features of all parts by exchange with the others, and trains by DistributedDataParallel. Batches
 are those of one process on the uncut graph.
 

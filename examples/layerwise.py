@@ -1,7 +1,7 @@
 """Layer-wise inference for a model of one's own: every layer over all nodes before the next begins.
 
 What torch_geometric's tutorial in vanilla torch does for Reddit: the model learns from samples and is scored
-exactly, over all neighbours. All ranks share the nodes of every layer.
+exactly, over all neighbors. All ranks share the nodes of every layer.
 
 python examples/layerwise.py [--graph FOLDER] [--epochs 4] [--procs 2]
 torchrun --nproc-per-node 2 examples/layerwise.py

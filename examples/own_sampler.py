@@ -1,7 +1,7 @@
 """A sampler of one's own: one function that says, layer by layer, which edges carry messages.
 
 What the tutorials of DGL, English and Korean, do by overriding `sample_frontier`. Here the layer at the seeds
-draws four neighbours of each node, those below draw two, and from the most connected nodes nothing is drawn.
+draws four neighbors of each node, those below draw two, and from the most connected nodes nothing is drawn.
 
 python examples/own_sampler.py [--graph FOLDER] [--epochs 3] [--procs 2]
 torchrun --nproc-per-node 2 examples/own_sampler.py
@@ -73,7 +73,7 @@ def train(rank: int, device: torch.device, folder: Path, epochs: int) -> None:
             mean.update(losses.detach())
         model.eval()
         with torch.no_grad():
-            for batch in validation.epoch(0):  # the same neighbourhoods each time, shared by the ranks
+            for batch in validation.epoch(0):  # the same neighborhoods each time, shared by the ranks
                 right.update(model(batch), batch.seed_column(task.label))
         loss, score = float(mean.compute()), float(right.compute())
         if rank == 0:

@@ -57,7 +57,7 @@ def train(rank: int, device: torch.device, reddit: str | None, epochs: int) -> N
             batch.global_mean(losses).backward()
             optimizer.step()
             mean.update(losses.detach())
-        # Over all neighbours, and by all ranks: none waits for another.
+        # Over all neighbors, and by all ranks: none waits for another.
         loss, score = float(mean.compute()), khop.evaluate(model, graph, split="val")
         if rank == 0:
             print(f"epoch {epoch}: loss {loss:.6f}, validation accuracy {score:.4f}", flush=True)

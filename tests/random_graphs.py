@@ -46,7 +46,7 @@ def graphs_and_seeds(draw: st.DrawFn) -> tuple[PlainGraph, dict[NodeType, list[i
 
 
 @dataclass(frozen=True)
-class Question:
+class RowQuery:
     """A graph and a sample wanted of it."""
 
     graph: PlainGraph
@@ -60,12 +60,12 @@ class Question:
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> Question:
+def questions(draw: st.DrawFn) -> RowQuery:
     """Fanouts for all edge types or for each."""
     graph, seeds = draw(graphs_and_seeds())
     by_type = st.fixed_dictionaries(dict.fromkeys(graph.edges, FANOUTS))
     fanouts = draw(st.lists(FANOUTS | by_type, max_size=3))
-    return Question(graph, seeds, fanouts, draw(st.booleans()), draw(st.integers(0, 2**64 - 1)))
+    return RowQuery(graph, seeds, fanouts, draw(st.booleans()), draw(st.integers(0, 2**64 - 1)))
 
 
 def as_seeds(nodes: Mapping[NodeType, list[int]]) -> Seeds:

@@ -13,9 +13,9 @@ ITEM = "item"
 
 
 def write_learnable_graph(path: Path, nodes: int = 600, classes: int = 4, degree: int = 6) -> Path:
-    """Nodes of one type, most neighbours of one class; columns x and category, splits train, val and test.
+    """Nodes of one type, most neighbors of one class; columns x and category, splits train, val and test.
 
-    The features hold less than the neighbours tell, so that a model which samples beats one that does not.
+    The features hold less than the neighbors tell, so that a model which samples beats one that does not.
     """
     generator = torch.Generator().manual_seed(mix64(nodes) >> 1)
     labels = torch.randint(classes, (nodes,), generator=generator)

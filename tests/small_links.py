@@ -48,7 +48,7 @@ def links(num_negatives: int = 0) -> Links:
 
 @dataclass(frozen=True)
 class LinkBatches:
-    """What a loader of links gives in one step of all of them, over all neighbours."""
+    """What a loader of links gives in one step of all of them, over all neighbors."""
 
     mode: NegativeMode | None
     num_negatives: int = 3

@@ -345,8 +345,8 @@ def test_an_exception_in_a_worker_reaches_the_loop_with_its_traceback_and_the_st
         ({"seeds": {"item": torch.tensor([-1])}}, "seeds of 'item': there is no node -1"),
         ({"seeds": {"shop": torch.tensor([0])}}, "seeds of 'shop': not a node type"),
         ({"seeds": torch.tensor([0])}, "seeds that are not given by node type: the graph has node types"),
-        ({"columns": ["colour"]}, "columns: no node type has a column 'colour'; there are"),
-        ({"seed_columns": ["colour"]}, "seed_columns: no node type has a column 'colour'; there are"),
+        ({"columns": ["color"]}, "columns: no node type has a column 'color'; there are"),
+        ({"seed_columns": ["color"]}, "seed_columns: no node type has a column 'color'; there are"),
         ({"sampler": object()}, "has no attribute `graph`: give the loader graph="),
         (
             {"sampler": NeighborSampler(GRAPH.topology, [2]), "columns": ["x"]},
@@ -371,7 +371,7 @@ def test_a_cache_where_all_columns_are_here_is_one_warning(host: int | str, devi
     with pytest.warns(
         UserWarning, match=r"a cache for rows of other processes.*no effect: this process"
     ) as told:
-        loader.keep_rows(host, device_bytes=device)
+        loader.cache_features(host, device_bytes=device)
     assert len(told) == 1
     assert [bits(batch) for batch in loader] == EPOCHS[0]
 
@@ -379,8 +379,8 @@ def test_a_cache_where_all_columns_are_here_is_one_warning(host: int | str, devi
 def test_a_cache_for_a_loader_without_columns_is_a_warning_and_one_of_no_bytes_is_none() -> None:
     loader = Loader(NeighborSampler(GRAPH, [2]), SEEDS, 9)
     with pytest.warns(UserWarning, match="no effect: the loader has no columns"):
-        loader.keep_rows(10)
-    loader.keep_rows(0)
+        loader.cache_features(10)
+    loader.cache_features(0)
 
 
 # --- graphs ------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ PARTS = {
     "kernels", "graph", "features", "models", "sampling", "partition", "loading", "distributed", "training",
 }  # fmt: skip
 FRONT = {
-    "api", "datasets", "evaluating", "inferring", "initialising", "launching", "loader", "partitioning",
+    "api", "datasets", "evaluating", "inferring", "initializing", "launching", "loader", "partitioning",
     "pyg",
 }  # fmt: skip
 MAY_IMPORT = {

@@ -52,7 +52,7 @@ class TwoLayers(torch.nn.Module):
     edges=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=40),
     seeds=st.lists(st.integers(0, 9), min_size=1, max_size=6),
 )
-def test_two_layers_over_blocks_of_all_neighbours_are_exact(
+def test_two_layers_over_blocks_of_all_neighbors_are_exact(
     expansion: Expansion, edges: list[tuple[int, int]], seeds: list[int]
 ) -> None:
     edge_index = torch.tensor(edges, dtype=torch.int64).view(-1, 2).t()

@@ -57,7 +57,7 @@ def test_the_exact_score_is_that_of_exact_inference(graph: Graph) -> None:
     assert seen[-1] == (20 + 30 + 20, 20 + 30 + 20)
 
 
-def test_samples_of_all_neighbours_give_the_exact_score_and_others_repeat(graph: Graph) -> None:
+def test_samples_of_all_neighbors_give_the_exact_score_and_others_repeat(graph: Graph) -> None:
     model = SAGE.for_graph(graph, hidden=8, embedding=0)
     exact = evaluate(model, graph, split="val")
     assert evaluate(model, graph, split="val", fanouts=[-1, -1]) == exact

@@ -108,7 +108,7 @@ def loader_of(graph: khop.Graph, settings: dict[str, Any]) -> khop.Loader:
 
 
 def links(settings: dict[str, Any]) -> Answer:
-    """ms per batch of links in steady state: a binary negative each, both ends' neighbours and features."""
+    """ms per batch of links in steady state: a binary negative each, both ends' neighbors and features."""
     set_up_process(settings)
     graph = opened(settings)
     folder = Path(settings["graph"])

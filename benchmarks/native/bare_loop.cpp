@@ -75,7 +75,7 @@ class Lent {
 // What a batch of the subgraph expansion consists of, before hops are joined.
 struct Batch {
   std::vector<Lent<std::int64_t>> wide;    // offsets and nodes
-  std::vector<Lent<std::int32_t>> narrow;  // neighbours, local ids
+  std::vector<Lent<std::int32_t>> narrow;  // neighbors, local ids
 };
 
 using Graph = Csc<std::int32_t>;

@@ -69,7 +69,7 @@ void check_draw(const Draw& draw) {
   const auto& [edges, rows, fanout, replacement, key, stream, ranges, sums, outline] = draw;
   if (edges == nullptr || rows == nullptr) throw nb::type_error("a draw needs edges and rows");
   if (fanout < -1 || fanout > kMostFanout) {
-    throw std::invalid_argument("fanout " + std::to_string(fanout) + ": must be from 0 to 2^31 - 1, or -1 for all neighbours");
+    throw std::invalid_argument("fanout " + std::to_string(fanout) + ": must be from 0 to 2^31 - 1, or -1 for all neighbors");
   }
   if (rows->original_ids) check_size(rows->original_ids->size(), edges->rows(), "original_ids");
   if (rows->trees) check_size(rows->trees->size(), rows->nodes.size(), "trees");

@@ -1,4 +1,4 @@
-"""Train graph neural networks on sampled neighbourhoods: exact, reproducible, fast.
+"""Train graph neural networks on sampled neighborhoods: exact, reproducible, fast.
 
 `import khop` costs nothing by itself: a public name imports its module when it is first used.
 """
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from khop.graph.build import write_graph as write_graph
     from khop.graph.cooccurrence import cooccurrence as cooccurrence
     from khop.graph.folder import open_folder as open_folder
-    from khop.graph.quantise import Quantised as Quantised
-    from khop.graph.quantise import quantise as quantise
+    from khop.graph.quantize import Quantized as Quantized
+    from khop.graph.quantize import quantize as quantize
     from khop.inferring import infer as infer
-    from khop.initialising import initialise as initialise
+    from khop.initializing import initialize as initialize
     from khop.launching import launch as launch
     from khop.loader import Loader as Loader
     from khop.partitioning import partition_graph as partition_graph
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from khop.training.ranking import full_ranking as full_ranking
     from khop.training.row_adam import RowAdam as RowAdam
     from khop.training.schedule import Schedule as Schedule
-    from khop.training.settings import Keeping as Keeping
+    from khop.training.settings import CheckpointPolicy as CheckpointPolicy
     from khop.training.settings import TrainerSettings as TrainerSettings
     from khop.training.tasks import NodeClassification as NodeClassification
     from khop.training.trainer import Trainer as Trainer
@@ -99,7 +99,7 @@ _PUBLIC = {
     "GivenNegatives": "khop.draw",
     "Graph": "khop.api",
     "Keep": "khop.draw",
-    "Keeping": "khop.training.settings",
+    "CheckpointPolicy": "khop.training.settings",
     "LinkRows": "khop.batch",
     "LinkSampler": "khop.sampling.links",
     "LinkPrediction": "khop.training.link_prediction",
@@ -113,7 +113,7 @@ _PUBLIC = {
     "Observer": "khop.training.observer",
     "Output": "khop.sampling.outputs",
     "PeerLost": "khop.errors",
-    "Quantised": "khop.graph.quantise",
+    "Quantized": "khop.graph.quantize",
     "RowAdam": "khop.training.row_adam",
     "Sample": "khop.batch",
     "Sampler": "khop.sampling.sampler",
@@ -135,7 +135,7 @@ _PUBLIC = {
     "infer": "khop.inferring",
     "full_ranking": "khop.training.ranking",
     "graph_from_pyg": "khop.pyg.convert",
-    "initialise": "khop.initialising",
+    "initialize": "khop.initializing",
     "launch": "khop.launching",
     "layerwise_inference": "khop.training.inference",
     "links_from_pyg": "khop.pyg.label_links",
@@ -146,7 +146,7 @@ _PUBLIC = {
     "builtin_names": "khop.datasets.builtin",
     "open_folder": "khop.graph.folder",
     "open_graph": "khop.api",
-    "quantise": "khop.graph.quantise",
+    "quantize": "khop.graph.quantize",
     "restore_model": "khop.training.checkpoint",
     "sampled_inference": "khop.training.inference",
     "with_negatives": "khop.training.link_evaluation",

@@ -16,9 +16,9 @@ from khop.datasets.builtin import named_folder
 from khop.distributed.group import this_group
 from khop.distributed.lanes import Lanes
 from khop.distributed.partitioned_graph import PartitionedGraph
-from khop.distributed.placements import LANES, Spread
+from khop.distributed.placement import PartitionOptions, stores_of
+from khop.distributed.placements import LANES, Placement
 from khop.distributed.row_wire import Wire
-from khop.distributed.spread import Parting, stores_of
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Hop, NeighborsByType, Positives
 from khop.features.store import FeatureStore
 from khop.features.table import FeatureTable, with_columns
@@ -26,14 +26,14 @@ from khop.graph.build import EdgeTable
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import Folder, open_folder
 from khop.graph.layout import is_partitioned
-from khop.graph.progress import Notice
+from khop.graph.progress import ProgressCallback
 from khop.graph.save import save_graph
 from khop.graph.store import GraphStore, negative_store, original_ids, part_bounds
 from khop.graph.text import graph_text
 from khop.kernels.csc import Csc
 from khop.loading.forks import watch_forks
-from khop.partition.parts_graph import PartsGraph
-from khop.partition.parts_table import whole_columns
+from khop.partition.local_partition_features import whole_columns
+from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.schema import EdgeType, EdgeTypeName, NodeType, Schema, by_edge_type, edge_type_of
 
 
@@ -48,7 +48,7 @@ class Graph:
     features: FeatureStore
     folder: Folder | None = None  # None: made in memory
     splits: Mapping[str, Mapping[NodeType, Tensor]] = field(default_factory=dict)  # of a graph in memory
-    parting: Parting | None = None  # how ranks share a folder of parts
+    partition_options: PartitionOptions | None = None  # how ranks share a folder of parts
     origin: Folder | None = None  # of a graph in memory: the folder whose arrays it shares
 
     def __post_init__(self) -> None:
@@ -137,7 +137,7 @@ class Graph:
             raise ValueError(f"no split {name!r}; there are {list(self.splits)}")
         return self.splits[name]
 
-    def save(self, path: str | os.PathLike[str], *, notice: Notice | None = None) -> Path:
+    def save(self, path: str | os.PathLike[str], *, notice: ProgressCallback | None = None) -> Path:
         """Write the graph as a folder, with its columns and splits, and give its path: see `write_graph`.
 
         ValueError where a file that its arrays are mapped from is damaged.
@@ -159,14 +159,14 @@ class Graph:
     def __reduce__(self) -> tuple[Callable[..., Graph], tuple[object, ...]]:
         if self.folder is None:
             return Graph, (self.topology, self.features, None, self.splits, None, self.origin)
-        return _opened, (self.folder.path, self.parting)
+        return _opened, (self.folder.path, self.partition_options)
 
     def __repr__(self) -> str:
         return graph_text(self)
 
     def in_one_piece(self, what: str) -> CscGraph:
         """The topology where its edges lie in this process, of parts put together; `what` wants it so."""
-        if isinstance(self.topology, PartsGraph):
+        if isinstance(self.topology, LocalPartitionGraph):
             return self.topology.joined()
         if not isinstance(self.topology, CscGraph):
             raise ValueError(
@@ -179,7 +179,7 @@ class Graph:
 def open_graph(
     path: str | os.PathLike[str],
     *,
-    placement: Spread | str = Spread.FEATURES,
+    placement: Placement | str = Placement.FEATURES,
     lanes: int = LANES,
     wire: Wire | str = Wire.STORED,
 ) -> Graph:
@@ -192,13 +192,15 @@ def open_graph(
     Collective, and so are then a loader's epochs, `break` included.
     """
     folder = named_folder(path if isinstance(path, str) else path_of("path", path))
-    parting = Parting(one_of("placement", placement, Spread), lanes, one_of("wire", wire, Wire))
-    return _opened(folder, parting)
+    partition_options = PartitionOptions(
+        one_of("placement", placement, Placement), lanes, one_of("wire", wire, Wire)
+    )
+    return _opened(folder, partition_options)
 
 
-def _opened(path: str | os.PathLike[str], parting: Parting | None) -> Graph:
+def _opened(path: str | os.PathLike[str], partition_options: PartitionOptions | None) -> Graph:
     if is_partitioned(path):
-        parting = parting or Parting()
-        return Graph(*stores_of(path, this_group(), parting), parting=parting)
+        partition_options = partition_options or PartitionOptions()
+        return Graph(*stores_of(path, this_group(), partition_options), partition_options=partition_options)
     folder = open_folder(path)
     return Graph(CscGraph.open(folder), FeatureTable.of(folder.schema, folder.feature_columns()), folder)

@@ -74,7 +74,7 @@ def stream(hop: int, edge_type: EdgeType) -> int:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Every neighbour is equally likely."""
+    """Every neighbor is equally likely."""
 
     replacement: bool = False
 
@@ -190,8 +190,8 @@ def _check_column(
 class Hop:
     """What to draw at one distance from the seeds."""
 
-    number: int  # 1 = the seeds' own neighbours
-    fanouts: Mapping[EdgeType, int]  # neighbours per frontier node; -1 = all, 0 = none
+    number: int  # 1 = the seeds' own neighbors
+    fanouts: Mapping[EdgeType, int]  # neighbors per frontier node; -1 = all, 0 = none
     rule: Rule = Uniform()
     edge_ids: bool = False  # whether Neighbors.edges is wanted
     threads: int = 1  # that may share the frontier; no number changes a draw
@@ -222,7 +222,7 @@ FrontierByType = Mapping[NodeType, Frontier]
 class NegativeMode(StrEnum):
     """How negatives stand beside the links they belong to."""
 
-    BINARY = "binary"  # as pairs of their own, labelled 0
+    BINARY = "binary"  # as pairs of their own, labeled 0
     TRIPLET = "triplet"  # as further destinations of the link's source
 
 

@@ -26,7 +26,7 @@ from khop.models.stack import Stack
 from khop.sampling.neighbor import check_seeds
 from khop.schema import NodeType, sole_type
 from khop.training.chunks import Progress, unwatched
-from khop.training.in_step import InStep, rank_bounds
+from khop.training.collective_chunks import CollectiveChunks, rank_bounds
 from khop.training.inference import Layers
 from khop.training.rank_folder import is_seen_by_all, own_stage, rank_folder
 from khop.training.row_output import RowOutput
@@ -50,7 +50,7 @@ def infer(
     progress: Progress = unwatched,
     in_flight: InFlight = FEW_IN_FLIGHT,
 ) -> dict[NodeType, Path]:
-    """Write a row for every node, or for `nodes` in their order, over all neighbours; the files by type.
+    """Write a row for every node, or for `nodes` in their order, over all neighbors; the files by type.
 
     "embeddings" are what the model's last layer gives for the node type (of a model of links, what its
     decoder takes), "outputs" what the whole model does: logits of a classifier. `out` ends in .npy
@@ -156,7 +156,9 @@ class Inference:
 
     def _run(self, progress: Progress, in_flight: InFlight, group: Group) -> dict[NodeType, Path]:
         sharing = self.layers.sharing(group, in_flight)
-        if isinstance(sharing, InStep) and not is_seen_by_all(self.out.absolute().parent, sharing.group):
+        if isinstance(sharing, CollectiveChunks) and not is_seen_by_all(
+            self.out.absolute().parent, sharing.group
+        ):
             return self._run_apart(progress, sharing)
         if group.rank == 0:
             self._check_space()
@@ -168,7 +170,7 @@ class Inference:
             remove(folder)
         return {output.node_type: output.path for output in self.outputs}
 
-    def _run_apart(self, progress: Progress, sharing: InStep) -> dict[NodeType, Path]:
+    def _run_apart(self, progress: Progress, sharing: CollectiveChunks) -> dict[NodeType, Path]:
         """Every rank writes the rows that it computes into files of its own."""
         rank = sharing.group.rank
         stages = [own_stage(stage, sharing.group) for stage in self.layers.stages[-1]]

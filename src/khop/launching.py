@@ -17,8 +17,8 @@ from torch import distributed
 from khop.arguments import instance_of, list_of, real_number, shown, whole_number
 from khop.distributed.group import DEADLINE_S
 from khop.distributed.interfaces import Listening, listening_interface
-from khop.distributed.joining import joined
-from khop.distributed.launchers import Placement, placement_of
+from khop.distributed.launchers import RankInfo, rank_info_of
+from khop.distributed.rendezvous import joined
 from khop.distributed.spawning import run_ranks
 from khop.loading.cores import cores_of_rank, usable_cores
 from khop.loading.transfer import device_of
@@ -73,7 +73,7 @@ def launch(
         instance_of("interface", interface, str, "must be a name or an address, as text")
     listening = Listening(interface, allow_public)
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    placement = placement_of(os.environ)
+    placement = rank_info_of(os.environ)
     if placement is not None:
         if procs not in (None, placement.world_size):
             raise ValueError(
@@ -130,13 +130,13 @@ def check_procs(procs: int, device: str, *, oversubscribe: bool) -> None:
         )
 
 
-def launched_by_others() -> Placement | None:
+def launched_by_others() -> RankInfo | None:
     """Where a launcher has put this process; None where it was started by hand."""
-    return placement_of(os.environ)
+    return rank_info_of(os.environ)
 
 
 def run_rank(
-    placement: Placement,
+    placement: RankInfo,
     function: Work,
     arguments: Iterable[object],
     kind: str,

@@ -17,7 +17,7 @@ from khop.batch import Batch, Span, num_bytes
 from khop.distributed.caching import CacheBudgets, CacheBy, count_on_device, with_caches
 from khop.distributed.group import this_group
 from khop.distributed.partitioned_links import PartitionedLinks
-from khop.distributed.spread import homes_of
+from khop.distributed.placement import homes_of
 from khop.features.store import FeatureStore
 from khop.features.table import FeatureTable
 from khop.graph.store import GraphStore
@@ -30,7 +30,7 @@ from khop.loading.ordered_map import InFlight, ordered_map
 from khop.loading.seed_times import SeedTimes
 from khop.loading.seed_times import seed_times as times_of_seeds
 from khop.loading.transfer import device_of
-from khop.partition.parts_table import PartsTable
+from khop.partition.local_partition_features import LocalPartitionFeatures
 from khop.sampling.given_seeds import SeedIds, seed_ids
 from khop.sampling.link_seeds import Links, check_links
 from khop.sampling.links import LinkSampler
@@ -56,7 +56,7 @@ class Loader:
     epoch; with `drop_last`, those of a last step with fewer seeds than `batch_size` are left out. `columns`
     are wanted of all nodes of a batch, `seed_columns` of its seeds: names, or a mapping from type to names,
     in `columns` also of edge types (see `Adjacency.columns`). `seed_times`, one per seed node or the name of
-    a column of theirs, are what `khop.Temporal` needs. Columns of float16, bfloat16 or quantised ones come as
+    a column of theirs, are what `khop.Temporal` needs. Columns of float16, bfloat16 or quantized ones come as
     float32 unless `narrow` is "stored". `threads` are chosen from the machine's cores unless given. At most
     `prefetch` batches are in flight; none is begun while finished ones hold more than `prefetch_bytes`, a
     number or "1GB". Where ranks hold parts of the graph, batches are made in its lanes, on all ranks in step;
@@ -116,7 +116,7 @@ class Loader:
         self._following = 0  # the epoch of the next plain loop
         self._loops = 0  # begun or cut off by a loaded state: the last one moves the position
 
-    def keep_rows(
+    def cache_features(
         self, budget_bytes: int | str, by: CacheBy | str = CacheBy.AUTO, *, device_bytes: int | str = 0
     ) -> None:
         """Keep those rows of other ranks that batches need most often, as many as the bytes have room for.
@@ -135,7 +135,7 @@ class Loader:
             why = "this process has all columns" if self._maker.features else "the loader has no columns"
             warnings.warn(
                 f"a cache for rows of other processes, of {budgets.host_bytes:,} bytes here and "
-                f"{budgets.device_bytes:,} on a device, has no effect: {why}. Leave it out (keep_rows, "
+                f"{budgets.device_bytes:,} on a device, has no effect: {why}. Leave it out (cache_features, "
                 "--cache-bytes, --device-bytes), or let several processes share a partitioned graph",
                 stacklevel=2,
             )
@@ -244,7 +244,7 @@ def _split_over(maker: BatchMaker, threads: int) -> BatchMaker:
     sampler, features = maker.sampler, maker.features
     if isinstance(sampler, NeighborSampler | LinkSampler):
         sampler = sampler.split_over(threads)
-    if isinstance(features, FeatureTable | PartsTable):
+    if isinstance(features, FeatureTable | LocalPartitionFeatures):
         features = replace(features, threads=threads)
     return replace(maker, sampler=sampler, features=features)
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from khop.arguments import path_of, whole_number
-from khop.graph.progress import Notice
+from khop.graph.progress import ProgressCallback
 from khop.loading.cores import usable_cores
 from khop.partition.book import PartitionBook as PartitionBook
 from khop.partition.partition import METHODS as METHODS
@@ -26,7 +26,7 @@ def partition_graph(
     fanouts: Sequence[int] = (),
     batch_size: int = 1024,
     threads: int = 0,
-    notice: Notice | None = None,
+    notice: ProgressCallback | None = None,
 ) -> PartitionBook:
     """Cut a graph folder into a folder of parts, which appears whole or not at all.
 

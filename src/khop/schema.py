@@ -22,7 +22,7 @@ class ColumnSpec:
     dtype: str  # logical dtype by torch's name: "float32", "int64", "uint8", ...
     shape: tuple[int, ...]  # of one row; () for a scalar column
     num_classes: int | None = None  # of a label column; a label of -1 means "unknown"
-    scales: tuple[float, ...] | None = None  # of a quantised column, one per number of a row
+    scales: tuple[float, ...] | None = None  # of a quantized column, one per number of a row
 
     @property
     def is_narrow(self) -> bool:

@@ -57,7 +57,7 @@ def test_the_last_checkpoint_scores_as_the_last_epoch(
     assert json.loads(ran.stdout)["train_accuracy"] == last["train_accuracy"]
 
 
-def test_all_neighbours_drawn_one_way_or_the_other_are_the_same(
+def test_all_neighbors_drawn_one_way_or_the_other_are_the_same(
     khop_command: Command, trained: dict[str, object]
 ) -> None:
     exact = json.loads(khop_command("evaluate", "a", "--json").stdout)

@@ -136,7 +136,7 @@ def test_a_run_by_time_is_told_that_all_neighbors_show_the_future(
     """)
     assert khop_command("train", "run.toml", "--out", "a").code == 0
     ran = khop_command("infer", "a", "--out", "e.npy")
-    assert "inference over all neighbours would show the future" in ran.stderr
+    assert "inference over all neighbors would show the future" in ran.stderr
 
 
 @contextmanager

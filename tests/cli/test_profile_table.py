@@ -7,13 +7,13 @@ import io
 from rich.console import Console
 
 from khop.cli.profile_table import profile_tables
-from khop.profiling.summary import summarised
+from khop.profiling.summary import summarized
 from synthetic_profiles import records_of
 
 
 def shown(*ranks: dict[str, float], steps: int = 10) -> str:
     console = Console(file=io.StringIO(), width=100)
-    for table in profile_tables(summarised(records_of(*ranks, steps=steps))):
+    for table in profile_tables(summarized(records_of(*ranks, steps=steps))):
         console.print(table)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()

@@ -9,14 +9,14 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from khop.cli.timeline import drawn_timeline
-from khop.profiling.summary import summarised
+from khop.profiling.summary import summarized
 from synthetic_profiles import records_of
 
 
 @pytest.mark.parametrize(("ranks", "steps"), [(1, 1), (2, 3), (4, 30)])
 def test_any_number_of_ranks_and_steps_makes_a_picture(ranks: int, steps: int) -> None:
     records = records_of(*[{} for _ in range(ranks)], steps=steps)
-    assert imread(io.BytesIO(drawn_timeline(records, summarised(records), "a run"))).shape[1] == 1300
+    assert imread(io.BytesIO(drawn_timeline(records, summarized(records), "a run"))).shape[1] == 1300
 
 
 def test_the_picture_names_ranks_threads_and_stages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +24,7 @@ def test_the_picture_names_ranks_threads_and_stages(monkeypatch: pytest.MonkeyPa
     save = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (drawn.append(self), save(self, *a, **k)))
     records = records_of({}, {"forward": 0.2})
-    drawn_timeline(records, summarised(records), "a run")
+    drawn_timeline(records, summarized(records), "a run")
     (figure,) = drawn
     shares, lanes = figure.axes
     assert [label.get_text() for label in shares.get_yticklabels()] == ["rank 0", "rank 1"]

@@ -36,7 +36,7 @@ def test_the_example_of_the_documentation_is_a_run(tmp_path: Path) -> None:
 
 
 FANOUTS_ALLOWED = (
-    "a list of whole numbers, one per hop: neighbours per node, -1 for all, 0 for none, at most "
+    "a list of whole numbers, one per hop: neighbors per node, -1 for all, 0 for none, at most "
     '2147483647; or, for a hop, a table of them by edge type, as {"user buys item" = 5, "*" = 2}'
 )
 

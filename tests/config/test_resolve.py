@@ -17,11 +17,11 @@ TABLES = {
     "item": NodeTable(
         columns={
             "x": torch.zeros(4, 2),
-            "colour": torch.tensor([0, 1, -1, 1]),
+            "color": torch.tensor([0, 1, -1, 1]),
             "shape": torch.tensor([2, 2, 0, 1]),
         },
         splits={"train": torch.tensor([0, 1]), "val": torch.tensor([3]), "test": torch.tensor([2])},
-        num_classes={"colour": 2, "shape": 3},
+        num_classes={"color": 2, "shape": 3},
     ),
     "shop": NodeTable(count=2, splits={"open": torch.tensor([1])}),
 }  # fmt: skip
@@ -34,7 +34,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def resolved(shop: Path, options: dict[str, object]) -> RunConfig:
-    task = {"label": "colour", "test_split": "val", "val_split": "val"}
+    task = {"label": "color", "test_split": "val", "val_split": "val"}
     raw = with_options(RawRun({"graph": str(shop), "task": task}, "run.toml"), options)
     config = checked(raw)
     return resolve(config, graph_folder(config, raw, shop.parent / "cache"), raw)
@@ -43,7 +43,7 @@ def resolved(shop: Path, options: dict[str, object]) -> RunConfig:
 def test_what_a_run_leaves_open_is_filled_in(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shop.parent)
     run = resolved(Path("shop"), {"sampler.fanouts": [3, 2, 1]})
-    assert (run.task.target, run.task.label) == ("item", "colour")
+    assert (run.task.target, run.task.label) == ("item", "color")
     assert run.model.layers == 3
     assert run.compute_threads == usable_cores()
     assert run.threads == sampler_threads(usable_cores())
@@ -58,7 +58,7 @@ def test_what_a_run_leaves_open_is_filled_in(shop: Path, monkeypatch: pytest.Mon
         ({"task.target": "itme"}, "task.target is 'itme': the node types with labels are item (--target)"),
         (
             {"task.label": "size"},
-            "task.label is 'size': the label columns of item are colour, shape (--label)",
+            "task.label is 'size': the label columns of item are color, shape (--label)",
         ),
         (
             {"task.train_split": "trian"},
@@ -70,12 +70,12 @@ def test_what_a_run_leaves_open_is_filled_in(shop: Path, monkeypatch: pytest.Mon
         ),
         (
             {"task.test_split": "test"},
-            "task.test_split is 'test': node 2 of item in it has no colour, its label is -1; "
+            "task.test_split is 'test': node 2 of item in it has no color, its label is -1; "
             "leave such nodes out of the split (--test-split)",
         ),
         (
             {"model.column": "y"},
-            "model.column is 'y': no node type has it, the columns are colour, shape, x (--column)",
+            "model.column is 'y': no node type has it, the columns are color, shape, x (--column)",
         ),
         (
             {"sampler.fanouts": [5, {"shop sells item": 3}]},
@@ -114,7 +114,7 @@ def test_a_choice_that_the_graph_leaves_open_has_to_be_named(shop: Path) -> None
     raw = RawRun({"graph": str(shop)}, "run.toml")
     config = checked(raw)
     with pytest.raises(
-        ValueError, match=r"task\.label is not given, and the label columns of item are colour, shape"
+        ValueError, match=r"task\.label is not given, and the label columns of item are color, shape"
     ):
         resolve(config, graph_folder(config, raw, shop), raw)
 

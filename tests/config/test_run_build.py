@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from khop.config.build import Run, prepare
-from khop.config.facts import facts_of
 from khop.config.read import RawRun
+from khop.config.run_fingerprint import facts_of
 from khop.draw import DrawKey, FrontierByType, Hop, NeighborsByType
 from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.graph.csc_graph import CscGraph

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from damage.questions import KEY, Answer, Draw, ExactNegatives, Question
+from damage.questions import KEY, Answer, Draw, ExactNegatives, RowQuery
 from khop.draw import Keep, Rule, Temporal, Weighted, stream
 from khop.graph import layout
 from khop.graph.layout import is_partitioned
@@ -190,7 +190,7 @@ def _weights(piece: Piece, edge_type: EdgeType, rule: Rule, begin: int, end: int
     return whole_weights(weights)
 
 
-def expected(described: Described, question: Question, kept_times: bool = True) -> Answer:
+def expected(described: Described, question: RowQuery, kept_times: bool = True) -> Answer:
     """What khop has to answer; IllFormed where nothing is right."""
     graph = AsTheyLie(described, kept_times)
     if isinstance(question, ExactNegatives):

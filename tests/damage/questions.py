@@ -50,12 +50,12 @@ class ExactNegatives:
     per_link: int = 5
 
 
-Question = Draw | ExactNegatives
+RowQuery = Draw | ExactNegatives
 Answer = list[tuple[object, ...]]  # of plain values, compared as they are
 
 _PAPERS = {"paper": (3, 0, 17, 36, 9, 3)}
 _SHOP = {"user": (2, 18, 7), "item": (0, 22, 11)}
-QUESTIONS: Mapping[str, tuple[Question, ...]] = {
+QUESTIONS: Mapping[str, tuple[RowQuery, ...]] = {
     "papers": (
         Draw("uniform", _PAPERS, 2),
         Draw("with replacement", _PAPERS, 3, Uniform(replacement=True)),
@@ -80,7 +80,7 @@ QUESTIONS: Mapping[str, tuple[Question, ...]] = {
 }
 
 
-def answer(path: Path, question: Question) -> Answer:
+def answer(path: Path, question: RowQuery) -> Answer:
     """Open the folder anew and draw; ValueError where it can not be."""
     graph = khop.open_graph(path)
     if isinstance(question, ExactNegatives):

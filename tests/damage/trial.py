@@ -16,7 +16,7 @@ import torch
 
 from damage.as_they_lie import Described, IllFormed, expected
 from damage.mutations import Mutation
-from damage.questions import QUESTIONS, Answer, Question, answer
+from damage.questions import QUESTIONS, Answer, RowQuery, answer
 from khop.graph.layout import is_partitioned
 from khop.graph.verify import verify_folder
 from khop.partition.verify import verify_partition
@@ -72,7 +72,7 @@ class Trials:
             outcome, detail = self._outcome(done, question)
             yield outcome, f"{question.name}: {detail}"
 
-    def _outcome(self, done: Mutation, question: Question) -> tuple[str, str]:
+    def _outcome(self, done: Mutation, question: RowQuery) -> tuple[str, str]:
         try:
             found = answer(self.home / done.folder, question)
         except ValueError as error:
@@ -96,7 +96,7 @@ class Trials:
             file.endswith(".json") and _json(content) == _json(self.files[file]) for file, content in changed
         )
 
-    def _sound_answer(self, folder: str, question: Question) -> Answer:
+    def _sound_answer(self, folder: str, question: RowQuery) -> Answer:
         key = (folder, question.name)
         if key not in self._sound:
             described = self._described[folder]

@@ -225,24 +225,24 @@ def test_a_source_that_knows_every_destination_has_no_exact_negatives() -> None:
 
 
 def test_edges_that_lie_elsewhere_cannot_be_split() -> None:
-    class Elsewhere:
+    class RemoteRows:
         """A graph store of another process."""
 
         schema = shop(every_pair()).schema
 
     with pytest.raises(ValueError, match="the edges of a Elsewhere do not lie in this process"):
-        split_links(Graph(Elsewhere(), FeatureTable({})), BUYS)  # type: ignore[arg-type]
+        split_links(Graph(RemoteRows(), FeatureTable({})), BUYS)  # type: ignore[arg-type]
 
 
 def test_edge_columns_that_lie_elsewhere_are_asked_for_where_the_edges_stood_before(tmp_path: Path) -> None:
-    class Elsewhere:
+    class RemoteRows:
         """A feature store of another process."""
 
         def gather(self, wanted: Wanted) -> Gathered:
             return here.features.gather(wanted)
 
     here = written(tmp_path / "shop")
-    graph = Graph(here.topology, Elsewhere())
+    graph = Graph(here.topology, RemoteRows())
     split, expected = split_links(graph, BUYS, negatives=0), split_links(here, BUYS, negatives=0)
     for part, of_one in zip((split.train, split.test), (expected.train, expected.test), strict=True):
         rows = Rows(torch.arange(part.csc(BUYS).num_edges), ("stars",))

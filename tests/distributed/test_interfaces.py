@@ -18,7 +18,7 @@ from khop.distributed.interfaces import (
     interfaces,
     listening_interface,
 )
-from khop.distributed.launchers import Placement
+from khop.distributed.launchers import RankInfo
 
 SEVERAL = [
     LOOPBACK,
@@ -30,9 +30,9 @@ SEVERAL = [
 ]
 
 
-def placement(host: str, local_world_size: int = 1) -> Placement:
+def placement(host: str, local_world_size: int = 1) -> RankInfo:
     """Rank 0 of two."""
-    return Placement(0, 2, 0, local_world_size, host, 29500)
+    return RankInfo(0, 2, 0, local_world_size, host, 29500)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from khop.distributed.launchers import Placement, first_host, placement_of
+from khop.distributed.launchers import RankInfo, first_host, rank_info_of
 
 TORCHRUN = {
     "RANK": "5",
@@ -31,24 +31,24 @@ RAY = {name: TORCHRUN[name] for name in list(TORCHRUN)[:6]}
 
 
 def test_a_process_started_by_hand_has_no_placement() -> None:
-    assert placement_of({"HOME": "/root"}) is None
-    assert placement_of({**SRUN, "SLURM_STEP_NUM_TASKS": "1"}) is None
+    assert rank_info_of({"HOME": "/root"}) is None
+    assert rank_info_of({**SRUN, "SLURM_STEP_NUM_TASKS": "1"}) is None
 
 
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        (TORCHRUN, Placement(5, 8, 1, 4, "host0", 29400, True, 2, "abc")),
-        (RAY, Placement(5, 8, 1, 4, "host0", 29400)),
-        (SRUN, Placement(5, 7, 1, 3, "gpu03", 20000 + 1234567 % 20000)),
-        ({**SRUN, "MASTER_ADDR": "a", "MASTER_PORT": "7"}, Placement(5, 7, 1, 3, "a", 7)),
-        (KUBERNETES, Placement(1, 2, 0, 1, "job-0.svc", 29500)),
-        ({"RANK": "0", "WORLD_SIZE": "1"}, Placement(0, 1, 0, 1, "127.0.0.1", 29500)),
+        (TORCHRUN, RankInfo(5, 8, 1, 4, "host0", 29400, True, 2, "abc")),
+        (RAY, RankInfo(5, 8, 1, 4, "host0", 29400)),
+        (SRUN, RankInfo(5, 7, 1, 3, "gpu03", 20000 + 1234567 % 20000)),
+        ({**SRUN, "MASTER_ADDR": "a", "MASTER_PORT": "7"}, RankInfo(5, 7, 1, 3, "a", 7)),
+        (KUBERNETES, RankInfo(1, 2, 0, 1, "job-0.svc", 29500)),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, RankInfo(0, 1, 0, 1, "127.0.0.1", 29500)),
     ],
     ids=["torchrun", "ray", "srun", "srun-named", "kubernetes", "alone"],
 )
-def test_every_launcher_is_understood(environment: dict[str, str], expected: Placement) -> None:
-    assert placement_of(environment) == expected
+def test_every_launcher_is_understood(environment: dict[str, str], expected: RankInfo) -> None:
+    assert rank_info_of(environment) == expected
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,4 @@ def test_the_first_host_of_a_node_list_is_rank_0s(nodes: str, host: str) -> None
 )
 def test_what_is_wrong_with_an_environment_is_named(environment: dict[str, str], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        placement_of(environment)
+        rank_info_of(environment)

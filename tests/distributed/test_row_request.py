@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.distributed.row_request import Request, largest, read, written
+from khop.distributed.row_request import RowRequest, largest, read, written
 from khop.schema import ColumnSpec
 
 LIKES = ("user", "likes", "item")
@@ -18,7 +18,7 @@ TYPES = st.sampled_from(list(SPECS))
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> list[Request]:
+def requests(draw: st.DrawFn) -> list[RowRequest]:
     found = []
     for type_ in draw(st.lists(TYPES, max_size=4)):
         most = draw(st.sampled_from([256, 70_000, HELD[type_]]))
@@ -26,12 +26,12 @@ def requests(draw: st.DrawFn) -> list[Request]:
         columns = draw(
             st.lists(st.sampled_from(sorted(SPECS[type_])), unique=True) if SPECS[type_] else st.just([])
         )
-        found.append(Request(type_, tuple(columns), torch.tensor(sorted(ids), dtype=torch.int64)))
+        found.append(RowRequest(type_, tuple(columns), torch.tensor(sorted(ids), dtype=torch.int64)))
     return found
 
 
 @given(asked=requests())
-def test_what_is_written_is_read(asked: list[Request]) -> None:
+def test_what_is_written_is_read(asked: list[RowRequest]) -> None:
     found = read(written(asked, SPECS), SPECS, HELD)
     wanted = [request for request in asked if request.ids.numel()]
     assert [(r.type_, r.columns, r.ids.tolist()) for r in found] == [
@@ -40,7 +40,9 @@ def test_what_is_written_is_read(asked: list[Request]) -> None:
 
 
 @given(asked=requests(), data=st.data())
-def test_whatever_comes_is_read_within_bounds_or_refused(asked: list[Request], data: st.DataObject) -> None:
+def test_whatever_comes_is_read_within_bounds_or_refused(
+    asked: list[RowRequest], data: st.DataObject
+) -> None:
     """Bytes changed, cut off and added anywhere."""
     message = bytearray(written(asked, SPECS).numpy().tobytes())
     for _ in range(data.draw(st.integers(0, 3))):
@@ -96,7 +98,7 @@ def test_what_cannot_be_is_said(message: torch.Tensor, problem: str) -> None:
 def test_ids_take_as_few_bytes_as_their_differences(step: int, bytes_each: int) -> None:
     """At the boundary of every width."""
     ids = torch.arange(0, 200 * step, step)
-    message = written([Request("user", ("x",), ids)], SPECS)
+    message = written([RowRequest("user", ("x",), ids)], SPECS)
     assert message.numel() == 8 * 6 + -(-199 * bytes_each // 8) * 8
     (found,) = read(message, SPECS, HELD)
     assert torch.equal(found.ids, ids)
@@ -104,7 +106,7 @@ def test_ids_take_as_few_bytes_as_their_differences(step: int, bytes_each: int) 
 
 def test_no_request_of_everything_is_too_large() -> None:
     held = {"user": 50, "item": 0, LIKES: 1}
-    everything = [Request("user", (name,), torch.arange(50)) for name in SPECS["user"]] + [
-        Request(LIKES, (), torch.arange(1))
+    everything = [RowRequest("user", (name,), torch.arange(50)) for name in SPECS["user"]] + [
+        RowRequest(LIKES, (), torch.arange(1))
     ]
     assert written(everything, SPECS).numel() <= largest(SPECS, held)

@@ -9,8 +9,8 @@ import pytest
 from torch.distributed import HashStore
 
 from khop.distributed import watch
-from khop.distributed.board import Board
 from khop.distributed.group import Group
+from khop.distributed.health_board import HealthBoard
 from khop.distributed.watch import BEAT_S, GRACE_S, SILENT_BEATS, Watch
 from khop.errors import PeerLost
 
@@ -35,7 +35,7 @@ class Time:
 def ranks(world_size: int, silent: tuple[int, ...] = ()) -> Iterator[list[Watch]]:
     """The watches of ranks in this one process, each on host-<rank>; the silent ones do not beat."""
     store = HashStore()
-    board = Board(store, store, world_size, "host-0:29500")
+    board = HealthBoard(store, store, world_size, "host-0:29500")
     watches = [Watch(board, rank, f"host-{rank}", 60.0) for rank in range(world_size)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(watch, "time", Time([each for each in watches if each.rank not in silent]))

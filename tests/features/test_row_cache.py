@@ -77,7 +77,7 @@ def test_every_rank_fills_in_as_many_calls_as_its_budget_says() -> None:
     assert torch.equal(cache.rows.columns["user"]["x"], SHOP["user"]["x"][[0, 2, 3]])
 
 
-def test_quantised_rows_are_kept_as_they_are_stored_and_widen_on_the_way_out() -> None:
+def test_quantized_rows_are_kept_as_they_are_stored_and_widen_on_the_way_out() -> None:
     schema = Schema(("n",), (), columns={"n": {"x": ColumnSpec("int8", (2,), scales=(0.5, 2.0))}})
     table = FeatureTable.of(schema, {"n": {"x": torch.tensor([[1, 2], [3, 4], [5, 6]], dtype=torch.int8)}})
     plan = CachePlan({"n": int64(0, 2)}, {"n": ("x",)}, {"n": 3}, calls=1)

@@ -13,7 +13,7 @@ from khop.features.store import Rows
 from khop.features.table import FeatureTable
 from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.graph.folder import open_folder
-from khop.graph.quantise import quantise
+from khop.graph.quantize import quantize
 
 
 def mapped(path: Path, columns: Columns, *, in_memory: bool = True) -> FeatureTable:
@@ -48,10 +48,10 @@ def test_the_number_of_threads_changes_nothing() -> None:
     assert torch.equal(one["item"]["x"], x[ids])
 
 
-def test_quantised_columns_come_times_their_scales_from_a_folder(tmp_path: Path) -> None:
+def test_quantized_columns_come_times_their_scales_from_a_folder(tmp_path: Path) -> None:
     x = torch.randn(50, 2, 3, generator=torch.Generator().manual_seed(0))
-    edges = EdgeTable(int64(0, 1), int64(1, 0), {"w": quantise(torch.tensor([2.0, -1.0]))})
-    node = NodeTable(columns={"x": quantise(x), "bytes": torch.arange(50, dtype=torch.int8)})
+    edges = EdgeTable(int64(0, 1), int64(1, 0), {"w": quantize(torch.tensor([2.0, -1.0]))})
+    node = NodeTable(columns={"x": quantize(x), "bytes": torch.arange(50, dtype=torch.int8)})
     folder = open_folder(write_graph(tmp_path / "g", {"n": node}, {("n", "to", "n"): edges}))
     table = FeatureTable.of(folder.schema, folder.columns(), threads=2)
     ids = int64(49, 0, 49)

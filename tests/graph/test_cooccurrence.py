@@ -82,17 +82,17 @@ def test_edges_that_are_there_already_are_refused() -> None:
         graph.csc("buys")  # type: ignore[arg-type]
 
 
-class Elsewhere:
+class RemoteRows:
     """A graph store, or a feature store, whose arrays are not in this process."""
 
     schema = GRAPH.schema
 
 
 def test_what_lies_elsewhere_is_not_joined() -> None:
-    far = Graph(Elsewhere(), FeatureTable({}))  # type: ignore[arg-type]
+    far = Graph(RemoteRows(), FeatureTable({}))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the edges of a Elsewhere do not lie in this process"):
         far.csc(BUYS)
-    near = Graph(GRAPH, Elsewhere())  # type: ignore[arg-type]
+    near = Graph(GRAPH, RemoteRows())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="columns of edges cannot join Elsewhere; leave them out"):
         near.with_edges({("item", "together", "item"): cooccurrence(GRAPH, BUYS)})
 

@@ -22,7 +22,7 @@ from khop.graph.build import EdgeTable
 from khop.graph.csc_graph import Columns, CscGraph, csc_graph_from_edges
 from khop.graph.folder import open_folder
 from khop.graph.inputs import Array
-from khop.graph.quantise import Quantised, quantise
+from khop.graph.quantize import Quantized, quantize
 from khop.kernels.csc import Csc
 from khop.schema import EdgeType, Schema
 from plain_folders import in_memory, written
@@ -195,12 +195,12 @@ def test_further_edges_come_with_their_columns_and_reverses_and_what_was_there_s
         (BUYS, DAYS, "no node type 'user'"),
         (("item", "near", "item"), DAYS[:2], "near.*column 'c' has 2 rows, but .* has 4 edges"),
         (("item", "near", "item"), np.array(list("abcd")), "near.*column 'c' is str32: convert it to one of"),
-        (("item", "near", "item"), quantise(torch.rand(4, 2)), "near.*column 'c' is quantised: give it as"),
+        (("item", "near", "item"), quantize(torch.rand(4, 2)), "near.*column 'c' is quantized: give it as"),
     ],
-    ids=["there already", "no node type", "too few", "text", "quantised"],
+    ids=["there already", "no node type", "too few", "text", "quantized"],
 )
 def test_further_edges_that_do_not_fit_are_named(
-    edge_type: EdgeType, column: Array | Quantised, message: str
+    edge_type: EdgeType, column: Array | Quantized, message: str
 ) -> None:
     graph = csc_graph_from_edges({"item": 3}, GIVEN)
     with pytest.raises(ValueError, match=message):

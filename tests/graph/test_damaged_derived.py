@@ -16,8 +16,8 @@ from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.graph.csc_graph import CscGraph
 from khop.graph.store import NegativeStore
 from khop.graph.verify import verify_folder
+from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts
-from khop.partition.parts_graph import PartsGraph
 from khop.partitioning import partition_graph, verify_partition
 
 TO = ("n", "to", "n")
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def drawn(path: Path) -> list[Tensor]:
     """Draws that use every array that is derived from a graph or from its parts."""
-    of_parts = PartsGraph(open_parts(path / "parts"))
+    of_parts = LocalPartitionGraph(open_parts(path / "parts"))
     found = [of_parts.joined().csc(TO).indptr, of_parts.joined().csc(TO).indices]
     graphs: tuple[NegativeStore, ...] = (CscGraph.open(path / "whole"), of_parts)
     for graph in graphs:

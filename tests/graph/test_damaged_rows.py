@@ -16,7 +16,7 @@ from khop import EdgeTable, NodeTable, Temporal, UniformNegatives, Weighted, wri
 from khop.draw import DrawKey, Frontier, Hop, Keep, Positives, Rule, Uniform
 from khop.graph.csc_graph import CscGraph
 from khop.graph.derived import FOLDER
-from khop.partition.parts_graph import PartsGraph
+from khop.partition.local_partition_graph import LocalPartitionGraph
 
 SENT = ("user", "sent", "user")
 NODES, EDGES = 100, 2000
@@ -61,7 +61,7 @@ def flip_of_the_issue(folder: Path) -> None:
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
 
 
-def drawn(graph: CscGraph | PartsGraph, rule: Rule) -> list[list[int]]:
+def drawn(graph: CscGraph | LocalPartitionGraph, rule: Rule) -> list[list[int]]:
     until = torch.arange(NODES) * 10 if isinstance(rule, Temporal) else None
     frontier = Frontier(torch.arange(NODES), until)
     found = graph.sample_hop({"user": frontier}, Hop(1, {SENT: 3}, rule, edge_ids=True), KEY)[SENT]
@@ -156,7 +156,7 @@ def test_damage_of_what_is_derived_never_changes_what_time_allows(timed: Path, n
 def test_damage_of_a_part_is_named_with_the_file_of_the_part(timed: Path, tmp_path: Path, name: str) -> None:
     parts = tmp_path / "parts"
     khop.partition_graph(timed, parts, 2)
-    folder = PartsGraph.open(parts).folder.parts[0].path
+    folder = LocalPartitionGraph.open(parts).folder.parts[0].path
     flip(array_file(folder), HEADER + 8 * 11 + 2)
     with pytest.raises(ValueError, match=rf"{array_file(folder)}: row 1[01] begins"):
-        drawn(PartsGraph.open(parts), RULES[name])
+        drawn(LocalPartitionGraph.open(parts), RULES[name])

@@ -63,7 +63,7 @@ def test_every_pass_is_that_of_the_plain_assigner(
 
 
 def _large(wide: bool) -> tuple[list[int], list[InEdges], list[Limit]]:
-    """65 blocks of nodes, most neighbours nearby."""
+    """65 blocks of nodes, most neighbors nearby."""
     nodes, generator = 64 * BLOCK + 7, torch.Generator().manual_seed(1)
     sources = torch.randint(nodes, (60_000,), generator=generator)
     near = (sources + torch.randint(-90, 90, (60_000,), generator=generator)) % nodes
@@ -108,7 +108,7 @@ def test_labels_of_64_bits_and_wide_ids_give_the_same_parts(wide: bool) -> None:
     assert _assigned(_core.Assigner64, 2, BLOCK, wide=wide) == _assigned(_core.Assigner32, 1, BLOCK)
 
 
-def test_neighbours_come_together_and_no_part_is_too_full() -> None:
+def test_neighbors_come_together_and_no_part_is_too_full() -> None:
     first, edges, limits = _large(False)
     assigner = Assigner(first, edges, limits, NO_MEMBERS, parts=3, cluster_limit=300)
     for name in ("cluster", "cluster", "place_clusters", "place_clusters", "stream", "stream", "refine"):

@@ -56,7 +56,7 @@ def test_equal_seeds_drop_the_same_values_on_any_number_of_threads() -> None:
     assert not torch.equal(outputs[0], dropped_with_seed(x, 0.3, seed=6))
 
 
-def test_neighbouring_values_are_dropped_independently() -> None:
+def test_neighboring_values_are_dropped_independently() -> None:
     kept = (dropped_with_seed(torch.ones(1 << 20), 0.5, seed=2) != 0).double() - 0.5
     for distance in (1, 2, 3, 4, 8):
         assert abs(float((kept[distance:] * kept[:-distance]).mean())) < 5 * 0.25 / 2**10

@@ -20,7 +20,7 @@ def csc_of(degrees: list[int], dtype: torch.dtype) -> Csc:
 
 
 def draws() -> list[EdgeDraw]:
-    """Narrow and wide indices, uniform and by weight, few, all and no neighbours, of one frontier."""
+    """Narrow and wide indices, uniform and by weight, few, all and no neighbors, of one frontier."""
     narrow, wide = csc_of([0, 3, 9], torch.int32), csc_of([5, 1, 40, 2], torch.int64)
     sums = rising(narrow, weight_sums(narrow, torch.arange(narrow.num_edges) % 5.0))
 

@@ -32,7 +32,7 @@ def graph_of(degrees: list[int], dtype: torch.dtype = torch.int32) -> Csc:
 
 
 @dataclass(frozen=True)
-class Question:
+class RowQuery:
     """One call of the kernel."""
 
     csc: Csc
@@ -67,13 +67,13 @@ class Question:
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> Question:
+def questions(draw: st.DrawFn) -> RowQuery:
     degrees = draw(st.lists(st.just(0) | st.integers(1, 6) | st.integers(0, 90), min_size=1, max_size=12))
     rows, dtype = len(degrees), draw(st.sampled_from([torch.int32, torch.int64]))
     nodes = draw(st.lists(st.integers(0, rows - 1), max_size=25))
     original = draw(st.none() | st.lists(st.integers(0, 2**62), min_size=rows, max_size=rows))
     tree = draw(st.none() | st.lists(st.integers(0, 2**40), min_size=len(nodes), max_size=len(nodes)))
-    return Question(
+    return RowQuery(
         graph_of(degrees, dtype),
         torch.tensor(nodes, dtype=torch.int64),
         draw(st.integers(-1, 8) | st.integers(60, 95)),
@@ -93,7 +93,7 @@ def assert_same(found: Neighbors, expected: Neighbors) -> None:
     assert torch.equal(found.edges, expected.edges)
 
 
-def assert_as_specified(question: Question) -> None:
+def assert_as_specified(question: RowQuery) -> None:
     rows = question.specified()
     edges = torch.tensor([edge for row in rows for edge in row], dtype=torch.int64)
     offsets = torch.tensor([0, *map(len, rows)]).cumsum(0)
@@ -105,7 +105,7 @@ def assert_as_specified(question: Question) -> None:
 
 
 @given(question=questions())
-def test_every_pick_is_what_the_specification_says(question: Question) -> None:
+def test_every_pick_is_what_the_specification_says(question: RowQuery) -> None:
     assert_as_specified(question)
 
 
@@ -114,7 +114,7 @@ def test_every_pick_is_what_the_specification_says(question: Question) -> None:
 def test_rows_on_both_sides_of_the_wide_degree(fanout: int, replacement: bool) -> None:
     csc = graph_of([2**20 - 1, 2**20, 5, 2**20 + 1])
     nodes = torch.tensor([3, 0, 1, 2, 1])
-    assert_as_specified(Question(csc, nodes, fanout, Uniform(replacement), DrawKey(99), None, None))
+    assert_as_specified(RowQuery(csc, nodes, fanout, Uniform(replacement), DrawKey(99), None, None))
 
 
 @pytest.mark.parametrize("fanout", [-1, 0, 1, 5, 15, 64, 65])
@@ -122,7 +122,7 @@ def test_rows_on_both_sides_of_the_wide_degree(fanout: int, replacement: bool) -
 def test_neither_threads_nor_vector_instructions_change_a_bit(fanout: int, replacement: bool) -> None:
     csc = graph_of([(row * row) % 230 for row in range(700)], torch.int64)
     nodes = torch.arange(1600) * 17 % 700
-    question = Question(
+    question = RowQuery(
         csc, nodes, fanout, Uniform(replacement), DrawKey(2**63 + 5), None, torch.arange(1600)
     )
     expected = question.answer_in_torch()
@@ -147,14 +147,14 @@ def test_source_ids_beyond_32_bits_come_whole() -> None:
 def test_strided_ids_are_read_as_they_stand() -> None:
     csc = graph_of([9, 9, 9, 9])
     nodes, ids, trees = torch.arange(4).repeat(2)[::2], torch.arange(8)[::2], torch.arange(8)[1::2]
-    strided = Question(csc, nodes, 3, Uniform(), DrawKey(1), ids, trees)
-    packed = Question(csc, nodes.clone(), 3, Uniform(), DrawKey(1), ids.clone(), trees.clone())
+    strided = RowQuery(csc, nodes, 3, Uniform(), DrawKey(1), ids, trees)
+    packed = RowQuery(csc, nodes.clone(), 3, Uniform(), DrawKey(1), ids.clone(), trees.clone())
     assert_same(strided.answer(), packed.answer())
 
 
 @pytest.mark.parametrize("node", [-1, 2, 2**40])
 def test_a_frontier_node_that_is_no_row_is_refused(node: int) -> None:
-    question = Question(graph_of([3, 4]), torch.tensor([0, node]), 2, Uniform(), DrawKey(0), None, None)
+    question = RowQuery(graph_of([3, 4]), torch.tensor([0, node]), 2, Uniform(), DrawKey(0), None, None)
     for answer in (question.answer, question.answer_in_torch):
         with pytest.raises(ValueError, match=rf"frontier node {node}: not in \[0, 2\)"):
             answer()
@@ -181,7 +181,7 @@ def test_ids_of_another_kind_are_refused(name: str) -> None:
 
 
 @given(question=questions(), data=st.data())
-def test_a_range_of_a_row_is_drawn_from_as_a_row(question: Question, data: st.DataObject) -> None:
+def test_a_range_of_a_row_is_drawn_from_as_a_row(question: RowQuery, data: st.DataObject) -> None:
     """As if the graph had one row for each frontier row, with the range's edges alone."""
     begins, ends = (question.csc.indptr[question.nodes + more].tolist() for more in (0, 1))
     pairs = [
@@ -230,11 +230,11 @@ def picks(degree: int, fanout: int, rule: Uniform, rows: int, key: int) -> Tenso
 
 @pytest.mark.parametrize("degree", [2, 3, 5, 10, 17, 100, 1000, 2049, 20_000])
 @pytest.mark.parametrize("fanout", [1, 5, 15])
-def test_every_neighbour_is_as_likely_without_replacement(degree: int, fanout: int) -> None:
+def test_every_neighbor_is_as_likely_without_replacement(degree: int, fanout: int) -> None:
     fanout = min(fanout, degree - 1)
     rows = max(2000, 8 * degree // fanout)
     drawn = picks(degree, fanout, Uniform(), rows, 1)
-    assert (drawn.sort(dim=1).values.diff(dim=1) > 0).all(), "a neighbour comes once"
+    assert (drawn.sort(dim=1).values.diff(dim=1) > 0).all(), "a neighbor comes once"
     share = fanout / degree
     times = torch.bincount(drawn.reshape(-1), minlength=degree).double()
     statistic = (
@@ -244,7 +244,7 @@ def test_every_neighbour_is_as_likely_without_replacement(degree: int, fanout: i
 
 
 @pytest.mark.parametrize("degree", [2, 7, 100, 20_000])
-def test_every_neighbour_is_as_likely_with_replacement(degree: int) -> None:
+def test_every_neighbor_is_as_likely_with_replacement(degree: int) -> None:
     drawn = picks(degree, 10, Uniform(replacement=True), max(500, degree), 2)
     times = torch.bincount(drawn.reshape(-1), minlength=degree).double()
     expected = drawn.numel() / degree
@@ -252,7 +252,7 @@ def test_every_neighbour_is_as_likely_with_replacement(degree: int) -> None:
 
 
 @pytest.mark.parametrize(("degree", "fanout"), [(4, 2), (6, 3), (7, 6), (9, 4)])
-def test_every_set_of_neighbours_is_as_likely(degree: int, fanout: int) -> None:
+def test_every_set_of_neighbors_is_as_likely(degree: int, fanout: int) -> None:
     sets = list(combinations(range(degree), fanout))
     drawn = picks(degree, fanout, Uniform(), 200 * len(sets), 3).sort(dim=1).values
     seen = Counter(map(tuple, drawn.tolist()))
@@ -261,7 +261,7 @@ def test_every_set_of_neighbours_is_as_likely(degree: int, fanout: int) -> None:
 
 
 def test_different_nodes_and_streams_draw_independently() -> None:
-    """Pairs of picks, of neighbouring nodes and of one node at two hops, fill a square evenly."""
+    """Pairs of picks, of neighboring nodes and of one node at two hops, fill a square evenly."""
     degree, rows = 8, 20_000
     csc = Csc(torch.arange(rows + 1) * degree, torch.arange(degree, dtype=torch.int32).repeat(rows))
     first, second = (

@@ -25,7 +25,7 @@ WEIGHTS = st.sampled_from([0.0, 0.0, 1.0, 2.0, 0.3, 1e-9, 1e9]) | st.floats(0, 1
 
 
 @dataclass(frozen=True)
-class Question:
+class RowQuery:
     """One call of the kernel."""
 
     weights: list[list[float]]  # by row
@@ -68,7 +68,7 @@ class Question:
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> Question:
+def questions(draw: st.DrawFn) -> RowQuery:
     weights = draw(st.lists(st.lists(WEIGHTS, max_size=20), min_size=1, max_size=6))
     count, starts = len(weights), [0]
     for row in weights:
@@ -88,7 +88,7 @@ def questions(draw: st.DrawFn) -> Question:
         None if tree is None else torch.tensor(tree, dtype=torch.int64),
         None if ranges is None else torch.tensor(ranges, dtype=torch.int64).reshape(-1),
     )
-    return Question(weights, rows, draw(st.integers(-1, 8) | st.just(70)), Weighted("w", draw(st.booleans())))
+    return RowQuery(weights, rows, draw(st.integers(-1, 8) | st.just(70)), Weighted("w", draw(st.booleans())))
 
 
 def assert_same(found: Neighbors, expected: Neighbors) -> None:
@@ -101,7 +101,7 @@ def assert_same(found: Neighbors, expected: Neighbors) -> None:
 
 
 @given(question=questions())
-def test_every_pick_is_what_the_specification_says(question: Question) -> None:
+def test_every_pick_is_what_the_specification_says(question: RowQuery) -> None:
     rows = question.specified()
     edges = torch.tensor([edge for row in rows for edge in row], dtype=torch.int64)
     offsets = torch.tensor([0, *map(len, rows)]).cumsum(0)
@@ -123,14 +123,14 @@ def skewed(rows: int, degree: int) -> list[list[float]]:
 def test_threads_do_not_change_a_bit(fanout: int, replacement: bool) -> None:
     nodes = torch.arange(1300) * 17 % 300
     rows = HopRows(nodes, DrawKey(5), STREAM, tree=torch.arange(1300))
-    question = Question(skewed(300, 90), rows, fanout, Weighted("w", replacement))
+    question = RowQuery(skewed(300, 90), rows, fanout, Weighted("w", replacement))
     expected = question.answer_in_torch()
     for threads in (1, 2, 3, 8):
         assert_same(question.answer(threads), expected)
 
 
 @given(question=questions())
-def test_an_edge_of_weight_zero_is_never_drawn_and_one_comes_once(question: Question) -> None:
+def test_an_edge_of_weight_zero_is_never_drawn_and_one_comes_once(question: RowQuery) -> None:
     flat = [weight for row in question.weights for weight in row]
     drawn = question.answer()
     assert drawn.edges is not None
@@ -144,7 +144,7 @@ def test_an_edge_of_weight_zero_is_never_drawn_and_one_comes_once(question: Ques
 def picks(weights: list[float], fanout: int, replacement: bool, trials: int, key: int) -> torch.Tensor:
     """int64 (trials, fanout): what so many trees pick of one row."""
     rows = HopRows(torch.zeros(trials, dtype=torch.int64), DrawKey(key), STREAM, tree=torch.arange(trials))
-    drawn = Question([weights], rows, fanout, Weighted("w", replacement)).answer()
+    drawn = RowQuery([weights], rows, fanout, Weighted("w", replacement)).answer()
     assert drawn.edges is not None
     return drawn.edges.reshape(trials, fanout)
 
@@ -199,7 +199,7 @@ def test_without_replacement_picks_are_those_of_successive_sampling(weights: lis
 
 
 def test_sums_that_do_not_fit_the_edges_are_refused() -> None:
-    question = Question([[1.0, 2.0]], HopRows(torch.tensor([0]), DrawKey(0), STREAM), 1, Weighted("w"))
+    question = RowQuery([[1.0, 2.0]], HopRows(torch.tensor([0]), DrawKey(0), STREAM), 1, Weighted("w"))
     wrong = replace(rising(question.csc(), question.sums()), values=torch.ones(3, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"sums is .*: must be int64 \(2\)"):
         sample_weighted(question.csc(), wrong, question.rows, 1, question.rule)

@@ -16,7 +16,7 @@ from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStore, Gathered, Wanted
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
-from khop.graph.quantise import quantise
+from khop.graph.quantize import quantize
 from khop.loading.columns import ColumnChoice, Narrow
 from khop.loading.loader import BatchMaker
 from khop.sampling.neighbor import NeighborSampler
@@ -24,7 +24,7 @@ from khop.sampling.seeds import NodeSeeds, SeedOrder
 from khop.schema import ColumnSpec, Schema
 
 USERS, ITEMS = 30, 20
-QUANTISED = quantise(torch.arange(USERS * 4.0).view(USERS, 4).sin())
+QUANTISED = quantize(torch.arange(USERS * 4.0).view(USERS, 4).sin())
 COLUMNS = {
     "user": {"x": QUANTISED.values, "age": torch.arange(USERS) * 3, "label": torch.arange(USERS) % 5},
     "item": {

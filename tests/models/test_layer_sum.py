@@ -1,4 +1,4 @@
-"""What a layer adds up: own rows and means of in-neighbours with weights, for many destinations or few."""
+"""What a layer adds up: own rows and means of in-neighbors with weights, for many destinations or few."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def gat(inputs: int, outputs: int) -> GATConv:
 
 
 @pytest.mark.parametrize("convolution", [SAGEConv, GraphConv, TransformerConv, gin, gat])
-def test_convolutions_over_blocks_of_all_neighbours_give_the_full_graph(
+def test_convolutions_over_blocks_of_all_neighbors_give_the_full_graph(
     convolution: Callable[[int, int], nn.Module],
 ) -> None:
     graph = one_type()

@@ -47,7 +47,7 @@ def dense(model: RGCN, graph: SmallGraph, node_type: str) -> Tensor:
 
 @pytest.mark.parametrize("bases", [0, 3])
 @pytest.mark.parametrize(("make", "target"), [(one_type, "node"), (shop, "item")])
-def test_a_batch_of_all_neighbours_gives_the_dense_full_graph_forward(
+def test_a_batch_of_all_neighbors_gives_the_dense_full_graph_forward(
     make: type[SmallGraph], target: str, bases: int
 ) -> None:
     graph = make(torch.float64)  # type: ignore[call-arg, arg-type]

@@ -64,7 +64,7 @@ def dense(model: SAGE, graph: SmallGraph, options: Mapping[str, object]) -> Tens
 @pytest.mark.parametrize("expansion", Expansion)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize(("make", "target"), GRAPHS)
-def test_a_batch_of_all_neighbours_gives_the_dense_full_graph_forward(
+def test_a_batch_of_all_neighbors_gives_the_dense_full_graph_forward(
     make: Make, target: str, options: Mapping[str, object], expansion: Expansion
 ) -> None:
     graph = make(torch.float64)

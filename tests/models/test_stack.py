@@ -64,7 +64,7 @@ def test_several_targets_give_a_mapping_with_a_row_per_seed(make: Callable[[Smal
 
 
 @every_model
-def test_all_neighbours_give_what_exact_inference_gives(make: Callable[[SmallGraph], Stack]) -> None:
+def test_all_neighbors_give_what_exact_inference_gives(make: Callable[[SmallGraph], Stack]) -> None:
     graph = shop(torch.float64)
     model = make(graph).double()
     seeds = {"user": torch.arange(30), "item": torch.arange(40)}

@@ -15,7 +15,7 @@ IDS = st.lists(st.integers(2, 11), max_size=20) | st.lists(st.integers(2, 11), m
 
 
 def neighbors(ids: list[int]) -> Neighbors:
-    """Of each id as many neighbours as it says, all different."""
+    """Of each id as many neighbors as it says, all different."""
     nodes = [100 * id_ + number for id_ in ids for number in range(id_ % 4)]
     offsets = torch.tensor([0, *(id_ % 4 for id_ in ids)]).cumsum(0)
     return Neighbors(offsets, torch.tensor(nodes, dtype=torch.int32), -torch.tensor(nodes, dtype=torch.int64))

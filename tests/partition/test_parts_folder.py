@@ -13,14 +13,14 @@ import torch
 
 import khop
 from contracts.graph_store import same
-from khop.distributed.placements import Spread
+from khop.distributed.placement import PartitionOptions
+from khop.distributed.placements import Placement
 from khop.distributed.row_wire import Wire
-from khop.distributed.spread import Parting
 from khop.draw import DrawKey, Frontier, Hop, Uniform, Weighted
 from khop.graph.folder import open_folder
 from khop.partition.joined import joined_graph
+from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import known_folder, open_parts
-from khop.partition.parts_graph import PartsGraph
 from khop.partitioning import partition_graph, verify_partition
 from parts_as_whole import OldIds
 from small_typed_folders import BOUGHT, BUYS, write_typed_graph
@@ -94,7 +94,9 @@ def test_a_graph_of_parts_pickles_as_its_path(shop: Path) -> None:
     assert len(pickled) < 1000
     graph = pickle.loads(pickled)
     assert graph.num_nodes("item") == 200
-    assert graph.parting == Parting(Spread.ALL, 4, Wire.INT8)  # as ranks that open it share it
+    assert graph.partition_options == PartitionOptions(
+        Placement.ALL, 4, Wire.INT8
+    )  # as ranks that open it share it
 
 
 def test_what_is_known_needs_whichever_part_lies_here(shop: Path, tmp_path: Path) -> None:
@@ -119,7 +121,7 @@ def test_parts_whose_columns_are_not_here_are_drawn_from_all_the_same(shop: Path
     frontier = {"item": Frontier(torch.arange(200)), "user": Frontier(torch.arange(300))}
     for drawn in (hop, replace(hop, rule=Uniform())):
         found, wanted = (
-            PartsGraph(f).sample_hop(frontier, drawn, DrawKey(2))
+            LocalPartitionGraph(f).sample_hop(frontier, drawn, DrawKey(2))
             for f in (pickled, open_parts(shop / "parts"))
         )
         assert same(found, wanted)

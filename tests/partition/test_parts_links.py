@@ -23,8 +23,8 @@ from khop import (
 from khop.draw import DrawnNegatives, Positives
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import open_folder
+from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts
-from khop.partition.parts_graph import PartsGraph
 from khop.partitioning import partition_graph
 from parts_as_whole import OldIds
 from small_typed_folders import BUYS, LIKE, write_typed_graph
@@ -59,7 +59,10 @@ def write_links(
 
 
 def drawn_or_told(
-    graph: CscGraph | PartsGraph, edge_type: tuple[str, str, str], rule: DrawnNegatives, asked: Positives
+    graph: CscGraph | LocalPartitionGraph,
+    edge_type: tuple[str, str, str],
+    rule: DrawnNegatives,
+    asked: Positives,
 ) -> torch.Tensor | None:
     """None: for some link there is nothing to draw."""
     try:
@@ -92,7 +95,7 @@ def test_they_are_those_of_the_graph_before(tmp_path: Path, many_cuts: None) -> 
         whole = write_links(home / "whole", buys, knows, times)
         partition_graph(whole, home / "parts", parts, method="random")
         ids = OldIds(open_folder(whole), open_parts(home / "parts"))
-        graphs = CscGraph.open(whole), PartsGraph(ids.parts)
+        graphs = CscGraph.open(whole), LocalPartitionGraph(ids.parts)
         for rule, edge_type in zip(rules, (BUYS, KNOWS) * 2, strict=True):
             sources = torch.arange(7)
             until = None if limit is None else torch.full((7,), limit)
@@ -115,14 +118,17 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_some_parts_draw_for_their_sources_where_the_graph_has_the_edges_turned_round(shop: Path) -> None:
-    everything, some = PartsGraph.open(shop / "parts"), PartsGraph.open(shop / "parts", [1, 2])
+    everything, some = (
+        LocalPartitionGraph.open(shop / "parts"),
+        LocalPartitionGraph.open(shop / "parts", [1, 2]),
+    )
     first, *_, end = some.folder.bounds("user")
     sources, rule = torch.arange(first, end), UniformNegatives(40, exact=True)
     asked = Positives(sources, sources)
     drawn = some.sample_negatives(BUYS, rule, asked, KEY)
     assert torch.equal(drawn, everything.sample_negatives(BUYS, rule, asked, KEY))
     assert torch.equal(
-        drawn, PartsGraph.open(shop / "parts", [1, 2]).sample_negatives(BUYS, rule, asked, KEY)
+        drawn, LocalPartitionGraph.open(shop / "parts", [1, 2]).sample_negatives(BUYS, rule, asked, KEY)
     )
     with pytest.raises(
         ValueError, match=rf"negatives of .*buys.*: source {first - 1}: not in \[{first}, {end}\)"
@@ -136,16 +142,16 @@ def test_some_parts_draw_for_their_sources_where_the_graph_has_the_edges_turned_
 
 
 def test_where_no_part_has_all_partners_of_a_source_the_way_out_is_named(shop: Path) -> None:
-    some, rule = PartsGraph.open(shop / "parts", [0]), UniformNegatives(exact=True)
+    some, rule = LocalPartitionGraph.open(shop / "parts", [0]), UniformNegatives(exact=True)
     asked = Positives(torch.tensor([0]), torch.tensor([0]))
     with pytest.raises(
         ValueError, match=r"like.*lie in all 3 parts; .*EdgeTable\(reverse_of=.*or take exact=False"
     ):
         some.sample_negatives(LIKE, rule, asked, KEY)
-    assert PartsGraph.open(shop / "parts").sample_negatives(LIKE, rule, asked, KEY).shape == (1, 1)
+    assert LocalPartitionGraph.open(shop / "parts").sample_negatives(LIKE, rule, asked, KEY).shape == (1, 1)
 
 
 def test_an_edge_type_that_is_not_there_is_named(shop: Path) -> None:
-    graph, asked = PartsGraph.open(shop / "parts"), Positives(torch.tensor([0]), torch.tensor([0]))
+    graph, asked = LocalPartitionGraph.open(shop / "parts"), Positives(torch.tensor([0]), torch.tensor([0]))
     with pytest.raises(ValueError, match=r"no edge type \('a', 'b', 'c'\)"):
         graph.sample_negatives(("a", "b", "c"), UniformNegatives(), asked, KEY)

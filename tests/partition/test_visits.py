@@ -57,7 +57,7 @@ def test_the_parts_of_a_graph_together_say_what_the_graph_says(tmp_path: Path) -
     assert min(float(expected[t].max()) for t in ("user", "item")) > 0
 
 
-def test_all_neighbours_of_every_seed_are_certain() -> None:
+def test_all_neighbors_of_every_seed_are_certain() -> None:
     """0 -> 1 -> 2 and 3 alone: a batch of all seeds, here node 2, needs 2, 1 and 0."""
     graph = csc_graph_from_edges({"node": 4}, {EDGE: (torch.tensor([0, 1]), torch.tensor([1, 2]))})
     topology, seeds = Topology.of(graph), {"node": torch.tensor([2])}

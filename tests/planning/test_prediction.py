@@ -103,7 +103,7 @@ def test_messages_are_announced_before_they_are_sent() -> None:
 
 
 def test_answers_are_filled_up_to_the_fanout() -> None:
-    """A frontier node takes its id, how many neighbours it has, and room for as many as are drawn."""
+    """A frontier node takes its id, how many neighbors it has, and room for as many as are drawn."""
     sparse = GraphSize(1_000_000, 500_000, 4)
     bounded = both(sparse, replace(RUN, fanouts=(1, 8)))[1].traffic
     unbounded = both(sparse, replace(RUN, fanouts=(1, -1)))[1].traffic

@@ -16,14 +16,14 @@ from torch import Tensor, distributed
 from contracts.feature_store import PROMISES, Columns
 from covered import covered
 from khop.distributed.group import Group, this_group
-from khop.distributed.holders import Holders
 from khop.distributed.lanes import Lanes
+from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.row_wire import Wire
 from khop.features.cache_plan import CachePlan
 from khop.features.row_cache import RowCache
 from khop.features.store import Rows
-from khop.graph.quantise import quantise
+from khop.graph.quantize import quantize
 from khop.schema import ColumnSpec, Schema
 
 Told = TypeVar("Told")
@@ -33,7 +33,7 @@ X = torch.arange(NODES * 100.0).view(NODES, 100).sin()
 
 
 def store_of(
-    columns: Columns, holders: Holders, lanes: Lanes, wire: Wire = Wire.STORED
+    columns: Columns, holders: PartitionOwners, lanes: Lanes, wire: Wire = Wire.STORED
 ) -> PartitionedFeatures:
     """Each rank has the rows of its parts, and no others."""
     offsets, pieces = {}, {}
@@ -55,7 +55,7 @@ def store_of(
 
 def kept_promises(group: Group, parts: int) -> list[str]:
     """Those of the contract, by ranks that check them side by side."""
-    lanes, holders = Lanes(group), Holders(parts, group.rank, group.world_size)
+    lanes, holders = Lanes(group), PartitionOwners(parts, group.rank, group.world_size)
     for promise in PROMISES:
         promise(lambda columns: store_of(columns, holders, lanes))
     return [promise.__name__ for promise in PROMISES]
@@ -80,7 +80,7 @@ def own_wants(rank: int) -> Tensor:
 
 def bytes_of_a_gather(group: Group) -> dict[str, float]:
     """What a gather of large rows sends, and what it cannot do without."""
-    lanes, holders = Lanes(group), Holders(4, group.rank, group.world_size)
+    lanes, holders = Lanes(group), PartitionOwners(4, group.rank, group.world_size)
     store = store_of({"n": {"x": X, "y": torch.arange(NODES)}}, holders, lanes)
     ids = own_wants(group.rank)
     rows = store.gather({"n": Rows(ids, ("x", "y"), {"y": 20})})["n"]
@@ -93,7 +93,7 @@ def bytes_of_a_gather(group: Group) -> dict[str, float]:
 
 def with_kept_rows(group: Group) -> dict[str, float]:
     """A gather of which every other row of another rank is kept here."""
-    lanes, holders = Lanes(group), Holders(4, group.rank, group.world_size)
+    lanes, holders = Lanes(group), PartitionOwners(4, group.rank, group.world_size)
     store = store_of({"n": {"x": X}}, holders, lanes)
     first, end = holders.held(store.offsets["n"], group.rank)
     kept = torch.arange(0, NODES, 2)
@@ -109,7 +109,7 @@ def with_kept_rows(group: Group) -> dict[str, float]:
 
 def rounded_rows(group: Group) -> dict[str, list[list[float]]]:
     """The same rows, wherever they lie, of rows that travel in fewer bits."""
-    lanes, holders = Lanes(group), Holders(4, group.rank, group.world_size)
+    lanes, holders = Lanes(group), PartitionOwners(4, group.rank, group.world_size)
     ids = torch.arange(0, NODES, 997)
     found = {}
     for wire in (Wire.FLOAT16, Wire.INT8):
@@ -126,15 +126,15 @@ def rounded_rows(group: Group) -> dict[str, list[list[float]]]:
 
 def widened_rows(group: Group) -> None:
     """Rows of few bits travel as they are and come as float32, times their scales."""
-    quantised = quantise(X[:, :3])
-    lanes, holders = Lanes(group), Holders(4, group.rank, group.world_size)
-    store = store_of({"n": {"x": quantised.values}}, holders, lanes)
-    scales = quantised.scales
+    quantized = quantize(X[:, :3])
+    lanes, holders = Lanes(group), PartitionOwners(4, group.rank, group.world_size)
+    store = store_of({"n": {"x": quantized.values}}, holders, lanes)
+    scales = quantized.scales
     spec = ColumnSpec("int8", (3,), scales=tuple(scales.tolist()))
     store = replace(store, specs={"n": {"x": spec}})
     ids = own_wants(group.rank)
     rows = store.gather({"n": Rows(ids, ("x",), as_float32=frozenset({"x"}))})["n"]["x"]
-    assert torch.equal(rows, quantised.values[ids].float() * scales)
+    assert torch.equal(rows, quantized.values[ids].float() * scales)
 
 
 @covered

@@ -17,8 +17,8 @@ from contracts.graph_rules import a_bad_weight_is_named
 from contracts.graph_store import PROMISES, Make, Plain
 from covered import covered
 from khop.distributed.group import Group
-from khop.distributed.holders import Holders
 from khop.distributed.lanes import Lanes
+from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.distributed.peers import Message
 from khop.draw import (
@@ -33,7 +33,7 @@ from khop.draw import (
 )
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import open_folder
-from khop.partition.held_parts import HeldParts
+from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_folder import open_parts
 from khop.partitioning import partition_graph
 from khop.sampling import neighbor
@@ -71,8 +71,8 @@ NEGATIVES = {
 def over_ranks(path: Path, group: Group, lanes: Lanes) -> PartitionedGraph:
     """The graph of a folder of parts of which each rank holds its own."""
     parts = open_parts(path).book.num_parts
-    holders = Holders(parts, group.rank, group.world_size)
-    return PartitionedGraph(HeldParts.open(path, holders.parts_of(group.rank)), holders, lanes)
+    holders = PartitionOwners(parts, group.rank, group.world_size)
+    return PartitionedGraph(LocalPartitions.open(path, holders.parts_of(group.rank)), holders, lanes)
 
 
 def shared_make(home: Path, group: Group, parts: int) -> Make:
@@ -188,7 +188,7 @@ def collectives(group: Group, home: Path) -> dict[str, float]:
         lanes.peers.begin(0, 0, lambda: False)
         graph.sample_negatives(BUYS, negatives, links, DrawKey(0))
         counts[name] = lanes.peers.counts().get("collectives", 0)
-    for name, fanouts in {"bounded": [4, 3, 2], "one for all neighbours": [4, -1, 2]}.items():
+    for name, fanouts in {"bounded": [4, 3, 2], "one for all neighbors": [4, -1, 2]}.items():
         lanes.peers.begin(0, 0, lambda: False)
         NeighborSampler(graph, fanouts).sample(seeds, DrawKey(3))
         counts[name] = lanes.peers.counts()["collectives"]
@@ -196,7 +196,7 @@ def collectives(group: Group, home: Path) -> dict[str, float]:
 
 
 def another_hop(group: Group, home: Path) -> str:
-    """What a rank says whose neighbour draws with another key."""
+    """What a rank says whose neighbor draws with another key."""
     lanes = Lanes(group)
     graph = over_ranks(home / METHODS[0], group, lanes)
     try:

@@ -76,7 +76,7 @@ def train(values: Mapping[str, object], graph: Path, placement: str, out: Path) 
 
 
 def loaders(split: LinkSplit) -> list[Loader]:
-    """Pairs beside the links of merged neighbourhoods; triplets, in trees; the last step has fewer links."""
+    """Pairs beside the links of merged neighborhoods; triplets, in trees; the last step has fewer links."""
 
     def loader(graph: GraphStore, links: Links, negatives: Negatives, *, disjoint: bool) -> Loader:
         sampler = LinkSampler(

@@ -112,7 +112,7 @@ def own_loop(rank: int, device: torch.device, graph: khop.Graph, train: Tensor, 
     """A loop of a user's own, with plain DDP and fewer seeds than ranks in each last step."""
     loader = loader_of(graph, train)
     model = Convolution().double()
-    khop.initialise(model, loader, seed=3)
+    khop.initialize(model, loader, seed=3)
     parallel = DistributedDataParallel(model) if torch.distributed.is_initialized() else model
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
     losses, seeds, states = [], [], []

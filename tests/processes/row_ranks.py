@@ -98,7 +98,11 @@ def trained(
         seed_columns=["kind"],
     )
     settings = khop.TrainerSettings(
-        epochs, 0.05, precision="float64", keeping=khop.Keeping(steps=2), schedule=khop.Schedule(warmup=3)
+        epochs,
+        0.05,
+        precision="float64",
+        keeping=khop.CheckpointPolicy(steps=2),
+        schedule=khop.Schedule(warmup=3),
     )
     task = khop.NodeClassification(ITEM, "kind")
     trainer = khop.Trainer(

@@ -29,9 +29,9 @@ from khop.draw import (
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import open_folder
+from khop.partition.local_partition_features import LocalPartitionFeatures
+from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts
-from khop.partition.parts_graph import PartsGraph
-from khop.partition.parts_table import PartsTable
 from khop.sampling.link_seeds import LinkList
 from khop.sampling.link_split import Shares, WholeEdges, split_edges
 from khop.schema import EdgeType
@@ -78,7 +78,10 @@ def splits(group: Group, home: Path, methods: Sequence[str], over_ranks: OverRan
     whole = khop.Graph(topology, FeatureTable.of(stored.schema, stored.columns()), stored)
     for method, case in product(methods, SPLITS):
         folder = open_parts(home / method)
-        ids, alone = OldIds(stored, folder), khop.Graph(PartsGraph(folder), PartsTable(folder), folder)
+        ids, alone = (
+            OldIds(stored, folder),
+            khop.Graph(LocalPartitionGraph(folder), LocalPartitionFeatures(folder), folder),
+        )
         graph = khop.Graph(over_ranks(home / method, group, lanes), FeatureTable({}))
         wanted, found, beside = (
             khop.split_links(g.only([LIKE, BUYS, BOUGHT]), case.edge_types, seed=SEED, **case.settings)

@@ -48,12 +48,12 @@ def test_every_ranks_batches_are_those_of_one_process_on_the_graph_before(
         assert min(compared.values()) > 10
 
 
-def test_a_hop_is_three_collectives_and_four_where_all_neighbours_are_wanted(
+def test_a_hop_is_three_collectives_and_four_where_all_neighbors_are_wanted(
     told: list[dict[str, Any]],
 ) -> None:
     for of_rank in told[:3]:
         counts = of_rank["collectives"]
-        assert (counts["bounded"], counts["one for all neighbours"]) == (9, 10)
+        assert (counts["bounded"], counts["one for all neighbors"]) == (9, 10)
 
 
 def test_exact_negatives_are_three_collectives_and_others_none(told: list[dict[str, Any]]) -> None:

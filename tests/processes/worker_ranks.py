@@ -34,7 +34,7 @@ def loader_of(graph: khop.Graph, kept_by: str | None = None, device_bytes: int =
     train = graph.split("train")
     loader = khop.Loader(sampler, train, BATCH_SIZE, shuffle=True, columns=["x"], seed_columns=["category"])
     if kept_by is not None:
-        loader.keep_rows(CACHE_BYTES, kept_by, device_bytes=device_bytes)
+        loader.cache_features(CACHE_BYTES, kept_by, device_bytes=device_bytes)
     return loader
 
 
@@ -45,7 +45,7 @@ def own_loop(graph: khop.Graph, kept_by: str | None = None, device_bytes: int = 
     """
     loader = loader_of(graph, kept_by, device_bytes)
     model = Convolution(layers=3).double()
-    khop.initialise(model, loader, seed=3)
+    khop.initialize(model, loader, seed=3)
     parallel = DistributedDataParallel(model) if torch.distributed.is_initialized() else model
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
     losses: list[float] = []
@@ -80,7 +80,7 @@ def seeds_of_one_part(folder: str) -> list[dict[str, float]]:
     seeds = torch.arange(graph.part_bounds("item")[1])
     sampler = khop.NeighborSampler(graph, fanouts=[3, 2])
     loader = khop.Loader(sampler, seeds, BATCH_SIZE, shuffle=True, columns=["x"])
-    loader.keep_rows(1 << 20, "visits")
+    loader.cache_features(1 << 20, "visits")
     return [dict(batch.traffic) for batch in loader.epoch(0)]
 
 
@@ -113,7 +113,7 @@ def of_model(graph: khop.Graph, whole: khop.Graph) -> list[float]:
     loader = khop.Loader(
         khop.NeighborSampler(graph, [2, 2]), graph.split("train"), 4, columns=["x"] if has_columns else []
     )
-    loader.keep_rows(1000, device_bytes=1000)
+    loader.cache_features(1000, device_bytes=1000)
     group = this_group()
     if not has_columns:
         return [float(group.gather(torch.tensor(batch.seeds.numel())).sum()) for batch in loader]

@@ -14,7 +14,7 @@ from khop.config.read import RawRun, checked, with_options
 from khop.config.values import RunConfig
 from khop.profiling.bottleneck import Bottleneck, Kind, bottleneck
 from khop.profiling.machine import Machine
-from khop.profiling.summary import summarised
+from khop.profiling.summary import summarized
 from synthetic_profiles import records_of
 
 MACHINE = Machine(cores_per_rank=4, has_fast_bfloat16=False)
@@ -33,7 +33,7 @@ def found(
     options: Mapping[str, object] | None = None,
     **how: Any,  # noqa: ANN401
 ) -> Bottleneck:
-    return bottleneck(summarised(records_of(*ranks, **how)), config_of(options or {}), machine)
+    return bottleneck(summarized(records_of(*ranks, **how)), config_of(options or {}), machine)
 
 
 def test_sampling_that_training_waits_for_gets_more_threads() -> None:
@@ -115,7 +115,7 @@ def test_ranks_that_take_turns_in_being_slow_are_uneven() -> None:
     joined = [
         type(a)(a.rank, a.host, a.workers, (*a.steps, *b.steps)) for a, b in zip(first, second, strict=True)
     ]
-    summary = summarised(joined)
+    summary = summarized(joined)
     result = bottleneck(summary, config_of({}), MACHINE)
     assert (result.kind, result.setting, result.value) == (Kind.UNEVEN_RANKS, "training.batch_size", "2048")
     crowding = Machine(1, has_fast_bfloat16=False)

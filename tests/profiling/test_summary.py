@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.profiling.summary import summarised
+from khop.profiling.summary import summarized
 from khop.training.step_clock import WITHIN
 from synthetic_profiles import STEADY, records_of
 
@@ -18,7 +18,7 @@ Rank = st.fixed_dictionaries({"waiting": Seconds, "forward": Seconds, "update": 
 def test_the_shares_of_a_rank_and_of_the_path_that_decided_add_up_to_all(
     ranks: list[dict[str, float]],
 ) -> None:
-    summary = summarised(records_of(*ranks))
+    summary = summarized(records_of(*ranks))
     assert sum(summary.share(stage) for stage in WITHIN) == pytest.approx(1)
     for rank in summary.ranks:
         assert sum(rank.share(stage) for stage in WITHIN) == pytest.approx(1)
@@ -29,7 +29,7 @@ def test_the_shares_of_a_rank_and_of_the_path_that_decided_add_up_to_all(
 def test_ranks_wait_for_the_slowest_and_for_no_other(ranks: list[dict[str, float]]) -> None:
     takes = [{**STEADY, **rank}["waiting"] + {**STEADY, **rank}["forward"] for rank in ranks]
     slowest = takes.index(max(takes))
-    summary = summarised(records_of(*ranks))
+    summary = summarized(records_of(*ranks))
     for rank, seconds in zip(summary.ranks, takes, strict=True):
         late = takes[slowest] - seconds
         for other, waited in rank.waited_for.items():
@@ -38,14 +38,14 @@ def test_ranks_wait_for_the_slowest_and_for_no_other(ranks: list[dict[str, float
 
 
 def test_the_path_that_decided_is_that_of_the_rank_that_came_last() -> None:
-    summary = summarised(records_of({"forward": 0.1}, {"waiting": 0.2}, exchange=0.01))
+    summary = summarized(records_of({"forward": 0.1}, {"waiting": 0.2}, exchange=0.01))
     assert summary.decided_by["waiting"] == pytest.approx(10 * 0.2)
     assert summary.decided_by["communicating"] == pytest.approx(10 * 0.01)
     assert summary.lost_to(1) > summary.lost_to(0) == 0
 
 
 def test_a_process_alone_waits_for_nobody() -> None:
-    (rank,) = summarised(records_of({})).ranks
+    (rank,) = summarized(records_of({})).ranks
     assert rank.waited_for == {}
     assert rank.of_stage["communicating"] == 0
     assert rank.seconds == pytest.approx(10 * 0.098)
@@ -57,10 +57,10 @@ def test_a_process_alone_waits_for_nobody() -> None:
 
 
 def test_of_one_step_it_is_not_known_how_busy_the_cores_were() -> None:
-    (rank,) = summarised(records_of({}, steps=1)).ranks
+    (rank,) = summarized(records_of({}, steps=1)).ranks
     assert rank.busy_cores is None
 
 
 def test_waits_for_the_first_batches_of_epochs_are_told_apart() -> None:
-    summary = summarised(records_of({}, epoch=5, wait_at_start=0.5))
+    summary = summarized(records_of({}, epoch=5, wait_at_start=0.5))
     assert summary.first_waits_s == pytest.approx(2 * 0.501)

@@ -1,4 +1,4 @@
-"""Small data objects and ways to load them with every neighbour, so that nothing is drawn.
+"""Small data objects and ways to load them with every neighbor, so that nothing is drawn.
 
 Run by itself in an environment with torch_geometric and torch-sparse, this file writes what
 torch_geometric's own loaders make of them: `python tests/pyg/pyg_cases.py` -> tests/pyg/recorded.json.
@@ -59,7 +59,7 @@ def typed() -> HeteroData:
 
 @dataclass(frozen=True)
 class Case:
-    """A loader with every neighbour, and whose batches to look at."""
+    """A loader with every neighbor, and whose batches to look at."""
 
     data: Callable[[], Data | HeteroData]
     arguments: Mapping[str, Any]
@@ -132,7 +132,7 @@ CASES = {
         {"num_neighbors": [-1, -1], "edge_label_index": PAIRS, "batch_size": 3},
         "LinkNeighborLoader",
     ),
-    "labelled links": Case(
+    "labeled links": Case(
         plain,
         {
             "num_neighbors": [-1],

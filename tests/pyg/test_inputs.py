@@ -127,7 +127,7 @@ def test_links_need_not_be_of_a_type_that_carries_messages() -> None:
         ("15", "num_neighbors is '15'"),
         (["5"], "num_neighbors has '5': give whole numbers"),
         ([2.5], "num_neighbors has 2.5"),
-        ([-2], "fanout -2 .*: must be 0 or more, or -1 for all neighbours"),
+        ([-2], "fanout -2 .*: must be 0 or more, or -1 for all neighbors"),
     ],
 )
 def test_fanouts_that_are_none_are_named(num_neighbors: Any, message: str) -> None:

@@ -259,7 +259,7 @@ def connected() -> HeteroData:
 
 @pytest.mark.filterwarnings("ignore")  # to_hetero's own use of torch.fx
 def test_typed_models_work_on_batches() -> None:
-    """to_hetero over every neighbour gives the rows of the full graph."""
+    """to_hetero over every neighbor gives the rows of the full graph."""
     torch.manual_seed(0)
     data = connected()
     model = to_hetero(_Sage(), data.metadata())
@@ -308,7 +308,7 @@ def test_bad_arguments_are_named(settings: dict[str, Any], message: str) -> None
         (NumNeighbors({BUYS: [2, 2]}, default=[1]), "Number of hops must be the same across all edge types"),
     ],
 )
-def test_bad_numbers_of_neighbours_are_named(num_neighbors: Any, message: str) -> None:
+def test_bad_numbers_of_neighbors_are_named(num_neighbors: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         NeighborLoader(typed(), num_neighbors, "item")
 

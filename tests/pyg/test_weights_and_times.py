@@ -161,7 +161,7 @@ def test_edges_of_weight_zero_are_never_drawn() -> None:
 
 
 def test_edges_are_drawn_by_weight() -> None:
-    """Ten thousand seeds with the same five neighbours; also where edges come unsorted."""
+    """Ten thousand seeds with the same five neighbors; also where edges come unsorted."""
     count, weights = 10_000, torch.tensor([1.0, 2.0, 0.0, 3.0, 4.0])
     order = some(5 * count, 5 * count, 1).argsort()
     sources, destinations = (

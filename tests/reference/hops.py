@@ -1,4 +1,4 @@
-"""Neighbour sampling over several hops in plain Python: lists, dictionaries and one draw after the other."""
+"""Neighbor sampling over several hops in plain Python: lists, dictionaries and one draw after the other."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from contracts.sampler import PROMISES, Make
 from khop import DrawKey, Edges, FrontierSampler, FrontierView, NeighborSampler, Sample, Uniform
 from khop.sampling.frontier import EdgesByType, NodesByType
-from random_graphs import EDGE, Question, as_seeds, questions, ring, seeds
+from random_graphs import EDGE, RowQuery, as_seeds, questions, ring, seeds
 from reference.hops import PlainGraph, as_plain
 
 KEY = DrawKey(5)
@@ -24,12 +24,12 @@ def test_it_keeps(promise: Callable[[Make], None]) -> None:
     promise(lambda graph: FrontierSampler(graph, lambda _, view, nodes: view.sample_in_edges(nodes, 3), 2))
 
 
-def sample(question: Question, sampler: NeighborSampler | FrontierSampler) -> Sample:
+def sample(question: RowQuery, sampler: NeighborSampler | FrontierSampler) -> Sample:
     return sampler.sample(as_seeds(question.seeds), DrawKey(question.key))
 
 
 @given(question=questions().filter(lambda question: bool(question.fanouts)))
-def test_neighbour_sampling_written_anew_gives_the_same_bits(question: Question) -> None:
+def test_neighbor_sampling_written_anew_gives_the_same_bits(question: RowQuery) -> None:
     graph = question.graph.opened()
     rule = Uniform(question.replacement)
     layers = len(question.fanouts)
@@ -43,7 +43,7 @@ def test_neighbour_sampling_written_anew_gives_the_same_bits(question: Question)
 
 
 @given(question=questions().filter(lambda question: bool(question.fanouts)))
-def test_the_order_of_the_edges_is_kept_within_a_row_only(question: Question) -> None:
+def test_the_order_of_the_edges_is_kept_within_a_row_only(question: RowQuery) -> None:
     """The same edges, turned round: every row holds what it held, the other way round."""
     graph = question.graph.opened()
 
@@ -99,7 +99,7 @@ def test_a_views_draws_in_a_layer_are_independent_and_repeatable() -> None:
 
 
 def test_edges_may_come_from_anywhere_in_the_graph_and_as_one_value() -> None:
-    """Random walks and the like: sources that are no neighbours of the frontier by any rule of khop's."""
+    """Random walks and the like: sources that are no neighbors of the frontier by any rule of khop's."""
 
     def edges_for(layer: int, view: FrontierView, nodes: NodesByType) -> Edges:
         return Edges(torch.tensor([90, 91, 90]), torch.tensor([1, 0, 1]))

@@ -129,7 +129,7 @@ def test_binary_negatives_are_pairs_after_the_links() -> None:
     assert (rows.num_links, rows.pairs_per_link, rows.negatives) == (2, 3, None)
 
 
-def test_links_without_labels_are_labelled_one_beside_binary_negatives() -> None:
+def test_links_without_labels_are_labeled_one_beside_binary_negatives() -> None:
     sampler = LinkSampler(shop(), [2], negatives=GivenNegatives())
     rows = sampler.sample(link_seeds({BUYS: [(0, 2), (4, 4)]}, negatives=GIVEN), KEY).links[BUYS]
     assert rows.labels is not None
@@ -243,7 +243,7 @@ def test_what_is_left_of_a_row_is_an_even_draw_of_what_may_be_left() -> None:
 
 @pytest.mark.parametrize("exclude", [None, "edge", "edge+reverse"])
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_ranks_have_the_links_negatives_and_neighbours_of_the_global_batch(
+def test_ranks_have_the_links_negatives_and_neighbors_of_the_global_batch(
     exclude: str | None, world_size: int
 ) -> None:
     users, items = (torch.arange(96) * 5 % 8), (torch.arange(96) * 7 % 6)

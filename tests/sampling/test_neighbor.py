@@ -19,7 +19,7 @@ from gate import WAIT_S
 from khop import DrawKey, Expansion, NeighborSampler, Sample, Uniform
 from khop.graph.csc_graph import CscGraph
 from khop.sampling.node_set import NodeSet
-from random_graphs import EDGE, Question, as_seeds, questions, ring, seeds
+from random_graphs import EDGE, RowQuery, as_seeds, questions, ring, seeds
 from reference import hops
 from reference.hops import PlainGraph, as_plain
 
@@ -33,7 +33,7 @@ def test_it_keeps(promise: Callable[[Make], None], expansion: Expansion) -> None
     promise(lambda graph: NeighborSampler(graph, [3, 2], expansion=expansion, edge_ids=True))
 
 
-def answer(question: Question, expansion: Expansion, index_dtype: torch.dtype) -> Sample:
+def answer(question: RowQuery, expansion: Expansion, index_dtype: torch.dtype) -> Sample:
     sampler = NeighborSampler(
         question.graph.opened(index_dtype),
         question.fanouts,
@@ -47,7 +47,7 @@ def answer(question: Question, expansion: Expansion, index_dtype: torch.dtype) -
 @EXPANSIONS
 @given(question=questions(), index_dtype=st.sampled_from([torch.int32, torch.int64]))
 def test_the_sample_is_the_references(
-    question: Question, expansion: Expansion, index_dtype: torch.dtype
+    question: RowQuery, expansion: Expansion, index_dtype: torch.dtype
 ) -> None:
     expected = hops.sample(
         question.graph,
@@ -61,7 +61,7 @@ def test_the_sample_is_the_references(
 
 
 @given(question=questions())
-def test_a_subgraph_counts_what_each_hop_added(question: Question) -> None:
+def test_a_subgraph_counts_what_each_hop_added(question: RowQuery) -> None:
     sample = answer(question, Expansion.SUBGRAPH, torch.int32)
     subgraph = sample.subgraph
     assert subgraph is not None

@@ -25,7 +25,7 @@ from khop.graph.csc_graph import CscGraph
 from khop.loading.columns import ColumnChoice, gather_columns
 from khop.sampling import outputs
 from khop.schema import EdgeType
-from random_graphs import EDGE, Question, as_seeds, questions, ring, seeds
+from random_graphs import EDGE, RowQuery, as_seeds, questions, ring, seeds
 from reference.hops import PlainGraph
 from typed_shop import BOUGHT_BY, BUYS, shop
 
@@ -34,7 +34,7 @@ OTHERS = pytest.mark.parametrize("output", [Output.BIDIRECTIONAL, Output.INDUCED
 Flat = tuple[int, int, int]  # source, destination (global ids) and edge id
 
 
-def answer(question: Question, output: Output) -> Sample:
+def answer(question: RowQuery, output: Output) -> Sample:
     sampler = NeighborSampler(
         question.graph.opened(),
         question.fanouts,
@@ -71,7 +71,7 @@ def in_csc_order(graph: PlainGraph, edge_type: EdgeType) -> list[Flat]:
 
 
 @given(question=questions())
-def test_an_induced_subgraph_has_every_edge_among_its_nodes(question: Question) -> None:
+def test_an_induced_subgraph_has_every_edge_among_its_nodes(question: RowQuery) -> None:
     """Those of the graph and no other, in the order of local destinations, then of the graph."""
     sample = answer(question, Output.INDUCED)
     plain = answer(question, Output.DIRECTIONAL)
@@ -87,7 +87,7 @@ def test_an_induced_subgraph_has_every_edge_among_its_nodes(question: Question) 
 
 
 @given(question=questions())
-def test_a_bidirectional_subgraph_has_both_directions_of_what_was_drawn(question: Question) -> None:
+def test_a_bidirectional_subgraph_has_both_directions_of_what_was_drawn(question: RowQuery) -> None:
     """One edge per direction between two nodes; each says whose id it carries and which way that leads."""
     sample = answer(question, Output.BIDIRECTIONAL)
     drawn = adjacencies(answer(question, Output.DIRECTIONAL))

@@ -101,7 +101,7 @@ def star(times: list[int], weights: list[float]) -> CscGraph:
 
 
 def drawn(graph: CscGraph, rule: Temporal | Weighted, fanout: int, *times: int) -> list[list[int]]:
-    """The neighbours of a seed 0 at each of the times; at none without times."""
+    """The neighbors of a seed 0 at each of the times; at none without times."""
     ids = torch.zeros(max(len(times), 1), dtype=torch.int64)
     seeds = Seeds(
         {"node": ids}, {"node": torch.arange(ids.numel())}, {"node": torch.tensor(times)} if times else None
@@ -109,8 +109,8 @@ def drawn(graph: CscGraph, rule: Temporal | Weighted, fanout: int, *times: int) 
     sample = NeighborSampler(graph, [fanout], rule=rule).sample(seeds, KEY)
     adjacency = sample.blocks[0].adjacency
     ends = adjacency.indptr.tolist()
-    neighbours = sample.nodes["node"][adjacency.indices.long()].tolist()
-    return [neighbours[begin:end] for begin, end in pairwise(ends)]
+    neighbors = sample.nodes["node"][adjacency.indices.long()].tolist()
+    return [neighbors[begin:end] for begin, end in pairwise(ends)]
 
 
 def test_each_seed_sees_its_own_past() -> None:

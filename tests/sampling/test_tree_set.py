@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop import DrawKey, Expansion, NeighborSampler, Sample, Seeds, Uniform
-from random_graphs import Question, questions, ring, seeds
+from random_graphs import RowQuery, questions, ring, seeds
 from reference import hops
 from reference.hops import PlainBlock, PlainSample, as_plain
 from reference.sampling import tree_key
@@ -51,7 +51,7 @@ def tree_of(sample: Sample, tree: int) -> PlainSample:
 
 @EXPANSIONS
 @given(question=questions(), start=st.integers(0, 10**12))
-def test_a_tree_is_the_sample_of_its_seed_alone(question: Question, expansion: Expansion, start: int) -> None:
+def test_a_tree_is_the_sample_of_its_seed_alone(question: RowQuery, expansion: Expansion, start: int) -> None:
     sampler = NeighborSampler(
         question.graph.opened(),
         question.fanouts,

@@ -329,11 +329,11 @@ def test_a_model_of_other_names_is_told_which(tmp_path: Path) -> None:
         restore_model(other, checkpoint)
 
 
-def test_an_optimiser_of_other_parameters_is_refused(tmp_path: Path) -> None:
+def test_an_optimizer_of_other_parameters_is_refused(tmp_path: Path) -> None:
     model, _ = saved(tmp_path / "last")
     checkpoint = load_checkpoint(tmp_path / "last")
     fewer = torch.optim.Adam(list(model.parameters())[:2])
-    with pytest.raises(ValueError, match="the optimiser's parameters differ from the checkpoint's"):
+    with pytest.raises(ValueError, match="the optimizer's parameters differ from the checkpoint's"):
         restore_optimizer(model, fewer, checkpoint)
 
 
@@ -341,5 +341,5 @@ def test_moments_of_other_shapes_are_refused(tmp_path: Path) -> None:
     saved(tmp_path / "last")
     checkpoint = load_checkpoint(tmp_path / "last")
     wider = network(5)
-    with pytest.raises(ValueError, match=r"the optimiser's \S+/exp_avg\w* .*3.* fits no parameter"):
+    with pytest.raises(ValueError, match=r"the optimizer's \S+/exp_avg\w* .*3.* fits no parameter"):
         restore_optimizer(wider, torch.optim.Adam(wider.parameters()), checkpoint)

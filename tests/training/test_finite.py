@@ -15,7 +15,7 @@ from khop.training.link_prediction import LINK_METRICS, LinkMetric
 from khop.training.metrics import METRICS, NodeMetric
 from khop.training.observer import Unwatched
 from khop.training.ranking import full_ranking
-from khop.training.settings import Keeping
+from khop.training.settings import CheckpointPolicy
 from khop.training.tasks import NodeClassification
 from khop.training.trainer import Trainer
 from small_runs import STEPS, SmallRun, without_seconds
@@ -102,7 +102,7 @@ def test_weights_that_become_nan_end_the_run_and_are_not_kept(
 
 
 def test_a_checkpoint_within_an_epoch_holds_no_nan(tmp_path: Path) -> None:
-    run = SmallRun(tmp_path).with_(keeping=Keeping(steps=1))
+    run = SmallRun(tmp_path).with_(keeping=CheckpointPolicy(steps=1))
     with pytest.raises(ValueError, match=r"(the loss is nan in|are not finite .*) epoch 1, step [23]"):
         spoiled(run, 1, 1).fit()
     again = run.trainer()

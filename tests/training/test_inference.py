@@ -63,7 +63,7 @@ class Plain(nn.Module):
 
 
 def full_graph(model: SAGE, graph: SmallGraph, node_type: str) -> Tensor:
-    """All nodes in one batch of all neighbours, which tests/models proves to be the dense forward pass."""
+    """All nodes in one batch of all neighbors, which tests/models proves to be the dense forward pass."""
     model.eval()
     nodes = torch.arange(graph.store.num_nodes(node_type))
     return model(graph.batch(nodes, [-1] * model.num_layers, node_type)).detach()
@@ -190,7 +190,7 @@ def test_an_error_in_a_layer_leaves_no_thread_and_the_mode_as_it_was() -> None:
     assert threading.active_count() == before
 
 
-def test_samples_of_all_neighbours_give_the_exact_values() -> None:
+def test_samples_of_all_neighbors_give_the_exact_values() -> None:
     graph = one_type()
     model = SAGE.for_graph(graph.store, hidden=8, embedding=0, norm="layer")
     nodes = torch.arange(60)

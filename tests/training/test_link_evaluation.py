@@ -28,7 +28,7 @@ TYPES = ("user", "item", "tag", "item")
 
 @pytest.mark.parametrize("decoder", ["dot", "mlp", "distmult"])
 @pytest.mark.parametrize("chunk_numbers", [1, 100, 1 << 22])
-def test_scores_are_those_of_batches_over_all_neighbours(
+def test_scores_are_those_of_batches_over_all_neighbors(
     decoder: DecoderKind, chunk_numbers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link_evaluation, "_CHUNK_NUMBERS", chunk_numbers)
@@ -110,7 +110,7 @@ def test_a_model_that_scores_no_pairs_is_refused() -> None:
 
 
 @pytest.mark.parametrize("chunk_size", [3, 100])
-def test_sampled_scores_of_all_neighbours_are_the_exact_ones(chunk_size: int) -> None:
+def test_sampled_scores_of_all_neighbors_are_the_exact_ones(chunk_size: int) -> None:
     model, whole = predictor("mlp"), graph()
     exact = link_scores(model, row_table(node_rows(model.encoder, whole, whole.features, TYPES)), links(3))
     sampler = LinkSampler(whole, [-1, -1], negatives=GivenNegatives(NegativeMode.TRIPLET))

@@ -66,8 +66,8 @@ def test_bpr_is_minus_the_log_of_being_in_order() -> None:
 
 def test_labels_of_the_links_themselves_are_learnt() -> None:
     batch, output = scored(None)
-    labelled = {t: replace(rows, labels=torch.arange(rows.num_links) % 2) for t, rows in batch.links.items()}
-    batch = replace(batch, sample=replace(batch.sample, links=labelled))
+    labeled = {t: replace(rows, labels=torch.arange(rows.num_links) % 2) for t, rows in batch.links.items()}
+    batch = replace(batch, sample=replace(batch.sample, links=labeled))
     losses = LinkPrediction("bce").losses(output, batch)
     torch.testing.assert_close(
         losses[:2], F.softplus(torch.stack([output[BUYS].pairs[0], -output[BUYS].pairs[1]]))

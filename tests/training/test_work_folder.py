@@ -83,7 +83,7 @@ def test_other_facts_are_named(tmp_path: Path) -> None:
         pass
 
 
-class Elsewhere(Group):
+class RemoteRows(Group):
     """Rank 1 on a machine that does not have rank 0's disk."""
 
     def share_bytes(self, content: bytes | None) -> bytes:
@@ -93,6 +93,6 @@ class Elsewhere(Group):
 def test_a_rank_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
     with (
         pytest.raises(ValueError, match=r"w: rank 1 does not see this folder of rank 0's; write to a place"),
-        work_folder(tmp_path / "w", FACTS, Elsewhere(1, 2)),
+        work_folder(tmp_path / "w", FACTS, RemoteRows(1, 2)),
     ):
         pass

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from khop.cli.terminal import RoomyProgress
-from khop.graph.progress import Notice
+from khop.graph.progress import ProgressCallback
 
 
 @contextmanager
-def bytes_bar() -> Iterator[Notice]:
+def bytes_bar() -> Iterator[ProgressCallback]:
     """What moves the bar: call it with what is being done, the bytes done and the bytes in all."""
     console = Console(stderr=True)
     columns = (

@@ -53,7 +53,7 @@ def main(
     ] = False,
     debug: Annotated[bool, typer.Option(DEBUG, help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Train graph neural networks on sampled neighbourhoods."""
+    """Train graph neural networks on sampled neighborhoods."""
 
 
 for commands in (train, evaluate, infer, profile, importing, graphs, partition, plan):

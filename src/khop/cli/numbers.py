@@ -30,6 +30,6 @@ def _fanout(word: str) -> int:
     if not -1 <= fanout <= _LARGEST_FANOUT:
         raise ValueError(
             f"--fanouts {word!r}: give numbers as 15,10,5, each at most {_LARGEST_FANOUT}, where -1 is for "
-            "all neighbours"
+            "all neighbors"
         )
     return fanout

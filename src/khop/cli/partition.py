@@ -12,8 +12,8 @@ import typer
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.parts_table import print_parts
 from khop.cli.terminal import say, say_command, table_console
-from khop.distributed.placements import Spread
-from khop.distributed.spread import machine_files
+from khop.distributed.placement import machine_files
+from khop.distributed.placements import Placement
 from khop.partition.describe import describe_parts
 from khop.partitioning import partition_graph
 
@@ -45,6 +45,6 @@ def partition(source: Path, out: Path, parts: int, settings: Settings, as_json: 
     say_command(console, "khop", "info", str(out))
 
 
-def print_part_files(graph: Path, placement: Spread, machine: int, machines: int, procs: int) -> None:
+def print_part_files(graph: Path, placement: Placement, machine: int, machines: int, procs: int) -> None:
     """Print the files that one machine needs, one per line."""
     typer.echo("\n".join(machine_files(graph, placement, machine, machines, procs)))

@@ -29,7 +29,7 @@ from khop.distributed.group import Group, this_group
 from khop.profiling.bottleneck import Bottleneck, bottleneck
 from khop.profiling.machine import this_machine
 from khop.profiling.records import RankRecord, Recorder, without_first
-from khop.profiling.summary import Summary, summarised
+from khop.profiling.summary import Summary, summarized
 from khop.profiling.trace import chrome_trace
 from khop.training.observer import Several, Unwatched
 
@@ -104,7 +104,7 @@ def _collected(group: Group, recorder: Recorder, config: RunConfig) -> tuple[Ran
 
 def _found(records: Sequence[RankRecord], config: RunConfig) -> Profile:
     measured = without_first(records, min(WARM_UP, len(records[0].steps) - 1))
-    summary = summarised(measured)
+    summary = summarized(measured)
     ranks_here = sum(record.host == records[0].host for record in records)
     machine = this_machine(config.device, ranks_here)
     return Profile(measured, summary, bottleneck(summary, config, machine))

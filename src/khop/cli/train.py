@@ -36,7 +36,7 @@ from khop.config.values import RunConfig
 from khop.distributed.group import Group, this_group
 from khop.errors import PeerLost
 from khop.launching import launched_by_others
-from khop.training.keeper import LAST
+from khop.training.checkpoint_writer import LAST
 from khop.training.observer import Observer, Several, Unwatched
 from khop.training.replace_folder import pushed_folders
 from khop.training.tensorboard import TensorBoard

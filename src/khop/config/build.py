@@ -9,16 +9,16 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from khop.api import Graph, open_graph
-from khop.config.facts import facts_of
-from khop.config.link_subject import LinkSubject
-from khop.config.node_subject import NodeSubject
+from khop.config.link_run_task import LinkTask
+from khop.config.node_task import NodeTask
 from khop.config.parts import in_flight_of
 from khop.config.read import RawRun, checked
 from khop.config.resolve import graph_folder, resolve
-from khop.config.subject import Subject
+from khop.config.run_fingerprint import facts_of
+from khop.config.run_task import RunTask
 from khop.config.values import RunConfig
 from khop.distributed.group import this_group
-from khop.graph.progress import Notice
+from khop.graph.progress import ProgressCallback
 from khop.inferring import Inference, Values
 from khop.loader import Loader
 from khop.loading.ordered_map import InFlight
@@ -27,10 +27,10 @@ from khop.training.checkpoint import restore_model, shared_checkpoint
 from khop.training.chunks import Progress
 from khop.training.observer import Observer
 from khop.training.schedule import Schedule
-from khop.training.settings import Keeping, TrainerSettings
-from khop.training.standing import check_facts
+from khop.training.settings import CheckpointPolicy, TrainerSettings
 from khop.training.tasks import Task
 from khop.training.trainer import Trainer
+from khop.training.trainer_state import check_facts
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class Run:
 
     config: RunConfig  # resolved
     graph: Graph
-    subject: Subject
+    subject: RunTask
 
     @property
     def model(self) -> nn.Module:
@@ -74,14 +74,14 @@ class Run:
             precision=config.precision,
             seed=training.seed,
             device=config.device,
-            keeping=Keeping(
+            keeping=CheckpointPolicy(
                 config.checkpoint.steps or None, config.checkpoint.minutes or None, config.checkpoint.keep
             ),
             facts=facts_of(config, self.fingerprint),
         )
         loader, parts = self.loader(), config.parts
         if parts.cache_bytes or parts.device_bytes:
-            loader.keep_rows(parts.cache_bytes, parts.cache_by, device_bytes=parts.device_bytes)
+            loader.cache_features(parts.cache_bytes, parts.cache_by, device_bytes=parts.device_bytes)
         return Trainer(
             self.model,
             self.task,
@@ -114,7 +114,7 @@ class Run:
         """Rows for all nodes, or some, of the node types; everything is checked."""
         if self.config.sampler.time is not None:
             raise ValueError(
-                f"sampler.time is {self.config.sampler.time!r}: inference over all neighbours would show the "
+                f"sampler.time is {self.config.sampler.time!r}: inference over all neighbors would show the "
                 "future; khop.sampled_inference in a script keeps to the times"
             )
         chunk_size = self.config.evaluation.batch_size
@@ -131,7 +131,7 @@ class Run:
         return self.subject.scores(splits, progress, beside)
 
 
-def prepare(raw: RawRun, cache: Path, notice: Notice | None = None) -> Run:
+def prepare(raw: RawRun, cache: Path, notice: ProgressCallback | None = None) -> Run:
     """Check all that can be checked, then make what the run needs; ValueError before anything long starts.
 
     A built-in graph is unpacked into `cache` when it is first used, which `notice` hears of. Equal runs
@@ -142,5 +142,5 @@ def prepare(raw: RawRun, cache: Path, notice: Notice | None = None) -> Run:
     config = resolve(written, folder, raw)
     parts = config.parts
     graph = open_graph(folder.path, placement=parts.placement, lanes=parts.lanes, wire=parts.wire)
-    make = LinkSubject.of if config.task.kind == "link-prediction" else NodeSubject.of
+    make = LinkTask.of if config.task.kind == "link-prediction" else NodeTask.of
     return Run(config, graph, make(config, graph))

@@ -58,7 +58,7 @@ def in_flight_of(config: RunConfig) -> InFlight:
 
 
 def rule_of(sampler: Sampler) -> Rule:
-    """How a run draws neighbours."""
+    """How a run draws neighbors."""
     plain = Uniform(sampler.replacement)
     inner = plain if sampler.weight is None else Weighted(sampler.weight, sampler.replacement)
     if sampler.time is None:

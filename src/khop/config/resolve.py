@@ -14,7 +14,7 @@ from khop.config.read import RawRun, chosen
 from khop.config.values import Fanout, RunConfig, Task
 from khop.datasets.builtin import builtin_folder, builtin_names
 from khop.graph.folder import Folder
-from khop.graph.progress import Notice
+from khop.graph.progress import ProgressCallback
 from khop.loading.cores import sampler_threads, usable_cores
 from khop.partition.parts_folder import known_folder
 from khop.sampling.fanouts import fanout_by_type
@@ -25,7 +25,9 @@ from khop.training.tensorboard import check_tensorboard
 SPLIT_FIELDS = ("train_split", "val_split", "test_split")
 
 
-def graph_folder(config: RunConfig, raw: RawRun, cache: Path, notice: Notice | None = None) -> Folder:
+def graph_folder(
+    config: RunConfig, raw: RawRun, cache: Path, notice: ProgressCallback | None = None
+) -> Folder:
     """The graph that the run names; a built-in one is unpacked into `cache` when first used.
 
     `notice` hears of the unpacking.
@@ -72,11 +74,9 @@ def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
 def _resolved_task(config: RunConfig, graph: Folder, raw: RawRun) -> Task:
     task, schema = config.task, graph.schema
     metric = chosen("task.metric", task.metric or "accuracy", METRICS, "metrics of nodes", raw)
-    labelled = {
-        node_type: labels for node_type in schema.node_types if (labels := _labels(schema, node_type))
-    }
-    target = chosen("task.target", task.target, labelled, "node types with labels", raw)
-    label = chosen("task.label", task.label, labelled[target], f"label columns of {target}", raw)
+    labeled = {node_type: labels for node_type in schema.node_types if (labels := _labels(schema, node_type))}
+    target = chosen("task.target", task.target, labeled, "node types with labels", raw)
+    label = chosen("task.label", task.label, labeled[target], f"label columns of {target}", raw)
     for field in SPLIT_FIELDS:
         _check_split(field, getattr(task, field), graph, (target, label), raw)
     return task.model_copy(update={"target": target, "label": label, "metric": metric})
@@ -96,15 +96,15 @@ def _check_split(field: str, name: str, graph: Folder, label: tuple[NodeType, st
             f"task.{field} is {name!r}: the splits of {target} are {', '.join(having) or 'none'} ({where})"
         )
     nodes = graph.split(name)[target]
-    unlabelled = _first_unlabelled(nodes, graph.columns()[target][column])
-    if unlabelled is not None:
+    unlabeled = _first_unlabeled(nodes, graph.columns()[target][column])
+    if unlabeled is not None:
         raise ValueError(
-            f"task.{field} is {name!r}: node {unlabelled} of {target} in it has no {column}, its label is "
+            f"task.{field} is {name!r}: node {unlabeled} of {target} in it has no {column}, its label is "
             f"-1; leave such nodes out of the split ({where})"
         )
 
 
-def _first_unlabelled(nodes: Tensor, labels: Tensor) -> int | None:
+def _first_unlabeled(nodes: Tensor, labels: Tensor) -> int | None:
     missing = nodes[labels[nodes] < 0]
     return int(missing[0]) if missing.numel() else None
 

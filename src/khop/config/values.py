@@ -59,7 +59,7 @@ Fanouts = Annotated[
     Field(strict=False),
     AfterValidator(_fanouts_in_range),
     Allowed(
-        "a list of whole numbers, one per hop: neighbours per node, -1 for all, 0 for none, at most "
+        "a list of whole numbers, one per hop: neighbors per node, -1 for all, 0 for none, at most "
         '2147483647; or, for a hop, a table of them by edge type, as {"user buys item" = 5, "*" = 2}'
     ),
 ]
@@ -148,16 +148,16 @@ class Links(Section):
 
 
 class Sampler(Section):
-    """How neighbourhoods are drawn."""
+    """How neighborhoods are drawn."""
 
     fanouts: Annotated[Fanouts, Field(min_length=1)] = (15, 10)
-    """neighbours drawn per node; the first is the hop at the seeds"""
+    """neighbors drawn per node; the first is the hop at the seeds"""
     replacement: bool = False
-    """draw neighbours with replacement"""
+    """draw neighbors with replacement"""
     expansion: Literal["layered", "subgraph"] = "layered"
     """expand all nodes so far at every hop (DGL's blocks), or each where it is first seen (PyG)"""
     weight: Annotated[str | None, Field(min_length=1)] = None
-    """edge column of weights that neighbours are drawn in proportion to; default: all are alike"""
+    """edge column of weights that neighbors are drawn in proportion to; default: all are alike"""
     time: Annotated[str | None, Field(min_length=1)] = None
     """column of times, of the target and of edges or nodes: nothing later than a seed is drawn"""
     keep: Literal["any", "latest"] = "any"
@@ -170,7 +170,7 @@ class Model(Section):
     """The network."""
 
     kind: Literal["sage", "rgcn"] = "sage"
-    """the network; sage is GraphSAGE with the mean of neighbours, rgcn shares own weights among node types"""
+    """the network; sage is GraphSAGE with the mean of neighbors, rgcn shares own weights among node types"""
     hidden: Count = 256
     """width of the hidden layers"""
     layers: Annotated[int | None, Field(ge=1, le=LARGEST)] = None
@@ -178,7 +178,7 @@ class Model(Section):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """share of hidden values that training drops"""
     norm: Literal["none", "layer"] = "none"
-    """normalisation after each layer"""
+    """normalization after each layer"""
     residual: bool = False
     """add a layer's input to its output"""
     column: Text = "x"
@@ -218,7 +218,7 @@ class Training(Section):
     epochs: Count = 10
     """passes over the training nodes"""
     batch_size: Count = 1024
-    """training nodes per optimiser step"""
+    """training nodes per optimizer step"""
     drop_last: bool = False
     """leave out the last step of an epoch where it has fewer nodes than batch_size"""
     learning_rate: Annotated[float, Field(gt=0), Alias("--lr")] = 3e-3
@@ -230,7 +230,7 @@ class Training(Section):
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Adam's L2 penalty"""
     seed: Annotated[int, Field(ge=0, lt=2**63), Allowed("a whole number from 0 to 2^63 - 1")] = 0
-    """decides weights, order, neighbours and dropout"""
+    """decides weights, order, neighbors and dropout"""
     patience: CountOrNone = 0
     """stop after so many evaluations that were no better than the best; 0 = never"""
 
@@ -241,7 +241,7 @@ class Evaluation(Section):
     option_prefix: ClassVar[str] = "evaluation-"
 
     fanouts: Fanouts = ()
-    """neighbours drawn per node; empty = exact, layer by layer over all neighbours"""
+    """neighbors drawn per node; empty = exact, layer by layer over all neighbors"""
     batch_size: Count = 4096
     """nodes at a time"""
     every: Count = 1
@@ -327,7 +327,7 @@ class RunConfig(Section):
             )
         if sampler.time is not None and not self.evaluation.fanouts:
             raise ValueError(
-                f"sampler.time is {sampler.time!r}: evaluation over all neighbours would show the future, "
+                f"sampler.time is {sampler.time!r}: evaluation over all neighbors would show the future, "
                 "give evaluation.fanouts"
             )
         return self

@@ -12,7 +12,7 @@ from khop.datasets.debian.graph import write_debian
 from khop.datasets.debian.snapshot import read_snapshot
 from khop.datasets.names import BUILTIN_NAMES, SNAPSHOT_SHA256, builtin_path
 from khop.graph.folder import open_folder
-from khop.graph.progress import Notice
+from khop.graph.progress import ProgressCallback
 from khop.user_cache import cache_folder
 
 SNAPSHOT = "debian.npz"
@@ -24,7 +24,7 @@ def builtin_names() -> tuple[str, ...]:
 
 
 def builtin_folder(
-    name: str, cache: str | os.PathLike[str] | None = None, notice: Notice | None = None
+    name: str, cache: str | os.PathLike[str] | None = None, notice: ProgressCallback | None = None
 ) -> Path:
     """The graph folder of a built-in graph inside `cache`, written there on first use, in a few seconds.
 
@@ -56,7 +56,7 @@ def named_folder(graph: str | os.PathLike[str]) -> Path:
     return builtin_folder(graph)
 
 
-def _write(name: str, folder: Path, notice: Notice | None) -> None:
+def _write(name: str, folder: Path, notice: ProgressCallback | None) -> None:
     facts = read_snapshot(_snapshot())
     try:
         write_debian(folder, name, facts, notice)

@@ -21,11 +21,18 @@ from khop.features.renumbered import RenumberedRows
 from khop.features.store import FeatureStore
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph
-from khop.graph.progress import Notice
+from khop.graph.progress import ProgressCallback
 from khop.graph.store import GraphStore
 from khop.kernels.chosen_rows import ChosenRows
 from khop.sampling.link_seeds import Links
-from khop.sampling.link_split import Facts, Shares, Stretch, WholeEdges, as_first_numbered, split_edges
+from khop.sampling.link_split import (
+    EdgeRange,
+    LinkColumns,
+    Shares,
+    WholeEdges,
+    as_first_numbered,
+    split_edges,
+)
 from khop.schema import EdgeType, EdgeTypeName, NodeType, edge_type_of
 
 
@@ -40,7 +47,7 @@ class LinkSplit:
     val_links: Links | PartitionedLinks
     test_links: Links | PartitionedLinks
 
-    def save(self, path: str | os.PathLike[str], *, notice: Notice | None = None) -> Path:
+    def save(self, path: str | os.PathLike[str], *, notice: ProgressCallback | None = None) -> Path:
         """Write a folder of graph folders, one per field of this class, and give its path.
 
         It appears whole or not at all. Files that are equal in several parts take their space once, where the
@@ -84,7 +91,7 @@ def split_links(
     collective then.
     """
     graph_of("graph", graph)
-    edge_types, facts = _edge_types(edge_type), Facts(negatives, label, time)
+    edge_types, facts = _edge_types(edge_type), LinkColumns(negatives, label, time)
     _check(graph, edge_types, facts)
     shares, key = Shares(val, test, disjoint_share), DrawKey.of(seed_number(seed), Purpose.SPLIT)
     parts: list[tuple[Graph, Links | PartitionedLinks]]
@@ -103,7 +110,7 @@ def _split_whole(
     edge_types: Sequence[EdgeType],
     shares: Shares,
     key: DrawKey,
-    facts: Facts,
+    facts: LinkColumns,
 ) -> list[tuple[Graph, Links | PartitionedLinks]]:
     """What each part hears, and what it is asked, of edges in this process."""
     split = split_edges(WholeEdges(topology), edge_types, shares, key)
@@ -119,10 +126,10 @@ def _split_whole(
 
 
 def _links(
-    graph: Graph, topology: CscGraph, asked: Mapping[EdgeType, Tensor], facts: Facts, key: DrawKey
+    graph: Graph, topology: CscGraph, asked: Mapping[EdgeType, Tensor], facts: LinkColumns, key: DrawKey
 ) -> Links:
     """Links that stand at these positions, and what they bring along."""
-    edges = {t: Stretch(topology.csc(t)).ends(at) for t, at in asked.items()}
+    edges = {t: EdgeRange(topology.csc(t)).ends(at) for t, at in asked.items()}
 
     def column(name: str) -> dict[EdgeType, Tensor]:
         return {t: graph.columns[t][name][at] for t, at in asked.items()}
@@ -149,7 +156,7 @@ def _edge_types(given: EdgeTypeName | Sequence[EdgeTypeName]) -> tuple[EdgeType,
     return tuple(edge_type_of(edge_type) for edge_type in several)
 
 
-def _check(graph: Graph, edge_types: Sequence[EdgeType], facts: Facts) -> None:
+def _check(graph: Graph, edge_types: Sequence[EdgeType], facts: LinkColumns) -> None:
     if not edge_types:
         raise ValueError("split_links of no edge type: name one or more")
     for number, edge_type in enumerate(edge_types):

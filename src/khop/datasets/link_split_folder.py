@@ -18,7 +18,7 @@ from khop.graph.damage import refuse_damage
 from khop.graph.derived import Derived
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.manifest import read_manifest
-from khop.graph.progress import Notice
+from khop.graph.progress import ProgressCallback
 from khop.sampling.link_seeds import Links
 from khop.schema import EdgeType
 
@@ -28,7 +28,7 @@ _POSITION = "position"  # the column of links that are not given by destination
 
 
 def save_parts(
-    target: Path, graphs: Mapping[str, Graph], links: Mapping[str, Links], notice: Notice | None
+    target: Path, graphs: Mapping[str, Graph], links: Mapping[str, Links], notice: ProgressCallback | None
 ) -> Path:
     """Write the parts' graphs as `<part>`, and their links, as edges with columns, as `<part>_links`."""
     refuse_existing(target)
@@ -54,7 +54,7 @@ def open_parts(path: Path) -> tuple[dict[str, Graph], dict[str, Links]]:
     return graphs, {part: _links_of(open_folder(path / f"{part}_links")) for part in PARTS}
 
 
-def _write_links(path: Path, graph: Graph, links: Links, notice: Notice | None) -> None:
+def _write_links(path: Path, graph: Graph, links: Links, notice: ProgressCallback | None) -> None:
     edges: dict[EdgeType, EdgeTable] = {}
     for edge_type, (sources, destinations) in links.edges.items():
         columns = {

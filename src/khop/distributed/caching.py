@@ -19,7 +19,7 @@ from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
 from khop.loading.loader import BatchMaker, Position
 from khop.loading.visit_counts import visit_counts
-from khop.partition.parts_graph import PartsGraph
+from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.visits import Topology, visit_probabilities
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.seeds import NodeSeeds
@@ -104,7 +104,11 @@ def _topology(maker: BatchMaker, graph: GraphStore) -> Topology | None:
     """The edges of all parts; None where they do not lie here, or do not say what a batch will need."""
     sampler = maker.sampler
     is_uniform = isinstance(sampler, NeighborSampler) and isinstance(sampler.rule, Uniform)
-    if not is_uniform or not isinstance(maker.order.seeds, NodeSeeds) or not isinstance(graph, PartsGraph):
+    if (
+        not is_uniform
+        or not isinstance(maker.order.seeds, NodeSeeds)
+        or not isinstance(graph, LocalPartitionGraph)
+    ):
         return None
     return Topology.of_parts(graph.folder.parts)
 

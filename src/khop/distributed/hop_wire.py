@@ -15,7 +15,7 @@ from khop.graph.edge_draws import asked_types
 from khop.schema import EdgeType, NodeType
 
 MOST_PADDED = 128  # with larger fanouts ranks tell the sizes of answers: rows filled up would be mostly air
-Spans = Mapping[NodeType, tuple[int, int]]  # the first id that a rank holds, and the one after its last
+IdRanges = Mapping[NodeType, tuple[int, int]]  # the first id that a rank holds, and the one after its last
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class HopWire:
         """Whether who asks knows how many bytes an answer has."""
         return all(0 <= fanout <= MOST_PADDED for fanout in self.fanouts.values())
 
-    def question(self, frontier: FrontierByType, spans: Spans) -> Tensor:
+    def question(self, frontier: FrontierByType, spans: IdRanges) -> Tensor:
         """uint8: a frontier for a rank that holds `spans`."""
         counts = [frontier[node_type].nodes.numel() for node_type in self.node_types]
         pieces = [torch.tensor([self.digest, *counts])]
@@ -72,7 +72,7 @@ class HopWire:
             pieces += [limits for limits in (of_type.until, of_type.tree) if limits is not None]
         return as_bytes(pieces)
 
-    def frontier(self, message: Tensor, spans: Spans) -> dict[NodeType, Frontier]:
+    def frontier(self, message: Tensor, spans: IdRanges) -> dict[NodeType, Frontier]:
         """What another rank asks one that holds `spans`; ValueError says what cannot be."""
         types = self.node_types
         reader = Reader(message)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fcntl import ioctl
 from pathlib import Path
 
-from khop.distributed.launchers import Placement
+from khop.distributed.launchers import RankInfo
 
 _LIST_OF_INTERFACES = 0x8912  # SIOCGIFCONF
 _ENTRY, _MOST_ENTRIES = 40, 1024  # struct ifreq: 16 bytes of name, then a socket address
@@ -51,12 +51,12 @@ class Listening:
     allow_public: bool = False
 
 
-def listening_interface(listening: Listening, placement: Placement) -> Interface:
+def listening_interface(listening: Listening, rank_info: RankInfo) -> Interface:
     """The interface that this rank listens on; ValueError where there is none such, or it is a public one."""
-    found = _found(listening.interface, placement, interfaces())
+    found = _found(listening.interface, rank_info, interfaces())
     if found.is_public and not listening.allow_public:
         raise ValueError(
-            f"rank {placement.rank} would listen on {found.address} ({found.name}), a public address, where "
+            f"rank {rank_info.rank} would listen on {found.address} ({found.name}), a public address, where "
             "anyone may take part: name a private network with --interface, as 10.0.0.0/8, or, behind a "
             "firewall, say --allow-public"
         )
@@ -83,14 +83,14 @@ def chosen(interface: str, among: Sequence[Interface]) -> Interface:
     return matching[0]
 
 
-def _found(interface: str | None, placement: Placement, among: Sequence[Interface]) -> Interface:
+def _found(interface: str | None, rank_info: RankInfo, among: Sequence[Interface]) -> Interface:
     if interface:
         return chosen(interface, among)
-    is_of_one_machine = placement.local_world_size == placement.world_size
-    if is_of_one_machine or placement.host == "localhost" or placement.host.startswith("127."):
+    is_of_one_machine = rank_info.local_world_size == rank_info.world_size
+    if is_of_one_machine or rank_info.host == "localhost" or rank_info.host.startswith("127."):
         return LOOPBACK
     # A name of this machine is often 127.0.1.1 here and its real address elsewhere: then as all else leaves.
-    facing = [_own_address_towards(host) for host in (placement.host, _ELSEWHERE)]
+    facing = [_own_address_towards(host) for host in (rank_info.host, _ELSEWHERE)]
     own = {each.address: each for each in among if not each.is_loopback}
     return next((own[address] for address in facing if address in own), LOOPBACK)
 

@@ -10,7 +10,7 @@ PORT = 29500  # where rank 0 listens if nobody says another; torch's own default
 
 
 @dataclass(frozen=True)
-class Placement:
+class RankInfo:
     """One process of a run, and where the processes meet."""
 
     rank: int
@@ -28,7 +28,7 @@ class Placement:
             raise ValueError(f"rank {self.rank} of {self.world_size}: must be 0 to {self.world_size - 1}")
 
 
-def placement_of(environment: Mapping[str, str]) -> Placement | None:
+def rank_info_of(environment: Mapping[str, str]) -> RankInfo | None:
     """Where a launcher has put this process; None where none has, or where it is a SLURM step's only one.
 
     torchrun, Ray Train and Kubeflow give RANK and WORLD_SIZE; an indexed Kubernetes job gives its index, with
@@ -42,14 +42,14 @@ def placement_of(environment: Mapping[str, str]) -> Placement | None:
     return None
 
 
-def _of_torch(environment: Mapping[str, str]) -> Placement:
+def _of_torch(environment: Mapping[str, str]) -> RankInfo:
     world_size = _number(environment, "WORLD_SIZE")
     if "MASTER_ADDR" not in environment and world_size > 1:
         raise ValueError(
             f"WORLD_SIZE is {world_size} but MASTER_ADDR is not set: name the host of rank 0 in it, or start "
             "with torchrun, which does"
         )
-    return Placement(
+    return RankInfo(
         rank=_number(environment, "RANK" if "RANK" in environment else "JOB_COMPLETION_INDEX"),
         world_size=world_size,
         local_rank=_number(environment, "LOCAL_RANK", 0),
@@ -62,12 +62,12 @@ def _of_torch(environment: Mapping[str, str]) -> Placement:
     )
 
 
-def _of_slurm(environment: Mapping[str, str]) -> Placement:
+def _of_slurm(environment: Mapping[str, str]) -> RankInfo:
     nodes = environment.get("SLURM_STEP_NODELIST", "")
     tasks_per_node = environment.get("SLURM_STEP_TASKS_PER_NODE", "1")
     # Every rank has to find the same port without a word exchanged; jobs that share a machine differ in it.
     of_the_job = 20000 + _number(environment, "SLURM_JOB_ID", 0) % 20000
-    return Placement(
+    return RankInfo(
         rank=_number(environment, "SLURM_PROCID"),
         world_size=_number(environment, "SLURM_STEP_NUM_TASKS"),
         local_rank=_number(environment, "SLURM_LOCALID", 0),

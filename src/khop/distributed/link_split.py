@@ -16,7 +16,7 @@ from khop.distributed.peers import Message, naming
 from khop.distributed.pieces import check_below
 from khop.distributed.rank_links import of_all_nodes
 from khop.draw import DrawKey, Positives
-from khop.sampling.link_split import Chosen, Facts, Shares, Stretch, split_edges
+from khop.sampling.link_split import Chosen, EdgeRange, LinkColumns, Shares, split_edges
 from khop.schema import EdgeType, NodeType, Schema
 
 DEALING = Message("dealing links", "id")
@@ -40,9 +40,9 @@ class RankEdges:
         """int64 (nodes of all parts): what ids were before the graph was cut."""
         return self.graph.original_ids
 
-    def stretches(self, edge_type: EdgeType) -> Sequence[Stretch]:
+    def stretches(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
         """The rows of each part."""
-        return [Stretch(csc, first) for csc, first in self.graph.held.rows(edge_type)]
+        return [EdgeRange(csc, first) for csc, first in self.graph.held.rows(edge_type)]
 
     def total(self, counts: Tensor) -> Tensor:
         """The sum over parts: of ranks that hold the same, one counts. Collective."""
@@ -59,7 +59,7 @@ class RankPart:
 
 
 def split_over_ranks(
-    graph: PartitionedGraph, edge_types: Sequence[EdgeType], shares: Shares, key: DrawKey, facts: Facts
+    graph: PartitionedGraph, edge_types: Sequence[EdgeType], shares: Shares, key: DrawKey, facts: LinkColumns
 ) -> tuple[RankPart, RankPart, RankPart]:
     """Training, validation and test, as `split_edges` deals them. Collective, outside of lanes.
 
@@ -75,7 +75,7 @@ def split_over_ranks(
     return parts[0], parts[1], parts[2]
 
 
-def _links(graph: PartitionedGraph, chosen: Chosen, facts: Facts, key: DrawKey) -> PartitionedLinks:
+def _links(graph: PartitionedGraph, chosen: Chosen, facts: LinkColumns, key: DrawKey) -> PartitionedLinks:
     """The chosen edges as a list of links, numbered by their destinations as first numbered."""
     counts: dict[EdgeType, int] = {}
     held: dict[EdgeType, dict[str, Tensor]] = {}
@@ -90,7 +90,7 @@ def _links(graph: PartitionedGraph, chosen: Chosen, facts: Facts, key: DrawKey) 
 
 
 def _facts(
-    graph: PartitionedGraph, edge_type: EdgeType, positions: Sequence[Tensor], facts: Facts
+    graph: PartitionedGraph, edge_type: EdgeType, positions: Sequence[Tensor], facts: LinkColumns
 ) -> dict[str, Tensor]:
     """What is known of the chosen edges of this rank, with a row for each."""
     stretches_of = RankEdges(graph).stretches(edge_type)
@@ -163,7 +163,7 @@ def _rivals(
     edge_type: EdgeType,
     count: int,
     held: Mapping[str, Tensor],
-    facts: Facts,
+    facts: LinkColumns,
     key: DrawKey,
 ) -> Tensor:
     """int64 (links, k): of the links that this rank holds, of all so many. Collective."""

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from khop.distributed.held_rows import HeldRows, answer_bytes, rows_of_answer
-from khop.distributed.holders import Holders
 from khop.distributed.lanes import Lanes
+from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.peers import Message, Peers
-from khop.distributed.row_question import Question
+from khop.distributed.row_query import RowQuery
 from khop.distributed.row_request import Specs, Type, written
+from khop.distributed.row_server import RowServer, answer_bytes, rows_of_answer
 from khop.distributed.row_wire import Wire, is_rounded, planes, rounded
-from khop.features.pieces import Pieces, read_rows
+from khop.features.column_pieces import ColumnPieces, read_rows
 from khop.features.row_cache import RowCache
 from khop.features.store import Gathered, Rows, Wanted
 from khop.partition.by_owner import first_outside
-from khop.partition.elsewhere import Elsewhere
+from khop.partition.remote_rows import RemoteRows
 
 ANSWERING = Message("getting rows", "row")
 
@@ -35,10 +35,10 @@ class PartitionedFeatures:
     equally many gathers, as lanes do.
     """
 
-    pieces: Mapping[Type, Pieces]  # the rows that this rank holds
+    pieces: Mapping[Type, ColumnPieces]  # the rows that this rank holds
     specs: Specs
     offsets: Mapping[Type, Sequence[int]]  # where the ids of each part begin, and where the last ones end
-    holders: Holders
+    holders: PartitionOwners
     lanes: Lanes
     kept: RowCache = field(default_factory=RowCache.empty)
     wire: Wire = Wire.STORED
@@ -71,7 +71,7 @@ class PartitionedFeatures:
                 f"{position}: must be in [{bounds[0]}, {bounds[1]})"
             )
 
-    def _questions(self, type_: Type, rows: Rows) -> list[Question]:
+    def _questions(self, type_: Type, rows: Rows) -> list[RowQuery]:
         """One for the columns that are wanted of equally many ids each."""
         by_count: dict[int, list[str]] = {}
         for name in rows.columns:
@@ -84,13 +84,13 @@ class PartitionedFeatures:
             if isinstance(type_, str) and self.kept.covers(type_, columns):
                 slots = self.kept.find(type_, ids)
                 kept = self.kept.rows.columns[type_][names[0]].shape[0]
-            found.append(Question.of(type_, columns, Elsewhere.of(ids, span, slots, kept), bounds))
+            found.append(RowQuery.of(type_, columns, RemoteRows.of(ids, span, slots, kept), bounds))
         return found
 
-    def _received(self, peers: Peers, questions: Sequence[Question]) -> list[list[Mapping[str, Tensor]]]:
+    def _received(self, peers: Peers, questions: Sequence[RowQuery]) -> list[list[Mapping[str, Tensor]]]:
         """To each question what every rank answers, while they get what they ask for. Collective."""
         counts = {t: end - first for t in self.specs for first, end in [self._span(t, self.holders.rank)]}
-        held = HeldRows(self.pieces, self.specs, counts, self.wire)
+        held = RowServer(self.pieces, self.specs, counts, self.wire)
         requests = [
             [each.request(rank, self._span(each.type_, rank)[0]) for each in questions]
             for rank in range(self.holders.world_size)
@@ -105,7 +105,7 @@ class PartitionedFeatures:
         return [[of_rank[number] for of_rank in of_ranks] for number in range(len(questions))]
 
     def _rows(
-        self, asked: Question, rows: Rows, received: Sequence[Mapping[str, Tensor]]
+        self, asked: RowQuery, rows: Rows, received: Sequence[Mapping[str, Tensor]]
     ) -> dict[str, Tensor]:
         """The rows of one question's columns: from here, from those kept, and from what ranks have sent."""
         type_, specs, plain, found = asked.type_, self.specs[asked.type_], {}, {}
@@ -120,7 +120,7 @@ class PartitionedFeatures:
         wanted = Rows(asked.rows.places, tuple(plain), as_float32=rows.as_float32)
         return found | read_rows(plain, specs, type_, wanted)
 
-    def _rounded_rows(self, asked: Question, name: str, elsewhere: Sequence[Tensor]) -> Tensor:
+    def _rounded_rows(self, asked: RowQuery, name: str, elsewhere: Sequence[Tensor]) -> Tensor:
         """As `_rows` of a column whose rows are rounded where they are sent, so those held here are too."""
         type_, specs, places = asked.type_, self.specs[asked.type_], asked.rows.places
         here = (places < asked.rows.held).nonzero().view(-1)
@@ -133,7 +133,7 @@ class PartitionedFeatures:
     def _span(self, type_: Type, rank: int) -> tuple[int, int]:
         return self.holders.held(self.offsets[type_], rank)
 
-    def _count(self, peers: Peers, wanted: Wanted, questions: Sequence[Question]) -> None:
+    def _count(self, peers: Peers, wanted: Wanted, questions: Sequence[RowQuery]) -> None:
         """How many rows are wanted, lie elsewhere, are kept, and are asked for, columns of few ids apart."""
         for name in ("wanted_rows", "remote_rows", "kept_rows", "asked_rows", "asked_bytes"):
             peers.count(name, 0)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from khop.distributed.holders import Holders
-from khop.distributed.hop_wire import HopWire, Spans
+from khop.distributed.hop_wire import HopWire, IdRanges
 from khop.distributed.lanes import Lanes
+from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.peers import Message, Peers, naming
 from khop.distributed.rank_negatives import RankNegatives
 from khop.draw import (
@@ -25,7 +25,7 @@ from khop.draw import (
 )
 from khop.graph.edge_draws import asked_types, check_edge_type, check_hop
 from khop.partition.by_owner import ByOwner, first_outside
-from khop.partition.held_parts import HeldParts
+from khop.partition.local_partitions import LocalPartitions
 from khop.schema import EdgeType, NodeType, Schema
 
 ASKING = Message("asking for edges", "id")
@@ -42,8 +42,8 @@ class PartitionedGraph:
     `MOST_PADDED`, four, as answers then tell their sizes. Draws are those of the graph before it was cut.
     """
 
-    held: HeldParts  # of this rank
-    holders: Holders
+    held: LocalPartitions  # of this rank
+    holders: PartitionOwners
     lanes: Lanes
     _negatives: RankNegatives = field(init=False, repr=False)
 
@@ -103,7 +103,7 @@ class PartitionedGraph:
         return replace(self, held=self.held.only(edge_types))
 
     def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> PartitionedGraph:
-        """The same graph with some edges of some types alone: see `HeldParts.keeping`. Each rank says its."""
+        """The graph with only some edges of some types, given by each rank: see `LocalPartitions`."""
         return replace(self, held=self.held.keeping(kept))
 
     def _asked(
@@ -166,7 +166,7 @@ class PartitionedGraph:
                 found.append(wire.neighbors(message, counts[rank]))
         return found
 
-    def _spans(self, rank: int, wire: HopWire) -> Spans:
+    def _spans(self, rank: int, wire: HopWire) -> IdRanges:
         return {t: self.holders.held(self.part_bounds(t), rank) for t in wire.node_types}
 
     def _check_nodes(self, edge_type: EdgeType, nodes: Tensor) -> None:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from khop.distributed.holders import Holders
 from khop.distributed.lanes import Lanes
 from khop.distributed.moved_rows import told
+from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.peers import Message
 from khop.distributed.row_request import Type
 from khop.distributed.row_wire import stored_dtype
-from khop.features.pieces import Pieces
+from khop.features.column_pieces import ColumnPieces
 from khop.features.store import Rows
 from khop.sampling.link_digest import links_digest, told_apart
 from khop.sampling.link_seeds import Links
@@ -103,10 +103,10 @@ def partitioned_links(
         }
         for t, of_type in held.items()
     }
-    pieces: dict[Type, Pieces] = {
+    pieces: dict[Type, ColumnPieces] = {
         t: {name: [fact] for name, fact in of_type.items()} for t, of_type in held.items()
     }
-    table = PartitionedFeatures(pieces, specs, offsets, Holders(ranks, rank, ranks), lanes)
+    table = PartitionedFeatures(pieces, specs, offsets, PartitionOwners(ranks, rank, ranks), lanes)
     sums = [links_digest(offsets[t][rank], list(of_type.values())) for t, of_type in held.items()]
     words = torch.tensor([[word & 0xFFFFFFFF, word >> 32] for word in sums])
     totals = torch.stack(told(lanes.peers, words, SUMMING)).sum(0).tolist()

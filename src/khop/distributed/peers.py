@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed import ProcessGroup
 
-from khop.distributed.board import within
 from khop.distributed.group import Group, is_broken
+from khop.distributed.health_board import within
 from khop.distributed.messages import Memory, Messages, wire_bytes
 from khop.errors import PeerLost
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 LANES = 4  # batches under way at once, unless a run says otherwise
 
 
-class Spread(StrEnum):
+class Placement(StrEnum):
     """What of a folder of parts ranks hold part by part, asking one another for the rest."""
 
     WHOLE = "whole"  # nothing: each has all parts

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from khop.distributed.holders import Holders
 from khop.distributed.lanes import Lanes
 from khop.distributed.moved_rows import moved, rounds, told
+from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.peers import Message, Peers, naming
 from khop.distributed.pieces import check_below
 from khop.partition.parts_folder import PartsFolder
@@ -30,7 +30,7 @@ class RankLinks:
     """
 
     folder: PartsFolder  # with the parts of this rank
-    holders: Holders
+    holders: PartitionOwners
     lanes: Lanes
 
     def counted(self, edge_type: EdgeType, own: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class RankLinks:
         return self.lanes.peers
 
 
-def of_all_nodes(peers: Peers, holders: Holders, bounds: Sequence[int], counts: Tensor) -> Tensor:
+def of_all_nodes(peers: Peers, holders: PartitionOwners, bounds: Sequence[int], counts: Tensor) -> Tensor:
     """int64 (nodes): of every node of a type what the ranks that hold it have counted. Collective.
 
     `bounds` are where the nodes of each part begin, and where those of the last one end.

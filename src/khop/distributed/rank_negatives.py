@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from khop.distributed.holders import Holders
 from khop.distributed.lanes import Lanes
 from khop.distributed.negative_wire import NegativeWire
+from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.peers import Message, Peers, naming
 from khop.distributed.rank_links import RankLinks
 from khop.draw import DrawKey, DrawnNegatives, Positives
 from khop.graph.negatives import NegativeTables, NothingLeft, all_drawn
 from khop.partition.by_owner import ByOwner, first_outside
-from khop.partition.held_parts import HeldParts
+from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_links import PartsLinks
 from khop.schema import EdgeType
 
@@ -29,8 +29,8 @@ _MOST_BYTES = 1 << 32  # of a question or an answer: no batch has as many
 class RankNegatives:
     """Draws exact ones at the owners of the sources, in three collectives, and others here."""
 
-    held: HeldParts
-    holders: Holders
+    held: LocalPartitions
+    holders: PartitionOwners
     lanes: Lanes
     _tables: NegativeTables = field(init=False, repr=False)
 

@@ -17,7 +17,7 @@ _WIDTHS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True)
-class Request:
+class RowRequest:
     """Rows of one type. In a message ids count from the first row that its receiver holds."""
 
     type_: Type
@@ -25,7 +25,7 @@ class Request:
     ids: Tensor  # int64 (n), ascending, each once; one at least
 
 
-def written(requests: Sequence[Request], specs: Specs) -> Tensor:
+def written(requests: Sequence[RowRequest], specs: Specs) -> Tensor:
     """uint8 (n), a multiple of 8: the requests as `read` understands them; without rows, nothing."""
     types = list(specs)
     pieces: list[Tensor] = []
@@ -43,11 +43,11 @@ def written(requests: Sequence[Request], specs: Specs) -> Tensor:
     return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.uint8)
 
 
-def read(message: Tensor, specs: Specs, held: Mapping[Type, int]) -> list[Request]:
+def read(message: Tensor, specs: Specs, held: Mapping[Type, int]) -> list[RowRequest]:
     """The requests in a message, of so many rows held of each type; ValueError says what cannot be."""
     if message.numel() % 8:
         raise ValueError(f"{message.numel()} bytes, no multiple of 8")
-    requests: list[Request] = []
+    requests: list[RowRequest] = []
     while message.numel():
         request, size = _first(message, specs, held)
         requests.append(request)
@@ -63,7 +63,7 @@ def largest(specs: Specs, held: Mapping[Type, int]) -> int:
     )
 
 
-def _first(message: Tensor, specs: Specs, held: Mapping[Type, int]) -> tuple[Request, int]:
+def _first(message: Tensor, specs: Specs, held: Mapping[Type, int]) -> tuple[RowRequest, int]:
     """The first request, and its bytes."""
     words = message.view(torch.int64)
     if words.numel() < _HEADER:
@@ -90,7 +90,7 @@ def _first(message: Tensor, specs: Specs, held: Mapping[Type, int]) -> tuple[Req
     low, high = (int(id_) for id_ in ids.aminmax())
     if low < 0 or high >= held[type_]:
         raise ValueError(f"row id {low if low < 0 else high} of {type_!r}, of which {held[type_]} are held")
-    return Request(type_, tuple(names[number] for number in chosen), ids), end + -end % 8
+    return RowRequest(type_, tuple(names[number] for number in chosen), ids), end + -end % 8
 
 
 def _width(differences: Tensor) -> int:

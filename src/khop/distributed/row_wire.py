@@ -24,7 +24,7 @@ class Wire(StrEnum):
 
 
 @dataclass(frozen=True)
-class Plane:
+class WireField:
     """One of the tensors that rows are sent as."""
 
     dtype: torch.dtype
@@ -40,13 +40,13 @@ class Plane:
         return -(-count * self.row_bytes // 8) * 8
 
 
-def planes(spec: ColumnSpec, wire: Wire) -> tuple[Plane, ...]:
+def planes(spec: ColumnSpec, wire: Wire) -> tuple[WireField, ...]:
     """What rows of a column are sent as."""
     if not is_rounded(spec, wire):
-        return (Plane(stored_dtype(spec), spec.shape),)
+        return (WireField(stored_dtype(spec), spec.shape),)
     if wire is Wire.FLOAT16:
-        return (Plane(torch.float16, spec.shape),)
-    return Plane(torch.float32, ()), Plane(torch.int8, spec.shape)
+        return (WireField(torch.float16, spec.shape),)
+    return WireField(torch.float32, ()), WireField(torch.int8, spec.shape)
 
 
 def stored_dtype(spec: ColumnSpec) -> torch.dtype:
@@ -87,12 +87,12 @@ def rounded(rows: Tensor, spec: ColumnSpec, wire: Wire) -> Tensor:
 
 
 def as_bytes(rows: Tensor) -> list[Tensor]:
-    """Rows as bytes, and what fills them up as `Plane.size` says."""
+    """Rows as bytes, and what fills them up as `WireField.size` says."""
     flat = rows.contiguous().view(-1).view(torch.uint8)
     missing = -flat.numel() % 8
     return [flat, flat.new_zeros(missing)] if missing else [flat]
 
 
-def of_bytes(content: Tensor, plane: Plane, count: int) -> Tensor:
+def of_bytes(content: Tensor, plane: WireField, count: int) -> Tensor:
     """Views `count` rows at the beginning of `content` as what they are."""
     return content[: count * plane.row_bytes].view(plane.dtype).view(count, *plane.shape)

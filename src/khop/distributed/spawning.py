@@ -15,7 +15,7 @@ from multiprocessing.connection import wait
 from types import FrameType
 
 from khop.distributed.interfaces import LOOPBACK
-from khop.distributed.launchers import Placement
+from khop.distributed.launchers import RankInfo
 from khop.distributed.rank_entry import grant_grace
 from khop.distributed.rank_process import RankProcess
 from khop.distributed.stores import hosted_store, reached_store
@@ -63,8 +63,8 @@ def run_ranks(target: Callable[..., None], procs: int, arguments: Sequence[objec
     store = hosted_store(LOOPBACK.address)
     ranks: list[RankProcess] = []
     for rank in range(procs):
-        placement = Placement(rank, procs, rank, procs, store.host, store.port, launcher_hosts_store=True)
-        process = RankProcess(target=_rank, args=(target, placement, *arguments), name=_name(rank))
+        rank_info = RankInfo(rank, procs, rank, procs, store.host, store.port, launcher_hosts_store=True)
+        process = RankProcess(target=_rank, args=(target, rank_info, *arguments), name=_name(rank))
         ranks.append(process)
     told: list[int] = []
     try:
@@ -93,7 +93,7 @@ def _start(process: RankProcess) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _rank(target: Callable[..., None], placement: Placement, *arguments: object) -> None:
+def _rank(target: Callable[..., None], rank_info: RankInfo, *arguments: object) -> None:
     """What a started process does."""
     os.setpgrp()
     grant_grace(GRACE_S)
@@ -102,7 +102,7 @@ def _rank(target: Callable[..., None], placement: Placement, *arguments: object)
     number = signal.SIGINT
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
-        target(placement, *arguments)
+        target(rank_info, *arguments)
         return
     except KeyboardInterrupt as stop:
         for again in _SIGNALS:  # this rank is ending: another must not interrupt the interpreter's last work
@@ -111,7 +111,7 @@ def _rank(target: Callable[..., None], placement: Placement, *arguments: object)
     except SystemExit:
         raise
     except BaseException as error:
-        _tell(placement, error)
+        _tell(rank_info, error)
         raise SystemExit(1) from None
     raise SystemExit(128 + number)
 
@@ -120,12 +120,12 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated
 
 
-def _tell(placement: Placement, error: BaseException) -> None:
+def _tell(rank_info: RankInfo, error: BaseException) -> None:
     text = "".join(traceback.format_exception(error))
-    failure = Failure(placement.rank, type(error).__name__, str(error), text, time.monotonic())
+    failure = Failure(rank_info.rank, type(error).__name__, str(error), text, time.monotonic())
     try:
-        store = reached_store(placement.rank, placement.host, placement.port, GRACE_S)
-        store.set(f"failure/{_name(placement.rank)}", json.dumps(vars(failure)))
+        store = reached_store(rank_info.rank, rank_info.host, rank_info.port, GRACE_S)
+        store.set(f"failure/{_name(rank_info.rank)}", json.dumps(vars(failure)))
     except RuntimeError:  # who started this process is gone: nobody reads it but a person
         traceback.print_exception(error)
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
-from khop.distributed.board import ANSWER_S, Board, Status
+from khop.distributed.health_board import ANSWER_S, HealthBoard, Status
 from khop.distributed.rank_entry import BROKEN
 
 BEAT_S = 0.4  # how often a rank says that it is alive
@@ -26,7 +26,7 @@ class Watch:
     something fails.
     """
 
-    def __init__(self, board: Board, rank: int, host: str, deadline_s: float) -> None:
+    def __init__(self, board: HealthBoard, rank: int, host: str, deadline_s: float) -> None:
         self.rank = rank
         self._board = board
         self._status = Status(host)

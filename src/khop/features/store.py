@@ -33,6 +33,6 @@ class FeatureStore(Protocol):
 
         One call per batch, all types and columns together. A column with a limit has that many rows.
         Columns come as they are stored; where float32 is wanted, numbers of a narrow dtype are widened on
-        the way, times their scale where the column was quantised.
+        the way, times their scale where the column was quantized.
         """
         ...

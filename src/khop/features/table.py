@@ -24,7 +24,7 @@ class FeatureTable:
 
     columns: Tensors
     threads: int = 1  # of one gather
-    scales: Tensors = field(default_factory=dict)  # of quantised columns: float32, of a row's shape
+    scales: Tensors = field(default_factory=dict)  # of quantized columns: float32, of a row's shape
 
     @classmethod
     def of(cls, schema: Schema, columns: Tensors, threads: int = 1) -> FeatureTable:
@@ -76,7 +76,7 @@ def column_of(
 
 
 def scales_of(spec: ColumnSpec, device: torch.device | str = "cpu") -> Tensor | None:
-    """Of a quantised column: float32, of a row's shape."""
+    """Of a quantized column: float32, of a row's shape."""
     if spec.scales is None:
         return None
     return torch.tensor(spec.scales, dtype=torch.float32, device=device).view(spec.shape)

@@ -20,8 +20,8 @@ from khop.graph.folder import ORIGINAL_ID
 from khop.graph.inputs import Array, Given
 from khop.graph.manifest import EdgeEntry, Manifest, NodeEntry, write_manifest
 from khop.graph.npy import CHUNK_BYTES, ArrayEntry, row_chunks, write_array
-from khop.graph.progress import Meter, Notice
-from khop.graph.quantise import Quantised
+from khop.graph.progress import Meter, ProgressCallback
+from khop.graph.quantize import Quantized
 from khop.graph.row_order import RowOrder, sort_notice
 from khop.kernels.build_csc import build_csc, index_dtype
 from khop.kernels.checks import INDEX_DTYPES
@@ -42,7 +42,7 @@ class NodeTable:
     """
 
     count: int | None = None
-    columns: Mapping[str, Array | Quantised] = field(default_factory=dict)  # (count, ...) each
+    columns: Mapping[str, Array | Quantized] = field(default_factory=dict)  # (count, ...) each
     splits: Mapping[str, Array] = field(default_factory=dict)
     num_classes: Mapping[str, int] = field(default_factory=dict)  # of label columns; -1 in them is "unknown"
 
@@ -53,7 +53,7 @@ class EdgeTable:
 
     sources: Array  # integers (edges), ids of the source type
     destinations: Array  # integers (edges), ids of the destination type
-    columns: Mapping[str, Array | Quantised] = field(default_factory=dict)  # (edges, ...), in edge order
+    columns: Mapping[str, Array | Quantized] = field(default_factory=dict)  # (edges, ...), in edge order
     reverse_of: EdgeTypeName | None = None  # the edge type that holds the same edges turned round
 
 
@@ -64,7 +64,7 @@ def write_graph(
     *,
     sort_by: str | None = None,
     threads: int = 1,
-    notice: Notice | None = None,
+    notice: ProgressCallback | None = None,
 ) -> Path:
     """Write a graph folder and give its path. The folder appears whole or, whatever happens, not at all.
 
@@ -292,14 +292,14 @@ def _check_memory(edge_type: EdgeType, count: int) -> None:
         )
 
 
-def _given_columns(where: str, columns: Mapping[str, Array | Quantised]) -> dict[str, Given]:
-    arrays = {name: c.values if isinstance(c, Quantised) else c for name, c in columns.items()}
+def _given_columns(where: str, columns: Mapping[str, Array | Quantized]) -> dict[str, Given]:
+    arrays = {name: c.values if isinstance(c, Quantized) else c for name, c in columns.items()}
     return {name: Given.of(array, f"{where}: column {name!r}") for name, array in arrays.items()}
 
 
-def _scales(columns: Mapping[str, Array | Quantised]) -> dict[str, tuple[float, ...]]:
-    quantised = {name: column for name, column in columns.items() if isinstance(column, Quantised)}
-    return {name: tuple(column.scales.flatten().tolist()) for name, column in quantised.items()}
+def _scales(columns: Mapping[str, Array | Quantized]) -> dict[str, tuple[float, ...]]:
+    quantized = {name: column for name, column in columns.items() if isinstance(column, Quantized)}
+    return {name: tuple(column.scales.flatten().tolist()) for name, column in quantized.items()}
 
 
 def _check_columns(columns: Mapping[str, Given], count: int, owner: str) -> None:

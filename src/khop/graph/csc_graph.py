@@ -18,8 +18,8 @@ from khop.graph.edge_draws import EdgeDraws, check_edge_type
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.inputs import Array, Given
 from khop.graph.negatives import NegativeTables, WholeLinks
-from khop.graph.progress import Meter, Notice
-from khop.graph.quantise import Quantised
+from khop.graph.progress import Meter, ProgressCallback
+from khop.graph.quantize import Quantized
 from khop.graph.row_order import RowOrder, sort_notice
 from khop.graph.rule_arrays import Columns as Columns
 from khop.graph.rule_arrays import RuleArrays
@@ -207,7 +207,7 @@ def csc_graph_from_edges(
     *,
     columns: Columns = MappingProxyType({}),
     sort_by: str | None = None,
-    notice: Notice | None = None,
+    notice: ProgressCallback | None = None,
 ) -> CscGraph:
     """A graph in memory from `(sources, destinations)` per edge type; rows keep the order of the edges.
 
@@ -268,11 +268,11 @@ def _given_ends(csc: Csc) -> tuple[Given, Given]:
     return Given.of(csc.indices, "sources"), Given.of(csc.destinations(), "destinations")
 
 
-def _column_tensor(edge_type: EdgeType, name: str, column: Array | Quantised) -> Tensor:
+def _column_tensor(edge_type: EdgeType, name: str, column: Array | Quantized) -> Tensor:
     """A column of an EdgeTable; ValueError for what a graph in memory has no room for."""
     where = f"edge type {edge_type}: column {name!r}"
-    if isinstance(column, Quantised):
-        raise ValueError(f"{where} is quantised: give it as numbers, or write the graph by khop.write_graph")
+    if isinstance(column, Quantized):
+        raise ValueError(f"{where} is quantized: give it as numbers, or write the graph by khop.write_graph")
     Given.of(column, where)  # which says what is wrong with it
     return torch.as_tensor(column)
 

@@ -9,12 +9,12 @@ from threading import Lock
 from khop.graph.folder import Folder
 from khop.graph.manifest import REMEDY
 from khop.graph.npy import file_checksum
-from khop.graph.progress import Meter, Notice
+from khop.graph.progress import Meter, ProgressCallback
 
 _THREADS = 2  # sha256 runs without the GIL
 
 
-def refuse_damage(folder: Folder, notice: Notice | None = None) -> None:
+def refuse_damage(folder: Folder, notice: ProgressCallback | None = None) -> None:
     """ValueError names the first file of a graph that differs from its checksum.
 
     Reads every primary array once; those that are not on this machine are left out.

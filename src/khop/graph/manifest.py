@@ -60,7 +60,7 @@ class NodeEntry:
     columns: tuple[str, ...] = ()
     splits: tuple[str, ...] = ()
     num_classes: Mapping[str, int] = field(default_factory=dict)  # of label columns
-    scales: Mapping[str, Scales] = field(default_factory=dict)  # of quantised columns
+    scales: Mapping[str, Scales] = field(default_factory=dict)  # of quantized columns
 
     def arrays(self) -> dict[str, Expected]:
         """The files there must be."""
@@ -79,7 +79,7 @@ class EdgeEntry:
     columns: tuple[str, ...] = ()
     edge_id: bool = False  # whether CSC positions differ from input positions and the latter are kept
     reverse_of: EdgeType | None = None
-    scales: Mapping[str, Scales] = field(default_factory=dict)  # of quantised columns
+    scales: Mapping[str, Scales] = field(default_factory=dict)  # of quantized columns
     row_order: str = "input"  # how the edges of one destination are ordered: as given, or by this column
     times: bool = False  # whether each edge's time by that column is kept, as its source may lie elsewhere
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-Notice = Callable[[str, int, int], None]  # (what is being worked on, bytes done, bytes in all)
+ProgressCallback = Callable[[str, int, int], None]  # (what is being worked on, bytes done, bytes in all)
 
 
 @dataclass
@@ -13,7 +13,7 @@ class Meter:
     """Counts bytes and passes them on."""
 
     total: int
-    notice: Notice | None = None
+    notice: ProgressCallback | None = None
     done: int = 0
 
     def at(self, what: str, more: int = 0) -> None:

@@ -14,8 +14,8 @@ from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.graph.csc_graph import Columns, CscGraph
 from khop.graph.damage import refuse_damage
 from khop.graph.folder import Folder
-from khop.graph.progress import Notice
-from khop.graph.quantise import Quantised
+from khop.graph.progress import ProgressCallback
+from khop.graph.quantize import Quantized
 from khop.schema import ColumnSpec, EdgeType, NodeType
 
 Splits = Mapping[str, Mapping[NodeType, Tensor]]
@@ -26,7 +26,7 @@ def save_graph(
     graph: CscGraph,
     columns: Columns,
     splits: Splits,
-    notice: Notice | None,
+    notice: ProgressCallback | None,
     sort_by: str | None = None,
     origin: Folder | None = None,
 ) -> Path:
@@ -64,12 +64,12 @@ def _edge_table(graph: CscGraph, edge_type: EdgeType, columns: Columns) -> EdgeT
     return EdgeTable(sources, destinations, given, graph.schema.reverse_of.get(edge_type))
 
 
-def _given(columns: Mapping[str, Tensor], specs: Mapping[str, ColumnSpec]) -> dict[str, Tensor | Quantised]:
+def _given(columns: Mapping[str, Tensor], specs: Mapping[str, ColumnSpec]) -> dict[str, Tensor | Quantized]:
     """Columns as `write_graph` takes them."""
-    return {name: _quantised(column, specs.get(name)) for name, column in columns.items()}
+    return {name: _quantized(column, specs.get(name)) for name, column in columns.items()}
 
 
-def _quantised(column: Tensor, spec: ColumnSpec | None) -> Tensor | Quantised:
+def _quantized(column: Tensor, spec: ColumnSpec | None) -> Tensor | Quantized:
     if spec is None or spec.scales is None:
         return column
-    return Quantised(column, torch.tensor(spec.scales, dtype=torch.float32).view(spec.shape))
+    return Quantized(column, torch.tensor(spec.scales, dtype=torch.float32).view(spec.shape))

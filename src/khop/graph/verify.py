@@ -17,7 +17,7 @@ from khop.graph.folder import ORIGINAL_ID
 from khop.graph.inputs import Given
 from khop.graph.manifest import REMEDY, EdgeEntry, Manifest, NodeEntry, read_manifest
 from khop.graph.npy import file_checksum, map_array
-from khop.graph.progress import Meter, Notice
+from khop.graph.progress import Meter, ProgressCallback
 from khop.graph.row_order import INPUT
 from khop.graph.rule_arrays import edge_times
 from khop.kernels.checks import check_offsets
@@ -37,7 +37,7 @@ class Finding:
     problem: str
 
 
-def verify_folder(path: str | os.PathLike[str], progress: Notice | None = None) -> list[Finding]:
+def verify_folder(path: str | os.PathLike[str], progress: ProgressCallback | None = None) -> list[Finding]:
     """Everything that is wrong with a folder, sorted by file; empty when nothing is.
 
     Sizes, headers and checksums find damage; ids, offsets, lengths, labels and splits find a wrong writer.

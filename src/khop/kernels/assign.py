@@ -16,10 +16,10 @@ _MOST_NARROW_LABELS = 2**32 - 1
 
 
 class Score(Enum):
-    """What makes a part attractive for a node, beside the neighbours that are there."""
+    """What makes a part attractive for a node, beside the neighbors that are there."""
 
-    LDG = "ldg"  # neighbours, times the share of the part that is free
-    FENNEL = "fennel"  # neighbours, less what the part's load costs
+    LDG = "ldg"  # neighbors, times the share of the part that is free
+    FENNEL = "fennel"  # neighbors, less what the part's load costs
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ class Assigner:
         return self._core.block()
 
     def cluster(self, begin: int, end: int, *, threads: int = 1) -> None:
-        """Nodes [begin, end) join the cluster of most of their neighbours, where that has room."""
+        """Nodes [begin, end) join the cluster of most of their neighbors, where that has room."""
         self._core.cluster(begin, end, threads)
 
     def num_cluster_blocks(self) -> int:
@@ -101,7 +101,7 @@ class Assigner:
         self._core.stream(begin, end, threads)
 
     def refine(self, begin: int, end: int, *, threads: int = 1) -> None:
-        """Move nodes [begin, end) to the part of most of their neighbours, where that has room."""
+        """Move nodes [begin, end) to the part of most of their neighbors, where that has room."""
         self._core.refine(begin, end, threads)
 
     def parts(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which nodes have neighbours in common, and how many."""
+"""Which nodes have neighbors in common, and how many."""
 
 from __future__ import annotations
 

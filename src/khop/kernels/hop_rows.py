@@ -28,7 +28,7 @@ class HopRows:
     def check(self, csc: Csc, fanout: int) -> None:
         """ValueError unless the shapes, dtypes and devices are what a kernel can follow."""
         if not -1 <= fanout < 1 << 31:
-            raise ValueError(f"fanout {fanout}: must be from 0 to 2^31 - 1, or -1 for all neighbours")
+            raise ValueError(f"fanout {fanout}: must be from 0 to 2^31 - 1, or -1 for all neighbors")
         count = self.nodes.numel()
         check_int64("nodes", self.nodes, csc, count)
         if self.original_ids is not None:

@@ -1,4 +1,4 @@
-"""In-edges of a frontier, each neighbour equally likely: the reference of the draw behind `Uniform`."""
+"""In-edges of a frontier, each neighbor equally likely: the reference of the draw behind `Uniform`."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _Remaining = dict[EdgeType, dict[str, Tensor]]
 
 
 class Narrow(StrEnum):
-    """How columns of few bits come: float16, bfloat16 and quantised ones."""
+    """How columns of few bits come: float16, bfloat16 and quantized ones."""
 
     FLOAT32 = "float32"  # widened while they are gathered, as a model on the CPU wants them
     STORED = "stored"  # as they are: half of what goes to another device, which can widen them itself

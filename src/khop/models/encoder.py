@@ -72,6 +72,6 @@ def _table(count: int, sizes: ModelSizes) -> nn.Module:
     if sizes.learned_rows != "dense":
         return LearnedRows(count, width, sizes.learned_rows)
     table = nn.Embedding(count, width)
-    # As large as the rows of a normalised layer would be in sum, not each number: many rows are added up.
+    # As large as the rows of a normalized layer would be in sum, not each number: many rows are added up.
     nn.init.normal_(table.weight, std=width**-0.5)
     return table

@@ -1,4 +1,4 @@
-"""The layer that all models here are made of: own rows and means of in-neighbours, each times a weight."""
+"""The layer that all models here are made of: own rows and means of in-neighbors, each times a weight."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ class LayerWeights(Protocol):
         ...
 
     def by_edge_type(self) -> Mapping[EdgeType, Tensor]:
-        """(out, in): for the mean of the in-neighbours, of every edge type that the layer follows."""
+        """(out, in): for the mean of the in-neighbors, of every edge type that the layer follows."""
         ...
 
     def norm_of(self, node_type: NodeType) -> nn.Module | None:
-        """What normalises the rows, if anything does."""
+        """What normalizes the rows, if anything does."""
         ...
 
 
 class Layer(nn.Module):
-    """norm(W h + b + sum over edge types of W_e mean(h of the in-neighbours)), then relu and dropout.
+    """norm(W h + b + sum over edge types of W_e mean(h of the in-neighbors)), then relu and dropout.
 
     Where `residual` and the widths agree, h itself is added. Every parameter takes part in every batch: of
     types without nodes, and of edge types without edges or that a hop skipped, gradients are zero.

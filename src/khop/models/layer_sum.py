@@ -1,4 +1,4 @@
-"""What a layer adds up for the destinations of one type: own rows and means of in-neighbours."""
+"""What a layer adds up for the destinations of one type: own rows and means of in-neighbors."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class LayerSum:
         self._own: tuple[Tensor, Tensor] | None = None  # rows of which the first are own ones, their weight
 
     def add_own(self, h: Tensor, weight: Tensor) -> None:
-        """The weight times the first rows of h, which are the destinations' own. Before any neighbours."""
+        """The weight times the first rows of h, which are the destinations' own. Before any neighbors."""
         self._own = (h, weight)
 
     def add_neighbors(self, h: Tensor, adjacency: Adjacency | None, weight: Tensor) -> None:
-        """The weight times the mean of the in-neighbours' rows of h; nothing to a destination without any."""
+        """The weight times the mean of the in-neighbors' rows of h; nothing to a destination without any."""
         if adjacency is None or not adjacency.indices.numel():
             self._bias = self._bias + linear(h[:0], weight).sum()
             return
@@ -78,7 +78,7 @@ class LayerSum:
 
 
 def mean_of_neighbors(h: Tensor, adjacency: Adjacency, weight: Tensor) -> Tensor:
-    """(destinations, out): the weight times the mean of the in-neighbours' rows of h, 0 where none are."""
+    """(destinations, out): the weight times the mean of the in-neighbors' rows of h, 0 where none are."""
     if weight_comes_first(adjacency, weight):
         return segment_mean(linear(h, weight), adjacency.indptr, adjacency.indices)
     return linear(segment_mean(h, adjacency.indptr, adjacency.indices), weight)

@@ -27,7 +27,7 @@ class LearnedRows(nn.Module):
     collective, also with no ids. The course of training is the same, whatever the kind and number of ranks.
 
     `weight` holds this rank's rows. Autograd does not write to it, so that DistributedDataParallel and
-    optimisers of other parameters leave it alone. The state dict has the whole table, in one process or many:
+    optimizers of other parameters leave it alone. The state dict has the whole table, in one process or many:
     of sharded rows inside `with khop.models.gathered(model)`, and loading takes each rank's rows from it.
     """
 
@@ -170,7 +170,7 @@ def gathered(model: nn.Module) -> Iterator[None]:
 def first_rows(count: int, width: int, first: int, last: int) -> Tensor:
     """Rows `first` to `last` of a new table of `count`, drawn from torch's generator as is the whole table.
 
-    As large as the rows of a normalised layer would be in sum, not each number: many rows are added up.
+    As large as the rows of a normalized layer would be in sum, not each number: many rows are added up.
     """
     out = torch.empty(last - first, width)
     for start in range(0, count, _DRAWN_ROWS):

@@ -18,7 +18,7 @@ from khop.schema import EdgeType, NodeType
 class RGCN(Stack):
     """R-GCN with a linear encoder per node type below and a linear head on top.
 
-    A layer gives each destination norm(W h + b + sum over edge types of W_e mean(h of its in-neighbours)),
+    A layer gives each destination norm(W h + b + sum over edge types of W_e mean(h of its in-neighbors)),
     then relu and dropout, plus h itself where `residual`. All node types share W, b and norm. Each edge type
     has its own W_e, or with `bases` above 0 its own mixture of so many matrices that all share: fewer
     parameters, for many edge types with few edges.

@@ -1,4 +1,4 @@
-"""GraphSAGE with the mean of neighbours (Hamilton, Ying, Leskovec 2017), over the blocks of any schema."""
+"""GraphSAGE with the mean of neighbors (Hamilton, Ying, Leskovec 2017), over the blocks of any schema."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from khop.schema import EdgeType, NodeType
 class SAGE(Stack):
     """GraphSAGE with a linear head on top.
 
-    A layer gives each destination norm(W h + b + sum over edge types of W_e mean(h of its in-neighbours)),
+    A layer gives each destination norm(W h + b + sum over edge types of W_e mean(h of its in-neighbors)),
     then relu and dropout, plus h itself where `residual` and the widths agree. Every node type has its own W,
     b and norm, every edge type its own W_e; only those that can reach the target exist. Integer and
     half-precision columns are cast to the parameters' dtype.

@@ -20,7 +20,7 @@ from khop.graph.damage import refuse_damage
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.inputs import Given
 from khop.graph.npy import ArrayEntry, write_array
-from khop.graph.progress import Meter, Notice
+from khop.graph.progress import Meter, ProgressCallback
 from khop.kernels.assign import MOST_PARTS, Score
 from khop.partition.balance import NODES, AssignRequest, Numbering, balance_of
 from khop.partition.book import PartitionBook, Quality, edge_key, part_folder, write_book
@@ -84,7 +84,7 @@ class PartitionSettings:
         if self.method not in METHODS:
             raise ValueError(f"method {self.method!r}: must be one of {', '.join(METHODS)}")
         if any(fanout < -1 for fanout in self.fanouts):
-            raise ValueError(f"fanouts {list(self.fanouts)}: must be 0 or more, or -1 for all neighbours")
+            raise ValueError(f"fanouts {list(self.fanouts)}: must be 0 or more, or -1 for all neighbors")
 
     def balanced(self, folder: GraphFolder) -> tuple[str, ...]:
         """What is balanced of a graph."""
@@ -99,7 +99,7 @@ def write_parts(
     settings: PartitionSettings,
     *,
     threads: int = 1,
-    notice: Notice | None = None,
+    notice: ProgressCallback | None = None,
 ) -> PartitionBook:
     """See `khop.partition_graph`. Methods but METIS hold no edges and no columns in memory."""
     folder, target = open_folder(source), Path(out)
@@ -141,7 +141,7 @@ def _write(
     renumbering: Renumbering,
     quality: Quality,
     threads: int,
-    notice: Notice | None,
+    notice: ProgressCallback | None,
 ) -> PartitionBook:
     meter = Meter(_bytes_to_write(folder), notice)
     for part in range(settings.parts):

@@ -14,7 +14,7 @@ from khop.graph.negatives import by_column, kept_partners, partner_sources, rank
 from khop.kernels.build_csc import index_dtype
 from khop.kernels.csc import Csc
 from khop.partition.book import DEGREES
-from khop.partition.held_parts import HeldParts
+from khop.partition.local_partitions import LocalPartitions
 from khop.schema import EdgeType
 
 Pairs = tuple[Tensor, Tensor]  # int32 or int64 (edges) each, global ids: sources beside their destinations
@@ -40,7 +40,7 @@ class PartsLinks:
     round, too; else all parts are needed, or others that hold them.
     """
 
-    held: HeldParts
+    held: LocalPartitions
     others: Others | None = None
 
     def in_degrees(self, edge_type: EdgeType) -> Tensor:

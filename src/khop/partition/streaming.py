@@ -20,9 +20,9 @@ _Range = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Streaming:
-    """Clusters of neighbours are placed whole, then nodes one by one, then nodes move to their neighbours.
+    """Clusters of neighbors are placed whole, then nodes one by one, then nodes move to their neighbors.
 
-    Neighbours are the sources of in-edges, of all types alike: where messages run one way only, nodes
+    Neighbors are the sources of in-edges, of all types alike: where messages run one way only, nodes
     follow those that they hear from. The result depends on the graph, the parts and the limits alone.
     """
 

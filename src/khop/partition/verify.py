@@ -16,7 +16,7 @@ from khop.graph.folder import GraphFolder
 from khop.graph.inputs import Given
 from khop.graph.manifest import REMEDY, read_manifest
 from khop.graph.npy import file_checksum
-from khop.graph.progress import Notice
+from khop.graph.progress import ProgressCallback
 from khop.graph.verify import WRITE_AGAIN, Finding, verify_folder
 from khop.partition.book import (
     BOOK,
@@ -32,7 +32,7 @@ from khop.schema import NodeType
 _WORD = (1 << 64) - 1
 
 
-def verify_partition(path: str | os.PathLike[str], notice: Notice | None = None) -> list[Finding]:
+def verify_partition(path: str | os.PathLike[str], notice: ProgressCallback | None = None) -> list[Finding]:
     """Everything that is wrong with a folder of parts, sorted by file; empty when nothing is.
 
     Each part is verified as a graph folder; then every original id has to be there once, and the edges,

@@ -49,9 +49,9 @@ def visit_probabilities(
 ) -> dict[NodeType, Tensor]:
     """float64 (nodes): the chance that a batch of `batch_size` of the seeds, drawn uniformly, has a node.
 
-    Vertex-inclusion probability (Kaler et al., SALIENT++, MLSys 2023): a neighbour is drawn with min(1,
+    Vertex-inclusion probability (Kaler et al., SALIENT++, MLSys 2023): a neighbor is drawn with min(1,
     fanout / degree), and what leads to a node over different edges counts as independent. A pass over all
-    edges for every fanout; -1 takes all neighbours. Weights and times are not looked at.
+    edges for every fanout; -1 takes all neighbors. Weights and times are not looked at.
     """
     count = sum(ids.numel() for ids in seeds.values())
     reached = {t: torch.zeros(nodes, dtype=torch.float64) for t, nodes in topology.counts.items()}

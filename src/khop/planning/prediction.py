@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from khop.distributed.placements import LANES
 from khop.planning.constants import Constants, scaled_sample_ns
-from khop.planning.neighbourhood import Neighbourhood, neighbourhood
+from khop.planning.neighborhood import Neighborhood, neighborhood
 from khop.planning.workload import Cluster, GraphSize, Run
 
 _IN_FLIGHT = 5  # batches in memory: those made ahead, and the one in use
@@ -57,7 +57,7 @@ class Traffic:
     remote_rows: float  # of these, on other machines
     fetched_rows: float  # of these, not in the cache
     row_bytes: float  # of rows, and of the ids they are asked by
-    hop_bytes: float  # of frontiers and neighbours
+    hop_bytes: float  # of frontiers and neighbors
     gradient_bytes: float
     collectives: int  # for making the batch
 
@@ -142,7 +142,7 @@ class Prediction:
 def predict(graph: GraphSize, run: Run, cluster: Cluster, constants: Constants) -> list[Prediction]:
     """Both placements of a graph. Machines share the batch equally and seeds lie where they are used."""
     seeds = run.batch_size / cluster.machines
-    nodes = neighbourhood(graph, run.fanouts, seeds, cluster.machines, run.remote_share)
+    nodes = neighborhood(graph, run.fanouts, seeds, cluster.machines, run.remote_share)
     return [_placed(placement, graph, run, cluster, constants, nodes) for placement in Placement]
 
 
@@ -152,7 +152,7 @@ def _placed(
     run: Run,
     cluster: Cluster,
     constants: Constants,
-    nodes: Neighbourhood,
+    nodes: Neighborhood,
 ) -> Prediction:
     kept = cluster.cache_share * graph.nodes / cluster.machines
     traffic = _traffic(placement, graph, run, cluster, nodes, kept)
@@ -186,7 +186,7 @@ def _placed(
 
 
 def _traffic(
-    placement: Placement, graph: GraphSize, run: Run, cluster: Cluster, nodes: Neighbourhood, kept: float
+    placement: Placement, graph: GraphSize, run: Run, cluster: Cluster, nodes: Neighborhood, kept: float
 ) -> Traffic:
     fetched = nodes.remote[-1] - nodes.others.most_likely(kept)
     alone, hops = cluster.machines == 1, len(run.fanouts)
@@ -204,9 +204,9 @@ def _traffic(
     )
 
 
-def _hop_bytes(graph: GraphSize, run: Run, nodes: Neighbourhood) -> float:
+def _hop_bytes(graph: GraphSize, run: Run, nodes: Neighborhood) -> float:
     """Of nodes asked about, and of answers, whose rows are filled up to the fanout where there is one."""
-    asked = sum(nodes.remote[:-1]) * (graph.id_bytes + _NUMBER)  # with how many neighbours each has
+    asked = sum(nodes.remote[:-1]) * (graph.id_bytes + _NUMBER)  # with how many neighbors each has
     hops = zip(run.fanouts, nodes.remote[:-1], nodes.remote_edges, strict=True)
     return asked + sum(
         (edges if fanout < 0 else rows * fanout) * graph.id_bytes for fanout, rows, edges in hops
@@ -219,7 +219,7 @@ def _widths(graph: GraphSize, run: Run) -> list[int]:
     return [max(1, graph.feature_bytes // _NUMBER), *hidden, run.outputs]
 
 
-def _rows(nodes: Neighbourhood) -> list[float]:
+def _rows(nodes: Neighborhood) -> list[float]:
     """Output rows of each layer, the input layer's first."""
     totals = [own + remote for own, remote in zip(nodes.own, nodes.remote, strict=True)]
     return totals[-2::-1]
@@ -228,14 +228,14 @@ def _rows(nodes: Neighbourhood) -> list[float]:
 def training_flop(widths: list[int], rows: list[float]) -> float:
     """Multiplications and additions of the matrix products of a GraphSAGE step, forward and backward.
 
-    `rows` are each layer's output rows. A layer multiplies a node's own row and its neighbours' mean; the
+    `rows` are each layer's output rows. A layer multiplies a node's own row and its neighbors' mean; the
     gradient of the input is not computed.
     """
     forward = [4 * count * into * out for count, (into, out) in zip(rows, pairwise(widths), strict=True)]
     return 3 * sum(forward) - forward[0]
 
 
-def _training_bytes(graph: GraphSize, run: Run, nodes: Neighbourhood) -> float:
+def _training_bytes(graph: GraphSize, run: Run, nodes: Neighborhood) -> float:
     widths = _widths(graph, run)
     activations = sum(
         2 * _NUMBER * count * (into + 2 * out)  # means, products, outputs; and the gradient of each

@@ -55,7 +55,7 @@ class Run:
     def __post_init__(self) -> None:
         if not self.fanouts or any(fanout < 1 and fanout != -1 for fanout in self.fanouts):
             raise ValueError(
-                f"fanouts {list(self.fanouts)}: give a number for each hop, -1 for all neighbours"
+                f"fanouts {list(self.fanouts)}: give a number for each hop, -1 for all neighbors"
             )
         for name, value in (
             ("batch size", self.batch_size),

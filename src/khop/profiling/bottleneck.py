@@ -166,7 +166,7 @@ def _waiting(summary: Summary, config: RunConfig, machine: Machine) -> Bottlenec
         return Bottleneck(kind, finding, "let more threads make batches", "threads", str(more))
     full = "every core is at work"
     if kind is Kind.SAMPLING:
-        return Bottleneck(kind, finding, f"{full}: draw fewer neighbours", "sampler.fanouts")
+        return Bottleneck(kind, finding, f"{full}: draw fewer neighbors", "sampler.fanouts")
     return Bottleneck(kind, finding, f"{full}: store the input column in fewer bits", "model.column")
 
 

@@ -60,7 +60,7 @@ class Summary:
         return waited / sum(other.seconds for other in others) if others else 0.0
 
 
-def summarised(records: Sequence[RankRecord]) -> Summary:
+def summarized(records: Sequence[RankRecord]) -> Summary:
     """The summary of ranks that did the same steps, at least one."""
     last = [_last(steps) for steps in zip(*(record.steps for record in records), strict=True)]
     decided_by = dict.fromkeys(WITHIN, 0.0)

@@ -1,4 +1,4 @@
-"""torch_geometric's sampler interface over khop's neighbour sampler."""
+"""torch_geometric's sampler interface over khop's neighbor sampler."""
 
 from __future__ import annotations
 
@@ -139,13 +139,13 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         return permutations if self._source.is_typed else permutations[EDGE]
 
     def sample_from_nodes(self, index: NodeSamplerInput) -> Output:
-        """The neighbourhood of `index.node`."""
+        """The neighborhood of `index.node`."""
         return self.sample_nodes(index, Draws.from_torch())
 
     def sample_from_edges(
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
     ) -> Output:
-        """The neighbourhood of the ends of `index`'s edges, and of negative ones."""
+        """The neighborhood of the ends of `index`'s edges, and of negative ones."""
         return self.sample_edges(index, neg_sampling, Draws.from_torch())
 
     def sample_nodes(self, inputs: NodeSamplerInput, draws: Draws) -> Output:
@@ -293,7 +293,7 @@ class BidirectionalNeighborSampler(NeighborSampler):
 
 
 def _rule(sampler: NeighborSampler) -> Rule:
-    """How neighbours are drawn."""
+    """How neighbors are drawn."""
     if sampler.temporal_strategy not in _KEEP:
         raise ValueError(
             f"No valid temporal strategy found: '{sampler.temporal_strategy}' is none of {list(_KEEP)}"

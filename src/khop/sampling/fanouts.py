@@ -1,4 +1,4 @@
-"""How many neighbours a hop draws of each edge type: one number for all, or a number per edge type."""
+"""How many neighbors a hop draws of each edge type: one number for all, or a number per edge type."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from khop.schema import EdgeType, Schema
 
 Numbers = Mapping[EdgeType | str, int]
-# -1 = all neighbours, 0 = none. Of a mapping see `fanout_by_type`.
+# -1 = all neighbors, 0 = none. Of a mapping see `fanout_by_type`.
 Fanout = int | Numbers | Mapping[EdgeType, int] | Mapping[str, int]
 
 
@@ -69,5 +69,5 @@ def _checked(named: Numbers, key: EdgeType | str | None, edge_type: EdgeType) ->
         )
     number = named[key]
     if isinstance(number, bool) or not isinstance(number, int) or number < -1:
-        raise ValueError(f"fanout {number!r} for {edge_type}: must be 0 or more, or -1 for all neighbours")
+        raise ValueError(f"fanout {number!r} for {edge_type}: must be 0 or more, or -1 for all neighbors")
     return number

@@ -53,7 +53,7 @@ class Shares:
 
 
 @dataclass(frozen=True)
-class Facts:
+class LinkColumns:
     """What the links of a split bring along."""
 
     negatives: int = 1  # those of validation and test, each
@@ -66,7 +66,7 @@ class Facts:
             raise ValueError(f"negatives {count!r}: must be 0 or more, for each link of validation and test")
 
     @property
-    def of_training(self) -> Facts:
+    def of_training(self) -> LinkColumns:
         """The same, of links for which negatives are drawn anew in every epoch."""
         return replace(self, negatives=0)
 
@@ -77,7 +77,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class EdgeRange:
     """Consecutive rows of an edge type."""
 
     csc: Csc
@@ -90,7 +90,7 @@ class Stretch:
         return torch.stack([self.csc.indices[positions].long(), rows + self.first])
 
 
-class DealtEdges(Protocol):
+class DistributedEdges(Protocol):
     """The edges of a graph that are dealt here: all of them, or those that a rank holds."""
 
     @property
@@ -103,7 +103,7 @@ class DealtEdges(Protocol):
         """int64 (nodes), of types that were renumbered: what ids were before."""
         ...
 
-    def stretches(self, edge_type: EdgeType) -> Sequence[Stretch]:
+    def stretches(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
         """The rows that lie here."""
         ...
 
@@ -128,9 +128,9 @@ class WholeEdges:
         """int64 (nodes), of types that were renumbered: what ids were before."""
         return self.graph.original_ids
 
-    def stretches(self, edge_type: EdgeType) -> Sequence[Stretch]:
+    def stretches(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
         """All rows as one."""
-        return (Stretch(self.graph.csc(edge_type)),)
+        return (EdgeRange(self.graph.csc(edge_type)),)
 
     def total(self, counts: Tensor) -> Tensor:
         """The counts: nobody else has any."""
@@ -175,7 +175,9 @@ class _Dealt:
         return {t: tuple(_places(of > above) for of in of_type) for t, of_type in self.numbers.items()}
 
 
-def split_edges(edges: DealtEdges, edge_types: Sequence[EdgeType], shares: Shares, key: DrawKey) -> EdgeSplit:
+def split_edges(
+    edges: DistributedEdges, edge_types: Sequence[EdgeType], shares: Shares, key: DrawKey
+) -> EdgeSplit:
     """Deal the edges of some types, and of their reverse types, to the three parts.
 
     All edges between two nodes go to the same part, in whichever direction, so that none tells of another.
@@ -209,11 +211,11 @@ def as_first_numbered(edges: CscGraph, edge_type: EdgeType, positions: Tensor) -
     original = edges.original_ids.get(edge_type[2])
     if original is None:
         return positions
-    destinations = Stretch(edges.csc(edge_type)).ends(positions)[1]
+    destinations = EdgeRange(edges.csc(edge_type)).ends(positions)[1]
     return positions[original[destinations].argsort(stable=True)]
 
 
-def _dealt(edges: DealtEdges, edge_type: EdgeType, shares: Shares, key: DrawKey) -> _Dealt:
+def _dealt(edges: DistributedEdges, edge_type: EdgeType, shares: Shares, key: DrawKey) -> _Dealt:
     key = DrawKey(mix64(key.value ^ stream(0, edge_type)))
     reverse = edges.schema.reverse(edge_type)
     numbers = {edge_type: _pair_numbers(edges, edge_type, edge_type, key)}
@@ -225,7 +227,7 @@ def _dealt(edges: DealtEdges, edge_type: EdgeType, shares: Shares, key: DrawKey)
     return _Dealt(edge_type, numbers, is_link, *_bounds(edges, of_links, counts))
 
 
-def _are_links(edges: DealtEdges, edge_type: EdgeType) -> list[Tensor]:
+def _are_links(edges: DistributedEdges, edge_type: EdgeType) -> list[Tensor]:
     """Which edges are links: of a type that is its own reverse one of the two directions."""
     found = []
     for stretch in edges.stretches(edge_type):
@@ -238,7 +240,9 @@ def _are_links(edges: DealtEdges, edge_type: EdgeType) -> list[Tensor]:
     return found
 
 
-def _pair_numbers(edges: DealtEdges, edge_type: EdgeType, of: EdgeType, key: DrawKey) -> tuple[Tensor, ...]:
+def _pair_numbers(
+    edges: DistributedEdges, edge_type: EdgeType, of: EdgeType, key: DrawKey
+) -> tuple[Tensor, ...]:
     """A random number from 0 to 2^63 - 1 for each edge of a type, the same for all between the same nodes.
 
     `of` is the edge type itself or its reverse.
@@ -263,7 +267,7 @@ def _pair_numbers(edges: DealtEdges, edge_type: EdgeType, of: EdgeType, key: Dra
     return tuple(found)
 
 
-def _first_numbered(edges: DealtEdges, edge_type: EdgeType, ends: Tensor) -> tuple[Tensor, Tensor]:
+def _first_numbered(edges: DistributedEdges, edge_type: EdgeType, ends: Tensor) -> tuple[Tensor, Tensor]:
     """Sources and destinations as they were numbered first."""
     originals = edges.original_ids.get(edge_type[0]), edges.original_ids.get(edge_type[2])
     sources, destinations = (
@@ -282,7 +286,7 @@ def _places(is_chosen: Tensor) -> Tensor:
     return is_chosen.nonzero().squeeze(1)
 
 
-def _bounds(edges: DealtEdges, numbers: Tensor, counts: tuple[int, int, int]) -> tuple[int, int, int]:
+def _bounds(edges: DistributedEdges, numbers: Tensor, counts: tuple[int, int, int]) -> tuple[int, int, int]:
     """The largest numbers of test, of validation and of training's disjoint links, in this order."""
     val, test, disjoint = counts
     ends = (test, test + val, test + val + disjoint)
@@ -290,7 +294,7 @@ def _bounds(edges: DealtEdges, numbers: Tensor, counts: tuple[int, int, int]) ->
     return found[0], found[1], found[2]
 
 
-def _smallest(edges: DealtEdges, numbers: Tensor, rank: int) -> int:
+def _smallest(edges: DistributedEdges, numbers: Tensor, rank: int) -> int:
     """The `rank`-th smallest number of all processes, from 1 on: digit after digit, by counting."""
     found = 0
     for shift in range(64 - _DIGIT, -1, -_DIGIT):

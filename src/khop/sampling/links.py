@@ -1,4 +1,4 @@
-"""Neighbourhoods of links: both ends of every link, and of its negatives, by the one hop loop."""
+"""Neighborhoods of links: both ends of every link, and of its negatives, by the one hop loop."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class LinkSampler:
             self._negatives_of(edge_type, LinkSeeds({edge_type: links}, DrawKey(0)))
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
-        """The neighbourhood of links and, where there are any, of seed nodes, whose rows come first."""
+        """The neighborhood of links and, where there are any, of seed nodes, whose rows come first."""
         links = seeds.links
         if links is None:
             return self._neighbors.sample(seeds, key)
@@ -170,7 +170,7 @@ class LinkSampler:
         labels = torch.ones(rows.source.numel()) if links.labels is None else links.labels
         if bool((labels == 0).any()):
             raise ValueError(
-                f"labels of {edge_type} hold 0, which is what negatives are labelled: number them from 1 on, "
+                f"labels of {edge_type} hold 0, which is what negatives are labeled: number them from 1 on, "
                 "or draw no binary negatives"
             )
         return LinkRows(

@@ -1,4 +1,4 @@
-"""Neighbour sampling over several hops: the only hop loop, over any graph store and any schema."""
+"""Neighbor sampling over several hops: the only hop loop, over any graph store and any schema."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Expansion(StrEnum):
 
 
 class NeighborSampler:
-    """Draws up to `fanouts[i]` in-neighbours per node and edge type at hop i + 1, the seeds' being hop 1.
+    """Draws up to `fanouts[i]` in-neighbors per node and edge type at hop i + 1, the seeds' being hop 1.
 
     A fanout is one number for all edge types, or a number for each, by edge type or by patterns such as
-    `{("user", "buys", "item"): 5, "*": 2}`; -1 takes all neighbours, 0 none. With `disjoint`, which Temporal
+    `{("user", "buys", "item"): 5, "*": 2}`; -1 takes all neighbors, 0 none. With `disjoint`, which Temporal
     implies, every seed has a tree of its own: nodes are unique within a tree, and duplicate seeds have a row
     each. `output` says which edges a subgraph shows. A pure function of (graph, settings, seeds, key); any
     number of threads may share one sampler.
@@ -114,9 +114,9 @@ class NeighborSampler:
         return sampler
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
-        """The seeds' neighbourhood. Duplicate seeds share one row; local ids are in first-seen order.
+        """The seeds' neighborhood. Duplicate seeds share one row; local ids are in first-seen order.
 
-        A hop meets edge types in schema order, destinations in local order and neighbours in drawn order.
+        A hop meets edge types in schema order, destinations in local order and neighbors in drawn order.
         """
         return self.sample_from(self.graph, seeds, key)
 

@@ -1,4 +1,4 @@
-"""The seam between a loader and how neighbourhoods are drawn."""
+"""The seam between a loader and how neighborhoods are drawn."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Seeds:
 
 
 class Sampler(Protocol):
-    """Draws the neighbourhood of seeds: a pure function of (seeds, key), called from several threads."""
+    """Draws the neighborhood of seeds: a pure function of (seeds, key), called from several threads."""
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """The blocks (and, of the subgraph expansion, the subgraph) that reach the seeds."""

@@ -15,8 +15,8 @@ from torch import Tensor
 from khop.arguments import seed_number, truth
 from khop.draw import DrawKey, Purpose
 from khop.kernels.permutation import permutation_slice
-from khop.sampling.homes import Homes
 from khop.sampling.sampler import Seeds
+from khop.sampling.seed_affinity import SeedAffinity
 from khop.schema import NodeType
 
 Fingerprint = Mapping[str, str | int | bool]
@@ -129,7 +129,7 @@ class SeedOrder:
     run_seed: int = 0
     rank: int = 0
     world_size: int = 1
-    homes: Homes | None = None
+    homes: SeedAffinity | None = None
     drop_last: bool = False  # leave out the last step of an epoch if it has fewer than `batch_size` seeds
 
     def __post_init__(self) -> None:

@@ -154,12 +154,12 @@ def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
 
 
 def restore_optimizer(model: nn.Module, optimizer: HasState, checkpoint: Checkpoint) -> None:
-    """Put the checkpoint's moments and settings into the optimiser of a restored model, as strictly."""
+    """Put the checkpoint's moments and settings into the optimizer of a restored model, as strictly."""
     names, sharded = _names(model), sharded_rows(model)
     order = [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
     if order != [group["params"] for group in checkpoint.groups]:
         raise ValueError(
-            "the optimiser's parameters differ from the checkpoint's: use the settings it was made with"
+            "the optimizer's parameters differ from the checkpoint's: use the settings it was made with"
         )
     # torch numbers the parameters in the order of the groups.
     numbers = {name: number for number, name in enumerate(name for group in order for name in group)}
@@ -169,7 +169,7 @@ def restore_optimizer(model: nn.Module, optimizer: HasState, checkpoint: Checkpo
     for key, tensor in checkpoint.optimizer.items():
         name, _, what = key.rpartition("/")
         if name not in numbers or tensor.shape not in (shapes[name], torch.Size()):
-            raise ValueError(f"the optimiser's {key} {tuple(tensor.shape)} fits no parameter of the model")
+            raise ValueError(f"the optimizer's {key} {tuple(tensor.shape)} fits no parameter of the model")
         held = sharded[name].held(tensor) if name in sharded and tensor.dim() else tensor
         # SparseAdam counts its steps by a Python number, and computes in double precision with it.
         is_count = held.dim() == 0 and held.dtype == torch.int64

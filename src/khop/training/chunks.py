@@ -18,8 +18,8 @@ from khop.loading.columns import ColumnChoice, gather_columns
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.sampler import Sampler, Seeds
 from khop.schema import NodeType
-from khop.training.sharing import Sharing
-from khop.training.stages import Shelf, Stage
+from khop.training.dynamic_chunks import Sharing
+from khop.training.stages import LayerStore, Stage
 
 Progress = Callable[[int, int], None]  # (done, total)
 RowsOf = Callable[[Batch], Tensor]  # (seeds, ...), of the nodes of a chunk
@@ -29,7 +29,7 @@ def unwatched(done: int, total: int) -> None:
     """A progress that nobody watches."""
 
 
-class MakesBatches(Protocol):
+class ChunkSource(Protocol):
     """What a meter has made of the chunks of a stage."""
 
     @property
@@ -37,7 +37,7 @@ class MakesBatches(Protocol):
         """To where the model is."""
         ...
 
-    def split_over(self, threads: int) -> MakesBatches:
+    def split_over(self, threads: int) -> ChunkSource:
         """The same batches, each drawn by several threads where the sampler knows how."""
         ...
 
@@ -88,7 +88,7 @@ class Meter:
         self._done = done
         self._told = -1
 
-    def rows(self, stage: Stage, shelf: Shelf, chunks: MakesBatches, rows_of: RowsOf) -> Tensor:
+    def rows(self, stage: Stage, layer_store: LayerStore, chunks: ChunkSource, rows_of: RowsOf) -> Tensor:
         """What the shelf has of `rows_of` every chunk, on the CPU, when all are computed. Collective."""
 
         together = chunks.split_over(self._sharing.threads_each)
@@ -97,7 +97,7 @@ class Meter:
             return together.made(stage.node_type, stage.nodes_of(rows), stage.times_of(rows))
 
         what = f"computing layer {stage.layer + 1} of {stage.node_type}"
-        with self._sharing.group.exchanging(what), closing(shelf.open(stage)) as place:
+        with self._sharing.group.exchanging(what), closing(layer_store.open(stage)) as place:
             before = stage.count - sum(stage.size(chunk) for chunk in place.missing)
             with closing(self._sharing.taken(stage, place.missing, made, num_bytes)) as taken:
                 for each in taken:

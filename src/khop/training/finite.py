@@ -10,16 +10,16 @@ from pathlib import Path
 from torch import nn
 
 from khop.training.ranking import LOOK_FOR_NAN
-from khop.training.standing import Standing
+from khop.training.trainer_state import TrainerState
 
 
-def check_loss(loss: float, standing: Standing, checkpoint: Path) -> None:
+def check_loss(loss: float, standing: TrainerState, checkpoint: Path) -> None:
     """ValueError for a loss that is NaN or infinite."""
     if not math.isfinite(loss):
         raise ValueError(f"the loss is {loss} in {_place(standing)}: {_way_out(checkpoint)}")
 
 
-def check_weights(model: nn.Module, standing: Standing, checkpoint: Path) -> None:
+def check_weights(model: nn.Module, standing: TrainerState, checkpoint: Path) -> None:
     """ValueError for a model with a weight that is NaN or infinite: it is not worth a checkpoint."""
     for name, weights in model.named_parameters():
         if not weights.detach().isfinite().all():
@@ -30,7 +30,7 @@ def check_weights(model: nn.Module, standing: Standing, checkpoint: Path) -> Non
 
 
 @contextmanager
-def evaluation_of(model: nn.Module, standing: Standing, checkpoint: Path) -> Iterator[None]:
+def evaluation_of(model: nn.Module, standing: TrainerState, checkpoint: Path) -> Iterator[None]:
     """Say of an error in an evaluation where training was, and of NaN weights that they are the cause."""
     try:
         yield
@@ -41,7 +41,7 @@ def evaluation_of(model: nn.Module, standing: Standing, checkpoint: Path) -> Ite
         raise ValueError(f"the evaluation at {_place(standing)}: {error}; {_holds(checkpoint)}") from error
 
 
-def _place(standing: Standing) -> str:
+def _place(standing: TrainerState) -> str:
     return f"epoch {standing.epoch}, step {standing.step}"
 
 

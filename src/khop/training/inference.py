@@ -1,4 +1,4 @@
-"""A trained model's outputs: exact, layer by layer over all neighbours, or from samples for any model."""
+"""A trained model's outputs: exact, layer by layer over all neighbors, or from samples for any model."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from khop.sampling.neighbor import NeighborSampler, check_seeds
 from khop.sampling.sampler import Sampler
 from khop.schema import NodeType
 from khop.training.chunks import Chunks, Meter, Progress, RowsOf, evaluating, unwatched
+from khop.training.collective_chunks import sharing_of
+from khop.training.dynamic_chunks import Sharing
 from khop.training.forward_inputs import columns_read
-from khop.training.in_step import sharing_of
+from khop.training.layer_stores import Memory
+from khop.training.move import mover
 from khop.training.part_order import PartOrder, pieces_of
-from khop.training.placement import mover
-from khop.training.sharing import Sharing
-from khop.training.shelves import Memory
-from khop.training.stages import VALUES, Shelf, Stage, row_table
+from khop.training.stages import VALUES, LayerStore, Stage, row_table
 
 Wanted = Mapping[NodeType, Tensor | None]  # int64 ids of a type; None: all of them, in order
 
@@ -47,7 +47,7 @@ def layerwise_inference(
 ) -> Tensor:
     """(nodes, outputs) on the CPU: the model's exact output for `nodes`, by default all of the type.
 
-    Every layer is computed for all nodes before the next begins, over all neighbours, `chunk_size` nodes at a
+    Every layer is computed for all nodes before the next begins, over all neighbors, `chunk_size` nodes at a
     time; two layers' values are held in memory, once per machine. The ranks of a group share the chunks of
     each layer, and all get all values, whose bits do not depend on the number of ranks. Where ranks hold
     parts of the graph, whatever `group` is, each computes and holds the values of its nodes. ValueError where
@@ -59,7 +59,7 @@ def layerwise_inference(
     wanted = {node_type: None if nodes is None else order.there(nodes)}
     layers = Layers.of(model, graph, features, wanted, chunk_size=chunk_size)
     sharing = layers.sharing(group, in_flight)
-    rows = layers.computed(sharing, sharing.shelf(), progress, last=Memory(sharing.group))
+    rows = layers.computed(sharing, sharing.layer_store(), progress, last=Memory(sharing.group))
     return order.back(rows[node_type])
 
 
@@ -78,7 +78,7 @@ def sampled_inference(
     in_flight: InFlight = FEW_IN_FLIGHT,
     group: Group = ALONE,
 ) -> Tensor:
-    """(nodes, outputs) on the CPU: what `model(batch)` gives for `nodes` over sampled neighbourhoods.
+    """(nodes, outputs) on the CPU: what `model(batch)` gives for `nodes` over sampled neighborhoods.
 
     The ranks of a group share the chunks, and all get all outputs. Any module over a batch will do. One key
     draws for all chunks: with the layered expansion a node's output does not depend on the chunk that it is
@@ -159,10 +159,10 @@ class Layers:
     def computed(
         self,
         sharing: Sharing,
-        shelf: Shelf,
+        layer_store: LayerStore,
         progress: Progress,
         *,
-        last: Shelf | None = None,
+        last: LayerStore | None = None,
         first: int = 0,
     ) -> dict[NodeType, Tensor]:
         """The last layer's rows, of each type, where its shelf has them: `last` if given. Collective.
@@ -176,12 +176,12 @@ class Layers:
         with evaluating(self._model), gathered(self._model):
             for index, layer in enumerate(self.stages[first:], first):
                 if values:
-                    chunks = _over(chunks, shelf.store(self.stages[index - 1], values), tuple(values))
+                    chunks = _over(chunks, layer_store.store(self.stages[index - 1], values), tuple(values))
                 is_last = index == len(self.stages) - 1
-                place = last if last is not None and is_last else shelf
+                place = last if last is not None and is_last else layer_store
                 rows_of = self._rows_of[index]
                 values = {s.node_type: meter.rows(s, place, chunks, rows_of[s.node_type]) for s in layer}
-                shelf.release(index - 1)
+                layer_store.release(index - 1)
         return values
 
 
@@ -196,7 +196,7 @@ def _stage(
 def _row_shapes(
     model: Layered, graph: GraphStore, features: FeatureStore, rows_of: Sequence[Mapping[NodeType, RowsOf]]
 ) -> list[dict[NodeType, Tensor]]:
-    """What rows of each layer and type look like, from the first node of each type without neighbours."""
+    """What rows of each layer and type look like, from the first node of each type without neighbors."""
     assert isinstance(model, nn.Module)
     chunks = _all_neighbors(model, graph, features, fanout=0)
     shapes, values = [], dict[NodeType, Tensor]()

@@ -20,11 +20,11 @@ from khop.sampling.link_seeds import LinkList, Links, check_links
 from khop.sampling.node_set import check_ids
 from khop.schema import EdgeType, NodeType
 from khop.training.chunks import Progress, evaluating, unwatched
+from khop.training.dynamic_chunks import DynamicChunks, Sharing
 from khop.training.inference import Layers
+from khop.training.layer_stores import Memory
 from khop.training.link_prediction import LINK_METRICS, LinkMetric
-from khop.training.placement import mover
-from khop.training.sharing import Dealt, Sharing
-from khop.training.shelves import Memory
+from khop.training.move import mover
 from khop.training.stages import VALUES, Stage
 
 Scores = dict[EdgeType, tuple[Tensor, Tensor]]  # of links (n), of their negatives (n, k)
@@ -42,14 +42,14 @@ def node_rows(
     in_flight: InFlight = FEW_IN_FLIGHT,
     group: Group = ALONE,
 ) -> dict[NodeType, Tensor]:
-    """What an encoder gives for all nodes of some types: exact, layer by layer over all neighbours.
+    """What an encoder gives for all nodes of some types: exact, layer by layer over all neighbors.
 
     The encoder exposes its layers (khop.models.Layered), each of which is computed once for all types. The
     ranks of a group share the work.
     """
     layers = Layers.of(encoder, graph, features, dict.fromkeys(node_types), chunk_size=chunk_size)
     sharing = layers.sharing(group, in_flight)
-    return layers.computed(sharing, sharing.shelf(), progress, last=Memory(sharing.group))
+    return layers.computed(sharing, sharing.layer_store(), progress, last=Memory(sharing.group))
 
 
 def exact_link_scores(
@@ -63,23 +63,23 @@ def exact_link_scores(
     in_flight: InFlight = FEW_IN_FLIGHT,
     group: Group = ALONE,
 ) -> Scores:
-    """Per edge type the scores of its links (n), and of their negatives (n, k), over all neighbours.
+    """Per edge type the scores of its links (n), and of their negatives (n, k), over all neighbors.
 
     The encoder gives a row for every node first, then pairs are scored. The ranks of a group share the work.
     """
     ends = dict.fromkeys(end for edge_type in links.counts for end in (edge_type[0], edge_type[2]))
     layers = Layers.of(model.encoder, graph, features, ends, chunk_size=chunk_size)
     sharing = layers.sharing(group, in_flight)
-    shelf = sharing.shelf()
-    rows = layers.computed(sharing, shelf, progress)
-    return link_scores(model, shelf.store(layers.stages[-1], rows), links, sharing)
+    layer_store = sharing.layer_store()
+    rows = layers.computed(sharing, layer_store, progress)
+    return link_scores(model, layer_store.store(layers.stages[-1], rows), links, sharing)
 
 
 def link_scores(
     model: LinkPredictor,
     rows: FeatureStore,
     links: LinkList,
-    sharing: Sharing = Dealt(),  # noqa: B008
+    sharing: Sharing = DynamicChunks(),  # noqa: B008
 ) -> Scores:
     """Per edge type the scores of its links (n), and of their negatives (n, k), from all nodes' rows."""
     check_told_from(links)
@@ -97,10 +97,10 @@ def check_rivals(graph: GraphStore, links: LinkList) -> None:
 
 
 def check_untimed(links: LinkList) -> None:
-    """ValueError for links with times, which an evaluation over all neighbours does not keep to."""
+    """ValueError for links with times, which an evaluation over all neighbors does not keep to."""
     if "times" in links.facts:
         raise ValueError(
-            "links have times, and over all neighbours they would hear of their future: give fanouts=[...] "
+            "links have times, and over all neighbors they would hear of their future: give fanouts=[...] "
             "and rule=khop.Temporal(column), or leave the times out"
         )
 

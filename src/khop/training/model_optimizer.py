@@ -1,4 +1,4 @@
-"""The optimiser of a whole model: Adam, and RowAdam beside it where there are learned rows."""
+"""The optimizer of a whole model: Adam, and RowAdam beside it where there are learned rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from khop.training.row_adam import RowAdam
 
 
 class HasState(Protocol):
-    """What a checkpoint asks of an optimiser; those of torch have it."""
+    """What a checkpoint asks of an optimizer; those of torch have it."""
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:

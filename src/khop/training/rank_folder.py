@@ -16,7 +16,7 @@ from khop.distributed.group import ALONE, Group
 from khop.distributed.lanes import Lanes
 from khop.features.store import FeatureStore
 from khop.schema import NodeType
-from khop.training.in_step import rank_bounds, rows_of_ranks, shares
+from khop.training.collective_chunks import rank_bounds, rows_of_ranks, shares
 from khop.training.stages import Rows, Stage
 from khop.training.work_folder import WorkFolder, work_folder
 

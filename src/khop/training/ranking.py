@@ -15,7 +15,7 @@ from torch import Tensor
 
 from khop.arguments import instance_of, list_of, shown, whole_number
 from khop.distributed.group import this_group
-from khop.training.shelves import Memory
+from khop.training.layer_stores import Memory
 from khop.training.stages import Stage
 
 LOOK_FOR_NAN = "look for NaN in the model's weights and in the columns"

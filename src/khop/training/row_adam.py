@@ -14,7 +14,7 @@ from khop.models.learned_rows import LearnedRows, summed
 
 
 class RowAdam(torch.optim.SparseAdam):
-    """SparseAdam over the learned rows of a model (`khop.models.LearnedRows`), beside another optimiser.
+    """SparseAdam over the learned rows of a model (`khop.models.LearnedRows`), beside another optimizer.
 
     A row that no rank has read since the last step stays as it is, and so do its moments. A step first
     exchanges gradients, so that it is collective: every rank calls it, whether its batch has read rows or

@@ -1,4 +1,4 @@
-"""Held-out links scored over sampled neighbourhoods, as in training: for any encoder, and in time."""
+"""Held-out links scored over sampled neighborhoods, as in training: for any encoder, and in time."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from khop.sampling.links import LinkSampler
 from khop.sampling.sampler import LinkSeeds, Seeds
 from khop.schema import EdgeType, NodeType
 from khop.training.chunks import Meter, Progress, evaluating, unwatched
-from khop.training.in_step import sharing_of
+from khop.training.collective_chunks import sharing_of
+from khop.training.layer_stores import Memory
 from khop.training.link_evaluation import Scores, check_told_from
-from khop.training.placement import mover
-from khop.training.shelves import Memory
+from khop.training.move import mover
 from khop.training.stages import Stage
 
 

@@ -38,7 +38,7 @@ class Schedule:
         return 1.0 - done if self.course == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
 
     def over(self, optimizer: torch.optim.Optimizer, updates: int) -> LambdaLR:
-        """Torch's scheduler that sets the optimiser's learning rate; one step of it per update."""
+        """Torch's scheduler that sets the optimizer's learning rate; one step of it per update."""
         return LambdaLR(optimizer, partial(self.factor, updates))
 
 

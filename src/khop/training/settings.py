@@ -15,7 +15,7 @@ Precision = Literal["float32", "float64", "bfloat16"]
 
 
 @dataclass(frozen=True)
-class Keeping:
+class CheckpointPolicy:
     """How often training is written down within an epoch; at an epoch's end it always is."""
 
     steps: int | None = None  # None = not by their number
@@ -44,7 +44,7 @@ class TrainerSettings:
     precision: Precision = "float32"  # bfloat16 by autocast: parameters, moments and losses stay float32
     seed: int = 0  # of dropout
     device: str = "cpu"
-    keeping: Keeping = Keeping()
+    keeping: CheckpointPolicy = CheckpointPolicy()
     # What makes this run this run, such as the graph's fingerprint: equal on all ranks, and when it goes on.
     facts: Mapping[str, str] = field(default_factory=dict)
 

@@ -116,7 +116,7 @@ class Rows(Protocol):
         ...
 
 
-class Shelf(Protocol):
+class LayerStore(Protocol):
     """Makes room for the rows of stage after stage."""
 
     def open(self, stage: Stage) -> Rows:

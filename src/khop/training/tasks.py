@@ -24,7 +24,7 @@ class Task(Protocol):
         ...
 
     def losses(self, output: Any, batch: Batch) -> Tensor:  # noqa: ANN401
-        """One loss per seed, or per pair of links; their mean over the global batch is minimised.
+        """One loss per seed, or per pair of links; their mean over the global batch is minimized.
 
         `output` is what the model gives for the batch.
         """

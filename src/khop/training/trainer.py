@@ -25,18 +25,18 @@ from khop.kernels.linear_choice import CHOICES
 from khop.models.learned_rows import sharded_rows
 from khop.training import traffic
 from khop.training.checkpoint import Checkpoint, Snapshot, restore_model, restore_optimizer, shared_checkpoint
+from khop.training.checkpoint_writer import BEST, LAST, CheckpointWriter
 from khop.training.finite import check_loss, check_weights, evaluation_of
 from khop.training.interrupts import interrupts_held, interrupts_noted, terminations_raised
-from khop.training.keeper import BEST, LAST, Keeper
 from khop.training.linear_setup import settle_linear
 from khop.training.model_optimizer import ModelOptimizer
+from khop.training.move import mover
 from khop.training.observer import Observer, Unwatched
-from khop.training.placement import mover
 from khop.training.run_log import Record
 from khop.training.settings import TrainerSettings
-from khop.training.standing import Standing, standing_of
 from khop.training.step_clock import LATE, STAGES, StepClock, TimedStep, on_its_own, seconds_by_stage
 from khop.training.tasks import Task, score_name
+from khop.training.trainer_state import TrainerState, standing_of
 
 CHOSEN_BY = "val"  # the split whose score decides which epoch is the best
 
@@ -101,10 +101,12 @@ class Trainer:
         self.optimizer = ModelOptimizer(self.model, settings.learning_rate, settings.weight_decay)
         updates = settings.epochs * len(loader)
         self._schedules = [settings.schedule.over(part, updates) for part in self.optimizer.parts]
-        self.standing = Standing(facts=settings.facts)
+        self.standing = TrainerState(facts=settings.facts)
         self._group = this_group()
         self._is_sharded = bool(sharded_rows(self.model))
-        self._keeper = Keeper(out, settings.keeping, self.observer.warned) if self._group.rank == 0 else None
+        self._keeper = (
+            CheckpointWriter(out, settings.keeping, self.observer.warned) if self._group.rank == 0 else None
+        )
         self._records: list[Record] = []  # of the epochs that are over
         self._source: Path | None = None  # the checkpoint that training goes on from
         self._seconds: dict[str, float] = {}
@@ -395,6 +397,6 @@ class Trainer:
         return self.out / "checkpoints" / name
 
 
-def _dropout_seed(seed: int, standing: Standing, rank: int) -> int:
+def _dropout_seed(seed: int, standing: TrainerState, rank: int) -> int:
     key = DrawKey.of(seed, Purpose.DROPOUT, standing.epoch, standing.step)
     return mix64(key.value ^ mix64(rank))

@@ -79,13 +79,13 @@ def test_both_graphs_describe_packages_alike() -> None:
 @given(st.lists(st.sampled_from(["libs", "games", "interstellar"]), max_size=40))
 def test_the_splits_share_out_the_packages_whose_section_is_known(sections: list[str]) -> None:
     packages = [package(f"p{number:02}", section) for number, section in enumerate(sections)]
-    labelled = [number for number, section in enumerate(sections) if section in SECTIONS]
+    labeled = [number for number, section in enumerate(sections) if section in SECTIONS]
     for tables in GRAPHS.values():
         splits = splits_of(tables(collect(packages))[0]["package"].splits)
-        assert sorted(chain.from_iterable(splits.values())) == labelled
+        assert sorted(chain.from_iterable(splits.values())) == labeled
         assert all(ids == sorted(ids) and ids for ids in splits.values())
-        assert abs(len(splits.get("train", [])) - 0.6 * len(labelled)) <= 1
-        assert abs(len(splits.get("val", [])) - 0.2 * len(labelled)) <= 1
+        assert abs(len(splits.get("train", [])) - 0.6 * len(labeled)) <= 1
+        assert abs(len(splits.get("val", [])) - 0.2 * len(labeled)) <= 1
 
 
 def test_the_split_depends_on_the_number_of_packages_alone() -> None:

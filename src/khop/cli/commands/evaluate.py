@@ -10,9 +10,9 @@ import typer
 from khop.cli.commands.shared import Checkpoint, JsonLast, Oversubscribe, Procs, RunFolder
 from khop.cli.options import Options, named, takes_run_options
 from khop.cli.run_folder import read_run
-from khop.config.facts import MACHINE, TOGETHER
 from khop.config.fields import run_fields
 from khop.config.read import checked, with_options
+from khop.config.run_fingerprint import MACHINE, TOGETHER
 
 
 class Split(StrEnum):

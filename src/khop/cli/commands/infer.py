@@ -11,9 +11,9 @@ import typer
 from khop.cli.commands.shared import Checkpoint, JsonLast, Oversubscribe, Procs, RunFolder
 from khop.cli.options import Options, named, takes_run_options
 from khop.cli.run_folder import read_run
-from khop.config.facts import MACHINE, TOGETHER
 from khop.config.fields import run_fields
 from khop.config.read import checked, with_options
+from khop.config.run_fingerprint import MACHINE, TOGETHER
 
 
 class Values(StrEnum):
@@ -80,7 +80,7 @@ def _infer(
     *,
     options: Options,
 ) -> None:
-    """Write a row for every node, over all neighbours, layer by layer: activations may be larger than memory.
+    """Write a row for every node, over all neighbors, layer by layer: activations may be larger than memory.
 
     What was stopped goes on when the same command is called again, also with another number of processes.
     """

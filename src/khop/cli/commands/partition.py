@@ -10,7 +10,7 @@ import typer
 
 from khop.cli.graph_argument import AsJson, GraphArgument, folder_of
 from khop.cli.numbers import fanout_list
-from khop.distributed.placements import Spread
+from khop.distributed.placements import Placement
 from khop.partition.method_names import METHOD_NAMES
 
 Method = StrEnum("Method", list(METHOD_NAMES))  # type: ignore[misc]  # a method is listed in one place
@@ -79,7 +79,7 @@ def part_files(
     machine: Annotated[int, typer.Option(help="Which, from 0: torchrun's --node-rank.", show_default=False)],
     machines: Annotated[int, typer.Option(help="How many there are.", show_default=False)],
     procs: Annotated[int, typer.Option(help="Processes on each of them.")] = 1,
-    placement: Annotated[Spread, typer.Option(help="As of khop train.")] = Spread.FEATURES,
+    placement: Annotated[Placement, typer.Option(help="As of khop train.")] = Placement.FEATURES,
 ) -> None:
     """List the files of a folder of parts that one machine needs, for rsync --files-from=- and the like."""
     from khop.cli.partition import print_part_files

@@ -12,10 +12,10 @@ from khop.cli.commands.shared import JsonLast, Oversubscribe, Procs
 from khop.cli.options import Options, takes_run_options
 from khop.cli.run_folder import is_run_folder, read_run
 from khop.cli.which_run import written
-from khop.config.facts import RESUMABLE
 from khop.config.fields import field_at, run_fields
 from khop.config.presets import preset_names
 from khop.config.read import checked, with_options
+from khop.config.run_fingerprint import RESUMABLE
 
 Source = Annotated[
     str | None,

@@ -17,7 +17,7 @@ from khop.datasets.debian.words import word_buckets, word_counts
 from khop.draw import DrawKey, Purpose
 from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.graph.inputs import Array
-from khop.graph.progress import Notice
+from khop.graph.progress import ProgressCallback
 from khop.kernels.permutation import permutation_slice
 from khop.schema import EdgeType, NodeType
 
@@ -54,7 +54,9 @@ def typed_tables(facts: Facts) -> Tables:
 GRAPHS: Mapping[str, Callable[[Facts], Tables]] = {"debian": plain_tables, "debian-typed": typed_tables}
 
 
-def write_debian(path: str | os.PathLike[str], name: str, facts: Facts, notice: Notice | None = None) -> Path:
+def write_debian(
+    path: str | os.PathLike[str], name: str, facts: Facts, notice: ProgressCallback | None = None
+) -> Path:
     """Write the graph called `name`, a key of GRAPHS, as a graph folder."""
     nodes, edges = GRAPHS[name](facts)
     return write_graph(path, nodes, edges, notice=notice)
@@ -75,12 +77,12 @@ def _tag_table(tags: tuple[str, ...]) -> NodeTable:
 
 
 def _splits(sections: npt.NDArray[np.int8]) -> dict[str, Tensor]:
-    """The labelled packages, 60/20/20, by a permutation that depends on their number alone; ids ascend.
+    """The labeled packages, 60/20/20, by a permutation that depends on their number alone; ids ascend.
 
     A split that would be empty (of a very small graph) is left out.
     """
-    labelled = torch.from_numpy(np.flatnonzero(sections != UNKNOWN))
-    count = len(labelled)
+    labeled = torch.from_numpy(np.flatnonzero(sections != UNKNOWN))
+    count = len(labeled)
     order = permutation_slice(DrawKey.of(SPLIT_SEED, Purpose.SPLIT), count, 0, count)
     splits = {name: order[count * start // 100 : count * stop // 100] for name, start, stop in _SPLITS}
-    return {name: labelled[positions].sort().values for name, positions in splits.items() if len(positions)}
+    return {name: labeled[positions].sort().values for name, positions in splits.items() if len(positions)}

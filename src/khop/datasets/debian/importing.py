@@ -10,12 +10,14 @@ from khop.datasets.debian.graph import write_debian
 from khop.datasets.debian.lists import find_lists, list_lines, machine_lists
 from khop.datasets.debian.packages import Package, parse_packages
 from khop.graph.atomic import refuse_existing
-from khop.graph.progress import Meter, Notice
+from khop.graph.progress import Meter, ProgressCallback
 
 _PACKAGES_PER_NOTICE = 1000
 
 
-def import_debian(out: Path, name: str, lists: Path | None = None, notice: Notice | None = None) -> Facts:
+def import_debian(
+    out: Path, name: str, lists: Path | None = None, notice: ProgressCallback | None = None
+) -> Facts:
     """Write the graph called `name` ("debian" or "debian-typed") of all package lists in a folder to `out`.
 
     Without `lists` that folder is apt's own. `notice` hears of the reading, then of the writing. Gives back
@@ -27,7 +29,7 @@ def import_debian(out: Path, name: str, lists: Path | None = None, notice: Notic
     return facts
 
 
-def read_facts(lists: Sequence[Path], notice: Notice | None = None) -> Facts:
+def read_facts(lists: Sequence[Path], notice: ProgressCallback | None = None) -> Facts:
     """The package graph of some lists together; ValueError where they hold no package at all."""
     facts = collect(_packages(lists, Meter(sum(path.stat().st_size for path in lists), notice)))
     if facts.counts[PACKAGE] == 0:

@@ -1,0 +1,192 @@
+"""A run that predicts links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from khop.api import Graph
+from khop.config.parts import (
+    dtype_of,
+    expansion_of,
+    in_flight_of,
+    input_columns,
+    known_metric,
+    rule_of,
+    seeds_loader,
+    stack_of,
+    words_of,
+)
+from khop.config.values import Fanout, RunConfig
+from khop.datasets.link_split import LinkSplit, split_links
+from khop.distributed.group import this_group
+from khop.draw import DegreeNegatives, GivenNegatives, NegativeMode, Negatives, UniformNegatives
+from khop.loader import Loader
+from khop.loading.columns import ColumnChoice
+from khop.models.link_predictor import LinkPredictor
+from khop.models.sizes import ModelSizes
+from khop.sampling.exclusion import Exclude
+from khop.sampling.fanouts import fanouts_by_type, followed_types
+from khop.sampling.link_seeds import LinkList
+from khop.sampling.links import LinkSampler
+from khop.schema import EdgeType, NodeType
+from khop.training.chunks import Progress
+from khop.training.initial import seeded
+from khop.training.link_evaluation import Scores, exact_link_scores, mean_metrics
+from khop.training.link_prediction import LINK_METRICS, LinkMetric, LinkPrediction
+from khop.training.sampled_links import sampled_link_scores
+
+BESIDE: tuple[LinkMetric, ...] = ("mrr", "roc-auc")  # measured whatever chooses the best
+
+
+_Hops = tuple[dict[EdgeType, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class LinkTask:
+    """The links of one edge type, split, and what tells them from other pairs."""
+
+    config: RunConfig  # resolved
+    whole: Graph  # what inference runs over: every edge that the model follows, held-out links among them
+    edge_type: EdgeType
+    fanouts: _Hops  # of training: of the edge types that some hop follows, and of the target's
+    measured: _Hops  # of evaluation: of the same edge types, where training follows them; none: all neighbors
+    split: LinkSplit
+    model: LinkPredictor
+    task: LinkPrediction
+
+    @classmethod
+    def of(cls, config: RunConfig, graph: Graph) -> LinkTask:
+        """With links split, pairs drawn and a new model, the same ones for equal runs."""
+        links, seed = config.links, config.training.seed
+        (edge_type,) = (t for t in graph.schema.edge_types if words_of(t) == config.task.target)
+        hops, measured = (_hops(graph, of) for of in (config.sampler.fanouts, config.evaluation.fanouts))
+        followed = followed_types(graph.schema, hops)
+        ends = {edge_type, graph.schema.reverse(edge_type)}
+        kept = tuple(t for t in graph.schema.edge_types if t in followed or t in ends)
+        graph = graph.only(kept)
+        split = split_links(
+            graph,
+            edge_type,
+            links.val,
+            links.test,
+            negatives=links.rivals,
+            time=config.sampler.time,
+            seed=seed,
+        )
+        targets = tuple(dict.fromkeys((edge_type[0], edge_type[2])))
+        hidden = config.model.hidden
+        sizes = ModelSizes.of(
+            split.train,
+            targets,
+            config.model.column,
+            outputs=hidden,
+            embedding=config.model.embedding,
+            learned_rows=config.model.learned_rows,
+        )
+        # Evaluation follows what the model knows: no more than what some hop of training follows.
+        sizes = replace(sizes, edge_types=tuple(t for t in kept if t in followed))
+
+        def made() -> LinkPredictor:
+            return LinkPredictor.of(stack_of(config, sizes), [edge_type], links.decoder, hidden)
+
+        model = seeded(seed, made).to(config.device, dtype_of(config))
+        metric = known_metric(config.task.metric, LINK_METRICS)
+        return cls(
+            config,
+            graph,
+            edge_type,
+            tuple({t: hop[t] for t in kept} for hop in hops),
+            tuple({t: hop[t] if t in followed else 0 for t in kept} for hop in measured),
+            split,
+            model,
+            LinkPrediction(links.loss, metric),
+        )
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Those that hold links out: what is trained on has its links as messages."""
+        return tuple(self._held_out)
+
+    @property
+    def _held_out(self) -> Mapping[str, tuple[Graph, LinkList]]:
+        """What each may hear of, and what it is asked."""
+        split = self.split
+        return {"val": (split.val, split.val_links), "test": (split.test, split.test_links)}
+
+    @property
+    def node_types(self) -> tuple[NodeType, ...]:
+        """Those at the ends of the links."""
+        return tuple(dict.fromkeys((self.edge_type[0], self.edge_type[2])))
+
+    def loader(self) -> Loader:
+        """The batches of training: no link of a step carries a message in it, nor does its reverse."""
+        train = self.split.train
+        has_reverse = train.schema.reverse(self.edge_type) is not None
+        exclude = Exclude.EDGE_AND_REVERSE if has_reverse else Exclude.EDGE
+        sampler = self._sampler(train, self.fanouts, self.negatives(), exclude)
+        columns = input_columns(self.config, train)
+        return seeds_loader(self.config, sampler, self.split.train_links, columns, {})
+
+    def scores(
+        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+    ) -> dict[str, float]:
+        """Every metric on each of the splits, over the edges that the split may know."""
+        found: dict[str, float] = {}
+        asked = [known_metric(name, LINK_METRICS) for name in beside]
+        for name in splits:
+            if name not in self._held_out:
+                raise ValueError(
+                    f"split {name!r}: links are measured where they are held out, in {list(self._held_out)}"
+                )
+            metrics = dict.fromkeys((self.task.metric, *BESIDE, *asked))
+            measured = mean_metrics(self._link_scores(*self._held_out[name], progress), tuple(metrics))
+            found[name] = measured.pop(self.task.metric)
+            found |= {f"{name}/{metric}": value for metric, value in measured.items()}
+        return found
+
+    def _link_scores(self, graph: Graph, links: LinkList, progress: Progress) -> Scores:
+        config, group = self.config, this_group()
+        if self.measured:
+            return sampled_link_scores(
+                self.model,
+                self._sampler(graph, self.measured, GivenNegatives(NegativeMode.TRIPLET), exclude=None),
+                graph.features,
+                links,
+                columns=ColumnChoice.of(graph.schema, input_columns(config, graph), (), ()),
+                seed=config.training.seed,
+                chunk_size=config.evaluation.batch_size,
+                progress=progress,
+                in_flight=in_flight_of(config),
+                group=group,
+            )
+        return exact_link_scores(
+            self.model,
+            graph,
+            graph.features,
+            links,
+            chunk_size=config.evaluation.batch_size,
+            progress=progress,
+            in_flight=in_flight_of(config),
+            group=group,
+        )
+
+    def _sampler(
+        self, graph: Graph, fanouts: _Hops, negatives: Negatives, exclude: Exclude | None
+    ) -> LinkSampler:
+        rule, expansion = rule_of(self.config.sampler), expansion_of(self.config)
+        return LinkSampler(
+            graph, fanouts, negatives=negatives, exclude=exclude, rule=rule, expansion=expansion
+        )
+
+    def negatives(self) -> Negatives:
+        """What training draws beside the links: pairs of their own, or what a ranking loss compares with."""
+        links = self.config.links
+        mode = NegativeMode.TRIPLET if links.loss == "bpr" else NegativeMode.BINARY
+        if links.negatives == "degree":
+            return DegreeNegatives(links.per_link, mode, links.exact)
+        return UniformNegatives(links.per_link, mode, links.exact)
+
+
+def _hops(graph: Graph, fanouts: tuple[Fanout, ...]) -> _Hops:
+    return fanouts_by_type(graph.schema, fanouts)

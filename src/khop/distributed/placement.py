@@ -1,0 +1,106 @@
+"""The stores of a folder of parts as one of several ranks has them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from khop.arguments import whole_number
+from khop.distributed.group import Group
+from khop.distributed.lanes import Lanes
+from khop.distributed.partition_owners import PartitionOwners
+from khop.distributed.partitioned_features import PartitionedFeatures
+from khop.distributed.partitioned_graph import PartitionedGraph
+from khop.distributed.placements import LANES, Placement
+from khop.distributed.row_request import Specs, Type
+from khop.distributed.row_wire import Wire
+from khop.features.store import FeatureStore
+from khop.graph.store import GraphStore, part_bounds
+from khop.partition.book import read_book
+from khop.partition.local_partition_features import LocalPartitionFeatures
+from khop.partition.local_partition_graph import LocalPartitionGraph
+from khop.partition.local_partitions import LocalPartitions
+from khop.partition.parts_folder import PartsFolder, files_of_parts, named_parts, open_parts
+from khop.sampling.seed_affinity import SeedAffinity
+
+
+@dataclass(frozen=True)
+class PartitionOptions:
+    """How ranks share a folder of parts."""
+
+    placement: Placement = Placement.FEATURES
+    lanes: int = LANES  # batches under way at once
+    wire: Wire = Wire.STORED  # in what rows travel
+
+    def __post_init__(self) -> None:
+        whole_number("lanes", self.lanes, 1)
+
+
+def stores_of(
+    path: str | os.PathLike[str], group: Group, partition_options: PartitionOptions
+) -> tuple[GraphStore, FeatureStore, PartsFolder]:
+    """Edges, columns and what is known of all parts. Collective, unless every rank has all."""
+    if partition_options.placement is Placement.WHOLE or group.world_size == 1:
+        whole = open_parts(path)
+        return LocalPartitionGraph(whole), LocalPartitionFeatures(whole), whole
+    book = read_book(path)
+    holders = PartitionOwners(book.num_parts, group.rank, group.world_size)
+    edges_of, own = parts_needed(partition_options.placement, holders)
+    try:
+        folder = open_parts(path, edges_of, own)
+        held = open_parts(path, own)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}. With placement {partition_options.placement}, rank {group.rank} of {group.world_size} "
+            "needs the "
+            f"edges of {named_parts(edges_of)} and the columns of {named_parts(own)}; `khop part-files` "
+            "lists what a machine does"
+        ) from error
+    lanes = Lanes(group, partition_options.lanes)
+    schema = held.schema
+    types: list[Type] = [*schema.node_types, *schema.edge_types]
+    offsets = {t: book.offsets[t] if isinstance(t, str) else book.first_edges(t) for t in types}
+    specs: Specs = {t: schema.columns.get(t, {}) for t in types}
+    features = PartitionedFeatures(
+        LocalPartitionFeatures(held).pieces, specs, offsets, holders, lanes, wire=partition_options.wire
+    )
+    if partition_options.placement is Placement.ALL:
+        return PartitionedGraph(LocalPartitions.of(folder), holders, lanes), features, folder
+    return LocalPartitionGraph(folder), features, folder
+
+
+def parts_needed(placement: Placement, holders: PartitionOwners) -> tuple[range, range]:
+    """The parts of which a rank needs the edges, and those of which it needs the columns."""
+    everything, own = range(holders.parts), holders.parts_of(holders.rank)
+    if placement is Placement.WHOLE:
+        return everything, everything
+    return (own if placement is Placement.ALL else everything), own
+
+
+def machine_files(
+    path: str | os.PathLike[str], placement: Placement, machine: int, machines: int, procs: int
+) -> list[str]:
+    """What the ranks of a machine need of a folder of parts, relative to it; all of it lies there.
+
+    Ranks are numbered machine by machine, `procs` on each.
+    """
+    if machines < 1 or procs < 1 or not 0 <= machine < machines:
+        raise ValueError(
+            f"machine {machine} of {machines} with {procs} processes each: there has to be a process, and a "
+            "machine from 0"
+        )
+    parts, found = read_book(path).num_parts, set[str]()
+    for rank in range(machine * procs, (machine + 1) * procs):
+        edges_of, own = parts_needed(placement, PartitionOwners(parts, rank, machines * procs))
+        found.update(files_of_parts(path, edges_of, own))
+    return sorted(found)
+
+
+def homes_of(graph: GraphStore, lanes: Lanes | None) -> SeedAffinity | None:
+    """Which ranks hold which nodes; None where every rank has all."""
+    if lanes is None:
+        return None
+    bounds = {t: part_bounds(graph, t) for t in graph.schema.node_types}
+    parts = max(len(of_type) for of_type in bounds.values()) - 1
+    holders = PartitionOwners(parts, 0, lanes.world_size)
+    return SeedAffinity(bounds, [holders.ranks_of(part) for part in range(parts)])

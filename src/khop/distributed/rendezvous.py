@@ -1,0 +1,172 @@
+"""How a process becomes a rank: it finds the store, waits for the others, and makes the process group."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+from torch import distributed
+
+from khop.distributed.group import Group, enter, is_broken, leave
+from khop.distributed.health_board import ANSWER_S, HealthBoard, within
+from khop.distributed.interfaces import Interface
+from khop.distributed.launchers import RankInfo
+from khop.distributed.rendezvous_point import Rendezvous, Round, arrive, part_of
+from khop.distributed.stores import hosted_store, reached_store
+from khop.distributed.torch_types import PrefixStore, Store
+from khop.distributed.watch import Watch
+from khop.errors import PeerLost
+
+
+@dataclass(frozen=True)
+class _Meeting:
+    """Where the ranks meet, as one of them sees it."""
+
+    rank_info: RankInfo
+    interface: Interface
+    deadline_s: float
+
+    @property
+    def where(self) -> str:
+        """The store, in words."""
+        return f"{self.rank_info.host}:{self.rank_info.port}"
+
+    def store(self, *, is_first: bool = False) -> Store:
+        """A connection to the store, which rank 0 opens with its first one if no launcher has done so."""
+        at, deadline_s = self.rank_info, self.deadline_s
+        is_host = at.rank == 0 and not at.launcher_hosts_store
+        if is_first and is_host:
+            return hosted_store(self.interface.address, at.port)
+        return reached_store(at.rank, self.interface.address if is_host else at.host, at.port, deadline_s)
+
+
+@contextmanager
+def joined(
+    rank_info: RankInfo, device: torch.device, deadline_s: float, interface: Interface
+) -> Iterator[Group]:
+    """This process as a rank, for as long as the block runs: gloo on the CPU, with NCCL beside it on GPUs.
+
+    PeerLost names the ranks that did not arrive within the deadline; OSError says that the port is taken. An
+    error in the block is told to the others, who then end as well. A store of rank 0's own listens on the
+    interface's address; that gloo and NCCL do so is for the caller to see to, by their environment.
+    """
+    meeting = _Meeting(rank_info, interface, deadline_s)
+    whole_store = meeting.store(is_first=True)
+    met = _met(whole_store, meeting)
+    # Connections of its own: a call that waits on one holds up all others on it.
+    store, telling, asking = (
+        part_of(each, met.number) for each in (whole_store, meeting.store(), meeting.store())
+    )
+    board = HealthBoard(telling, asking, rank_info.world_size, meeting.where)
+    watch = Watch(board, rank_info.rank, met.ranks[rank_info.rank].host, deadline_s)
+    watch.start()
+    try:
+        _make_torch_group(store, meeting, device)
+        group = Group(
+            rank_info.rank,
+            rank_info.world_size,
+            rank_info.local_rank,
+            rank_info.local_world_size,
+            deadline_s,
+            store,
+            watch,
+            met.attempt,
+        )
+        enter(group)
+        try:
+            with _told(group):
+                yield group
+                group.at("leaving")
+                for settle in group.before_leaving:
+                    settle()
+        finally:
+            leave(group)
+    finally:
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+        watch.close()  # last: what is destroyed may hang on a rank that is lost
+
+
+@contextmanager
+def _told(group: Group) -> Iterator[None]:
+    """An error is told to the other ranks; a broken exchange in a user's own loop becomes a PeerLost."""
+    assert group.watch is not None
+    try:
+        with group.exchanging("starting"):
+            yield
+    except PeerLost:
+        group.watch.give_up()
+        if group.rank == 0 and not group.is_of_one_machine:
+            group.watch.outlast()
+        raise
+    except BaseException as error:
+        if not _is_orderly(error):
+            group.watch.failed(f"{type(error).__name__}: {error}")
+            if not group.is_of_one_machine:
+                group.watch.outlast()
+        raise
+
+
+def _is_orderly(error: BaseException) -> bool:
+    """Whether a rank only does what it was told: Ctrl-C, SIGTERM, sys.exit(0)."""
+    return isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and not error.code)
+
+
+def _make_torch_group(store: Store, meeting: _Meeting, device: torch.device) -> None:
+    """Every rank connects to every other; PeerLost where one is not let through."""
+    at, interface, deadline_s = meeting.rank_info, meeting.interface, meeting.deadline_s
+
+    def connect() -> None:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # of this thread
+        distributed.init_process_group(
+            "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+            store=PrefixStore("torch", store),
+            rank=at.rank,
+            world_size=at.world_size,
+            timeout=timedelta(seconds=deadline_s),
+        )
+
+    problem = f"There was no answer within {deadline_s:g} s"
+    try:
+        if within(deadline_s, connect):  # gloo itself gives up after five times as long
+            return
+    except RuntimeError as error:
+        if not is_broken(error):
+            raise
+        problem = str(error).splitlines()[0]
+    raise PeerLost(
+        f"rank {at.rank} (host {socket.gethostname()}, {interface.address} of {interface.name}) met the "
+        "others but could not connect to all of them: machines of a run need all ports between them, and "
+        f"--interface where they have several networks. {problem}"
+    )
+
+
+def _met(store: Store, meeting: _Meeting) -> Round:
+    """All ranks; PeerLost where one does not come, ValueError where one is out of the others' reach."""
+    at, deadline_s = meeting.rank_info, meeting.deadline_s
+    own = Rendezvous(socket.gethostname(), meeting.interface.address, at.attempt)
+    found: list[Round] = []
+    try:
+        within(
+            deadline_s + ANSWER_S,
+            lambda: found.append(arrive(store, at.rank, at.world_size, own, deadline_s)),
+        )
+    except RuntimeError as error:
+        if not is_broken(error):
+            raise
+    if not found:
+        raise PeerLost(f"rank {at.rank} lost the store at {meeting.where}")
+    ranks = found[0].ranks
+    hidden = [rank for rank, arrived in ranks.items() if Interface("", arrived.address).is_loopback]
+    if hidden and len({arrived.host for arrived in ranks.values()}) > 1:
+        raise ValueError(
+            f"rank {hidden[0]} (host {ranks[hidden[0]].host}) listens on {ranks[hidden[0]].address}, where "
+            "no other machine reaches it: its name or MASTER_ADDR leads to itself. Name the network of the "
+            "machines with --interface, as eth1 or 10.0.0.0/8"
+        )
+    return found[0]

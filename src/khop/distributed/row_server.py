@@ -1,0 +1,95 @@
+"""The rows that a rank holds, sent to those who ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from khop.distributed.messages import Messages
+from khop.distributed.peers import Message, Peers
+from khop.distributed.row_request import RowRequest, Specs, Type, largest, read
+from khop.distributed.row_wire import Wire, is_rounded, of_bytes, planes, received_rows, sent_rows
+from khop.features.column_pieces import ColumnPieces, read_into, read_rows
+from khop.features.store import Rows
+
+ASKING = Message("asking for rows", "id")
+
+
+@dataclass(frozen=True, eq=False)
+class RowServer:
+    """The rows held here, of each type those of one stretch of ids."""
+
+    pieces: Mapping[Type, ColumnPieces]
+    specs: Specs
+    counts: Mapping[Type, int]  # how many rows of each type
+    wire: Wire
+
+    def asked(self, peers: Peers, messages: Sequence[Tensor]) -> list[list[RowRequest]]:
+        """What every rank asks for, by what this rank asks them. Two collectives.
+
+        A request that cannot be names who sent it.
+        """
+        received = peers.exchange(messages, ASKING, largest(self.specs, self.counts))
+        return [self._read(peers, rank, message) for rank, message in enumerate(received)]
+
+    def answers(self, peers: Peers, asked: Sequence[Sequence[RowRequest]]) -> Messages:
+        """The rows that every rank asks for, read into the messages that will bring them there."""
+        messages = peers.outgoing([answer_bytes(requests, self.specs, self.wire) for requests in asked])
+        for room, requests in zip(messages.payloads, asked, strict=True):
+            for request in requests:
+                room = self._write(room, request)
+        return messages
+
+    def _write(self, room: Tensor, request: RowRequest) -> Tensor:
+        """Write the rows of one request; what is left of the room."""
+        count, plain = request.ids.numel(), {}
+        pieces, specs = self.pieces[request.type_], self.specs[request.type_]
+        for name in request.columns:
+            places = []
+            for plane in planes(specs[name], self.wire):
+                places.append(of_bytes(room, plane, count))
+                room[count * plane.row_bytes : plane.size(count)] = 0
+                room = room[plane.size(count) :]
+            if not is_rounded(specs[name], self.wire):
+                plain[name] = places[0]
+                continue
+            rows = read_rows(pieces, specs, request.type_, Rows(request.ids, (name,)))[name]
+            for place, of_plane in zip(places, sent_rows(rows, specs[name], self.wire), strict=True):
+                place.copy_(of_plane)
+        read_into(pieces, request.ids, plain)
+        return room
+
+    def _read(self, peers: Peers, rank: int, message: Tensor) -> list[RowRequest]:
+        try:
+            return read(message, self.specs, self.counts)
+        except ValueError as error:
+            raise peers.wrong(rank, ASKING, str(error)) from error
+
+
+def answer_bytes(requests: Sequence[RowRequest], specs: Specs, wire: Wire) -> int:
+    """How long the answer is."""
+    return sum(
+        plane.size(request.ids.numel())
+        for request in requests
+        for name in request.columns
+        for plane in planes(specs[request.type_][name], wire)
+    )
+
+
+def rows_of_answer(
+    answer: Tensor, requests: Sequence[RowRequest], specs: Specs, wire: Wire
+) -> list[dict[str, Tensor]]:
+    """What a rank has sent, of each request the rows of each column."""
+    found: list[dict[str, Tensor]] = []
+    for request in requests:
+        rows, count = {}, request.ids.numel()
+        for name in request.columns:
+            spec, sent = specs[request.type_][name], []
+            for plane in planes(spec, wire):
+                sent.append(of_bytes(answer, plane, count))
+                answer = answer[plane.size(count) :]
+            rows[name] = received_rows(sent, spec, wire)
+        found.append(rows)
+    return found

@@ -1,0 +1,106 @@
+"""The edges of one part of a graph: those that lead to the nodes it owns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from khop.draw import DrawKey, Frontier, FrontierByType, Hop, NeighborsByType, Temporal
+from khop.graph.derived import Derived
+from khop.graph.edge_draws import EdgeDraws, asked_types
+from khop.graph.folder import GraphFolder
+from khop.graph.rule_arrays import RuleArrays
+from khop.kernels.chosen_rows import ChosenRows
+from khop.kernels.csc import Csc
+from khop.kernels.memory import expect_random_access
+from khop.schema import EdgeType, NodeType
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Draws in-edges of the nodes that a part owns. All ids are those of the whole graph.
+
+    A part knows neither the columns nor the original ids of nodes that others own. Threads may share it.
+    """
+
+    folder: GraphFolder  # of the part
+    first_edges: Mapping[EdgeType, int]  # where its edges begin among those of all parts
+    original_ids: Mapping[NodeType, Tensor]  # int64 (own nodes) of each type
+    kept: Mapping[EdgeType, Tensor] = field(default_factory=dict)
+    # ^ int64, ascending, where edges stand in the part, of types of which some are left out
+    _draws: EdgeDraws = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        folder, entries = self.folder, self.folder.manifest.edges
+        columns = folder.columns()
+        times = {entry.type: folder.edge_times(entry.type) for entry in entries}
+        arrays = RuleArrays(
+            {entry.type: self._edges(entry.type) for entry in entries},
+            {entry.type: self._numbers(entry.type, columns[entry.type]) for entry in entries},
+            {entry.type: entry.row_order for entry in entries},
+            Derived() if self.kept else Derived(folder.path, folder.fingerprint, folder.manifest.arrays),
+            {t: self._some(t, of_type) for t, of_type in times.items() if of_type is not None},
+        )
+        object.__setattr__(self, "_draws", EdgeDraws(folder.schema, self.original_ids, arrays))
+
+    def csc(self, edge_type: EdgeType) -> Csc:
+        """The in-edges of the nodes that the part owns, from the first of them on, without those left out."""
+        return self._draws.arrays.edges[edge_type]
+
+    def column(self, edge_type: EdgeType, name: str, positions: Tensor) -> Tensor:
+        """A column of the edges that stand at int64 positions in `csc`."""
+        return self.folder.columns()[edge_type][name][self._before(edge_type, positions)]
+
+    def keeping(self, kept: Mapping[EdgeType, Tensor]) -> Partition:
+        """The same part with those edges of some types alone that stand at int64 positions in `csc`."""
+        return replace(self, kept={**self.kept, **{t: self._before(t, at) for t, at in kept.items()}})
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        """As `GraphStore.sample_hop`, of nodes that the part owns."""
+        if isinstance(hop.rule, Temporal):
+            for edge_type in asked_types(frontier, hop):
+                self._check_times(edge_type, hop.rule.column)
+        drawn = self._draws.sample_hop({t: self._rows(t, of) for t, of in frontier.items()}, hop, key)
+        return {
+            t: found
+            if found.edges is None
+            else replace(found, edges=self._before(t, found.edges) + self.first_edges[t])
+            for t, found in drawn.items()
+        }
+
+    def _edges(self, edge_type: EdgeType) -> Csc:
+        csc = self.folder.csc(edge_type)
+        if edge_type in self.kept:
+            return csc.keeping(self.kept[edge_type])
+        expect_random_access(csc.indptr)
+        expect_random_access(csc.indices)
+        return csc
+
+    def _numbers(self, edge_type: EdgeType, columns: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The columns that rules may name."""
+        if edge_type not in self.kept:
+            return columns
+        return ChosenRows(columns, self.kept[edge_type])
+
+    def _some(self, edge_type: EdgeType, values: Tensor) -> Tensor:
+        return values[self.kept[edge_type]] if edge_type in self.kept else values
+
+    def _before(self, edge_type: EdgeType, positions: Tensor) -> Tensor:
+        """Where edges stood before any were left out."""
+        return self.kept[edge_type][positions] if edge_type in self.kept else positions
+
+    def _rows(self, node_type: str, frontier: Frontier) -> Frontier:
+        part = self.folder.manifest.part
+        assert part is not None  # the folder is a part
+        return replace(frontier, nodes=frontier.nodes - part.offsets[node_type][part.number])
+
+    def _check_times(self, edge_type: EdgeType, column: str) -> None:
+        """ValueError where times lie with sources that other parts own."""
+        of_sources = column in self.folder.schema.columns.get(edge_type[0], {})
+        if of_sources and self.folder.manifest.edge(edge_type).row_order != column:
+            raise ValueError(
+                f"edge type {edge_type}: rows do not follow {column!r}, a column of its sources, which lie "
+                f"in all parts; sort the graph, `khop graph sort GRAPH OUT --by {column}`, and cut that"
+            )

@@ -1,0 +1,84 @@
+"""The columns of the parts that a process holds, gathered by the ids of the whole graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from khop.features.column_pieces import ColumnPieces, read_rows
+from khop.features.renumbered import RenumberedRows
+from khop.features.store import FeatureStore, Gathered, Rows, Wanted
+from khop.features.table import FeatureTable, Tensors
+from khop.kernels.chosen_rows import ChosenRows
+from khop.kernels.memory import memory_limit_bytes
+from khop.partition.by_owner import first_outside
+from khop.partition.parts_folder import PartsFolder, held_parts
+from khop.schema import EdgeType, NodeType
+
+
+@dataclass(frozen=True, eq=False)
+class LocalPartitionFeatures:
+    """A feature store over consecutive parts; edges are known by their positions among those of all parts.
+
+    Gathering only reads, so threads may share a table. The result does not depend on `threads`.
+    """
+
+    folder: PartsFolder
+    threads: int = 1  # of one gather
+    pieces: Mapping[NodeType | EdgeType, ColumnPieces] = field(init=False, repr=False)  # one for each part
+
+    def __post_init__(self) -> None:
+        specs = self.folder.schema.columns
+        room_bytes = memory_limit_bytes() // 4 * 3 // max(len(self.folder.parts), 1)
+        of_parts = [part.feature_columns(room_bytes) for part in self.folder.parts]
+        pieces = {
+            t: {n: tuple(of[t][n] for of in of_parts) for n in specs[t] if all(n in of[t] for of in of_parts)}
+            for t in specs
+        }
+        object.__setattr__(self, "pieces", pieces)
+
+    @property
+    def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
+        """Every column of every type, whole: see `PartsFolder.columns`."""
+        return self.folder.columns()
+
+    def gather(self, wanted: Wanted) -> Gathered:
+        """The rows of all columns wanted, in the order of the ids; ValueError names what is missing."""
+        return {type_: self._rows(type_, rows) for type_, rows in wanted.items()}
+
+    def _rows(self, type_: NodeType | EdgeType, rows: Rows) -> dict[str, Tensor]:
+        self._check(type_, rows)
+        first, specs = self.folder.bounds(type_)[0], self.folder.schema.columns[type_]
+        of_held = replace(rows, ids=rows.ids - first) if first else rows
+        return read_rows(self.pieces[type_], specs, type_, of_held, self.threads)
+
+    def __reduce__(self) -> tuple[Callable[..., LocalPartitionFeatures], tuple[PartsFolder, int]]:
+        return LocalPartitionFeatures, (self.folder, self.threads)
+
+    def _check(self, type_: NodeType | EdgeType, rows: Rows) -> None:
+        there = self.pieces
+        if type_ not in there:
+            raise ValueError(f"no columns of type {type_!r}; there are columns of {list(there)}")
+        for name in rows.columns:
+            if name not in there[type_]:
+                raise ValueError(f"no column {name!r} of {type_!r}; there are {sorted(there[type_])}")
+        bounds = self.folder.bounds(type_)
+        position = first_outside(rows.ids, bounds)
+        if position >= 0 and rows.columns:
+            raise ValueError(
+                f"column {rows.columns[0]!r} of {type_!r}: row id {int(rows.ids[position])} at position "
+                f"{position}: must be in [{bounds[0]}, {bounds[-1]}), the rows of {held_parts(self.folder)}"
+            )
+
+
+def whole_columns(features: FeatureStore) -> Tensors:
+    """The columns of a feature store, whole; ValueError where they do not lie in this process."""
+    match features:
+        case FeatureTable() | LocalPartitionFeatures():
+            return features.columns
+        case RenumberedRows():
+            below = whole_columns(features.below)
+            return {**below, **{t: ChosenRows(below.get(t, {}), at) for t, at in features.before.items()}}
+    raise ValueError(f"columns: those of a {type(features).__name__} do not lie in this process")

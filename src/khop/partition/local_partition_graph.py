@@ -1,0 +1,113 @@
+"""The edges of the parts that a process holds: of all of them, a whole graph."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+
+from torch import Tensor
+
+from khop.draw import (
+    DrawKey,
+    DrawnNegatives,
+    FrontierByType,
+    Hop,
+    NeighborsByType,
+    Positives,
+    Uniform,
+)
+from khop.graph.csc_graph import CscGraph
+from khop.graph.edge_draws import check_edge_type, check_hop
+from khop.graph.negatives import NegativeTables
+from khop.partition.by_owner import first_outside
+from khop.partition.joined import joined_graph
+from khop.partition.local_partitions import LocalPartitions
+from khop.partition.parts_folder import PartsFolder, held_parts, open_parts
+from khop.partition.parts_links import PartsLinks
+from khop.schema import EdgeType, NodeType, Schema
+
+
+@dataclass(frozen=True, eq=False)
+class LocalPartitionGraph:
+    """A graph store over consecutive parts; with fewer than all, for nodes that those parts own.
+
+    Of all parts, even draws are made from the edges in one piece, which are put together once, beside the
+    parts: to share out a frontier and put answers in order costs more than to draw them. By weight and time
+    every part draws for its own nodes, from the arrays that are kept with it.
+    Draws are those of the graph that was cut: by original ids, over rows in their order. Pickles as the
+    folder's path. Threads may share it.
+    """
+
+    folder: PartsFolder
+    _held: LocalPartitions = field(init=False, repr=False)
+    _negatives: NegativeTables = field(init=False, repr=False)
+    _joined: list[CscGraph] = field(default_factory=list, repr=False)  # once it was asked for
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        folder = self.folder
+        held = LocalPartitions.of(folder)
+        object.__setattr__(self, "_held", held)
+        counts = {node_type: folder.num_nodes(node_type) for node_type in folder.schema.node_types}
+        tables = NegativeTables(counts, self.original_ids, folder.columns(), PartsLinks(held))
+        object.__setattr__(self, "_negatives", tables)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], held: Sequence[int] | None = None) -> LocalPartitionGraph:
+        """Consecutive parts of a folder, all of them by default, mapped."""
+        return cls(open_parts(path, held))
+
+    @property
+    def schema(self) -> Schema:
+        """The types of the graph."""
+        return self.folder.schema
+
+    def num_nodes(self, node_type: NodeType) -> int:
+        """How many nodes of a type there are in all parts."""
+        return self.folder.num_nodes(node_type)
+
+    @property
+    def original_ids(self) -> Mapping[NodeType, Tensor]:
+        """int64 (nodes of all parts): what ids were before the graph was cut."""
+        return self._held.original_ids
+
+    def part_bounds(self, node_type: NodeType) -> tuple[int, ...]:
+        """Where the nodes of each part begin, and where those of the last one end."""
+        return self.folder.node_bounds(node_type)
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        """Draw in-edges of every frontier node; see GraphStore. ValueError for a node of a part not held."""
+        if self._is_whole and isinstance(hop.rule, Uniform):
+            check_hop(hop, self.schema)
+            return self.joined().sample_hop(frontier, hop, key)
+        return self._held.sample_hop(frontier, hop, key)
+
+    def sample_negatives(
+        self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
+    ) -> Tensor:
+        """Draw destinations for the sources of links; see NegativeStore. Exact ones for sources held here."""
+        check_edge_type(edge_type, self.schema)
+        bounds = self.folder.bounds(edge_type[0])
+        position = first_outside(positives.sources, bounds) if negatives.exact else -1
+        if position >= 0:
+            raise ValueError(
+                f"negatives of {edge_type}: source {int(positives.sources[position])}: not in [{bounds[0]}, "
+                f"{bounds[-1]}), the nodes of {held_parts(self.folder)}"
+            )
+        return self._negatives.draw(edge_type, negatives, positives, key)
+
+    @property
+    def _is_whole(self) -> bool:
+        return len(self.folder.held) == self.folder.book.num_parts > 1
+
+    def joined(self) -> CscGraph:
+        """All parts in one piece: see `joined_graph`. Made once."""
+        with self._lock:
+            if not self._joined:
+                self._joined.append(joined_graph(self.folder))
+            return self._joined[0]
+
+    def __reduce__(self) -> tuple[Callable[..., LocalPartitionGraph], tuple[PartsFolder]]:
+        return LocalPartitionGraph, (self.folder,)

@@ -1,0 +1,123 @@
+"""What a run leaves on disk while it trains: two logs, and checkpoints written beside the training."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from khop.training.checkpoint import Snapshot
+from khop.training.replace_folder import make_youngest
+from khop.training.run_log import Record, RunLog
+from khop.training.settings import CheckpointPolicy
+
+BEST, LAST = "best", "last"
+FLUSH_S = 2.0  # how long lines of steps may stay in memory
+
+
+class CheckpointWriter:
+    """Writes a run's logs and checkpoints.
+
+    Checkpoints are written by a thread, one at a time. What the disk does not take is told to `warn` and
+    tried again with the next one; `close` raises if it is still not written then.
+    """
+
+    def __init__(self, out: Path, keeping: CheckpointPolicy, warn: Callable[[str], None]) -> None:
+        self.epochs = RunLog(out / "metrics.jsonl")
+        self.steps = RunLog(out / "steps.jsonl")
+        self.folder = out / "checkpoints"
+        self._keeping = keeping
+        self._warn = warn
+        self._unwritten: dict[str, Snapshot] = {}
+        self._writer: threading.Thread | None = None
+        self._problem: OSError | None = None
+        self._steps_since = 0
+        self._kept_at = self._flushed_at = time.monotonic()
+
+    def log_step(self, record: Record) -> None:
+        """A line of steps.jsonl, on disk soon."""
+        self.steps.hold(record)
+        self._steps_since += 1
+        if time.monotonic() - self._flushed_at > FLUSH_S:
+            self._flush()
+
+    def log_epoch(self, record: Record) -> None:
+        """A line of metrics.jsonl."""
+        self.epochs.hold(record)
+        self._flush()
+
+    def is_due(self) -> bool:
+        """Whether it is time for a checkpoint within the epoch, and the one before is written."""
+        keeping = self._keeping
+        by_steps = keeping.steps is not None and self._steps_since >= keeping.steps
+        elapsed = time.monotonic() - self._kept_at
+        by_clock = keeping.minutes is not None and elapsed >= 60 * keeping.minutes
+        return (by_steps or by_clock) and not self._is_writing()
+
+    def save(self, snapshots: dict[str, Snapshot]) -> None:
+        """Write checkpoints by name, in the background, after those before and after the logs' lines."""
+        self._wait()
+        self._unwritten.update(snapshots)
+        self._steps_since, self._kept_at = 0, time.monotonic()
+        # The logs first: a line too many is dropped on resume, one too few could not be made again.
+        if self._flush():
+            self._writer = threading.Thread(target=self._write, name="khop-checkpoint")
+            self._writer.start()
+
+    def close(self) -> None:
+        """Bring everything to the disk; OSError where it still does not take it."""
+        self._wait()
+        self.epochs.flush()
+        self.steps.flush()
+        if self._unwritten:
+            self._write()
+        if self._problem is not None:
+            raise self._problem
+
+    def begin(self, records: Sequence[Record], updates: int, steps: int, source: Path | None) -> None:
+        """Make the logs those of a run after `updates` updates, `steps` an epoch.
+
+        `source` is the checkpoint that the run goes on from; younger ones are damaged and set aside.
+        """
+        self.epochs.path.parent.mkdir(parents=True, exist_ok=True)
+        if source is not None:
+            make_youngest(self.folder / LAST, source)
+        if absent := self.epochs.replace(records):
+            self._warn(f"{self.epochs.path}: {absent} lines were damaged or lost; the checkpoint has them")
+        if absent := self.steps.keep(updates, steps):
+            self._warn(f"{self.steps.path}: {absent} of {updates} lines are damaged or lost, and left out")
+
+    def _write(self) -> None:
+        self._problem = None
+        for name, snapshot in list(self._unwritten.items()):
+            try:
+                snapshot.write(self.folder / name, self._keeping.keep if name == LAST else 1)
+                del self._unwritten[name]
+            except OSError as error:
+                self._problem = error
+
+    def _is_writing(self) -> bool:
+        return self._writer is not None and self._writer.is_alive()
+
+    def _wait(self) -> None:
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+            if self._problem is not None:
+                self._warn(f"{_sentence(self._problem)}; the run goes on")
+
+    def _flush(self) -> bool:
+        """Bring the logs to the disk; whether it took them."""
+        self._flushed_at = time.monotonic()
+        try:
+            self.epochs.flush()
+            self.steps.flush()
+        except OSError as error:
+            self._warn(f"{_sentence(error)}; the run goes on")
+            return False
+        return True
+
+
+def _sentence(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}"

@@ -1,0 +1,101 @@
+"""Where a training stands, as a value that a checkpoint keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from khop.training.settings import TrainerSettings
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """Where training stands: what a checkpoint keeps beside the tensors."""
+
+    epoch: int = 0  # of the next update
+    step: int = 0  # of the next update
+    loss_sum: float = 0.0  # of the epoch so far, over its seeds
+    seeds: int = 0  # of the epoch so far
+    traffic: Mapping[str, float] = field(default_factory=dict)  # of the epoch so far, over all ranks
+    best_score: float | None = None
+    best_epoch: int = 0
+    stale: int = 0  # evaluations since the best one
+    loader: Mapping[str, object] = field(default_factory=dict)
+    schedule: Mapping[str, object] = field(default_factory=dict)  # torch's scheduler of the learning rate
+    facts: Mapping[str, str] = field(default_factory=dict)  # of the settings it was made with
+    linear: Mapping[str, Any] = field(default_factory=dict)  # how layers are computed, by machine
+
+    def ended(self, score: float | None) -> TrainerState:
+        """At the start of the next epoch, after this one's score if it was evaluated."""
+        following = replace(self, epoch=self.epoch + 1, step=0, loss_sum=0.0, seeds=0, traffic={})
+        if score is None:
+            return following
+        if self.best_score is None or score > self.best_score:
+            return replace(following, best_score=score, best_epoch=self.epoch, stale=0)
+        return replace(following, stale=self.stale + 1)
+
+    def is_over(self, settings: TrainerSettings) -> bool:
+        """Whether there is no epoch left to train."""
+        is_stale = settings.patience is not None and self.stale >= settings.patience
+        return self.epoch >= settings.epochs or is_stale
+
+    def check(self, steps: int, records: int, folder: Path) -> None:
+        """ValueError where the numbers contradict one another, or the run.
+
+        `steps` are those of an epoch, `records` the epochs that are known to be over.
+        """
+        counts = (self.epoch, self.step, self.seeds, self.best_epoch, self.stale)
+        ahead = (self.loader.get("epoch"), self.loader.get("step")) if self._is_of_loader() else None
+        if (
+            not all(isinstance(count, int) and count >= 0 for count in counts)
+            or not all(isinstance(number, int | float) for number in (self.loss_sum, self.best_score or 0.0))
+            or not isinstance(self.schedule, Mapping)
+            or not isinstance(self.linear, Mapping)
+            or self.step > steps
+            or (self.epoch > 0 and self.best_epoch > self.epoch)
+            or (ahead is not None and ahead != divmod(self.epoch * steps + self.step, steps))
+        ):
+            raise ValueError(
+                f"{folder}: epoch {self.epoch}, step {self.step} do not fit the rest of it, or this run's "
+                f"{steps} steps an epoch: it is damaged; use another checkpoint, or train again"
+            )
+        if records < self.epoch:
+            raise ValueError(
+                f"{folder}: is after {self.epoch} epochs, metrics.jsonl has {records}: put the file back, or "
+                "train again"
+            )
+
+    def _is_of_loader(self) -> bool:
+        """Whether the loader's state says where it stands, as khop.Loader's does."""
+        loader = self.loader
+        return isinstance(loader, Mapping) and {"epoch", "step"} <= loader.keys()
+
+
+def standing_of(saved: Mapping[str, Any], facts: Mapping[str, str], folder: Path) -> TrainerState:
+    """What a checkpoint says; ValueError where it is no trainer's, or of a run with other facts."""
+    expected = {entry.name for entry in fields(TrainerState)}
+    # Checkpoints from before layers were measured lack `linear`.
+    if saved.keys() | {"linear"} != expected or not isinstance(saved["facts"], Mapping):
+        raise ValueError(
+            f"{folder}: says {sorted(saved)} of where training stood, {sorted(expected)} are needed; "
+            "it is not a trainer's, or of another khop"
+        )
+    standing = TrainerState(**saved)
+    check_facts(standing.facts, facts, folder)
+    return standing
+
+
+def check_facts(saved: Mapping[str, str], facts: Mapping[str, str], folder: Path) -> None:
+    """ValueError names the facts of a run that differ from those saved in its checkpoint."""
+    differing = [
+        f"{name} was {saved.get(name, 'not set')} and is {facts.get(name, 'not set')}"
+        for name in sorted({*saved, *facts})
+        if saved.get(name) != facts.get(name)
+    ]
+    if differing:
+        raise ValueError(
+            f"{folder}: the run was begun otherwise: {'; '.join(differing)}. "
+            "Put back what it was begun with, or start another run"
+        )

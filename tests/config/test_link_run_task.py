@@ -1,0 +1,262 @@
+"""A run about links: split without leaks, trained without messages along what is asked, measured exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from khop.batch import Batch, Sample
+from khop.config.build import Run, prepare
+from khop.config.link_run_task import LinkTask
+from khop.config.read import RawRun, with_options
+from khop.draw import DegreeNegatives, DrawKey, NegativeMode, UniformNegatives
+from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.sampling.links import LinkSampler
+from khop.sampling.sampler import Seeds
+from khop.training.chunks import unwatched
+from small_link_folders import BOUGHT_BY, BUYS, write_shop
+
+Prepare = Callable[..., Run]
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_shop(tmp_path_factory.mktemp("graphs") / "shop")
+
+
+@pytest.fixture
+def prepared(shop: Path) -> Prepare:
+    def call(**options: object) -> Run:
+        values = {
+            "graph": str(shop),
+            "task": {"kind": "link-prediction", "target": "user buys item"},
+            "links": {"rivals": 10},
+            "sampler": {"fanouts": [{"user sees shop": 0, "*": 5}] * 2},
+            "model": {"hidden": 16},
+            "training": {"batch_size": 256},
+        }
+        named = {name.replace("__", "."): value for name, value in options.items()}
+        return prepare(with_options(RawRun(values, "run.toml"), named), shop.parent / "cache")
+
+    return call
+
+
+def subject_of(run: Run) -> LinkTask:
+    assert isinstance(run.subject, LinkTask)
+    return run.subject
+
+
+def pairs(ends: torch.Tensor) -> set[tuple[int, ...]]:
+    return set(map(tuple, ends.T.tolist()))
+
+
+def messages(batch: Batch, edge_type: tuple[str, str, str]) -> set[tuple[int, ...]]:
+    """The edges of a type that carry messages in a batch, by global ids."""
+    found: set[tuple[int, ...]] = set()
+    for block in batch.blocks:
+        source, destination = block.adjacencies[edge_type].edge_index
+        nodes = batch.sample.nodes
+        found |= pairs(torch.stack([nodes[edge_type[0]][source], nodes[edge_type[2]][destination]]))
+    return found
+
+
+def test_nothing_that_is_asked_or_held_out_carries_a_message(prepared: Prepare) -> None:
+    run = prepared()
+    split = subject_of(run).split
+    held_out = pairs(split.val_links.edges[BUYS]) | pairs(split.test_links.edges[BUYS])
+    assert held_out
+    for batch in run.loader().epoch(0):
+        links = batch.links[BUYS]
+        count = links.num_links
+        asked = pairs(
+            torch.stack(
+                [
+                    batch.seed_nodes["user"][links.source[:count]],
+                    batch.seed_nodes["item"][links.destination[:count]],
+                ]
+            )
+        )
+        forward, backward = messages(batch, BUYS), {(u, i) for i, u in messages(batch, BOUGHT_BY)}
+        assert forward | backward
+        assert not (forward | backward) & (asked | held_out)
+
+
+def test_edge_types_that_no_hop_follows_are_not_evaluated_either(prepared: Prepare) -> None:
+    subject = subject_of(prepared())
+    assert subject.split.train.schema.edge_types == (BUYS, BOUGHT_BY)
+    assert subject.split.train.schema.node_types == ("user", "item")
+
+
+def test_without_neighbors_a_run_knows_only_the_nodes_themselves(prepared: Prepare) -> None:
+    subject = subject_of(prepared(sampler__fanouts=[{"*": 0}, {"*": 0}]))
+    assert not [name for name, _ in subject.model.named_parameters() if "neighbors" in name]
+    assert 0 < subject.scores(("val",), unwatched)["val"] < 1
+
+
+def test_equal_runs_have_equal_splits_pairs_and_weights(prepared: Prepare) -> None:
+    one, again, other = (subject_of(prepared(training__seed=seed)) for seed in (1, 1, 2))
+    assert torch.equal(one.split.val_links.edges[BUYS], again.split.val_links.edges[BUYS])
+    assert not torch.equal(one.split.val_links.edges[BUYS], other.split.val_links.edges[BUYS])
+    assert one.split.test_links.negatives is not None
+    assert again.split.test_links.negatives is not None
+    assert torch.equal(one.split.test_links.negatives[BUYS], again.split.test_links.negatives[BUYS])
+    for left, right in zip(one.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_every_metric_of_every_split_is_measured(prepared: Prepare) -> None:
+    subject = subject_of(prepared(task__metric="average-precision"))
+    found = subject.scores(subject.splits, unwatched)
+    assert list(found) == ["val", "val/mrr", "val/roc-auc", "test", "test/mrr", "test/roc-auc"]
+    assert all(0 < value < 1 for value in found.values())
+    assert subject.scores(("test",), unwatched)["test"] == found["test"]
+
+
+def test_links_are_measured_where_they_are_held_out(prepared: Prepare) -> None:
+    with pytest.raises(
+        ValueError, match=r"split 'train': links are measured where they are held out, in \['val'"
+    ):
+        subject_of(prepared()).scores(("train",), unwatched)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, UniformNegatives(1, NegativeMode.BINARY)),
+        ({"links__loss": "bpr", "links__per_link": 3}, UniformNegatives(3, NegativeMode.TRIPLET)),
+        (
+            {"links__negatives": "degree", "links__exact": True},
+            DegreeNegatives(1, NegativeMode.BINARY, exact=True),
+        ),
+    ],
+)
+def test_negatives_are_those_that_the_run_names(
+    prepared: Prepare, options: dict[str, object], expected: object
+) -> None:
+    subject = subject_of(prepared(**options))
+    assert subject.negatives() == expected
+    losses = subject.task.losses(
+        subject.model(next(iter(subject.loader().epoch(0)))), subject.loader().batch(0, 0)
+    )
+    assert losses.isfinite().all()
+
+
+def test_a_graph_without_a_reverse_leaves_the_edges_themselves_out(prepared: Prepare) -> None:
+    run = prepared()
+    subject = subject_of(run)
+    topology = subject.split.train.topology
+    assert topology.schema.reverse(BUYS) == BOUGHT_BY
+    lonely = replace(subject.split, train=subject.split.train.only([BUYS]))
+    alone = replace(subject, split=lonely, fanouts=tuple({BUYS: hop[BUYS]} for hop in subject.fanouts))
+    assert messages(alone.loader().batch(0, 0), BUYS)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (
+            {"task__target": "user likes item"},
+            "task.target is 'user likes item': the edge types are user buys item",
+        ),
+        ({"task__label": "x"}, "task.label is 'x': links have no label column, leave it out (--label)"),
+        ({"task__metric": "accuracy"}, "task.metric is 'accuracy': the metrics of links are mrr, roc-auc"),
+        ({"links__val": 0.0001}, "links.val is 0.0001: of 1101 links of user buys item that holds out none"),
+        (
+            {"links__val": 0.5, "links__test": 0.5},
+            "links.val is 0.5 and links.test 0.5: nothing is left to learn",
+        ),
+        (
+            {"sampler__time": "t", "evaluation__fanouts": [5, 5]},
+            "sampler.time is 't': each link needs a time, and the columns of user buys item are none (",
+        ),
+        ({"sampler__time": "t"}, "sampler.time is 't': evaluation over all neighbors would show the future"),
+        ({"evaluation__fanouts": [5]}, "evaluation.fanouts has 1 entry, sampler.fanouts make 2 layers"),
+        ({"evaluation__fanouts": [{"user buy item": 5}, 5]}, "evaluation.fanouts, hop 1: fanout 5 for"),
+    ],
+)
+def test_what_the_graph_or_the_task_does_not_have_is_named(
+    prepared: Prepare, options: dict[str, object], complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=r"\w") as caught:
+        prepared(**options)
+    assert str(caught.value).startswith(complaint)
+
+
+EVERY_TYPE_BUT_SHOPS = [{"user sees shop": 0, "*": -1}] * 2
+
+
+def test_a_sample_of_all_neighbors_measures_what_exact_evaluation_does(prepared: Prepare) -> None:
+    exact = subject_of(prepared()).scores(("val", "test"), unwatched)
+    for size in (7, 4096):
+        sampled = prepared(evaluation__fanouts=EVERY_TYPE_BUT_SHOPS, evaluation__batch_size=size)
+        assert subject_of(sampled).scores(("val", "test"), unwatched) == pytest.approx(exact, rel=1e-4)
+
+
+def test_evaluation_follows_no_edge_type_that_training_does_not(prepared: Prepare) -> None:
+    subject = subject_of(prepared(evaluation__fanouts=[3, 3]))
+    assert subject.measured == ({BUYS: 3, BOUGHT_BY: 3},) * 2
+    assert 0 < subject.scores(("val",), unwatched)["val"] < 1
+    assert subject.scores(("val",), unwatched) == subject.scores(("val",), unwatched)
+
+
+@pytest.fixture(scope="module")
+def diary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Purchases of 200 days, of items that came out on the first 100."""
+    random = torch.Generator().manual_seed(1)
+    users, items = torch.randint(30, (600,), generator=random), torch.randint(40, (600,), generator=random)
+    out = torch.arange(40) * 5 // 2
+    days = out[items] + torch.randint(100, (600,), generator=random)
+    nodes = {
+        "user": NodeTable(columns={"x": torch.randn(30, 4, generator=random)}),
+        "item": NodeTable(columns={"x": torch.randn(40, 4, generator=random), "day": out}),
+    }
+    edges = {
+        BUYS: EdgeTable(users, items, {"day": days}, reverse_of=BOUGHT_BY),
+        BOUGHT_BY: EdgeTable(items, users, {"day": days}),
+    }
+    return write_graph(tmp_path_factory.mktemp("graphs") / "diary", nodes, edges, sort_by="day")
+
+
+def test_in_time_no_link_hears_of_its_future_and_no_negative_comes_from_it(
+    prepared: Prepare, diary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Seeds, Sample]] = []
+    sample_of = LinkSampler.sample
+
+    def noted(sampler: LinkSampler, seeds: Seeds, key: DrawKey) -> Sample:
+        asked.append((seeds, sample_of(sampler, seeds, key)))
+        return asked[-1][1]
+
+    monkeypatch.setattr(LinkSampler, "sample", noted)
+    fanouts = {"sampler__fanouts": [4, 3], "evaluation__fanouts": [4, 3], "training__batch_size": 50}
+    run = prepared(graph=str(diary), sampler__time="day", links__per_link=2, links__rivals=2, **fanouts)
+    trained = list(run.loader().epoch(0))
+    found = subject_of(run).scores(("val", "test"), unwatched)
+    assert all(0 < value < 1 for value in found.values())
+    assert len(asked) > len(trained)
+    out, columns = run.graph.columns["item"]["day"], run.graph.columns[BUYS]
+    csc = run.graph.csc(BUYS)
+    items = torch.repeat_interleave(torch.arange(csc.num_rows), csc.indptr.diff())
+    first = torch.full((30, 40), 1000).view(-1)
+    first.scatter_reduce_(0, csc.indices.long() * 40 + items, columns["day"], "amin")
+    edges = 0
+    for seeds, sample in asked:
+        assert seeds.links is not None
+        assert sample.trees is not None
+        times = seeds.links.by_type[BUYS].times
+        assert times is not None
+        assert times.min() < out.max()  # there is a future to hear of
+        limits = times.repeat(4)  # of both ends, and of the first and the second negatives
+        seed_items = sample.nodes["item"][sample.seed_index["item"]]
+        assert bool((out[seed_items] <= limits[times.numel() :]).all())
+        for block in sample.blocks:
+            source, destination = block.adjacencies[BOUGHT_BY].edge_index
+            users = sample.nodes["user"][destination]
+            day = first[users * 40 + sample.nodes["item"][source]]
+            assert bool((day <= limits[sample.trees["user"][destination]]).all())
+            edges += day.numel()
+    assert edges > 1000

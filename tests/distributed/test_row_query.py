@@ -1,0 +1,35 @@
+"""Rows that lie elsewhere are kept or asked for once, of who has them, and land where they are wanted."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from khop.distributed.row_query import RowQuery
+from khop.partition.remote_rows import RemoteRows
+
+BOUNDS = [0, 4, 4, 10, 15]  # rank 0 is asked for the first four ids, rank 1 for nothing
+HERE = (4, 7)  # of the ids that rank 2 would be asked for
+IDS = st.integers(0, 14)
+
+
+@given(wanted=st.lists(IDS, max_size=20), kept=st.none() | st.sets(IDS.filter(lambda id_: not 4 <= id_ < 7)))
+def test_every_row_comes_from_who_has_it(wanted: list[int], kept: set[int] | None) -> None:
+    ids = torch.tensor(wanted, dtype=torch.int64)
+    in_slots = sorted(kept or ())
+    slots = [in_slots.index(id_) if id_ in in_slots else -1 for id_ in wanted]
+    if kept is None:
+        rows_of_ids = RemoteRows.of(ids, HERE)
+    else:
+        rows_of_ids = RemoteRows.of(ids, HERE, torch.tensor(slots, dtype=torch.int64), len(kept))
+    asked = RowQuery.of("n", ("x",), rows_of_ids, BOUNDS)
+    rows = [*range(*HERE), *in_slots]
+    for rank in range(4):
+        request = asked.request(rank, BOUNDS[rank])
+        of_rank = {id_ for id_ in wanted if BOUNDS[rank] <= id_ < BOUNDS[rank + 1] and not 4 <= id_ < 7}
+        assert (request.ids + BOUNDS[rank]).tolist() == sorted(of_rank - set(in_slots))
+        rows += (request.ids + BOUNDS[rank]).tolist()
+    assert [rows[place] for place in rows_of_ids.places.tolist()] == wanted
+    assert rows_of_ids.num_remote == sum(not 4 <= id_ < 7 for id_ in wanted)
+    assert rows_of_ids.num_kept == sum(id_ in in_slots for id_ in wanted)

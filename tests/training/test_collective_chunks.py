@@ -1,0 +1,62 @@
+"""Ranks that take chunks in step have all of them, each once, and the chunks of their own parts."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from khop.distributed.group import Group
+from khop.distributed.partition_owners import PartitionOwners
+from khop.training.collective_chunks import rank_bounds, shares
+from khop.training.rank_folder import own_stage
+from khop.training.stages import Stage
+
+part_sizes = st.lists(st.integers(0, 40), min_size=1, max_size=6)
+ranks = st.integers(1, 7)
+chunk_sizes = st.integers(1, 15)
+
+
+def stage_of(sizes: list[int], chunk_size: int) -> Stage:
+    bounds = tuple(accumulate(sizes, initial=0))
+    return Stage(0, "node", bounds[-1], chunk_size, torch.empty(0, 2), pieces=bounds)
+
+
+@given(part_sizes, chunk_sizes)
+def test_chunks_are_all_rows_in_order_and_none_is_of_two_parts(sizes: list[int], chunk_size: int) -> None:
+    stage = stage_of(sizes, chunk_size)
+    spans = [stage.span(chunk) for chunk in range(stage.num_chunks)]
+    assert [row for span in spans for row in range(span.start, span.stop)] == list(range(stage.count))
+    assert [stage.size(chunk) for chunk in range(stage.num_chunks)] == [s.stop - s.start for s in spans]
+    for span in spans:
+        assert 0 < span.stop - span.start <= chunk_size
+        assert any(first <= span.start and span.stop <= last for first, last in pairwise(stage.pieces))
+
+
+@given(part_sizes, chunk_sizes, ranks)
+def test_a_rank_has_the_chunks_of_the_parts_that_it_holds(
+    sizes: list[int], chunk_size: int, world_size: int
+) -> None:
+    stage, holders = stage_of(sizes, chunk_size), PartitionOwners(len(sizes), world_size=world_size)
+    dealt = shares(stage, world_size)
+    assert [chunk for share in dealt for chunk in share] == list(range(stage.num_chunks))
+    for rank, share in enumerate(dealt):
+        first, last = holders.held(stage.pieces, rank)
+        assert all(first <= stage.span(chunk).start < last for chunk in share)
+    for part in range(len(sizes)):
+        counts = [len(dealt[rank]) for rank in holders.ranks_of(part)]
+        assert max(counts) - min(counts) <= 1
+
+
+@given(part_sizes, chunk_sizes, ranks)
+def test_the_stage_of_a_rank_has_the_same_chunks(sizes: list[int], chunk_size: int, world_size: int) -> None:
+    stage = stage_of(sizes, chunk_size)
+    bounds = rank_bounds(stage, world_size)
+    for rank, share in enumerate(shares(stage, world_size)):
+        own = own_stage(stage, Group(rank, world_size))
+        assert (own.count, own.num_chunks) == (bounds[rank + 1] - bounds[rank], len(share))
+        for chunk, of_all in enumerate(share):
+            span, whole = own.span(chunk), stage.span(of_all)
+            assert (span.start, span.stop) == (whole.start - bounds[rank], whole.stop - bounds[rank])
