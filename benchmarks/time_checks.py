@@ -26,6 +26,7 @@ from harness import Figure, report
 import khop
 from khop.draw import DrawKey, Keep, Purpose, Rule, Temporal
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
+from khop.kernels.memory import pooled
 from khop.schema import ColumnSpec
 
 EDGE = ("node", "to", "node")
@@ -35,6 +36,11 @@ RULES: dict[str, Rule] = {
     "temporal, window": Temporal("time", window=(LATEST // 4, 0)),
     "temporal, latest": Temporal("time", Keep.LATEST),
 }
+
+
+def pooled_copy(column: torch.Tensor) -> torch.Tensor:
+    """In huge pages, as the arrays that khop makes are."""
+    return pooled(tuple(column.shape), column.dtype).copy_(column)
 
 
 def random_graph(nodes: int, edges: int, of_sources: bool) -> CscGraph:
@@ -49,6 +55,11 @@ def random_graph(nodes: int, edges: int, of_sources: bool) -> CscGraph:
     graph = csc_graph_from_edges(
         {"node": nodes}, {EDGE: (ends[0], ends[1])}, 2, columns=columns, sort_by="time"
     )
+    columns = {
+        type_: {name: pooled_copy(column) for name, column in of_type.items()}
+        for type_, of_type in graph.columns.items()
+    }
+    graph = replace(graph, columns=columns)
     specs = {next(iter(columns)): {"time": ColumnSpec("int64", ())}}
     return replace(graph, schema=replace(graph.schema, columns=specs))
 

@@ -24,6 +24,7 @@ class WholeNumbers {
         is_signed_(std::numeric_limits<T>::is_signed) {}
 
   std::int64_t size() const { return size_; }
+  const std::int64_t* as_int64() const { return bytes_ == 8 ? reinterpret_cast<const std::int64_t*>(data_) : nullptr; }
   KHOP_INLINE void prefetch(std::int64_t i) const { __builtin_prefetch(data_ + i * bytes_); }
 
   KHOP_INLINE std::int64_t operator[](std::int64_t i) const {
@@ -51,6 +52,9 @@ struct EdgeTimes {
   WholeNumbers edges;    // one per edge
   WholeNumbers sources;  // one per source node
   WholeNumbers indices;  // the source of each edge; read where sources have times
+
+  // The times, where they are of edges alone and of 64 bits; or null.
+  const std::int64_t* plain() const { return sources.size() == 0 ? edges.as_int64() : nullptr; }
 
   KHOP_INLINE void prefetch(std::int64_t edge) const {
     if (edges.size() > 0) edges.prefetch(edge);

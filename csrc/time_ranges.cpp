@@ -30,29 +30,37 @@ class RangeWalk {
  public:
   RangeWalk(const Csc<std::int64_t>& graph, const Rising& times, const EdgeTimes& own, const RangeRequest& request,
             std::int64_t* ranges)
-      : graph_(graph), own_(own), outline_(times.outline.data()), request_(request), ranges_(ranges), searches_(times, 2 * kBlock) {
+      : graph_(graph), own_(own), plain_(own.plain()), outline_(times.outline.data()), request_(request), ranges_(ranges), searches_(times, 2 * kBlock) {
     whole_.nodes = request.nodes;
   }
 
-  // Frontier rows [first, last).
+  // Frontier rows [first, last). The times at the ends of a block's ranges are on their way while the next block is searched.
   void run(std::int64_t first, std::int64_t last) {
     prefetch_pointers(first, std::min(first + kBlock, last));
-    for (std::int64_t at = first; at < last; at += kBlock) {
-      const std::int64_t end = std::min(at + kBlock, last);
-      find_rows(at, end);
-      prefetch_pointers(end, std::min(end + kBlock, last));
-      for (std::int64_t i = at; i < end; ++i) begin_row(i, at);
+    Block before{first, first, rows_[1]};
+    for (std::int64_t at = first, turn = 0; at < last; at += kBlock, turn ^= 1) {
+      const Block block{at, std::min(at + kBlock, last), rows_[turn]};
+      find_rows(block);
+      prefetch_pointers(block.end, std::min(block.end + kBlock, last));
+      for (std::int64_t i = block.first; i < block.end; ++i) begin_row(i, block.row(i));
+      prefetch_sources(before);
       searches_.finish(Found{ranges_});
-      for (std::int64_t i = at; i < end; ++i) over_ends(i, at, [&](std::int64_t edge) { own_.prefetch(edge); });
-      if (own_.sources.size() > 0) {
-        for (std::int64_t i = at; i < end; ++i) over_ends(i, at, [&](std::int64_t edge) { own_.prefetch_source(edge); });
-      }
-      for (std::int64_t i = at; i < end; ++i) check_row(i, at);
-      for (std::int64_t i = at; i < end; ++i) finish_row(i);
+      check(before);
+      over_ends(block, [&](std::int64_t edge) { own_.prefetch(edge); });
+      before = block;
     }
+    prefetch_sources(before);
+    check(before);
   }
 
  private:
+  // Frontier rows [first, end).
+  struct Block {
+    std::int64_t first, end;
+    Row* rows;
+    KHOP_INLINE const Row& row(std::int64_t i) const { return rows[i - first]; }
+  };
+
   struct Found {
     std::int64_t* ranges;
     KHOP_INLINE void operator()(std::int64_t slot, std::int64_t edge) const { ranges[slot] = edge; }
@@ -66,55 +74,76 @@ class RangeWalk {
     }
   }
 
-  KHOP_INLINE void find_rows(std::int64_t first, std::int64_t last) {
-    for (std::int64_t i = first; i < last; ++i) rows_[i - first] = row_at(graph_, whole_, i);
-    for (std::int64_t i = first; i < last; ++i) prefetch_outline(outline_, request_.nodes.data()[i], rows_[i - first].begin);
+  KHOP_INLINE void find_rows(const Block& block) {
+    for (std::int64_t i = block.first; i < block.end; ++i) block.rows[i - block.first] = row_at(graph_, whole_, i);
+    for (std::int64_t i = block.first; i < block.end; ++i) prefetch_outline(outline_, request_.nodes.data()[i], block.row(i).begin);
   }
 
-  KHOP_INLINE void begin_row(std::int64_t i, std::int64_t first) {
-    const Row& row = rows_[i - first];
+  KHOP_INLINE void begin_row(std::int64_t i, const Row& row) {
     ranges_[2 * i] = ranges_[2 * i + 1] = row.begin;
     if (row.degree == 0) return;
-    const OutlinedRow outline = outlined_row(outline_, request_.nodes.data()[i], row.begin);
     const std::int64_t until = request_.until.data()[i];
-    search(2 * i + 1, outline, row, saturated(until, request_.after));
-    if (request_.before < 0) return;
-    const std::int64_t earliest = saturated(until, -request_.before);
+    const std::int64_t latest = saturated(until, request_.after);
+    const std::int64_t earliest = request_.before < 0 ? kEarliest : saturated(until, -request_.before);
+    const OutlinedRow outline = outlined_row(outline_, request_.nodes.data()[i], row.begin);
+    search(2 * i + 1, outline, row, latest);
     if (earliest != kEarliest) search(2 * i, outline, row, earliest - 1);
   }
 
-  // fn(edge) of the edges on both sides of each end; neighbors are of one line mostly.
+  // fn(edge) of the first and the last edge of each range; the edges beside them are of the same lines mostly.
   template <class Fn>
-  KHOP_INLINE void over_ends(std::int64_t i, std::int64_t first, const Fn& fn) const {
-    const Row& row = rows_[i - first];
-    if (row.degree == 0) return;
-    const std::int64_t last = row.begin + row.degree - 1;
-    const auto beside = [&](std::int64_t at) {
-      fn(std::max(at - 1, row.begin));
-      fn(std::min(at, last));
-    };
-    beside(ranges_[2 * i + 1]);
-    if (request_.before >= 0) beside(ranges_[2 * i]);
+  KHOP_INLINE void over_ends(const Block& block, const Fn& fn) const {
+    for (std::int64_t i = block.first; i < block.end; ++i) {
+      const Row& row = block.row(i);
+      if (row.degree == 0) continue;
+      fn(std::max(ranges_[2 * i + 1] - 1, row.begin));
+      if (request_.before >= 0) fn(std::min(ranges_[2 * i], row.begin + row.degree - 1));
+    }
+  }
+
+  KHOP_INLINE void prefetch_sources(const Block& block) const {
+    if (has_sources_) over_ends(block, [&](std::int64_t edge) { own_.prefetch_source(edge); });
   }
 
   // What is derived may be damaged: the graph's own times decide.
-  KHOP_INLINE void check_row(std::int64_t i, std::int64_t first) const {
-    const Row& row = rows_[i - first];
-    if (row.degree == 0) return;
-    const std::int64_t until = request_.until.data()[i];
-    const std::int64_t earliest = request_.before < 0 ? kEarliest : saturated(until, -request_.before);
-    check_end(row, ranges_[2 * i + 1], saturated(until, request_.after));
-    if (earliest != kEarliest) check_end(row, ranges_[2 * i], earliest - 1);
+  KHOP_INLINE void check(const Block& block) const {
+    for (std::int64_t i = block.first; i < block.end; ++i) {
+      const Row& row = block.row(i);
+      const bool fits = row.degree == 0 || (plain_ != nullptr ? fits_both_sides(i, row) : fits_inside(i, row));
+      if (!fits) [[unlikely]] search_again(i, row);
+      finish_row(i);
+    }
   }
 
-  // Times before `at` are up to `bound`, and those from there on above it.
-  KHOP_INLINE void check_end(const Row& row, std::int64_t& at, std::int64_t bound) const {
-    const std::int64_t end = row.begin + row.degree;
-    if ((at == row.begin || own_[at - 1] <= bound) && (at == end || own_[at] > bound)) [[likely]] return;
-    at = search_again(row, bound);
+  KHOP_INLINE std::int64_t latest(std::int64_t i) const { return saturated(request_.until.data()[i], request_.after); }
+  KHOP_INLINE std::int64_t earliest(std::int64_t i) const {
+    return request_.before < 0 ? kEarliest : saturated(request_.until.data()[i], -request_.before);
   }
 
-  [[gnu::cold, gnu::noinline]] std::int64_t search_again(const Row& row, std::int64_t bound) const {
+  // Without branches on where ranges end: that is a coin toss.
+  KHOP_INLINE bool fits_both_sides(std::int64_t i, const Row& row) const {
+    const std::int64_t row_end = row.begin + row.degree, last = row_end - 1;
+    const std::int64_t end = ranges_[2 * i + 1], bound = latest(i);
+    const bool fits = ((end == row.begin) | (plain_[std::max(end - 1, row.begin)] <= bound)) &
+                      ((end == row_end) | (plain_[std::min(end, last)] > bound));
+    if (request_.before < 0) return fits;
+    const std::int64_t begin = ranges_[2 * i], first = earliest(i);
+    return fits & ((begin == row.begin) | (plain_[std::max(begin - 1, row.begin)] < first)) &
+           ((begin == row_end) | (plain_[std::min(begin, last)] >= first));
+  }
+
+  KHOP_INLINE bool fits_inside(std::int64_t i, const Row& row) const {
+    const std::int64_t begin = ranges_[2 * i], end = ranges_[2 * i + 1];
+    if (end > row.begin && own_[end - 1] > latest(i)) return false;
+    return request_.before < 0 || begin >= end || own_[begin] >= earliest(i);
+  }
+
+  [[gnu::cold, gnu::noinline]] void search_again(std::int64_t i, const Row& row) const {
+    ranges_[2 * i + 1] = first_above(row, latest(i));
+    ranges_[2 * i] = earliest(i) == kEarliest ? row.begin : first_above(row, earliest(i) - 1);
+  }
+
+  std::int64_t first_above(const Row& row, std::int64_t bound) const {
     std::int64_t low = row.begin, high = row.begin + row.degree;
     while (low < high) {
       const std::int64_t middle = low + (high - low) / 2;
@@ -144,7 +173,7 @@ class RangeWalk {
     searches_.begin(slot, outline, row.begin, end, row.begin + guess, bound, Found{ranges_});
   }
 
-  KHOP_INLINE void finish_row(std::int64_t i) {
+  KHOP_INLINE void finish_row(std::int64_t i) const {
     std::int64_t& begin = ranges_[2 * i];
     const std::int64_t end = ranges_[2 * i + 1];
     begin = std::min(begin, end);
@@ -157,11 +186,13 @@ class RangeWalk {
 
   const Csc<std::int64_t>& graph_;
   const EdgeTimes& own_;
+  const std::int64_t* const plain_;  // the own times, where they are int64 and of edges alone; or null
   const std::int16_t* const outline_;
   const RangeRequest& request_;
   std::int64_t* const ranges_;
   HopRequest whole_;
-  Row rows_[kBlock];
+  const bool has_sources_ = own_.sources.size() > 0;
+  Row rows_[2][kBlock];
   RisingSearches searches_;
 };
 

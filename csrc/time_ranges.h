@@ -19,8 +19,9 @@ struct RangeRequest {
 };
 
 // Writes begin and end of what is left of frontier row i to ranges[2 i] and ranges[2 i + 1]: positions of edges, whose `times` never
-// fall within a row. `times` and their outline say where to look; what is there is decided by `own`, of which the edges at both ends
-// are compared with the limits: damage of what is derived costs time, but gives no other range. Throws std::invalid_argument for a
+// fall within a row. `times` and their outline say where to look. The first and the last edge of every range are compared with the
+// limits by their `own` times, and so are the edges beside them where no times are of sources: whatever is damaged of what is
+// derived, no range has an edge beyond its limits. Throws std::invalid_argument for a
 // node that is no row, DamagedArray for a row that is not one of the graph's.
 void time_ranges(std::span<const std::int64_t> indptr, const Rising& times, const EdgeTimes& own, const RangeRequest& request,
                  std::int64_t* ranges);
