@@ -79,3 +79,17 @@ def test_a_place_where_nothing_can_be_written_is_one_line(
     assert done.code == 1
     assert done.stderr.startswith("khop: /proc/khop")
     assert done.stderr.count("\n") == 1
+
+
+def test_ranks_measure_the_checkpoint_that_rank_0_found_whole(
+    khop_command: Callable[..., Ran], small_run: Path
+) -> None:
+    khop_command("train", "run.toml", "--out", "a")
+    state = Path("a/checkpoints/last/state.json")
+    state.write_text(state.read_text().replace('"epoch": 3', '"epoch": 2'))
+    measure = ("evaluate", "a", "--checkpoint", "last", "--json")
+    alone, together = process(*KHOP, *measure), process(*KHOP, *measure, "--procs", "2")
+    assert alone.returncode == together.returncode == 0
+    assert json.loads(alone.stdout) == json.loads(together.stdout)
+    warning = f"khop: {state}: cut short or damaged; a/checkpoints/last-1 is used instead"
+    assert [ran.stderr.count(warning) for ran in (alone, together)] == [1, 1]

@@ -297,7 +297,7 @@ class Watching(Unwatched):
 def test_checkpoints_come_every_few_steps_and_a_killed_run_goes_on_from_the_last(tmp_path: Path) -> None:
     """Killed at the ninth update of fifteen, with a checkpoint every two."""
     program = KILLED.replace("(2, 1,", "(1, 3,").replace(
-        ").trainer()", ").with_(keeping=Keeping(steps=2)).trainer()"
+        ").trainer()", ").with_(keeping=CheckpointPolicy(steps=2)).trainer()"
     )
     killed(program, tmp_path / "run")
     trainer = SmallRun(tmp_path / "run").trainer()
@@ -480,7 +480,7 @@ def test_ctrl_c_in_the_evaluation_keeps_the_epoch(tmp_path: Path) -> None:
 KILLED = """
 import signal, sys
 from pathlib import Path
-from khop.training.settings import Keeping
+from khop.training.settings import CheckpointPolicy
 from small_runs import Interrupting, SmallRun
 
 SmallRun(Path(sys.argv[1]), observer=Interrupting(2, 1, signal.SIGKILL)).trainer().fit()
