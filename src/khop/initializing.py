@@ -1,4 +1,4 @@
-"""Models whose modules learn their sizes from what they are given."""
+"""Initialization of models with lazy modules, which take their sizes from the first input."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from khop.training.chunks import evaluating
 from khop.training.initial import seeded
 from khop.training.move import mover
 
-_TRIED = 10  # batches, until every type of node and edge has come up
+_TRIED = 10  # largest number of batches run to reach every node and edge type
 
 
 def initialize(model: nn.Module, loader: Loader, seed: int = 0) -> None:
     """Size a model's lazy modules by running it on batches of the loader, before DDP wraps it.
 
-    Every rank runs it on the same whole batches, so all get the same sizes, and from `seed` the same weights.
-    ValueError where ten batches leave a module without a size.
+    Every rank runs it on the same whole batches. All ranks thus get the same sizes, and from `seed` the same
+    weights. ValueError if a module has no size after ten batches.
     """
 
     instance_of("model", model, nn.Module, "must be a torch.nn.Module")

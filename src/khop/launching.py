@@ -1,6 +1,6 @@
-"""Starting a script's ranks: one process, some on this machine, or those that a launcher has started.
+"""Start of a script's ranks: in this process, in spawned processes, or in processes of a launcher.
 
-The only part below the command that reads the environment: it is where launchers say which rank this is.
+Below the command line, only this module reads the environment, as launchers put a process's rank there.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from khop.loading.transfer import device_of
 
 Work = Callable[..., None]  # (rank, device, *arguments)
 
-RANKS_PER_CORE = 4  # at most, unless asked: each holds torch in memory, and they wait for one another
+RANKS_PER_CORE = 4  # default limit: each rank holds torch in memory, and ranks wait for one another
 
-# What a rank's process needs in its environment before torch is loaded, unless the user has set it.
+# Variables that a rank's process needs before torch is loaded, unless the user has set them.
 _FOR_RANKS = {
-    "OMP_WAIT_POLICY": "passive",  # spinning threads of one rank would take the cores of the next
-    "TORCH_CPP_LOG_LEVEL": "FATAL",  # a lost peer is khop's to report, in a sentence
+    "OMP_WAIT_POLICY": "passive",  # spinning threads of one rank would occupy the cores of another
+    "TORCH_CPP_LOG_LEVEL": "FATAL",  # khop itself reports a lost peer, in one sentence
 }
-# On which interface gloo and NCCL listen; to NCCL a name without "=" would be that of any that begins so.
+# Interface on which gloo and NCCL listen. NCCL takes a name without "=" as a prefix.
 _INTERFACE_OF_GLOO, _INTERFACE_OF_NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 
 
@@ -49,18 +49,21 @@ def launch(
 ) -> None:
     """Call `function(rank, device, *arguments)` as every rank of a run.
 
-    Under torchrun, srun, Ray Train or an indexed Kubernetes job this process is one rank and calls it here.
-    Else `procs` processes are spawned on this machine, by default one per GPU; of one, it is called here.
-    `function` stands at the top of a module, and the script calls `launch` under `if __name__ == "__main__"`.
-    GPUs exchange by NCCL, the CPU by gloo; `device` is "cpu" or "cuda", by default "cuda" where there is one.
-    More than 4 processes per core that this process may use are refused unless `oversubscribe`; the number
-    that a launcher has started is its own affair.
-    An exchange that takes longer than `deadline` seconds ends all ranks with an error that says who is
-    missing; an error in one rank ends all, and is raised here.
+    Under torchrun, srun, Ray Train or an indexed Kubernetes job, this process is one rank and calls
+    `function` itself. Otherwise `procs` processes are spawned on this machine, by default one per GPU. With
+    one process, `function` is called in this one. `function` has to be defined at the top level of a module,
+    and the script has to call `launch` under `if __name__ == "__main__"`.
 
-    Ranks listen on one interface: `interface` is its name, its address or a network that this lies in; by
-    default it is loopback on one machine, and else the one that leads to rank 0's. A public one is a
-    ValueError unless `allow_public` says that a firewall stands before it.
+    `device` is "cpu" or "cuda", by default "cuda" if a GPU is available. GPUs exchange over NCCL, CPUs over
+    gloo. More than 4 processes per core that this process may use are a ValueError, unless `oversubscribe` is
+    set. The number of processes started by a launcher is not limited.
+
+    An exchange that takes longer than `deadline` seconds ends all ranks with an error that names the missing
+    ranks. An error in one rank ends all ranks, and is raised here.
+
+    Ranks listen on one interface. `interface` is its name, its address, or a network that contains its
+    address. The default is loopback on one machine, otherwise the interface that leads to rank 0. A public
+    address is a ValueError unless `allow_public` is set, which states that a firewall protects it.
     """
     if not callable(function):
         raise ValueError(f"function {shown(function)}: must be a function of (rank, device, *arguments)")
@@ -91,7 +94,7 @@ def launch(
 
 
 class _Arguments:
-    """What a spawned rank is called with: unpickled once it has met the others, as a graph of parts wants."""
+    """Arguments of a spawned rank, unpickled after the rendezvous, as a partitioned graph requires."""
 
     def __init__(self, arguments: Sequence[object]) -> None:
         self._arguments = tuple(arguments)
@@ -105,7 +108,7 @@ class _Arguments:
 
 @dataclass(frozen=True)
 class _Pickled:
-    """The same in the rank."""
+    """The same arguments in the spawned rank."""
 
     content: bytes
 
@@ -114,7 +117,7 @@ class _Pickled:
 
 
 def check_procs(procs: int, device: str, *, oversubscribe: bool) -> None:
-    """ValueError where this machine cannot run as many ranks."""
+    """Check that this machine can run `procs` ranks; ValueError names the limit."""
     whole_number("procs", procs, 1)
     gpus = torch.cuda.device_count()
     if torch.device(device).type == "cuda" and procs > gpus:
@@ -131,7 +134,7 @@ def check_procs(procs: int, device: str, *, oversubscribe: bool) -> None:
 
 
 def launched_by_others() -> RankInfo | None:
-    """Where a launcher has put this process; None where it was started by hand."""
+    """Return the rank that a launcher assigned to this process; None if it was started by hand."""
     return rank_info_of(os.environ)
 
 
@@ -143,13 +146,13 @@ def run_rank(
     deadline: float,
     listening: Listening,
 ) -> None:
-    """Be one rank: meet the others, call the function, leave."""
+    """Run one rank: join the others, call the function, leave."""
     device = torch.device(kind)
     if device.type == "cuda":
         device = torch.device("cuda", placement.local_rank)
         torch.cuda.set_device(device)
     torch.set_num_threads(cores_of_rank(placement.local_world_size))
-    if distributed.is_initialized():  # by Ray Train, say: used as it is
+    if distributed.is_initialized():  # e.g. by Ray Train: used as it is
         function(placement.rank, device, *arguments)
         return
     said = listening.interface or os.environ.get(_INTERFACE_OF_GLOO, "").split(",")[0]
@@ -161,13 +164,13 @@ def run_rank(
 
 
 def _unset(values: Mapping[str, str]) -> Mapping[str, str]:
-    """Those that the user has not set otherwise."""
+    """Return the values that the user has not set."""
     return {name: value for name, value in values.items() if name not in os.environ}
 
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """The environment with these values, for as long as the block runs."""
+    """Set these environment variables while the block runs."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,4 +1,4 @@
-"""Cutting a graph into parts: what `khop partition` and a script of one's own call."""
+"""Graph partitioning, as used by `khop partition` and by scripts."""
 
 from __future__ import annotations
 
@@ -28,17 +28,22 @@ def partition_graph(
     threads: int = 0,
     notice: ProgressCallback | None = None,
 ) -> PartitionBook:
-    """Cut a graph folder into a folder of parts, which appears whole or not at all.
+    """Partition a graph folder into a folder of parts, which appears complete or not at all.
 
-    Nodes are renumbered so that those of a part are consecutive within their type; their column "original_id"
-    says what they were, and draws stay what they were. Edges lie with their destination, in the order that
-    its row had, with their columns. `method`: "ldg" and "fennel" stream over the edges, in memory that grows
-    with the nodes alone; "metis" cuts fewer edges, holds all of them in memory and needs pymetis; "random",
-    "range" and "hash" see no edges. `balance` names what no part may hold more of than 1 + `slack` times its
-    share: "nodes", "edges", "bytes", or a split; None is the nodes, and the split "train" where there is
-    one. With `fanouts`, the book also says what share of a batch's nodes is to be expected remote, for
-    batches of `batch_size` training seeds over all parts. The result depends on neither the machine nor
-    `threads` (0: one per core).
+    Nodes are renumbered so that the nodes of a part are consecutive within their type. Their column
+    "original_id" holds the previous ids, and draws do not change. Edges are stored with their destination, in
+    the order of its row, with their columns.
+
+    `method`: "ldg" and "fennel" stream over the edges, in memory that grows only with the number of nodes.
+    "metis" cuts fewer edges, holds all of them in memory and needs pymetis. "random", "range" and "hash"
+    ignore edges.
+
+    `balance` names the quantities to balance: "nodes", "edges", "bytes", or a split. No part may hold more
+    than 1 + `slack` times its share of each. None balances nodes, and the split "train" if there is one.
+
+    With `fanouts`, the partition book also gives the expected share of remote nodes in a batch, for batches
+    of `batch_size` training seeds over all parts. The result depends neither on the machine nor on `threads`
+    (0: one per core).
     """
     graph, out = path_of("graph", graph), path_of("out", out)
     threads = whole_number("threads", threads, 0)

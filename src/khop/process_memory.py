@@ -1,4 +1,4 @@
-"""What a process that trains on a CPU does about its memory, by its own choice."""
+"""Memory settings for a process that trains on a CPU, applied only on request."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _HEAP_BYTES = 1 << 30  # below _LARGEST, so that it is part of the heap
 
 
 def tune_memory() -> bool:
-    """Let large tensors reuse memory that this process has already had; whether anything was changed.
+    """Let large tensors reuse memory that this process has already had; return True if a setting changed.
 
-    By default the C library gives every large block back to the kernel and takes a new one, whose pages are
-    zeroed one fault at a time: a quarter of a training step on a CPU. After this call freed memory stays with
-    the process, and the first GiB of its heap asks for huge pages. khop's command does it when it starts; a
-    script may, once, before it makes tensors; the library never does. Only glibc has what it takes: elsewhere
-    nothing changes.
+    By default the C library returns every large block to the kernel and requests a new one. The kernel zeroes
+    its pages one fault at a time, which takes a quarter of a training step on a CPU. After this call freed
+    memory stays with the process, and the first GiB of its heap requests huge pages.
+
+    The `khop` command calls it at startup. A script may call it once, before it creates tensors. The library
+    never calls it. Only glibc has the required functions; with other C libraries nothing changes.
     """
     libc = ctypes.CDLL(None)
     if not (hasattr(libc, "gnu_get_libc_version") and hasattr(libc, "mallopt")):
@@ -33,7 +34,7 @@ def tune_memory() -> bool:
 
 
 def _ask_for_huge_pages(libc: ctypes.CDLL) -> None:
-    """Make the heap grow once, by addresses alone: pages come when they are written, huge where allowed."""
+    """Grow the heap once, in address space only: pages are allocated when written, huge if allowed."""
     libc.malloc.restype = ctypes.c_void_p
     libc.malloc.argtypes = [ctypes.c_size_t]
     libc.free.argtypes = [ctypes.c_void_p]

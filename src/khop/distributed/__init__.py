@@ -1,1 +1,1 @@
-"""The processes of a run: where each stands, how they meet, what they exchange and how they end together."""
+"""Distributed runs: ranks, their rendezvous, the exchanges between them, and their common end."""

@@ -1,4 +1,4 @@
-"""Keeping rows of other ranks that this rank's batches will need most often."""
+"""Caches for the remote rows that the batches of this rank need most often."""
 
 from __future__ import annotations
 
@@ -27,27 +27,29 @@ from khop.schema import NodeType, Schema
 
 
 class CacheBy(StrEnum):
-    """How it is known which rows batches will need."""
+    """Methods to estimate how often batches need each row."""
 
-    AUTO = "auto"  # visits where they can be computed, else counts
-    VISITS = "visits"  # by the chance that a batch has a node, from the edges of all parts
-    COUNTS = "counts"  # by drawing the batches of the first epoch
+    AUTO = "auto"  # visits if they can be computed, otherwise counts
+    VISITS = "visits"  # the probability that a batch contains a node, from the edges of all partitions
+    COUNTS = "counts"  # counted in the batches of the first epoch, which are drawn for it
 
 
 @dataclass(frozen=True)
 class CacheBudgets:
-    """How many bytes a rank has for rows of others: in its memory, and in that of its device."""
+    """Bytes available on a rank for cached remote rows: in host memory and in device memory."""
 
     host_bytes: int = 0
     device_bytes: int = 0
 
 
 def with_caches(maker: BatchMaker, graph: GraphStore, budgets: CacheBudgets, by: CacheBy) -> BatchMaker:
-    """The same batches, with rows of other ranks kept for them. Collective.
+    """Add caches of remote rows to a batch maker; its batches stay the same. Collective.
 
-    Where every rank has all columns nothing is kept. Those that batches need most often lie on the device,
-    the next ones on the host. ValueError where the chances of visits are asked for and cannot be computed:
-    they take uniform draws around seeds that are nodes, and the edges of all parts.
+    The rows that batches need most often are cached on the device, the next ones on the host. If every rank
+    has all columns, `maker` is returned unchanged.
+
+    ValueError if `by` is VISITS and the visit probabilities cannot be computed. They require uniform draws,
+    seeds that are nodes, and the edges of all partitions.
     """
     store = maker.features
     features = store.below if isinstance(store, RenumberedRows) else store
@@ -61,7 +63,7 @@ def with_caches(maker: BatchMaker, graph: GraphStore, budgets: CacheBudgets, by:
             return RowCache.empty()
         plan = CachePlan.of(schema, maker.columns.of_nodes, visits, budget_bytes)
         for node_type, ids in plan.ids.items():
-            visits[node_type][ids] = 0  # kept once
+            visits[node_type][ids] = 0  # the next cache must not hold the same rows again
         return RowCache.filled(plan, replace(features, kept=RowCache.empty()), schema, device)
 
     on_device = cache(budgets.device_bytes, maker.device)
@@ -72,7 +74,7 @@ def with_caches(maker: BatchMaker, graph: GraphStore, budgets: CacheBudgets, by:
 
 
 def count_on_device(peers: Peers, batch: Batch) -> None:
-    """Count the rows of a batch that its device has among those that it wants and that lie elsewhere."""
+    """Count the rows of a batch in its device cache as wanted, remote and device rows."""
     rows = sum(places.rows.numel() for places in batch.on_device.values())
     for name in ("wanted_rows", "remote_rows", "device_rows"):
         peers.count(name, rows)
@@ -81,7 +83,7 @@ def count_on_device(peers: Peers, batch: Batch) -> None:
 def _visits_of_others(
     maker: BatchMaker, graph: GraphStore, features: PartitionedFeatures, by: CacheBy
 ) -> dict[NodeType, Tensor]:
-    """How often batches need each node; those that lie here never."""
+    """Return how often batches need each node, by node type; 0 for nodes stored on this rank."""
     topology = _topology(maker, graph)
     if by is CacheBy.VISITS and topology is None:
         raise ValueError(
@@ -101,7 +103,10 @@ def _visits_of_others(
 
 
 def _topology(maker: BatchMaker, graph: GraphStore) -> Topology | None:
-    """The edges of all parts; None where they do not lie here, or do not say what a batch will need."""
+    """Return the edges of all partitions, or None if visit probabilities cannot be computed.
+
+    None means that this rank lacks some of the edges, or that they do not determine the nodes of a batch.
+    """
     sampler = maker.sampler
     is_uniform = isinstance(sampler, NeighborSampler) and isinstance(sampler.rule, Uniform)
     if (
@@ -114,9 +119,10 @@ def _topology(maker: BatchMaker, graph: GraphStore) -> Topology | None:
 
 
 def _chances(maker: BatchMaker, topology: Topology, features: PartitionedFeatures) -> dict[NodeType, Tensor]:
-    """Of a batch of this rank's share of seeds: those that it holds, where seeds go to who holds them.
+    """Return the probability that this rank's share of a batch contains each node.
 
-    Who holds none gets those that others have too many of: any.
+    If seeds have affinity, only the seeds stored on this rank count. A rank that stores none gets surplus
+    seeds of other ranks, so all seeds count.
     """
     sampler, order = maker.sampler, maker.order
     assert isinstance(sampler, NeighborSampler)

@@ -1,4 +1,4 @@
-"""One clock for all ranks: how far each machine's own is ahead of rank 0's."""
+"""A common clock for all ranks: the offset of each machine's clock from the clock of rank 0."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _ROUNDS = 8
 
 
 def clock_offset(group: Group) -> float:
-    """Seconds that this rank's `time.monotonic` is ahead of rank 0's. Collective.
+    """Return the seconds by which this rank's `time.monotonic` is ahead of rank 0's. Collective.
 
-    0 between processes of one machine, which share it. Over machines an estimate, as exact as an exchange is
-    quick: its error is less than half the time that the quickest of eight takes.
+    Processes on one machine share the clock: the offset is 0. Across machines it is an estimate. Its error is
+    less than half the duration of the shortest of eight exchanges.
     """
     if group.world_size == 1:
         return 0.0
@@ -31,10 +31,11 @@ def clock_offset(group: Group) -> float:
 
 
 def offset_between(own: Tensor, other: Tensor) -> float:
-    """How far one clock is ahead of another, from when either side entered and left the same exchanges.
+    """Return the seconds by which one clock is ahead of another.
 
-    Both are (rounds, 2). Nobody leaves an exchange before all have entered it: that bounds the offset from
-    both sides. Clocks that may be the same one are taken for it.
+    `own` and `other`, both (rounds, 2), hold the times at which each side entered and left the same
+    exchanges. An exchange ends on no rank before all ranks have entered it, which bounds the offset from both
+    sides. If the bounds include 0, the offset is 0: both clocks may be the same.
     """
     least = float((own[:, 0] - other[:, 1]).max())
     most = float((own[:, 1] - other[:, 0]).min())

@@ -1,4 +1,4 @@
-"""Gradients averaged over ranks by DistributedDataParallel, and how long that is waited for."""
+"""Gradient averaging over ranks with DistributedDataParallel, and the start time of the wait for it."""
 
 # No `from __future__ import annotations`: DistributedDataParallel reads the types of a hook's arguments.
 
@@ -15,16 +15,17 @@ from khop.distributed.torch_types import GradBucket
 
 @dataclass
 class GradientClock:
-    """When this rank's own part of the last backward pass was done."""
+    """Time at which the last backward pass of this rank finished, before the wait for other ranks."""
 
-    ready_at: float | None = None  # of the last bucket, by time.monotonic; None before, and alone
+    ready_at: float | None = None  # last bucket, by time.monotonic; None before the first, and with one rank
 
 
 def averaging(group: Group, model: nn.Module, clock: GradientClock) -> nn.Module:
-    """The model with gradients averaged over the ranks; rank 0's weights go to all. Alone, the model itself.
+    """Wrap a model so that its gradients are averaged over the ranks; weights are broadcast from rank 0.
 
-    Parameters that one rank's batch does not reach take part with zeros; those that no rank's reaches keep no
-    gradient, as in one process. Buckets never change, so that sums are the same after a resume.
+    With one rank the model itself is returned. A parameter that the batch of one rank does not reach
+    contributes zeros. A parameter that no rank's batch reaches keeps no gradient, as in one process. Buckets
+    never change, so sums are the same after a resume.
     """
     if group.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
         return model
@@ -35,6 +36,6 @@ def averaging(group: Group, model: nn.Module, clock: GradientClock) -> nn.Module
 
 def _timed_average(clock: GradientClock, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     clock.ready_at = time.monotonic()
-    share = bucket.buffer().div_(distributed.get_world_size())  # before the sum: it may not overflow
+    share = bucket.buffer().div_(distributed.get_world_size())  # before the sum, so that it cannot overflow
     reduced: torch.futures.Future[list[Tensor]] = distributed.all_reduce(share, async_op=True).get_future()
     return reduced.then(lambda done: done.value()[0])

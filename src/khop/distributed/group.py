@@ -1,4 +1,4 @@
-"""The ranks of a run as one value: what they exchange, and what an exchange that fails says."""
+"""The ranks of a run as one value: their exchanges, and the errors of exchanges that fail."""
 
 from __future__ import annotations
 
@@ -20,42 +20,42 @@ from khop.errors import PeerLost
 
 DEADLINE_S = 300.0
 _POLL_S = 0.02
-# Gloo does not always say that it is gloo: "pair closure" is what a wait behind one that failed ends with.
+# Gloo's errors do not always name gloo: a wait queued after a failed one ends with "pair closure".
 _WORDS_OF_BACKENDS = ("gloo", "Connection closed by peer", "Connection reset by peer", "pair closure", "NCCL")
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """This process among the ranks. What exchanges is collective: all ranks call it, in one order.
+    """This process as one of the ranks. Exchanges are collective: all ranks call them in the same order.
 
-    Of one rank it exchanges nothing. A wait that outlasts the deadline, or a rank that is gone, is a PeerLost
-    that names who is missing and who waited where.
+    With one rank nothing is exchanged. A wait longer than the deadline, or a lost rank, raises PeerLost. Its
+    message names the missing ranks, and the stage at which the other ranks waited.
     """
 
     rank: int = 0
     world_size: int = 1
-    local_rank: int = 0  # among the ranks of this machine
+    local_rank: int = 0  # index among the ranks of this machine
     local_world_size: int = 1
     deadline_s: float = DEADLINE_S
-    store: Store | None = None  # None: alone, or a group that khop did not make
+    store: Store | None = None  # None: one rank, or a group that khop did not create
     watch: Watch | None = None
-    attempt: int = 0  # how often the whole group was started again
-    before_leaving: list[Callable[[], None]] = field(default_factory=list, repr=False)  # where all went well
+    attempt: int = 0  # restarts of the whole group
+    before_leaving: list[Callable[[], None]] = field(default_factory=list, repr=False)  # if no error occurred
     _dealers: Iterator[int] = field(default_factory=count, repr=False)
 
     @property
     def is_of_one_machine(self) -> bool:
-        """Whether all ranks are known to run on this machine."""
+        """True if all ranks are known to run on this machine."""
         return self.local_world_size == self.world_size
 
     def at(self, stage: str, epoch: int = 0, step: int = -1) -> None:
-        """Note where this rank is, for whoever may wait for it."""
+        """Record the stage of this rank, for the error messages of ranks that wait for it."""
         if self.watch is not None:
             self.watch.at(stage, epoch, step)
 
     @contextmanager
     def exchanging(self, stage: str, epoch: int = 0, step: int = -1) -> Iterator[None]:
-        """A block with collectives in it, torch's own included; what breaks them becomes a PeerLost."""
+        """Turn failures of collectives in the block, torch's own included, into PeerLost."""
         self.at(stage, epoch, step)
         try:
             yield
@@ -65,7 +65,7 @@ class Group:
             raise self.lost(str(error).splitlines()[0]) from error
 
     def gather(self, values: Tensor) -> Tensor:
-        """(ranks, ...): the values of every rank, on every rank."""
+        """Return the values of every rank, (ranks, ...), on every rank."""
         if self.world_size == 1:
             return values[None]
         mine = placed(values).contiguous()
@@ -74,9 +74,10 @@ class Group:
         return torch.stack(found).to(values.device)
 
     def dealer(self) -> Callable[[], int]:
-        """What gives 0, 1, 2, ... to whoever of all ranks asks next, each number once; threads may share it.
+        """Return a counter shared by all ranks: each call gives the next of 0, 1, 2, ... once.
 
-        Who is faster gets more. In a group that khop did not make, which has no store, the ranks take turns.
+        Threads may share it, and faster ranks get more numbers. A group that khop did not create has no
+        store: there the ranks take turns.
         """
         if self.store is None:
             return count(self.rank, self.world_size).__next__
@@ -84,7 +85,7 @@ class Group:
         return lambda: store.add(key, 1) - 1
 
     def share_rows(self, pieces: Sequence[Tensor], owners: Sequence[int]) -> None:
-        """Fill every piece on every rank: its owner has put in place what stands in it."""
+        """Broadcast each piece from its owner, in place."""
         if self.world_size == 1:
             return
         for piece, owner in zip(pieces, owners, strict=True):
@@ -95,7 +96,7 @@ class Group:
                     piece.copy_(sent)
 
     def share_bytes(self, content: bytes | None) -> bytes:
-        """What rank 0 gives, on every rank."""
+        """Broadcast the bytes of rank 0 to every rank."""
         if self.world_size == 1:
             assert content is not None
             return content
@@ -107,7 +108,7 @@ class Group:
         return out.numpy().tobytes()
 
     def gather_bytes(self, content: bytes) -> list[bytes]:
-        """What every rank gives, on every rank."""
+        """Return the bytes of every rank, on every rank."""
         sizes = self.gather(torch.tensor([len(content)]))[:, 0].tolist()
         padded = torch.zeros(max(sizes), dtype=torch.uint8)
         padded[: len(content)] = torch.frombuffer(bytearray(content or b" "), dtype=torch.uint8)[
@@ -117,14 +118,14 @@ class Group:
         return [row[:size].numpy().tobytes() for row, size in zip(found, sizes, strict=True)]
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank reaches this call."""
         self.gather(torch.zeros(1))
 
     def meet(self, stage: str) -> None:
-        """Wait until every rank enters the stage, before it exchanges anything.
+        """Wait until every rank enters the stage, before anything is exchanged.
 
-        A rank that calls something collective alone would else send what the others take for another
-        exchange: gloo ends the process for that.
+        Otherwise a rank that makes a collective call alone would send data that the other ranks take for
+        another exchange, and gloo would end the process.
         """
         self.at(stage)
         if self.store is None:
@@ -139,7 +140,10 @@ class Group:
             time.sleep(_POLL_S)
 
     def agree(self, facts: Mapping[str, str]) -> None:
-        """ValueError on every rank where one has other facts than rank 0; it names rank and difference."""
+        """Check that all ranks have the same facts as rank 0.
+
+        ValueError on every rank if one differs; it names each such rank and its differences.
+        """
         with self.exchanging("comparing settings"):
             expected = json.loads(self.share_bytes(json.dumps(dict(facts)).encode()))
             names = sorted({*expected, *facts})
@@ -155,7 +159,7 @@ class Group:
             raise ValueError(f"the ranks are not of one run: {'; '.join(sentences)}. Start all of them alike")
 
     def lost(self, problem: str) -> PeerLost:
-        """The error of an exchange that failed: who is missing, as the others see it. The group is broken."""
+        """Return the error of a failed exchange, which names the missing ranks. Mark the group as broken."""
         if self.watch is None:
             return PeerLost(f"rank {self.rank} waited for another rank that did not answer: {problem}")
         sentence = self.watch.report(self.deadline_s)
@@ -164,11 +168,11 @@ class Group:
 
 
 ALONE = Group()
-_joined: list[Group] = []  # the group that this process has joined; torch's own is as global
+_joined: list[Group] = []  # the group that this process has joined; global, as torch's own is
 
 
 def this_group() -> Group:
-    """The ranks that this process is one of: those that khop started, or torch.distributed's."""
+    """Return the group of this process: started by khop, or initialized in torch.distributed."""
     if _joined:
         return _joined[-1]
     if distributed.is_available() and distributed.is_initialized():
@@ -177,28 +181,28 @@ def this_group() -> Group:
 
 
 def enter(group: Group) -> None:
-    """From now on `this_group` gives it."""
+    """Make `this_group` return this group from now on."""
     _joined.append(group)
 
 
 def leave(group: Group) -> None:
-    """What was before is again."""
+    """Make `this_group` return the previous group again."""
     _joined.remove(group)
 
 
 def placed(values: Tensor) -> Tensor:
-    """On the device that the group exchanges: as it is, unless somebody made a group of NCCL alone."""
+    """Move values to the device of the exchange: unchanged, unless the group was created with NCCL alone."""
     return values.cuda() if distributed.get_backend() == "nccl" else values
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside DistributedDataParallel, or the model."""
+    """Return the model inside DistributedDataParallel, or the model itself."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     instance_of("model", inner, nn.Module, "must be a torch.nn.Module")
     return inner
 
 
 def is_broken(error: RuntimeError) -> bool:
-    """Whether torch.distributed says that an exchange failed, which is no fault of what was computed."""
+    """Return True if torch.distributed reports a failed exchange, not an error of the computation."""
     of_torch = isinstance(error, distributed.DistError)
     return of_torch or any(word in str(error) for word in _WORDS_OF_BACKENDS)

@@ -1,4 +1,4 @@
-"""What the ranks write for one another to read when a wait fails: where each stands, and why it ended."""
+"""Notes that ranks exchange through the store: the stage of each rank, and the errors that ended ranks."""
 
 from __future__ import annotations
 
@@ -9,59 +9,60 @@ from dataclasses import asdict, dataclass
 
 from khop.distributed.torch_types import Store
 
-ANSWER_S = 5.0  # for the store to answer, over whatever network, once something has failed
+ANSWER_S = 5.0  # for an answer of the store over any network, after a failure
 _FAILURES, _BROKEN = "failures", "broken"
 
 
 @dataclass(frozen=True)
 class Status:
-    """Where a rank stands."""
+    """State of a rank: host, stage, epoch, step and number of heartbeats."""
 
     host: str
     stage: str = "starting"
     epoch: int = 0
     step: int = 0
-    count: int = 0  # stages so far; all ranks go through the same ones
+    count: int = 0  # stages entered so far; all ranks enter the same ones
     beat: int = 0
 
     @property
     def place(self) -> str:
-        """In words."""
+        """The stage in words, with epoch and step where there is a step."""
         return self.stage if self.step < 0 else f"{self.stage} in epoch {self.epoch}, step {self.step}"
 
 
 class HealthBoard:
-    """The ranks' notes in the store where they met.
+    """The status and failures of all ranks, kept in the store of the rendezvous.
 
-    Behind a link that is cut a store answers nothing, not even an error. So whoever reads, or tells why it
-    ends, waits for ANSWER_S at most, and gets nothing from then on; `beat` alone may block for ever.
+    If the network to the store is cut, calls to it return neither a value nor an error. Reads, and reports of
+    failures, therefore wait ANSWER_S at most; after the first timeout they return nothing at once. Only
+    `beat` may block without limit.
     """
 
     def __init__(self, telling: Store, asking: Store, world_size: int, where: str) -> None:
-        """Two connections: a call that waits on one holds up all others on it."""
+        """Take two connections to the store: a call that blocks on one delays every other call on it."""
         self.where = where  # the store, in words
-        self._telling = telling  # of the thread that beats
+        self._telling = telling  # used by the heartbeat thread alone
         self._asking = asking
         self._world_size = world_size
         self._is_silent = False
 
     def beat(self, rank: int, status: Status) -> bool:
-        """Tell where the rank stands; whether some rank has said that all have to end.
+        """Write the status of this rank, and return True if some rank has declared the group broken.
 
-        RuntimeError where the store is gone.
+        RuntimeError if the store is gone.
         """
         self._telling.set(f"status/{rank}", json.dumps(asdict(status)))
         return self._telling.check([_BROKEN])
 
     def statuses(self) -> dict[int, Status]:
-        """Where every rank stands; {} of a store that is gone or out of reach."""
+        """Return the status of every rank; {} if the store is gone or unreachable."""
         keys = [f"status/{rank}" for rank in range(self._world_size)]
         told: list[bytes] = []
         self._within(lambda: told.extend(self._asking.multi_get(keys)))
         return {rank: Status(**json.loads(text)) for rank, text in enumerate(told)}
 
     def failures(self) -> list[str]:
-        """How ranks have ended by errors of their own, a sentence each, of those that have told."""
+        """Return one sentence for each rank that has reported its own error."""
         told: list[bytes] = []
 
         def read() -> None:
@@ -72,7 +73,7 @@ class HealthBoard:
         return [text.decode() for text in told]
 
     def tell_failure(self, sentence: str) -> None:
-        """This rank ends with an error of its own."""
+        """Report that this rank ends with its own error."""
 
         def write() -> None:
             number = self._asking.add(_FAILURES, 1)
@@ -81,7 +82,7 @@ class HealthBoard:
         self._within(write)
 
     def tell_broken(self) -> None:
-        """All have to end."""
+        """Declare the group broken: every rank has to end."""
         self._within(lambda: self._asking.set(_BROKEN, "1"))
 
     def _within(self, ask: Callable[[], object]) -> None:
@@ -89,12 +90,12 @@ class HealthBoard:
             return
         try:
             self._is_silent = not within(ANSWER_S, ask)
-        except RuntimeError:  # the store has gone first: there is nobody left to ask or tell
+        except RuntimeError:  # the store is gone, so nothing can be read or reported any more
             self._is_silent = True
 
 
 def within(seconds: float, ask: Callable[[], object]) -> bool:
-    """Whether a call to others has come back in so many seconds; if not, it stays behind in a thread.
+    """Run a blocking call in a thread; return True if it ended within `seconds`, else leave it running.
 
     An exception of the call is raised here.
     """

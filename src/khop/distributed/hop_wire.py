@@ -1,4 +1,4 @@
-"""A hop between ranks: the frontier that a rank is asked about, and what it has drawn, as bytes."""
+"""Wire format of one hop between ranks: frontiers as requests, drawn neighbors as answers."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from khop.draw import DrawKey, Frontier, FrontierByType, Hop, Neighbors, Neighbo
 from khop.graph.edge_draws import asked_types
 from khop.schema import EdgeType, NodeType
 
-MOST_PADDED = 128  # with larger fanouts ranks tell the sizes of answers: rows filled up would be mostly air
-IdRanges = Mapping[NodeType, tuple[int, int]]  # the first id that a rank holds, and the one after its last
+MOST_PADDED = 128  # above this fanout answers state their size: padded rows would be mostly padding
+IdRanges = Mapping[NodeType, tuple[int, int]]  # first id on a rank, and the id after its last
 
 
 @dataclass(frozen=True)
 class HopWire:
-    """How one hop is written: what all ranks know of it alike. Pieces are filled up to 8 bytes each."""
+    """Format of the messages of one hop, the same on all ranks. Each piece is padded to 8 bytes."""
 
-    fanouts: Mapping[EdgeType, int]  # of the types that are drawn of, in order
-    sources: Mapping[EdgeType, int]  # how many nodes they may come from
-    edges: Mapping[EdgeType, int] | None  # how many edges there are, where edge ids are wanted
-    with_until: tuple[NodeType, ...]  # whose frontiers have time limits
-    with_tree: tuple[NodeType, ...]  # whose frontiers are of disjoint trees
-    digest: int  # of all that ranks have to agree on
+    fanouts: Mapping[EdgeType, int]  # edge types that are drawn, in order
+    sources: Mapping[EdgeType, int]  # number of nodes of the source type
+    edges: Mapping[EdgeType, int] | None  # number of edges; None: no edge ids are requested
+    with_until: tuple[NodeType, ...]  # node types with time limits in their frontier
+    with_tree: tuple[NodeType, ...]  # node types with disjoint trees in their frontier
+    digest: int  # hash of everything that ranks have to agree on
 
     @classmethod
     def of(
@@ -38,7 +38,7 @@ class HopWire:
         nodes: Mapping[NodeType, int],
         edges: Mapping[EdgeType, int],
     ) -> HopWire:
-        """That of a hop over a graph of so many nodes and edges."""
+        """Return the format of a hop over a graph; `nodes` and `edges` are its counts by type."""
         fanouts = {edge_type: hop.fanouts[edge_type] for edge_type in asked_types(frontier, hop)}
         with_until = tuple(t for t, of_type in frontier.items() if of_type.until is not None)
         with_tree = tuple(t for t, of_type in frontier.items() if of_type.tree is not None)
@@ -54,16 +54,16 @@ class HopWire:
 
     @property
     def node_types(self) -> tuple[NodeType, ...]:
-        """The types of the frontier that edges are drawn for."""
+        """Frontier node types for which edges are drawn."""
         return tuple(dict.fromkeys(edge_type[2] for edge_type in self.fanouts))
 
     @property
     def is_bounded(self) -> bool:
-        """Whether who asks knows how many bytes an answer has."""
+        """True if the requesting rank can compute the size of an answer in bytes."""
         return all(0 <= fanout <= MOST_PADDED for fanout in self.fanouts.values())
 
     def question(self, frontier: FrontierByType, spans: IdRanges) -> Tensor:
-        """uint8: a frontier for a rank that holds `spans`."""
+        """Encode a frontier for a rank that stores the ids of `spans`. Returns uint8 (n)."""
         counts = [frontier[node_type].nodes.numel() for node_type in self.node_types]
         pieces = [torch.tensor([self.digest, *counts])]
         for node_type in self.node_types:
@@ -73,7 +73,10 @@ class HopWire:
         return as_bytes(pieces)
 
     def frontier(self, message: Tensor, spans: IdRanges) -> dict[NodeType, Frontier]:
-        """What another rank asks one that holds `spans`; ValueError says what cannot be."""
+        """Decode the frontier that another rank sent to this one, which stores the ids of `spans`.
+
+        ValueError names the part of the message that is invalid.
+        """
         types = self.node_types
         reader = Reader(message)
         digest, *counts = reader.take(torch.int64, 1 + len(types)).tolist()
@@ -91,14 +94,14 @@ class HopWire:
         return found
 
     def size(self, counts: Mapping[NodeType, int]) -> int:
-        """The bytes of an answer about so many rows, of a bounded hop."""
+        """Return the bytes of an answer for these row counts; for bounded hops only."""
         return sum(
             filled(4 * rows) + self._edge_bytes(edge_type, rows * fanout)
             for edge_type, fanout, rows in self._rows(counts)
         )
 
     def size_of(self, drawn: NeighborsByType) -> int:
-        """The bytes of the answer that `write` makes of what was drawn."""
+        """Return the bytes of the answer that `write` makes from these neighbors."""
         rows = {edge_type[2]: drawn[edge_type].offsets.numel() - 1 for edge_type in self.fanouts}
         if self.is_bounded:
             return self.size(rows)
@@ -108,7 +111,7 @@ class HopWire:
         )
 
     def write(self, drawn: NeighborsByType, message: Tensor) -> None:
-        """Put what was drawn into a message; of a bounded hop as if every row were full."""
+        """Write drawn neighbors into a message; in a bounded hop every row is padded to its fanout."""
         writer = Writer(message)
         for edge_type, fanout in self.fanouts.items():
             found = drawn[edge_type]
@@ -122,7 +125,10 @@ class HopWire:
                 writer.put(found.edges, torch.int64, room)
 
     def neighbors(self, message: Tensor, counts: Mapping[NodeType, int]) -> dict[EdgeType, Neighbors]:
-        """What a rank has drawn for so many rows; ValueError says what cannot be."""
+        """Decode the neighbors that a rank has drawn for these row counts.
+
+        ValueError names the part of the message that is invalid.
+        """
         reader, found = Reader(message), {}
         for edge_type, fanout, rows in self._rows(counts):
             degrees = reader.take(torch.int32 if self.is_bounded else torch.int64, rows).long()
@@ -141,7 +147,7 @@ class HopWire:
         return found
 
     def _edge_bytes(self, edge_type: EdgeType, count: int) -> int:
-        """What so many edges take: their sources, and their ids where those are wanted."""
+        """Return the bytes of `count` edges: their sources, and their ids if edge ids are requested."""
         return filled(count * narrowest(self.sources[edge_type]).itemsize) + (
             0 if self.edges is None else 8 * count
         )

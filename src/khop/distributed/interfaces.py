@@ -1,6 +1,7 @@
-"""The one address of this machine that a run listens on: the user's choice, or the one that faces rank 0.
+"""The one address of this machine that a run listens on: chosen by the user, or the one that faces rank 0.
 
-Never all addresses: neither gloo and NCCL nor the store asks who is there, so who reaches them takes part.
+A run never listens on all addresses. Gloo, NCCL and the store authenticate no peer, so any process that
+reaches them can take part.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from khop.distributed.launchers import RankInfo
 
 _LIST_OF_INTERFACES = 0x8912  # SIOCGIFCONF
 _ENTRY, _MOST_ENTRIES = 40, 1024  # struct ifreq: 16 bytes of name, then a socket address
-_LINK_LOCAL = "20"  # scope of an address in if_inet6 that needs its interface's name beside it
-_ELSEWHERE = "192.0.2.1"  # a documentation address: on no machine, so reached by the default route
+_LINK_LOCAL = "20"  # scope in if_inet6: an address of this scope is valid only with its interface's name
+_ELSEWHERE = "192.0.2.1"  # an address for documentation: no machine has it, so the default route leads there
 
 
 @dataclass(frozen=True)
 class Interface:
-    """A network interface by the address that others connect to."""
+    """A network interface, with the address that other machines connect to."""
 
     name: str
     address: str
 
     @property
     def is_loopback(self) -> bool:
-        """Whether this machine alone reaches it."""
+        """True if only this machine can reach the address."""
         return ipaddress.ip_address(self.address).is_loopback
 
     @property
     def is_public(self) -> bool:
-        """Whether the whole Internet may reach it."""
+        """True if the whole Internet may reach the address."""
         return ipaddress.ip_address(self.address).is_global
 
 
@@ -45,14 +46,17 @@ LOOPBACK = Interface("lo", "127.0.0.1")
 
 @dataclass(frozen=True)
 class Listening:
-    """What the user says about where ranks are reached."""
+    """The user's choice of the interface on which ranks listen."""
 
-    interface: str | None = None  # a name, an address, or a network; None: the one that faces rank 0
+    interface: str | None = None  # name, address or network; None: the interface that faces rank 0
     allow_public: bool = False
 
 
 def listening_interface(listening: Listening, rank_info: RankInfo) -> Interface:
-    """The interface that this rank listens on; ValueError where there is none such, or it is a public one."""
+    """Return the interface that this rank listens on.
+
+    ValueError if no interface matches, or if the address is public and `allow_public` is not set.
+    """
     found = _found(listening.interface, rank_info, interfaces())
     if found.is_public and not listening.allow_public:
         raise ValueError(
@@ -64,13 +68,16 @@ def listening_interface(listening: Listening, rank_info: RankInfo) -> Interface:
 
 
 def interfaces() -> list[Interface]:
-    """The addresses of this machine, IPv4 first; of an interface the first is the one that gloo takes."""
+    """Return the addresses of this machine, IPv4 first; gloo uses the first address of an interface."""
     return [*_of_ipv4(), *_of_ipv6()]
 
 
 def chosen(interface: str, among: Sequence[Interface]) -> Interface:
-    """The first interface of that name, or with an address that is it or lies in that network."""
-    first: dict[str, Interface] = {}  # address of each name: gloo takes no other
+    """Return the first interface with this name, this address, or an address in this network.
+
+    Only the first address of each interface counts. ValueError lists all interfaces if none matches.
+    """
+    first: dict[str, Interface] = {}  # first address of each name: gloo uses no other
     for each in among:
         first.setdefault(each.name, each)
     matching = [each for each in first.values() if interface == each.name or _lies_in(each, interface)]
@@ -89,7 +96,7 @@ def _found(interface: str | None, rank_info: RankInfo, among: Sequence[Interface
     is_of_one_machine = rank_info.local_world_size == rank_info.world_size
     if is_of_one_machine or rank_info.host == "localhost" or rank_info.host.startswith("127."):
         return LOOPBACK
-    # A name of this machine is often 127.0.1.1 here and its real address elsewhere: then as all else leaves.
+    # This machine's own name often resolves to 127.0.1.1 here: then take the interface of the default route.
     facing = [_own_address_towards(host) for host in (rank_info.host, _ELSEWHERE)]
     own = {each.address: each for each in among if not each.is_loopback}
     return next((own[address] for address in facing if address in own), LOOPBACK)
@@ -103,11 +110,11 @@ def _lies_in(interface: Interface, network: str) -> bool:
 
 
 def _own_address_towards(host: str) -> str:
-    """The address of this machine that packets to the host leave from; "" where there is no way to it."""
+    """Return this machine's source address of packets to the host; "" if there is no route."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)  # of datagrams: nothing is sent
+            probe.connect(address)  # connecting a datagram socket sends nothing
             own: str = probe.getsockname()[0]
             return own
     except OSError:

@@ -1,4 +1,4 @@
-"""What the lanes of one map and its consumer share."""
+"""State shared by the lanes of one map and its consumer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ Result = TypeVar("Result")
 
 
 class LaneWork(Generic[Result]):
-    """Steps that lanes make, and how far each side is. Fields change under the lock of `_changed` alone."""
+    """Steps made by lanes, and the progress of lanes and consumer.
+
+    Fields change only under the lock of `_changed`.
+    """
 
     def __init__(
         self, function: Callable[[int], Result], steps: Sequence[int], ahead: int, epoch: int
@@ -26,15 +29,18 @@ class LaneWork(Generic[Result]):
         self._epoch = epoch
         self._changed = threading.Condition()
         self._finished: dict[int, Outcome[Result]] = {}
-        self._begun = 0  # steps, up to the last one that some lane has begun
+        self._begun = 0  # steps up to the last one that any lane has begun
         self._taken = 0
-        self._is_closed = False  # what is made is not wanted any more
-        self._end: int | None = None  # of what is made all the same, once that is agreed upon
+        self._is_closed = False  # results are discarded from now on
+        self._end: int | None = None  # lanes stop before this step; None until all ranks agree on it
         self._is_given_up = False
-        self.error: BaseException | None = None  # the first one that a lane has ended with
+        self.error: BaseException | None = None  # the first error that ended a lane
 
     def run(self, lane: int, lanes: int, peers: Peers) -> None:
-        """What a lane does until its steps are made, or one has failed, whereupon others are out of step."""
+        """Make the steps of one lane, until all are made or one fails.
+
+        A failed step ends the lane, as its exchanges are out of step with other ranks from then on.
+        """
         for index in range(lane, len(self._steps), lanes):
             if not self._begins(index):
                 return
@@ -45,13 +51,13 @@ class LaneWork(Generic[Result]):
                 return
 
     def take(self, index: int) -> Result:
-        """The result of a step, or its exception."""
+        """Return the result of a step, or raise its exception."""
         return self._made(index).given()
 
     def hold(self) -> int | None:
-        """Want nothing more, and begin nothing until told where to end.
+        """Discard results from now on, and begin no step until `end_after`.
 
-        How many steps are begun; None where all are taken, and the lanes end by themselves.
+        Returns the number of steps begun, or None if all are taken: then the lanes end by themselves.
         """
         with self._changed:
             self._is_closed = True
@@ -59,24 +65,24 @@ class LaneWork(Generic[Result]):
             return None if self._taken == len(self._steps) else self._begun
 
     def end_after(self, count: int) -> None:
-        """Make the steps up to there, which some rank has begun, and no further one."""
+        """Make the first `count` steps, which some rank has begun, and no more."""
         with self._changed:
             self._end = count
             self._changed.notify_all()
 
     def give_up(self, error: BaseException | None = None) -> None:
-        """End wherever the lanes are."""
+        """End the lanes at once, wherever they are."""
         with self._changed:
             self.error = self.error or error
             self._is_given_up = True
             self._changed.notify_all()
 
     def is_unwanted(self) -> bool:
-        """Given up, or the interpreter is ending and waits for this thread."""
+        """Return True after `give_up`, or if the interpreter is ending and waits for this thread."""
         return self._is_given_up or not threading.main_thread().is_alive()
 
     def _begins(self, index: int) -> bool:
-        """Wait until a step may be begun, or never will be."""
+        """Wait until the step may begin (True), or until it is known that it never will (False)."""
         with self._changed:
             while not self.is_unwanted():
                 may_begin = self._may_begin(index)
@@ -87,7 +93,7 @@ class LaneWork(Generic[Result]):
             return False
 
     def _may_begin(self, index: int) -> bool | None:
-        """None: it is not known yet."""
+        """Return whether the step may begin; None if that is not known yet."""
         if self._is_closed:
             return None if self._end is None else index < self._end
         return True if index < self._taken + self._ahead else None

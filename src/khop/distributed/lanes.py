@@ -1,15 +1,16 @@
-"""Several batches under way at once over all ranks: each lane has connections and a thread of its own.
+"""Several batches in flight across all ranks: each lane has its own connections and its own thread.
 
-Why no wait is for ever while every rank lives: lane i makes the steps i, i + L, ... one after another, and
-exchanges with the others' lanes i alone. Let t be the first step that some rank has not received. All ranks
-have received what is before it, so each may begin t, however far it may run ahead, and its lane has done with
-t - L. So every rank's lane works on t, in the same sequence of exchanges, and t comes out everywhere. What
-ranks exchange between one batch and the next goes over other connections. It holds because how far lanes run
-ahead is counted in steps: by bytes, a rank with large batches would hold up a lane that others wait for.
+No wait lasts forever while every rank lives. Lane i makes the steps i, i + L, ... one after another, and
+exchanges only with lane i of the other ranks. Let t be the first step that some rank has not received. All
+ranks have received every earlier step, so each may begin t, at any limit on how far lanes run ahead, and its
+lane has finished t - L. Every rank's lane therefore works on t, in the same sequence of exchanges, and t
+completes on all ranks. Exchanges between one batch and the next use other connections. The argument requires
+a limit counted in steps. With a limit in bytes, a rank with large batches would delay a lane that other ranks
+wait for.
 
-Closing early does not wait: what a rank has begun, others may still have to begin, and whether they come to
-close at all is not known where an error is on its way up. A thread asks all ranks how far each has begun, and
-has the lanes end there. Where a rank ends instead, its threads end with it.
+Closing early does not block. Other ranks may still have to begin the steps that this rank has begun. If an
+error is propagating, it is not even known if they will close. A thread asks all ranks for the steps that they
+have begun, and lets the lanes end there. If a rank ends instead, its threads end with it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _CLOSING = Message("closing early", "id")
 
 @dataclass(frozen=True)
 class _Road:
-    """Lanes that one map uses at a time, and what its ranks agree over on how it ends."""
+    """The lanes of one map, and the connections on which its ranks agree where to end."""
 
     control: Peers
     lanes: tuple[Peers, ...]
@@ -39,7 +40,7 @@ class _Road:
 
 @dataclass(frozen=True)
 class _Closing:
-    """A map that was left before its end."""
+    """A map that its consumer left before the end."""
 
     road: _Road
     work: LaneWork[Any]
@@ -47,10 +48,10 @@ class _Closing:
 
 
 class Lanes:
-    """How the threads of this process reach the other ranks. Making it is collective.
+    """Connections of this process's threads to the other ranks. Construction is collective.
 
-    In a lane the thread has peers of its own; outside of all, where ranks call everything in one order, the
-    peers are those of the process.
+    A lane's thread has its own peers. All other threads use the peers of the process; there, all ranks have
+    to make the same calls in the same order.
     """
 
     def __init__(self, group: Group, count: int = LANES) -> None:
@@ -61,30 +62,30 @@ class Lanes:
         self.world_size = group.world_size
         self._outside = open_peers(group)
         self._free: list[_Road] = []
-        self._closing: list[_Closing] = []  # in the order in which they were
+        self._closing: list[_Closing] = []  # in the order in which they were left
         self._of_thread = threading.local()
         group.before_leaving.append(self.settle)
 
     @property
     def peers(self) -> Peers:
-        """Those of the lane that this thread is, or of the process."""
+        """Peers of the lane that this thread runs, or of the process."""
         found = getattr(self._of_thread, "peers", self._outside)
         assert isinstance(found, Peers)
         return found
 
     @property
     def is_lane(self) -> bool:
-        """Whether this thread is one, beside others that are at other steps."""
+        """True if this thread runs a lane, beside other lanes at other steps."""
         return hasattr(self._of_thread, "peers")
 
     def map(
         self, function: Callable[[int], Result], steps: Sequence[int], ahead: int, epoch: int = 0
     ) -> Generator[Result]:
-        """`map(function, steps)`, made in lanes, in order; every rank calls it, with equally many steps.
+        """Yield `map(function, steps)` in order, computed in lanes; every rank calls it with as many steps.
 
-        A rank begins no step that is `ahead` or more steps from the one that it takes next. An error reaches
-        the consumer in its step's place, and ends the iteration; so may the consumer, as `break` does, on all
-        ranks alike. Another map may run meanwhile, with connections of its own.
+        A rank begins no step that is `ahead` or more steps after the next one to be taken. An error is raised
+        to the consumer in place of its step, and ends the iteration. The consumer may end it too, as `break`
+        does, at the same point on all ranks. Another map may run at the same time, on separate connections.
         """
         road = self._road()
         work = LaneWork(function, steps, ahead, epoch)
@@ -103,14 +104,14 @@ class Lanes:
             closing.start()
             raise
         except BaseException:
-            work.give_up()  # its connections are in the middle of something: nobody uses them again
+            work.give_up()  # an exchange on its connections is incomplete: they cannot be used again
             raise
         for thread in threads:
             thread.join()
         self._free.append(road)
 
     def settle(self) -> None:
-        """Wait until maps that were left early have ended on all ranks; raise what went wrong."""
+        """Wait until maps that were left early have ended on all ranks; raise their errors."""
         while self._closing:
             closing = self._closing[0]
             closing.thread.join()
@@ -120,7 +121,7 @@ class Lanes:
             self._free.append(closing.road)
 
     def _road(self) -> _Road:
-        """One that is free, on all ranks alike; else a new one."""
+        """Return a free set of lanes, the same on all ranks, or open a new one."""
         self.settle()
         if self._free:
             return self._free.pop()
@@ -132,7 +133,7 @@ class Lanes:
 
 
 def _end_together(road: _Road, work: LaneWork[Result], threads: Sequence[threading.Thread]) -> None:
-    """Have the lanes make what some rank has begun, and end."""
+    """Make all steps that some rank has begun, then end the lanes."""
     begun = work.hold()
     if begun is not None:
         own = torch.tensor([begun]).view(torch.uint8)
@@ -140,7 +141,7 @@ def _end_together(road: _Road, work: LaneWork[Result], threads: Sequence[threadi
         try:
             told = road.control.exchange([own] * road.control.world_size, _CLOSING, own.numel())
             work.end_after(max(int(of_rank.view(torch.int64)) for of_rank in told))
-        except (RuntimeError, ValueError) as error:  # raised where the lanes are wanted next
+        except (RuntimeError, ValueError) as error:  # raised at the next use of the lanes
             work.give_up(error)
     for thread in threads:
         thread.join()

@@ -1,4 +1,4 @@
-"""Which rank a process is, from what torchrun, SLURM, Ray Train or Kubernetes say in its environment."""
+"""The rank of a process, from the environment that torchrun, SLURM, Ray Train or Kubernetes set."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-PORT = 29500  # where rank 0 listens if nobody says another; torch's own default
+PORT = 29500  # port of rank 0 unless another is set; torch's own default
 
 
 @dataclass(frozen=True)
 class RankInfo:
-    """One process of a run, and where the processes meet."""
+    """One process of a run, and the address of the rendezvous."""
 
     rank: int
     world_size: int
-    local_rank: int  # among the ranks of this machine
+    local_rank: int  # index among the ranks of this machine
     local_world_size: int
-    host: str  # of the store where the ranks meet
+    host: str  # of the store for the rendezvous
     port: int
-    launcher_hosts_store: bool = False  # else rank 0 does
-    attempt: int = 0  # how often the launcher on this machine knows that it has started it again
-    run_id: str = ""  # what the launcher calls the run, over all attempts
+    launcher_hosts_store: bool = False  # otherwise rank 0 hosts it
+    attempt: int = 0  # restarts counted by the launcher on this machine
+    run_id: str = ""  # the launcher's name of the run, the same for all attempts
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -29,11 +29,12 @@ class RankInfo:
 
 
 def rank_info_of(environment: Mapping[str, str]) -> RankInfo | None:
-    """Where a launcher has put this process; None where none has, or where it is a SLURM step's only one.
+    """Return the rank that a launcher assigned to this process, or None.
 
-    torchrun, Ray Train and Kubeflow give RANK and WORLD_SIZE; an indexed Kubernetes job gives its index, with
-    WORLD_SIZE and MASTER_ADDR from its manifest; srun gives the step's tasks and nodes. ValueError where what
-    they give is incomplete or no number.
+    torchrun, Ray Train and Kubeflow set RANK and WORLD_SIZE. An indexed Kubernetes job sets its index; its
+    manifest sets WORLD_SIZE and MASTER_ADDR. srun sets the tasks and nodes of the step. None if no launcher
+    started the process, or if it is the only task of a SLURM step. ValueError if a value is missing or is not
+    a number.
     """
     if "WORLD_SIZE" in environment and ("RANK" in environment or "JOB_COMPLETION_INDEX" in environment):
         return _of_torch(environment)
@@ -65,7 +66,7 @@ def _of_torch(environment: Mapping[str, str]) -> RankInfo:
 def _of_slurm(environment: Mapping[str, str]) -> RankInfo:
     nodes = environment.get("SLURM_STEP_NODELIST", "")
     tasks_per_node = environment.get("SLURM_STEP_TASKS_PER_NODE", "1")
-    # Every rank has to find the same port without a word exchanged; jobs that share a machine differ in it.
+    # Ranks cannot communicate yet but need one port; the job id gives jobs on one machine different ports.
     of_the_job = 20000 + _number(environment, "SLURM_JOB_ID", 0) % 20000
     return RankInfo(
         rank=_number(environment, "SLURM_PROCID"),
@@ -78,7 +79,7 @@ def _of_slurm(environment: Mapping[str, str]) -> RankInfo:
 
 
 def first_host(nodes: str) -> str:
-    """The first host of a SLURM node list: "gpu[03-05,9],login" gives gpu03."""
+    """Return the first host of a SLURM node list: "gpu[03-05,9],login" gives gpu03."""
     found = re.match(r"([^\[,]+)(?:\[(\w+)[^\]]*\]([^,]*))?", nodes)
     if found is None:
         raise ValueError(f"SLURM_STEP_NODELIST is {nodes!r}: names no host; set MASTER_ADDR to rank 0's host")
@@ -86,7 +87,7 @@ def first_host(nodes: str) -> str:
 
 
 def _tasks_here(tasks_per_node: str, node: int) -> int:
-    """The tasks of one node of SLURM's "4(x2),3": nodes 0 and 1 have 4, node 2 has 3."""
+    """Return the number of tasks on a node by SLURM's "4(x2),3": nodes 0 and 1 have 4, node 2 has 3."""
     counts: list[int] = []
     for part in tasks_per_node.split(","):
         found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())

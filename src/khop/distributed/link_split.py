@@ -1,4 +1,4 @@
-"""Links dealt to training, validation and test where ranks hold the edges: each deals those that it has."""
+"""Link split over ranks that store partitioned edges: each rank splits its own edges."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from khop.schema import EdgeType, NodeType, Schema
 
 DEALING = Message("dealing links", "id")
 HANDING = Message("handing links on", "id")
-_LINKS_AT_ONCE = 1 << 16  # whose negatives are drawn
+_LINKS_AT_ONCE = 1 << 16  # in one draw of negatives
 
 
 @dataclass(frozen=True)
 class RankEdges:
-    """The edges of the parts that this rank holds."""
+    """The edges of the partitions that this rank stores."""
 
     graph: PartitionedGraph
 
@@ -37,22 +37,25 @@ class RankEdges:
 
     @property
     def original_ids(self) -> Mapping[NodeType, Tensor]:
-        """int64 (nodes of all parts): what ids were before the graph was cut."""
+        """Ids before partitioning, int64 (nodes of all partitions), by node type."""
         return self.graph.original_ids
 
     def stretches(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
-        """The rows of each part."""
+        """Return the edges of each partition."""
         return [EdgeRange(csc, first) for csc, first in self.graph.held.rows(edge_type)]
 
     def total(self, counts: Tensor) -> Tensor:
-        """The sum over parts: of ranks that hold the same, one counts. Collective."""
+        """Return the sum of counts over all partitions. Collective.
+
+        Ranks that store the same partitions count once.
+        """
         own = counts if self.graph.holders.is_first else torch.zeros_like(counts)
         return torch.stack(told(self.graph.lanes.peers, own, DEALING)).sum(0)
 
 
 @dataclass(frozen=True)
 class RankPart:
-    """What one part of a split hears, and what it is asked, over all ranks."""
+    """One part of a split over all ranks: the graph for message passing, and the target links."""
 
     graph: PartitionedGraph
     links: PartitionedLinks
@@ -61,10 +64,11 @@ class RankPart:
 def split_over_ranks(
     graph: PartitionedGraph, edge_types: Sequence[EdgeType], shares: Shares, key: DrawKey, facts: LinkColumns
 ) -> tuple[RankPart, RankPart, RankPart]:
-    """Training, validation and test, as `split_edges` deals them. Collective, outside of lanes.
+    """Split links into training, validation and test as `split_edges` does. Collective, outside of lanes.
 
-    A rank has in memory the edges of its parts that some part of the split hears, where these stood, and a
-    stretch of the links; on the way a number for each edge, and some for each node that links lead to.
+    A rank keeps in memory the edges of its partitions that any part of the split uses for message passing, at
+    their old positions. It also keeps a range of the links. The split itself takes one number per edge, and a
+    few numbers per node that links lead to.
     """
     split = split_edges(RankEdges(graph), edge_types, shares, key)
     heard = {id(part.kept): graph.keeping(part.kept) for part in (split.train, split.val, split.test)}
@@ -76,7 +80,7 @@ def split_over_ranks(
 
 
 def _links(graph: PartitionedGraph, chosen: Chosen, facts: LinkColumns, key: DrawKey) -> PartitionedLinks:
-    """The chosen edges as a list of links, numbered by their destinations as first numbered."""
+    """Return the chosen edges as a list of links, numbered by the original ids of their destinations."""
     counts: dict[EdgeType, int] = {}
     held: dict[EdgeType, dict[str, Tensor]] = {}
     for edge_type, positions in chosen.items():
@@ -92,7 +96,7 @@ def _links(graph: PartitionedGraph, chosen: Chosen, facts: LinkColumns, key: Dra
 def _facts(
     graph: PartitionedGraph, edge_type: EdgeType, positions: Sequence[Tensor], facts: LinkColumns
 ) -> dict[str, Tensor]:
-    """What is known of the chosen edges of this rank, with a row for each."""
+    """Return the ends, labels and times of this rank's chosen edges, one row per edge."""
     stretches_of = RankEdges(graph).stretches(edge_type)
     ends = [stretch.ends(at).T for stretch, at in zip(stretches_of, positions, strict=True)]
 
@@ -108,10 +112,10 @@ def _facts(
 
 
 def _numbers(graph: PartitionedGraph, edge_type: EdgeType, destinations: Tensor) -> tuple[Tensor, int]:
-    """int64 (links): the number of each link of this rank among those of all, and how many these are.
+    """Return the global number of each link of this rank, int64 (links), and the total over all ranks.
 
-    `destinations` ascend. Numbers do, too, by the ids that the destinations had at first; links to one node
-    keep their order.
+    `destinations` ascend. Numbers ascend by the original ids of the destinations. Links to one node keep
+    their order.
     """
     folder, peers = graph.held.folder, graph.lanes.peers
     first, *_, end = folder.bounds(edge_type[2])
@@ -128,9 +132,9 @@ def _numbers(graph: PartitionedGraph, edge_type: EdgeType, destinations: Tensor)
 def _handed_on(
     graph: PartitionedGraph, numbers: Tensor, count: int, facts: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The facts of those links that this rank is to hold, in the order of their numbers. Collective."""
+    """Send facts to the ranks that store them; return this rank's facts by link number. Collective."""
     peers, rank = graph.lanes.peers, graph.lanes.group.rank
-    if not graph.holders.is_first:  # another rank has handed the same on
+    if not graph.holders.is_first:  # another rank sends the same links
         numbers, facts = numbers[:0], {name: fact[:0] for name, fact in facts.items()}
     numbers, order = numbers.sort()
     bounds = stretches(count, peers.world_size)
@@ -166,7 +170,10 @@ def _rivals(
     facts: LinkColumns,
     key: DrawKey,
 ) -> Tensor:
-    """int64 (links, k): of the links that this rank holds, of all so many. Collective."""
+    """Draw negatives of the links that this rank stores, int64 (links, k). Collective.
+
+    `count` is the number of links on all ranks.
+    """
     bounds, rank = stretches(count, graph.lanes.world_size), graph.lanes.group.rank
     first, own = bounds[rank], bounds[rank + 1] - bounds[rank]
     turns = -(-max(end - begin for begin, end in pairwise(bounds)) // _LINKS_AT_ONCE)

@@ -1,4 +1,4 @@
-"""Exact negatives between ranks: the sources that a rank is asked about, and what it has drawn, as bytes."""
+"""Wire format of exact negatives between ranks: sources as requests, drawn destinations as answers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from khop.draw import DrawKey, DrawnNegatives, Positives, mix64
 from khop.graph.negatives import NothingLeft
 from khop.schema import EdgeType
 
-Span = tuple[int, int]  # the first id that a rank holds, and the one after its last
+Span = tuple[int, int]  # first id on a rank, and the id after its last
 
 
 @dataclass(frozen=True)
 class NegativeWire:
-    """How one draw is written: what all ranks know of it alike."""
+    """Format of the messages of one draw, the same on all ranks."""
 
     per_positive: int
-    candidates: int  # nodes of the destination type
+    candidates: int  # number of nodes of the destination type
     has_until: bool
     time_column: str | None
-    digest: int  # of all that ranks have to agree on
+    digest: int  # hash of everything that ranks have to agree on
 
     @classmethod
     def of(
@@ -35,20 +35,20 @@ class NegativeWire:
         key: DrawKey,
         candidates: int,
     ) -> NegativeWire:
-        """That of a draw among so many nodes."""
+        """Return the format of a draw among `candidates` nodes."""
         has_until = positives.until is not None
         words = repr((edge_type, negatives, has_until, positives.time_column))
         digest = mix64(key.value ^ crc32(words.encode())) >> 1
         return cls(negatives.per_positive, candidates, has_until, positives.time_column, digest)
 
     def question(self, positives: Positives, span: Span) -> Tensor:
-        """uint8: links for a rank that holds their sources."""
+        """Encode links for the rank that stores their sources. Returns uint8 (n)."""
         sources = (positives.sources - span[0]).to(narrowest(span[1] - span[0]))
         pieces = [torch.tensor([self.digest, sources.numel()]), sources, positives.positions]
         return as_bytes(pieces if positives.until is None else [*pieces, positives.until])
 
     def positives(self, message: Tensor, span: Span) -> Positives:
-        """What another rank asks; ValueError says what cannot be."""
+        """Decode the links of another rank's request; ValueError names the part of it that is invalid."""
         reader = Reader(message)
         digest, count = reader.take(torch.int64, 2).tolist()
         if digest != self.digest:
@@ -61,11 +61,11 @@ class NegativeWire:
         return Positives(sources.long() + span[0], positions, until, self.time_column)
 
     def size(self, links: int) -> int:
-        """The bytes of an answer about so many links."""
+        """Return the bytes of an answer for this number of links."""
         return 8 + filled(links * self.per_positive * narrowest(self.candidates).itemsize)
 
     def answer(self, drawn: Tensor | NothingLeft, links: int) -> Tensor:
-        """uint8: what was drawn, or the link for which nothing may be."""
+        """Encode the drawn negatives, or the link that has no candidate left. Returns uint8 (n)."""
         if isinstance(drawn, NothingLeft):
             culprit, drawn = drawn.link, torch.zeros(links, self.per_positive, dtype=torch.int64)
         else:
@@ -73,7 +73,10 @@ class NegativeWire:
         return as_bytes([torch.tensor([culprit]), drawn.flatten().to(narrowest(self.candidates))])
 
     def drawn(self, message: Tensor, links: int) -> Tensor | NothingLeft:
-        """int64 (links, per_positive), or the link without any; ValueError says what cannot be."""
+        """Decode an answer: int64 (links, per_positive), or the link that has no candidate left.
+
+        ValueError names the part of the message that is invalid.
+        """
         reader = Reader(message)
         culprit = int(reader.take(torch.int64, 1))
         if not -1 <= culprit < links:

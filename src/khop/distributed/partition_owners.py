@@ -1,4 +1,4 @@
-"""Which rank holds which parts of a table of rows, and whom a rank asks for one."""
+"""Assignment of partitions to ranks, and the rank that answers requests for each partition."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PartitionOwners:
-    """Contiguous parts, shared out in order among ranks: several of a rank's own, or several ranks to a part.
+    """Contiguous partitions assigned to ranks in order: several per rank, or several ranks per partition.
 
-    The same on every rank but for whom `rank` asks: itself for a part that it holds, else one of those that
-    hold it, others for other ranks, so that no holder answers all.
+    The assignment is the same on every rank. Only the choice of the rank to ask depends on `rank`: itself for
+    a partition that it stores, otherwise one of the ranks that store it. Different ranks ask different
+    owners, so no owner answers all requests.
     """
 
     parts: int
@@ -26,14 +27,14 @@ class PartitionOwners:
             )
 
     def parts_of(self, rank: int) -> range:
-        """The parts that a rank holds: one at least."""
+        """Return the partitions that a rank stores: at least one."""
         if self.world_size >= self.parts:
             part = rank * self.parts // self.world_size
             return range(part, part + 1)
         return range(-(-rank * self.parts // self.world_size), -(-(rank + 1) * self.parts // self.world_size))
 
     def ranks_of(self, part: int) -> range:
-        """The ranks that hold a part: one at least."""
+        """Return the ranks that store a partition: at least one."""
         if self.world_size < self.parts:
             rank = part * self.world_size // self.parts
             return range(rank, rank + 1)
@@ -41,27 +42,27 @@ class PartitionOwners:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank is the first of those that hold its parts: it speaks for all of them."""
+        """True if this rank is the first of the ranks with its partitions, and so sends for all of them."""
         return self.ranks_of(self.parts_of(self.rank).start).start == self.rank
 
     def asked(self, part: int) -> int:
-        """The rank that answers this one about a part."""
+        """Return the rank that answers this rank's requests for a partition."""
         ranks = self.ranks_of(part)
         return self.rank if self.rank in ranks else ranks[self.rank % len(ranks)]
 
     def held(self, offsets: Sequence[int], rank: int) -> tuple[int, int]:
-        """The first id that a rank holds, and the one after its last.
+        """Return the first id that a rank stores, and the id after its last.
 
-        `offsets` are where the ids of each part begin, and the last ones' end.
+        `offsets` hold the first id of each partition, and the end of the last.
         """
         parts = self.parts_of(rank)
         return offsets[parts.start], offsets[parts.stop]
 
     def bounds(self, offsets: Sequence[int]) -> list[int]:
-        """(ranks + 1): this rank asks rank q for the ids from the q-th bound up to the next."""
+        """Return (ranks + 1) ids: this rank asks rank q for the ids from bound q up to bound q + 1."""
         ends = [0] * self.world_size
         for part in range(self.parts):
             ends[self.asked(part)] = offsets[part + 1]
-        for rank in range(1, self.world_size):  # whom this rank does not ask has no ids between its bounds
+        for rank in range(1, self.world_size):  # an empty range for each rank that this one does not ask
             ends[rank] = max(ends[rank], ends[rank - 1])
         return [offsets[0], *ends]

@@ -1,4 +1,4 @@
-"""Columns whose rows lie with several ranks, gathered as if they all lay here."""
+"""Feature columns partitioned across ranks, gathered as if every row were local."""
 
 from __future__ import annotations
 
@@ -26,32 +26,35 @@ ANSWERING = Message("getting rows", "row")
 
 @dataclass(frozen=True, eq=False)
 class PartitionedFeatures:
-    """A feature store over rows that ranks hold in parts. A gather is collective, of whatever rows on each.
+    """A feature store over rows partitioned across ranks.
 
-    It makes three collectives, whatever is wanted: who asks how much, for which rows, and the rows of all
-    types and columns. Ids travel ascending, each once, as differences; rows as they are stored, and are
-    widened here, or rounded where `wire` says so, those held here too. A row is copied twice: into the
-    message that takes it away, and out of it into the batch. Threads may share the store where ranks make
-    equally many gathers, as lanes do.
+    A gather is collective; each rank may request any rows. It makes three collectives: sizes of requests, row
+    ids, and the rows of all types and columns. Ids are sent ascending and unique, as differences. Rows are
+    sent in their stored dtype and widened on arrival, or rounded if `wire` says so; local rows are then
+    rounded too. A row is copied twice: into the outgoing message, and from the received message into the
+    batch. Threads may share the store if all ranks make equally many gathers, as lanes do.
     """
 
-    pieces: Mapping[Type, ColumnPieces]  # the rows that this rank holds
+    pieces: Mapping[Type, ColumnPieces]  # the rows that this rank stores
     specs: Specs
-    offsets: Mapping[Type, Sequence[int]]  # where the ids of each part begin, and where the last ones end
+    offsets: Mapping[Type, Sequence[int]]  # first id of each partition, and the end of the last
     holders: PartitionOwners
     lanes: Lanes
     kept: RowCache = field(default_factory=RowCache.empty)
     wire: Wire = Wire.STORED
 
     def gather(self, wanted: Wanted) -> Gathered:
-        """The rows of all columns wanted, in the order of the ids; ValueError names what is missing."""
+        """Return the requested columns, one row per id in the order of the ids.
+
+        ValueError names a type, a column or a row that does not exist.
+        """
         for type_, rows in wanted.items():
             self._check(type_, rows)
         peers = self.lanes.peers
         questions = [question for type_, rows in wanted.items() for question in self._questions(type_, rows)]
         self._count(peers, wanted, questions)
         found: Gathered = {type_: {} for type_ in wanted}
-        with peers.turn:  # until the rows are out of the messages that brought them
+        with peers.turn:  # held until the rows are copied out of the received messages
             received = self._received(peers, questions)
             for each, of_ranks in zip(questions, received, strict=True):
                 found[each.type_] |= self._rows(each, wanted[each.type_], of_ranks)
@@ -72,7 +75,7 @@ class PartitionedFeatures:
             )
 
     def _questions(self, type_: Type, rows: Rows) -> list[RowQuery]:
-        """One for the columns that are wanted of equally many ids each."""
+        """Return one query per group of columns that are requested for the same number of ids."""
         by_count: dict[int, list[str]] = {}
         for name in rows.columns:
             count = min(rows.limits.get(name, rows.ids.numel()), rows.ids.numel())
@@ -88,7 +91,7 @@ class PartitionedFeatures:
         return found
 
     def _received(self, peers: Peers, questions: Sequence[RowQuery]) -> list[list[Mapping[str, Tensor]]]:
-        """To each question what every rank answers, while they get what they ask for. Collective."""
+        """Return the answers of every rank to each query, and serve their queries. Collective."""
         counts = {t: end - first for t in self.specs for first, end in [self._span(t, self.holders.rank)]}
         held = RowServer(self.pieces, self.specs, counts, self.wire)
         requests = [
@@ -107,7 +110,7 @@ class PartitionedFeatures:
     def _rows(
         self, asked: RowQuery, rows: Rows, received: Sequence[Mapping[str, Tensor]]
     ) -> dict[str, Tensor]:
-        """The rows of one question's columns: from here, from those kept, and from what ranks have sent."""
+        """Return the rows of one query: from local pieces, the cache, and the answers of other ranks."""
         type_, specs, plain, found = asked.type_, self.specs[asked.type_], {}, {}
         for name in asked.columns:
             elsewhere = [of_rank[name] for of_rank in received]
@@ -121,7 +124,7 @@ class PartitionedFeatures:
         return found | read_rows(plain, specs, type_, wanted)
 
     def _rounded_rows(self, asked: RowQuery, name: str, elsewhere: Sequence[Tensor]) -> Tensor:
-        """As `_rows` of a column whose rows are rounded where they are sent, so those held here are too."""
+        """Return rows of a column that is rounded when sent; local rows are rounded too."""
         type_, specs, places = asked.type_, self.specs[asked.type_], asked.rows.places
         here = (places < asked.rows.held).nonzero().view(-1)
         own = read_rows(self.pieces[type_], specs, type_, Rows(places[here], (name,)))[name]
@@ -134,7 +137,10 @@ class PartitionedFeatures:
         return self.holders.held(self.offsets[type_], rank)
 
     def _count(self, peers: Peers, wanted: Wanted, questions: Sequence[RowQuery]) -> None:
-        """How many rows are wanted, lie elsewhere, are kept, and are asked for, columns of few ids apart."""
+        """Count rows that are requested, remote, cached and asked for, and bytes asked for.
+
+        Columns that are requested for fewer ids count separately.
+        """
         for name in ("wanted_rows", "remote_rows", "kept_rows", "asked_rows", "asked_bytes"):
             peers.count(name, 0)
         peers.count("wanted_rows", sum(rows.ids.numel() for rows in wanted.values()))

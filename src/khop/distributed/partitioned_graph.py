@@ -1,4 +1,4 @@
-"""Edges that lie with several ranks, drawn as if they all lay here."""
+"""Edges partitioned across ranks, sampled as if all of them were local."""
 
 from __future__ import annotations
 
@@ -30,19 +30,20 @@ from khop.schema import EdgeType, NodeType, Schema
 
 ASKING = Message("asking for edges", "id")
 ANSWERING = Message("getting edges", "id")
-_MOST_BYTES = 1 << 32  # of a question or an answer: no batch has as many
+_MOST_BYTES = 1 << 32  # limit of a request or an answer; no batch reaches it
 
 
 @dataclass(frozen=True, eq=False)
 class PartitionedGraph:
-    """A graph store over parts that ranks hold. A hop is collective, of whatever frontier on each rank.
+    """A graph store over edges partitioned across ranks.
 
-    All ranks make the same hops with the same keys. One takes three collectives, for all edge types together:
-    who asks about how much, the frontiers, and what was drawn for them; with a fanout of -1, or above
-    `MOST_PADDED`, four, as answers then tell their sizes. Draws are those of the graph before it was cut.
+    A hop is collective; each rank may have any frontier. All ranks make the same hops with the same keys. A
+    hop takes three collectives for all edge types together: sizes of requests, frontiers, and drawn
+    neighbors. With a fanout of -1 or above `MOST_PADDED` it takes four, as answers then state their sizes.
+    Draws equal the draws of the graph before partitioning.
     """
 
-    held: LocalPartitions  # of this rank
+    held: LocalPartitions  # the partitions of this rank
     holders: PartitionOwners
     lanes: Lanes
     _negatives: RankNegatives = field(init=False, repr=False)
@@ -57,15 +58,15 @@ class PartitionedGraph:
 
     @property
     def original_ids(self) -> Mapping[NodeType, Tensor]:
-        """int64 (nodes of all parts): what ids were before the graph was cut."""
+        """Ids before partitioning, int64 (nodes of all partitions), by node type."""
         return self.held.original_ids
 
     def num_nodes(self, node_type: NodeType) -> int:
-        """How many nodes of a type there are in all parts."""
+        """Return the number of nodes of a type in all partitions."""
         return self.held.folder.num_nodes(node_type)
 
     def part_bounds(self, node_type: NodeType) -> tuple[int, ...]:
-        """Where the nodes of each part begin, and where those of the last one end."""
+        """Return the first node id of each partition, and the end of the last."""
         return self.held.folder.node_bounds(node_type)
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
@@ -81,7 +82,7 @@ class PartitionedGraph:
         owners = {t: ByOwner.of(frontier[t].nodes, of_type) for t, of_type in bounds.items()}
         shares = {t: of_type.frontiers(frontier[t]) for t, of_type in owners.items()}
         peers = self.lanes.peers
-        with peers.turn:  # until all is out of the messages that brought it
+        with peers.turn:  # held until all results are copied out of the received messages
             asked = self._asked(peers, wire, shares)
             drawn = self._drawn(wire, asked, hop, key)
             answers = self._answers(peers, wire, drawn, shares)
@@ -92,24 +93,27 @@ class PartitionedGraph:
     ) -> Tensor:
         """Draw destinations for the sources of links; see NegativeStore.
 
-        Where they are exact, at the sources' owners, in three collectives; others are drawn here. What draws
-        of a kind need is made at the first, see `RankLinks`.
+        Exact negatives are drawn by the owners of the sources, in three collectives. All others are drawn on
+        this rank. The first draw of a kind exchanges the data that it needs; see `RankLinks`.
         """
         check_edge_type(edge_type, self.schema)
         return self._negatives.draw(edge_type, negatives, positives, key)
 
     def only(self, edge_types: Collection[EdgeType]) -> PartitionedGraph:
-        """The same graph with no other edge types, and the node types at their ends."""
+        """Return the same graph with only these edge types, and the node types at their ends."""
         return replace(self, held=self.held.only(edge_types))
 
     def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> PartitionedGraph:
-        """The graph with only some edges of some types, given by each rank: see `LocalPartitions`."""
+        """Return the graph with only the given edges of some types; see `LocalPartitions`.
+
+        Each rank gives the edges to keep in its partitions.
+        """
         return replace(self, held=self.held.keeping(kept))
 
     def _asked(
         self, peers: Peers, wire: HopWire, shares: Mapping[NodeType, list[Frontier]]
     ) -> list[FrontierByType]:
-        """What every rank asks this one about; its own share does not travel."""
+        """Exchange requests; return the frontier of each rank. The share of this rank is not sent."""
         own = self.holders.rank
         questions = [
             torch.empty(0, dtype=torch.uint8)
@@ -129,7 +133,7 @@ class PartitionedGraph:
     def _drawn(
         self, wire: HopWire, asked: list[FrontierByType], hop: Hop, key: DrawKey
     ) -> list[NeighborsByType]:
-        """What this rank draws for each, in one go."""
+        """Draw for all ranks in one call; return the neighbors of each."""
         together = {t: _joined([of_rank[t] for of_rank in asked]) for t in wire.node_types}
         drawn = self.held.sample_hop(together, hop, key)
         counts = {t: [of_rank[t].nodes.numel() for of_rank in asked] for t in wire.node_types}
@@ -143,7 +147,7 @@ class PartitionedGraph:
         drawn: list[NeighborsByType],
         shares: Mapping[NodeType, list[Frontier]],
     ) -> list[NeighborsByType]:
-        """What every rank has drawn for this one."""
+        """Send drawn neighbors; return the neighbors that every rank has drawn for this one."""
         own = self.holders.rank
         answers = peers.outgoing([0 if rank == own else wire.size_of(of) for rank, of in enumerate(drawn)])
         for rank, of_rank in enumerate(drawn):
@@ -180,7 +184,7 @@ class PartitionedGraph:
 
 
 def _joined(frontiers: list[Frontier]) -> Frontier:
-    """All of them, one after another."""
+    """Concatenate frontiers."""
     until = [of_rank.until for of_rank in frontiers if of_rank.until is not None]
     tree = [of_rank.tree for of_rank in frontiers if of_rank.tree is not None]
     return Frontier(
@@ -191,7 +195,7 @@ def _joined(frontiers: list[Frontier]) -> Frontier:
 
 
 def _cut(drawn: Neighbors, counts: list[int]) -> list[Neighbors]:
-    """The rows of each, so many one after another."""
+    """Split drawn neighbors into pieces of these row counts."""
     found, row = [], 0
     for count in counts:
         offsets = drawn.offsets[row : row + count + 1]

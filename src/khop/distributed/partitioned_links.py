@@ -1,4 +1,4 @@
-"""A list of links of which every rank holds a stretch."""
+"""A list of links partitioned into ranges, one per rank."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ from khop.sampling.seeds import StepShare, numbers_by_type
 from khop.schema import ColumnSpec, EdgeType, NodeType
 
 SUMMING = Message("comparing links", "id")
-ENDS = "ends"  # of links: the column that `facts` stand beside
+ENDS = "ends"  # column of link ends; `facts` are the other columns
 
 
 @dataclass(frozen=True, eq=False)
 class PartitionedLinks:
-    """Links that no rank has all of. What reads them is collective: their ends come with every step.
+    """Links partitioned across ranks. Reads are collective: the links of a step are fetched with the step.
 
-    A batch of them has the bits that it has of `Links` in this order.
+    A batch has the same bits as a batch of `Links` in this order.
     """
 
-    counts: Mapping[EdgeType, int]  # of each type, on all ranks
-    table: PartitionedFeatures  # by type and number: the ends, and what is known beside them
+    counts: Mapping[EdgeType, int]  # number of links on all ranks, by type
+    table: PartitionedFeatures  # ends and facts, by type and link number
     digests: Mapping[EdgeType, int]  # see `links_digest`
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """What is known of links beside their ends: of "labels", "times" and "negatives" those given."""
+        """Names of the given columns besides the ends: of "labels", "times" and "negatives"."""
         return tuple(name for name in next(iter(self.table.specs.values())) if name != ENDS)
 
     @property
     def edges(self) -> Mapping[EdgeType, Tensor]:
-        """ValueError: there is no tensor of all."""
+        """Not available, raises ValueError: no rank has one tensor of all links."""
         return in_this_process(self, "the ends of all links").edges
 
     def rows(self, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
-        """The links of a type that have these numbers, as a batch of their own. Collective."""
+        """Return the links of a type with these numbers, as one batch. Collective."""
         links = self._fetched({edge_type: numbers})
         return replace(links.rows(edge_type, torch.arange(numbers.numel())), positions=numbers)
 
     def at_hand(self, step: StepShare) -> tuple[Links, StepShare]:
-        """The links of a step, on every rank, and the step by their numbers there. Collective."""
+        """Return the links of a step, and the step renumbered to them, on every rank. Collective."""
         order, wanted, first = torch.empty_like(step.order), dict[EdgeType, Tensor](), 0
         for edge_type, numbers, positions in numbers_by_type(self.counts, step.of_all_ranks):
             wanted[edge_type] = numbers
@@ -63,17 +63,17 @@ class PartitionedLinks:
         return self._fetched(wanted), replace(step, order=order)
 
     def taken(self, share: StepShare) -> Seeds:
-        """The links of a rank's share, by type, in global order. Collective."""
+        """Return the links of a rank's share by type, in global order. Collective."""
         links, step = self.at_hand(share)
         return links.taken(step)
 
     def homes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
-        """By edge type the links' sources, and the links' positions. Collective."""
+        """Yield the sources of the links and the positions of the links, by edge type. Collective."""
         links, step = self.at_hand(share)
         return links.homes(step)
 
     def hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
-        """Give `update` what `Links` would."""
+        """Call `update` with the same bytes as `Links` does."""
         for edge_type, count in self.counts.items():
             specs = self.table.specs[edge_type]
             facts = {name: (stored_dtype(specs[name]), specs[name].shape) for name in self.facts}
@@ -81,7 +81,7 @@ class PartitionedLinks:
             update(self.digests[edge_type].to_bytes(8, "big"))
 
     def _fetched(self, numbers: Mapping[EdgeType, Tensor]) -> Links:
-        """Some of the links of some types, in this process."""
+        """Fetch the links with these numbers to this process."""
         columns = (ENDS, *self.facts)
         found = self.table.gather({t: Rows(of_type, columns) for t, of_type in numbers.items()})
         facts = {name: {t: found[t][name] for t in numbers} for name in self.facts}
@@ -93,7 +93,7 @@ def partitioned_links(
     held: Mapping[EdgeType, Mapping[str, Tensor]],
     lanes: Lanes,
 ) -> PartitionedLinks:
-    """The links of all ranks: `held` are those between the `stretch` of this one, by name. Collective."""
+    """Build the links of all ranks; `held` are this rank's columns by name, for its `stretch`. Collective."""
     ranks, rank = lanes.world_size, lanes.group.rank
     offsets: dict[Type, list[int]] = {t: stretches(count, ranks) for t, count in counts.items()}
     specs: dict[Type, dict[str, ColumnSpec]] = {
@@ -115,7 +115,10 @@ def partitioned_links(
 
 
 def in_this_process(links: Links | PartitionedLinks, what: str) -> Links:
-    """The links, where this process has all; `what` wants it so."""
+    """Return the links if this process has all of them.
+
+    ValueError otherwise; `what` names the operation that needs them.
+    """
     if isinstance(links, PartitionedLinks):
         raise ValueError(
             f"{what}: ranks that hold edges in parts hold links in parts, too; ask for some by "
@@ -125,5 +128,5 @@ def in_this_process(links: Links | PartitionedLinks, what: str) -> Links:
 
 
 def stretches(count: int, ranks: int) -> list[int]:
-    """(ranks + 1): where each rank's links begin among so many, and where the last one's end."""
+    """Return (ranks + 1) numbers: the first link of each rank among `count`, and the end of the last."""
     return [count * rank // ranks for rank in range(ranks + 1)]

@@ -1,4 +1,4 @@
-"""Messages of bytes between all ranks, in step: each is checked before a byte of it is used."""
+"""Synchronous exchange of byte messages between all ranks; each message is checked before it is used."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ from khop.errors import PeerLost
 
 _MAGIC = 0x6B686F70  # "khop"
 _HEADER = 4  # int64: magic and kind, epoch and step, number, bytes of the message
-_LOOK_AROUND = timedelta(seconds=0.1)  # how often a waiting thread looks whether it should give up
+_LOOK_AROUND = timedelta(seconds=0.1)  # interval at which a waiting thread checks if it should give up
 
 
 @dataclass(frozen=True)
 class Message:
-    """What an exchange is about: ranks that do not mean the same one find out."""
+    """Purpose of an exchange, which lets ranks detect that they make different exchanges."""
 
     stage: str  # "asking for rows"
-    counted: str  # what its bytes are counted as: "id" or "row"
+    counted: str  # category of its bytes in counts: "id" or "row"
 
     @property
     def kind(self) -> int:
-        """What stands for it in a message."""
+        """Number that identifies the purpose in a message."""
         return _MAGIC << 32 | crc32(f"{self.stage}/{self.counted}".encode())
 
 
 @dataclass(frozen=True)
 class _Mark:
-    """What every rank has to say of the exchange that is due."""
+    """Identification of the next exchange, which has to be equal on all ranks."""
 
     kind: int
-    place: int  # epoch and step; -1: of no batch
+    place: int  # epoch and step; -1: outside of batches
     number: int  # of the exchange there
 
     @property
     def numbers(self) -> list[int]:
-        """As they are sent."""
+        """The numbers that are sent."""
         return [self.kind, self.place, self.number]
 
     @property
     def where(self) -> str:
-        """For errors."""
+        """Epoch and step in words, for errors."""
         return "" if self.place < 0 else f" in {_step(self.place)}"
 
     def problem(self, found: list[int]) -> str:
-        """What is wrong with another rank's; nothing where they are equal."""
+        """Return the mismatch with another rank's mark; "" if they are equal."""
         kind, place, number = found
         if kind >> 32 != _MAGIC:
             return "no message of khop's, or one cut short"
@@ -69,48 +69,51 @@ class _Mark:
 
 
 class Peers:
-    """The ranks of a group as seen from one thread, or several that take turns.
+    """The ranks of a group as seen from one thread, or from several that take turns.
 
-    What exchanges is collective: every rank calls the same in the same order, with a payload (1-D uint8) for
-    each rank, its own included, and gets one from each, which is there until the next exchange of these. A
-    message that is not the expected one is a ValueError that names who sent it; a rank that is gone or late
-    is a PeerLost. Alone, nothing is sent.
+    Exchanges are collective: every rank makes the same calls in the same order. Each gives one payload (1-D
+    uint8) per rank, itself included, and gets one payload from each. The result is valid until the next
+    exchange of these peers. An unexpected message is a ValueError that names its sender. A lost or late rank
+    is a PeerLost. With one rank, nothing is sent.
     """
 
     def __init__(self, group: Group, channel: ProcessGroup | None = None) -> None:
         self.rank = group.rank
         self.world_size = group.world_size
-        self.turn = threading.RLock()  # held by who makes several exchanges that belong together
+        self.turn = threading.RLock()  # held during several exchanges that belong together
         self._group = group
-        self._channel = channel  # of these exchanges alone; None: alone
-        self._place = -1  # epoch and step
-        self._number = 0  # of the exchange there
+        self._channel = channel  # for these exchanges only; None: one rank
+        self._place = -1  # epoch and step of the batch
+        self._number = 0  # of the exchange in this place
         self._counts: dict[str, float] = defaultdict(float)
         self._is_given_up: Callable[[], bool] = lambda: False
         self._given, self._found = Memory(), Memory()
 
     def begin(self, epoch: int, step: int, is_given_up: Callable[[], bool]) -> None:
-        """What follows is for a batch; a wait for others ends when nobody wants it any more."""
+        """Begin a batch: later exchanges belong to it, and waits end once `is_given_up()` is True."""
         self._place, self._number = epoch << 32 | step, 0
         self._is_given_up = is_given_up
         self._counts = defaultdict(float)
 
     def count(self, name: str, amount: float) -> None:
-        """Note something beside what is sent: "hits"."""
+        """Add an amount to a counter of your choice, e.g. "hits"."""
         self._counts[name] += amount
 
     def counts(self) -> dict[str, float]:
-        """Since `begin`: collectives, seconds in them, and bytes of ids and rows, without those to itself."""
+        """Return counters since `begin`: collectives, seconds in them, bytes of ids and rows.
+
+        Bytes that a rank sends to itself are not counted.
+        """
         return dict(self._counts)
 
     def outgoing(self, sizes: Sequence[int]) -> Messages:
-        """Messages of so many bytes to write into, for the next reply: it sends them from where they are."""
+        """Return writable messages of these sizes for the next reply, which sends them without a copy."""
         return Messages.of(self._given.take(sum(map(wire_bytes, sizes))), sizes)
 
     def exchange(self, payloads: Messages | Sequence[Tensor], message: Message, limit: int) -> list[Tensor]:
-        """What every rank has for this one. Two collectives: sizes, and payloads.
+        """Exchange payloads of unknown sizes. Two collectives: sizes and payloads.
 
-        No rank may send more than `limit` bytes.
+        ValueError if a rank sends more than `limit` bytes.
         """
         given = payloads.payloads if isinstance(payloads, Messages) else payloads
         if self.world_size == 1:
@@ -133,9 +136,9 @@ class Peers:
     def reply(
         self, payloads: Messages | Sequence[Tensor], sizes: Sequence[int], message: Message
     ) -> list[Tensor]:
-        """What every rank has for this one, where its size is known. One collective.
+        """Exchange payloads of known sizes. One collective.
 
-        The bytes lie so that they can be viewed as any dtype.
+        The received bytes are aligned, so that they can be viewed as any dtype.
         """
         if self.world_size == 1:
             return list(payloads.payloads if isinstance(payloads, Messages) else payloads)
@@ -146,7 +149,7 @@ class Peers:
         sent = [wire_bytes(payload.numel()) for payload in given.payloads]
         received = [wire_bytes(size) for size in sizes]
         found = Messages.of(self._found.take(sum(received)), sizes)
-        for mark in found.marks:  # a message that is too short must not end in an older one's
+        for mark in found.marks:  # a message that is too short must not end with the mark of an older one
             mark.zero_()
         self._all_to_all(found.content, given.content, received, sent, message)
         self._count_bytes(message, sent, received)
@@ -157,7 +160,7 @@ class Peers:
         return list(found.payloads)
 
     def wrong(self, rank: int, message: Message, problem: str) -> ValueError:
-        """The error that says what a rank has sent."""
+        """Return the error for an invalid message of a rank."""
         due = f"{message.stage}{self._due(message).where}"
         return ValueError(
             f"rank {rank} sent something else than rank {self.rank} waited for, {due}: {problem}. "
@@ -207,7 +210,7 @@ class Peers:
 
 
 def _is_done(work: distributed.Work) -> bool:
-    """Wait for a moment; what the exchange failed with is raised."""
+    """Wait for a moment; raise the error of a failed exchange."""
     try:
         work.wait(_LOOK_AROUND)
     except RuntimeError:
@@ -218,9 +221,9 @@ def _is_done(work: distributed.Work) -> bool:
 
 
 def _keep_for_ever(channel: ProcessGroup | None) -> None:
-    """Let nobody take down a channel on which others are still awaited: that would wait for them, too.
+    """Keep a channel alive in a thread: destroying it would block on the exchanges still in progress.
 
-    What a thread holds that never wakes goes with the process alone.
+    The thread never wakes, so the channel is released only with the process.
     """
     threading.Thread(target=_hold, args=(channel,), name="khop-held", daemon=True).start()
 
@@ -231,7 +234,7 @@ def _hold(channel: ProcessGroup | None) -> None:
 
 @contextmanager
 def naming(peers: Peers, rank: int, message: Message) -> Iterator[None]:
-    """Let what is wrong with a message say who sent it."""
+    """Add the sender to a ValueError about a message."""
     try:
         yield
     except ValueError as error:
@@ -239,14 +242,14 @@ def naming(peers: Peers, rank: int, message: Message) -> Iterator[None]:
 
 
 def open_peers(group: Group) -> Peers:
-    """The ranks of a group over connections of their own. Collective."""
+    """Connect to the ranks of a group over new connections. Collective."""
     if group.world_size == 1:
         return Peers(group)
     ranks, deadline = list(range(group.world_size)), timedelta(seconds=group.deadline_s)
     made: list[ProcessGroup] = []
     problem = f"connecting for an exchange took longer than {group.deadline_s:g} s"
     try:
-        # Left to itself gloo waits five times as long for a rank that does not let itself be reached.
+        # Without this limit gloo waits five times as long for a rank that cannot be reached.
         within(group.deadline_s, lambda: made.append(distributed.new_group(ranks, deadline, backend="gloo")))
     except RuntimeError as error:
         if not is_broken(error):

@@ -1,4 +1,4 @@
-"""Numbers one after another in a message: each piece is filled up to 8 bytes, so that it is read in place."""
+"""Arrays of numbers one after another in a message, each padded to 8 bytes, so that it is read in place."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _INT32 = 1 << 31
 
 
 class Reader:
-    """Takes pieces off a message, one after another."""
+    """Reads pieces from a message, one after another."""
 
     def __init__(self, message: Tensor) -> None:
         self._left = message
 
     def take(self, dtype: torch.dtype, count: int) -> Tensor:
-        """The next numbers, a view."""
+        """Return the next `count` numbers, as a view; ValueError if the message is too short."""
         size = count * dtype.itemsize
         if not 0 <= count <= self._left.numel() or filled(size) > self._left.numel():
             raise ValueError(f"{count} numbers of {dtype} in the last {self._left.numel()} bytes")
@@ -25,19 +25,19 @@ class Reader:
         return piece.view(dtype)
 
     def check_done(self) -> None:
-        """ValueError where bytes are left."""
+        """Check that the whole message was read; ValueError if bytes are left."""
         if self._left.numel():
             raise ValueError(f"{self._left.numel()} bytes too many")
 
 
 class Writer:
-    """Puts pieces into a message of the right size, one after another."""
+    """Writes pieces into a message of the right size, one after another."""
 
     def __init__(self, message: Tensor) -> None:
         self._left = message
 
     def put(self, values: Tensor, dtype: torch.dtype, count: int | None = None) -> None:
-        """Some numbers as this dtype; up to `count` of them zeros follow."""
+        """Write values as this dtype, padded with zeros to `count` numbers."""
         count = values.numel() if count is None else count
         size = count * dtype.itemsize
         piece, rest = self._left[:size].view(dtype), self._left[size : filled(size)]
@@ -48,7 +48,7 @@ class Writer:
 
 
 def as_bytes(pieces: Sequence[Tensor]) -> Tensor:
-    """uint8: the pieces one after another, each filled up."""
+    """Return the padded pieces one after another, uint8 (n)."""
     flat = [torch.empty(0, dtype=torch.uint8)]
     for piece in pieces:
         content = piece.contiguous().view(torch.uint8)
@@ -57,17 +57,17 @@ def as_bytes(pieces: Sequence[Tensor]) -> Tensor:
 
 
 def filled(size: int) -> int:
-    """The bytes that a piece takes."""
+    """Return the padded size of a piece of `size` bytes."""
     return -(-size // 8) * 8
 
 
 def narrowest(count: int) -> torch.dtype:
-    """What numbers below `count` travel as."""
+    """Return the dtype in which numbers below `count` are sent."""
     return torch.int32 if count <= _INT32 else torch.int64
 
 
 def check_below(numbers: Tensor, limit: int, what: str) -> None:
-    """ValueError unless all are from 0 to below the limit."""
+    """Check that all numbers are in [0, limit); ValueError names a number that is not."""
     if not numbers.numel():
         return
     low, high = (int(end) for end in numbers.aminmax())

@@ -1,4 +1,4 @@
-"""The stores of a folder of parts as one of several ranks has them."""
+"""The stores of a partitioned graph on one of several ranks."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from khop.sampling.seed_affinity import SeedAffinity
 
 @dataclass(frozen=True)
 class PartitionOptions:
-    """How ranks share a folder of parts."""
+    """Options for sharing a partitioned graph among ranks: placement, batches in flight, and row format."""
 
     placement: Placement = Placement.FEATURES
-    lanes: int = LANES  # batches under way at once
-    wire: Wire = Wire.STORED  # in what rows travel
+    lanes: int = LANES  # batches in flight
+    wire: Wire = Wire.STORED  # format in which rows are sent
 
     def __post_init__(self) -> None:
         whole_number("lanes", self.lanes, 1)
@@ -39,7 +39,11 @@ class PartitionOptions:
 def stores_of(
     path: str | os.PathLike[str], group: Group, partition_options: PartitionOptions
 ) -> tuple[GraphStore, FeatureStore, PartsFolder]:
-    """Edges, columns and what is known of all parts. Collective, unless every rank has all."""
+    """Return the graph store, the feature store and the folder of all partitions.
+
+    Collective, unless every rank has all partitions. ValueError if files are missing on this machine; it
+    names the partitions that this rank needs.
+    """
     if partition_options.placement is Placement.WHOLE or group.world_size == 1:
         whole = open_parts(path)
         return LocalPartitionGraph(whole), LocalPartitionFeatures(whole), whole
@@ -70,7 +74,7 @@ def stores_of(
 
 
 def parts_needed(placement: Placement, holders: PartitionOwners) -> tuple[range, range]:
-    """The parts of which a rank needs the edges, and those of which it needs the columns."""
+    """Return two ranges of partitions: a rank needs the edges of the first and the columns of the second."""
     everything, own = range(holders.parts), holders.parts_of(holders.rank)
     if placement is Placement.WHOLE:
         return everything, everything
@@ -80,9 +84,10 @@ def parts_needed(placement: Placement, holders: PartitionOwners) -> tuple[range,
 def machine_files(
     path: str | os.PathLike[str], placement: Placement, machine: int, machines: int, procs: int
 ) -> list[str]:
-    """What the ranks of a machine need of a folder of parts, relative to it; all of it lies there.
+    """Return the files of a partitioned graph that the ranks of one machine need, relative to `path`.
 
-    Ranks are numbered machine by machine, `procs` on each.
+    The whole partitioned graph has to exist at `path`. Ranks are numbered machine by machine, `procs` on
+    each.
     """
     if machines < 1 or procs < 1 or not 0 <= machine < machines:
         raise ValueError(
@@ -97,7 +102,7 @@ def machine_files(
 
 
 def homes_of(graph: GraphStore, lanes: Lanes | None) -> SeedAffinity | None:
-    """Which ranks hold which nodes; None where every rank has all."""
+    """Return the ranks that store each node; None if every rank has all nodes."""
     if lanes is None:
         return None
     bounds = {t: part_bounds(graph, t) for t in graph.schema.node_types}

@@ -1,15 +1,15 @@
-"""How ranks can share a partitioned graph: values that need no torch."""
+"""Placements of a partitioned graph on ranks: values that do not import torch."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-LANES = 4  # batches under way at once, unless a run says otherwise
+LANES = 4  # default number of batches in flight
 
 
 class Placement(StrEnum):
-    """What of a folder of parts ranks hold part by part, asking one another for the rest."""
+    """The data that is partitioned across ranks; remote data is fetched from other ranks."""
 
-    WHOLE = "whole"  # nothing: each has all parts
-    FEATURES = "features"  # columns; each has the edges of all parts
+    WHOLE = "whole"  # nothing: each rank has all partitions
+    FEATURES = "features"  # columns; each rank has the edges of all partitions
     ALL = "all"  # columns and edges

@@ -1,4 +1,4 @@
-"""The first code of khop in a spawned rank: watch the parent process, before any slow import."""
+"""Entry point of a spawned rank: watches the parent process before any slow import."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import select
 import threading
 import time
 
-BROKEN = 70  # exit code of a rank that was ended because its parent or its group is gone
+BROKEN = 70  # exit code of a rank that ends because its parent or its group is gone
 
 _grace_s = 0.0
 
@@ -16,22 +16,22 @@ def main(pipe: int, tracker: int) -> None:
     """Run a spawned process as `multiprocessing` does, and end it when the parent process is gone.
 
     `pipe` is the inherited end of the pipe through which the parent sends the work. The parent holds the
-    other end for as long as it lives: the kernel closes it however the parent dies, also before this process
-    has begun, and not when the thread that started this process ends.
+    other end for as long as it lives. The kernel closes that end however the parent dies, also before this
+    process has begun. It stays open when only the thread that started this process ends.
     """
     watched = os.dup(pipe)  # spawn_main closes `pipe` once the work is read
     threading.Thread(target=_end_with_parent, args=(watched,), name="khop-parent", daemon=True).start()
-    from multiprocessing.spawn import spawn_main  # after the watch has begun
+    from multiprocessing.spawn import spawn_main  # imported late: the watch has to begin first
 
     try:
         spawn_main(pipe_handle=pipe, tracker_fd=tracker)
     finally:
-        if _is_closed(watched, timeout_ms=0):  # no traceback about work that came only in part
+        if _is_closed(watched, timeout_ms=0):  # no traceback about work that was received only in part
             os._exit(BROKEN)
 
 
 def grant_grace(seconds: float) -> None:
-    """From now on, leave this process `seconds` after the parent's death: to end by itself and to say why."""
+    """Set the seconds for this process to end by itself and report the reason after the parent's death."""
     global _grace_s
     _grace_s = seconds
 

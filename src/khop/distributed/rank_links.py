@@ -1,4 +1,4 @@
-"""What ranks that hold edges in parts tell one another of who is connected to whom."""
+"""Exchange of connectivity between ranks that store partitioned edges, for draws of negatives."""
 
 from __future__ import annotations
 
@@ -24,22 +24,26 @@ _MOST_EDGES = 1 << 48
 
 @dataclass(frozen=True)
 class RankLinks:
-    """What other ranks know of edges: each says it of its parts, and keeps what it hears. Collective.
+    """Edge counts and edges of other ranks, exchanged once. Collective.
 
-    Asked for at the first draw that needs it, which so has to be outside of lanes.
+    Each rank sends the data of its partitions and keeps the received data. The exchange happens at the first
+    draw that needs it, so this draw has to be outside of lanes.
     """
 
-    folder: PartsFolder  # with the parts of this rank
+    folder: PartsFolder  # with the partitions of this rank
     holders: PartitionOwners
     lanes: Lanes
 
     def counted(self, edge_type: EdgeType, own: Tensor) -> Tensor:
-        """int64 (nodes): of every destination what its holder has counted; `own` are those held here."""
+        """Return the count of each destination as its owner has it, int64 (nodes).
+
+        `own` are the counts of the nodes stored on this rank.
+        """
         peers = self._peers(f"the numbers of edges of {edge_type}")
         return of_all_nodes(peers, self.holders, self.folder.node_bounds(edge_type[2]), own)
 
     def connected(self, edge_type: EdgeType, own: Pairs) -> Pairs:
-        """The edges whose sources are held here, of those that all give by their destinations."""
+        """Return the edges with their source on this rank, from the edges of all ranks by destination."""
         peers, count = (
             self._peers(f"the partners of nodes by {edge_type}"),
             self.folder.num_nodes(edge_type[2]),
@@ -72,9 +76,9 @@ class RankLinks:
 
 
 def of_all_nodes(peers: Peers, holders: PartitionOwners, bounds: Sequence[int], counts: Tensor) -> Tensor:
-    """int64 (nodes): of every node of a type what the ranks that hold it have counted. Collective.
+    """Return the count of each node of a type as its owner has it, int64 (nodes). Collective.
 
-    `bounds` are where the nodes of each part begin, and where those of the last one end.
+    `bounds` hold the first node of each partition, and the end of the last.
     """
     found = torch.empty(bounds[-1], dtype=torch.int64)
     for rank, of_rank in enumerate(told(peers, counts, COUNTING)):

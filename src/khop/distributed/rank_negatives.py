@@ -1,4 +1,4 @@
-"""Negatives drawn from edges that lie with several ranks."""
+"""Negatives drawn from edges that are partitioned across ranks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ from khop.schema import EdgeType
 
 ASKING = Message("asking for negatives", "id")
 GETTING = Message("getting negatives", "id")
-_MOST_BYTES = 1 << 32  # of a question or an answer: no batch has as many
+_MOST_BYTES = 1 << 32  # limit of a request or an answer; no batch reaches it
 
 
 @dataclass(frozen=True, eq=False)
 class RankNegatives:
-    """Draws exact ones at the owners of the sources, in three collectives, and others here."""
+    """Draws of negatives from partitioned edges.
+
+    Exact negatives are drawn by the owners of the sources, in three collectives. All others are drawn on this
+    rank.
+    """
 
     held: LocalPartitions
     holders: PartitionOwners
@@ -44,7 +48,10 @@ class RankNegatives:
     def draw(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
-        """int64 (links, per_positive), destinations; see NegativeStore."""
+        """Draw destinations, int64 (links, per_positive); see NegativeStore.
+
+        ValueError if a source does not exist.
+        """
         if not negatives.exact:
             return self._tables.draw(edge_type, negatives, positives, key)
         source, _, destination = edge_type
@@ -60,7 +67,7 @@ class RankNegatives:
         owners = ByOwner.of(positives.sources, self.holders.bounds(folder.node_bounds(source)))
         shares = owners.positives(positives)
         peers = self.lanes.peers
-        with peers.turn:  # until all is out of the messages that brought it
+        with peers.turn:  # held until all results are copied out of the received messages
             drawn = self._drawn(peers, wire, edge_type, negatives, shares, key)
             by_rank = zip(drawn, shares, strict=True)
             return owners.joined([all_drawn(of, edge_type, negatives, share) for of, share in by_rank])
@@ -74,7 +81,7 @@ class RankNegatives:
         shares: Sequence[Positives],
         key: DrawKey,
     ) -> list[Tensor | NothingLeft]:
-        """What every rank draws for this one, while it draws for them."""
+        """Return the draws of every rank for this one, and draw for the others."""
         bounds = self.held.folder.node_bounds(edge_type[0])
         spans = [self.holders.held(bounds, rank) for rank in range(len(shares))]
         own, nothing = self.holders.rank, torch.empty(0, dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""A spawned process that starts at `rank_entry` and thus watches its parent from its first instruction."""
+"""A spawned process that starts at `rank_entry`, and thus watches its parent from its first instruction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from multiprocessing.resource_tracker import getfd
 
 
 class RankProcess(SpawnProcess):
-    """A process of `multiprocessing.get_context("spawn")` with another first line of Python."""
+    """A process of `multiprocessing.get_context("spawn")` with a different first line of Python."""
 
     @staticmethod
     def _Popen(process_obj: BaseProcess) -> Popen:
@@ -23,7 +23,10 @@ class RankProcess(SpawnProcess):
 
 
 class _RankPopen(Popen):
-    """multiprocessing offers no hook for the command line alone: the methods below replace its own."""
+    """A Popen with another command line.
+
+    multiprocessing has no hook for the command line alone, so the methods below replace its own.
+    """
 
     def duplicate_for_child(self, fd: int) -> int:
         self._inherited.append(fd)
@@ -45,7 +48,7 @@ class _RankPopen(Popen):
         finally:
             _close(pipe, alive)
         with suppress(BrokenPipeError), open(pipe_of_parent, "wb", closefd=False) as stream:
-            stream.write(work)  # broken: the process was killed already, which its exit code tells
+            stream.write(work)  # broken: the process was killed already, and its exit code says so
 
     def _pickled(self, process_obj: BaseProcess) -> memoryview:
         content = io.BytesIO()
@@ -64,7 +67,7 @@ def _close(*fds: int) -> None:
 
 
 def _command(pipe: int, tracker: int) -> list[str]:
-    """The command line of multiprocessing, flags included, with a program that begins at `rank_entry`."""
+    """Return multiprocessing's command line, flags included, with a program that starts at `rank_entry`."""
     *interpreter, _, mark = spawn.get_command_line(pipe_handle=pipe, tracker_fd=tracker)
     modules = [folder for folder in sys.path if isinstance(folder, str)]
     program = (

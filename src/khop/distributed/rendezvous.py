@@ -1,4 +1,4 @@
-"""How a process becomes a rank: it finds the store, waits for the others, and makes the process group."""
+"""Rendezvous of a process: it finds the store, waits for all ranks, and creates the process group."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from khop.errors import PeerLost
 
 @dataclass(frozen=True)
 class _Meeting:
-    """Where the ranks meet, as one of them sees it."""
+    """Address of the rendezvous as one rank sees it."""
 
     rank_info: RankInfo
     interface: Interface
@@ -32,11 +32,11 @@ class _Meeting:
 
     @property
     def where(self) -> str:
-        """The store, in words."""
+        """The address of the store, for errors."""
         return f"{self.rank_info.host}:{self.rank_info.port}"
 
     def store(self, *, is_first: bool = False) -> Store:
-        """A connection to the store, which rank 0 opens with its first one if no launcher has done so."""
+        """Connect to the store; rank 0 opens it with its first call, unless a launcher hosts it."""
         at, deadline_s = self.rank_info, self.deadline_s
         is_host = at.rank == 0 and not at.launcher_hosts_store
         if is_first and is_host:
@@ -48,16 +48,17 @@ class _Meeting:
 def joined(
     rank_info: RankInfo, device: torch.device, deadline_s: float, interface: Interface
 ) -> Iterator[Group]:
-    """This process as a rank, for as long as the block runs: gloo on the CPU, with NCCL beside it on GPUs.
+    """Make this process a rank while the block runs: gloo on the CPU, with NCCL beside it on GPUs.
 
-    PeerLost names the ranks that did not arrive within the deadline; OSError says that the port is taken. An
-    error in the block is told to the others, who then end as well. A store of rank 0's own listens on the
-    interface's address; that gloo and NCCL do so is for the caller to see to, by their environment.
+    PeerLost names the ranks that did not arrive within the deadline. OSError if the port is taken. An error
+    in the block is reported to the other ranks, which then end as well. A store that rank 0 hosts listens on
+    the interface's address. The caller has to make gloo and NCCL do the same, through their environment
+    variables.
     """
     meeting = _Meeting(rank_info, interface, deadline_s)
     whole_store = meeting.store(is_first=True)
     met = _met(whole_store, meeting)
-    # Connections of its own: a call that waits on one holds up all others on it.
+    # Separate connections: a call that blocks on one delays every other call on it.
     store, telling, asking = (
         part_of(each, met.number) for each in (whole_store, meeting.store(), meeting.store())
     )
@@ -88,12 +89,12 @@ def joined(
     finally:
         if distributed.is_initialized():
             distributed.destroy_process_group()
-        watch.close()  # last: what is destroyed may hang on a rank that is lost
+        watch.close()  # last: destroying the process group may hang on a lost rank
 
 
 @contextmanager
 def _told(group: Group) -> Iterator[None]:
-    """An error is told to the other ranks; a broken exchange in a user's own loop becomes a PeerLost."""
+    """Report an error to the other ranks; turn a broken exchange in the user's own loop into PeerLost."""
     assert group.watch is not None
     try:
         with group.exchanging("starting"):
@@ -112,17 +113,17 @@ def _told(group: Group) -> Iterator[None]:
 
 
 def _is_orderly(error: BaseException) -> bool:
-    """Whether a rank only does what it was told: Ctrl-C, SIGTERM, sys.exit(0)."""
+    """Return True for a requested end: Ctrl-C, SIGTERM, sys.exit(0)."""
     return isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and not error.code)
 
 
 def _make_torch_group(store: Store, meeting: _Meeting, device: torch.device) -> None:
-    """Every rank connects to every other; PeerLost where one is not let through."""
+    """Connect every rank to every other; PeerLost if a connection fails."""
     at, interface, deadline_s = meeting.rank_info, meeting.interface, meeting.deadline_s
 
     def connect() -> None:
         if device.type == "cuda":
-            torch.cuda.set_device(device)  # of this thread
+            torch.cuda.set_device(device)  # the current device is set per thread
         distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
             store=PrefixStore("torch", store),
@@ -133,7 +134,7 @@ def _make_torch_group(store: Store, meeting: _Meeting, device: torch.device) -> 
 
     problem = f"There was no answer within {deadline_s:g} s"
     try:
-        if within(deadline_s, connect):  # gloo itself gives up after five times as long
+        if within(deadline_s, connect):  # gloo's own limit is five times as long
             return
     except RuntimeError as error:
         if not is_broken(error):
@@ -147,7 +148,10 @@ def _make_torch_group(store: Store, meeting: _Meeting, device: torch.device) -> 
 
 
 def _met(store: Store, meeting: _Meeting) -> Round:
-    """All ranks; PeerLost where one does not come, ValueError where one is out of the others' reach."""
+    """Wait for all ranks.
+
+    PeerLost if one does not arrive, ValueError if the others cannot reach one.
+    """
     at, deadline_s = meeting.rank_info, meeting.deadline_s
     own = Rendezvous(socket.gethostname(), meeting.interface.address, at.attempt)
     found: list[Round] = []

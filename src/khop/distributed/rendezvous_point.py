@@ -1,4 +1,4 @@
-"""How the ranks of one attempt find one another in a store that may hold what attempts before them left."""
+"""Rendezvous of one attempt's ranks in a store that may hold entries of earlier attempts."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ _ROUNDS, _TOKENS, _TAKEN = "khop/rounds", "khop/tokens", "taken"
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """What a rank says of itself when it comes."""
+    """The entry of a rank that has arrived."""
 
     host: str
-    address: str  # that it listens on
-    attempt: int  # how often its own launcher has started it again; those of two machines may differ in it
-    token: int = 0  # no other process of this store has it
+    address: str  # that the rank listens on
+    attempt: int  # restarts by its launcher; launchers of two machines may count differently
+    token: int = 0  # unique among the processes of this store
 
 
 @dataclass(frozen=True)
 class Round:
-    """All ranks of one attempt, who have seen one another."""
+    """All ranks of one attempt, after each has seen the others."""
 
-    number: int  # from 1, of the attempts in this store
+    number: int  # number of the attempt in this store, from 1
     ranks: Mapping[int, Rendezvous]
 
     @property
     def attempt(self) -> int:
-        """How often the group was started again, as far as the store or any launcher knows."""
+        """Restarts of the group: the largest number known to the store or any launcher."""
         return max([self.number - 1, *(arrived.attempt for arrived in self.ranks.values())])
 
 
 def part_of(store: Store, number: int) -> Store:
-    """What a round has of the store for itself."""
+    """Return the keys of the store that belong to one round."""
     return PrefixStore(f"khop/round/{number}", store)
 
 
 def arrive(store: Store, rank: int, world_size: int, own: Rendezvous, deadline_s: float) -> Round:
-    """Wait for every rank; PeerLost names those that did not come within the deadline.
+    """Wait for every rank; PeerLost names the ranks that did not arrive within the deadline.
 
-    Rank 0 opens a round and takes those whom it sees there; the others come to the newest one. A round that
-    an attempt before has left there took other processes, and holds up nobody.
+    Rank 0 opens a round and admits the processes that arrive in it. The others join the newest round. A round
+    left by an earlier attempt has admitted other processes, and so delays no rank.
     """
     own = replace(own, token=store.add(_TOKENS, 1))
     keys = {other: f"arrived/{other}" for other in range(world_size)}
@@ -77,7 +77,7 @@ def _joined(store: Store, keys: Mapping[int, str], rank: int, own: Rendezvous, d
         if part.check([_TAKEN]) and own.token in json.loads(part.get(_TAKEN)):
             return Round(number, _read(part, keys))
         time.sleep(POLL_S)
-    if not number or part.check([_TAKEN]):  # nobody has opened one for this attempt
+    if not number or part.check([_TAKEN]):  # rank 0 has opened no round for this attempt
         part = part_of(store, number + 1)
         part.set(keys[rank], json.dumps(asdict(own)))
     raise _absent(part, keys, deadline_s)

@@ -1,4 +1,4 @@
-"""Which rows of other ranks are wanted, and whom to ask for them."""
+"""Queries for remote rows, and the rank that answers each of them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from khop.partition.remote_rows import RemoteRows
 
 @dataclass(frozen=True)
 class RowQuery:
-    """Rows of some columns of one type that are wanted, and those of them that other ranks are asked for."""
+    """Requested rows of some columns of one type, and the rows among them to request from other ranks."""
 
     type_: Type
     columns: tuple[str, ...]
     rows: RemoteRows
-    counts: tuple[int, ...]  # of the rows asked for, of each rank
+    counts: tuple[int, ...]  # number of rows to request from each rank
 
     @classmethod
     def of(cls, type_: Type, columns: tuple[str, ...], rows: RemoteRows, bounds: Sequence[int]) -> RowQuery:
-        """Rank q is asked for the ids from the q-th bound up to the next."""
+        """Build a query; rank q is asked for the ids from bound q up to bound q + 1."""
         counts = torch.searchsorted(rows.asked, torch.tensor(bounds)).diff()
         return cls(type_, columns, rows, tuple(counts.tolist()))
 
     def request(self, rank: int, first: int) -> RowRequest:
-        """What a rank is asked for, whose rows begin with this id."""
+        """Return the request to a rank with rows that begin at id `first`."""
         begin = sum(self.counts[:rank])
         return RowRequest(
             self.type_, self.columns, self.rows.asked[begin : begin + self.counts[rank]] - first

@@ -1,4 +1,4 @@
-"""What a rank asks of another: rows of some columns by ascending ids, in as few bytes as they fit in."""
+"""A request for rows between ranks: columns and ascending row ids, encoded in as few bytes as they fit in."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from khop.schema import ColumnSpec, EdgeType, NodeType
 
 Type = NodeType | EdgeType
 Specs = Mapping[Type, Mapping[str, ColumnSpec]]
-_HEADER = 5  # int64: type, rows, bytes of a difference, columns, the first id
+_HEADER = 5  # int64: type, number of rows, bytes per difference, number of columns, first id
 _WIDTHS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True)
 class RowRequest:
-    """Rows of one type. In a message ids count from the first row that its receiver holds."""
+    """Rows of one type. In a message, ids count from the first row of the receiving rank."""
 
     type_: Type
     columns: tuple[str, ...]
-    ids: Tensor  # int64 (n), ascending, each once; one at least
+    ids: Tensor  # int64 (n), ascending, unique; at least one
 
 
 def written(requests: Sequence[RowRequest], specs: Specs) -> Tensor:
-    """uint8 (n), a multiple of 8: the requests as `read` understands them; without rows, nothing."""
+    """Encode requests for `read`, uint8 (n) with n a multiple of 8; requests without rows are omitted."""
     types = list(specs)
     pieces: list[Tensor] = []
     for request in requests:
@@ -35,7 +35,7 @@ def written(requests: Sequence[RowRequest], specs: Specs) -> Tensor:
         names = list(specs[request.type_])
         differences = request.ids.diff()
         width = _width(differences)
-        packed = differences.to(_WIDTHS[width]).view(torch.uint8)  # what is cut off is 0
+        packed = differences.to(_WIDTHS[width]).view(torch.uint8)  # the dropped high bytes are 0
         columns = [names.index(name) for name in request.columns]
         header = [types.index(request.type_), request.ids.numel(), width, len(columns), int(request.ids[0])]
         pieces += [torch.tensor([*header, *columns]).view(torch.uint8), packed]
@@ -44,7 +44,10 @@ def written(requests: Sequence[RowRequest], specs: Specs) -> Tensor:
 
 
 def read(message: Tensor, specs: Specs, held: Mapping[Type, int]) -> list[RowRequest]:
-    """The requests in a message, of so many rows held of each type; ValueError says what cannot be."""
+    """Decode the requests in a message; `held` is the number of stored rows of each type.
+
+    ValueError names the part of the message that is invalid.
+    """
     if message.numel() % 8:
         raise ValueError(f"{message.numel()} bytes, no multiple of 8")
     requests: list[RowRequest] = []
@@ -56,7 +59,7 @@ def read(message: Tensor, specs: Specs, held: Mapping[Type, int]) -> list[RowReq
 
 
 def largest(specs: Specs, held: Mapping[Type, int]) -> int:
-    """No message that asks for each row of each column at most once has more bytes."""
+    """Return the largest size in bytes of a message that requests each row of each column at most once."""
     return sum(
         8 * (_HEADER + len(columns) + held[type_] + 1) * max(1, len(columns))
         for type_, columns in specs.items()
@@ -64,7 +67,7 @@ def largest(specs: Specs, held: Mapping[Type, int]) -> int:
 
 
 def _first(message: Tensor, specs: Specs, held: Mapping[Type, int]) -> tuple[RowRequest, int]:
-    """The first request, and its bytes."""
+    """Return the first request, and its size in bytes."""
     words = message.view(torch.int64)
     if words.numel() < _HEADER:
         raise ValueError(f"a request of {message.numel()} bytes")
@@ -94,7 +97,7 @@ def _first(message: Tensor, specs: Specs, held: Mapping[Type, int]) -> tuple[Row
 
 
 def _width(differences: Tensor) -> int:
-    """The fewest bytes in which every difference fits."""
+    """Return the smallest width in bytes that fits every difference."""
     most = int(differences.max()) if differences.numel() else 0
     return next(width for width in _WIDTHS if width == 8 or most < 1 << 8 * width)
 
@@ -103,6 +106,6 @@ def _ids(first: int, packed: Tensor, width: int) -> Tensor:
     ids = torch.empty(packed.numel() + 1, dtype=torch.int64)
     ids[0] = first
     ids[1:] = packed
-    if width in (2, 4):  # read as signed
+    if width in (2, 4):  # these dtypes are signed: keep the low bits
         ids[1:] &= (1 << 8 * width) - 1
     return ids.cumsum_(0)

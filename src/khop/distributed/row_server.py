@@ -1,4 +1,4 @@
-"""The rows that a rank holds, sent to those who ask for them."""
+"""Serving of rows: the rows that this rank stores, sent to the ranks that request them."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ ASKING = Message("asking for rows", "id")
 
 @dataclass(frozen=True, eq=False)
 class RowServer:
-    """The rows held here, of each type those of one stretch of ids."""
+    """The rows stored on this rank: one range of ids per type."""
 
     pieces: Mapping[Type, ColumnPieces]
     specs: Specs
-    counts: Mapping[Type, int]  # how many rows of each type
+    counts: Mapping[Type, int]  # number of rows of each type
     wire: Wire
 
     def asked(self, peers: Peers, messages: Sequence[Tensor]) -> list[list[RowRequest]]:
-        """What every rank asks for, by what this rank asks them. Two collectives.
+        """Send this rank's requests and return the requests of every rank. Two collectives.
 
-        A request that cannot be names who sent it.
+        ValueError about an invalid request names its sender.
         """
         received = peers.exchange(messages, ASKING, largest(self.specs, self.counts))
         return [self._read(peers, rank, message) for rank, message in enumerate(received)]
 
     def answers(self, peers: Peers, asked: Sequence[Sequence[RowRequest]]) -> Messages:
-        """The rows that every rank asks for, read into the messages that will bring them there."""
+        """Return the rows that every rank requests, read directly into outgoing messages."""
         messages = peers.outgoing([answer_bytes(requests, self.specs, self.wire) for requests in asked])
         for room, requests in zip(messages.payloads, asked, strict=True):
             for request in requests:
@@ -43,7 +43,7 @@ class RowServer:
         return messages
 
     def _write(self, room: Tensor, request: RowRequest) -> Tensor:
-        """Write the rows of one request; what is left of the room."""
+        """Write the rows of one request; return the rest of the message."""
         count, plain = request.ids.numel(), {}
         pieces, specs = self.pieces[request.type_], self.specs[request.type_]
         for name in request.columns:
@@ -69,7 +69,7 @@ class RowServer:
 
 
 def answer_bytes(requests: Sequence[RowRequest], specs: Specs, wire: Wire) -> int:
-    """How long the answer is."""
+    """Return the size of the answer to these requests, in bytes."""
     return sum(
         plane.size(request.ids.numel())
         for request in requests
@@ -81,7 +81,7 @@ def answer_bytes(requests: Sequence[RowRequest], specs: Specs, wire: Wire) -> in
 def rows_of_answer(
     answer: Tensor, requests: Sequence[RowRequest], specs: Specs, wire: Wire
 ) -> list[dict[str, Tensor]]:
-    """What a rank has sent, of each request the rows of each column."""
+    """Decode an answer: for each request, the rows of each column."""
     found: list[dict[str, Tensor]] = []
     for request in requests:
         rows, count = {}, request.ids.numel()

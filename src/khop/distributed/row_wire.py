@@ -1,4 +1,4 @@
-"""How rows travel: as they are stored, or in fewer bits where that is wanted."""
+"""Wire format of rows: as stored, or rounded to fewer bits."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torch import Tensor
 
 from khop.schema import ColumnSpec
 
-_LARGEST = 127  # of what an int8 stands for
+_LARGEST = 127  # largest int8 value that is sent
 
 
 class Wire(StrEnum):
-    """In what rows of float32 and float64 numbers travel. All else travels as it is stored."""
+    """Format in which rows of float32 and float64 features are sent. Other columns are sent as stored."""
 
     STORED = "stored"
     FLOAT16 = "float16"  # rounded
-    INT8 = "int8"  # rounded to 255 steps between a row's largest number and its negative
+    INT8 = "int8"  # rounded to 255 steps from -m to m, the row's largest magnitude
 
 
 @dataclass(frozen=True)
 class WireField:
-    """One of the tensors that rows are sent as."""
+    """One of the tensors that rows of a column are sent as."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]  # of one row
@@ -36,12 +36,12 @@ class WireField:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def size(self, count: int) -> int:
-        """The bytes of so many rows, filled up so that the next plane's lie aligned."""
+        """Return the bytes of `count` rows, padded so that the next field is aligned."""
         return -(-count * self.row_bytes // 8) * 8
 
 
 def planes(spec: ColumnSpec, wire: Wire) -> tuple[WireField, ...]:
-    """What rows of a column are sent as."""
+    """Return the tensors that rows of a column are sent as."""
     if not is_rounded(spec, wire):
         return (WireField(stored_dtype(spec), spec.shape),)
     if wire is Wire.FLOAT16:
@@ -50,19 +50,19 @@ def planes(spec: ColumnSpec, wire: Wire) -> tuple[WireField, ...]:
 
 
 def stored_dtype(spec: ColumnSpec) -> torch.dtype:
-    """The dtype of a column's tensor."""
+    """Return the dtype of a column's tensor."""
     dtype = getattr(torch, spec.dtype)
     assert isinstance(dtype, torch.dtype)
     return dtype
 
 
 def is_rounded(spec: ColumnSpec, wire: Wire) -> bool:
-    """Whether rows arrive otherwise than they are stored: features, never a single number like a time."""
+    """Return True if rows of a column are rounded: features, never a single number such as a time."""
     return wire is not Wire.STORED and spec.dtype in ("float32", "float64") and spec.shape != ()
 
 
 def sent_rows(rows: Tensor, spec: ColumnSpec, wire: Wire) -> tuple[Tensor, ...]:
-    """The planes of some rows."""
+    """Encode rows for the wire, one tensor per field."""
     if not is_rounded(spec, wire):
         return (rows,)
     if wire is Wire.FLOAT16:
@@ -74,7 +74,7 @@ def sent_rows(rows: Tensor, spec: ColumnSpec, wire: Wire) -> tuple[Tensor, ...]:
 
 
 def received_rows(sent: Sequence[Tensor], spec: ColumnSpec, wire: Wire) -> Tensor:
-    """The rows that the planes stand for, of the dtype that the column is stored in."""
+    """Decode rows from their fields, in the stored dtype of the column."""
     if len(sent) == 1:
         return sent[0].to(stored_dtype(spec))
     steps, numbers = sent
@@ -82,17 +82,17 @@ def received_rows(sent: Sequence[Tensor], spec: ColumnSpec, wire: Wire) -> Tenso
 
 
 def rounded(rows: Tensor, spec: ColumnSpec, wire: Wire) -> Tensor:
-    """The rows as they would arrive, so that it makes no difference where they lie."""
+    """Return the rows as they would arrive, so that local and remote rows are equal."""
     return received_rows(sent_rows(rows, spec, wire), spec, wire) if is_rounded(spec, wire) else rows
 
 
 def as_bytes(rows: Tensor) -> list[Tensor]:
-    """Rows as bytes, and what fills them up as `WireField.size` says."""
+    """Return rows as bytes, and the padding that `WireField.size` counts."""
     flat = rows.contiguous().view(-1).view(torch.uint8)
     missing = -flat.numel() % 8
     return [flat, flat.new_zeros(missing)] if missing else [flat]
 
 
 def of_bytes(content: Tensor, plane: WireField, count: int) -> Tensor:
-    """Views `count` rows at the beginning of `content` as what they are."""
+    """View the first `count` rows of `content` in the dtype and shape of the field."""
     return content[: count * plane.row_bytes].view(plane.dtype).view(count, *plane.shape)

@@ -1,7 +1,8 @@
-"""Rows of a table that go between ranks: each is told to all, or lies on one and is asked for there.
+"""Exchange of a table's rows between ranks: broadcast to all ranks, or requested from their owners.
 
-All functions are collective. `bounds` say where each rank's rows begin, and the last one's end. What is sent
-grows with the rows that are asked for or told, never with the table, but where its name says whole.
+All functions are collective. `bounds` hold the first row of each rank, and the end of the last. The bytes
+sent grow with the rows that are requested or broadcast, never with the table. The exceptions have "whole" in
+their name.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from khop.distributed.group import Group, placed
 
 
 def row_bounds(group: Group, count: int) -> list[int]:
-    """Where the rows of each rank begin, and the last ones end, of a table of `count`."""
+    """Return the first row of each rank in a table of `count` rows, and the end of the last."""
     return [-(-count * rank // group.world_size) for rank in range(group.world_size + 1)]
 
 
 def told_to_all(group: Group, ids: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """The ids (n) and values (n, ...) of every rank, rank after rank, on every rank."""
+    """Return the ids (n) and values (n, ...) of every rank, in rank order, on every rank."""
     counts = group.gather(torch.tensor([ids.numel()])).flatten().tolist()
 
     def joined(tensor: Tensor) -> Tensor:
@@ -33,13 +34,16 @@ def told_to_all(group: Group, ids: Tensor, values: Tensor) -> tuple[Tensor, Tens
 
 
 def told_to_owners(group: Group, bounds: Sequence[int], ids: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """The ids and values that any rank has for the rows held here, rank after rank. `ids` ascend."""
+    """Send ids and values to the ranks that store these rows; return the received ones in rank order.
+
+    `ids` ascend.
+    """
     sent, received = _splits(group, bounds, ids)
     return _exchanged(ids, sent, received), _exchanged(values, sent, received)
 
 
 def asked_of_owners(group: Group, bounds: Sequence[int], held: Tensor, ids: Tensor) -> Tensor:
-    """(ids, ...): rows from the ranks that hold them, in the order of the ids, which may repeat."""
+    """Return rows (ids, ...) from the ranks that store them, in the order of the ids, which may repeat."""
     wanted, order = ids.sort()
     sent, received = _splits(group, bounds, wanted)
     asked = _exchanged(wanted, sent, received) - bounds[group.rank]
@@ -48,7 +52,7 @@ def asked_of_owners(group: Group, bounds: Sequence[int], held: Tensor, ids: Tens
 
 
 def whole_table(group: Group, bounds: Sequence[int], held: Tensor) -> Tensor:
-    """All rows, on every rank, in main memory."""
+    """Return all rows, on every rank, in main memory."""
     out = torch.empty(bounds[-1], *held.shape[1:], dtype=held.dtype)
     pieces = [out[first:last] for first, last in pairwise(bounds)]
     pieces[group.rank].copy_(held)
@@ -57,14 +61,14 @@ def whole_table(group: Group, bounds: Sequence[int], held: Tensor) -> Tensor:
 
 
 def whole_table_on_rank_0(group: Group, bounds: Sequence[int], held: Tensor) -> Tensor:
-    """All rows, in main memory, on rank 0; on the others none."""
+    """Return all rows, in main memory, on rank 0; no rows on other ranks."""
     to_rank_0 = [held.shape[0], *[0] * (group.world_size - 1)]
     counts = [last - first for first, last in pairwise(bounds)]
     return _exchanged(held, to_rank_0, counts if group.rank == 0 else [0] * len(counts)).cpu()
 
 
 def _splits(group: Group, bounds: Sequence[int], ids: Tensor) -> tuple[list[int], list[int]]:
-    """How many of the ascending ids each rank holds, and how many each rank asks of this one."""
+    """Return the number of ascending ids stored by each rank, and the number requested here by each rank."""
     ends = torch.searchsorted(ids, torch.tensor(bounds, device=ids.device))
     of_ranks = group.gather(ends.diff().cpu())
     return of_ranks[group.rank].tolist(), of_ranks[:, group.rank].tolist()

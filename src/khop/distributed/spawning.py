@@ -1,4 +1,4 @@
-"""Ranks on this machine: started by spawning, watched over, and ended together."""
+"""Spawned ranks on this machine: started, supervised, and ended together."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from khop.distributed.torch_types import TCPStore
 from khop.distributed.watch import GRACE_S
 from khop.errors import PeerLost, Terminated
 
-STOPPING_S = 15.0  # for ranks to write what they have when told to stop
+STOPPING_S = 15.0  # for ranks to save their work after a signal to stop
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _HELD = frozenset(_SIGNALS)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """How a rank ended, told to the process that started it."""
+    """Error of a rank, as reported to the process that started it."""
 
     rank: int
     kind: str
@@ -40,11 +40,11 @@ class Failure:
 
     @property
     def is_cause(self) -> bool:
-        """Whether it is not only the echo of another rank's end."""
+        """True if it is an error of this rank, not a consequence of another rank's end."""
         return self.kind != PeerLost.__name__
 
     def error(self) -> Exception:
-        """The exception as this process raises it: bad input and a failing machine keep their kind."""
+        """Return the exception to raise in this process; invalid input and system errors keep their type."""
         if self.kind == ValueError.__name__:
             return ValueError(self.message)
         if self.kind in (OSError.__name__, PermissionError.__name__, FileNotFoundError.__name__):
@@ -55,10 +55,10 @@ class Failure:
 
 
 def run_ranks(target: Callable[..., None], procs: int, arguments: Sequence[object]) -> None:
-    """Call `target(placement, *arguments)` in `procs` new processes; return when all have ended well.
+    """Call `target(placement, *arguments)` in `procs` new processes; return when all have succeeded.
 
-    Whatever happens, none is left: an error in one ends the others within seconds, and is raised here. Ctrl-C
-    and SIGTERM go to every rank once, which have time to write what they have.
+    No process survives the call. An error in one ends the others within seconds, and is raised here. Ctrl-C
+    and SIGTERM are forwarded once to every rank, and ranks get time to save their work.
     """
     store = hosted_store(LOOPBACK.address)
     ranks: list[RankProcess] = []
@@ -82,9 +82,9 @@ def _name(rank: int) -> str:
 
 
 def _start(process: RankProcess) -> None:
-    """Start a rank that holds signals back until it stands in a process group of its own.
+    """Start a rank that blocks signals until it has its own process group.
 
-    So a terminal's Ctrl-C reaches it once, from here, and never in the middle of its imports.
+    A terminal's Ctrl-C thus reaches it once, from this process, and never during its imports.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
     try:
@@ -94,7 +94,7 @@ def _start(process: RankProcess) -> None:
 
 
 def _rank(target: Callable[..., None], rank_info: RankInfo, *arguments: object) -> None:
-    """What a started process does."""
+    """Run the target in a started process."""
     os.setpgrp()
     grant_grace(GRACE_S)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -105,7 +105,7 @@ def _rank(target: Callable[..., None], rank_info: RankInfo, *arguments: object) 
         target(rank_info, *arguments)
         return
     except KeyboardInterrupt as stop:
-        for again in _SIGNALS:  # this rank is ending: another must not interrupt the interpreter's last work
+        for again in _SIGNALS:  # a further signal must not interrupt the interpreter's shutdown
             signal.signal(again, signal.SIG_IGN)
         number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
     except SystemExit:
@@ -126,13 +126,13 @@ def _tell(rank_info: RankInfo, error: BaseException) -> None:
     try:
         store = reached_store(rank_info.rank, rank_info.host, rank_info.port, GRACE_S)
         store.set(f"failure/{_name(rank_info.rank)}", json.dumps(vars(failure)))
-    except RuntimeError:  # who started this process is gone: nobody reads it but a person
+    except RuntimeError:  # the parent process is gone: print the error for the user
         traceback.print_exception(error)
 
 
 @contextmanager
 def _passing_on(ranks: Sequence[RankProcess], told: list[int]) -> Iterator[None]:
-    """Send every rank the signals that this process gets, and note them in `told`."""
+    """Forward the signals of this process to every rank, and record them in `told`."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -152,7 +152,7 @@ def _passing_on(ranks: Sequence[RankProcess], told: list[int]) -> Iterator[None]
 
 
 def _await_end(ranks: Sequence[RankProcess], told: Sequence[int]) -> None:
-    """Wait until every rank has ended, or has had its time after one failed or all were told to stop."""
+    """Wait until every rank has ended, or until the grace period after a failure or a signal is over."""
     end = float("inf")
     while alive := [process for process in ranks if process.exitcode is None]:
         wait([process.sentinel for process in alive], timeout=0.2)
@@ -164,7 +164,7 @@ def _await_end(ranks: Sequence[RankProcess], told: Sequence[int]) -> None:
 
 
 def _end(process: RankProcess) -> bool:
-    """Leave nothing of a rank; whether it had to be killed."""
+    """End a rank; return True if it had to be killed."""
     if process.pid is None:
         return False
     has_to_be_killed = process.exitcode is None
@@ -175,7 +175,7 @@ def _end(process: RankProcess) -> bool:
 
 
 def _raise_for(ranks: Sequence[RankProcess], told: Sequence[int], store: TCPStore) -> None:
-    """Raise what went wrong first, of ranks that have ended by themselves."""
+    """Raise the first error among ranks that have ended by themselves."""
     if told:
         raise Terminated if signal.SIGTERM in told else KeyboardInterrupt
     failures = [

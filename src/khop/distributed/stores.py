@@ -1,4 +1,4 @@
-"""The key-value store where ranks meet: hosted on one address of this machine, or reached on another's."""
+"""The key-value store of a rendezvous: hosted on one address of this machine, or reached at another."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ POLL_S = 0.02
 
 
 def hosted_store(address: str, port: int = 0) -> TCPStore:
-    """A new store that listens on this address alone, by default on a port that is free.
+    """Return a new store that listens only on this address, by default on a free port.
 
-    OSError says that the port is taken.
+    OSError if the port is taken, or if the address cannot be used.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -36,7 +36,7 @@ def hosted_store(address: str, port: int = 0) -> TCPStore:
         ) from None
     listening.listen()
     own_port = listening.getsockname()[1]
-    # Left to itself torch listens on all addresses. Its older server takes a socket in every version.
+    # By default torch listens on all addresses. Its older server accepts a socket in every version.
     return TCPStore(
         address,
         own_port,
@@ -49,7 +49,7 @@ def hosted_store(address: str, port: int = 0) -> TCPStore:
 
 
 def reached_store(rank: int, host: str, port: int, deadline_s: float) -> TCPStore:
-    """This rank's connection to a store; PeerLost where nobody hosts it there within the deadline."""
+    """Connect this rank to a store; PeerLost if none answers within the deadline."""
     try:
         timeout = timedelta(seconds=deadline_s)
         return TCPStore(host, port, None, False, timeout=timeout, wait_for_workers=False)
@@ -61,8 +61,8 @@ def reached_store(rank: int, host: str, port: int, deadline_s: float) -> TCPStor
 
 
 def wait_for(store: Store, keys: Mapping[int, str], deadline_s: float) -> list[int]:
-    """Wait until the store has the keys of all ranks; the ranks whose key did not come in time."""
-    # Not Store.wait: it fills the terminal with a stack of C++ frames when it is in vain.
+    """Wait until the store has the keys of all ranks; return the ranks with keys missing at the deadline."""
+    # Not Store.wait: after a timeout it prints a stack of C++ frames to the terminal.
     end = time.monotonic() + deadline_s
     missing = list(keys)
     while missing:

@@ -1,4 +1,4 @@
-"""Torch's stores and buckets by the one path under which its type stubs have them."""
+"""Store and bucket types of torch, imported from the one module that its type stubs declare them in."""
 
 from __future__ import annotations
 

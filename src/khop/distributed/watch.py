@@ -1,4 +1,4 @@
-"""How a rank says where it stands, says for whom it waited when a wait fails, and ends with its group."""
+"""Supervision of a rank: its heartbeat, the report after a failed wait, and its end with its group."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from dataclasses import replace
 from khop.distributed.health_board import ANSWER_S, HealthBoard, Status
 from khop.distributed.rank_entry import BROKEN
 
-BEAT_S = 0.4  # how often a rank says that it is alive
-SILENT_BEATS = 4  # who says nothing while another rank says so often that it is alive is gone
-GRACE_S = 6.0  # for a rank to end by itself when the group has broken: to write a checkpoint, to say why
-EVALUATING = "evaluating"  # the stage of khop.evaluate, which all ranks have to call
-_LATEST_BEAT_S = 2.0  # of a rank whose thread has ended, nothing is waited for
+BEAT_S = 0.4  # interval of a rank's heartbeats
+SILENT_BEATS = 4  # heartbeats missed before a rank is declared dead
+GRACE_S = 6.0  # for a rank to end by itself after the group has broken: write a checkpoint, report the error
+EVALUATING = "evaluating"  # stage of khop.evaluate, which all ranks have to call
+_LATEST_BEAT_S = 2.0  # longest wait for a heartbeat; the heartbeat thread may have ended
 
 
 class Watch:
-    """Tells the board twice a second where this rank stands, and ends a rank that outlives its broken group.
+    """Heartbeat of this rank, and a guard that ends it if it outlives its broken group.
 
-    Threads do it, so the rank itself may be stuck anywhere. Reading what others told costs nothing until
-    something fails.
+    Both run in threads, as the rank itself may be blocked anywhere. The heartbeat is sent about twice a
+    second. The status of other ranks is read only after a failure.
     """
 
     def __init__(self, board: HealthBoard, rank: int, host: str, deadline_s: float) -> None:
         self.rank = rank
         self._board = board
         self._status = Status(host)
-        self._beats = 0  # apart: the status is set by the rank, this by the thread
-        self._broken = ""  # why this rank has to end
-        self._failures: list[str] | None = None  # of ranks, as told when all had to end
-        self._gone: set[int] = set()  # ranks that did not answer any more
-        self._silence_s = deadline_s + 2 * ANSWER_S  # of the store; a wait that fails may speak before
+        self._beats = 0  # separate from the status: the thread sets this, the rank the status
+        self._broken = ""  # reason why this rank has to end
+        self._failures: list[str] | None = None  # failures of ranks, read when the group broke
+        self._gone: set[int] = set()  # ranks that stopped answering
+        self._silence_s = deadline_s + 2 * ANSWER_S  # of the store; longer than a failed wait needs to report
         self._heard_at = time.monotonic()
         self._closed = threading.Event()
         self._threads = [
@@ -44,34 +44,34 @@ class Watch:
         self._tell()
 
     def start(self) -> None:
-        """Begin to tell."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
-        """Stop telling; afterwards nobody ends this rank."""
+        """Stop the threads; afterwards the guard does not end this rank."""
         self._closed.set()
         for thread in self._threads:
             thread.join(timeout=ANSWER_S)
 
     def at(self, stage: str, epoch: int = 0, step: int = -1) -> None:
-        """This rank enters a stage."""
+        """Record that this rank enters a stage."""
         before = self._status
         self._status = replace(before, stage=stage, epoch=epoch, step=step, count=before.count + 1)
 
     def failed(self, sentence: str) -> None:
-        """This rank ends with an error of its own: the others are told which."""
+        """Report an error of this rank to the other ranks, and give up."""
         place = f"rank {self.rank} (host {self._status.host}) failed {self._status.place}"
         self._board.tell_failure(f"{place}: {sentence}")
         self.give_up()
 
     def give_up(self) -> None:
-        """The group is broken: every rank has to end."""
+        """Declare the group broken: every rank has to end."""
         self._broken = self._broken or "the group has broken"
         self._board.tell_broken()
 
     def outlast(self) -> None:
-        """Stay for a while, until all others have ended: who started this rank may take the store along."""
+        """Wait a while for the other ranks to end: the launcher of this rank may take the store with it."""
         end, now = time.monotonic() + GRACE_S / 2, self._board.statuses()
         living = {rank: now[rank] for rank in now.keys() - self._gone - {self.rank}}
         while living and time.monotonic() < end:
@@ -83,14 +83,17 @@ class Watch:
 
     @property
     def is_broken(self) -> bool:
-        """Whether some rank has said that all have to end, or the store is gone."""
+        """True if some rank has declared the group broken, or the store is gone."""
         return bool(self._broken)
 
     def report(self, deadline_s: float) -> str:
-        """One sentence on who is missing and who waited where, once a wait of this rank has failed."""
+        """Return one sentence that names the missing ranks and the stage of the waiting ranks.
+
+        Called once a wait of this rank has failed.
+        """
         if self._failures:
             return "; ".join(self._failures)
-        self._listen(2)  # for others to tell why they end
+        self._listen(2)  # time for other ranks to report their errors
         failures, before = self._board.failures(), self._board.statuses()
         if failures:
             return "; ".join(failures)
@@ -100,7 +103,7 @@ class Watch:
         now = self._board.statuses()
         if not now:
             return self._cut_off()
-        now[self.rank] = self._status  # what was told of it last may be half a second old
+        now[self.rank] = self._status  # its entry in the store may be half a second old
         silent = [
             rank
             for rank in now
@@ -139,13 +142,13 @@ class Watch:
     def _tell(self) -> None:
         self._beats += 1
         if self._board.beat(self.rank, replace(self._status, beat=self._beats)):
-            if self._failures is None:  # at once, while the store is there
+            if self._failures is None:  # at once, while the store still exists
                 self._failures = self._board.failures()
             self._broken = self._broken or "the group has broken"
         self._heard_at = time.monotonic()
 
     def _listen(self, beats: int) -> None:
-        """Wait for so many beats of this rank's own: where they come late, those of others may as well."""
+        """Wait for `beats` of this rank's own heartbeats: if they are late, other ranks' may be late too."""
         heard, end = self._beats + beats, time.monotonic() + beats * _LATEST_BEAT_S
         while self._beats < heard and time.monotonic() < end and not self._closed.is_set():
             time.sleep(BEAT_S / 4)
@@ -154,7 +157,7 @@ class Watch:
         while not self._closed.wait(BEAT_S):
             try:
                 self._tell()
-            except RuntimeError:  # the store is gone, and with it whoever started this process
+            except RuntimeError:  # the store is gone, and so is the process that started this one
                 self._broken = "the process that started the ranks is gone"
                 return
 
