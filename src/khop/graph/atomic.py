@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all."""
+"""Write a folder atomically: it appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def refuse_existing(path: Path) -> None:
-    """ValueError where `new_folder` would not write: to be known before the work, not after it."""
+    """Raise ValueError where `new_folder` would not write.
+
+    Call this before the work starts, so that the work is not lost at its end.
+    """
     refuse_dangling(path)
     if path.is_symlink():
         raise ValueError(
@@ -29,7 +32,7 @@ def refuse_existing(path: Path) -> None:
 
 
 def refuse_dangling(path: Path) -> None:
-    """ValueError where an output, or a folder above it, is a symbolic link that leads nowhere."""
+    """Raise ValueError if an output path, or a folder above it, is a dangling symbolic link."""
     for link in (path, *path.parents):
         if link.is_symlink() and not link.exists():
             raise ValueError(
@@ -40,10 +43,10 @@ def refuse_dangling(path: Path) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A hidden sibling to write into: becomes `path` when the block ends well, is removed when it does not.
+    """Create a hidden sibling folder to write into; rename it to `path` on success, remove it on failure.
 
-    A writer that is killed leaves only the hidden folder; the next writer of `path` removes it. Files
-    must be flushed by whoever writes them; the folders' entries are flushed here.
+    If a writer is killed, only the hidden folder remains. The next writer of `path` removes it. Callers flush
+    the files that they write; this function flushes the directory entries.
     """
     refuse_existing(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +69,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def _hold(hidden: Path) -> int:
-    # Locked before it gets its name, so that a lock that can be taken is a dead writer's.
+    # Locked before the rename. If another process can take the lock, the writer is dead.
     unnamed = hidden / f"{_LOCK}.new"
     lock = os.open(unnamed, os.O_CREAT | os.O_RDWR, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -90,7 +93,7 @@ def _publish(hidden: Path, path: Path) -> None:
 
 
 def flush_entries(folder: Path) -> None:
-    """Bring to the disk which files a folder has."""
+    """Flush the directory entries of a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -105,11 +108,11 @@ def _remove_abandoned(path: Path) -> None:
         try:
             lock = os.open(hidden / _LOCK, os.O_RDWR)
         except FileNotFoundError:
-            continue  # just begun or just finished
+            continue  # the folder was created just now, or was just published
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(hidden, ignore_errors=True)
         except BlockingIOError:
-            continue  # another process writes the same folder; whoever comes last finds it there
+            continue  # another process writes the same folder; the last to publish finds `path` and fails
         finally:
             os.close(lock)

@@ -1,4 +1,4 @@
-"""Make a graph folder of edge lists and columns."""
+"""Build a graph folder from edge lists and columns."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _INT64_BYTES = 8
 class NodeTable:
     """The nodes of one type, ids 0 to count - 1.
 
-    `count` may be left out where there is a column. A split is a vector of ids, kept in its order, or a
-    boolean mask. Splits may not overlap, unless what follows the first dot of their names differs:
-    "train.0" and "val.0" may not, "train.0" and "val.1" may.
+    `count` is optional if the table has a column. A split is a vector of ids, kept in its order, or a boolean
+    mask. Splits of the same group must not overlap. The group is the part of the name after the first dot:
+    "train.0" and "val.0" must not overlap, "train.0" and "val.1" may.
     """
 
     count: int | None = None
@@ -49,12 +49,12 @@ class NodeTable:
 
 @dataclass(frozen=True, eq=False)
 class EdgeTable:
-    """The edges of one type, in any order; the order of edges with the same destination is kept."""
+    """The edges of one type, in any order. Edges with the same destination keep their order."""
 
     sources: Array  # integers (edges), ids of the source type
     destinations: Array  # integers (edges), ids of the destination type
     columns: Mapping[str, Array | Quantized] = field(default_factory=dict)  # (edges, ...), in edge order
-    reverse_of: EdgeTypeName | None = None  # the edge type that holds the same edges turned round
+    reverse_of: EdgeTypeName | None = None  # the edge type with the same edges in the opposite direction
 
 
 def write_graph(
@@ -66,16 +66,24 @@ def write_graph(
     threads: int = 1,
     notice: ProgressCallback | None = None,
 ) -> Path:
-    """Write a graph folder and give its path. The folder appears whole or, whatever happens, not at all.
+    """Write a graph folder and return its path. The folder appears complete or not at all.
 
-    Everything is checked before anything is written: names, ids, lengths, NaN, labels, splits; a ValueError
-    names the first culprit. Indices are int32 where they fit. Where an edge type has columns and its edges
-    are not given by destination, `edge_id` keeps each edge's input position; who needs it without columns
-    gives it as a column. With `sort_by`, a column of times, the edges of each destination are in its order:
-    what `khop.Temporal` needs. It is the edge type's own column, its source's, or the later of both; types
-    with neither keep their order. Beside the input this takes the memory of one edge type's indices and 10
-    bytes per edge of it, 34 where it sorts. `notice` hears what is being written, what had to be sorted,
-    bytes done and bytes in all.
+    Names, ids, lengths, NaN, labels and splits are checked before anything is written. A ValueError names the
+    first invalid value.
+
+    Indices are int32 if they fit, else int64. If an edge type has columns and its edges are not given by
+    destination, `edge_id` stores the input position of each edge. To store input positions of an edge type
+    without columns, give them as a column.
+
+    `sort_by` names a column of times. The edges of each destination are then sorted by time, as
+    `khop.Temporal` requires. The time is a column of the edge type, or of its source nodes, or the later of
+    both. Edge types with neither column keep their order.
+
+    Besides the input, this needs memory for the indices of one edge type and 10 bytes per edge of that type,
+    or 34 bytes per edge if it sorts.
+
+    `notice` is called with a text, the bytes done and the bytes in all. The text is the current file,
+    or the edge type with rows that had to be sorted.
     """
     target = path_of("path", path)
     threads = whole_number("threads", threads, 1)
@@ -108,7 +116,7 @@ def write_graph(
 
 @dataclass(frozen=True)
 class _GivenNodes:
-    """A NodeTable that was checked."""
+    """A checked NodeTable."""
 
     entry: NodeEntry
     columns: Mapping[str, Given]
@@ -144,14 +152,14 @@ class _GivenNodes:
 
     @property
     def num_bytes(self) -> int:
-        """What will be written, but for the headers."""
+        """Bytes to write, without headers."""
         columns = sum(column.values.nbytes for column in self.columns.values())
         return columns + sum(len(ids) * _INT64_BYTES for ids in self.splits.values())
 
 
 @dataclass(frozen=True)
 class _GivenEdges:
-    """An EdgeTable that was checked."""
+    """A checked EdgeTable."""
 
     entry: EdgeEntry
     sources: Given
@@ -185,14 +193,14 @@ class _GivenEdges:
         return cls(entry, sources, destinations, columns)
 
     def ends(self) -> tuple[Tensor, Tensor]:
-        """Sources and destinations, both int32 or both int64."""
+        """Return sources and destinations, both int32 or both int64."""
         sources, destinations = self.sources.tensor(), self.destinations.tensor()
         if sources.dtype == destinations.dtype and sources.dtype in INDEX_DTYPES:
             return sources, destinations
         return sources.long(), destinations.long()
 
     def num_bytes(self, counts: Mapping[NodeType, int]) -> int:
-        """What will be written, but for the headers; of an edge_id that turns out unneeded too."""
+        """Return the bytes to write, without headers; an upper bound, as `edge_id` may be unnecessary."""
         count = self.entry.count
         ids = count * np.dtype(_id_dtype(counts[self.entry.type[0]])).itemsize
         edge_id = count * np.dtype(_id_dtype(count)).itemsize if self.columns else 0
@@ -202,7 +210,7 @@ class _GivenEdges:
 
 @dataclass(frozen=True)
 class _Writer:
-    """Writes arrays into a folder and remembers what graph.json will say of them."""
+    """Writer of arrays into a folder; it collects their entries for graph.json."""
 
     folder: Path
     row_order: RowOrder
@@ -210,7 +218,7 @@ class _Writer:
     arrays: dict[str, ArrayEntry] = field(default_factory=dict)
 
     def write_nodes(self, given: _GivenNodes) -> None:
-        """The columns and splits of a node type."""
+        """Write the columns and splits of a node type."""
         for name, column in given.columns.items():
             self._write(
                 layout.node_column(given.entry.type, name), column.dtype, column.values.shape, _rows(column)
@@ -219,7 +227,7 @@ class _Writer:
             self._write(layout.node_split(given.entry.type, name), "int64", ids.values.shape, _rows(ids))
 
     def write_edges(self, given: _GivenEdges, counts: Mapping[NodeType, int], threads: int) -> EdgeEntry:
-        """The edges of a type by destination, with their columns in that order."""
+        """Write the edges of a type by destination, with their columns in the same order."""
         edge_type, count = given.entry.type, given.entry.count
         csc, order = self._sorted(given, counts, threads)
         entry = given.entry
@@ -282,7 +290,7 @@ def _node_count(where: str, count: int | None, columns: Mapping[str, Given]) -> 
 
 
 def _check_memory(edge_type: EdgeType, count: int) -> None:
-    """ValueError where the pointers to the rows of an edge type exceed the machine's memory."""
+    """Raise ValueError if the row pointers of an edge type exceed the memory of the machine."""
     needed, there = (count + 1) * _INT64_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > there:
         raise ValueError(

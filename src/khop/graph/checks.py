@@ -1,4 +1,4 @@
-"""Checks that concern several arrays at once: the splits of a node type, edge types and their reverses."""
+"""Checks that span several arrays: the splits of a node type, and edge types and their reverses."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ _PAIRS_AT_ONCE = 1 << 20
 
 
 def split_group(name: str) -> str:
-    """What follows the first dot: "train.3" and "val.3" belong together, and so do "train" and "val"."""
+    """Return the part of a split's name after the first dot.
+
+    "train.3" and "val.3" belong to one group, and so do "train" and "val".
+    """
     return name.partition(".")[2]
 
 
 def check_splits(splits: Mapping[str, Given], count: int, nodes: str) -> None:
-    """ValueError unless every split holds distinct ids of `nodes`, and splits of one group share none."""
+    """Raise ValueError unless each split has distinct ids of `nodes` and splits of one group are disjoint."""
     names = list(splits)
-    taken: dict[str, npt.NDArray[np.int16]] = {}  # group -> of each node the number of its split, or 0
+    taken: dict[str, npt.NDArray[np.int16]] = {}  # group -> the number of each node's split, or 0
     for number, (name, ids) in enumerate(splits.items(), start=1):
         if len(ids) == 0:
             raise ValueError(f"{ids.name} is empty; leave the split out or give it nodes")
@@ -46,7 +49,10 @@ def check_splits(splits: Mapping[str, Given], count: int, nodes: str) -> None:
 def checked_reverses(
     claimed: Mapping[EdgeType, EdgeType], edges: Mapping[EdgeType, tuple[Given, Given]]
 ) -> dict[EdgeType, EdgeType]:
-    """`claimed`, made mutual; ValueError unless the edges of each type are the other's, turned round."""
+    """Return `claimed` with both directions.
+
+    ValueError unless the edges of each type are the edges of its reverse in the opposite direction.
+    """
     reverses = dict(claimed)
     for edge_type, reverse in claimed.items():
         if reverse not in edges:
@@ -71,7 +77,7 @@ def checked_reverses(
 
 
 def are_reverses(edges: tuple[Given, Given], others: tuple[Given, Given]) -> bool:
-    """Whether the others are the same edges turned round, in any order."""
+    """Return True if `others` are the same edges in the opposite direction, in any order."""
     (sources, destinations), (others_sources, others_destinations) = edges, others
     return len(sources) == len(others_sources) and _digest(sources, destinations) == _digest(
         others_destinations, others_sources
@@ -85,7 +91,10 @@ def _first_repeated(ids: npt.NDArray[np.integer]) -> int:
 
 
 def _digest(first: Given, second: Given) -> int:
-    """Equal for the same pairs in any order; for others with a chance of 2^-64. Sorting would take memory."""
+    """Return a digest of the pairs that does not depend on their order.
+
+    Different pairs collide with probability 2^-64. Sorting the pairs instead would need more memory.
+    """
     total = 0
     for start in range(0, len(first), _PAIRS_AT_ONCE):
         pairs = slice(start, start + _PAIRS_AT_ONCE)

@@ -15,19 +15,19 @@ from khop.schema import EdgeType, EdgeTypeName, NodeType, Schema, edge_type_of
 
 
 class HasEdges(Protocol):
-    """A graph whose edges lie in this process: khop.Graph, CscGraph or GraphFolder."""
+    """A graph with its edges in this process: khop.Graph, CscGraph or GraphFolder."""
 
     @property
     def schema(self) -> Schema:
-        """The types of the graph."""
+        """Node types and edge types of the graph."""
         ...
 
     def num_nodes(self, node_type: NodeType) -> int:
-        """How many nodes of a type there are."""
+        """Return the number of nodes of a type."""
         ...
 
     def csc(self, edge_type: EdgeType) -> Csc:
-        """The edges of a type by destination."""
+        """Return the edges of a type by destination."""
         ...
 
 
@@ -39,15 +39,19 @@ def cooccurrence(
     min_count: int = 3,
     threads: int = 1,
 ) -> EdgeTable:
-    """Make edges between nodes at one end of `edge_type` that at least `min_count` two-step ways join.
+    """Connect nodes at one end of `edge_type` that are joined by at least `min_count` two-step paths.
 
-    `through` is the end that is shared, by default the source: of ("user", "buys", "item"), through users, a
-    way leads from an item to a user who bought it and on to another item of that user. Parallel edges are
-    ways of their own: a user who bought one item once and another three times joins them by three ways. Where
-    no edge is repeated, the ways are the users who bought both. Each pair stands in both directions, by
-    destination and then by source, no node with itself; the column "count" (int32) has its ways. Only the
-    edges of `graph` count: give it the training graph of a split, so that no held-out link shines through.
-    10 million edges take seconds and, beside the result and one turned copy of the edges, a few bytes a node.
+    `through` is the shared end, by default the source. For ("user", "buys", "item") through users, a path
+    leads from an item to a user who bought it, and on to another item of that user. Parallel edges are
+    separate paths: if a user bought one item once and another three times, three paths join the two items. If
+    no edge is repeated, the number of paths is the number of users who bought both items.
+
+    The result has each pair in both directions, sorted by destination and then by source, without self-loops.
+    Its column "count" (int32) has the number of paths. Only edges of `graph` count. Give it the training
+    graph of a split, so that held-out links do not leak into the result.
+
+    10 million edges take seconds. Besides the result and one transposed copy of the edges, this needs a few
+    bytes per node.
     """
     graph_of("graph", graph)
     if whole_number("min_count", min_count, most=(1 << 31) - 1) < 1:
@@ -61,7 +65,7 @@ def cooccurrence(
 def _both_ways(
     graph: HasEdges, edge_type: EdgeType, through: NodeType | None, threads: int
 ) -> tuple[Csc, Csc]:
-    """The shared nodes of each joined one, and the joined nodes of each shared one."""
+    """Return the CSC from each joined node to its shared nodes, and the CSC in the opposite direction."""
     if edge_type not in graph.schema.edge_types:
         raise ValueError(
             f"cooccurrence: no edge type {edge_type!r}; there are {list(graph.schema.edge_types)}"

@@ -1,4 +1,4 @@
-"""A graph whose edges lie in this process, in memory or mapped from a folder."""
+"""A graph with its edges in this process, in memory or mapped from a folder."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, edge_type_of
 class CscGraph:
     """A graph store over CSC arrays. Threads may share it; sampling runs without the GIL.
 
-    `original_ids`, of node types that were renumbered, are what draws are keyed by: renumbering changes
-    no draw. `columns` are those that rules may name; the schema lists them. Pickles as its folder's path
-    where it has one.
+    `original_ids` holds the ids of node types that were renumbered. Draws are keyed by original ids, so
+    renumbering changes no draw. `columns` holds the columns that rules may name; the schema lists them. The
+    graph pickles as the path of its folder if it has one.
     """
 
     schema: Schema
@@ -44,8 +44,8 @@ class CscGraph:
     edges: Mapping[EdgeType, Csc]
     original_ids: Mapping[NodeType, Tensor] = field(default_factory=dict)  # int64 (nodes)
     columns: Columns = field(default_factory=dict)  # one row per node, or per edge in CSC order
-    folder: GraphFolder | None = None  # that it maps
-    bounds: Mapping[NodeType, tuple[int, ...]] = field(default_factory=dict)  # of parts put together
+    folder: GraphFolder | None = None  # the folder that the arrays are mapped from
+    bounds: Mapping[NodeType, tuple[int, ...]] = field(default_factory=dict)  # of partitions that were joined
     _draws: EdgeDraws = field(init=False, repr=False)
     _negatives: NegativeTables = field(init=False, repr=False)
 
@@ -73,7 +73,7 @@ class CscGraph:
 
     @classmethod
     def open(cls, folder: GraphFolder | str | os.PathLike[str]) -> CscGraph:
-        """The graph of a folder, mapped: it opens at once, and the edges are read in the background."""
+        """Map the graph of a folder. It opens at once; the edges are read in the background."""
         if not isinstance(folder, GraphFolder):
             folder = open_folder(folder)
         if folder.manifest.part is not None:
@@ -97,21 +97,21 @@ class CscGraph:
         )
 
     def num_nodes(self, node_type: NodeType) -> int:
-        """How many nodes of a type there are."""
+        """Return the number of nodes of a type."""
         if node_type not in self.counts:
             raise ValueError(f"no node type {node_type!r}; there are {list(self.counts)}")
         return self.counts[node_type]
 
     def csc(self, edge_type: EdgeType) -> Csc:
-        """The edges of a type by destination."""
+        """Return the edges of a type by destination."""
         if edge_type not in self.edges:
             raise ValueError(f"no edge type {edge_type!r}; there are {list(self.edges)}")
         return self.edges[edge_type]
 
     def with_edges(self, edges: Mapping[EdgeType, EdgeTable], threads: int = 1) -> CscGraph:
-        """The same graph, in memory, with further edge types; what it had is shared and not copied.
+        """Return the graph, in memory, with additional edge types. Existing arrays are shared, not copied.
 
-        ValueError for a `reverse_of` whose edges are not theirs turned round.
+        ValueError if the edges of a `reverse_of` are not the same edges in the opposite direction.
         """
         for edge_type in edges:
             if edge_type in self.edges:
@@ -148,7 +148,7 @@ class CscGraph:
         )
 
     def only(self, edge_types: Collection[EdgeType]) -> CscGraph:
-        """The same graph, in memory, with no other edge types, and the node types at their ends."""
+        """Return the graph, in memory, with only these edge types and the node types at their ends."""
         for edge_type in edge_types:
             self.csc(edge_type)
         schema = self.schema.only(edge_types)
@@ -163,9 +163,10 @@ class CscGraph:
         )
 
     def keeping(self, kept: Mapping[EdgeType, Tensor]) -> CscGraph:
-        """The same graph, in memory, with those edges of some types alone that stand at int64 positions.
+        """Return the graph, in memory, with only some edges of some types.
 
-        Positions ascend; rows keep their order.
+        `kept` maps an edge type to the int64 positions of the edges to keep. Positions ascend; rows keep
+        their order.
         """
         edges = {t: self.csc(t).keeping(positions) for t, positions in kept.items()}
         columns: Columns = {t: ChosenRows(self.columns.get(t, {}), at) for t, at in kept.items()}
@@ -179,7 +180,10 @@ class CscGraph:
         )
 
     def part_bounds(self, node_type: NodeType) -> tuple[int, ...]:
-        """Where the nodes of each part begin, and where those of the last one end; often there is one."""
+        """Return the first node id of each partition, then the end of the last one.
+
+        A graph without partitions counts as one partition.
+        """
         return self.bounds.get(node_type, (0, self.num_nodes(node_type)))
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
@@ -209,11 +213,12 @@ def csc_graph_from_edges(
     sort_by: str | None = None,
     notice: ProgressCallback | None = None,
 ) -> CscGraph:
-    """A graph in memory from `(sources, destinations)` per edge type; rows keep the order of the edges.
+    """Build a graph in memory from `(sources, destinations)` per edge type.
 
-    `columns` are those that rules may name: one row per node, or per edge in the order of `edges`. With
-    `sort_by`, the rows of an edge type that has that column of times, or whose sources have it, follow it;
-    `notice` hears which had to be sorted.
+    Rows keep the order of the edges. `columns` are the columns that rules may name: one row per node, or per
+    edge in the order of `edges`. `sort_by` names a column of times. If an edge type or its source type has
+    this column, the rows of the edge type are sorted by it. `notice` is called for each edge type that had to
+    be sorted.
     """
     schema = Schema(tuple(counts), tuple(edges))
     row_order = RowOrder.of(sort_by, _given_columns(columns, counts, edges))
@@ -233,7 +238,7 @@ def csc_graph_from_edges(
 def _given_columns(
     columns: Columns, counts: Mapping[NodeType, int], edges: Mapping[EdgeType, tuple[Tensor, Tensor]]
 ) -> list[tuple[NodeType | EdgeType, dict[str, Given]]]:
-    """The columns, of types that are there and with a row for each of them."""
+    """Check that the columns' types exist and that columns have one row per node or edge; return them."""
     checked: list[tuple[NodeType | EdgeType, dict[str, Given]]] = []
     rows: dict[NodeType | EdgeType, int] = dict(counts.items())
     rows |= {edge_type: ends[0].numel() for edge_type, ends in edges.items()}
@@ -250,7 +255,7 @@ def _given_columns(
 
 
 def _check_reverses(claimed: Mapping[EdgeType, EdgeType], edges: Mapping[EdgeType, Csc]) -> None:
-    """ValueError for a reverse that is none: links would be kept out of messages in one direction only."""
+    """Raise ValueError for a wrong reverse: links would be removed from messages in one direction only."""
     for edge_type, reverse in claimed.items():
         if reverse not in edges:
             raise ValueError(
@@ -260,7 +265,7 @@ def _check_reverses(claimed: Mapping[EdgeType, EdgeType], edges: Mapping[EdgeTyp
 
 
 def _among(csc: Csc, num_sources: int) -> Csc:
-    """The same edges, of which it is known how many sources there are."""
+    """Return the same edges with the number of sources set."""
     return csc if csc.num_sources == num_sources else replace(csc, num_sources=num_sources)
 
 
@@ -269,16 +274,16 @@ def _given_ends(csc: Csc) -> tuple[Given, Given]:
 
 
 def _column_tensor(edge_type: EdgeType, name: str, column: Array | Quantized) -> Tensor:
-    """A column of an EdgeTable; ValueError for what a graph in memory has no room for."""
+    """Return a column of an EdgeTable; ValueError if a graph in memory cannot hold it."""
     where = f"edge type {edge_type}: column {name!r}"
     if isinstance(column, Quantized):
         raise ValueError(f"{where} is quantized: give it as numbers, or write the graph by khop.write_graph")
-    Given.of(column, where)  # which says what is wrong with it
+    Given.of(column, where)  # raises ValueError with the reason
     return torch.as_tensor(column)
 
 
 def column_specs(columns: Columns) -> dict[NodeType | EdgeType, dict[str, ColumnSpec]]:
-    """What a schema says of columns in memory."""
+    """Return the column specs of columns in memory."""
     return {
         type_: {
             name: ColumnSpec(str(column.dtype).removeprefix("torch."), tuple(column.shape[1:]))

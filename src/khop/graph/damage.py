@@ -1,4 +1,4 @@
-"""Refuse to copy damage: what is read of one folder and written to another fits its checksums."""
+"""Refuse to copy damaged data: arrays are compared with their checksums before they are copied."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _THREADS = 2  # sha256 runs without the GIL
 
 
 def refuse_damage(folder: Folder, notice: ProgressCallback | None = None) -> None:
-    """ValueError names the first file of a graph that differs from its checksum.
+    """Raise ValueError that names the first file of a graph with a wrong checksum.
 
-    Reads every primary array once; those that are not on this machine are left out.
+    Reads each primary array once. Arrays that are not on this machine are skipped.
     """
     arrays = folder.arrays
     meter, lock = Meter(sum(entry.bytes for entry in arrays.values()), notice), Lock()

@@ -1,4 +1,4 @@
-"""Arrays that are computed from a graph when they are first needed, and kept in its folder."""
+"""Arrays computed from a graph on first use and stored in its folder."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from khop.graph.npy import ArrayEntry, file_checksum, unchecked_entry
 from khop.graph.sealed import Seal, Source, read_sealed, sealed_problem, source_of, write_sealed
 
 FOLDER = "derived"
-_FILE_BEFORE = "array.npy"  # in a folder of its own: how khop kept an array before it had a seal
+_FILE_BEFORE = "array.npy"  # in a separate folder: khop stored arrays this way before they had a seal
 _MADE_AGAIN = "it is made anew when it is next needed, or remove it"
 
 
 class Derived:
-    """Makes each array once: per process, and of a folder that can be written to once for all processes.
+    """Derived arrays of one graph, each computed once.
 
-    Threads may share it; they and other processes wait for the one that makes an array. A file appears whole
-    or not at all, belongs to the fingerprint of its graph, and is checked, every byte of it, when this object
-    first uses it: one that is damaged is made anew, with a warning. No `make` asks for another array.
+    An array is computed once per process, or once for all processes if the folder is writable. Threads may
+    share the object. Other threads and processes wait while one of them computes an array. A file appears
+    complete or not at all and is bound to the fingerprint of its graph. All bytes of a file are checked when
+    this object first uses it. A damaged file is computed again, with a warning. A `make` function must not
+    ask for another derived array.
     """
 
     def __init__(
@@ -42,10 +44,10 @@ class Derived:
     ) -> None:
         self._path = path
         self._fingerprint = fingerprint
-        self._arrays = arrays  # the primary ones, by file relative to `path`
+        self._arrays = arrays  # the primary arrays, by file relative to `path`
         self._made: dict[str, Tensor] = {}
-        self._sources: dict[str, Source] = {}  # primary files that something was asked for of
-        self._sound: set[str] = set()  # primary files that fit their checksums
+        self._sources: dict[str, Source] = {}  # primary files that some derived array was requested for
+        self._sound: set[str] = set()  # primary files with verified checksums
         self._lock = Lock()
 
     def vector(
@@ -56,10 +58,10 @@ class Derived:
         sources: Collection[str],
         dtype: str = "int64",
     ) -> Tensor:
-        """The vector of `count` entries called `name`, relative to the folder of derived arrays.
+        """Return the vector `name` with `count` entries; `name` is relative to the folder of derived arrays.
 
-        `sources` are the primary files that it follows from; names without such a file do not matter.
-        ValueError where one of them is not what graph.json says.
+        `sources` are the primary files that the vector is computed from. Names without a file are ignored.
+        ValueError if one of the files differs from graph.json.
         """
         return self.joined(name, count, lambda: [make()], sources, dtype)
 
@@ -71,7 +73,10 @@ class Derived:
         sources: Collection[str],
         dtype: str = "int64",
     ) -> Tensor:
-        """A vector whose pieces `make` gives. Where it can be kept it is never in memory as a whole."""
+        """Return a vector that `make` gives in pieces.
+
+        If the vector can be stored, it is never in memory as a whole.
+        """
         with self._lock:
             if name not in self._made:
                 if self._path is None:
@@ -83,9 +88,10 @@ class Derived:
             return self._made[name]
 
     def check_sources(self, sources: Collection[str], seen: str = "") -> None:
-        """ValueError that names a primary file that is not what graph.json says, with the problem `seen`.
+        """Raise ValueError that names a primary file that differs from graph.json.
 
-        Nothing is checked of a graph in memory.
+        `seen` is the problem that was noticed; the error includes it. For a graph in memory nothing is
+        checked.
         """
         for file in sources:
             if self._path is None or file in self._sound or file not in self._arrays:
@@ -111,20 +117,20 @@ class Derived:
             return found
         with _alone(home):
             if (found := read_sealed(file, entry, seal)) is not None:
-                return found  # by another process, meanwhile
+                return found  # written by another process since the first look
             pieces = self._made_of(seal, make)
             if os.path.lexists(file):
                 warnings.warn(f"{file}: was damaged, or made from other data; it is made anew", stacklevel=2)
             try:
                 kept = write_sealed(file, entry, pieces, seal)
-            except OSError:  # read-only, or full: this process has it in memory
+            except OSError:  # read-only or full: this process keeps the array in memory
                 return _whole(pieces)
             if (home / seal.name / _FILE_BEFORE).is_file():
                 shutil.rmtree(home / seal.name, ignore_errors=True)
             return kept
 
     def _made_of(self, seal: Seal, make: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
-        """What `make` gives, of primary files that are what graph.json says: else damage would be kept."""
+        """Call `make`, and check the primary files, so that results from damaged files are not stored."""
         try:
             pieces = make()
         except (ValueError, IndexError, RuntimeError) as error:
@@ -140,14 +146,17 @@ class Derived:
 
 
 def home_of(path: Path, fingerprint: str) -> Path:
-    """Where the arrays derived from a graph lie."""
+    """Return the folder of the arrays derived from a graph."""
     return path / FOLDER / fingerprint[:16]
 
 
 def derived_problems(
     path: Path, fingerprint: str, arrays: Mapping[str, ArrayEntry], read: Callable[[str, int], None]
 ) -> Iterator[tuple[str, str]]:
-    """(file, what is wrong) of all that was derived from a graph; `read` hears each file and its bytes."""
+    """Yield (file, problem) for each faulty derived array of a graph.
+
+    `read` is called with each file and its size in bytes.
+    """
     source = cache(lambda file: source_of(path / file, arrays[file]))
     home = home_of(path, fingerprint)
     if link := _link_above(path, home / "any"):
@@ -162,20 +171,23 @@ def derived_problems(
 
 
 def derived_files(path: Path, fingerprint: str) -> list[Path]:
-    """The arrays that are kept of those derived from a graph, sorted."""
+    """Return the files of the stored derived arrays of a graph, sorted."""
     files = home_of(path, fingerprint).rglob("*.npy")
     return sorted(file for file in files if file.name != _FILE_BEFORE and not file.name.endswith(UNFINISHED))
 
 
 def _link_above(path: Path, file: Path) -> Path | None:
-    """The first symbolic link among the folders between that of the graph and a file."""
+    """Return the first symbolic link among the folders between the graph's folder and a file."""
     between = list(file.relative_to(path).parents)[-2::-1]
     return next((path / folder for folder in between if (path / folder).is_symlink()), None)
 
 
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
-    """One process after another, where the file system knows locks: else several may make the same."""
+    """Run the block in one process at a time, where the file system supports locks.
+
+    Without locks several processes may compute the same array.
+    """
     with ExitStack() as stack:
         with suppress(OSError):
             home.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a graph folder holds, as numbers to look at: counts, degrees, columns, splits, sizes on disk."""
+"""Summary of a graph folder: counts, degrees, columns, splits, sizes on disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Counts = npt.NDArray[np.integer[Any]]
 
 @dataclass(frozen=True)
 class Bucket:
-    """How many destinations have a degree in a range that doubles: 0, 1, 2-3, 4-7, ..."""
+    """Number of destinations with a degree in one range; ranges double: 0, 1, 2-3, 4-7, ..."""
 
     low: int
     high: int
@@ -44,7 +44,7 @@ class Degrees:
 
 @dataclass(frozen=True)
 class Column:
-    """One column and the size of its file."""
+    """Name, dtype, shape and file size of one column."""
 
     name: str
     dtype: str
@@ -55,7 +55,7 @@ class Column:
 
 @dataclass(frozen=True)
 class NodeSummary:
-    """One node type."""
+    """Count, columns and splits of one node type."""
 
     type: NodeType
     count: int
@@ -66,7 +66,7 @@ class NodeSummary:
 
 @dataclass(frozen=True)
 class EdgeSummary:
-    """One edge type."""
+    """Count, degrees and columns of one edge type."""
 
     type: EdgeType
     count: int
@@ -80,7 +80,7 @@ class EdgeSummary:
 
 @dataclass(frozen=True)
 class FolderSummary:
-    """A whole graph folder."""
+    """Summary of a whole graph folder."""
 
     path: str
     version: int
@@ -91,9 +91,9 @@ class FolderSummary:
 
 
 def describe_folder(path: str | os.PathLike[str]) -> FolderSummary:
-    """Open a folder and count. Reads the offsets of every edge type, no other data; in-degrees only.
+    """Summarize a graph folder. Reads the offsets of each edge type and no other data; in-degrees only.
 
-    ValueError names a file of offsets that is damaged, and the row where the numbers show it.
+    ValueError names a damaged file of offsets, and the row if the values show it.
     """
     folder = Path(path)
     manifest, fingerprint, _ = open_manifest(folder)
@@ -110,7 +110,7 @@ def describe_folder(path: str | os.PathLike[str]) -> FolderSummary:
 
 
 def check_degrees(degrees: Counts, edges: int, file: Path, entry: ArrayEntry) -> None:
-    """ValueError where these are not the in-degrees that the file held when it was written."""
+    """Raise ValueError if the degrees differ from the in-degrees that were written to the file."""
     negative = np.flatnonzero(degrees < 0)
     if negative.size:
         row = int(negative[0])
@@ -125,14 +125,14 @@ def check_degrees(degrees: Counts, edges: int, file: Path, entry: ArrayEntry) ->
 def describe(
     manifest: Manifest, degrees: Callable[[EdgeType], Counts]
 ) -> tuple[tuple[NodeSummary, ...], tuple[EdgeSummary, ...]]:
-    """The node types and the edge types of a description; `degrees` gives those of every destination."""
+    """Return summaries of the node types and edge types; `degrees` returns the in-degrees of an edge type."""
     nodes = tuple(_node_summary(manifest, node) for node in manifest.nodes)
     edges = tuple(_edge_summary(manifest, edge, degrees(edge.type)) for edge in manifest.edges)
     return nodes, edges
 
 
 def degrees_of(degrees: Counts) -> Degrees:
-    """In-degrees as quantiles (each the degree of some node) and as a histogram."""
+    """Return quantiles (each is the degree of some node) and a histogram of in-degrees."""
     if len(degrees) == 0:
         return Degrees(0, 0, 0, 0, 0, 0.0, 0, ())
     nodes_by_bits = np.bincount(np.frexp(degrees)[1]).tolist()  # bits of the degree: 0, 1, 2-3, 4-7, ...

@@ -1,4 +1,4 @@
-"""Draws from edges that lie in this process: what a whole graph and a part of one have in common."""
+"""Draws from edges in this process. Whole graphs and partitions share this code."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from khop.schema import EdgeType, NodeType, Schema
 
 @dataclass(frozen=True, eq=False)
 class EdgeDraws:
-    """Draws in-edges of rows. Threads may share it; drawing runs without the GIL."""
+    """Draws of in-edges of rows. Threads may share the object; drawing runs without the GIL."""
 
     schema: Schema
-    original_ids: Mapping[NodeType, Tensor]  # int64, by row; what draws are keyed by, where they differ
-    arrays: RuleArrays  # the edges, and what rules need of them
+    original_ids: Mapping[NodeType, Tensor]  # int64, by row: the keys of draws, if not the rows
+    arrays: RuleArrays  # the edges, and the arrays that rules need
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
-        """As `GraphStore.sample_hop`; frontiers are rows, and edges are positions, of these edges."""
+        """Draw one hop as `GraphStore.sample_hop` does; frontiers are rows and edges are positions here."""
         check_hop(hop, self.schema)
         draws = {}
         for edge_type in asked_types(frontier, hop):
@@ -47,7 +47,7 @@ class EdgeDraws:
         except ValueError:
             for edge_type, draw in draws.items():
                 with _naming(edge_type):
-                    sample_hop([draw])  # the first that fails alone is the one to name
+                    sample_hop([draw])  # one by one, so that the error names the edge type
             raise
         return dict(zip(draws, drawn, strict=True))
 
@@ -73,7 +73,7 @@ class EdgeDraws:
     def _time_ranges(
         self, edge_type: EdgeType, frontier: Frontier, rule: Temporal, hop: Hop
     ) -> Tensor | None:
-        """The edges of each row that time allows; None where an edge type has no times."""
+        """Return the edges of each row that the time limit allows; None if the edge type has no times."""
         if frontier.until is None:
             raise ValueError(f"{rule} needs time limits, and the frontier has none: give the seeds times")
         times = self.arrays.times(edge_type, rule.column)
@@ -93,26 +93,26 @@ class EdgeDraws:
 
 
 def check_hop(hop: Hop, schema: Schema) -> None:
-    """ValueError unless the graph has the columns and the edge types that a hop names."""
+    """Raise ValueError unless the graph has the columns and the edge types that a hop names."""
     check_rule(hop.rule, schema)
     for edge_type in hop.fanouts:
         check_edge_type(edge_type, schema)
 
 
 def check_edge_type(edge_type: EdgeType, schema: Schema) -> None:
-    """ValueError that says which edge types there are instead."""
+    """Raise ValueError that lists the existing edge types if the schema has no such edge type."""
     if edge_type not in schema.edge_types:
         raise ValueError(f"no edge type {edge_type!r}; there are {list(schema.edge_types)}")
 
 
 def asked_types(frontier: FrontierByType, hop: Hop) -> list[EdgeType]:
-    """The edge types that a hop draws of, in the order of its fanouts."""
+    """Return the edge types that a hop draws from, in the order of its fanouts."""
     return [edge_type for edge_type in hop.fanouts if edge_type[2] in frontier]
 
 
 @contextmanager
 def _naming(edge_type: EdgeType) -> Iterator[None]:
-    """Let errors say which edge type they are about."""
+    """Add the edge type to the message of errors that the block raises."""
     try:
         yield
     except ValueError as error:

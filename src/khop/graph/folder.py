@@ -1,4 +1,4 @@
-"""An opened graph folder: its types at once, its arrays mapped when asked for."""
+"""An open graph folder: types are known at once, arrays are mapped on first use."""
 
 from __future__ import annotations
 
@@ -24,85 +24,85 @@ ORIGINAL_ID = "original_id"
 
 
 class Folder(Protocol):
-    """A graph on disk, in one piece or in parts: what is known of the whole of it."""
+    """A graph on disk, whole or partitioned: the properties of the whole graph."""
 
     @property
     def path(self) -> Path:
-        """Absolute."""
+        """Absolute path of the folder."""
         ...
 
     @property
     def schema(self) -> Schema:
-        """The types, with their columns."""
+        """Types of the graph, with their columns."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal graphs, wherever they lie."""
+        """Fingerprint of the graph. Equal graphs have equal fingerprints, at any path."""
         ...
 
     @property
     def arrays(self) -> Mapping[str, ArrayEntry]:
-        """The primary arrays that are here, by file relative to `path`."""
+        """Primary arrays on this machine, by file relative to `path`."""
         ...
 
     def num_nodes(self, node_type: NodeType) -> int:
-        """How many nodes of a type there are."""
+        """Return the number of nodes of a type."""
         ...
 
     def num_edges(self, edge_type: EdgeType) -> int:
-        """How many edges of a type there are."""
+        """Return the number of edges of a type."""
         ...
 
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
-        """Every column of every type, whole. Edge columns are in CSC order."""
+        """Return every column of every type, over all partitions. Edge columns are in CSC order."""
         ...
 
     @property
     def split_names(self) -> tuple[str, ...]:
-        """The splits that some node type has."""
+        """Names of the splits; each belongs to at least one node type."""
         ...
 
     def split(self, name: str) -> Mapping[NodeType, Tensor]:
-        """The int64 node ids of a split, of each node type that has it."""
+        """Return the int64 node ids of a split, for each node type that has the split."""
         ...
 
     def original_ids(self, node_type: NodeType) -> Tensor | None:
-        """The ids before nodes were renumbered, int64; None if they never were."""
+        """Return the int64 ids from before nodes were renumbered; None if they never were."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class GraphFolder:
-    """A graph on disk, mapped copy-on-write: processes share the pages, and the files stay as they are.
+    """A graph on disk, mapped copy-on-write: processes share the pages, and the files never change.
 
     Pickles as its path. Threads may share it.
     """
 
-    path: Path  # absolute: arrays are mapped when they are first used, from wherever the process is by then
+    path: Path  # absolute: arrays are mapped on first use, and the process may change its directory before
     schema: Schema
-    fingerprint: str  # equal for equal graphs, wherever they lie
+    fingerprint: str  # equal for equal graphs, at any path
     manifest: Manifest = field(repr=False)
-    contents: Contents = Contents.ALL  # what had to be there
-    absent: frozenset[str] = frozenset()  # files of it that are not
+    contents: Contents = Contents.ALL  # the contents that must be present
+    absent: frozenset[str] = frozenset()  # files of the graph that are absent
     _mapped: dict[str, Tensor] = field(default_factory=dict, repr=False)
     _mapped_sparse: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def arrays(self) -> Mapping[str, ArrayEntry]:
-        """The arrays of graph.json that are here, by file."""
+        """Arrays of graph.json that are present, by file."""
         return {file: entry for file, entry in self.manifest.arrays.items() if file not in self.absent}
 
     def num_nodes(self, node_type: NodeType) -> int:
-        """How many nodes of a type there are."""
+        """Return the number of nodes of a type."""
         return self.manifest.node(node_type).count
 
     def num_edges(self, edge_type: EdgeType) -> int:
-        """How many edges of a type there are."""
+        """Return the number of edges of a type."""
         return self.manifest.edge(edge_type).count
 
     def csc(self, edge_type: EdgeType) -> Csc:
-        """The edges of a type by destination, mapped."""
+        """Return the edges of a type by destination, mapped."""
         edge = self.manifest.edge(edge_type).type
         indptr, indices = (layout.edge_array(edge, name) for name in ("indptr", "indices"))
         return Csc(
@@ -113,20 +113,21 @@ class GraphFolder:
         )
 
     def edge_id(self, edge_type: EdgeType) -> Tensor | None:
-        """Each edge's input position, in CSC order, int32 or int64; None where it was not kept."""
+        """Return the input position of each edge, in CSC order, int32 or int64; None if it was not stored."""
         edge = self.manifest.edge(edge_type)
         return self._map(layout.edge_array(edge.type, "edge_id")) if edge.edge_id else None
 
     def edge_times(self, edge_type: EdgeType) -> Tensor | None:
-        """Of a part, int64 (edges): when each edge and its source were there, by the column that rows follow.
+        """Return the int64 (edges) times of the edges of a partition, by the column that rows are sorted by.
 
-        None where the edges' own column says all there is.
+        An edge's time is the later of its own time and the time of its source. None if the column of the
+        edges already has these times.
         """
         edge = self.manifest.edge(edge_type)
         return self._map(layout.edge_array(edge.type, "times")) if edge.times else None
 
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
-        """Every column of every type that is here, mapped. Edge columns are in CSC order."""
+        """Return every column that is present, by type, mapped. Edge columns are in CSC order."""
         return {
             type_: {name: self._map(file) for name, file in of_type.items()}
             for type_, of_type in self._column_files().items()
@@ -135,10 +136,11 @@ class GraphFolder:
     def feature_columns(
         self, room_bytes: int | None = None
     ) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
-        """Every column of every type that is here, mapped to gather rows by id.
+        """Return every column that is present, by type, mapped for gathering rows by id.
 
-        Where the folder does not fit in `room_bytes` (default: three quarters of the memory that this process
-        may use), its largest columns are mapped for single rows: the others and the edges stay in memory.
+        If the folder does not fit in `room_bytes`, its largest columns are mapped for reads of single rows.
+        The other columns and the edges then stay in memory. The default is three quarters of the memory that
+        this process may use.
         """
         if room_bytes is None:
             room_bytes = memory_limit_bytes() // 4 * 3
@@ -153,11 +155,11 @@ class GraphFolder:
 
     @property
     def split_names(self) -> tuple[str, ...]:
-        """The splits that some node type has, in the order they were given."""
+        """Names of the splits, in the order they were given; each belongs to at least one node type."""
         return tuple(dict.fromkeys(name for node in self.manifest.nodes for name in node.splits))
 
     def split(self, name: str) -> Mapping[NodeType, Tensor]:
-        """The int64 node ids of a split, of each node type that has it."""
+        """Return the int64 node ids of a split, for each node type that has the split."""
         if name not in self.split_names:
             raise ValueError(f"{self.path}: no split {name!r}; there are {list(self.split_names)}")
         having = [node.type for node in self.manifest.nodes if name in node.splits]
@@ -168,7 +170,7 @@ class GraphFolder:
         return found
 
     def original_ids(self, node_type: NodeType) -> Tensor | None:
-        """The column "original_id", int64: the ids before nodes were renumbered; None if they never were."""
+        """Return the column "original_id", int64: ids before renumbering; None if never renumbered."""
         node = self.manifest.node(node_type)
         return self._map(layout.node_column(node.type, ORIGINAL_ID)) if ORIGINAL_ID in node.columns else None
 
@@ -176,7 +178,7 @@ class GraphFolder:
         return open_folder, (self.path, self.contents)
 
     def _column_files(self) -> dict[NodeType | EdgeType, dict[str, str]]:
-        """The files of the columns that are here, by type and name."""
+        """Return the files of the columns that are present, by type and name."""
         files: dict[NodeType | EdgeType, dict[str, str]] = {
             node.type: {name: layout.node_column(node.type, name) for name in node.columns}
             for node in self.manifest.nodes
@@ -189,7 +191,7 @@ class GraphFolder:
         }
 
     def _too_large(self, room_bytes: int) -> frozenset[str]:
-        """The largest columns, as many as have to stay on disk so that the rest fits in `room_bytes`."""
+        """Return the largest columns; without them the rest of the folder fits in `room_bytes`."""
         bytes_of = {
             file: entry.data_bytes for file, entry in self.manifest.arrays.items() if file not in self.absent
         }
@@ -215,7 +217,7 @@ class GraphFolder:
 
 
 def check_split_ids(file: Path, ids: Tensor, num_nodes: int) -> None:
-    """ValueError that names the file of a split and the row in it that holds no node id."""
+    """Raise ValueError that names the file of a split and the row that holds no node id."""
     try:
         check_ids(ids, num_nodes, "node")
     except ValueError as error:
@@ -223,10 +225,10 @@ def check_split_ids(file: Path, ids: Tensor, num_nodes: int) -> None:
 
 
 def open_folder(path: str | os.PathLike[str], contents: Contents = Contents.ALL) -> GraphFolder:
-    """Open a graph folder in milliseconds: read graph.json, compare sizes and headers of all files with it.
+    """Open a graph folder in milliseconds.
 
-    No data is read, so a flipped bit inside an array passes; `khop verify` finds it. Files that do not belong
-    to `contents` may be absent.
+    Reads graph.json and compares sizes and headers of all files with it. No data is read, so a flipped bit
+    inside an array is not noticed; `khop verify` finds it. Files outside `contents` may be absent.
     """
     folder = path_of("path", path)
     manifest, fingerprint, absent = open_manifest(folder, contents)

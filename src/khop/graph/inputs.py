@@ -1,4 +1,4 @@
-"""What users give as arrays, torch or NumPy, seen as NumPy; with checks that name the culprit."""
+"""User arrays, torch or NumPy, as NumPy arrays; their checks name the faulty value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BFLOAT16_EXPONENT = 0x7F80
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """One array of the user's, never copied from host memory, and how errors call it."""
+    """One user array with its name for errors. It is never copied from host memory."""
 
     values: npt.NDArray[Any]  # bfloat16 as its uint16 bits
     dtype: str  # logical, a key of STORED
@@ -27,7 +27,11 @@ class Given:
 
     @classmethod
     def of(cls, array: Array, name: str) -> Given:
-        """ValueError for what is no tensor or array, has no dimension, or a dtype that cannot be stored."""
+        """Wrap an array.
+
+        ValueError for an object that is no tensor or array, for a scalar, and for a dtype that cannot be
+        stored.
+        """
         if not isinstance(array, Tensor | np.ndarray):
             raise ValueError(f"{name} is a {type(array).__name__}: give a torch tensor or a NumPy array")
         refuse_unreadable(array, name)
@@ -42,7 +46,7 @@ class Given:
         return len(self.values)
 
     def refuse(self, bad: Callable[[npt.NDArray[Any]], npt.NDArray[np.bool_]], reason: str) -> None:
-        """ValueError with position and value of the first entry that is `bad`, followed by `reason`."""
+        """Raise ValueError with position and value of the first entry that is `bad`, followed by `reason`."""
         for start, chunk in row_chunks(self.values):
             mask = bad(chunk)
             if mask.any():
@@ -51,12 +55,12 @@ class Given:
                 raise ValueError(f"{self.name}[{position}] is {_shown(chunk[at], self.dtype)}: {reason}")
 
     def check_rows(self, count: int, owner: str) -> None:
-        """ValueError unless there is one row for each of `count`; `owner` says whose they are."""
+        """Raise ValueError unless there are `count` rows; `owner` describes the expected number."""
         if len(self) != count:
             raise ValueError(f"{self.name} has {len(self):,} rows, but {owner}; give one row for each")
 
     def check_ids(self, count: int, what: str, way_out: str) -> None:
-        """ValueError unless it is a vector of ids in [0, count) of `what`."""
+        """Raise ValueError unless the array is a vector of ids in [0, count); `what` names the ids."""
         if self.values.ndim != 1 or not np.issubdtype(self.values.dtype, np.integer):
             raise ValueError(
                 f"{self.name} is {self.dtype} of shape {self.values.shape}: ids are a vector of integers"
@@ -65,7 +69,7 @@ class Given:
         self.refuse(lambda ids: (ids < 0) | (ids >= count), f"{there_are}; {way_out}")
 
     def check_finite(self) -> None:
-        """ValueError for NaN and infinity."""
+        """Raise ValueError for NaN and infinity."""
         reason = "not a finite number; replace it, for example by torch.nan_to_num"
         if self.dtype == "bfloat16":
             self.refuse(lambda bits: np.asarray((bits & _BFLOAT16_EXPONENT) == _BFLOAT16_EXPONENT), reason)
@@ -73,7 +77,7 @@ class Given:
             self.refuse(lambda numbers: np.asarray(~np.isfinite(numbers)), reason)
 
     def check_labels(self, num_classes: int) -> None:
-        """ValueError unless it is a vector of classes in [0, num_classes), -1 for unknown."""
+        """Raise ValueError unless it is a vector of classes in [0, num_classes), with -1 for unknown."""
         if self.values.ndim != 1 or not np.issubdtype(self.values.dtype, np.integer) or num_classes < 1:
             raise ValueError(
                 f"{self.name} is {self.dtype} of shape {self.values.shape} with num_classes={num_classes}: "
@@ -86,7 +90,7 @@ class Given:
         )
 
     def check_original_ids(self) -> None:
-        """ValueError unless it is a vector of int64 ids."""
+        """Raise ValueError unless the array is a vector of distinct, non-negative int64 ids."""
         if self.values.ndim != 1 or self.dtype != "int64":
             raise ValueError(
                 f"{self.name} is {self.dtype} of shape {self.values.shape}: ids are an int64 vector"
@@ -102,12 +106,15 @@ class Given:
             )
 
     def tensor(self) -> Tensor:
-        """The same memory as a tensor, only to be read; in native byte order and without gaps."""
+        """Return the same memory as a read-only tensor, contiguous and in native byte order.
+
+        Only read from it. An array with gaps or in another byte order is copied.
+        """
         return torch.from_numpy(np.asarray(_Writable(np.ascontiguousarray(self.values, STORED[self.dtype]))))
 
 
 def refuse_unreadable(array: Array, name: str) -> None:
-    """ValueError for arrays of which only a part would be read, or nothing: sparse, meta and masked ones."""
+    """Raise ValueError for sparse, meta and masked arrays: they would be read only in part or not at all."""
     if isinstance(array, np.ma.MaskedArray):
         raise ValueError(
             f"{name} is a masked array, whose mask would be ignored: give array.compressed(), or "
@@ -123,7 +130,7 @@ def refuse_unreadable(array: Array, name: str) -> None:
 
 
 class _Writable:
-    """An array's memory without its read-only mark: torch warns of the mark even where nobody writes."""
+    """An array's memory without its read-only flag: torch warns about the flag even if nothing writes."""
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
         self.owner = array

@@ -1,4 +1,4 @@
-"""Where each array of a graph folder lies. Names become paths here and nowhere else."""
+"""File layout of a graph folder: the only module that turns names into paths."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from khop.schema import EdgeType, NodeType
 
 MANIFEST = "graph.json"
-BOOK = "partition.json"  # what a folder of parts has instead
+BOOK = "partition.json"  # the partition book: a partitioned folder has it instead of graph.json
 LONGEST_NAME = 80  # three of them and two separators fit the 255 bytes of a file name
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 def check_names(names: Iterable[str], what: str) -> None:
-    """ValueError unless every name can be a file name on any system and no two are one there.
+    """Raise ValueError unless each name is a valid file name on every system and no two names collide there.
 
-    "__" separates the parts of an edge type's folder, so no name may hold it.
+    "__" separates the parts of an edge type's folder name, so no name may contain it.
     """
     names = list(names)
     for name in names:
@@ -34,7 +34,7 @@ def check_names(names: Iterable[str], what: str) -> None:
 
 
 def check_edge_types(edge_types: Iterable[EdgeType]) -> None:
-    """ValueError unless every edge type can be a folder name and no two are one there."""
+    """Raise ValueError unless each edge type is a valid folder name and no two collide."""
     edge_types = list(edge_types)
     for edge_type in edge_types:
         if not isinstance(edge_type, tuple) or len(edge_type) != 3:
@@ -48,48 +48,48 @@ def check_edge_types(edge_types: Iterable[EdgeType]) -> None:
 
 
 def node_column(node_type: NodeType, name: str) -> str:
-    """The file of a node column, relative to the folder."""
+    """Return the file of a node column, relative to the folder."""
     return f"nodes/{node_type}/{name}.npy"
 
 
 def node_split(node_type: NodeType, name: str) -> str:
-    """The file of a split, relative to the folder."""
+    """Return the file of a split, relative to the folder."""
     return f"{node_splits(node_type)}/{name}.npy"
 
 
 def is_split(file: str) -> bool:
-    """Whether a file is a split's."""
+    """Return True if a file holds a split."""
     return file.startswith("nodes/") and file.count("/") == 3
 
 
 def split_of(file: str) -> tuple[NodeType, str]:
-    """The node type and the name of a split's file."""
+    """Return the node type and the name of a split from its file."""
     _, node_type, _, name = file.split("/")
     return node_type, name.removesuffix(".npy")
 
 
 def node_splits(node_type: NodeType) -> str:
-    """The folder of a node type's splits, relative to the graph's."""
+    """Return the folder of a node type's splits, relative to the graph's folder."""
     return f"nodes/{node_type}/splits"
 
 
 def edge_array(edge_type: EdgeType, name: str) -> str:
-    """The file of `indptr`, `indices` or `edge_id`, relative to the folder."""
+    """Return the file of `indptr`, `indices` or `edge_id`, relative to the folder."""
     return f"edges/{'__'.join(edge_type)}/{name}.npy"
 
 
 def edge_column(edge_type: EdgeType, name: str) -> str:
-    """The file of an edge column, relative to the folder."""
+    """Return the file of an edge column, relative to the folder."""
     return edge_array(edge_type, f"columns/{name}")
 
 
 def is_partitioned(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds a graph in parts."""
+    """Return True if a folder holds a partitioned graph."""
     return (Path(path) / BOOK).is_file()
 
 
 def part_name(part: int) -> str:
-    """The folder of a part, relative to the partitioned graph's."""
+    """Return the folder of a partition, relative to the partitioned graph's folder."""
     return f"part-{part:04d}"
 
 

@@ -1,4 +1,4 @@
-"""graph.json as a value: what a graph folder holds, known without reading any array."""
+"""graph.json as a value: the contents of a graph folder, known without reading an array."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ NEEDS_KHOP = "0.1.0"  # the first khop that reads VERSION
 
 
 class Contents(Enum):
-    """What of a graph has to lie in its folder, beside graph.json."""
+    """Arrays of a graph that must be present in its folder, besides graph.json."""
 
     ALL = "all"
-    EDGES = "edges"  # with what draws read of them, columns of one number: weights and times
+    EDGES = "edges"  # the arrays that draws read, including columns of one number: weights and times
     NOTHING = "nothing"
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What an array must be, by the counts."""
+    """Shape and dtype that an array must have according to the counts."""
 
     rows: int | None  # None: any number
-    dtypes: tuple[str, ...] = ()  # of a vector; () for a column, of any dtype and row shape
+    dtypes: tuple[str, ...] = ()  # dtypes of a vector; () for a column, of any dtype and row shape
 
     def fits(self, entry: ArrayEntry) -> bool:
-        """Whether the array that graph.json describes can be it."""
+        """Return True if the array described in graph.json has this shape and dtype."""
         rows = self.rows is None or entry.shape[:1] == (self.rows,)
         return rows and (not self.dtypes or (len(entry.shape) == 1 and entry.dtype in self.dtypes))
 
@@ -53,7 +53,7 @@ _IDS = ("int32", "int64")
 
 @dataclass(frozen=True)
 class NodeEntry:
-    """What graph.json says of one node type."""
+    """Entry of one node type in graph.json."""
 
     type: NodeType
     count: int
@@ -63,7 +63,7 @@ class NodeEntry:
     scales: Mapping[str, Scales] = field(default_factory=dict)  # of quantized columns
 
     def arrays(self) -> dict[str, Expected]:
-        """The files there must be."""
+        """Return the files that must exist."""
         columns = {layout.node_column(self.type, name): Expected(self.count) for name in self.columns}
         return columns | {
             layout.node_split(self.type, name): Expected(None, ("int64",)) for name in self.splits
@@ -72,19 +72,19 @@ class NodeEntry:
 
 @dataclass(frozen=True)
 class EdgeEntry:
-    """What graph.json says of one edge type."""
+    """Entry of one edge type in graph.json."""
 
     type: EdgeType
     count: int
     columns: tuple[str, ...] = ()
-    edge_id: bool = False  # whether CSC positions differ from input positions and the latter are kept
+    edge_id: bool = False  # True: input positions are stored, as they are not the CSC positions
     reverse_of: EdgeType | None = None
     scales: Mapping[str, Scales] = field(default_factory=dict)  # of quantized columns
-    row_order: str = "input"  # how the edges of one destination are ordered: as given, or by this column
-    times: bool = False  # whether each edge's time by that column is kept, as its source may lie elsewhere
+    row_order: str = "input"  # order of the edges of one destination: as given, or by this column
+    times: bool = False  # True: edge times are stored, as sources may be in other partitions
 
     def arrays(self, num_destinations: int) -> dict[str, Expected]:
-        """The files there must be."""
+        """Return the files that must exist."""
         names = ("indices", "edge_id") if self.edge_id else ("indices",)
         arrays = {layout.edge_array(self.type, "indptr"): Expected(num_destinations + 1, ("int64",))}
         arrays |= {layout.edge_array(self.type, name): Expected(self.count, _IDS) for name in names}
@@ -95,16 +95,16 @@ class EdgeEntry:
 
 @dataclass(frozen=True)
 class PartEntry:
-    """Which part of a partitioned graph a folder is. Its nodes are consecutive ids of the whole graph."""
+    """Number of a partition and the id ranges of all partitions; a partition's nodes have consecutive ids."""
 
     number: int
     offsets: Mapping[
         NodeType, tuple[int, ...]
-    ]  # (parts + 1): where each part's ids begin, and how many in all
+    ]  # (parts + 1): the first id of each partition, then the number of all ids
 
     @property
     def parts(self) -> int:
-        """How many parts there are."""
+        """Number of partitions."""
         return len(next(iter(self.offsets.values()))) - 1
 
 
@@ -118,7 +118,7 @@ class Manifest:
     part: PartEntry | None = None  # None: the folder holds a whole graph
 
     def files(self, contents: Contents) -> set[str]:
-        """The arrays that there have to be."""
+        """Return the arrays that must be present."""
         if contents is Contents.ALL:
             return set(self.arrays)
         if contents is Contents.NOTHING:
@@ -128,11 +128,11 @@ class Manifest:
         return {file for file in of_edges if len(self.arrays[file].shape) == 1}
 
     def num_sources(self, node_type: NodeType) -> int:
-        """How many ids of a type edges may come from: those of the whole graph."""
+        """Return the number of ids that sources of a type may have, counted over the whole graph."""
         return self.node(node_type).count if self.part is None else self.part.offsets[node_type][-1]
 
     def schema(self) -> Schema:
-        """The types, with their columns."""
+        """Return the types, with their columns."""
         columns: dict[NodeType | EdgeType, dict[str, ColumnSpec]] = {}
         for node in self.nodes:
             files = {name: self.arrays[layout.node_column(node.type, name)] for name in node.columns}
@@ -153,21 +153,21 @@ class Manifest:
         )
 
     def node(self, node_type: NodeType) -> NodeEntry:
-        """The entry of a node type; ValueError names what there is instead."""
+        """Return the entry of a node type; ValueError lists the existing types."""
         for node in self.nodes:
             if node.type == node_type:
                 return node
         raise ValueError(f"no node type {node_type!r}; there are {[node.type for node in self.nodes]}")
 
     def edge(self, edge_type: EdgeType) -> EdgeEntry:
-        """The entry of an edge type; ValueError names what there is instead."""
+        """Return the entry of an edge type; ValueError lists the existing types."""
         for edge in self.edges:
             if edge.type == edge_type:
                 return edge
         raise ValueError(f"no edge type {edge_type!r}; there are {[edge.type for edge in self.edges]}")
 
     def check_types(self) -> None:
-        """ValueError for a name that cannot be part of a path, and for an edge type that leads nowhere."""
+        """Raise ValueError for a name that is no valid path, or an edge type without its node types."""
         layout.check_names((node.type for node in self.nodes), "node type")
         layout.check_edge_types(edge.type for edge in self.edges)
         for node in self.nodes:
@@ -200,9 +200,9 @@ class Manifest:
                 raise ValueError(f"{file}: {len(scales)} scales do not fit a row of it")
 
     def problems(self, folder: Path, absent: Collection[str] = ()) -> Iterator[tuple[str, str]]:
-        """(file, what is wrong) of what counts, sizes and headers show; milliseconds, no data is read.
+        """Yield (file, problem) found from counts, sizes and headers. Takes milliseconds and reads no data.
 
-        Files that are known to be absent are none.
+        Files in `absent` are not reported.
         """
         counts = {node.type: node.count for node in self.nodes}
         expected: dict[str, Expected] = {}
@@ -222,10 +222,10 @@ class Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write graph.json and flush it; the last file of a folder."""
+    """Write graph.json and flush it. It is the last file of a folder to be written."""
     content = {"format": FORMAT, "version": VERSION, "needs_khop": NEEDS_KHOP, **asdict(manifest)}
     for entry in (*content["nodes"], *content["edges"]):
-        for optional in ("scales", "times"):  # so that a graph without them has the bytes it always had
+        for optional in ("scales", "times"):  # left out if empty: same bytes as before
             if not entry.get(optional):
                 entry.pop(optional, None)
     if manifest.part is None:
@@ -237,7 +237,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, str]:
-    """graph.json and its fingerprint; ValueError when there is none, it is of a newer khop, or damaged."""
+    """Return graph.json and its fingerprint; ValueError if it is missing, damaged or from a newer khop."""
     path = folder / layout.MANIFEST
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder; write_graph makes one")
@@ -272,9 +272,10 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
 
 
 def open_manifest(folder: Path, contents: Contents = Contents.ALL) -> tuple[Manifest, str, frozenset[str]]:
-    """graph.json, its fingerprint and the absent files, once sizes and headers of all others fit it.
+    """Return graph.json, its fingerprint and the absent files.
 
-    Files that do not belong to `contents` may be absent.
+    Sizes and headers of all other files have been compared with graph.json. Files outside `contents` may be
+    absent.
     """
     if folder.name.endswith(UNFINISHED):
         raise ValueError(f"{folder}: its writer was killed or is still at work; write the graph again")
@@ -287,7 +288,10 @@ def open_manifest(folder: Path, contents: Contents = Contents.ALL) -> tuple[Mani
 
 
 def fingerprint(content: Mapping[str, Any]) -> str:
-    """sha256 of graph.json's content, every array's checksum included: equal exactly when the graphs are."""
+    """Return the sha256 of graph.json's content.
+
+    It includes the checksum of every array, so two graphs are equal exactly if their fingerprints are equal.
+    """
     return hashlib.sha256(
         json.dumps(content, sort_keys=True, separators=(",", ":")).encode("ascii")
     ).hexdigest()

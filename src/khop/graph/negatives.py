@@ -1,4 +1,4 @@
-"""Negatives drawn from a graph whose edges lie in this process."""
+"""Negatives drawn from a graph with its edges in this process."""
 
 from __future__ import annotations
 
@@ -26,38 +26,41 @@ from khop.schema import EdgeType, NodeType
 
 Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
 Value = TypeVar("Value")
-Weigher = float | str | None  # a power of the degree, a column of weights, or nothing
-WEIGHT_ONE = 8  # bits: a node of degree 1 weighs 2^8
+Weigher = float | str | None  # a power of the degree, a column of weights, or None: uniform
+WEIGHT_ONE = 8  # bits: a node of degree 1 has weight 2^8
 
 
 @dataclass(frozen=True)
 class _Table:
-    """What draws of one kind among the destinations of one edge type need."""
+    """Arrays for one kind of draw among the destinations of one edge type."""
 
     candidates: Candidates
-    partners: Partners | None  # of exact draws
+    partners: Partners | None  # None unless draws are exact
     nodes: Tensor | None  # int64 (candidates), the node of each rank; None: ranks are nodes
-    times: Tensor | None  # of the candidates, ascending
+    times: Tensor | None  # times of the candidates, ascending
 
 
 class Links(Protocol):
-    """What draws ask of edges."""
+    """Edges as negative draws need them: in-degrees and partners."""
 
     def in_degrees(self, edge_type: EdgeType) -> Tensor:
-        """int64 (destinations): how many edges lead to each."""
+        """Return the in-degrees, int64 (destinations)."""
         ...
 
     def first_source(self, edge_type: EdgeType) -> int:
-        """The id of the source that is row 0 of `partners`."""
+        """Return the id of the source in row 0 of `partners`."""
         ...
 
     def partners(self, edge_type: EdgeType, order: str | None, nodes: Tensor | None) -> Csc:
-        """See `partner_ranks`. `order` is the column by which `nodes`, the node of each rank, are ordered."""
+        """Return the partner ranks of each source; see `partner_ranks`.
+
+        `nodes` gives the node of each rank. `order` names the column that `nodes` are ordered by.
+        """
         ...
 
 
 class NegativeTables:
-    """Draws negatives; what that needs is made at the first draw and kept. Threads may share it."""
+    """Draws of negatives. Tables are made on the first draw and cached. Threads may share the object."""
 
     def __init__(
         self,
@@ -76,13 +79,13 @@ class NegativeTables:
     def draw(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
-        """int64 (links, per_positive), destinations; see NegativeStore."""
+        """Draw negatives: int64 (links, per_positive), destinations; see NegativeStore."""
         return all_drawn(self.drawn(edge_type, negatives, positives, key), edge_type, negatives, positives)
 
     def drawn(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor | NothingLeft:
-        """As `draw`, or the link for which nothing may be drawn."""
+        """Draw as `draw` does, or return the link that no destination may be drawn for."""
         table = self._table_of(edge_type, negatives, positives)
         limits = None
         if positives.until is not None and table.times is not None:
@@ -102,7 +105,7 @@ class NegativeTables:
         return ranks if table.nodes is None else gather(table.nodes, ranks.flatten()).view(ranks.shape)
 
     def prepare(self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives) -> None:
-        """Make now what a draw like this one needs and no draw before it has needed."""
+        """Make the tables for a draw with these arguments, if they do not exist yet."""
         self._table_of(edge_type, negatives, positives)
 
     def _table_of(self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives) -> _Table:
@@ -134,7 +137,7 @@ class NegativeTables:
         return self._kept[name]  # type: ignore[return-value]
 
     def _order(self, node_type: NodeType, column: str | None) -> tuple[Tensor | None, Tensor | None]:
-        """Nodes by time, those of one time by original id; and the times in that order."""
+        """Return the nodes sorted by time, ties by original id, and their times in that order."""
         original = self._original_ids.get(node_type)
         nodes = None if original is None else original.argsort()
         if column is None:
@@ -157,22 +160,22 @@ class NegativeTables:
 
 @dataclass(frozen=True)
 class WholeLinks:
-    """What draws ask of edges that lie in this process."""
+    """Links of a graph with its edges in this process."""
 
     edges: Mapping[EdgeType, Csc]
     counts: Mapping[NodeType, int]
     derived: Derived
 
     def in_degrees(self, edge_type: EdgeType) -> Tensor:
-        """Of every destination."""
+        """Return the in-degree of every destination."""
         return self.edges[edge_type].degrees()
 
     def first_source(self, edge_type: EdgeType) -> int:
-        """All sources are rows."""
+        """Return 0: every source has a row."""
         return 0
 
     def partners(self, edge_type: EdgeType, order: str | None, nodes: Tensor | None) -> Csc:
-        """Made once, and kept in the graph's folder."""
+        """Return the partner ranks. They are computed once and stored in the graph's folder."""
         source, _, destination = edge_type
         counts = self.counts[source], self.counts[destination]
 
@@ -184,12 +187,12 @@ class WholeLinks:
 
 
 def by_column(order: str | None) -> str:
-    """The end of the name of arrays that follow an order of the destinations."""
+    """Return the name suffix of arrays that follow an order of the destinations."""
     return "" if order is None else f".by-{order}"
 
 
 def partner_sources(edge_type: EdgeType, order: str | None) -> list[str]:
-    """The files that the partners of an edge type follow from, where a graph has them."""
+    """Return the files that the partners of an edge type are computed from, if the graph has them."""
     of_nodes = (ORIGINAL_ID,) if order is None else (ORIGINAL_ID, order)
     of_edges = [edge_array(edge_type, name) for name in ("indptr", "indices")]
     return of_edges + [node_column(edge_type[2], name) for name in of_nodes]
@@ -203,7 +206,10 @@ def kept_partners(
     make: Callable[[], Csc],
     sources: Sequence[str],
 ) -> Csc:
-    """What `make` gives, from the arrays that were derived once it was; so many sources and destinations."""
+    """Return the CSC that `make` gives, from derived arrays if it was computed before.
+
+    `counts` are the numbers of sources and destinations.
+    """
     made = cache(make)
 
     def kept(array: str, count: int, dtype: torch.dtype, part: Callable[[], Tensor]) -> Tensor:
@@ -227,7 +233,10 @@ def _weigher(negatives: DrawnNegatives) -> Weigher:
 
 
 def degree_weights(degrees: Tensor, power: float) -> Tensor:
-    """int64: 2^8 x degree^power, rounded down; by whole numbers alone, so that every machine has the same."""
+    """Return 2^8 x degree^power, rounded down, int64.
+
+    Uses integers only, so that every machine gets the same weights.
+    """
     distinct, which = torch.unique(degrees, return_inverse=True)
     fourths = int(power * 4)
     roots = [math.isqrt(math.isqrt(degree**fourths << 4 * WEIGHT_ONE)) for degree in distinct.tolist()]
@@ -235,7 +244,7 @@ def degree_weights(degrees: Tensor, power: float) -> Tensor:
 
 
 def column_weights(edge_type: EdgeType, name: str, columns: Mapping[str, Tensor]) -> Tensor:
-    """int64: the destinations' weights as whole numbers, as those of the edges of one row are."""
+    """Return the destinations' weights as integers, int64, converted like the edge weights of one row."""
     node_type = edge_type[2]
     if name not in columns or columns[name].dim() != 1:
         there = sorted(other for other, column in columns.items() if column.dim() == 1)
@@ -253,10 +262,10 @@ def column_weights(edge_type: EdgeType, name: str, columns: Mapping[str, Tensor]
 
 
 def partner_ranks(csc: Csc, num_sources: int, nodes: Tensor | None, are_of_one_type: bool) -> Csc:
-    """Row u: the ranks of the nodes that edges lead to from u, ascending, each once.
+    """Return in row u the ranks of u's destinations, ascending and without duplicates.
 
-    Among nodes of one type a node counts as its own partner. `nodes` gives the node of each rank; None: the
-    rank is the node.
+    If both ends have the same node type, a node counts as its own partner. `nodes` gives the node of each
+    rank; None: the rank is the node.
     """
     csc.check()
     dtype = index_dtype(max(csc.num_rows, num_sources))
@@ -277,9 +286,9 @@ def ranks_by_source(
     nodes: Tensor | None,
     in_order: bool = False,
 ) -> Csc:
-    """Row u: the ranks of the destinations that stand beside source u, ascending, each once.
+    """Return in row u the ranks of the destinations paired with source u, ascending, without duplicates.
 
-    `in_order`: the destinations ascend, and are ranks.
+    `in_order` states that the destinations ascend and are already ranks.
     """
     if not in_order:
         dtype = index_dtype(max(num_destinations, num_sources))
@@ -296,7 +305,7 @@ def ranks_by_source(
 
 
 def _distinct(rows: Csc) -> Csc:
-    """Rows that ascend, each entry once."""
+    """Remove duplicates from rows that ascend."""
     is_first = torch.ones(rows.num_edges, dtype=torch.bool)
     torch.ne(rows.indices[1:], rows.indices[:-1], out=is_first[1:])
     is_first[rows.indptr[:-1][rows.indptr.diff() > 0]] = True
@@ -307,7 +316,7 @@ def _distinct(rows: Csc) -> Csc:
 def all_drawn(
     drawn: Tensor | NothingLeft, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives
 ) -> Tensor:
-    """The negatives; or ValueError, which says for which link nothing can be drawn, and what to do."""
+    """Return the negatives; ValueError names the link without possible negatives, and the remedy."""
     if isinstance(drawn, Tensor):
         return drawn
     source, _, destination = edge_type

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:  # torch takes seconds to import, and `khop info` needs none of it
+if TYPE_CHECKING:  # torch takes seconds to import, and `khop info` does not need it
     import torch
     from torch import Tensor
 
 CHUNK_BYTES = 16 << 20
-STORED = {  # logical dtype -> what the .npy header says; NumPy has no bfloat16, its bits lie as uint16
+STORED = {  # logical dtype -> dtype in the .npy header; NumPy has no bfloat16, its bits are stored as uint16
     "bool": "|b1",
     "uint8": "|u1",
     "int8": "|i1",
@@ -42,7 +42,7 @@ _NORESERVE = 0x4000 if sys.platform == "linux" else 0
 
 @dataclass(frozen=True)
 class ArrayEntry:
-    """What graph.json says of one array."""
+    """Entry of one array in graph.json."""
 
     dtype: str  # logical, a key of STORED
     shape: tuple[int, ...]
@@ -51,12 +51,12 @@ class ArrayEntry:
 
     @property
     def data_bytes(self) -> int:
-        """The part of the file behind the header."""
+        """Bytes of the file after the header."""
         return math.prod(self.shape) * np.dtype(STORED[self.dtype]).itemsize
 
 
 def unchecked_entry(dtype: str, shape: tuple[int, ...]) -> ArrayEntry:
-    """The entry of an array of which nobody wrote down a checksum."""
+    """Return the entry of an array without a recorded checksum."""
     data_bytes = math.prod(shape) * np.dtype(STORED[dtype]).itemsize
     return ArrayEntry(dtype, shape, len(array_header(dtype, shape)) + data_bytes, "")
 
@@ -68,7 +68,7 @@ def write_array(
     chunks: Iterable[npt.NDArray[Any]],
     wrote: Callable[[int], None],
 ) -> ArrayEntry:
-    """Write chunks of rows as one array and flush it to the disk; `wrote` hears the bytes of each chunk."""
+    """Write chunks of rows as one array and flush it to disk; `wrote` is called with each chunk's bytes."""
     header = array_header(dtype, shape)
     digest = hashlib.sha256(header)
     size = len(header)
@@ -88,21 +88,21 @@ def write_array(
 
 
 def flush(file: BinaryIO) -> None:
-    """What was written is on the disk when this returns."""
+    """Flush a file, so that its contents are on disk when this returns."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def map_array(path: Path, entry: ArrayEntry) -> Tensor:
-    """The array, mapped: nothing is read before it is used, processes share the pages, writes stay private.
+    """Map an array. Nothing is read before use, processes share the pages, and writes stay private.
 
-    The file must be what `entry` says (see `file_problem`).
+    The file must fit `entry` (see `file_problem`).
     """
     return map_pages(path, entry)[0]
 
 
 def map_pages(path: Path, entry: ArrayEntry) -> tuple[Tensor, mmap.mmap | None]:
-    """The array of `map_array` and its pages; None where the file holds no data."""
+    """Map an array as `map_array` does, and return its pages too; None if the file holds no data."""
     import torch
 
     if entry.data_bytes == 0:
@@ -118,7 +118,7 @@ def map_pages(path: Path, entry: ArrayEntry) -> tuple[Tensor, mmap.mmap | None]:
 
 
 def map_numpy(path: Path, entry: ArrayEntry) -> npt.NDArray[Any]:
-    """The same for NumPy; bfloat16 as the bits of uint16."""
+    """Map an array as NumPy; bfloat16 comes as uint16 bits."""
     if entry.data_bytes == 0:
         return np.empty(entry.shape, STORED[entry.dtype])
     offset, count = entry.bytes - entry.data_bytes, math.prod(entry.shape)
@@ -137,7 +137,7 @@ def _map_file(path: Path, entry: ArrayEntry) -> mmap.mmap:
 
 
 def file_problem(path: Path, entry: ArrayEntry) -> str | None:
-    """What of size and header differs from `entry`; reads no data."""
+    """Return the difference between a file's size or header and `entry`, or None. Reads no data."""
     try:
         size = path.stat().st_size
         if size != entry.bytes:
@@ -155,7 +155,7 @@ def file_problem(path: Path, entry: ArrayEntry) -> str | None:
 
 
 def file_checksum(path: Path, read: Callable[[int], None]) -> str:
-    """The sha256 of the whole file, as `sha256sum` prints it; `read` hears the bytes of each chunk."""
+    """Return the sha256 of a whole file, as `sha256sum` prints it; `read` gets the bytes of each chunk."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(CHUNK_BYTES):
@@ -165,7 +165,7 @@ def file_checksum(path: Path, read: Callable[[int], None]) -> str:
 
 
 def row_chunks(array: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    """Slices of a few MiB along the first axis, each with the row it starts at."""
+    """Yield slices of a few MiB along the first axis, each with the number of its first row."""
     row_bytes = max(1, math.prod(array.shape[1:]) * array.itemsize)
     rows = max(1, CHUNK_BYTES // row_bytes)
     for start in range(0, len(array), rows):
@@ -173,7 +173,7 @@ def row_chunks(array: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[Any]]
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The dtype of that name; one of STORED."""
+    """Return the torch dtype with a name from STORED."""
     import torch
 
     dtype: torch.dtype = getattr(torch, name)
@@ -181,8 +181,8 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def array_header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """What a .npy file of such an array begins with."""
-    # Made by hand: NumPy's padding differs between its versions, and a checksum must depend on content alone.
+    """Return the .npy header of an array."""
+    # Not NumPy's: its padding differs between versions, and a checksum must depend on content alone.
     text = f"{{'descr': '{STORED[dtype]}', 'fortran_order': False, 'shape': {shape}, }}"
     length = len(_MAGIC) + 2 + len(text) + 1
     text += " " * (-length % _ALIGNMENT) + "\n"
@@ -190,8 +190,8 @@ def array_header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def header_of(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
-    """The dtype and the shape that a .npy header states; ValueError for damage."""
-    # NumPy's own reader repairs and warns; what is not right is damage here.
+    """Return the dtype and the shape from a .npy header; ValueError for damage."""
+    # NumPy's own reader repairs headers and warns; here any deviation is damage.
     magic = file.read(len(_MAGIC))
     if magic[:-2] != _MAGIC[:-2]:
         raise ValueError("not a .npy file")

@@ -1,4 +1,4 @@
-"""The edges of one part of a graph: those that lead to the nodes it owns."""
+"""The edges of one partition: the in-edges of the nodes that it owns."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from khop.schema import EdgeType, NodeType
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Draws in-edges of the nodes that a part owns. All ids are those of the whole graph.
+    """Draws of in-edges for the nodes of one partition. All ids are global.
 
-    A part knows neither the columns nor the original ids of nodes that others own. Threads may share it.
+    A partition has neither columns nor original ids of nodes in other partitions. Threads may share it.
     """
 
-    folder: GraphFolder  # of the part
-    first_edges: Mapping[EdgeType, int]  # where its edges begin among those of all parts
+    folder: GraphFolder  # of the partition
+    first_edges: Mapping[EdgeType, int]  # position of its first edge among the edges of all partitions
     original_ids: Mapping[NodeType, Tensor]  # int64 (own nodes) of each type
     kept: Mapping[EdgeType, Tensor] = field(default_factory=dict)
-    # ^ int64, ascending, where edges stand in the part, of types of which some are left out
+    # ^ int64, ascending: positions of the kept edges in the partition, for types with removed edges
     _draws: EdgeDraws = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -46,19 +46,19 @@ class Partition:
         object.__setattr__(self, "_draws", EdgeDraws(folder.schema, self.original_ids, arrays))
 
     def csc(self, edge_type: EdgeType) -> Csc:
-        """The in-edges of the nodes that the part owns, from the first of them on, without those left out."""
+        """Return the kept in-edges of the partition's nodes; row 0 is its first node."""
         return self._draws.arrays.edges[edge_type]
 
     def column(self, edge_type: EdgeType, name: str, positions: Tensor) -> Tensor:
-        """A column of the edges that stand at int64 positions in `csc`."""
+        """Return a column of the edges at int64 positions in `csc`."""
         return self.folder.columns()[edge_type][name][self._before(edge_type, positions)]
 
     def keeping(self, kept: Mapping[EdgeType, Tensor]) -> Partition:
-        """The same part with those edges of some types alone that stand at int64 positions in `csc`."""
+        """Return the partition with only some edges of some types, at int64 positions in `csc`."""
         return replace(self, kept={**self.kept, **{t: self._before(t, at) for t, at in kept.items()}})
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
-        """As `GraphStore.sample_hop`, of nodes that the part owns."""
+        """Draw one hop as `GraphStore.sample_hop` does, for nodes of this partition."""
         if isinstance(hop.rule, Temporal):
             for edge_type in asked_types(frontier, hop):
                 self._check_times(edge_type, hop.rule.column)
@@ -79,7 +79,7 @@ class Partition:
         return csc
 
     def _numbers(self, edge_type: EdgeType, columns: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The columns that rules may name."""
+        """Return the columns that rules may name."""
         if edge_type not in self.kept:
             return columns
         return ChosenRows(columns, self.kept[edge_type])
@@ -88,16 +88,16 @@ class Partition:
         return values[self.kept[edge_type]] if edge_type in self.kept else values
 
     def _before(self, edge_type: EdgeType, positions: Tensor) -> Tensor:
-        """Where edges stood before any were left out."""
+        """Return the positions of edges before any were removed."""
         return self.kept[edge_type][positions] if edge_type in self.kept else positions
 
     def _rows(self, node_type: str, frontier: Frontier) -> Frontier:
         part = self.folder.manifest.part
-        assert part is not None  # the folder is a part
+        assert part is not None  # the folder holds a partition
         return replace(frontier, nodes=frontier.nodes - part.offsets[node_type][part.number])
 
     def _check_times(self, edge_type: EdgeType, column: str) -> None:
-        """ValueError where times lie with sources that other parts own."""
+        """Raise ValueError if times belong to sources in other partitions."""
         of_sources = column in self.folder.schema.columns.get(edge_type[0], {})
         if of_sources and self.folder.manifest.edge(edge_type).row_order != column:
             raise ValueError(

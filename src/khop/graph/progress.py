@@ -1,23 +1,23 @@
-"""How far a long piece of work has come, told to whoever wants to show it."""
+"""Progress of long work, reported to a callback."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-ProgressCallback = Callable[[str, int, int], None]  # (what is being worked on, bytes done, bytes in all)
+ProgressCallback = Callable[[str, int, int], None]  # (current item, bytes done, bytes in all)
 
 
 @dataclass
 class Meter:
-    """Counts bytes and passes them on."""
+    """Byte counter that reports to a callback."""
 
     total: int
     notice: ProgressCallback | None = None
     done: int = 0
 
     def at(self, what: str, more: int = 0) -> None:
-        """`more` bytes are done, now working on `what`."""
+        """Add `more` bytes and report `what` as the current item."""
         self.done += more
         if self.notice is not None:
             self.notice(what, self.done, self.total)

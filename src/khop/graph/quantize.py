@@ -1,4 +1,4 @@
-"""Float columns as int8 with a scale each: a quarter of the memory that a gather reads."""
+"""Float columns as int8 with scales: a gather reads a quarter of the bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGEST = 127  # of int8, on both sides of 0
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """A column whose numbers stand for `values * scales`; what `write_graph` takes in place of an array."""
+    """A column that represents `values * scales`. `write_graph` takes it in place of an array."""
 
     values: Tensor  # int8 (rows, ...)
     scales: Tensor  # float32, of a row's shape
@@ -34,10 +34,10 @@ class Quantized:
 
 
 def quantize(column: Array) -> Quantized:
-    """The nearest int8 of every number, by a scale per column: off by at most 1/254 of its largest number.
+    """Round each number to int8, with one scale per column.
 
-    The column is float, (rows, ...). ValueError for NaN or infinity. Takes a quarter of the memory of a
-    float32 column beside it.
+    The error is at most 1/254 of the column's largest number. The column is float, (rows, ...). ValueError
+    for NaN or infinity. Needs additional memory: a quarter of the column as float32.
     """
     given = Given.of(column, "the column to quantize")
     if "float" not in given.dtype:
@@ -55,7 +55,7 @@ def quantize(column: Array) -> Quantized:
 
 
 def _float32(rows: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:
-    """The numbers of a chunk; bfloat16 comes as its bits, the upper half of a float32."""
+    """Return a chunk as float32. bfloat16 comes as uint16 bits, the upper half of a float32."""
     if dtype == "bfloat16":
         return (rows.astype(np.uint32) << 16).view(np.float32)
     return rows.astype(np.float32)

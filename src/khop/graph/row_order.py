@@ -1,4 +1,4 @@
-"""How the edges of one destination are ordered: as they were given, or by a column of times."""
+"""Order of the edges of one destination: as given, or by a column of times."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from khop.kernels.csc import Csc
 from khop.kernels.sort_rows import first_unsorted, sort_rows
 from khop.schema import EdgeType, NodeType
 
-INPUT = "input"  # what graph.json calls the order in which edges were given
+INPUT = "input"  # name of the given order in graph.json
 
 ColumnsByType = Iterable[tuple[NodeType | EdgeType, Mapping[str, Given]]]
 
 
 @dataclass(frozen=True)
 class RowOrder:
-    """The column that rows follow, and the types that have it; edge types go by their own or the source's."""
+    """The column that rows are sorted by, and the types that have it: edge types or their source types."""
 
     column: str
     times: Mapping[NodeType | EdgeType, Tensor]
 
     @classmethod
     def of(cls, column: str | None, columns: ColumnsByType) -> RowOrder:
-        """ValueError where no type has the column, or not as one whole number per row."""
+        """Take the column from all types that have it.
+
+        ValueError if no type has the column, or if it is not one integer per row.
+        """
         if column is None:
             return cls(INPUT, {})
         by_type = dict(columns)
@@ -46,13 +49,13 @@ class RowOrder:
         return cls(column, {type_: given.tensor() for type_, given in having.items()})
 
     def concerns(self, edge_type: EdgeType) -> bool:
-        """Whether the rows of an edge type follow the column."""
+        """Return True if the rows of an edge type are sorted by the column."""
         return edge_type in self.times or edge_type[0] in self.times
 
     def sorted(self, edge_type: EdgeType, csc: Csc, order: Tensor, threads: int) -> tuple[Csc, Tensor, bool]:
-        """The edges in this order, the input position of each, and whether anything moved.
+        """Return the sorted edges, the input position of each edge, and True if any edge moved.
 
-        `order` is the input position of each of `csc`'s edges; edges of equal time stay as they are.
+        `order` is the input position of each edge of `csc`. Edges with equal times keep their order.
         """
         own = self.times.get(edge_type)
         columns: dict[NodeType | EdgeType, Mapping[str, Tensor]] = {}
@@ -68,5 +71,5 @@ class RowOrder:
 
 
 def sort_notice(edge_type: EdgeType, column: str) -> str:
-    """What the writer says of rows that it had to sort."""
+    """Return the progress text for an edge type with rows that had to be sorted."""
     return f"rows of {'__'.join(edge_type)} were not in the order of {column!r}: sorted"

@@ -1,4 +1,4 @@
-"""What rules need of a graph's columns: running sums of weights, and times that rise within each row."""
+"""Arrays that rules need from columns: running sums of weights, and times that ascend within each row."""
 
 from __future__ import annotations
 
@@ -19,28 +19,26 @@ from khop.kernels.weight_sums import weight_sums
 from khop.schema import EdgeType, NodeType
 
 Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
-_THREADS = 2  # that make an array; whoever waits for it has others to spare
+_THREADS = 2  # threads per array; the waiting process has others
 
 
 @dataclass(frozen=True, eq=False)
 class RuleArrays:
-    """Made when a rule first asks for them, once; threads may share it."""
+    """Arrays for rules, made on first use and cached; threads may share the object."""
 
     edges: Mapping[EdgeType, Csc]
     columns: Columns  # one row per node, or per edge in CSC order
-    sorted_by: Mapping[EdgeType, str] = field(
-        default_factory=dict
-    )  # the column that rows are known to follow
+    sorted_by: Mapping[EdgeType, str] = field(default_factory=dict)  # the column that rows are sorted by
     derived: Derived = field(default_factory=Derived)
     kept_times: Mapping[EdgeType, Tensor] = field(
         default_factory=dict
-    )  # of edges, by the column in `sorted_by`, where the times of sources are not in `columns`
-    _rising: set[tuple[EdgeType, str]] = field(default_factory=set)  # columns that were found to rise in rows
+    )  # times of edges by the column in `sorted_by`, where `columns` lacks the times of sources
+    _rising: set[tuple[EdgeType, str]] = field(default_factory=set)  # columns known to ascend within rows
     _own_times: dict[tuple[EdgeType, str], EdgeTimes | None] = field(default_factory=dict)
-    _prepared: set[str] = field(default_factory=set)  # arrays whose memory was prepared
+    _prepared: set[str] = field(default_factory=set)  # arrays with prepared memory
 
     def weight_sums(self, edge_type: EdgeType, column: str) -> Rising | None:
-        """Running sums of the weights of an edge type, as `sample_weighted` wants them; None: it has none."""
+        """Return running sums of an edge type's weights for `sample_weighted`; None without the column."""
         weights = self.columns.get(edge_type, {}).get(column)
         if weights is None:
             return None
@@ -57,9 +55,9 @@ class RuleArrays:
         return self._outlined(name, csc, self._searched(name, csc.num_edges, make, sources), sources)
 
     def times(self, edge_type: EdgeType, column: str) -> Rising | None:
-        """The time of each edge, or of its source node, or the later of both; None: neither has one.
+        """Return the time of each edge, or of its source, or the later of both; None without either column.
 
-        ValueError unless the graph's own times rise within each row, as a process finds when it first asks.
+        ValueError unless the times ascend within each row. A process checks this on first use.
         """
         csc, own = self.edges[edge_type], self.own_times(edge_type, column)
         if own is None:
@@ -72,7 +70,7 @@ class RuleArrays:
         return self._outlined(name, csc, values, sources)
 
     def own_times(self, edge_type: EdgeType, column: str) -> EdgeTimes | None:
-        """What the graph itself says of when edges were there; None: nothing."""
+        """Return the times of edges and of sources as the graph stores them; None if it has neither."""
         key = edge_type, column
         if key not in self._own_times:
             own = self.columns.get(edge_type, {}).get(column)
@@ -87,11 +85,11 @@ class RuleArrays:
         def make() -> Tensor:
             return outline(csc, values, threads=_THREADS)
 
-        outline_name = name.replace(".", "_outline.", 1)  # no column's sums or times have such a name
+        outline_name = name.replace(".", "_outline.", 1)  # no column of sums or times has such a name
         return Rising(values, self._searched(outline_name, outline_size(csc), make, sources, "int16"))
 
     def _sources(self, edge_type: EdgeType, column: str) -> tuple[str, ...]:
-        """The files that sums and times of a column follow from."""
+        """Return the files that sums and times of a column are computed from."""
         files = [edge_array(edge_type, name) for name in ("indptr", "indices")]
         if self.sorted_by.get(edge_type) == column and edge_type in self.kept_times:
             files.append(edge_array(edge_type, "times"))
@@ -116,7 +114,7 @@ class RuleArrays:
         return vector
 
     def _check_order(self, edge_type: EdgeType, column: str, own: EdgeTimes) -> None:
-        """ValueError unless every row is in the order of the graph's own times: one pass, the first time."""
+        """Raise ValueError unless every row is sorted by the graph's own times: one pass on first use."""
         if (edge_type, column) in self._rising:
             return
         csc = self.edges[edge_type]
@@ -128,7 +126,7 @@ class RuleArrays:
                 f"row {row} is said to be in the order of {column!r}, but the edge at position {position} is "
                 "earlier than the one before it"
             )
-            self.derived.check_sources(self._sources(edge_type, column), problem)  # names the file, if one is
+            self.derived.check_sources(self._sources(edge_type, column), problem)  # raises if one is damaged
             raise csc.damaged("times", problem)
         if position >= 0:
             raise ValueError(
@@ -143,7 +141,7 @@ class RuleArrays:
 
 
 def edge_times(csc: Csc, edge_type: EdgeType, columns: Columns, column: str) -> Tensor | None:
-    """int64 (edges): the column of an edge type, or its source's at each edge, or the later of both."""
+    """Return int64 (edges): the edges' column, or their sources' column, or the later of both."""
     own, sources = (columns.get(type_, {}).get(column) for type_ in (edge_type, edge_type[0]))
     return None if own is None and sources is None else EdgeTimes(own, sources).of(csc)
 

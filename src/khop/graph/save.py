@@ -1,4 +1,4 @@
-"""A graph that lies in this process as a graph folder."""
+"""Write a graph of this process as a graph folder."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def save_graph(
     sort_by: str | None = None,
     origin: Folder | None = None,
 ) -> Path:
-    """Write a folder of a graph, its columns and its splits, and give its path.
+    """Write a graph, its columns and its splits as a folder, and return the path.
 
-    Rows keep their order unless `sort_by` names a column of times that they are to follow. `origin` is the
-    folder that the arrays are mapped from: ValueError where it is damaged, and nothing is written.
+    Rows keep their order unless `sort_by` names a column of times to sort by. `origin` is the folder that the
+    arrays are mapped from. If it is damaged, this raises ValueError and writes nothing.
     """
     refuse_existing(Path(path))
     if origin is not None:
@@ -65,7 +65,7 @@ def _edge_table(graph: CscGraph, edge_type: EdgeType, columns: Columns) -> EdgeT
 
 
 def _given(columns: Mapping[str, Tensor], specs: Mapping[str, ColumnSpec]) -> dict[str, Tensor | Quantized]:
-    """Columns as `write_graph` takes them."""
+    """Return columns as `write_graph` takes them."""
     return {name: _quantized(column, specs.get(name)) for name, column in columns.items()}
 
 

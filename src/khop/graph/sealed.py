@@ -1,4 +1,4 @@
-"""A .npy file that ends with a seal: what it was derived from, and the digest of its data."""
+"""A .npy file that ends with a seal: its sources and the digest of its data."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _LONGEST_SEAL = 1 << 20
 _LOGICAL = {stored: dtype for dtype, stored in STORED.items() if dtype != "bfloat16"}
 
 
-Source = Mapping[str, str]  # "sha256" of the file by graph.json, "xxh64" of its data as it lies
+Source = Mapping[str, str]  # "sha256" of the file from graph.json, "xxh64" of its present data
 
 
 @dataclass(frozen=True)
 class Seal:
-    """Where an array belongs, and the primary arrays that it follows from."""
+    """Name, graph and primary arrays of a derived array."""
 
     name: str  # of the file, relative to the folder of derived arrays, without ".npy"
     graph: str  # fingerprint
     sources: Mapping[str, Source]  # by file
 
     def text(self, xxh64: str) -> bytes:
-        """What follows the data whose digest is `xxh64`; its length does not depend on it."""
+        """Return the bytes after data with digest `xxh64`; their number does not depend on the digest."""
         content = {"format": FORMAT, **asdict(self), "xxh64": xxh64}
         return b"\n" + json.dumps(content, sort_keys=True).encode("ascii") + b"\n"
 
@@ -55,9 +55,10 @@ def source_of(file: Path, entry: ArrayEntry) -> Source:
 
 
 def read_sealed(file: Path, entry: ArrayEntry, seal: Seal) -> Tensor | None:
-    """Map an array and check all of its bytes; None where it is missing, damaged or belongs elsewhere.
+    """Map an array and check all of its bytes.
 
-    Reads the whole file, at several GB/s.
+    None if it is missing, damaged, or was made for another graph or from other data. Reads the whole file, at
+    several GB/s.
     """
     header, length = array_header(entry.dtype, entry.shape), len(seal.text(_NO_DIGEST))
     if file.is_symlink() or not file.is_file():
@@ -74,7 +75,7 @@ def read_sealed(file: Path, entry: ArrayEntry, seal: Seal) -> Tensor | None:
 
 
 def write_sealed(file: Path, entry: ArrayEntry, pieces: Sequence[Tensor], seal: Seal) -> Tensor:
-    """Write an array in place of what is there, whole or not at all, and map it. OSError where that fails."""
+    """Write an array atomically, replace an existing file, and map the result. OSError if the write fails."""
     file.parent.mkdir(parents=True, exist_ok=True)
     for abandoned in file.parent.glob(f".{file.name}.*{UNFINISHED}"):
         abandoned.unlink(missing_ok=True)
@@ -99,7 +100,7 @@ def write_sealed(file: Path, entry: ArrayEntry, pieces: Sequence[Tensor], seal: 
 
 
 def sealed_problem(file: Path, name: str, fingerprint: str, source: Callable[[str], Source]) -> str | None:
-    """Say what is wrong with a sealed array of a graph; `source` describes a primary array by its file."""
+    """Return the problem of a sealed array, or None; `source` describes a primary array by its file."""
     try:
         if file.is_symlink():
             raise ValueError("is a symbolic link")

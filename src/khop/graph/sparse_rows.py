@@ -1,4 +1,4 @@
-"""Arrays of a graph folder of which single rows are read."""
+"""Mapped arrays for reads of single rows."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from khop.kernels.memory import expect_sparse_reads
 
 
 def map_sparse_array(path: Path, entry: ArrayEntry) -> Tensor:
-    """The array, mapped to read single rows of a file larger than memory; otherwise like `map_array`.
+    """Map an array for reads of single rows from a file larger than memory; else like `map_array`.
 
-    Reading it from one end to the other is slow: the kernel reads no page ahead.
+    Sequential reads are slow: the kernel does no read-ahead.
     """
     array, pages = map_pages(path, entry)
     if pages is not None:

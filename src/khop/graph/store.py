@@ -1,4 +1,4 @@
-"""The seam between the multi-hop loop and where the edges lie."""
+"""Protocol between the multi-hop loop and the storage of the edges."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class GraphStore(Protocol):
 
     @property
     def schema(self) -> Schema:
-        """The types of the graph."""
+        """Node types and edge types of the graph."""
         ...
 
     def num_nodes(self, node_type: NodeType) -> int:
-        """How many nodes of a type there are, over all partitions."""
+        """Return the number of nodes of a type, over all partitions."""
         ...
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
-        """Draw in-edges of every frontier node: one entry per edge type of `hop.fanouts` whose destination
-        type is in `frontier`, in the order of `hop.fanouts`, empty frontiers included.
+        """Draw in-edges of every frontier node.
 
-        A draw depends on (key, hop number, edge type, original node id, slot) alone.
-        Rows keep the frontier's order.
+        The result has one entry per edge type of `hop.fanouts` with its destination type in `frontier`, in
+        the order of `hop.fanouts`. Empty frontiers have entries too. A draw depends on (key, hop number, edge
+        type, original node id, slot) alone. Rows keep the frontier's order.
         """
         ...
 
@@ -39,16 +39,16 @@ class NegativeStore(GraphStore, Protocol):
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
-        """int64 (n, per_positive), global ids of the destination type.
+        """Draw negatives: int64 (n, per_positive), global ids of the destination type.
 
-        A draw depends on (key, edge type, position, slot) and on what may be drawn alone. ValueError where
-        nothing may be.
+        A draw depends only on (key, edge type, position, slot) and on the candidates. ValueError if there are
+        none.
         """
         ...
 
 
 def negative_store(graph: GraphStore, negatives: DrawnNegatives) -> NegativeStore:
-    """The graph, known to draw negatives; ValueError where it cannot."""
+    """Return the graph as a NegativeStore; ValueError if it cannot draw negatives."""
     if not hasattr(graph, "sample_negatives"):
         raise ValueError(
             f"{negatives}: {type(graph).__name__} has no method sample_negatives; "
@@ -58,18 +58,21 @@ def negative_store(graph: GraphStore, negatives: DrawnNegatives) -> NegativeStor
 
 
 def is_collective(graph: GraphStore) -> bool:
-    """Whether a hop asks other ranks: then every rank has to make as many, whatever it samples."""
+    """Return True if a hop asks other ranks. Every rank must then make the same number of hops."""
     return getattr(graph, "lanes", None) is not None
 
 
 def original_ids(graph: GraphStore, node_type: NodeType) -> Tensor | None:
-    """int64 (nodes): the ids before they were renumbered, which key all draws; None: they never were."""
+    """Return int64 (nodes): the ids before renumbering, which key all draws; None if never renumbered."""
     known: Mapping[NodeType, Tensor] = getattr(graph, "original_ids", {})
     return known.get(node_type)
 
 
 def part_bounds(graph: GraphStore, node_type: NodeType) -> tuple[int, ...]:
-    """Where the nodes of each part begin, and where those of the last one end; a graph may be of one part."""
+    """Return the first node id of each partition, then the end of the last one.
+
+    A graph without partitions counts as one partition.
+    """
     if hasattr(graph, "part_bounds"):
         return cast(tuple[int, ...], graph.part_bounds(node_type))
     return (0, graph.num_nodes(node_type))

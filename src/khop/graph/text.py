@@ -1,4 +1,4 @@
-"""A graph in five lines, for people."""
+"""Text summary of a graph, in five lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from khop.graph.folder import Folder
 from khop.graph.store import GraphStore
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 
-WIDTH = 100  # of a line; what does not fit is left out, and "..." says so
+WIDTH = 100  # of a line; the rest is left out and replaced by "..."
 
 
 class Described(Protocol):
@@ -20,12 +20,12 @@ class Described(Protocol):
 
     @property
     def topology(self) -> GraphStore:
-        """The edges."""
+        """Graph store with the edges."""
         ...
 
     @property
     def folder(self) -> Folder | None:
-        """The folder; None of a graph in memory."""
+        """Folder of the graph; None for a graph in memory."""
         ...
 
     @property
@@ -35,16 +35,16 @@ class Described(Protocol):
 
     @property
     def split_names(self) -> tuple[str, ...]:
-        """The splits that some node type has."""
+        """Names of the splits; each belongs to at least one node type."""
         ...
 
     def split(self, name: str) -> Mapping[NodeType, Tensor]:
-        """The ids of a split."""
+        """Return the ids of a split."""
         ...
 
 
 def graph_text(graph: Described) -> str:
-    """Five lines: the place, nodes, edges, columns and splits. No value of a column or a split is read."""
+    """Return five lines: location, nodes, edges, columns and splits. No column or split is read."""
     schema = graph.schema
     place = "in memory" if graph.folder is None else f"of {graph.folder.path}"
     nodes = [f"{node_type} {graph.topology.num_nodes(node_type):,}" for node_type in schema.node_types]
@@ -67,7 +67,7 @@ def graph_text(graph: Described) -> str:
 
 
 def _line(what: str, parts: list[str], separator: str) -> str:
-    """As many parts as fit; at least the beginning of the first."""
+    """Return as many parts as fit, or at least the beginning of the first."""
     text = f"  {what}  {separator.join(parts) or 'none'}"
     if len(text) <= WIDTH:
         return text
@@ -77,7 +77,7 @@ def _line(what: str, parts: list[str], separator: str) -> str:
 
 
 def _edges(graph: Described, edge_type: EdgeType) -> str:
-    """Without a number where ranks hold the edges and there is no folder that says it."""
+    """Return an edge type, with its count unless ranks hold the edges and no folder states it."""
     if graph.folder is not None:
         return f"{_type(edge_type)} {graph.folder.num_edges(edge_type):,}"
     if isinstance(graph.topology, CscGraph):

@@ -1,4 +1,4 @@
-"""Read a whole graph folder and say what is wrong with it."""
+"""Read a whole graph folder and report its problems."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ Check = Callable[[Given], None]  # raises ValueError
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, and where."""
+    """One problem and the file that has it."""
 
     file: str  # relative to the folder
     problem: str
 
 
 def verify_folder(path: str | os.PathLike[str], progress: ProgressCallback | None = None) -> list[Finding]:
-    """Everything that is wrong with a folder, sorted by file; empty when nothing is.
+    """Return all problems of a folder, sorted by file; empty if there are none.
 
-    Sizes, headers and checksums find damage; ids, offsets, lengths, labels and splits find a wrong writer.
-    Reads every file of graph.json twice, and what is derived from them once. ValueError where there is no
-    graph folder at all.
+    Sizes, headers and checksums reveal damage. Ids, offsets, lengths, labels and splits reveal a faulty
+    writer. Reads every file of graph.json twice, and derived files once. ValueError if there is no graph
+    folder.
     """
     folder = Path(path)
     try:
@@ -95,7 +95,7 @@ def _contradictions(
 
 
 def _disorder(edge: EdgeEntry, right: Mapping[str, Given]) -> Iterator[Finding]:
-    """Rows that do not follow the column that they are said to follow."""
+    """Yield rows that are not in the order that graph.json states."""
     files = {
         "indptr": layout.edge_array(edge.type, "indptr"),
         "indices": layout.edge_array(edge.type, "indices"),
@@ -104,7 +104,7 @@ def _disorder(edge: EdgeEntry, right: Mapping[str, Given]) -> Iterator[Finding]:
         edge.type: layout.edge_column(edge.type, edge.row_order),
         edge.type[0]: layout.node_column(edge.type[0], edge.row_order),
     }
-    if edge.times:  # a part has the times of its own nodes only, and those of all its edges
+    if edge.times:  # a partition has the times of its own nodes only, and the times of all its edges
         times = {edge.type: layout.edge_array(edge.type, "times")}
     if edge.row_order == INPUT or not all(file in right for file in files.values()):
         return
@@ -123,7 +123,7 @@ def _disorder(edge: EdgeEntry, right: Mapping[str, Given]) -> Iterator[Finding]:
 
 
 def _checks(manifest: Manifest) -> dict[str, Check]:
-    """What must hold of the numbers in each file."""
+    """Return the check of each file's values."""
     checks: dict[str, Check] = {}
     for node in manifest.nodes:
         checks |= _node_checks(node)
