@@ -1,4 +1,4 @@
-"""Which rows that lie elsewhere are worth keeping, within a budget of bytes."""
+"""Choice of the remote rows to cache, within a budget of bytes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch import Tensor
 from khop.kernels.id_slots import IdSlots
 from khop.schema import NodeType, Schema
 
-_CALL_BYTES = 64 << 20  # rows that one call of filling brings, about
+_CALL_BYTES = 64 << 20  # approximate bytes of the rows that one fill call gathers
 
 
 @dataclass(frozen=True, eq=False)
 class CachePlan:
-    """The rows to keep. Ranks plan different rows, and fill them in equally many calls."""
+    """The rows to cache. Ranks plan different rows and fill them in the same number of calls."""
 
-    ids: Mapping[NodeType, Tensor]  # int64 (kept), ascending
+    ids: Mapping[NodeType, Tensor]  # int64 (cached rows), ascending
     columns: Mapping[NodeType, tuple[str, ...]]  # of the same types
     counts: Mapping[NodeType, int]  # nodes of each type
-    calls: int  # of filling: given by the budget alone
+    calls: int  # number of fill calls; depends on the budget alone
 
     @classmethod
     def of(
@@ -32,12 +32,12 @@ class CachePlan:
         visits: Mapping[NodeType, Tensor],
         budget_bytes: int,
     ) -> CachePlan:
-        """The rows that batches need most often, as many as the budget has room for.
+        """Choose the rows that batches need most often, within the budget.
 
-        `visits`: float (nodes) of each type, how often a batch needs a node; 0 for those that lie here. Of
-        equal ones, those of earlier types and lower ids are kept. The budget holds the rows as they are
-        stored and a good byte for every node of a type with columns, which finds them; nothing exceeds it,
-        and what is left of it has no room for the next row.
+        `visits` is float (nodes) for each type: how often a batch needs each node; 0 for local nodes. Ties go
+        to earlier types, then to lower ids. The budget covers the rows as stored, and a little over one byte
+        per node of each type with columns, for the lookup table. The plan never exceeds the budget, and the
+        remainder has no room for the next row.
         """
         if budget_bytes < 0:
             raise ValueError(f"a cache of {budget_bytes} bytes: must be 0 or more")
@@ -52,7 +52,10 @@ class CachePlan:
 def _most_visited(
     visits: Mapping[NodeType, Tensor], row_bytes: Mapping[NodeType, int], room: int
 ) -> dict[NodeType, Tensor]:
-    """The ids of each type, ascending. A byte of any row saves equally much traffic per visit."""
+    """Return the ids to cache of each type, ascending.
+
+    A byte of any row saves the same traffic per visit.
+    """
     candidates = {t: of_type.nonzero().flatten() for t, of_type in visits.items()}
     scores = torch.cat([torch.empty(0), *(visits[t][ids].double() for t, ids in candidates.items())])
     sizes = [torch.full((ids.numel(),), row_bytes[t]) for t, ids in candidates.items()]

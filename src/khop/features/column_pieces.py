@@ -1,4 +1,4 @@
-"""Columns that lie in pieces, whose rows follow one another."""
+"""Columns stored in consecutive pieces of rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from khop.features.table import column_of, scales_of
 from khop.kernels.gather import Column, gather_columns
 from khop.schema import ColumnSpec, EdgeType, NodeType
 
-ColumnPieces = Mapping[str, Sequence[Tensor]]  # of each column of a type
+ColumnPieces = Mapping[str, Sequence[Tensor]]  # by column of one type
 
 
 def read_rows(
@@ -21,13 +21,13 @@ def read_rows(
     rows: Rows,
     threads: int = 1,
 ) -> dict[str, Tensor]:
-    """As a feature store gathers columns of one type, by the number of a row among those of all pieces."""
+    """Gather columns of one type as a feature store does; rows are numbered over all pieces."""
     columns = [column_of(pieces[name], type_, name, rows, scales_of(specs[name])) for name in rows.columns]
     return dict(zip(rows.columns, gather_columns(columns, rows.ids, threads=threads), strict=True))
 
 
 def read_into(pieces: ColumnPieces, ids: Tensor, out: Mapping[str, Tensor]) -> None:
-    """Put the rows of some columns where they are wanted, as they are stored."""
+    """Copy rows of some columns into `out`, as they are stored."""
     gather_columns(
         [Column(pieces[name], f"column {name!r}: row", out=room) for name, room in out.items()], ids
     )

@@ -1,4 +1,4 @@
-"""A feature store some of whose rows are known by other ids."""
+"""A feature store that renumbers the rows of another store."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from khop.schema import EdgeType, NodeType
 
 @dataclass(frozen=True, eq=False)
 class RenumberedRows:
-    """The rows of another store; of some types those that are wanted, numbered from 0."""
+    """Rows of another store. For some types, chosen rows are numbered from 0."""
 
     below: FeatureStore
-    before: Mapping[NodeType | EdgeType, Tensor]  # int64 (rows): their ids below
+    before: Mapping[NodeType | EdgeType, Tensor]  # int64 (rows): their ids in the other store
 
     @property
     def lanes(self) -> object | None:
-        """By which `below` asks other ranks, where it does."""
+        """Lanes that `below` uses to ask other ranks, if any."""
         return getattr(self.below, "lanes", None)
 
     def gather(self, wanted: Wanted) -> Gathered:
-        """The rows of all columns wanted; see FeatureStore."""
+        """Gather the requested rows of all columns; see FeatureStore."""
         return self.below.gather({t: self._below(t, rows) for t, rows in wanted.items()})
 
     def _below(self, type_: NodeType | EdgeType, rows: Rows) -> Rows:

@@ -1,4 +1,4 @@
-"""Rows that lie elsewhere and are kept here, because many batches need them."""
+"""Remote rows cached on this rank, because many batches need them."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from khop.schema import NodeType, Schema
 
 @dataclass(frozen=True, eq=False)
 class RowCache:
-    """Whole columns of some ids of each type. It never changes, so threads may share it.
+    """Complete columns of some ids of each type. The cache never changes, so threads may share it.
 
-    Whoever gathers asks it first, and the owner only for what it does not have. Its rows are those of the
-    owner, bit for bit and as they are stored: a cache changes no batch.
+    A gather looks in the cache first and asks the owner only for missing rows. Cached rows equal the owner's
+    rows bit for bit and are kept as stored, so a cache changes no batch.
     """
 
-    slots: Mapping[NodeType, IdSlots]  # on the host, where it is decided what to ask others for
+    slots: Mapping[NodeType, IdSlots]  # on the host, where the requests to other ranks are made
     rows: FeatureTable  # by slot; on the host or on a device
 
     @classmethod
     def empty(cls) -> RowCache:
-        """Nothing is kept."""
+        """Return a cache without rows."""
         return cls({}, FeatureTable({}))
 
     @classmethod
     def filled(
         cls, plan: CachePlan, source: FeatureStore, schema: Schema, device: torch.device | str = "cpu"
     ) -> RowCache:
-        """The rows of a plan, gathered from `source` in `plan.calls` calls, in memory of `device`."""
+        """Gather the rows of a plan from `source` in `plan.calls` calls, into memory of `device`."""
         pieces = {t: ids.tensor_split(plan.calls) for t, ids in plan.ids.items()}
         columns: dict[NodeType, dict[str, Tensor]] = {t: {} for t in plan.ids}
         ends = dict.fromkeys(plan.ids, 0)
@@ -52,17 +52,17 @@ class RowCache:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the rows and of what finds them."""
+        """Bytes of the rows and of the lookup tables."""
         columns = [column for of_type in self.rows.columns.values() for column in of_type.values()]
         found_by = [tensor for of in self.slots.values() for tensor in (of.places, of.first_slots)]
         return sum(tensor.numel() * tensor.element_size() for tensor in (*columns, *found_by))
 
     def covers(self, node_type: NodeType, columns: tuple[str, ...]) -> bool:
-        """Whether it has all of these columns of the rows that it keeps."""
+        """Return True if the cache has all of these columns for its rows."""
         return node_type in self.slots and set(columns) <= set(self.rows.columns[node_type])
 
     def find(self, node_type: NodeType, ids: Tensor) -> Tensor:
-        """int64 (n): where in `rows` the row of each id is, or -1: not kept."""
+        """Return int64 (n): the slot in `rows` of each id, or -1 if the id is not cached."""
         return self.slots[node_type].find(ids)
 
 

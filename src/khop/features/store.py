@@ -1,4 +1,4 @@
-"""The seam between a batch and where its columns lie."""
+"""Protocol between a batch and the storage of its columns."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from khop.schema import EdgeType, NodeType
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows wanted of one type."""
+    """Ids and columns to gather for one type."""
 
     ids: Tensor  # int64 (n), global node ids, or positions in the edge type's CSC order
     columns: tuple[str, ...]
-    limits: Mapping[str, int] = field(default_factory=dict)  # column -> only the first so many ids; else all
-    as_float32: frozenset[str] = frozenset()  # of the columns, those whose numbers are wanted as float32
+    limits: Mapping[str, int] = field(default_factory=dict)  # column -> first n ids only; default all
+    as_float32: frozenset[str] = frozenset()  # columns to convert to float32
 
 
 Wanted = Mapping[NodeType | EdgeType, Rows]
@@ -29,10 +29,10 @@ class FeatureStore(Protocol):
     """Columns that can be gathered by id. Every implementation passes tests/contracts/feature_store.py."""
 
     def gather(self, wanted: Wanted) -> Gathered:
-        """Type -> column -> (n, ...), rows in the order of the ids.
+        """Gather type -> column -> (n, ...), rows in the order of the ids.
 
-        One call per batch, all types and columns together. A column with a limit has that many rows.
-        Columns come as they are stored; where float32 is wanted, numbers of a narrow dtype are widened on
-        the way, times their scale where the column was quantized.
+        One call per batch gathers all types and columns. A column with a limit has that number of rows.
+        Columns keep their stored dtype. Columns in `as_float32` with a narrow dtype are converted to float32;
+        quantized columns are multiplied by their scales.
         """
         ...

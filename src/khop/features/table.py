@@ -1,4 +1,4 @@
-"""Columns that lie in this process: in memory or mapped from a graph folder."""
+"""Columns in this process: in memory or mapped from a graph folder."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class FeatureTable:
     """
 
     columns: Tensors
-    threads: int = 1  # of one gather
-    scales: Tensors = field(default_factory=dict)  # of quantized columns: float32, of a row's shape
+    threads: int = 1  # per gather
+    scales: Tensors = field(default_factory=dict)  # of quantized columns: float32, with the shape of a row
 
     @classmethod
     def of(cls, schema: Schema, columns: Tensors, threads: int = 1) -> FeatureTable:
-        """The columns of a graph, with the scales that its schema knows."""
+        """Create a table of a graph's columns, with the scales from its schema."""
         scales = {
             type_: {
                 name: of_column
@@ -42,11 +42,11 @@ class FeatureTable:
         return cls(columns, threads, scales)
 
     def gather(self, wanted: Wanted) -> Gathered:
-        """The rows of all columns wanted, in the order of the ids; ValueError names what is missing."""
+        """Gather the requested rows, in the order of the ids; ValueError names a missing column."""
         return {type_: self._rows(type_, rows) for type_, rows in wanted.items()}
 
     def known(self, type_: NodeType | EdgeType, rows: Rows) -> dict[str, Tensor]:
-        """As `gather` of one type, by ids that are known to be rows of it: a GPU is not waited for."""
+        """Gather rows of one type by ids that are known to be valid, so without synchronizing a GPU."""
         return {name: column_reference(self._column(type_, name, rows), rows.ids) for name in rows.columns}
 
     def _rows(self, type_: NodeType | EdgeType, rows: Rows) -> dict[str, Tensor]:
@@ -67,7 +67,7 @@ class FeatureTable:
 def column_of(
     table: Tensor | Sequence[Tensor], type_: NodeType | EdgeType, name: str, rows: Rows, scales: Tensor | None
 ) -> Column:
-    """A column as it is to be gathered: of a table, or of pieces whose rows follow one another."""
+    """Describe a column to gather: a table, or consecutive pieces of rows."""
     dtype = (table if isinstance(table, Tensor) else table[0]).dtype
     is_narrow = dtype in SMALL_DTYPES and (dtype.is_floating_point or scales is not None)
     widened = name in rows.as_float32 and is_narrow
@@ -76,14 +76,14 @@ def column_of(
 
 
 def scales_of(spec: ColumnSpec, device: torch.device | str = "cpu") -> Tensor | None:
-    """Of a quantized column: float32, of a row's shape."""
+    """Return the scales of a quantized column: float32, with the shape of a row; None for other columns."""
     if spec.scales is None:
         return None
     return torch.tensor(spec.scales, dtype=torch.float32, device=device).view(spec.shape)
 
 
 def with_columns(features: FeatureStore, added: Tensors) -> FeatureStore:
-    """The same store with further columns; ValueError where it cannot take any."""
+    """Return the store with additional columns; ValueError if it cannot take any."""
     if not any(added.values()):
         return features
     if not isinstance(features, FeatureTable):

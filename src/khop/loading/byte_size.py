@@ -1,4 +1,4 @@
-"""Numbers of bytes as users write them: 500000000, "500MB" or "2GiB"."""
+"""Byte sizes as users write them: 500000000, "500MB" or "2GiB"."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _POWERS = {letter: power for power, letter in enumerate(("", "k", "m", "g", "t",
 
 
 def byte_size(given: int | str, name: str, *, least: int = 0) -> int:
-    """The number of bytes; ValueError names what was given. Units are powers of 1000, with "i" of 1024."""
+    """Return the number of bytes; ValueError quotes the argument.
+
+    Units are powers of 1000, or of 1024 with "i".
+    """
     found = _SIZE.fullmatch(given.strip()) if isinstance(given, str) else None
     if found is not None:
         number, unit, binary = found.groups()

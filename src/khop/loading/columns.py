@@ -1,4 +1,4 @@
-"""Which columns a loader was asked for, and how one gather brings them all."""
+"""Choice of a loader's columns, and one gather for all of them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _Remaining = dict[EdgeType, dict[str, Tensor]]
 
 
 class Narrow(StrEnum):
-    """How columns of few bits come: float16, bfloat16 and quantized ones."""
+    """Output dtype of narrow columns: float16, bfloat16 and quantized ones."""
 
-    FLOAT32 = "float32"  # widened while they are gathered, as a model on the CPU wants them
-    STORED = "stored"  # as they are: half of what goes to another device, which can widen them itself
+    FLOAT32 = "float32"  # converted during the gather, as models on the CPU need it
+    STORED = "stored"  # half the bytes to copy to another device, which can convert them itself
 
 
 @dataclass(frozen=True)
 class ColumnChoice:
-    """The columns of every batch, by type; all of them are in the graph."""
+    """The columns of every batch, by type; the graph has all of them."""
 
     of_nodes: Mapping[NodeType, Names] = field(default_factory=dict)
     of_edges: Mapping[EdgeType, Names] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class ColumnChoice:
         seed_types: Sequence[NodeType],
         narrow: Narrow = Narrow.FLOAT32,
     ) -> ColumnChoice:
-        """What was asked for, checked. A plain list means every node (or seed) type with the column."""
+        """Check the requested columns. A plain list applies to each node (or seed) type with the column."""
         asked = _by_type(schema, columns, schema.node_types, "columns")
         asked_of_seeds = _by_type(schema, seed_columns, seed_types, "seed_columns")
         for type_ in asked_of_seeds:
@@ -64,7 +64,7 @@ class ColumnChoice:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is to be gathered."""
+        """True if there is nothing to gather."""
         return not (self.of_nodes or self.of_edges or self.of_seeds)
 
 
@@ -74,9 +74,9 @@ def gather_columns(
     sample: Sample,
     on_device: Mapping[NodeType, DeviceRows] = MappingProxyType({}),
 ) -> tuple[Sample, Columns, Columns]:
-    """The sample with its edge columns, its nodes' columns and its seeds', by one gather.
+    """Return the sample with its edge columns, the nodes' columns and the seeds' columns, by one gather.
 
-    Of nodes only the rows that are not on the device.
+    For nodes, only rows that are not on the device are gathered.
     """
     wanted: dict[NodeType | EdgeType, Rows] = {}
     for node_type in dict.fromkeys([*choice.of_nodes, *choice.of_seeds]):
@@ -100,7 +100,7 @@ def gather_columns(
 def _by_type(
     schema: Schema, asked: Sequence[str] | NamesByType, types: Sequence[NodeType], what: str
 ) -> dict[NodeType | EdgeType, Names]:
-    """The names of each type, each once; a plain list is of `types`."""
+    """Return the names of each type without duplicates; a plain list applies to `types`."""
     if isinstance(asked, Mapping):
         named = {type_of(schema, t): names for t, names in asked.items()}
         return {t: _names(schema, t, names, what) for t, names in named.items() if names}
@@ -129,7 +129,7 @@ def _not_a_list(name: object, what: str) -> ValueError:
 
 
 def _node_rows(choice: ColumnChoice, sample: Sample, node_type: NodeType, ids: Tensor) -> Rows:
-    """Columns of seeds alone are read no further than the seeds go, which come first."""
+    """Return the rows to gather; columns that only seeds need stop after the seeds, which come first."""
     of_nodes = choice.of_nodes.get(node_type, ())
     of_seeds = [name for name in choice.of_seeds.get(node_type, ()) if name not in of_nodes]
     widened = choice.as_float32.get(node_type, frozenset())
@@ -146,7 +146,7 @@ def _narrow_columns(schema: Schema, type_: Type) -> frozenset[str]:
 
 
 def _parts(sample: Sample, edge_type: EdgeType) -> list[Adjacency]:
-    """Where edges of a type lie: in the subgraph, there also turned round, or block by block."""
+    """Return the adjacencies with edges of a type: in the subgraph, also reversed, or in each block."""
     if sample.subgraph is not None:
         adjacencies = sample.subgraph.adjacencies
         return [adjacencies[t] for t in _types_of(sample.subgraph, edge_type) if t in adjacencies]
@@ -154,12 +154,12 @@ def _parts(sample: Sample, edge_type: EdgeType) -> list[Adjacency]:
 
 
 def _types_of(subgraph: Subgraph, edge_type: EdgeType) -> list[EdgeType]:
-    """The adjacencies whose edge ids are of `edge_type`."""
+    """Return the types of the adjacencies with edge ids of `edge_type`."""
     return [edge_type, *(t for t, origin in subgraph.turned.items() if origin == edge_type)]
 
 
 def _edge_ids(sample: Sample, edge_type: EdgeType) -> Tensor:
-    """The ids of all parts, one after another."""
+    """Return the edge ids of all adjacencies, concatenated."""
     ids = [part.edge_ids for part in _parts(sample, edge_type)]
     known = [of_part for of_part in ids if of_part is not None]
     if len(known) < len(ids):
@@ -191,7 +191,7 @@ def _filled(block: Block, remaining: _Remaining) -> Block:
 def _fill(
     adjacencies: dict[EdgeType, Adjacency], part: EdgeType, remaining: _Remaining, edge_type: EdgeType
 ) -> None:
-    """Give one adjacency the next rows of every column of `edge_type`, which leave `remaining`."""
+    """Give one adjacency the next rows of each column of `edge_type` and remove them from `remaining`."""
     if part not in adjacencies:
         return
     columns = remaining[edge_type]

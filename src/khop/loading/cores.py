@@ -1,15 +1,15 @@
-"""How many threads this process may well use."""
+"""Number of threads that this process should use."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")  # "<microseconds or max> <period>", as containers have it
+CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")  # "<microseconds or max> <period>", in containers
 
 
 def usable_cores(limit: Path = CGROUP_LIMIT) -> int:
-    """The cores that this process may run on, no more than its container pays for."""
+    """Return the number of cores that this process may use, limited by the container's CPU quota."""
     cores = len(os.sched_getaffinity(0))
     try:
         quota, period = limit.read_text().split()
@@ -19,14 +19,14 @@ def usable_cores(limit: Path = CGROUP_LIMIT) -> int:
 
 
 def cores_of_rank(ranks_here: int) -> int:
-    """The cores that are one rank's, of so many on this machine."""
+    """Return the number of cores per rank, for `ranks_here` ranks on this machine."""
     return max(1, usable_cores() // ranks_here)
 
 
 def sampler_threads(cores: int) -> int:
-    """How many threads should make batches beside a training that uses all `cores`: a quarter, mostly.
+    """Return the number of threads that make batches while training uses all `cores`: about a quarter.
 
-    Two where there are two cores: a batch waits for memory more than it computes, and the best of
-    benchmarks/threads.py has two.
+    The minimum is two, unless there is only one core. A batch waits for memory more than it computes, and on
+    two cores two threads are the fastest in benchmarks/threads.py.
     """
     return min(cores, max(2, cores // 4))

@@ -1,4 +1,4 @@
-"""Rows that are kept on the device: left out where a batch is made, and put in place where it arrives."""
+"""Rows cached on the device: skipped when a batch is made, inserted after it is copied."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from khop.schema import NodeType
 
 
 def rows_on_device(cache: RowCache, choice: ColumnChoice, sample: Sample) -> dict[NodeType, DeviceRows]:
-    """The rows of a sample that need not be gathered, of each type of which the device keeps any.
+    """Return the rows of a sample that need not be gathered, for each type with cached rows.
 
-    Rows of seeds are gathered all the same where columns of seeds are wanted, which are chosen on the host.
+    If seed columns are requested, the rows of seeds are gathered anyway: seed columns are selected on the
+    host.
     """
     found = {}
     for node_type, names in choice.of_nodes.items():
@@ -31,7 +32,7 @@ def rows_on_device(cache: RowCache, choice: ColumnChoice, sample: Sample) -> dic
 
 
 def with_device_rows(batch: Batch, cache: RowCache, choice: ColumnChoice) -> Batch:
-    """A batch that has reached the device of `cache`, with all rows of its columns."""
+    """Insert the cached rows into a batch that is on the device of `cache`."""
     columns = dict(batch.columns)
     for node_type, places in batch.on_device.items():
         names = choice.of_nodes[node_type]

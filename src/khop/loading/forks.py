@@ -1,4 +1,4 @@
-"""Warnings for processes that were forked while torch had threads or a GPU, which a fork does not copy."""
+"""Warnings for processes forked while torch had threads or a GPU: a fork does not copy these."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from pathlib import Path
 
 import torch
 
-SETTLE_S = 0.1  # for threads of OpenMP to fall asleep: they spin for a moment after each operation
+SETTLE_S = 0.1  # time for OpenMP threads to fall asleep: they spin for a moment after each operation
 _THREADS = Path("/proc/self/task")
 
 
 def check_fork() -> None:
-    """Warn the caller's caller, once in a forked process, where torch's next operation may hang.
+    """Warn once in a forked process if torch's next operation may hang.
 
-    GNU OpenMP keeps its threads between two operations. A fork copies what it knows of them but not them, and
-    the child's first parallel operation waits for them forever. CUDA refuses to work in such a child.
+    The warning points at the caller's caller. GNU OpenMP keeps its threads between operations. A fork copies
+    the records of these threads, but not the threads. The first parallel operation of the child waits for
+    them forever. CUDA refuses to work in such a child.
     """
     watch_forks()
     causes = _Forks.causes()
@@ -38,8 +39,8 @@ class _Forks:
     """State of this process, copied into its forks."""
 
     had_openmp = False  # at the last fork
-    lost_openmp = False  # in the process that this one, or one before it, was forked from
-    warned: set[int] = set()  # noqa: RUF012  # processes
+    lost_openmp = False  # in the process that forked this one, or in an earlier one
+    warned: set[int] = set()  # noqa: RUF012 # processes
 
     @classmethod
     def before(cls) -> None:
@@ -60,14 +61,14 @@ class _Forks:
 
 @cache
 def watch_forks() -> None:
-    """From now on, note at each fork of this process what the child will lack."""
-    # Here and not at import: importing khop changes nothing in a process, and a process that makes no graph
-    # and no loader has nothing to do with khop when it forks.
+    """From now on, record at each fork of this process the things that the child will lack."""
+    # Here and not at import: importing khop changes nothing in a process. A process without a graph
+    # and without a loader can fork without any effect from khop.
     os.register_at_fork(before=_Forks.before, after_in_child=_Forks.after_in_child)
 
 
 def _has_openmp_threads() -> bool:
-    """Whether threads of GNU OpenMP wait for work, or native threads cannot be seen to rest."""
+    """Return True if GNU OpenMP threads wait for work, or if it is unknown whether native threads rest."""
     end = time.monotonic() + SETTLE_S
     while True:
         code = _code_of_openmp()
@@ -82,7 +83,7 @@ def _has_openmp_threads() -> bool:
 
 
 def _code_of_openmp() -> list[range]:
-    """Addresses of the code of libgomp; none where it is not loaded. Other runtimes survive a fork."""
+    """Return address ranges of libgomp's code; empty if it is not loaded. Other runtimes survive a fork."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
@@ -92,7 +93,7 @@ def _code_of_openmp() -> list[range]:
 
 
 def _native_threads() -> tuple[list[int], int]:
-    """Addresses at which threads that are not Python's wait in the kernel, and the number that run."""
+    """Return the kernel wait addresses of threads not started by Python, and the number that are running."""
     of_python = {thread.native_id for thread in threading.enumerate()}
     resting, num_running = [], 0
     for thread in _THREADS.iterdir() if _THREADS.is_dir() else ():
@@ -100,7 +101,7 @@ def _native_threads() -> tuple[list[int], int]:
             continue
         try:
             *_, last = (thread / "syscall").read_text().split()
-        except (OSError, ValueError):  # it has just ended, or this system does not tell
+        except (OSError, ValueError):  # it has just ended, or this system has no such file
             continue
         if last == "running":
             num_running += 1

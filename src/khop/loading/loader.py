@@ -1,4 +1,4 @@
-"""What makes a batch, and where in a run a loader stands."""
+"""Batch construction, and the position of a loader in a run."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ State = Mapping[str, object]
 
 @dataclass(frozen=True)
 class BatchMaker:
-    """Batch (epoch, step) of a run: a pure function, called from several threads at once."""
+    """Maker of batch (epoch, step) of a run: a pure function, called from several threads at once."""
 
     order: SeedOrder
     sampler: Sampler
-    features: FeatureStore | None  # None where no column was asked for
+    features: FeatureStore | None  # None if no column was requested
     columns: ColumnChoice
-    device: torch.device  # where the batch will be wanted
-    on_device: RowCache = field(default_factory=RowCache.empty)  # rows of nodes that are there already
+    device: torch.device  # device of the finished batch
+    on_device: RowCache = field(default_factory=RowCache.empty)  # node rows already on the device
 
     def batch(self, epoch: int, step: int) -> Batch:
-        """This rank's share of one step, with its columns, ready for `placed`."""
+        """Make this rank's share of one step, with its columns, ready for `placed`."""
         started = monotonic()
         seeds = self.order.share(epoch, step)
         sample = self.sampler.sample(seeds, DrawKey.of(self.order.run_seed, Purpose.HOP, epoch, step))
@@ -59,31 +59,31 @@ class BatchMaker:
         return stage(batch, self.device)
 
     def placed(self, batch: Batch) -> Batch:
-        """One of these batches on the device, where the consumer wants it."""
+        """Copy a batch to the device and insert the rows that are cached there."""
         batch = place(batch, self.device)
         return with_device_rows(batch, self.on_device, self.columns) if batch.on_device else batch
 
 
 @dataclass(frozen=True)
 class Position:
-    """The next batch that the consumer has not received."""
+    """Epoch and step of the next batch that the consumer has not received."""
 
     epoch: int = 0
     step: int = 0
 
     def after(self, num_steps: int) -> Position:
-        """One batch on; after an epoch's last comes the next epoch's first."""
+        """Return the next position; the last step of an epoch is followed by step 0 of the next epoch."""
         if self.step + 1 < num_steps:
             return Position(self.epoch, self.step + 1)
         return Position(self.epoch + 1)
 
     def state(self, order: SeedOrder) -> dict[str, object]:
-        """Plain values for a file, with what has to be equal on load."""
+        """Return plain values for a file, with the fingerprint that must be equal on load."""
         return {"epoch": self.epoch, "step": self.step, "fingerprint": dict(order.fingerprint)}
 
     @classmethod
     def of_state(cls, state: State, order: SeedOrder) -> Position:
-        """The position that `state` describes; ValueError if it is not one of this order."""
+        """Return the position that `state` describes; ValueError if it does not fit this order."""
         mapping_of("loader state", state, "names to values, as state_dict() gives it")
         epoch, step, fingerprint = (state.get(name) for name in ("epoch", "step", "fingerprint"))
         numbers = [one for one in (epoch, step) if isinstance(one, int) and not isinstance(one, bool)]

@@ -1,4 +1,4 @@
-"""A function over many items on a few threads, results in order, never more in flight than was allowed."""
+"""Parallel map on a few threads, with results in order and a limit on the work in flight."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from khop.loading.outcome import Outcome
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-POLL_S = 0.5  # how often a waiting thread looks whether anyone is still there to wake it
+POLL_S = 0.5  # how often a waiting thread checks that there still is a thread to wake it
 
 
 @dataclass(frozen=True)
 class InFlight:
-    """How far work may run ahead of the consumer. None of it changes a result."""
+    """Limits on work ahead of the consumer. They change no result."""
 
     threads: int = 2
-    prefetch: int = 4  # items handed to a thread and not yet consumed
-    prefetch_bytes: int = 1 << 30  # no new item while finished and unconsumed results hold more
+    prefetch: int = 4  # items given to a thread and not yet consumed
+    prefetch_bytes: int = 1 << 30  # no new item starts while finished, unconsumed results hold more
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -31,8 +31,8 @@ class InFlight:
                 raise ValueError(f"{name} {value!r}: must be a whole number, 1 or more")
 
 
-# For chunks of an evaluation: each takes the memory of several batches, and new memory costs more time than
-# being further ahead saves.
+# For chunks of an evaluation: each needs the memory of several batches, and allocating new memory costs
+# more time than more prefetching saves.
 FEW_IN_FLIGHT = InFlight(prefetch=2)
 
 
@@ -42,12 +42,12 @@ def ordered_map(
     in_flight: InFlight,
     size_of: Callable[[Result], int],
 ) -> Generator[Result, None, None]:
-    """`map(function, items)`, computed ahead on threads that start with the first `next`.
+    """Compute `map(function, items)` ahead, on threads that start with the first `next`.
 
-    Results come in the items' order. A size is known only when a result is made, so `prefetch_bytes` can be
-    exceeded by what was then being made; one item is always allowed. An exception reaches the consumer in
-    its item's place, with the worker's traceback, and ends the iteration. Closing the iterator, also by
-    dropping it, waits for the calls that are running and leaves no thread.
+    Results come in the order of the items. The size of a result is known only after it is made, so the
+    results in progress can exceed `prefetch_bytes`. One item is always allowed. An exception is raised in
+    place of its item, with the worker's traceback, and ends the iteration. Closing or dropping the iterator
+    waits for the running calls and leaves no thread.
     """
     line = _Line(function, items, in_flight, size_of)
     threads: list[threading.Thread] = []
@@ -60,8 +60,8 @@ def ordered_map(
             yield line.take(index)
     finally:
         line.close()
-        # The garbage collector may run this on a worker: it cannot wait for itself, nor for the others, who
-        # may wait for a lock that it holds. They end by themselves.
+        # The garbage collector may run this on a worker. A worker cannot wait for itself, nor for the others,
+        # which may wait for a lock that it holds. They end without it.
         if threading.current_thread() not in threads:
             for thread in threads:
                 thread.join()
@@ -74,7 +74,7 @@ class _Sized(Generic[Result]):
 
 
 class _Line(Generic[Item, Result]):
-    """What consumer and workers share; every field is read and written under the lock of `_changed`."""
+    """State shared by consumer and workers; every field is accessed under the lock of `_changed`."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class _Line(Generic[Item, Result]):
         self._items = items
         self._in_flight = in_flight
         self._size_of = size_of
-        self._changed = threading.Condition()  # its lock is re-entrant: see the collector's case above
+        self._changed = threading.Condition()  # its lock is re-entrant: see the garbage collector above
         self._finished: dict[int, Outcome[_Sized[Result]]] = {}
         self._finished_bytes = 0
         self._handed_out = 0
@@ -96,16 +96,16 @@ class _Line(Generic[Item, Result]):
         self._closed = False
 
     def work(self) -> None:
-        """What each worker does until there is nothing left to do."""
+        """Process items until none are left."""
         while (index := self._next_index()) is not None:
             self._put(index, Outcome.of(partial(self._sized, index)))
 
     def take(self, index: int) -> Result:
-        """The result of one item, or its exception."""
+        """Return the result of one item, or raise its exception."""
         return self._taken(index).given().result
 
     def close(self) -> None:
-        """Hand out nothing more."""
+        """Start no more items."""
         with self._changed:
             self._closed = True
             self._finished.clear()
@@ -127,7 +127,7 @@ class _Line(Generic[Item, Result]):
         return count == 0 or not is_full
 
     def _is_orphaned(self) -> bool:
-        """Whether the interpreter is ending with the iterator left open: it waits for these threads."""
+        """Return True if the interpreter exits while the iterator is open: it waits for these threads."""
         return not (self._consumer.is_alive() or threading.main_thread().is_alive())
 
     def _sized(self, index: int) -> _Sized[Result]:

@@ -1,4 +1,4 @@
-"""What a call on one thread gave, for another thread to take."""
+"""Result of a call on one thread, to be taken by another thread."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Outcome(Generic[Result]):
-    """A result, or the exception that the call ended with."""
+    """A result, or the exception that ended the call."""
 
     result: Result | None
     error: BaseException | None = None
 
     @classmethod
     def of(cls, call: Callable[[], Result]) -> Outcome[Result]:
-        """Make the call. Nothing that it raises, be it an interrupt, leaves the thread."""
+        """Make the call and catch every exception, including interrupts."""
         try:
             return cls(call())
         except BaseException as error:
             return cls(None, error)
 
     def given(self) -> Result:
-        """The result; or the exception is raised, with the traceback of the thread that it comes from."""
+        """Return the result, or raise the exception with the traceback of the thread that raised it."""
         if self.error is None:
             return self.result  # type: ignore[return-value]
         try:
             raise self.error
         finally:
-            del self  # or the exception would be held by its own traceback
+            del self  # or the exception's own traceback would keep it alive

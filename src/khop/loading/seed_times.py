@@ -1,4 +1,4 @@
-"""The time of each seed: given as numbers, or read from a column of the seeds' own."""
+"""Time of each seed, given as numbers or as the name of a column."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ SeedTimes = Tensor | Mapping[NodeType, Tensor] | str
 def seed_times(
     given: SeedTimes, seeds: Mapping[NodeType, Tensor], schema: Schema, features: FeatureStore | None
 ) -> dict[NodeType, Tensor]:
-    """int64 per seed type: one time per seed. A name means that column of the seeds, which must have it."""
+    """Return int64 per seed type: one time per seed.
+
+    A name selects a column of the seeds' node types; each of them must have it.
+    """
     if isinstance(given, str):
         return {t: _whole(t, _column(given, t, ids, schema, features), ids) for t, ids in seeds.items()}
     if not isinstance(given, Mapping):

@@ -1,4 +1,4 @@
-"""A batch from the memory where workers made it to the device where the model is."""
+"""Transfer of a batch from host memory to the model's device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from khop.batch import Batch
 
 
 def device_of(given: object) -> torch.device:
-    """The device; ValueError where torch knows none of that name, or this machine has none."""
+    """Return the device; ValueError if torch does not know it or this machine does not have it."""
     try:
         device = torch.device(given)  # type: ignore[call-overload]
     except (RuntimeError, TypeError) as error:
@@ -29,10 +29,10 @@ def device_of(given: object) -> torch.device:
 
 
 def stage(batch: Batch, device: torch.device) -> Batch:
-    """What a worker does ahead: into pinned memory where the device copies faster from it; else nothing."""
+    """Copy a batch to pinned memory on a worker, if that speeds up the copy to the device."""
     return batch.map(Tensor.pin_memory) if device.type == "cuda" else batch
 
 
 def place(batch: Batch, device: torch.device) -> Batch:
-    """What the consumer does: the batch on its device, copied in the order of the consumer's own stream."""
+    """Copy a batch to its device on the consumer's thread, in the order of its current stream."""
     return batch if device.type == "cpu" else batch.to(device)
