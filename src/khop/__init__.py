@@ -1,6 +1,6 @@
 """Train graph neural networks on sampled neighborhoods: exact, reproducible, fast.
 
-`import khop` costs nothing by itself: a public name imports its module when it is first used.
+`import khop` alone loads nothing: a public name imports its module on first use.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Public name -> the module that defines it; a module's own name stands for the module.
+# Public name -> the module that defines it; the name of a module maps to the module itself.
 # Editors and mypy read the same list above; tests/test_architecture.py compares the two.
 _PUBLIC = {
     "Adjacency": "khop.batch",
@@ -156,12 +156,12 @@ _PUBLIC = {
 }
 _MODULES = ("models",)
 
-# `from khop import *` needs nothing but khop's own requirements: what needs an extra has to be named.
+# `from khop import *` needs only khop's required packages: names that need an extra are not in it.
 __all__ = [*(name for name, module in _PUBLIC.items() if not module.startswith("khop.pyg")), *_MODULES]
 
 
 def __getattr__(name: str) -> object:
-    """Import what `name` stands for; afterwards it is an ordinary attribute."""
+    """Import the object for `name`; afterwards it is an ordinary attribute."""
     if name in _MODULES:
         return import_module(f"khop.{name}")
     if name not in _PUBLIC:
@@ -172,5 +172,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """What tab completion offers."""
+    """Return the names for tab completion."""
     return sorted([*_PUBLIC, *_MODULES, "__version__"])

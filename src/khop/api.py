@@ -1,4 +1,4 @@
-"""What a training loop of one's own calls. The only part that knows of ranks."""
+"""The API for custom training loops. The only part of the public API that depends on ranks."""
 
 from __future__ import annotations
 
@@ -39,17 +39,18 @@ from khop.schema import EdgeType, EdgeTypeName, NodeType, Schema, by_edge_type, 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A graph with its columns: a graph store and all that a user asks of it. Threads may share it.
+    """A graph with its columns: a graph store and the operations for users. Threads may share it.
 
-    A folder's pickles as its path and how ranks share it, and is opened again, collectively where that is so.
+    The graph of a folder pickles as the folder's path and the options for ranks. Unpickling opens the folder
+    again, collectively if the graph is partitioned across ranks.
     """
 
     topology: GraphStore
     features: FeatureStore
-    folder: Folder | None = None  # None: made in memory
+    folder: Folder | None = None  # None for a graph in memory
     splits: Mapping[str, Mapping[NodeType, Tensor]] = field(default_factory=dict)  # of a graph in memory
-    partition_options: PartitionOptions | None = None  # how ranks share a folder of parts
-    origin: Folder | None = None  # of a graph in memory: the folder whose arrays it shares
+    partition_options: PartitionOptions | None = None  # distribution of a partitioned folder over ranks
+    origin: Folder | None = None  # for a graph in memory: the folder of arrays that it shares
 
     def __post_init__(self) -> None:
         watch_forks()
@@ -60,37 +61,40 @@ class Graph:
         return self.topology.schema
 
     def num_nodes(self, node_type: NodeType) -> int:
-        """How many nodes of a type there are."""
+        """Return the number of nodes of a type."""
         return self.topology.num_nodes(node_type)
 
     def part_bounds(self, node_type: NodeType) -> tuple[int, ...]:
-        """Where the nodes of each part begin, and where those of the last one end; often there is one."""
+        """Return the first node id of each partition, then the end of the last one.
+
+        A graph without partitions counts as one partition.
+        """
         return part_bounds(self.topology, node_type)
 
     @property
     def lanes(self) -> Lanes | None:
-        """How what other ranks hold of the graph is asked for; None where all of it is here."""
+        """Lanes for requests to ranks that hold other parts of the graph; None if all of it is local."""
         found = getattr(self.features, "lanes", None) or getattr(self.topology, "lanes", None)
         assert found is None or isinstance(found, Lanes)
         return found
 
     @property
     def original_ids(self) -> Mapping[NodeType, Tensor]:
-        """int64 (nodes), of types that were renumbered: the ids before. Draws are keyed by them."""
+        """Original ids of renumbered node types, int64 (nodes). Draws are keyed by them."""
         found = {t: original_ids(self.topology, t) for t in self.schema.node_types}
         return {t: ids for t, ids in found.items() if ids is not None}
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
-        """The topology's: draw in-edges of every frontier node."""
+        """Draw in-edges of every frontier node, by the topology."""
         return self.topology.sample_hop(frontier, hop, key)
 
     def csc(self, edge_type: EdgeTypeName) -> Csc:
-        """The edges of a type by destination."""
+        """Return the edges of a type by destination."""
         edge_type = edge_type_of(edge_type)
         return self.in_one_piece(f"the edges of {edge_type}").csc(edge_type)
 
     def with_edges(self, edges: Mapping[EdgeType, EdgeTable] | Mapping[str, EdgeTable]) -> Graph:
-        """The same graph, in memory, with further edge types; what it had is shared and not copied."""
+        """Return the graph, in memory, with additional edge types. Existing arrays are shared, not copied."""
         edges = by_edge_type(edges)
         for edge_type, table in edges.items():
             instance_of(f"edge type {edge_type}:", table, EdgeTable, "give a khop.EdgeTable")
@@ -102,12 +106,12 @@ class Graph:
     def sample_negatives(
         self, edge_type: EdgeTypeName, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
-        """The topology's: draw destinations for the sources of links."""
+        """Draw destinations for the sources of links, by the topology."""
         store, edge_type = negative_store(self.topology, negatives), edge_type_of(edge_type)
         return store.sample_negatives(edge_type, negatives, positives, key)
 
     def only(self, edge_types: Collection[EdgeTypeName]) -> Graph:
-        """The same graph, in memory, with no other edge types, and the node types at their ends."""
+        """Return the graph, in memory, with only these edge types and the node types at their ends."""
         if isinstance(edge_types, str) or not isinstance(edge_types, Collection):
             raise ValueError(f"edge types {shown(edge_types)}: must be a list, as [{edge_types!r}]")
         topology, kept = self.topology, [edge_type_of(edge_type) for edge_type in edge_types]
@@ -117,20 +121,20 @@ class Graph:
 
     @property
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
-        """Every column of every type, whole; of a folder mapped. Edge columns are in CSC order."""
+        """Every column of every type, over all partitions; mapped for a folder. Edge columns in CSC order."""
         if self.folder is not None:
             return self.folder.columns()
         if isinstance(self.topology, CscGraph) and self.lanes is not None:
-            return self.topology.columns  # of all parts: they lie here, as the edges do
+            return self.topology.columns  # of all partitions: these columns are local, as the edges are
         return whole_columns(self.features)
 
     @property
     def split_names(self) -> tuple[str, ...]:
-        """The splits that some node type has."""
+        """Names of the splits; each belongs to at least one node type."""
         return tuple(self.splits) if self.folder is None else self.folder.split_names
 
     def split(self, name: str) -> Mapping[NodeType, Tensor]:
-        """The int64 node ids of a split, of each node type that has it."""
+        """Return the int64 node ids of a split, for each node type that has the split."""
         if self.folder is not None:
             return self.folder.split(name)
         if name not in self.splits:
@@ -138,9 +142,9 @@ class Graph:
         return self.splits[name]
 
     def save(self, path: str | os.PathLike[str], *, notice: ProgressCallback | None = None) -> Path:
-        """Write the graph as a folder, with its columns and splits, and give its path: see `write_graph`.
+        """Write the graph with its columns and splits as a folder, and return the path; see `write_graph`.
 
-        ValueError where a file that its arrays are mapped from is damaged.
+        ValueError if a file that its arrays are mapped from is damaged.
         """
         splits = {name: self.split(name) for name in self.split_names}
         origin = self.folder or self.origin
@@ -149,9 +153,9 @@ class Graph:
         )
 
     def to_pyg(self) -> Any:  # noqa: ANN401
-        """A torch_geometric `Data` where there is one node type and one edge type, else a `HeteroData`.
+        """Return a torch_geometric `Data` for one node type and one edge type, else a `HeteroData`.
 
-        Columns are shared; edges stand by destination; a split is a mask, `<split>_mask`.
+        Columns are shared. Edges are sorted by destination. A split becomes a mask, `<split>_mask`.
         """
         # Imported on use: khop works without torch_geometric.
         return import_module("khop.pyg.convert").graph_to_pyg(self)
@@ -165,7 +169,10 @@ class Graph:
         return graph_text(self)
 
     def in_one_piece(self, what: str) -> CscGraph:
-        """The topology where its edges lie in this process, of parts put together; `what` wants it so."""
+        """Return the topology with all its edges in this process, partitions joined.
+
+        `what` names the caller in the error.
+        """
         if isinstance(self.topology, LocalPartitionGraph):
             return self.topology.joined()
         if not isinstance(self.topology, CscGraph):
@@ -185,11 +192,14 @@ def open_graph(
 ) -> Graph:
     """Open a graph folder, or a built-in graph by its name as text ("debian"), in milliseconds.
 
-    Files are mapped. Batches of a folder of parts have the bits of the graph before it was cut, by other ids;
-    column "original_id" has the old ones. One process opens all parts. Each of several ranks opens some and
-    asks others for columns, or with `placement` "all" for edges too; "whole" opens all parts on each. `lanes`
-    batches are under way at once. Rows travel as stored, or rounded to `wire` "float16" or "int8".
-    Collective, and so are then a loader's epochs, `break` included.
+    Files are mapped. Batches of a partitioned folder have the same bits as batches of the graph before
+    partitioning, except for the ids. The column "original_id" has the old ids.
+
+    A single process opens all partitions. Each of several ranks opens some of them and asks other ranks for
+    columns. With `placement` "all" it asks for edges too; with "whole" each rank opens all partitions.
+    `lanes` batches are processed at once. Rows are sent as stored, or rounded to `wire` "float16" or "int8".
+
+    With several ranks this is collective. A loader's epochs are then collective too, including `break`.
     """
     folder = named_folder(path if isinstance(path, str) else path_of("path", path))
     partition_options = PartitionOptions(

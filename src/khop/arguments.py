@@ -1,4 +1,4 @@
-"""Checks of single arguments: ValueError with the value, the reason and the remedy, where they enter."""
+"""Checks of single arguments at the point of entry: ValueError with value, reason and remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGEST_DEPTH = 1 << 10  # layers
 
 
 def whole_number(name: str, value: object, least: int = -LARGEST_INT64, most: int = LARGEST_INT64) -> int:
-    """The number as an int: Python's or NumPy's, not a boolean and not 2.0."""
+    """Return the number as an int. Python and NumPy integers are accepted, booleans and 2.0 are not."""
     try:
         number = index(value) if _is_number(value) else None  # type: ignore[arg-type]
     except TypeError:
@@ -30,53 +30,53 @@ def whole_number(name: str, value: object, least: int = -LARGEST_INT64, most: in
 
 
 def seed_number(value: object, name: str = "seed") -> int:
-    """A seed of random draws: 64 bits."""
+    """Return a seed of random draws: 64 bits."""
     return whole_number(name, value, 0, LARGEST_SEED)
 
 
 def real_number(name: str, value: object) -> float:
-    """A number, whole or not; infinity and NaN are left to the caller's limits."""
+    """Return a number, integer or not; the caller's limits decide about infinity and NaN."""
     if not _is_number(value) or not hasattr(value, "__float__"):
         raise ValueError(f"{name} {shown(value)}: must be a number")
     return float(value)
 
 
 def truth(name: str, value: object) -> bool:
-    """True or False, Python's or NumPy's."""
+    """Return True or False, from Python's or NumPy's booleans."""
     if type(value).__name__ not in ("bool", "bool_"):
         raise ValueError(f"{name} {shown(value)}: must be True or False")
     return bool(value)
 
 
 def mapping_of(name: str, value: object, entries: str) -> Mapping[Any, Any]:
-    """A mapping; `entries` says from what to what."""
+    """Return a mapping; `entries` describes its keys and values."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} {shown(value)}: must be a mapping from {entries}")
     return value
 
 
 def list_of(name: str, value: object, example: str) -> Sequence[Any]:
-    """A list or a tuple, and no text."""
+    """Return a list or a tuple; text is refused."""
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise ValueError(f"{name} {shown(value)}: must be a list, as {example}")
     return value
 
 
 def path_of(name: str, value: object) -> Path:
-    """A path in the file system, given as text or as a path."""
+    """Return a path in the file system, from text or a path object."""
     if not isinstance(value, str | os.PathLike):
         raise ValueError(f"{name} {shown(value)}: must be a path, as text or as a pathlib.Path")
     return Path(value)
 
 
 def instance_of(name: str, value: object, kinds: type | tuple[type, ...], remedy: str) -> None:
-    """ValueError unless the value is of one of the kinds; `remedy` says what to give."""
+    """Raise ValueError unless the value is an instance of one of the kinds; `remedy` names the fix."""
     if not isinstance(value, kinds):
         raise ValueError(f"{name} {shown(value)}: {remedy}")
 
 
 def one_of(name: str, value: object, kind: type[Choice]) -> Choice:
-    """The member of an enumeration that the value is or names."""
+    """Return the member of an enumeration that the value is or names."""
     try:
         return kind(value)
     except ValueError as error:
@@ -85,13 +85,13 @@ def one_of(name: str, value: object, kind: type[Choice]) -> Choice:
 
 
 def graph_of(name: str, value: object) -> None:
-    """ValueError for what cannot be a graph: it has no schema."""
+    """Raise ValueError for an object that cannot be a graph: it has no schema."""
     if not hasattr(value, "schema"):
         raise ValueError(f"{name} {shown(value)}: must be a graph, as khop.open_graph gives it")
 
 
 def shown(value: object) -> str:
-    """A short value as Python writes it, of a long one its type."""
+    """Return a short value as Python writes it, or the type of a long one."""
     text = repr(value)
     return text if len(text) <= 60 and "\n" not in text else f"of type {type(value).__name__}"
 

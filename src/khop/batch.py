@@ -1,4 +1,4 @@
-"""What a loader yields: blocks, node ids, columns and seeds, all in local ids of one batch."""
+"""Output of a loader: blocks, node ids, columns and seeds, all in local ids of one batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Place = torch.device | str | int
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of one thread's time, by `time.monotonic`, a clock that a machine's processes share."""
+    """A time interval of one thread, by `time.monotonic`, a clock shared by all processes of a machine."""
 
     stage: str  # "sampling", "gathering", "waiting", ...
     begun: float
@@ -31,12 +31,12 @@ class Span:
 
     @classmethod
     def since(cls, begun: float, stage: str, part: str = "") -> Span:
-        """What the thread that calls this has done since `begun`."""
+        """Return the interval from `begun` to now, for the calling thread."""
         return cls(stage, begun, time.monotonic(), threading.current_thread().name, part)
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration in seconds."""
         return self.ended - self.begun
 
 
@@ -49,23 +49,23 @@ class Adjacency:
     num_src: int
     edge_ids: Tensor | None = None  # int64 (edges), positions in the graph's CSC order
     columns: Mapping[str, Tensor] = field(default_factory=dict)  # edge column name -> (edges, ...)
-    reverse: Tensor | None = None  # bool (edges), of bidirectional output: the edge was turned round
+    reverse: Tensor | None = None  # bool (edges), of bidirectional output: True if the edge was reversed
 
     @property
     def num_dst(self) -> int:
-        """Destinations, with and without edges."""
+        """Number of destinations, with and without edges."""
         return self.indptr.numel() - 1
 
     @property
     def edge_index(self) -> Tensor:
-        """int64 (2, edges): sources over destinations, as torch_geometric takes them. Made anew each time."""
+        """int64 (2, edges): sources over destinations, as in torch_geometric. Computed on each access."""
         counts = self.indptr.diff()
         rows = torch.arange(self.num_dst, device=counts.device)
         destinations = torch.repeat_interleave(rows, counts, output_size=self.indices.numel())
         return torch.stack([self.indices.long(), destinations])
 
     def prefix(self, num_dst: int, num_edges: int, num_src: int) -> Adjacency:
-        """The first `num_dst` rows, which hold `num_edges` edges: views, nothing is copied."""
+        """Return the first `num_dst` rows, with `num_edges` edges. The tensors are views, not copies."""
         edge_ids = None if self.edge_ids is None else self.edge_ids[:num_edges]
         columns = {name: column[:num_edges] for name, column in self.columns.items()}
         reverse = None if self.reverse is None else self.reverse[:num_edges]
@@ -73,7 +73,7 @@ class Adjacency:
         return Adjacency(indptr, indices, num_src, edge_ids, columns, reverse)
 
     def map(self, change: Change) -> Adjacency:
-        """The same edges with every tensor changed."""
+        """Return the same edges with `change` applied to every tensor."""
         edge_ids = None if self.edge_ids is None else change(self.edge_ids)
         columns = _map_all(self.columns, change)
         reverse = None if self.reverse is None else change(self.reverse)
@@ -91,30 +91,30 @@ class Block:
 
     @property
     def adjacency(self) -> Adjacency:
-        """The edges, of a graph with one edge type."""
+        """The edges, for a graph with one edge type."""
         return only(self.adjacencies, "block.adjacency")
 
     @property
     def edge_index(self) -> Tensor:
-        """int64 (2, edges), of a graph with one edge type."""
+        """int64 (2, edges), for a graph with one edge type."""
         return self.adjacency.edge_index
 
     @property
     def num_src(self) -> int:
-        """Source rows, of a graph with one node type."""
+        """Number of source rows, for a graph with one node type."""
         return only(self.src_counts, "block.num_src")
 
     @property
     def num_dst(self) -> int:
-        """Destination rows, of a graph with one node type."""
+        """Number of destination rows, for a graph with one node type."""
         return only(self.dst_counts, "block.num_dst")
 
     def map(self, change: Change) -> Block:
-        """The same block with every tensor changed."""
+        """Return the same block with `change` applied to every tensor."""
         return replace(self, adjacencies={t: a.map(change) for t, a in self.adjacencies.items()})
 
     def to(self, device: Place) -> Block:
-        """The same block on another device."""
+        """Return the same block on another device."""
         return self.map(_mover(device))
 
 
@@ -122,18 +122,19 @@ class Block:
 class Subgraph:
     """One graph of all sampled nodes (the subgraph expansion): seeds first, then first-seen order.
 
-    Rows are in local id order and a node is expanded once, at the hop after the one that found it. So the
-    rows that a layer needs are a prefix, and a block is a view. The last hop's nodes have empty rows. Where
-    the edges are others than those drawn (khop.Output), there is no such prefix: every block is the whole.
+    Rows are in local id order. A node is expanded once, at the hop after the hop that found it. The rows that
+    a layer needs are therefore a prefix, and a block is a view. Nodes of the last hop have empty rows. If the
+    edges differ from the drawn edges (khop.Output), there is no such prefix, and every block is the whole
+    graph.
     """
 
     adjacencies: Mapping[EdgeType, Adjacency]  # rows: all nodes of the destination type
     nodes_per_hop: Mapping[NodeType, tuple[int, ...]]  # new nodes at hop 0 (the seeds), 1, 2, ...
-    edges_per_hop: Mapping[EdgeType, tuple[int, ...]] | None  # drawn at hop 1, 2, ...; None: not those drawn
-    turned: Mapping[EdgeType, EdgeType] = field(default_factory=dict)  # of reverses -> whose edges they are
+    edges_per_hop: Mapping[EdgeType, tuple[int, ...]] | None  # drawn at hop 1, 2, ...; None: others
+    turned: Mapping[EdgeType, EdgeType] = field(default_factory=dict)  # reversed type -> original type
 
     def blocks(self) -> tuple[Block, ...]:
-        """One per layer, input layer first: views of what trimming the subgraph per layer would leave."""
+        """One block per layer, input layer first: views, equal to the subgraph trimmed for each layer."""
         num_hops = len(next(iter(self.nodes_per_hop.values()))) - 1
         if self.edges_per_hop is None:
             counts = {t: sum(of_type) for t, of_type in self.nodes_per_hop.items()}
@@ -141,7 +142,7 @@ class Subgraph:
         return tuple(self._block(depth, self.edges_per_hop) for depth in range(num_hops, 0, -1))
 
     def map(self, change: Change) -> Subgraph:
-        """The same subgraph with every tensor changed."""
+        """Return the same subgraph with `change` applied to every tensor."""
         return replace(self, adjacencies={t: a.map(change) for t, a in self.adjacencies.items()})
 
     def _block(self, depth: int, edges_per_hop: Mapping[EdgeType, tuple[int, ...]]) -> Block:
@@ -156,26 +157,26 @@ class Subgraph:
 
 @dataclass(frozen=True)
 class LinkRows:
-    """The links of one edge type that a batch is about, as rows of the model's output (one row per seed).
+    """The links of one edge type in a batch, as rows of the model's output (one row per seed).
 
-    A pair is what gets one score: of binary negatives the links come first, then the negatives of the first
-    link, of the second, and so on; else the pairs are the links.
+    A pair gets one score. With binary negatives the links come first, then the negatives of the first link,
+    of the second, and so on. Otherwise the pairs are the links.
     """
 
     source: Tensor  # int64 (pairs), rows of the source type
     destination: Tensor  # int64 (pairs), rows of the destination type
     positions: Tensor  # int64 (links), in the epoch's global order
-    labels: Tensor | None = None  # (pairs, ...): the links' own, else 1; of binary negatives 0
-    negatives: Tensor | None = None  # int64 (links, k), rows of the destination type, of triplets
+    labels: Tensor | None = None  # (pairs, ...): the labels of the links, else 1; 0 for binary negatives
+    negatives: Tensor | None = None  # int64 (links, k), rows of the destination type, for triplets
     pairs_per_link: int = 1
 
     @property
     def num_links(self) -> int:
-        """Links, their negatives aside."""
+        """Number of links, without negatives."""
         return self.positions.numel()
 
     def map(self, change: Change) -> LinkRows:
-        """The same links with every tensor changed."""
+        """Return the same links with `change` applied to every tensor."""
         return LinkRows(
             change(self.source),
             change(self.destination),
@@ -188,17 +189,17 @@ class LinkRows:
 
 @dataclass(frozen=True)
 class Sample:
-    """What a sampler gives: the nodes of a batch and the blocks over them, input layer first."""
+    """Output of a sampler: the nodes of a batch and the blocks over them, input layer first."""
 
     nodes: Mapping[NodeType, Tensor]  # int64 (rows), global ids; the position is the local id
     blocks: tuple[Block, ...]
     seed_index: Mapping[NodeType, Tensor]  # int64 (seeds), the local id of each seed, duplicates included
     subgraph: Subgraph | None = None  # of the subgraph expansion; the blocks are then views of it
-    trees: Mapping[NodeType, Tensor] | None = None  # int64 (rows), the seed whose disjoint tree a node is in
-    links: Mapping[EdgeType, LinkRows] = field(default_factory=dict)  # where seeds are links
+    trees: Mapping[NodeType, Tensor] | None = None  # int64 (rows), the seed of each node's disjoint tree
+    links: Mapping[EdgeType, LinkRows] = field(default_factory=dict)  # if seeds are links
 
     def map(self, change: Change) -> Sample:
-        """The same sample with every tensor changed, each once: blocks that are views stay views."""
+        """Return the same sample with `change` applied once to every tensor; views remain views."""
         subgraph = None if self.subgraph is None else self.subgraph.map(change)
         blocks = tuple(b.map(change) for b in self.blocks) if subgraph is None else subgraph.blocks()
         trees = None if self.trees is None else _map_all(self.trees, change)
@@ -209,22 +210,22 @@ class Sample:
 
 @dataclass(frozen=True)
 class DeviceRows:
-    """Rows of one type's columns that lie on the device where a batch goes, and do not go there with it."""
+    """Rows of one type's columns that are cached on the batch's device and are not copied with the batch."""
 
-    slots: Tensor  # int64 (n), where they are kept there
-    rows: Tensor  # int64 (n), which rows of the batch they are
-    others: Tensor  # int64 (m), which rows of the batch its columns hold meanwhile
+    slots: Tensor  # int64 (n), slots in the cache on the device
+    rows: Tensor  # int64 (n), the batch rows to fill from the cache
+    others: Tensor  # int64 (m), the batch rows in its columns until then
 
     def map(self, change: Change) -> DeviceRows:
-        """The same with every tensor changed."""
+        """Return the same rows with `change` applied to every tensor."""
         return DeviceRows(change(self.slots), change(self.rows), change(self.others))
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A sample with its columns. Model output and seed columns have one row per seed, duplicates included.
+    """A sample with its columns. Model output and seed columns have one row per seed, with duplicates.
 
-    Columns of edges lie where the edges are: `block.adjacencies[edge_type].columns`.
+    Edge columns are stored with the edges: `block.adjacencies[edge_type].columns`.
     """
 
     sample: Sample
@@ -235,58 +236,58 @@ class Batch:
     step: int
     num_global_seeds: int  # seeds (nodes or links) of this step over all ranks
     world_size: int = 1
-    spans: tuple[Span, ...] = ()  # the time that was spent making it
-    traffic: Mapping[str, float] = field(default_factory=dict)  # what this rank has exchanged for it
-    on_device: Mapping[NodeType, DeviceRows] = field(default_factory=dict)  # none once it is there
+    spans: tuple[Span, ...] = ()  # the time spent making it
+    traffic: Mapping[str, float] = field(default_factory=dict)  # data exchanged by this rank for it
+    on_device: Mapping[NodeType, DeviceRows] = field(default_factory=dict)  # empty after the copy
 
     def __getitem__(self, key: str | tuple[NodeType, str]) -> Tensor:
-        """`batch["x"]` where one node type has the column, `batch["item", "x"]` always."""
+        """Return a column: `batch["x"]` if one node type has it, `batch["item", "x"]` always."""
         return _column(self.columns, key) if isinstance(key, str) else _column(self.columns, key[1], key[0])
 
     def seed_column(self, name: str, node_type: NodeType | None = None) -> Tensor:
-        """One row per seed, of the only seed type that has the column unless one is named."""
+        """Return a column with one row per seed, of the only seed type that has it unless one is named."""
         return _column(self.seed_columns, name, node_type)
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Stage -> time spent making this batch."""
+        """Stage -> time in seconds spent making this batch."""
         return {span.stage: span.seconds for span in self.spans}
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """One per layer, input layer first."""
+        """One block per layer, input layer first."""
         return self.sample.blocks
 
     @property
     def links(self) -> Mapping[EdgeType, LinkRows]:
-        """The links that the batch is about, where seeds are links."""
+        """The links of the batch, if seeds are links."""
         return self.sample.links
 
     @property
     def input_nodes(self) -> Tensor:
-        """int64 (rows), global ids, of a graph with one node type."""
+        """int64 (rows), global ids, for a graph with one node type."""
         return only(self.sample.nodes, "batch.input_nodes")
 
     @property
     def seeds(self) -> Tensor:
-        """int64 (seeds), global ids, where seeds are of one node type."""
+        """int64 (seeds), global ids, for seeds of one node type."""
         return only(self.seed_nodes, "batch.seeds")
 
     @property
     def seed_index(self) -> Tensor:
-        """int64 (seeds), each seed's row in the last layer's output, where seeds are of one node type."""
+        """int64 (seeds), each seed's row in the last layer's output, for seeds of one node type."""
         return only(self.sample.seed_index, "batch.seed_index")
 
     def global_mean(self, losses: Tensor) -> Tensor:
-        """This rank's loss, scaled so that the gradient averaged over ranks is the global batch's mean.
+        """Scale this rank's loss, so that the gradient averaged over ranks is that of the global mean.
 
-        `losses` has one entry per seed or, of links, per pair (see `LinkRows`).
+        `losses` has one entry per seed or, for links, per pair (see `LinkRows`).
         """
         per_seed = max((rows.pairs_per_link for rows in self.links.values()), default=1)
         return losses.sum() * (self.world_size / (self.num_global_seeds * per_seed))
 
     def map(self, change: Change) -> Batch:
-        """The same batch with every tensor changed, each once."""
+        """Return the same batch with `change` applied once to every tensor."""
         return replace(
             self,
             sample=self.sample.map(change),
@@ -297,20 +298,21 @@ class Batch:
         )
 
     def to(self, device: Place) -> Batch:
-        """The same batch on another device."""
+        """Return the same batch on another device."""
         return self.map(_mover(device))
 
     def to_pyg(self) -> Any:  # noqa: ANN401
-        """A torch_geometric `Data` or `HeteroData` of a batch of the subgraph expansion; columns are shared.
+        """Return a torch_geometric `Data` or `HeteroData` for a batch of the subgraph expansion.
 
-        Seeds come first, `batch_size` of them; a seed that stands twice has one row, `seed_index` says which.
+        Columns are shared. Seeds come first; `batch_size` is their number. A duplicate seed has one row,
+        given by `seed_index`.
         """
         # Imported on use: khop works without torch_geometric.
         return import_module("khop.pyg.convert").batch_to_pyg(self)
 
 
 def num_bytes(batch: Batch) -> int:
-    """The memory that a batch's tensors hold, views of one another counted once."""
+    """Return the bytes that a batch's tensors hold; views of the same memory count once."""
     sizes: list[int] = []
 
     def note(tensor: Tensor) -> Tensor:

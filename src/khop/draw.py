@@ -1,4 +1,4 @@
-"""Values that say what to draw: keys, hops, frontiers, rules, and what a hop gives back.
+"""Inputs and results of draws: keys, hops, frontiers, rules and neighbors.
 
 The bits are specified in docs/randomness.md.
 """
@@ -21,7 +21,7 @@ MOST_PER_POSITIVE = (1 << 31) - 1
 
 
 class Purpose(IntEnum):
-    """What a random number is for. The numbers are part of docs/randomness.md."""
+    """Purpose of a random number. The numbers are part of docs/randomness.md."""
 
     SHUFFLE = 1
     HOP = 2
@@ -32,7 +32,7 @@ class Purpose(IntEnum):
 
 
 def mix64(value: int) -> int:
-    """SplitMix64's output function (Steele, Lea, Flood 2014): a bijection of 64-bit integers."""
+    """Apply SplitMix64's output function (Steele, Lea, Flood 2014), a bijection of 64-bit integers."""
     value = (value + 0x9E3779B97F4A7C15) & MASK64
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK64
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK64
@@ -41,7 +41,7 @@ def mix64(value: int) -> int:
 
 @dataclass(frozen=True)
 class DrawKey:
-    """The 64-bit Philox key of one batch (or epoch, or split): a pure function of what it is for."""
+    """The 64-bit Philox key of one batch (or epoch, or split): a pure function of its purpose."""
 
     value: int
 
@@ -50,7 +50,7 @@ class DrawKey:
 
     @classmethod
     def of(cls, run_seed: int, purpose: Purpose, epoch: int = 0, step: int = 0) -> DrawKey:
-        """The key of `purpose` in one step of one epoch of the run."""
+        """Return the key of `purpose` in one step of one epoch of the run."""
         value = 0
         for name, number in (("seed", run_seed), ("purpose", purpose), ("epoch", epoch), ("step", step)):
             whole_number(name, number, most=MASK64)
@@ -59,13 +59,16 @@ class DrawKey:
         return cls(value)
 
     def plus(self, draws: int) -> DrawKey:
-        """The key of the n-th further draw of the same hop."""
+        """Return the key of the n-th further draw of the same hop."""
         return DrawKey((self.value + draws) & MASK64)
 
 
 @lru_cache(maxsize=4096)
 def stream(hop: int, edge_type: EdgeType) -> int:
-    """The 32-bit counter word of a hop (1 = at the seeds) and an edge type: FNV-1a of its name, mixed."""
+    """Return the 32-bit counter word of a hop (1 = at the seeds) and an edge type.
+
+    It is the FNV-1a hash of the type's name, mixed with the hop.
+    """
     digest = 0xCBF29CE484222325
     for byte in "\x1f".join(edge_type).encode():
         digest = ((digest ^ byte) * 0x100000001B3) & MASK64
@@ -84,13 +87,13 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Weighted:
-    """An edge is as likely as its weight says; one of weight zero is never drawn.
+    """Edges are drawn in proportion to their weights; an edge of weight zero is never drawn.
 
-    Without replacement the picks are those of successive sampling: each in proportion to the weights that are
-    left. Edge types without the column are drawn uniformly.
+    Without replacement this is successive sampling: each pick is in proportion to the remaining weights. Edge
+    types without the column are drawn uniformly.
     """
 
-    column: str  # of edges: one number each, zero or more
+    column: str  # an edge column: one number each, zero or more
     replacement: bool = False
 
     def __post_init__(self) -> None:
@@ -99,10 +102,10 @@ class Weighted:
 
 
 class Keep(StrEnum):
-    """Which of the edges that a time limit leaves."""
+    """Selection among the edges that a time limit allows."""
 
-    ANY = "any"  # those that the inner rule draws
-    LATEST = "latest"  # the last `fanout` of them; nothing is drawn
+    ANY = "any"  # as the inner rule draws
+    LATEST = "latest"  # the last `fanout` edges; nothing is drawn
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
@@ -111,13 +114,13 @@ class Keep(StrEnum):
 
 @dataclass(frozen=True)
 class Temporal:
-    """No edge and no node later than the seed: `inner` draws among the edges that the seed's time leaves.
+    """Only edges and nodes that are not later than the seed; `inner` draws among these.
 
-    An edge's time is that of its own column, or of its source node's; the later, where both have it. Edge
-    types with neither are not limited. With a window the time also lies in [limit - before, limit + after].
+    The time of an edge is its own column, or the column of its source node, or the later of both. Edge types
+    with neither column are not limited. With a window, the time also lies in [limit - before, limit + after].
     """
 
-    column: str  # of edges or of nodes, whole numbers; rows of the graph are sorted by it
+    column: str  # of edges or of nodes, integers; rows of the graph are sorted by it
     keep: Keep = Keep.ANY
     window: tuple[int, int] | None = None  # (before, after); after is 0 or less
     inner: Uniform | Weighted = Uniform()
@@ -152,7 +155,7 @@ def _check_column_name(name: object) -> None:
 
 
 def check_rule(rule: Rule, schema: Schema) -> None:
-    """ValueError unless some edge type has each column that the rule names, as numbers that it can use."""
+    """Raise ValueError unless some edge type has each column that the rule names, with usable numbers."""
     instance_of(
         "rule",
         rule,
@@ -188,13 +191,13 @@ def _check_column(
 
 @dataclass(frozen=True)
 class Hop:
-    """What to draw at one distance from the seeds."""
+    """Parameters of the draws at one distance from the seeds."""
 
-    number: int  # 1 = the seeds' own neighbors
+    number: int  # 1 = the direct neighbors of the seeds
     fanouts: Mapping[EdgeType, int]  # neighbors per frontier node; -1 = all, 0 = none
     rule: Rule = Uniform()
-    edge_ids: bool = False  # whether Neighbors.edges is wanted
-    threads: int = 1  # that may share the frontier; no number changes a draw
+    edge_ids: bool = False  # True: return Neighbors.edges
+    threads: int = 1  # threads that may share the frontier; no number changes a draw
 
 
 @dataclass(frozen=True)
@@ -202,8 +205,8 @@ class Frontier:
     """The nodes of one type to expand."""
 
     nodes: Tensor  # int64 (n), global ids
-    until: Tensor | None = None  # int64 (n), no edge or node later than this; what Temporal asks for
-    tree: Tensor | None = None  # int64 (n), the position of the seed whose disjoint tree it is
+    until: Tensor | None = None  # int64 (n), no edge or node later than this; required by Temporal
+    tree: Tensor | None = None  # int64 (n), the position of the seed of the node's disjoint tree
 
 
 @dataclass(frozen=True)
@@ -220,18 +223,18 @@ FrontierByType = Mapping[NodeType, Frontier]
 
 
 class NegativeMode(StrEnum):
-    """How negatives stand beside the links they belong to."""
+    """Arrangement of negatives in a batch."""
 
-    BINARY = "binary"  # as pairs of their own, labeled 0
+    BINARY = "binary"  # as separate pairs, labeled 0
     TRIPLET = "triplet"  # as further destinations of the link's source
 
 
 @dataclass(frozen=True)
 class UniformNegatives:
-    """For every link, destinations that are drawn evenly among all nodes of the type.
+    """Destinations drawn for every link, uniformly among all nodes of the type.
 
-    Some may be partners of the source; with `exact` none is: they are drawn among the nodes that no edge of
-    the type leads to from the source (nor is a node its own partner). Draws repeat a node now and then.
+    Some may be partners of the source. With `exact` none is: the candidates are the nodes without an edge of
+    the type from the source, and without the source itself. Draws occasionally repeat a node.
     """
 
     per_positive: int = 1
@@ -244,15 +247,16 @@ class UniformNegatives:
 
 @dataclass(frozen=True)
 class DegreeNegatives:
-    """As UniformNegatives, but a node is as likely as its number of in-edges of the type to some power.
+    """Like UniformNegatives, but the probability of a node is proportional to a power of its in-degree.
 
-    A node without in-edges is never drawn. 0.75 is word2vec's choice.
+    The in-degree counts edges of the link's type. A node without in-edges is never drawn. word2vec uses a
+    power of 0.75.
     """
 
     per_positive: int = 1
     mode: NegativeMode = NegativeMode.BINARY
     exact: bool = False
-    power: float = 0.75  # a multiple of 1/4: its weights are then whole numbers, exactly
+    power: float = 0.75  # a multiple of 1/4: the weights are then exact integers
 
     def __post_init__(self) -> None:
         _check_negatives(self)
@@ -264,9 +268,9 @@ class DegreeNegatives:
 
 @dataclass(frozen=True)
 class WeightedNegatives:
-    """As UniformNegatives, but a node is as likely as its weight says; one of weight zero is never drawn."""
+    """Like UniformNegatives, but drawn in proportion to weights; a node of weight zero is never drawn."""
 
-    column: str  # of the destination type: one number each, zero or more
+    column: str  # a column of the destination type: one number each, zero or more
     per_positive: int = 1
     mode: NegativeMode = NegativeMode.BINARY
     exact: bool = False
@@ -278,7 +282,7 @@ class WeightedNegatives:
 
 @dataclass(frozen=True)
 class GivenNegatives:
-    """The negatives that the links bring along: `Links(negatives=...)`. Nothing is drawn."""
+    """Negatives given with the links: `Links(negatives=...)`. Nothing is drawn."""
 
     mode: NegativeMode = NegativeMode.BINARY
 
@@ -291,7 +295,7 @@ Negatives = DrawnNegatives | GivenNegatives
 
 
 def check_negatives(negatives: Negatives) -> None:
-    """ValueError for what says nothing about negatives."""
+    """Raise ValueError for a value that is no kind of negatives."""
     if not isinstance(negatives, Negatives):
         raise ValueError(
             f"negatives {negatives!r}: must be khop.UniformNegatives(...), DegreeNegatives(...), "
@@ -300,7 +304,7 @@ def check_negatives(negatives: Negatives) -> None:
 
 
 def check_drawn(negatives: DrawnNegatives) -> None:
-    """ValueError for negatives that are not drawn."""
+    """Raise ValueError for negatives that are not drawn."""
     check_negatives(negatives)
     if isinstance(negatives, GivenNegatives):
         raise ValueError(
@@ -324,9 +328,9 @@ def _check_negatives(negatives: DrawnNegatives) -> None:
 
 @dataclass(frozen=True)
 class Positives:
-    """The links of one edge type that negatives are wanted for."""
+    """Links of one edge type that need negatives."""
 
     sources: Tensor  # int64 (n), global ids
-    positions: Tensor  # int64 (n), in the epoch's global order: what draws are keyed by
-    until: Tensor | None = None  # int64 (n), no destination that came later, by its column `time_column`
+    positions: Tensor  # int64 (n), in the epoch's global order; draws are keyed by it
+    until: Tensor | None = None  # int64 (n), no destination later than this, by its column `time_column`
     time_column: str | None = None

@@ -1,11 +1,11 @@
-"""What khop raises of its own; all else is a ValueError (bad input) or an OSError (the machine)."""
+"""Exceptions of khop; other errors are ValueError (bad input) or OSError (the machine)."""
 
 from __future__ import annotations
 
 
 class PeerLost(RuntimeError):
-    """The other side of an exchange is gone: a rank, a thread or a machine did not answer in time."""
+    """The peer of an exchange is gone: a rank, a thread or a machine did not answer in time."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: whoever owns the machine wants it back. Whatever handles Ctrl-C handles it alike."""
+    """SIGTERM was received: the process has to end. Code that handles Ctrl-C handles it too."""

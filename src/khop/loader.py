@@ -1,4 +1,4 @@
-"""Batches for a training loop: made ahead in order, shared by ranks, resumed exactly."""
+"""Batches for a training loop: prefetched in order, divided among ranks, exactly resumable."""
 
 from __future__ import annotations
 
@@ -43,25 +43,31 @@ Batches = Generator[Batch, None, None]
 
 
 class Loader:
-    """Batches of an epoch in order, made ahead by threads; its position can be saved and restored.
+    """Batches of an epoch in order, prefetched by threads. The position can be saved and restored.
 
-    `for batch in loader` is a whole epoch: each loop is the next one, from step 0, wherever the loop before
-    ended. `epoch(n)` is the epoch of that number. After `load_state_dict` the first loop gives what is left
-    of the saved epoch.
+    Each loop `for batch in loader` is one whole epoch. It starts at step 0 of the next epoch, even if the
+    previous loop ended early. `epoch(n)` iterates over epoch n. After `load_state_dict`, the first loop gives
+    the rest of the saved epoch.
 
-    Batch (epoch, step) is a pure function of graph, sampler, seeds, `batch_size`, `shuffle` and `seed`:
-    threads, prefetch and device never change it. `seeds` are `khop.Links` or nodes: ids or a boolean mask, as
-    a tensor, a NumPy array or a list; "all" for all nodes; of several node types a mapping of these.
-    `batch_size` is the number of seeds per step over all ranks. Each seed, node or link, is used once per
-    epoch; with `drop_last`, those of a last step with fewer seeds than `batch_size` are left out. `columns`
-    are wanted of all nodes of a batch, `seed_columns` of its seeds: names, or a mapping from type to names,
-    in `columns` also of edge types (see `Adjacency.columns`). `seed_times`, one per seed node or the name of
-    a column of theirs, are what `khop.Temporal` needs. Columns of float16, bfloat16 or quantized ones come as
-    float32 unless `narrow` is "stored". `threads` are chosen from the machine's cores unless given. At most
-    `prefetch` batches are in flight; none is begun while finished ones hold more than `prefetch_bytes`, a
-    number or "1GB". Where ranks hold parts of the graph, batches are made in its lanes, on all ranks in step;
-    a step's seeds go to ranks that hold them as far as shares stay equal, unless `locality` is False, and
-    nothing counts `prefetch_bytes`.
+    Batch (epoch, step) is a pure function of graph, sampler, seeds, `batch_size`, `shuffle` and `seed`.
+    Threads, prefetch and device never change it.
+
+    `seeds` are `khop.Links` or nodes. Nodes are ids or a boolean mask, as a tensor, a NumPy array or a list;
+    "all" means all nodes. For several node types, give a mapping from type to nodes. `batch_size` is the
+    number of seeds per step over all ranks. Each seed, node or link, is used once per epoch. With
+    `drop_last`, the last step of an epoch is left out if it has fewer than `batch_size` seeds.
+
+    `columns` are gathered for all nodes of a batch, `seed_columns` for its seeds. Both are names, or a
+    mapping from type to names; `columns` may also name edge types (see `Adjacency.columns`). `khop.Temporal`
+    needs `seed_times`: one time per seed node, or the name of a column of the seed nodes. Columns of float16
+    and bfloat16 and quantized columns come as float32 unless `narrow` is "stored".
+
+    By default `threads` is chosen from the machine's cores. At most `prefetch` batches are in flight. No new
+    batch starts while finished ones hold more than `prefetch_bytes`, a number or a text such as "1GB".
+
+    If the graph is partitioned across ranks, batches are made in the graph's lanes, in step on all ranks, and
+    `prefetch_bytes` has no effect. The seeds of a step go to the ranks that own them, as far as shares stay
+    equal, unless `locality` is False.
     """
 
     def __init__(
@@ -101,8 +107,8 @@ class Loader:
         choice = ColumnChoice.of(
             store.schema, columns, seed_columns, seed_types, one_of("narrow", narrow, Narrow)
         )
-        # Not named `sampler`: Lightning takes a loader that has one for a DataLoader, and makes it anew.
-        self.graph_sampler, self.columns = sampler, choice  # of all batches
+        # Not named `sampler`: Lightning takes a loader with that attribute for a DataLoader and rebuilds it.
+        self.graph_sampler, self.columns = sampler, choice  # choice of all batches
         self._maker = BatchMaker(order, sampler, _features(store, choice), choice, device_of(device))
         if threads is None:
             threads = sampler_threads(cores_of_rank(self._group.local_world_size))
@@ -111,21 +117,25 @@ class Loader:
         self._edges = store.topology if isinstance(store, Graph) else store
         if self._lanes is not None and isinstance(sampler, LinkSampler):
             sampler.prepare(*(t for t in seed_list.counts if isinstance(t, tuple)))
-        self._loaded: Position | None = None  # until a loop begins there
-        self._next = Position()  # of the loop that began last, or as loaded
+        self._loaded: Position | None = None  # until a loop starts there
+        self._next = Position()  # of the loop that started last, or as loaded
         self._following = 0  # the epoch of the next plain loop
-        self._loops = 0  # begun or cut off by a loaded state: the last one moves the position
+        self._loops = 0  # started, or cut off by a loaded state; only the last one moves the position
 
     def cache_features(
         self, budget_bytes: int | str, by: CacheBy | str = CacheBy.AUTO, *, device_bytes: int | str = 0
     ) -> None:
-        """Keep those rows of other ranks that batches need most often, as many as the bytes have room for.
+        """Cache the remote rows that batches need most often, within a budget of bytes.
 
-        The first of them lie on `device`, in `device_bytes`, and batches find them there. No batch changes;
-        its `traffic` counts `kept_rows` and `device_rows`. What batches need is known `by` "visits", the
-        chance that a batch has a node, or by "counts", for which the first epoch is drawn; "auto" counts
-        where chances do not say it: edges that ranks hold in parts too, weights, times, links. Collective,
-        once, before the first epoch. Where every rank has all columns nothing is kept, and a warning says so.
+        `budget_bytes` limits the cache in host memory, `device_bytes` the cache on `device`. The most needed
+        rows are cached on the device. No batch changes; its `traffic` counts `kept_rows` and `device_rows`.
+
+        `by` selects the estimate of need. "visits" computes the probability that a batch contains a node.
+        "counts" draws the first epoch and counts. "auto" counts where probabilities are not available:
+        partitioned edges, weights, times, links.
+
+        Collective: call it once on all ranks, before the first epoch. If every rank has all columns, nothing
+        is cached and a warning says so.
         """
         budgets = CacheBudgets(
             byte_size(budget_bytes, "budget_bytes"), byte_size(device_bytes, "device_bytes")
@@ -142,50 +152,54 @@ class Loader:
         self._maker = made
 
     def __len__(self) -> int:
-        """Steps per epoch, on every rank."""
+        """Return the number of steps per epoch, the same on every rank."""
         return self._maker.order.num_steps
 
     def batch(self, epoch: int, step: int) -> Batch:
-        """One batch, made here and now: the same bits as in an iteration, whose state it does not touch.
+        """Make one batch now, with the same bits as in an iteration. The position does not change.
 
-        Torch's number of threads share the work of it.
+        The work is shared by torch's number of threads.
         """
         _check_step(epoch, step)
         maker = _split_over(self._maker, torch.get_num_threads())
         return maker.placed(maker.batch(epoch, step))
 
     def whole_batch(self, epoch: int, step: int) -> Batch:
-        """One batch of the seeds of all ranks, the same on each."""
+        """Make one batch of the seeds of all ranks, the same on each rank."""
         _check_step(epoch, step)
         order = replace(self._maker.order, rank=0, world_size=1)
         return self._maker.placed(replace(self._maker, order=order).batch(epoch, step))
 
     def epoch(self, epoch: int) -> Batches:
-        """All batches of an epoch, in order; once, of the epoch of a loaded state, those that remain."""
+        """Iterate over all batches of an epoch, in order.
+
+        After `load_state_dict`, the first loop over the saved epoch gives the remaining batches.
+        """
         epoch = whole_number("epoch", epoch, 0)
         self._start(epoch)  # raises here, not at the first batch
         return self._loop(epoch)
 
     def __iter__(self) -> Batches:
-        """All batches of the next epoch; after a state was loaded, once, those that remain of its epoch.
+        """Iterate over all batches of the next epoch.
 
-        A loop begins with its first batch, and takes its epoch then. Each moves on by one epoch, also where
-        the loop before was left early or ended in an error, so ranks that begin the same loops are at the
-        same epoch.
+        After `load_state_dict`, the first loop gives the remaining batches of the saved epoch. A loop takes
+        its epoch number when its first batch is requested. Each loop advances by one epoch, even if the
+        previous loop was left early or ended in an error. Ranks that start the same loops are therefore at
+        the same epoch.
         """
         return self._loop(None)
 
     def state_dict(self) -> dict[str, object]:
-        """The next batch not received in the loop that began last, as plain values for a file."""
+        """Return the next batch not received in the loop that started last, as plain values for a file."""
         return self._next.state(self._maker.order)
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from a saved state, on any number of threads or ranks; ValueError if it does not fit."""
+        """Continue from a saved state, with any number of threads or ranks; ValueError if it does not fit."""
         self._next = self._loaded = Position.of_state(state, self._maker.order)
         self._loops += 1
 
     def _start(self, epoch: int | None) -> Position:
-        """The first batch of a loop that begins now."""
+        """Return the first batch of a loop that starts now."""
         loaded = self._loaded
         if loaded is None:
             return Position(self._following if epoch is None else epoch)
@@ -207,7 +221,7 @@ class Loader:
                 yield self._receive(made, Position(start.epoch, step), loop)
 
     def _made(self, epoch: int, steps: range) -> Batches:
-        """The batches where threads made them."""
+        """Return the batches, made by threads or in lanes."""
         lanes, in_flight = self._lanes, self._in_flight
         if lanes is None:
             return ordered_map(partial(self._maker.batch, epoch), steps, in_flight, num_bytes)
@@ -221,7 +235,7 @@ class Loader:
         return lanes.map(made, steps, in_flight.prefetch, epoch)
 
     def _receive(self, made: Iterator[Batch], position: Position, loop: int) -> Batch:
-        # A function of its own, so that the suspended generator does not hold the batch.
+        # A separate function, so that the suspended generator does not hold the batch.
         self._group.at("waiting for its batch", position.epoch, position.step)
         started = monotonic()
         batch = next(made)
@@ -236,11 +250,11 @@ class Loader:
 
 def _check_step(epoch: object, step: object) -> None:
     whole_number("epoch", epoch, 0)
-    whole_number("step", step)  # of which the order knows how many there are
+    whole_number("step", step)  # the order checks the upper limit
 
 
 def _split_over(maker: BatchMaker, threads: int) -> BatchMaker:
-    """The same batches, each made by several threads where its parts know how."""
+    """Return a maker of the same batches that uses several threads per batch, where its parts can."""
     sampler, features = maker.sampler, maker.features
     if isinstance(sampler, NeighborSampler | LinkSampler):
         sampler = sampler.split_over(threads)
@@ -254,7 +268,7 @@ def _seed_list(
     seeds: SeedIds | Mapping[NodeType, SeedIds] | Links | PartitionedLinks,
     seed_times: SeedTimes | None,
 ) -> tuple[SeedList, tuple[NodeType, ...]]:
-    """The seeds, checked, and the node types that the model gives rows of."""
+    """Return the checked seeds, and the node types that the model outputs rows for."""
     if isinstance(seeds, Links | PartitionedLinks):
         if seed_times is not None:
             raise ValueError("seed_times with links: links carry their own, give khop.Links(..., times=...)")

@@ -1,4 +1,4 @@
-"""The types of a graph and what is known of them without reading any array."""
+"""Types of a graph and their columns, known without reading an array."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NARROW_FLOATS = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """What one column holds per node or edge."""
+    """Dtype and shape of one column, per node or edge."""
 
     dtype: str  # logical dtype by torch's name: "float32", "int64", "uint8", ...
     shape: tuple[int, ...]  # of one row; () for a scalar column
@@ -26,7 +26,7 @@ class ColumnSpec:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether it stands for float32 numbers in fewer bits: a half float, or scaled integers."""
+        """True if the column represents float32 numbers in fewer bits: a half float, or scaled integers."""
         return self.dtype in NARROW_FLOATS or self.scales is not None
 
 
@@ -61,7 +61,7 @@ class Schema:
                     )
 
     def column(self, type_: NodeType | EdgeType, name: str) -> ColumnSpec:
-        """The spec of one column; ValueError names what there is instead."""
+        """Return the spec of one column; ValueError lists the existing columns."""
         type_ = type_of(self, type_)
         columns = self.columns.get(type_, {})
         if type_ not in self.node_types and type_ not in self.edge_types:
@@ -74,7 +74,7 @@ class Schema:
     def label_column(
         self, node_type: NodeType | None = None, name: str | None = None
     ) -> tuple[NodeType, str]:
-        """A node type and its column with classes: the only ones there are, unless they are named."""
+        """Return a node type and its label column; both may be omitted if there is only one."""
         there = {
             t: [n for n, spec in self.columns.get(t, {}).items() if spec.num_classes] for t in self.node_types
         }
@@ -82,14 +82,17 @@ class Schema:
         return chosen, _chosen(f"label column of {chosen!r}", name, there[chosen])
 
     def reverse(self, edge_type: EdgeTypeName) -> EdgeType | None:
-        """The edge type that holds the same edges turned round, whichever of the two names the other."""
+        """Return the edge type with the same edges in the opposite direction.
+
+        Either of the two types may declare the other.
+        """
         edge_type = edge_type_of(edge_type)
         if edge_type in self.reverse_of:
             return self.reverse_of[edge_type]
         return next((t for t, reverse in self.reverse_of.items() if reverse == edge_type), None)
 
     def only(self, edge_types: Collection[EdgeTypeName]) -> Schema:
-        """No other edge types, in the order of the schema, and the node types at their ends."""
+        """Return the schema with only these edge types, in schema order, and the node types at their ends."""
         edge_types = {edge_type_of(edge_type) for edge_type in edge_types}
         kept = tuple(edge_type for edge_type in self.edge_types if edge_type in edge_types)
         ends = {end for source, _, destination in kept for end in (source, destination)}
@@ -101,12 +104,12 @@ class Schema:
         )
 
     def into(self, node_type: NodeType) -> tuple[EdgeType, ...]:
-        """The edge types whose destination is `node_type`, in schema order."""
+        """Return the edge types with destination `node_type`, in schema order."""
         return tuple(edge_type for edge_type in self.edge_types if edge_type[2] == node_type)
 
 
 def edge_type_of(given: object) -> EdgeType:
-    """The triple of an edge type that is given as a triple or as its three words, "user buys item"."""
+    """Return an edge type as a triple, from a triple or from three words, "user buys item"."""
     words = given.split() if isinstance(given, str) else given
     match words:
         case [str(source), str(relation), str(destination)]:
@@ -118,7 +121,7 @@ def edge_type_of(given: object) -> EdgeType:
 
 
 def by_edge_type(given: Mapping[EdgeType, Value] | Mapping[str, Value]) -> dict[EdgeType, Value]:
-    """The same values by the triples of their edge types; ValueError where an edge type stands twice."""
+    """Return the values by edge type triples; ValueError if an edge type occurs twice."""
     mapping_of("edge types", given, "edge types to their values")
     found: dict[EdgeType, Value] = {}
     for name, value in given.items():
@@ -130,21 +133,21 @@ def by_edge_type(given: Mapping[EdgeType, Value] | Mapping[str, Value]) -> dict[
 
 
 def type_of(schema: Schema, given: object) -> NodeType | EdgeType:
-    """A node type of the schema as it is, anything else as an edge type, of which text is three words."""
+    """Return a node type of the schema unchanged, anything else as an edge type; text is three words."""
     if isinstance(given, str) and (given in schema.node_types or len(given.split()) != 3):
         return given
     return edge_type_of(given)
 
 
 def only(by_type: Mapping[NodeType, Value] | Mapping[EdgeType, Value], what: str) -> Value:
-    """The value of a one-entry mapping: how the edge of the public API unwraps homogeneous graphs."""
+    """Return the only value of a mapping: the public API unwraps homogeneous graphs this way."""
     if len(by_type) != 1:
         raise ValueError(f"{what}: the graph has {len(by_type)} of them, name one of {list(by_type)}")
     return next(iter(by_type.values()))
 
 
 def sole_type(types: Iterable[NodeType], what: str) -> NodeType:
-    """The one node type there is; ValueError when a choice has to be named."""
+    """Return the only node type; ValueError if there are several and one has to be named."""
     names = tuple(types)
     if len(names) != 1:
         raise ValueError(f"{what}: the graph has node types {names}, name one")

@@ -1,6 +1,6 @@
 """The user's cache folder, where built-in graphs are unpacked.
 
-With the command and `khop.launch` the only place that reads the environment.
+Besides the command and `khop.launch`, this is the only module that reads the environment.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """$KHOP_CACHE, else khop in $XDG_CACHE_HOME, else khop in ~/.cache."""
+    """Return $KHOP_CACHE, else khop in $XDG_CACHE_HOME, else khop in ~/.cache."""
     named = os.environ.get("KHOP_CACHE")
     if named:
         return Path(named)
-    # The specification of XDG_CACHE_HOME has relative paths ignored.
+    # The specification of XDG_CACHE_HOME requires that relative paths are ignored.
     shared = Path(os.environ.get("XDG_CACHE_HOME") or "")
     return (shared if shared.is_absolute() else Path.home() / ".cache") / "khop"
