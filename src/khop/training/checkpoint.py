@@ -1,6 +1,7 @@
-"""A model, its optimizer and the state of training, as a folder that is written whole or not at all.
+"""Checkpoints: a model, its optimizer and the training state in one folder, written atomically.
 
-model.safetensors and optimizer.safetensors hold the tensors, state.json the rest; nothing in it can run code.
+model.safetensors and optimizer.safetensors hold the tensors; state.json holds the rest. Reading a checkpoint
+never executes code from it.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ from khop.training.run_log import Record
 class Checkpoint:
     """Content of a checkpoint folder."""
 
-    folder: Path  # the folder that was read: last-1 where last is damaged
+    folder: Path  # the folder that was read: last-1 if last is damaged
     model: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]  # "parameter/name of its state"
     groups: list[dict[str, Any]]  # the optimizer's parameter groups, parameters by name
     training: Mapping[str, object]  # JSON values of the trainer
-    records: Sequence[Record] | None  # of the epochs that are over; None in format 1
+    records: Sequence[Record] | None  # of the finished epochs; None in format 1
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Content of a checkpoint to be written, independent of the tensors that training goes on with."""
+    """Content of a checkpoint to be written, copied so that training can continue at the same time."""
 
     model: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
@@ -64,9 +65,10 @@ class Snapshot:
         training: Mapping[str, object],
         records: Iterable[Record] = (),
     ) -> Snapshot:
-        """Copy everything to the CPU, with the lines of metrics.jsonl so far.
+        """Copy all tensors to the CPU, and include the records of metrics.jsonl so far.
 
-        Of a model with sharded rows it is collective, and rank 0's is whole; the others lack those rows.
+        For a model with sharded embeddings the call is collective. The snapshot on rank 0 is then complete;
+        snapshots on other ranks lack the sharded rows.
         """
         with shown(model, lambda table: table.on_rank_0(table.weight)):
             state = _detached(model.state_dict())
@@ -74,9 +76,9 @@ class Snapshot:
         return cls(state, _detached(tensors), groups, training, tuple(records))
 
     def write(self, folder: Path, keep: int = 1) -> None:
-        """Make it the checkpoint in `folder`, whole or not at all; OSError where the disk does not take it.
+        """Write the snapshot to `folder` atomically; OSError if the disk does not accept it.
 
-        The `keep` - 1 that stood there before are kept beside.
+        The `keep` - 1 previous checkpoints are kept next to it.
         """
         tensors = {MODEL: save(dict(self.model)), OPTIMIZER: save(dict(self.optimizer))}
         state = {"training": self.training, "groups": self.groups, "records": self.records}
@@ -91,19 +93,20 @@ class Snapshot:
 
 
 def load_checkpoint(folder: Path, notice: Callable[[str], None] | None = None) -> Checkpoint:
-    """Read the checkpoint in `folder`; where it is damaged, the one kept before it, folder-1, folder-2, ...
+    """Read the checkpoint in `folder`, or the previous one (folder-1, folder-2, ...) if it is damaged.
 
-    All of it is checked first. `notice` receives a sentence on a checkpoint that is damaged, or of format 1,
-    which has no digest of all its files; by default it is a Python warning. ValueError names the file that
-    is missing, damaged or of a newer khop if there is no whole checkpoint.
+    All files are checked before they are used. `notice` receives a sentence about each damaged checkpoint,
+    and about a checkpoint of format 1, which has no digest of all its files. By default it issues a Python
+    warning. If no checkpoint is intact, ValueError names the file that is missing, damaged or written by a
+    newer khop.
     """
     return _newest(path_of("folder", folder), notice or _warn)[0]
 
 
 def shared_checkpoint(folder: Path, group: Group, notice: Callable[[str], None]) -> Checkpoint:
-    """Read a checkpoint on rank 0 and share it, so that all ranks have the same one. Collective.
+    """Read a checkpoint on rank 0 and broadcast it, so that all ranks have the same one. Collective.
 
-    As `load_checkpoint`; only rank 0 needs to see the folder, and gives notice.
+    Works as `load_checkpoint`. Only rank 0 needs access to the folder, and only rank 0 calls `notice`.
     """
     found, files = _newest(folder, notice) if group.rank == 0 else (None, dict[str, bytes]())
     if group.world_size > 1:
@@ -112,14 +115,14 @@ def shared_checkpoint(folder: Path, group: Group, notice: Callable[[str], None])
 
 
 def parsed(folder: Path, files: Mapping[str, bytes]) -> Checkpoint:
-    """Check the files of a checkpoint and decode them; ValueError names the damaged one in `folder`."""
+    """Check and decode the files of a checkpoint; ValueError names the damaged file in `folder`."""
     state = checked_state(folder, files)
     model, optimizer = (_tensors(folder / name, files[name]) for name in (MODEL, OPTIMIZER))
     return Checkpoint(folder, model, optimizer, state["groups"], state["training"], state.get("records"))
 
 
 def _newest(folder: Path, notice: Callable[[str], None]) -> tuple[Checkpoint, dict[str, bytes]]:
-    """The newest whole checkpoint of `folder` and of those kept beside it, and its files."""
+    """Find the newest intact checkpoint among `folder` and its predecessors; return it and its files."""
     problems: list[str] = []
     for kept in pushed_folders(folder) or [folder]:
         try:
@@ -144,7 +147,7 @@ def _warn(sentence: str) -> None:
 
 
 def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """Put the checkpoint's tensors into the model; ValueError names what is missing, extra or misshapen."""
+    """Load the checkpoint's tensors into the model; ValueError names missing, extra and misshapen ones."""
     instance_of("model", model, nn.Module, "must be a torch.nn.Module")
     instance_of("checkpoint", checkpoint, Checkpoint, "give what khop.load_checkpoint(folder) gives")
     with shown(model, lambda table: torch.empty(table.count, table.width, device="meta")):
@@ -154,7 +157,7 @@ def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
 
 
 def restore_optimizer(model: nn.Module, optimizer: HasState, checkpoint: Checkpoint) -> None:
-    """Put the checkpoint's moments and settings into the optimizer of a restored model, as strictly."""
+    """Load moments and settings into the optimizer of a restored model; the checks are as strict."""
     names, sharded = _names(model), sharded_rows(model)
     order = [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
     if order != [group["params"] for group in checkpoint.groups]:
@@ -171,7 +174,7 @@ def restore_optimizer(model: nn.Module, optimizer: HasState, checkpoint: Checkpo
         if name not in numbers or tensor.shape not in (shapes[name], torch.Size()):
             raise ValueError(f"the optimizer's {key} {tuple(tensor.shape)} fits no parameter of the model")
         held = sharded[name].held(tensor) if name in sharded and tensor.dim() else tensor
-        # SparseAdam counts its steps by a Python number, and computes in double precision with it.
+        # SparseAdam counts its steps in a Python number and computes with it in double precision.
         is_count = held.dim() == 0 and held.dtype == torch.int64
         state.setdefault(numbers[name], {})[what] = int(held) if is_count else held
     groups = [_numbered(group, numbers) for group in checkpoint.groups]
@@ -179,13 +182,13 @@ def restore_optimizer(model: nn.Module, optimizer: HasState, checkpoint: Checkpo
 
 
 def _numbered(group: Mapping[str, Any], numbers: Mapping[str, int]) -> dict[str, Any]:
-    """A parameter group as torch takes it; JSON made lists of its tuples."""
+    """Convert a parameter group to torch's form: JSON has turned its tuples into lists."""
     settings = {name: tuple(value) if isinstance(value, list) else value for name, value in group.items()}
     return settings | {"params": [numbers[name] for name in group["params"]]}
 
 
 def _names(model: nn.Module) -> dict[Tensor, str]:
-    """What a checkpoint calls what is trained."""
+    """Map each trained tensor to its name in a checkpoint."""
     parameters: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return parameters | {table.weight: name for name, table in sharded_rows(model).items()}
 
@@ -202,7 +205,7 @@ def _flatten_optimizer(
         if value is not None
     }
     tensors = {}
-    for name, what in sorted(values):  # ranks exchange in one order, whatever that of what they once read
+    for name, what in sorted(values):  # all ranks must exchange in one order; their states may differ in it
         value = values[name, what]
         is_part = name in sharded and value.dim() > 0
         tensors[f"{name}/{what}"] = sharded[name].on_rank_0(value) if is_part else value
@@ -211,7 +214,7 @@ def _flatten_optimizer(
 
 
 def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    # A clone each: safetensors refuses tensors that share memory, as tied weights do.
+    # Clone each tensor: safetensors refuses tensors that share memory, such as tied weights.
     own = torch.contiguous_format
     return {name: tensor.detach().cpu().clone(memory_format=own) for name, tensor in tensors.items()}
 

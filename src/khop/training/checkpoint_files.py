@@ -1,4 +1,4 @@
-"""Files of a checkpoint folder: written with digests, and checked before anything in them is used."""
+"""Files of a checkpoint folder, written with digests and verified before their content is used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from khop.training.replace_folder import standing_folder
 FORMAT = 2
 FILES = MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 TENSORS = (MODEL, OPTIMIZER)
-# state.json begins with this; its digest is that of all its bytes, with zeros in the place of the digest.
+# state.json begins with this text. The digest covers all its bytes, with zeros in the place of the digest.
 _HEAD = '{\n "format": %d,\n "digest": "%s"'
 _SIGNED = re.compile(rb'\{\n "format": 2,\n "digest": "([0-9a-f]{64})"')
 _UNSIGNED = "0" * 64
@@ -25,7 +25,7 @@ _KEYS_2 = {"format", "digest", "khop", "files", "training", "groups", "records"}
 
 
 def encoded(tensors: Mapping[str, bytes], state: Mapping[str, object]) -> dict[str, bytes]:
-    """The files of a checkpoint by name: those with tensors, and state.json, which covers all of them."""
+    """Encode a checkpoint as files by name: the tensor files, and state.json with digests of all files."""
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in tensors.items()}
     rest = json.dumps({"khop": khop.__version__, "files": digests, **state}, indent=1)
     body = "," + rest.removeprefix("{") + "\n"
@@ -34,7 +34,7 @@ def encoded(tensors: Mapping[str, bytes], state: Mapping[str, object]) -> dict[s
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """Read the files of a checkpoint, unchecked; ValueError names the one that is missing or unreadable."""
+    """Read the files of a checkpoint without checks; ValueError names a missing or unreadable file."""
     there = standing_folder(folder)
     if not there.is_dir():
         raise ValueError(f"{folder}: no checkpoint there; train first, or name another run folder")
@@ -44,8 +44,8 @@ def read_files(folder: Path) -> dict[str, bytes]:
 def checked_state(folder: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
     """Check every byte of the files and return the content of state.json.
 
-    ValueError names the file in `folder` that is damaged, or the format that this khop does not read. A
-    checkpoint of format 1 has no digest of state.json: of it the files with tensors alone are checked.
+    ValueError names the damaged file in `folder`, or the format that this khop cannot read. A checkpoint of
+    format 1 has no digest of state.json, so only its tensor files are checked.
     """
     state = _state(folder / STATE, files[STATE])
     digests = state["files"] if state["format"] == FORMAT else state["checksums"]
@@ -58,7 +58,7 @@ def checked_state(folder: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def damaged(path: Path) -> ValueError:
-    """The error about a file whose content is not the one that was written."""
+    """Error for a file with content that differs from the content that was written."""
     return ValueError(f"{path}: cut short or damaged; use another checkpoint, or train again")
 
 
@@ -84,7 +84,7 @@ def _state(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def _is_whole(state: Mapping[str, Any]) -> bool:
-    """Whether all entries of state.json are there, and nothing else."""
+    """Return True if state.json has all entries and no others."""
     is_new = state["format"] == FORMAT
     kinds = {"files" if is_new else "checksums": dict, "groups": list, "training": dict}
     if is_new:

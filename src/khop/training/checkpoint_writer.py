@@ -1,4 +1,4 @@
-"""What a run leaves on disk while it trains: two logs, and checkpoints written beside the training."""
+"""Output of a training run: two logs, and checkpoints written in a background thread."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from khop.training.run_log import Record, RunLog
 from khop.training.settings import CheckpointPolicy
 
 BEST, LAST = "best", "last"
-FLUSH_S = 2.0  # how long lines of steps may stay in memory
+FLUSH_S = 2.0  # longest time that lines of steps stay in memory
 
 
 class CheckpointWriter:
-    """Writes a run's logs and checkpoints.
+    """Writer of a run's logs and checkpoints.
 
-    Checkpoints are written by a thread, one at a time. What the disk does not take is told to `warn` and
-    tried again with the next one; `close` raises if it is still not written then.
+    A thread writes the checkpoints, one at a time. If a write fails, the writer reports it to `warn` and
+    tries again with the next checkpoint. `close` raises if data are still unwritten then.
     """
 
     def __init__(self, out: Path, keeping: CheckpointPolicy, warn: Callable[[str], None]) -> None:
@@ -36,19 +36,19 @@ class CheckpointWriter:
         self._kept_at = self._flushed_at = time.monotonic()
 
     def log_step(self, record: Record) -> None:
-        """A line of steps.jsonl, on disk soon."""
+        """Add a line to steps.jsonl; it reaches the disk with the next flush."""
         self.steps.hold(record)
         self._steps_since += 1
         if time.monotonic() - self._flushed_at > FLUSH_S:
             self._flush()
 
     def log_epoch(self, record: Record) -> None:
-        """A line of metrics.jsonl."""
+        """Add a line to metrics.jsonl, and flush both logs."""
         self.epochs.hold(record)
         self._flush()
 
     def is_due(self) -> bool:
-        """Whether it is time for a checkpoint within the epoch, and the one before is written."""
+        """Return True if a checkpoint within the epoch is due and the previous one is written."""
         keeping = self._keeping
         by_steps = keeping.steps is not None and self._steps_since >= keeping.steps
         elapsed = time.monotonic() - self._kept_at
@@ -56,17 +56,17 @@ class CheckpointWriter:
         return (by_steps or by_clock) and not self._is_writing()
 
     def save(self, snapshots: dict[str, Snapshot]) -> None:
-        """Write checkpoints by name, in the background, after those before and after the logs' lines."""
+        """Write checkpoints by name in the background, after earlier checkpoints and after the logs."""
         self._wait()
         self._unwritten.update(snapshots)
         self._steps_since, self._kept_at = 0, time.monotonic()
-        # The logs first: a line too many is dropped on resume, one too few could not be made again.
+        # Flush the logs first: resume drops surplus lines, but cannot recreate missing ones.
         if self._flush():
             self._writer = threading.Thread(target=self._write, name="khop-checkpoint")
             self._writer.start()
 
     def close(self) -> None:
-        """Bring everything to the disk; OSError where it still does not take it."""
+        """Write all remaining data to disk; OSError if the disk still does not accept it."""
         self._wait()
         self.epochs.flush()
         self.steps.flush()
@@ -76,9 +76,10 @@ class CheckpointWriter:
             raise self._problem
 
     def begin(self, records: Sequence[Record], updates: int, steps: int, source: Path | None) -> None:
-        """Make the logs those of a run after `updates` updates, `steps` an epoch.
+        """Set the logs to the state of a run after `updates` updates, with `steps` updates per epoch.
 
-        `source` is the checkpoint that the run goes on from; younger ones are damaged and set aside.
+        `source` is the checkpoint from which the run resumes. Newer checkpoints are damaged; they are moved
+        aside.
         """
         self.epochs.path.parent.mkdir(parents=True, exist_ok=True)
         if source is not None:
@@ -108,7 +109,7 @@ class CheckpointWriter:
                 self._warn(f"{_sentence(self._problem)}; the run goes on")
 
     def _flush(self) -> bool:
-        """Bring the logs to the disk; whether it took them."""
+        """Flush the logs to disk; return True on success."""
         self._flushed_at = time.monotonic()
         try:
             self.epochs.flush()

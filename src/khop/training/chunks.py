@@ -1,4 +1,4 @@
-"""Chunks of nodes: batches made ahead of the model, their rows put on a shelf."""
+"""Chunks of nodes: their batches are made ahead of the model, their rows go into a layer store."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from khop.training.dynamic_chunks import Sharing
 from khop.training.stages import LayerStore, Stage
 
 Progress = Callable[[int, int], None]  # (done, total)
-RowsOf = Callable[[Batch], Tensor]  # (seeds, ...), of the nodes of a chunk
+RowsOf = Callable[[Batch], Tensor]  # (seeds, ...): rows of a chunk's nodes
 
 
 def unwatched(done: int, total: int) -> None:
-    """A progress that nobody watches."""
+    """Ignore the progress."""
 
 
 class ChunkSource(Protocol):
-    """What a meter has made of the chunks of a stage."""
+    """Source of the batches of a stage's chunks."""
 
     @property
     def move(self) -> Change:
-        """To where the model is."""
+        """Move a tensor to the model's device."""
         ...
 
     def split_over(self, threads: int) -> ChunkSource:
-        """The same batches, each drawn by several threads where the sampler knows how."""
+        """Return a source that draws the same batches with several threads each, if the sampler can."""
         ...
 
     def made(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
-        """The batch where it was made, as a thread does that works ahead."""
+        """Make the batch of some nodes on the sampler's device, e.g. in a thread that works ahead."""
         ...
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """What makes a batch of some nodes."""
+    """Maker of batches for given nodes."""
 
     sampler: Sampler
     features: FeatureStore
@@ -57,15 +57,15 @@ class Chunks:
     move: Change
 
     def split_over(self, threads: int) -> Chunks:
-        """The same batches, each drawn by several threads where the sampler knows how."""
+        """Return a source that draws the same batches with several threads each, if the sampler can."""
         if threads == 1 or not isinstance(self.sampler, NeighborSampler):
             return self
         return replace(self, sampler=self.sampler.split_over(threads))
 
     def made(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
-        """The batch where it was made, as a thread does that works ahead."""
+        """Make the batch of some nodes on the sampler's device, e.g. in a thread that works ahead."""
         limits = None if times is None else {node_type: times}
-        # A tree of its own is keyed by its node's first id, whatever the order and the numbering.
+        # A disjoint tree is keyed by its node's original id, independent of order and numbering.
         originals = original_ids(self.sampler.graph, node_type) if hasattr(self.sampler, "graph") else None
         positions = nodes if originals is None else originals[nodes]
         seeds = Seeds({node_type: nodes}, {node_type: positions}, limits)
@@ -74,12 +74,12 @@ class Chunks:
         return Batch(sample, seeds.nodes, columns, seed_columns, 0, 0, seeds.count)
 
     def batch(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
-        """The batch where the model is."""
+        """Make the batch of some nodes on the model's device."""
         return self.made(node_type, nodes, times).map(self.move)
 
 
 class Meter:
-    """Has the rows of stage after stage computed and says how far that has come."""
+    """Computes the rows of one stage after another and reports progress."""
 
     def __init__(self, progress: Progress, total: int, sharing: Sharing, done: int = 0) -> None:
         self._progress = progress
@@ -89,7 +89,7 @@ class Meter:
         self._told = -1
 
     def rows(self, stage: Stage, layer_store: LayerStore, chunks: ChunkSource, rows_of: RowsOf) -> Tensor:
-        """What the shelf has of `rows_of` every chunk, on the CPU, when all are computed. Collective."""
+        """Apply `rows_of` to all chunks; return the layer store's rows, on the CPU. Collective."""
 
         together = chunks.split_over(self._sharing.threads_each)
 
@@ -110,7 +110,7 @@ class Meter:
         return out
 
     def _tell(self, done: int) -> None:
-        """Never backwards: threads take chunks out of order."""
+        """Report progress unless it would go backwards: threads take chunks out of order."""
         if done > self._told:
             self._told = done
             self._progress(done, self._total)
@@ -118,7 +118,7 @@ class Meter:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; afterwards every module's mode is as it was."""
+    """Switch to evaluation mode without gradients, and restore the mode of every module afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

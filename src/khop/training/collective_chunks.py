@@ -1,4 +1,4 @@
-"""Chunks that ranks take in step: to make one, a rank asks the others for what lies with them."""
+"""Chunks for ranks that exchange rows: the ranks run in lockstep, because batches need remote rows."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from khop.training.stages import VALUES, LayerStore, Stage
 
 @dataclass(frozen=True)
 class CollectiveChunks:
-    """A rank takes the chunks of the parts that it holds, one in each round; all make the same rounds.
+    """Sharing where each rank computes the chunks of its own partitions, one per round.
 
-    A rank whose chunks have run out makes one of no rows, for the sake of what others ask it.
+    All ranks make the same number of rounds. A rank without chunks left makes an empty one, because the other
+    ranks still request rows from it.
     """
 
     lanes: Lanes
@@ -39,17 +40,17 @@ class CollectiveChunks:
 
     @property
     def threads_each(self) -> int:
-        """Lanes share the threads."""
+        """Threads per chunk: the lanes share the threads equally."""
         return max(1, self.in_flight.threads // self.lanes.count)
 
     def layer_store(self) -> LayerStore:
-        """Rows stay with the rank that has computed them; the others ask for those that they need."""
+        """Make a store in which each rank keeps the rows it computed and the others request them."""
         return PartitionedLayerStore(self.lanes)
 
     def taken(
         self, stage: Stage, missing: Sequence[int], make: Callable[[slice], Made], size_of: SizeOf[Made]
     ) -> Generator[Taken[Made], None, None]:
-        """See `Sharing`. So many are made ahead, of whatever size: sizes differ, and ranks keep in step."""
+        """Implement `Sharing`. Prefetch ignores bytes: sizes differ, and ranks must stay in lockstep."""
         of_ranks = [
             missing[bisect_left(missing, share.start) : bisect_left(missing, share.stop)]
             for share in shares(stage, self.group.world_size)
@@ -68,26 +69,26 @@ class CollectiveChunks:
 
 @dataclass(frozen=True)
 class PartitionedLayerStore:
-    """A shelf in memory that leaves rows with the rank that has computed them."""
+    """Layer store in memory in which each rank keeps the rows that it computed."""
 
     lanes: Lanes
 
     def open(self, stage: Stage) -> LayerPartition:
-        """Room for those of this rank."""
+        """Allocate memory for the rows of this rank."""
         group = self.lanes.group
         bounds = rank_bounds(stage, group.world_size)
         return LayerPartition(stage, bounds[group.rank], bounds[group.rank + 1])
 
     def store(self, layer: Sequence[Stage], rows: Mapping[NodeType, Tensor]) -> FeatureStore:
-        """The rows of all ranks."""
+        """Return a store over the rows of all ranks."""
         return rows_of_ranks(layer, rows, self.lanes)
 
     def release(self, layer: int) -> None:
-        """Nothing: rows are freed when nobody reads them."""
+        """Do nothing: Python frees rows after their last use."""
 
 
 class LayerPartition:
-    """A stretch of a stage's rows."""
+    """A contiguous range of a stage's rows."""
 
     def __init__(self, stage: Stage, first: int, last: int) -> None:
         self.missing = range(stage.num_chunks)
@@ -96,20 +97,20 @@ class LayerPartition:
         self._rows = stage.like.new_empty((last - first, *stage.like.shape[1:]))
 
     def put(self, chunk: int, rows: Tensor) -> None:
-        """Copy them into place."""
+        """Copy the rows into place."""
         span = self._stage.span(chunk)
         self._rows[span.start - self._first : span.stop - self._first] = rows
 
     def finished(self) -> Tensor:
-        """Those of this rank: what the others have is asked for when it is read."""
+        """Return the rows of this rank; rows of other ranks are fetched when they are read."""
         return self._rows
 
     def close(self) -> None:
-        """Nothing is held that Python does not free."""
+        """Do nothing: Python frees all resources."""
 
 
 def shares(stage: Stage, ranks: int) -> list[range]:
-    """The chunks of each rank, one rank after another: those of its parts, or an even share of a part's."""
+    """Chunks of each rank: the chunks of its partitions, or an even share of one partition's chunks."""
     pieces = stage.pieces or (0, stage.count)
     firsts = [bisect_left(stage.starts, row) for row in pieces]
     holders = PartitionOwners(len(pieces) - 1, world_size=ranks)
@@ -117,7 +118,7 @@ def shares(stage: Stage, ranks: int) -> list[range]:
     def share(rank: int) -> range:
         parts = holders.parts_of(rank)
         first, count = firsts[parts.start], firsts[parts.stop] - firsts[parts.start]
-        beside = holders.ranks_of(parts.start)  # several only where each holds one part
+        beside = holders.ranks_of(parts.start)  # several only if each of them holds one part
         place = rank - beside.start
         return range(first + count * place // len(beside), first + count * (place + 1) // len(beside))
 
@@ -125,14 +126,14 @@ def shares(stage: Stage, ranks: int) -> list[range]:
 
 
 def rank_bounds(stage: Stage, ranks: int) -> tuple[int, ...]:
-    """(ranks + 1): where the rows of each rank begin, and where those of the last one end."""
+    """(ranks + 1): first row of each rank, then the end of the last rank's rows."""
     return (*(stage.starts[chunks.start] for chunks in shares(stage, ranks)), stage.count)
 
 
 def sharing_of(
     graph: GraphStore | None, features: FeatureStore, group: Group, in_flight: InFlight
 ) -> Sharing:
-    """How ranks share chunks: in step where one of the stores asks other ranks, else as they come."""
+    """Choose how ranks share chunks: in lockstep if a store is partitioned across ranks, else dynamically."""
     for store in (graph, features):
         lanes: Lanes | None = getattr(store, "lanes", None)
         if lanes is not None:
@@ -141,7 +142,7 @@ def sharing_of(
 
 
 def rows_of_ranks(layer: Sequence[Stage], own: Mapping[NodeType, Tensor], lanes: Lanes) -> FeatureStore:
-    """What all ranks have computed of a layer, of which this one has its own rows. A gather is collective."""
+    """Return a store over the rows of a layer on all ranks; `own` has this rank's. A gather is collective."""
     rank, ranks = lanes.group.rank, lanes.group.world_size
     bounds: dict[Type, tuple[int, ...]] = {stage.node_type: rank_bounds(stage, ranks) for stage in layer}
     specs: dict[Type, dict[str, ColumnSpec]] = {

@@ -1,4 +1,4 @@
-"""Who makes which chunk of a stage, ahead of the model that the chunks are for."""
+"""Assignment of a stage's chunks to ranks and threads, which make them ahead of the model."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ SizeOf = Callable[[Made], int]  # in bytes
 
 @dataclass(frozen=True)
 class Taken(Generic[Made]):
-    """A chunk that has fallen to this rank."""
+    """A chunk assigned to this rank."""
 
     chunk: int
     made: Made  # of its rows
-    done: int  # chunks that the ranks have taken by now, all together
+    done: int  # chunks taken so far by all ranks together
 
 
 class Sharing(Protocol):
-    """How the ranks share the chunks of a stage. Nothing of it changes a row."""
+    """Strategy for sharing a stage's chunks among ranks. The choice never changes a row."""
 
     @property
     def group(self) -> Group:
@@ -36,43 +36,43 @@ class Sharing(Protocol):
 
     @property
     def threads_each(self) -> int:
-        """So many may make one chunk together."""
+        """Number of threads that make one chunk together."""
         ...
 
     def layer_store(self) -> LayerStore:
-        """Holds in memory what one layer gives, for the next to read."""
+        """Make a store that holds one layer's rows in memory, for the next layer to read."""
         ...
 
     def taken(
         self, stage: Stage, missing: Sequence[int], make: Callable[[slice], Made], size_of: SizeOf[Made]
     ) -> Generator[Taken[Made], None, None]:
-        """Those of the missing chunks that fall to this rank, each with what `make` gives for its rows.
+        """Yield the missing chunks assigned to this rank, each with the result of `make` for its rows.
 
-        Made ahead, by threads. Collective: all ranks give the same stage and the same chunks.
+        Threads make chunks ahead. Collective: all ranks pass the same stage and the same missing chunks.
         """
         ...
 
 
 @dataclass(frozen=True)
 class DynamicChunks:
-    """Whoever asks next gets the next chunk, of all threads of all ranks: who is faster gets more."""
+    """Sharing through a counter for all threads of all ranks: faster ranks compute more chunks."""
 
     group: Group = ALONE
     in_flight: InFlight = FEW_IN_FLIGHT
 
     @property
     def threads_each(self) -> int:
-        """One: every thread makes chunks of its own."""
+        """One: each thread makes its chunks alone."""
         return 1
 
     def layer_store(self) -> LayerStore:
-        """All rows, once per machine: any rank may come to need any."""
+        """Make a store of all rows, one copy per machine: any rank may need any row."""
         return Memory(self.group)
 
     def taken(
         self, stage: Stage, missing: Sequence[int], make: Callable[[slice], Made], size_of: SizeOf[Made]
     ) -> Generator[Taken[Made], None, None]:
-        """See `Sharing`."""
+        """Implement `Sharing`."""
         turn_of, is_over = self.group.dealer(), threading.Event()
 
         def made(_: int) -> Taken[Made] | None:
@@ -89,5 +89,5 @@ class DynamicChunks:
         ahead = ordered_map(made, range(len(missing)), self.in_flight, bytes_of)
         with closing(ahead):
             for each in ahead:
-                if each is not None:  # a thread that asked later may still have got the last chunk
+                if each is not None:  # results are in order of requests, so a chunk may follow a None
                     yield each

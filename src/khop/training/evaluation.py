@@ -1,4 +1,4 @@
-"""Scores of splits, whichever way the model's outputs are computed."""
+"""Scores of splits, independent of the way the model's outputs are computed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def scores(
     outputs_of: Callable[[Tensor], Tensor],
     beside: Sequence[NodeMetric] = (),
 ) -> dict[str, float]:
-    """The task's metric of each split, from one call of `outputs_of` for the nodes of all of them.
+    """Compute the task's metric for each split, with one call of `outputs_of` for the nodes of all splits.
 
-    Metrics beside it stand in names of their own, as "val/f1-macro". ValueError names a split without nodes,
+    Metrics in `beside` are added under names such as "val/f1-macro". ValueError names a split without nodes,
     or a node without a valid label.
     """
     for split, nodes in splits.items():

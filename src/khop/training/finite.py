@@ -1,4 +1,4 @@
-"""Errors for a model whose loss, weights or scores are no longer numbers."""
+"""Checks that a model's loss, weights and scores are finite."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from khop.training.trainer_state import TrainerState
 
 
 def check_loss(loss: float, standing: TrainerState, checkpoint: Path) -> None:
-    """ValueError for a loss that is NaN or infinite."""
+    """Raise ValueError if the loss is NaN or infinite."""
     if not math.isfinite(loss):
         raise ValueError(f"the loss is {loss} in {_place(standing)}: {_way_out(checkpoint)}")
 
 
 def check_weights(model: nn.Module, standing: TrainerState, checkpoint: Path) -> None:
-    """ValueError for a model with a weight that is NaN or infinite: it is not worth a checkpoint."""
+    """Raise ValueError if a weight is NaN or infinite: such a model must not be saved in a checkpoint."""
     for name, weights in model.named_parameters():
         if not weights.detach().isfinite().all():
             raise ValueError(
@@ -31,7 +31,7 @@ def check_weights(model: nn.Module, standing: TrainerState, checkpoint: Path) ->
 
 @contextmanager
 def evaluation_of(model: nn.Module, standing: TrainerState, checkpoint: Path) -> Iterator[None]:
-    """Say of an error in an evaluation where training was, and of NaN weights that they are the cause."""
+    """Add the training position to an evaluation's error, and report NaN weights as its cause."""
     try:
         yield
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Inputs of an evaluation by `model(batch)`: a sampler, and the columns that the model reads."""
+"""Inputs of an evaluation with `model(batch)`: a sampler, and the columns that the model reads."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def columns_read(
     columns: Sequence[str] | NamesByType | None,
     of_loader: ColumnChoice | None,
 ) -> ColumnChoice:
-    """The columns of a batch: those given, the model's `input_columns`, or the loader's.
+    """Choose the columns of a batch: `columns`, else the model's `input_columns`, else the loader's.
 
-    Where none of them says it, all columns of nodes but labels.
+    If none of them is given, all node columns except labels are used.
     """
     if columns is None:
         columns = getattr(model, "input_columns", None)
@@ -52,7 +52,7 @@ def columns_read(
 def evaluation_sampler(
     graph: GraphStore, fanouts: Sequence[Fanout], columns: ColumnChoice, like: Sampler | None
 ) -> NeighborSampler:
-    """A sampler of these fanouts that draws as the loader's does, where that is a NeighborSampler."""
+    """Make a sampler with these fanouts, and with the loader's other settings if it has a NeighborSampler."""
     edge_ids = bool(columns.of_edges)
     if not isinstance(like, NeighborSampler):
         return NeighborSampler(graph, fanouts, edge_ids=edge_ids)
@@ -73,10 +73,10 @@ def evaluation_sampler(
 
 
 def all_neighbors(model: nn.Module, like: Sampler | None, *, warn: bool) -> list[Fanout]:
-    """Fanouts of an exact evaluation by `model(batch)`: all neighbors, as many hops as the model has layers.
+    """Return fanouts for exact evaluation with `model(batch)`: all neighbors, one hop per model layer.
 
-    Edge types that no hop of the loader's sampler follows are left out at that hop. ValueError where nothing
-    says how many hops there are. With `warn`, says what this way costs.
+    An edge type is left out at a hop if the loader's sampler does not follow it there. ValueError if the
+    number of hops is unknown. With `warn`, a warning states the cost of this method.
     """
     name = type(model).__name__
     hops = getattr(like, "layers", None) or getattr(model, "num_layers", None)

@@ -1,4 +1,4 @@
-"""A trained model's outputs: exact, layer by layer over all neighbors, or from samples for any model."""
+"""Outputs of a trained model: exact, layer by layer over all neighbors, or sampled for any model."""
 
 from __future__ import annotations
 
@@ -45,13 +45,16 @@ def layerwise_inference(
     in_flight: InFlight = FEW_IN_FLIGHT,
     group: Group = ALONE,
 ) -> Tensor:
-    """(nodes, outputs) on the CPU: the model's exact output for `nodes`, by default all of the type.
+    """Compute the model's exact outputs for `nodes`, by default for all nodes of the type.
 
-    Every layer is computed for all nodes before the next begins, over all neighbors, `chunk_size` nodes at a
-    time; two layers' values are held in memory, once per machine. The ranks of a group share the chunks of
-    each layer, and all get all values, whose bits do not depend on the number of ranks. Where ranks hold
-    parts of the graph, whatever `group` is, each computes and holds the values of its nodes. ValueError where
-    the model does not expose its layers. `khop.infer` holds the values in files instead.
+    Returns (nodes, outputs) on the CPU. Every layer is computed for all nodes before the next begins, over
+    all neighbors and `chunk_size` nodes at a time. The values of two layers are held in memory, once per
+    machine.
+
+    The ranks of a group share the chunks of each layer, and every rank gets all values. The result is
+    bit-identical for any number of ranks. If ranks hold parts of the graph, each rank computes and stores its
+    nodes' values, regardless of `group`. ValueError if the model does not expose its layers. `khop.infer`
+    keeps the values in files instead.
     """
     if nodes is not None:
         check_seeds(graph, {node_type: nodes})
@@ -78,12 +81,14 @@ def sampled_inference(
     in_flight: InFlight = FEW_IN_FLIGHT,
     group: Group = ALONE,
 ) -> Tensor:
-    """(nodes, outputs) on the CPU: what `model(batch)` gives for `nodes` over sampled neighborhoods.
+    """Compute the outputs of `model(batch)` for `nodes` over sampled neighborhoods.
 
-    The ranks of a group share the chunks, and all get all outputs. Any module over a batch will do. One key
-    draws for all chunks: with the layered expansion a node's output does not depend on the chunk that it is
-    in, and two evaluations with one seed differ by the model alone.
-    `times`, one per node, are what a sampler by time needs.
+    Returns (nodes, outputs) on the CPU. The model may be any module that takes a batch. The ranks of a group
+    share the chunks, and every rank gets all outputs.
+
+    One key draws for all chunks. With the layered expansion a node's output is therefore independent of its
+    chunk, and two evaluations with the same seed differ only by the model. `times`, one per node, is required
+    by temporal samplers.
     """
     seed_number(seed)
     whole_number("chunk_size", chunk_size, 1)
@@ -103,7 +108,7 @@ def sampled_inference(
 
 
 class Layers:
-    """A model's layers over a whole graph: what has to be computed, stage by stage, and how."""
+    """Layers of a model over a whole graph: the stages to compute, and the functions that compute them."""
 
     def __init__(
         self,
@@ -130,9 +135,9 @@ class Layers:
         chunk_size: int,
         depth: int | None = None,
     ) -> Layers:
-        """Those that give the model's output for the nodes wanted; with a `depth`, what so many layers give.
+        """Build the layers for the model's output of `wanted`; with `depth`, only the first `depth` layers.
 
-        ValueError where the model does not expose its layers.
+        ValueError if the model does not expose its layers.
         """
         if not isinstance(model, Layered):
             raise ValueError(
@@ -153,7 +158,7 @@ class Layers:
         return cls(model, graph, features, stages, rows_of)
 
     def sharing(self, group: Group, in_flight: InFlight) -> Sharing:
-        """How ranks share the chunks, from where graph and features lie."""
+        """Choose how ranks share the chunks, from the location of graph and features."""
         return sharing_of(*self._stores, group, in_flight)
 
     def computed(
@@ -165,9 +170,10 @@ class Layers:
         last: LayerStore | None = None,
         first: int = 0,
     ) -> dict[NodeType, Tensor]:
-        """The last layer's rows, of each type, where its shelf has them: `last` if given. Collective.
+        """Compute all layers; return the last layer's rows by type, held by `last` if given. Collective.
 
-        Of the layers before `first` the shelf has nothing to offer any more, nor does it need to.
+        `first` is the first layer to compute. The layer store may lack the layers before it; they are not
+        needed.
         """
         total = sum(stage.count for layer in self.stages for stage in layer)
         skipped = sum(stage.count for layer in self.stages[:first] for stage in layer)
@@ -196,7 +202,7 @@ def _stage(
 def _row_shapes(
     model: Layered, graph: GraphStore, features: FeatureStore, rows_of: Sequence[Mapping[NodeType, RowsOf]]
 ) -> list[dict[NodeType, Tensor]]:
-    """What rows of each layer and type look like, from the first node of each type without neighbors."""
+    """Row shape and dtype by layer and type, computed for one node of each type without neighbors."""
     assert isinstance(model, nn.Module)
     chunks = _all_neighbors(model, graph, features, fanout=0)
     shapes, values = [], dict[NodeType, Tensor]()
@@ -213,7 +219,7 @@ def _row_shapes(
 
 
 def _all_neighbors(model: nn.Module, graph: GraphStore, features: FeatureStore, fanout: int) -> Chunks:
-    """What makes chunks for a model's first layer."""
+    """Make the chunks of a model's first layer."""
     assert isinstance(model, Layered)
     choice = columns_read(model, graph.schema, None, None)
     followed = followed_edge_types(model, graph.schema)
@@ -222,12 +228,12 @@ def _all_neighbors(model: nn.Module, graph: GraphStore, features: FeatureStore, 
 
 
 def _over(chunks: Chunks, rows: FeatureStore, node_types: Sequence[NodeType]) -> Chunks:
-    """The same for a layer whose input is what the layer before has given of some types."""
+    """Return the chunks of a layer with the previous layer's rows of some types as its input."""
     return replace(chunks, features=rows, columns=ColumnChoice(dict.fromkeys(node_types, (VALUES,))))
 
 
 def _rows_of(model: Layered, index: int, node_type: NodeType, head: bool) -> RowsOf:
-    """What one layer gives for a chunk's nodes; after the last one, what the head makes of it."""
+    """Return a function that applies one layer, and with `head` the model's head, to a chunk's nodes."""
 
     def rows(batch: Batch) -> Tensor:
         if index == 0:
@@ -235,7 +241,7 @@ def _rows_of(model: Layered, index: int, node_type: NodeType, head: bool) -> Row
         else:
             h = {t: of_type[VALUES] for t, of_type in batch.columns.items()}
         block = batch.blocks[0]
-        # Other types are no destinations of the chunk, and what they would be computed from is not in h.
+        # Other types are no destinations of the chunk, and h lacks their inputs.
         block = replace(block, dst_counts={node_type: block.dst_counts[node_type]})
         given = model.layer(index, h, block)
         if node_type not in given:

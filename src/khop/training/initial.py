@@ -1,4 +1,4 @@
-"""The weights that training starts from."""
+"""Initial weights of a model."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def seeded(seed: int, make: Callable[[], Model]) -> Model:
-    """What `make` gives when torch's global generator starts at `seed`; afterwards it is as it was.
+    """Call `make` with torch's global generator seeded by `seed`; the generator is restored afterwards.
 
-    Modules draw their first weights from that generator and take no other. Make the model on the CPU: then
-    the weights are the same whatever device it moves to.
+    Modules draw their initial weights from that generator and from no other. Make the model on the CPU: the
+    weights are then independent of the device that it moves to.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM between two things that belong together."""
+"""Deferred handling of Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _HELD = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C and SIGTERM back until the block is through, so that it happens whole or not at all.
+    """Defer Ctrl-C and SIGTERM to the end of the block, so that the block runs completely or not at all.
 
-    Outside the main thread, where Python delivers no signals, there is nothing to hold.
+    Outside the main thread this does nothing: Python delivers no signals there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -39,9 +39,9 @@ def interrupts_held() -> Iterator[None]:
 
 @contextmanager
 def interrupts_noted() -> Iterator[list[int]]:
-    """Let the first Ctrl-C or SIGTERM in the block only be noted, in the list, for the block to end.
+    """Record the first Ctrl-C or SIGTERM of the block in the list, and let the block end by itself.
 
-    A second one does what it did before. Outside the main thread none comes.
+    A second signal goes to the previous handler. Outside the main thread no signal arrives.
     """
     noted: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -65,9 +65,9 @@ def interrupts_noted() -> Iterator[list[int]]:
 
 @contextmanager
 def terminations_raised() -> Iterator[None]:
-    """SIGTERM raises Terminated in the block, where it would else end the process at once.
+    """Make SIGTERM raise Terminated in the block instead of ending the process at once.
 
-    A handler that somebody has put in stays.
+    A handler that is already installed stays.
     """
     if (
         threading.current_thread() is not threading.main_thread()

@@ -1,4 +1,4 @@
-"""Rows of a stage in memory: this process's own, or one copy for all ranks of a machine."""
+"""Rows of a stage in memory: one copy per process, or one copy for all ranks of a machine."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from khop.training.stages import Rows, Stage, row_table, write_rows
 
 @dataclass(frozen=True)
 class Memory:
-    """A shelf that holds rows in memory, once per machine where the ranks are all on one."""
+    """Layer store in memory, with one copy per machine if all ranks are on one machine."""
 
     group: Group
 
     def open(self, stage: Stage) -> Rows:
-        """Shared memory where several ranks can share it, else a tensor in each."""
+        """Use shared memory if several ranks can share it, else one tensor per rank."""
         group = self.group
         if group.world_size > 1 and group.is_of_one_machine and stage.count * stage.row_bytes:
             shared = SharedRows.opened(stage, group)
@@ -32,15 +32,15 @@ class Memory:
         return OwnRows(stage, group)
 
     def store(self, layer: Sequence[Stage], rows: Mapping[NodeType, Tensor]) -> FeatureStore:
-        """The rows: all of them are here."""
+        """Return a store over the rows, all of which are local."""
         return row_table(rows)
 
     def release(self, layer: int) -> None:
-        """Nothing: rows are freed when nobody reads them."""
+        """Do nothing: Python frees rows after their last use."""
 
 
 class OwnRows:
-    """Rows that every rank holds for itself, and gets from the others when all is computed."""
+    """Rows of which every rank holds a copy; chunks are exchanged when all are computed."""
 
     def __init__(self, stage: Stage, group: Group) -> None:
         self.missing = range(stage.num_chunks)
@@ -50,25 +50,25 @@ class OwnRows:
         self._is_own = torch.zeros(stage.num_chunks, dtype=torch.uint8)
 
     def put(self, chunk: int, rows: Tensor) -> None:
-        """Copy them into place."""
+        """Copy the rows into place."""
         self._out[self._stage.span(chunk)] = rows
         self._is_own[chunk] = 1
 
     def finished(self) -> Tensor:
-        """Every chunk, from the rank that has computed it."""
+        """Broadcast every chunk from the rank that computed it; return all rows."""
         if self._group.world_size > 1 and self._stage.count:
             owners = self._group.gather(self._is_own).argmax(0).tolist()
             self._group.share_rows([self._out[self._stage.span(chunk)] for chunk in self.missing], owners)
         return self._out
 
     def close(self) -> None:
-        """Nothing is held that Python does not free."""
+        """Do nothing: Python frees all resources."""
 
 
 class SharedRows:
-    """Rows in one piece of memory that all ranks of a machine have mapped.
+    """Rows in one block of memory that all ranks of a machine have mapped.
 
-    It has no name, so that nothing can be left behind: it is gone with the last process that has it.
+    The memory has no name, so nothing can be left behind: the last process that has it frees it.
     """
 
     def __init__(self, stage: Stage, group: Group, descriptor: int) -> None:
@@ -79,7 +79,7 @@ class SharedRows:
 
     @classmethod
     def opened(cls, stage: Stage, group: Group) -> SharedRows | None:
-        """Rank 0 makes it, the others open it; None where one of them cannot, as in another container."""
+        """Create the memory on rank 0 and open it on the others; None if a rank cannot (other container)."""
         descriptor, path = -1, None
         if group.rank == 0:
             descriptor = os.memfd_create("khop-rows")
@@ -89,7 +89,7 @@ class SharedRows:
         if group.rank > 0:
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            except OSError:  # told to the others, who then do without as well
+            except OSError:  # the other ranks see this below, and use no shared memory either
                 descriptor = -1
         if bool((group.gather(torch.tensor([descriptor])) >= 0).all()):
             return cls(stage, group, descriptor)
@@ -98,16 +98,16 @@ class SharedRows:
         return None
 
     def put(self, chunk: int, rows: Tensor) -> None:
-        """Copy them into place."""
+        """Copy the rows into place."""
         write_rows(self._descriptor, rows, self._stage.span(chunk).start * self._stage.row_bytes)
 
     def finished(self) -> Tensor:
-        """All rows, mapped."""
+        """Return all rows, memory-mapped."""
         self._group.barrier()
         stage = self._stage
         pages = mmap.mmap(self._descriptor, stage.count * stage.row_bytes)
         return torch.frombuffer(pages, dtype=stage.like.dtype).view(stage.count, *stage.like.shape[1:])
 
     def close(self) -> None:
-        """The mapping stays for as long as the rows are used."""
+        """Close the descriptor; the mapping stays while the rows are in use."""
         os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""One way to compute layers on all ranks of a machine, kept when a run is resumed."""
+"""Selection of one way to compute layers on all ranks of a machine; a resumed run keeps it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from khop.training.settings import TrainerSettings
 # Digest of a kind of layers -> {"layers": dtype and shape, "blocks": way, "over_float32": ratio of times}.
 Recorded = Mapping[str, Any]
 
-LOSES = 1.05  # times the time in float32 from which a run is told so
+LOSES = 1.05  # ratio to the time in float32 from which the run issues a warning
 _LIBRARIES = ("torch", *get_args(Library))
 
 
@@ -31,11 +31,12 @@ def settle_linear(
     warned: Callable[[str], None],
     choices: LinearChoices = CHOICES,
 ) -> Recorded:
-    """Decide how layers are computed in this run, alike on all ranks of equal machines; what to record.
+    """Choose how layers are computed in this run; return the entries that a checkpoint must record.
 
-    What a checkpoint records for this machine is taken; else what was measured here before; else the first
-    rank of the machine measures now, and the others wait. Collective. It warns where a run goes on upon a
-    machine that computes in another order, and where bfloat16 is slower than float32.
+    All ranks on equal machines get the same choice. It comes from the checkpoint if that has an entry for
+    this machine, else from an earlier measurement here. Otherwise the first rank of the machine measures now,
+    and the others wait. Collective. It warns if a resumed run is on a machine that computes in another order,
+    and if bfloat16 is slower than float32.
     """
     if torch.device(settings.device).type != "cpu" or choices.is_fixed:
         return recorded
@@ -43,7 +44,7 @@ def settle_linear(
     if not has_layers and settings.precision != "bfloat16":
         return recorded
     recorded = {number: entry for number, entry in recorded.items() if _way(entry) is not None}
-    # Of bfloat16 last; evaluation computes in float32 there.
+    # bfloat16 comes last; evaluation then computes in float32.
     dtypes = ["float32", "bfloat16"] if settings.precision == "bfloat16" else [settings.precision]
     kinds = [LayerKind.here(getattr(torch, dtype), shape) for dtype in dtypes for shape in SHAPES]
     with group.exchanging("choosing how layers are computed"):
@@ -61,7 +62,7 @@ def settle_linear(
 
 
 def fix_linear(named: str | None) -> None:
-    """Compute layers in the named way, such as torch or blas:2048; None: as this machine chooses."""
+    """Compute layers in the named way, such as torch or blas:2048; None lets this machine choose."""
     if not named:
         return
     try:
@@ -71,7 +72,7 @@ def fix_linear(named: str | None) -> None:
 
 
 def _settled(kind: LayerKind, recorded: Recorded, choices: LinearChoices) -> Measured:
-    """The way in which the run went before on such a machine, else the machine's."""
+    """Return the way that the run used before on such a machine, else this machine's."""
     before = _way(recorded.get(f"{kind.number:015x}"))
     if before is not None and (before.blocks is None or before.blocks.can_compute(kind.dtype)):
         return before
@@ -92,7 +93,7 @@ def _recorded(
     recorded: Recorded,
     warned: Callable[[str], None],
 ) -> Recorded:
-    """The record with the ways of all ranks' machines, and a warning where one is new and differs."""
+    """Return the record extended by the ways of all ranks' machines; warn if one is new and differs."""
     added: dict[str, Any] = {}
     for of_rank, values in zip(numbers.tolist(), found, strict=True):
         for kind, number, value in zip(kinds, of_rank, values, strict=True):
@@ -118,7 +119,7 @@ def _warn_of_bfloat16(settings: TrainerSettings, measured: Measured, warned: Cal
 
 
 def _encoded(measured: Measured) -> Tensor:
-    """As numbers, of which a rank that does not measure sends zeros."""
+    """Encode as numbers; a rank that does not measure sends zeros."""
     blocks, millionths = measured.blocks, max(1, round(1e6 * measured.over_float32))
     if blocks is None:
         return torch.tensor([0, 0, 0, millionths])

@@ -1,4 +1,4 @@
-"""How good a model is on links that it has not seen: rows of all nodes first, then pairs, chunk by chunk."""
+"""Evaluation on held-out links: rows of all nodes are computed first, then pairs are scored in chunks."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from khop.training.link_prediction import LINK_METRICS, LinkMetric
 from khop.training.move import mover
 from khop.training.stages import VALUES, Stage
 
-Scores = dict[EdgeType, tuple[Tensor, Tensor]]  # of links (n), of their negatives (n, k)
-_CHUNK_NUMBERS = 1 << 22  # of both ends' rows that are decoded at a time
+Scores = dict[EdgeType, tuple[Tensor, Tensor]]  # scores of links (n), scores of their negatives (n, k)
+_CHUNK_NUMBERS = 1 << 22  # values of both ends' rows that are decoded at a time
 
 
 def node_rows(
@@ -42,9 +42,9 @@ def node_rows(
     in_flight: InFlight = FEW_IN_FLIGHT,
     group: Group = ALONE,
 ) -> dict[NodeType, Tensor]:
-    """What an encoder gives for all nodes of some types: exact, layer by layer over all neighbors.
+    """Compute an encoder's rows for all nodes of some types: exact, layer by layer over all neighbors.
 
-    The encoder exposes its layers (khop.models.Layered), each of which is computed once for all types. The
+    The encoder must expose its layers (khop.models.Layered). Each layer is computed once for all types. The
     ranks of a group share the work.
     """
     layers = Layers.of(encoder, graph, features, dict.fromkeys(node_types), chunk_size=chunk_size)
@@ -63,9 +63,10 @@ def exact_link_scores(
     in_flight: InFlight = FEW_IN_FLIGHT,
     group: Group = ALONE,
 ) -> Scores:
-    """Per edge type the scores of its links (n), and of their negatives (n, k), over all neighbors.
+    """Score links and their negatives over all neighbors: (n) and (n, k) per edge type.
 
-    The encoder gives a row for every node first, then pairs are scored. The ranks of a group share the work.
+    The encoder first computes a row for every node; then the pairs are scored. The ranks of a group share the
+    work.
     """
     ends = dict.fromkeys(end for edge_type in links.counts for end in (edge_type[0], edge_type[2]))
     layers = Layers.of(model.encoder, graph, features, ends, chunk_size=chunk_size)
@@ -81,23 +82,23 @@ def link_scores(
     links: LinkList,
     sharing: Sharing = DynamicChunks(),  # noqa: B008
 ) -> Scores:
-    """Per edge type the scores of its links (n), and of their negatives (n, k), from all nodes' rows."""
+    """Score links and their negatives from the rows of all nodes: (n) and (n, k) per edge type."""
     check_told_from(links)
     with evaluating(model):
         return {t: _scores(model, t, rows, links, sharing) for t in links.counts}
 
 
 def check_rivals(graph: GraphStore, links: LinkList) -> None:
-    """ValueError unless links and the negatives that they bring along are between nodes of the graph."""
+    """Raise ValueError unless links and their negatives connect nodes of the graph."""
     check_told_from(links)
-    if isinstance(links, Links):  # else they were made from a graph
+    if isinstance(links, Links):  # others were made from a graph, and are valid
         check_links(graph, links)
         for edge_type, rivals in (links.negatives or {}).items():
             check_ids(f"negatives of {edge_type}", rivals.flatten(), graph.num_nodes(edge_type[2]))
 
 
 def check_untimed(links: LinkList) -> None:
-    """ValueError for links with times, which an evaluation over all neighbors does not keep to."""
+    """Raise ValueError for links with times: evaluation over all neighbors cannot respect them."""
     if "times" in links.facts:
         raise ValueError(
             "links have times, and over all neighbors they would hear of their future: give fanouts=[...] "
@@ -106,7 +107,7 @@ def check_untimed(links: LinkList) -> None:
 
 
 def check_told_from(links: LinkList) -> None:
-    """ValueError for links without negatives, which cannot be evaluated."""
+    """Raise ValueError for links without negatives: they cannot be evaluated."""
     if "negatives" not in links.facts:
         raise ValueError(
             "links without negatives cannot be evaluated: nothing says what they should be told from; "
@@ -117,11 +118,11 @@ def check_told_from(links: LinkList) -> None:
 def with_negatives(
     graph: NegativeStore, links: Links, negatives: DrawnNegatives, seed: int = 0, time: str | None = None
 ) -> Links:
-    """The same links with negatives to be told from, the same ones each time that they are drawn.
+    """Return the same links with negatives drawn for them; the same seed draws the same negatives.
 
-    `graph` is what negatives are drawn from, and what exact ones are no edges of: the whole graph, with the
-    held-out links in it, so that none of them is taken for a pair that is no link. Of links with times,
-    `time` is the column of their destinations by which a negative is there in time.
+    `graph` is the graph from which negatives are drawn; exact negatives are no edges of it. Give the whole
+    graph, with the held-out links in it, so that no held-out link is drawn as a negative. If links have
+    times, `time` is the column of their destinations that states from when a destination exists.
     """
     check_drawn(negatives)
     graph_of("graph", graph)
@@ -146,7 +147,7 @@ def with_negatives(
 def mean_metrics(
     scores: Mapping[EdgeType, tuple[Tensor, Tensor]], metrics: Sequence[LinkMetric]
 ) -> dict[str, float]:
-    """Each metric, of several edge types their mean."""
+    """Compute each metric, averaged over the edge types."""
     check_metrics(metrics)
     for edge_type, (of_links, _) in scores.items():
         if of_links.numel() == 0:
@@ -158,7 +159,7 @@ def mean_metrics(
 
 
 def check_metrics(metrics: Sequence[LinkMetric]) -> None:
-    """ValueError unless all are metrics of links."""
+    """Raise ValueError unless all names are metrics of links."""
     if isinstance(metrics, str):
         raise ValueError(f"metrics {metrics!r}: give a list of them, such as [{metrics!r}]")
     for metric in metrics:
@@ -178,7 +179,7 @@ def _scores(
     def pairs(numbers: slice) -> tuple[Tensor, Tensor]:
         asked = links.rows(edge_type, torch.arange(numbers.start, numbers.stop))
         assert asked.negatives is not None
-        candidates = torch.cat([asked.edges[1].unsqueeze(1), asked.negatives], dim=1)  # its own comes first
+        candidates = torch.cat([asked.edges[1].unsqueeze(1), asked.negatives], dim=1)  # own first
         return _rows_of_pairs(rows, edge_type, asked.edges[0], candidates)
 
     source, destination = pairs(slice(0, 0))
@@ -197,7 +198,7 @@ def _scores(
 def _rows_of_pairs(
     rows: FeatureStore, edge_type: EdgeType, sources: Tensor, candidates: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(n, 1, width) of sources and (n, k, width) of their candidates, by one gather."""
+    """Gather rows once: (n, 1, width) of the sources and (n, k, width) of their candidates."""
     ids = {edge_type[0]: sources}
     ids[edge_type[2]] = torch.cat([ids.get(edge_type[2], sources[:0]), candidates.flatten()])
     found = rows.gather({node_type: Rows(of_type, (VALUES,)) for node_type, of_type in ids.items()})

@@ -1,4 +1,4 @@
-"""Link prediction: what a model of links is trained for, and how good it is on links that were held out."""
+"""Link prediction: losses of a model of links, and metrics on held-out links."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LinkMetric = Literal["mrr", "roc-auc", "average-precision", "hits@10"]
 
 
 def _flat(metric: Callable[[Tensor, Tensor], float]) -> Callable[[Tensor, Tensor], float]:
-    """The same of scores of links and of their negatives, all in one list."""
+    """Adapt a metric to scores of links and of their negatives, joined in one list."""
 
     def of(links: Tensor, negatives: Tensor) -> float:
         positive = torch.cat([torch.ones_like(links), torch.zeros_like(negatives).flatten()])
@@ -29,7 +29,7 @@ def _flat(metric: Callable[[Tensor, Tensor], float]) -> Callable[[Tensor, Tensor
     return of
 
 
-# (scores of links (n), scores of their negatives (n, k)) -> more is better.
+# (scores of links (n), scores of their negatives (n, k)) -> metric; higher is better.
 LINK_METRICS: Mapping[LinkMetric, Callable[[Tensor, Tensor], float]] = {
     "mrr": lambda links, negatives: Places.of(links, negatives).mean_reciprocal_rank(),
     "roc-auc": _flat(binary_roc_auc),
@@ -40,10 +40,10 @@ LINK_METRICS: Mapping[LinkMetric, Callable[[Tensor, Tensor], float]] = {
 
 @dataclass(frozen=True)
 class LinkPrediction:
-    """Tell the links of an edge type from pairs that are none.
+    """Task: distinguish the links of an edge type from pairs without a link.
 
-    "bce" is the binary cross-entropy of each pair, against labels or between a link and its negatives; "bpr"
-    (Rendle et al. 2009) is -log sigmoid of how much higher a link scores than each of its negatives.
+    "bce" is the binary cross-entropy of each pair, against labels or between a link and its negatives. "bpr"
+    (Rendle et al. 2009) is -log sigmoid of a link's score minus each negative's score.
     """
 
     loss: LinkLoss = "bce"
@@ -56,11 +56,11 @@ class LinkPrediction:
             raise ValueError(f"metric {self.metric!r}: must be one of {sorted(LINK_METRICS)}")
 
     def losses(self, output: Mapping[EdgeType, LinkScores], batch: Batch) -> Tensor:
-        """(pairs): one loss per pair of all edge types, as `batch.global_mean` takes them."""
+        """Return (pairs): one loss per pair of all edge types, as input of `batch.global_mean`."""
         return torch.cat([self._losses(t, scores, batch.links[t]) for t, scores in output.items()])
 
     def score(self, links: Tensor, negatives: Tensor) -> float:
-        """The metric of links (n), each against its own negatives (n, k)."""
+        """Compute the metric of links (n), each compared with its own negatives (n, k)."""
         return LINK_METRICS[self.metric](links, negatives)
 
     def _losses(self, edge_type: EdgeType, scores: LinkScores, rows: LinkRows) -> Tensor:
@@ -86,7 +86,7 @@ class LinkPrediction:
 
 
 def _margins(edge_type: EdgeType, scores: LinkScores, rows: LinkRows) -> Tensor:
-    """(links, k): by how much a link scores higher than each of its negatives."""
+    """Return (links, k): margins between a link's score and its negatives' scores."""
     if scores.negatives is None:
         raise ValueError(
             f"links of {edge_type}: bpr compares a link with negatives of the same source, and these are "

@@ -1,4 +1,4 @@
-"""How good an output is, as one number in which more is better."""
+"""Metrics of node outputs; each is one number, and higher is better."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ NodeMetric = Literal["accuracy", "f1-macro", "f1-micro", "roc-auc", "average-pre
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:
-    """The share of rows whose largest logit is the label's; the lowest class wins a tie."""
+    """Fraction of rows with their largest logit at the label; the lowest class wins a tie."""
     return float((logits.argmax(dim=1) == labels).double().mean())
 
 
 def f1_micro(logits: Tensor, labels: Tensor) -> float:
-    """F1 over all rows together; where each row has one class, as here, that is the accuracy."""
+    """F1 over all rows together; it equals accuracy, because each row has one class."""
     return accuracy(logits, labels)
 
 
 def f1_macro(logits: Tensor, labels: Tensor) -> float:
-    """The mean F1 of the classes that are some row's label or its largest logit."""
+    """Mean F1 over the classes that occur as a label or as a prediction (the largest logit)."""
     classes = logits.shape[1]
     predicted = logits.argmax(dim=1)
     found = torch.bincount(labels[predicted == labels], minlength=classes)
@@ -35,8 +35,8 @@ def f1_macro(logits: Tensor, labels: Tensor) -> float:
 
 
 def roc_auc(logits: Tensor, labels: Tensor) -> float:
-    """The exact area under the ROC curve: of class 1 of two, else the mean of each class against the rest."""
-    # Here and not at the top: torchmetrics takes longer to import than torch, and brings matplotlib.
+    """Exact area under the ROC curve: of class 1 for two classes, else the mean of one-against-rest areas."""
+    # Imported here: torchmetrics takes longer to import than torch, and imports matplotlib.
     from torchmetrics.functional.classification import multiclass_auroc
 
     present = torch.unique(labels)
@@ -51,7 +51,7 @@ def roc_auc(logits: Tensor, labels: Tensor) -> float:
 
 
 def mean_average_precision(logits: Tensor, labels: Tensor) -> float:
-    """The average precision: of class 1 of two, else the mean of each class against the rest."""
+    """Average precision: of class 1 for two classes, else the mean of each class against the rest."""
     scores = logits.double()
     if logits.shape[1] == 2:
         return average_precision(scores[:, 1] - scores[:, 0], labels)

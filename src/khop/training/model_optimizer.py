@@ -1,4 +1,4 @@
-"""The optimizer of a whole model: Adam, and RowAdam beside it where there are learned rows."""
+"""Optimizer of a whole model: Adam, and RowAdam for sparse and sharded embeddings."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from khop.training.row_adam import RowAdam
 
 
 class HasState(Protocol):
-    """What a checkpoint asks of an optimizer; those of torch have it."""
+    """An optimizer with a state that a checkpoint can hold; torch's optimizers implement it."""
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Parameters under "params", and their settings."""
+        """Parameter groups: parameters under "params", and their settings."""
         ...
 
     @property
     def state(self) -> Mapping[Tensor, Mapping[str, Any]]:
-        """Moments and such, by parameter."""
+        """State such as moments, by parameter."""
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take state and groups, with parameters by their number in the order of the groups."""
+        """Load state and groups; parameters are numbered in the order of the groups."""
         ...
 
 
 class ModelOptimizer:
-    """Adam for parameters, RowAdam for learned rows that train by themselves; one step is of both.
+    """Adam for parameters and RowAdam for `LearnedRows`; one step updates both.
 
-    Weight decay is of parameters alone: it would change rows that nobody reads.
+    Weight decay applies to parameters only: it would change embedding rows that no batch reads.
     """
 
     def __init__(self, model: nn.Module, learning_rate: float, weight_decay: float) -> None:
@@ -44,32 +44,32 @@ class ModelOptimizer:
         self.parts = (adam,) if self._rows is None else (adam, self._rows)
 
     def zero_grad(self) -> None:
-        """Drop all gradients."""
+        """Reset all gradients."""
         for part in self.parts:
             part.zero_grad()
 
     def exchange(self) -> None:
-        """Average the gradients of learned rows over the ranks. Collective where there are such rows."""
+        """Average the gradients of `LearnedRows` over the ranks. Collective if the model has any."""
         if self._rows is not None:
             self._rows.exchange()
 
     def step(self) -> None:
-        """Change parameters and rows, once gradients are exchanged."""
+        """Update parameters and rows, after gradients are exchanged."""
         for part in self.parts:
             part.step()
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Those of Adam, then that of RowAdam."""
+        """Parameter groups of Adam, then the group of RowAdam."""
         return [group for part in self.parts for group in part.param_groups]
 
     @property
     def state(self) -> Mapping[Tensor, Mapping[str, Any]]:
-        """By parameter, and by the weight of learned rows."""
+        """State by parameter, and by the weight of each `LearnedRows`."""
         return {parameter: state for part in self.parts for parameter, state in part.state.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take state and groups, with parameters by their number in the order of `param_groups`."""
+        """Load state and groups; parameters are numbered in the order of `param_groups`."""
         groups, start = list(state_dict["param_groups"]), 0
         for part in self.parts:
             own, groups = groups[: len(part.param_groups)], groups[len(part.param_groups) :]

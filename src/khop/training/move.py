@@ -1,4 +1,4 @@
-"""Bringing tensors to where a model computes."""
+"""Transfer of tensors to a model's device and dtype."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from khop.batch import Change
 
 
 def mover(model: nn.Module) -> Change:
-    """Puts a tensor on the model's device, and if it is floating-point, in the dtype of its parameters."""
+    """Return a function that moves tensors to the model's device and casts floating-point ones."""
     parameter = next(model.parameters(), torch.empty(0))
     device, dtype = parameter.device, parameter.dtype
 

@@ -1,4 +1,4 @@
-"""Who watches the training: a progress bar, a log, a test."""
+"""Observers of a training run, such as a progress bar, a log or a test."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from khop.training.step_clock import TimedStep
 
 
 class Observer(Protocol):
-    """Told of everything that happens, in the thread that trains."""
+    """Receives every event of a training run, in the thread that trains."""
 
     def started(self, epochs: int, steps: int) -> None:
-        """Training begins: so many epochs of so many steps."""
+        """Handle the start of training: `epochs` epochs of `steps` steps each."""
         ...
 
     def stepped(self, epoch: int, step: int, loss: float) -> None:
-        """One update is done; the loss is the mean over its seeds."""
+        """Handle the end of an update; the loss is the mean over its seeds."""
         ...
 
     def timed(self, step: TimedStep) -> None:
-        """Where this rank's time went in the update that is done."""
+        """Handle the time spans of this rank in the update that has ended."""
         ...
 
     def evaluating(self, done: int, total: int) -> None:
-        """The evaluation has come this far."""
+        """Handle progress of the evaluation."""
         ...
 
     def epoch_ended(self, record: Mapping[str, object]) -> None:
-        """The line that has just been written to metrics.jsonl."""
+        """Handle the end of an epoch; `record` is the line just written to metrics.jsonl."""
         ...
 
     def warned(self, sentence: str) -> None:
-        """Something went wrong that the run survives: a checkpoint that the disk did not take."""
+        """Handle a problem that does not end the run, such as a checkpoint that could not be written."""
         ...
 
 
@@ -40,56 +40,56 @@ class Unwatched:
     """An observer that does nothing."""
 
     def started(self, epochs: int, steps: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def stepped(self, epoch: int, step: int, loss: float) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def timed(self, step: TimedStep) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def evaluating(self, done: int, total: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def epoch_ended(self, record: Mapping[str, object]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def warned(self, sentence: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Several:
-    """An observer that tells others what it is told, in their order."""
+    """An observer that forwards every event to other observers, in order."""
 
     def __init__(self, *observers: Observer) -> None:
         self.observers = observers
 
     def started(self, epochs: int, steps: int) -> None:
-        """Tell all."""
+        """Forward the event."""
         for observer in self.observers:
             observer.started(epochs, steps)
 
     def stepped(self, epoch: int, step: int, loss: float) -> None:
-        """Tell all."""
+        """Forward the event."""
         for observer in self.observers:
             observer.stepped(epoch, step, loss)
 
     def timed(self, step: TimedStep) -> None:
-        """Tell all."""
+        """Forward the event."""
         for observer in self.observers:
             observer.timed(step)
 
     def evaluating(self, done: int, total: int) -> None:
-        """Tell all."""
+        """Forward the event."""
         for observer in self.observers:
             observer.evaluating(done, total)
 
     def epoch_ended(self, record: Mapping[str, object]) -> None:
-        """Tell all."""
+        """Forward the event."""
         for observer in self.observers:
             observer.epoch_ended(record)
 
     def warned(self, sentence: str) -> None:
-        """Tell all."""
+        """Forward the event."""
         for observer in self.observers:
             observer.warned(sentence)

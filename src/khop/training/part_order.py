@@ -1,4 +1,4 @@
-"""Nodes in an order that keeps those of a part together, so that who holds the part can take their chunks."""
+"""Order of nodes grouped by partition, so that the rank with a partition can compute its chunks."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class PartOrder:
-    """An order of some rows, and the way back."""
+    """A permutation of rows, and its inverse."""
 
-    order: Tensor | None = None  # int64 (rows); None: as they are
+    order: Tensor | None = None  # int64 (rows); None: the given order
 
     @classmethod
     def of(cls, nodes: Tensor | None, bounds: tuple[int, ...]) -> PartOrder:
-        """By parts, which `bounds` keep apart; None stands for all nodes, which are in it."""
+        """Order nodes by the partitions in `bounds`; None means all nodes, already in that order."""
         if nodes is None or len(bounds) == 2 or _is_ascending(nodes):
             return cls()
         return cls(nodes.argsort(stable=True))
 
     def there(self, rows: Tensor) -> Tensor:
-        """Rows that stand as the nodes did, in the order."""
+        """Reorder rows from the order of the nodes to the grouped order."""
         return rows if self.order is None else rows[self.order]
 
     def back(self, rows: Tensor) -> Tensor:
-        """Rows of the order, as the nodes stood."""
+        """Reorder rows from the grouped order back to the order of the nodes."""
         return rows if self.order is None else rows[self.order.argsort()]
 
 
 def pieces_of(nodes: Tensor | None, bounds: tuple[int, ...]) -> tuple[int, ...]:
-    """Where the nodes of each part begin among some, and the last ones end; (): they are in another order."""
+    """Return where each partition's nodes begin, and the end; () if the nodes are not in ascending order."""
     if nodes is None:
         return bounds
     if len(bounds) == 2 or not _is_ascending(nodes):

@@ -1,4 +1,4 @@
-"""Rows of stages in files that every rank has to itself, where ranks see no folder in common."""
+"""Rows of stages in one folder per rank, for ranks without a shared file system."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from khop.training.work_folder import WorkFolder, work_folder
 
 @dataclass(frozen=True)
 class RankFolder:
-    """A shelf of files with the rows that this rank computes; the others ask for those that they need."""
+    """Layer store in files with the rows that this rank computes; other ranks request the rows they need."""
 
     folder: WorkFolder
     lanes: Lanes
 
     def open(self, stage: Stage) -> RankRows:
-        """The file of this rank's rows, with what is there of it."""
+        """Open the file of this rank's rows, with the chunks that it already has."""
         group = self.lanes.group
         return RankRows(self.folder.open(own_stage(stage, group)), stage, group)
 
     def store(self, layer: Sequence[Stage], rows: Mapping[NodeType, Tensor]) -> FeatureStore:
-        """The files of all ranks."""
+        """Return a store over the files of all ranks."""
         return rows_of_ranks(layer, rows, self.lanes)
 
     def release(self, layer: int) -> None:
@@ -42,7 +42,7 @@ class RankFolder:
         self.folder.release(layer)
 
     def first_layer(self, layers: Sequence[Sequence[Stage]]) -> int:
-        """The layer to go on from: the last one that every rank has whole; else the first. Collective."""
+        """Layer from which to resume: the last one complete on every rank, else the first. Collective."""
         group = self.lanes.group
         own = [[own_stage(stage, group) for stage in layer] for layer in layers]
         flags = torch.tensor([self.folder.is_whole(layer) for layer in own])
@@ -51,7 +51,7 @@ class RankFolder:
 
 
 class RankRows:
-    """A stretch of a stage's rows, in a file."""
+    """A contiguous range of a stage's rows, in a file."""
 
     def __init__(self, rows: Rows, stage: Stage, group: Group) -> None:
         self._rows = rows
@@ -62,22 +62,22 @@ class RankRows:
         self.missing = group.gather(missing).any(0).nonzero().flatten().tolist()
 
     def put(self, chunk: int, rows: Tensor) -> None:
-        """Write them into place."""
+        """Write the rows into place."""
         self._rows.put(chunk - self._first, rows)
 
     def finished(self) -> Tensor:
-        """Those of this rank, mapped, when all have theirs: what they were made of may be removed then."""
+        """Return this rank's mapped rows after all ranks are done: inputs may then be removed."""
         rows = self._rows.finished()
         self._group.barrier()
         return rows
 
     def close(self) -> None:
-        """What was put so far counts, also where the rest did not come."""
+        """Close the file; chunks put so far are kept, even if others are missing."""
         self._rows.close()
 
 
 def own_stage(stage: Stage, group: Group) -> Stage:
-    """The stage of this rank's rows alone, in the same chunks."""
+    """Restrict a stage to this rank's rows, in the same chunks."""
     bounds = rank_bounds(stage, group.world_size)
     first, last = bounds[group.rank], bounds[group.rank + 1]
     inner = {row - first for row in stage.pieces if first < row < last}
@@ -88,7 +88,7 @@ def own_stage(stage: Stage, group: Group) -> Stage:
 
 @contextmanager
 def rank_folder(path: Path, facts: Mapping[str, str], lanes: Lanes) -> Iterator[RankFolder]:
-    """This rank's folder, made or taken up where it was left by as many ranks."""
+    """Create this rank's folder, or resume it if the number of ranks is the same."""
     group = lanes.group
     facts = {**facts, "place among the ranks": f"{group.rank} of {group.world_size}"}
     with work_folder(path, facts, ALONE) as folder:
@@ -96,7 +96,7 @@ def rank_folder(path: Path, facts: Mapping[str, str], lanes: Lanes) -> Iterator[
 
 
 def is_seen_by_all(folder: Path, group: Group) -> bool:
-    """Whether what rank 0 puts into a folder is there for every rank. Collective."""
+    """Return True if a file that rank 0 creates in the folder is visible to every rank. Collective."""
     name = group.share_bytes(f".khop-{uuid.uuid4().hex}".encode() if group.rank == 0 else None).decode()
     if group.rank == 0:
         (folder / name).touch()

@@ -1,7 +1,8 @@
-"""How well scores put what is there before what is not: exact, and with one answer where scores are equal.
+"""Exact ranking metrics, with one well-defined value if scores are equal.
 
-Equal scores have no order. So ROC AUC, MRR, Hits, Recall and NDCG are what a random order of equals gives on
-average: a scorer that says the same of everything scores as much as guessing does, never all or nothing.
+Equal scores have no order. ROC AUC, MRR, Hits, Recall and NDCG are therefore expected values over random
+orders of equal scores. A scorer that gives the same score to everything scores as much as a random guess,
+never all or nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ScoresOf = Callable[[Tensor], Tensor]  # int64 (n) queries -> (n, candidates)
 
 
 def binary_roc_auc(scores: Tensor, positive: Tensor) -> float:
-    """The share of (positive, negative) pairs that the scores put in order, ties by half: counted exactly."""
+    """Fraction of (positive, negative) pairs in the right order, ties count half: counted exactly."""
     check_scores(scores, "roc-auc")
     positive = positive.bool()
     order = torch.unique(scores, return_inverse=True)[1]
@@ -34,14 +35,16 @@ def binary_roc_auc(scores: Tensor, positive: Tensor) -> float:
     if pairs == 0:
         kind = "positive" if positive.any() else "negative"
         raise ValueError(f"roc-auc: all {positive.numel()} labels are {kind}, it needs both kinds")
-    # Halves are counted as integers: Python's division of two of them is correctly rounded.
+    # Halves are counted as integers: Python's division of two integers is correctly rounded.
     halves = int((positives * (2 * negatives.cumsum(0) - negatives)).sum())
     return halves / (2 * pairs)
 
 
 def average_precision(scores: Tensor, positive: Tensor) -> float:
-    """The area under the precision-recall curve by steps: the precision at each distinct score, weighted by
-    the positives that it adds. Equal scores are one step, as scikit-learn has it.
+    """Area under the precision-recall curve, computed by steps.
+
+    It is the sum of the precision at each distinct score, weighted by the share of positives with that score.
+    Equal scores are one step, as in scikit-learn.
     """
     check_scores(scores, "average precision")
     positive = positive.bool()
@@ -55,47 +58,47 @@ def average_precision(scores: Tensor, positive: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Places:
-    """Where each positive stands among its rivals: from above + 1 to above + tied + 1, each as likely."""
+    """Place of each positive among its rivals: from above + 1 to above + tied + 1, with equal probability."""
 
-    above: Tensor  # int64 (positives), rivals that score higher
-    tied: Tensor  # int64 (positives), rivals that score the same
+    above: Tensor  # int64 (positives): rivals with a higher score
+    tied: Tensor  # int64 (positives): rivals with the same score
 
     @classmethod
     def of(cls, positives: Tensor, rivals: Tensor) -> Places:
-        """From scores: (n) of the positives, (n, k) of what each is compared with."""
+        """Compute places from scores: (n) of the positives, (n, k) of each one's rivals."""
         check_scores(positives, "ranking")
         check_scores(rivals, "ranking")
         own = positives.unsqueeze(1)
         return cls((rivals > own).sum(1), (rivals == own).sum(1))
 
     def mean_reciprocal_rank(self) -> float:
-        """The mean of 1 / place."""
+        """Mean of 1 / place."""
         self._check_not_empty("mrr")
         last = int((self.above + self.tied).max()) + 1
         gains = 1 / torch.arange(1, last + 1, dtype=torch.float64)
         return float(self._expected(gains).mean())
 
     def hits(self, k: int) -> float:
-        """The share of positives among the first k."""
+        """Fraction of positives among the first k."""
         self._check_not_empty(f"hits@{k}")
         _check_k(k)
         return float(self._expected(torch.ones(k, dtype=torch.float64)).mean())
 
     def discounted_gains(self, k: int) -> Tensor:
-        """float64 (positives): 1 / log2(place + 1) for the first k places, 0 for what comes after."""
+        """Return float64 (positives): 1 / log2(place + 1) for the first k places, 0 for later ones."""
         return self._expected(_discounts(k))
 
     def reached(self, k: int) -> Tensor:
-        """float64 (positives): the probability of being among the first k."""
+        """Return float64 (positives): the probability of a place among the first k."""
         return self._expected(torch.ones(k, dtype=torch.float64))
 
     def _expected(self, gains: Tensor) -> Tensor:
-        """The mean gain of each positive: `gains` lists that of place 1, 2, ...; later ones have none."""
+        """Mean gain of each positive: `gains` lists the gain of place 1, 2, ...; later places have none."""
         total = torch.cat([gains.new_zeros(1), gains.cumsum(0)])
         first, last = self.above, self.above + self.tied + 1
         ends = [at.clamp(max=gains.numel()) for at in (first, last)]
         mean = (total[ends[1]] - total[ends[0]]) / (self.tied + 1)
-        # A place that is certain has its very gain, without what a difference of sums rounds away.
+        # A certain place gets exactly its gain, without the rounding error of a difference of sums.
         certain = (self.tied == 0) & (first < gains.numel())
         return torch.where(certain, gains[first.clamp(max=gains.numel() - 1)], mean)
 
@@ -106,11 +109,11 @@ class Places:
 
 @dataclass(frozen=True)
 class FullRanking:
-    """Means over the queries that have something to find."""
+    """Mean metrics over the queries with at least one pair to find."""
 
     queries: int
-    recall: dict[int, float]  # k -> the share of what is to be found that is among the first k
-    ndcg: dict[int, float]  # k -> the discounted gain over that of the best order
+    recall: dict[int, float]  # k -> fraction of a query's held-out candidates among the first k
+    ndcg: dict[int, float]  # k -> discounted gain, divided by the gain of the best order
 
 
 def full_ranking(
@@ -122,12 +125,14 @@ def full_ranking(
     *,
     chunk_bytes: int = 1 << 28,
 ) -> FullRanking:
-    """Rank every candidate for every query of `held_out`, without those that the query has in `seen`.
+    """Rank all candidates for each query of `held_out`, except the candidates of the query in `seen`.
 
-    Both are int64 (2, pairs): queries over candidates. A pair that stands twice counts once, one that is
-    also in `seen` not at all. `scores_of` gets as many queries at a time as `chunk_bytes` have room for.
-    Collective: the ranks share the queries, and each gets the result, which does not depend on their number.
-    Each calls `scores_of` equally often, so that it may exchange rows in there.
+    `held_out` and `seen` are int64 (2, pairs): queries, then candidates. A repeated pair counts once; a pair
+    that is also in `seen` does not count. `scores_of` receives as many queries at a time as fit into
+    `chunk_bytes`.
+
+    Collective: the ranks share the queries, and every rank gets the result, which does not depend on their
+    number. All ranks call `scores_of` equally often, so `scores_of` may exchange rows.
     """
     whole_number("num_candidates", num_candidates, 1)
     whole_number("chunk_bytes", chunk_bytes, 1)
@@ -149,7 +154,7 @@ def full_ranking(
     chunks = Stage(0, "query", -(-queries.numel() // rows), 1, like)
     with group.exchanging("ranking"), closing(Memory(group).open(chunks)) as place:
         for turn in range(-(-chunks.count // group.world_size)):
-            # The last turn has chunks for some ranks alone: the others rank a chunk that another one keeps.
+            # In the last turn some ranks have no chunk: they rank a chunk that another rank keeps.
             mine = turn * group.world_size + group.rank
             number = mine % chunks.count
             chunk, found = (each[number * rows : (number + 1) * rows] for each in (queries, sizes))
@@ -165,7 +170,7 @@ def full_ranking(
 
 
 def _keys(pairs: Tensor, num_candidates: int, what: str) -> Tensor:
-    """Each pair as one number, sorted, once."""
+    """Encode each pair as one number; return them sorted, without duplicates."""
     instance_of(f"full ranking: {what}", pairs, Tensor, "must be an int64 tensor (2, pairs)")
     if pairs.dim() != 2 or pairs.shape[0] != 2:
         raise ValueError(f"full ranking: {what} is {tuple(pairs.shape)}, must be (2, pairs)")
@@ -183,7 +188,7 @@ def _keys(pairs: Tensor, num_candidates: int, what: str) -> Tensor:
 
 
 def _masked_scores(scores: Tensor, queries: Tensor, masked: Tensor, num_candidates: int) -> Tensor:
-    """A copy on the CPU in which what a query has seen is below everything else."""
+    """Copy scores to the CPU and set the scores of seen candidates to -inf."""
     instance_of("full ranking: scores", scores, Tensor, "scores_of must give a tensor (queries, candidates)")
     expected = (queries.numel(), num_candidates)
     if scores.shape != expected:
@@ -203,11 +208,11 @@ def _masked_scores(scores: Tensor, queries: Tensor, masked: Tensor, num_candidat
 
 
 def _places_in(scores: Tensor, row: Tensor, candidate: Tensor, depth: int) -> Places:
-    """The places of candidates in their rows, as far as the first `depth` tell; `above` stops there."""
+    """Places of candidates in their rows, from the first `depth` scores; `above` stops at `depth`."""
     own = scores[row, candidate].unsqueeze(1)
     top = scores.topk(min(depth, scores.shape[1]), dim=1).values
     above, equal = (top[row] > own).sum(1), (top[row] == own).sum(1)
-    # Of those that score as the last of the first, some may have been cut off.
+    # Some candidates with the score of the last of the first may have been cut off.
     boundary = top[:, -1:]
     at_boundary = (scores == boundary).sum(1)
     rivals = torch.where((own == boundary[row]).squeeze(1), at_boundary[row], equal)
@@ -230,7 +235,7 @@ def _discounts(k: int) -> Tensor:
 
 
 def check_scores(scores: Tensor, metric: str) -> None:
-    """ValueError names the first score that is NaN or infinite."""
+    """Raise ValueError, naming the first score, if a score is NaN or infinite."""
     wrong = ~scores.isfinite()
     if wrong.any():
         at = wrong.nonzero()[0].tolist()

@@ -1,4 +1,4 @@
-"""Replace a folder of files whole or not at all, whatever moment the process or the machine dies in."""
+"""Atomic replacement of a folder of files, safe if the process or the machine dies at any moment."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from khop.graph.atomic import flush_entries
 
 
 def push_folder(folder: Path, files: Mapping[str, bytes], keep: int) -> None:
-    """Make `folder` hold `files`, and folder-1, folder-2, ... what it held before, `keep` in all.
+    """Write `files` to `folder`, and move its earlier content to folder-1, folder-2, ...; keep `keep` in all.
 
-    After an error they hold what they held. A kill between two renames leaves a gap in the row, whose rest
-    is whole: readers take the first of `pushed_folders`.
+    After an error all folders hold their earlier content. A kill between two renames leaves a gap in the
+    numbers; the remaining folders are intact. Readers take the first of `pushed_folders`.
     """
     if keep == 1:
         replace_folder(folder, files)
@@ -30,7 +30,7 @@ def push_folder(folder: Path, files: Mapping[str, bytes], keep: int) -> None:
 
 
 def pushed_folders(folder: Path) -> list[Path]:
-    """What `push_folder` has left, the youngest first."""
+    """List the folders that `push_folder` has left, the newest first."""
     ages = [
         path
         for path in folder.parent.glob(f"{folder.name}-*")
@@ -41,9 +41,10 @@ def pushed_folders(folder: Path) -> list[Path]:
 
 
 def make_youngest(folder: Path, kept: Path) -> None:
-    """Rename `kept`, one of the `pushed_folders`, to `folder`; those younger than it were found damaged.
+    """Rename `kept`, one of the `pushed_folders`, to `folder`; the newer folders were found damaged.
 
-    The oldest of these stays as folder-damaged, so that `push_folder` never removes a whole one for it.
+    The oldest damaged folder stays as folder-damaged, so that `push_folder` never removes an intact one in
+    its favor.
     """
     for younger in pushed_folders(folder):
         if younger == kept:
@@ -57,10 +58,10 @@ def make_youngest(folder: Path, kept: Path) -> None:
 
 
 def replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Make `folder` hold exactly `files`. After an error it holds what it held before.
+    """Make `folder` hold exactly `files`. After an error it holds its earlier content.
 
-    No file system replaces a folder that is not empty in one step, so for an instant the old one stands
-    beside, under another name; readers therefore ask `standing_folder` where it is.
+    No file system can replace a non-empty folder in one step. For an instant the old folder is therefore next
+    to it under another name; readers ask `standing_folder` for the path.
     """
     old = _beside(folder, "old")
     if standing_folder(folder) == old:
@@ -75,7 +76,7 @@ def replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def standing_folder(folder: Path) -> Path:
-    """`folder`, or where its content was set aside if a writer died before it put in the new one."""
+    """Path of the content: `folder`, or its backup if a writer died before it renamed the new folder."""
     old = _beside(folder, "old")
     return old if old.exists() and not folder.exists() else folder
 

@@ -1,4 +1,4 @@
-"""Training learned rows: torch's SparseAdam, with the gradients of the rows that all ranks have read."""
+"""Optimizer of embedding rows: torch's SparseAdam with gradients of the rows that any rank has read."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from khop.models.learned_rows import LearnedRows, summed
 
 
 class RowAdam(torch.optim.SparseAdam):
-    """SparseAdam over the learned rows of a model (`khop.models.LearnedRows`), beside another optimizer.
+    """SparseAdam over a model's `khop.models.LearnedRows`, used next to another optimizer.
 
-    A row that no rank has read since the last step stays as it is, and so do its moments. A step first
-    exchanges gradients, so that it is collective: every rank calls it, whether its batch has read rows or
-    not.
+    A row that no rank has read since the last step stays unchanged, and so do its moments. A step first
+    exchanges gradients and is therefore collective: every rank must call it, even if its batch has read no
+    rows.
     """
 
     def __init__(self, model: nn.Module, lr: float = 1e-3) -> None:
@@ -33,20 +33,20 @@ class RowAdam(torch.optim.SparseAdam):
         super().__init__([table.weight for table in self._tables], lr=lr)
 
     def exchange(self) -> None:
-        """The first half of a step, for whoever wants it apart."""
+        """Average the gradients over the ranks: the first half of a step, for separate use. Collective."""
         for table in self._tables:
             table.weight.grad = _averaged(table)
         self._is_exchanged = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401
-        """Exchange the gradients, unless that is done, and change the rows that were read."""
+        """Exchange gradients, unless that is done, and update the rows that were read."""
         if not self._is_exchanged:
             self.exchange()
         self._is_exchanged = False
         return super().step(closure)  # type: ignore[no-untyped-call]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop gradients that no step has used."""
+        """Discard gradients that no step has used."""
         for table in self._tables:
             table.take_gradients()
             table.weight.grad = None
@@ -54,9 +54,9 @@ class RowAdam(torch.optim.SparseAdam):
 
 
 def _averaged(table: LearnedRows) -> Tensor:
-    """The gradient of the rows held here, the average over the ranks, of the shape of `table.weight`.
+    """Return the gradient of this rank's rows, averaged over the ranks, in the shape of `table.weight`.
 
-    What ranks have read is added up in their order: whoever holds a row gets the same bits.
+    Gradients are added in the order of the ranks, so every rank that holds a row gets the same bits.
     """
     ids, gradients = table.take_gradients()
     group = table.group()

@@ -1,4 +1,4 @@
-"""Rows for other programs: a .npy file with the ids beside it, or a Parquet file with ids and names in it."""
+"""Output files for other programs: .npy with ids in a second file, or Parquet with ids and names."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ from khop.graph.npy import write_array
 from khop.schema import NodeType
 
 _ENDINGS = (".npy", ".parquet")
-_GROUP_BYTES = 32 << 20  # of a row group
+_GROUP_BYTES = 32 << 20  # size of a row group
 
 
 @dataclass(frozen=True)
 class RowOutput:
-    """One file of rows, that of a node type."""
+    """One file with the rows of a node type."""
 
     path: Path
     node_type: NodeType
-    column: str  # what Parquet calls the rows
+    column: str  # name of the rows' column in Parquet
     count: int
-    nodes: Tensor | None  # int64 (count); None: all, in order
-    original_ids: Tensor | None  # int64, by node, where the graph has them
+    nodes: Tensor | None  # int64 (count); None: all nodes, in order
+    original_ids: Tensor | None  # int64, by node; None if the graph has none
 
     @property
     def ids_path(self) -> Path:
-        """Where the ids of a .npy file's rows are."""
+        """Path of the ids of a .npy file's rows."""
         return self.path.with_name(f"{self.path.stem}.ids.npy")
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """What is there when all is done."""
+        """Files that exist after writing."""
         return (self.path,) if self.path.suffix == ".parquet" else (self.path, self.ids_path)
 
     def of_rank(self, rank: int, first: int, count: int) -> RowOutput:
-        """A file for so many of the rows, which a rank has computed."""
+        """Return the output of `count` rows from `first` on, which a rank has computed."""
         path = self.path.with_name(f"{self.path.stem}.rank-{rank}{self.path.suffix}")
         rows = slice(first, first + count)
         nodes = torch.arange(rows.start, rows.stop) if self.nodes is None else self.nodes[rows]
         return replace(self, path=path, count=count, nodes=nodes)
 
     def check(self) -> None:
-        """ValueError where it could not be written: to be known before the work, not after it."""
+        """Raise ValueError if the file could not be written, so that errors appear before the computation."""
         if self.path.suffix not in _ENDINGS:
             raise ValueError(f"{self.path}: give a name that ends in {' or '.join(_ENDINGS)}")
         if self.path.suffix == ".parquet":
@@ -67,7 +67,7 @@ class RowOutput:
                 raise ValueError(f"{file}: exists already; remove it or choose another name")
 
     def write(self, rows: Tensor, file: Path, group: Group) -> None:
-        """Put the rows, which are mapped from a .npy file, in place: whole or not at all. Collective."""
+        """Write rows that are mapped from the .npy file `file`, atomically. Collective."""
         if self.path.suffix == ".parquet":
             self._write_parquet(rows, file.with_suffix(".parquet"), group)
         elif group.rank == 0:
@@ -82,7 +82,7 @@ class RowOutput:
         pieces = _pieces(self.count, size)
         if group.rank > 0:
             for _ in pieces:
-                group.barrier()  # a file takes longer to write than a rank would wait in silence
+                group.barrier()  # writing takes longer than the time-out of a rank that waits silently
             return
         pyarrow = _parquet()
         schema = pyarrow.schema(self._fields(pyarrow, rows))
@@ -126,7 +126,7 @@ def _pieces(count: int, size: int) -> list[slice]:
 
 
 def _parquet() -> ModuleType:
-    """pyarrow, which is an extra; ValueError says how to get it."""
+    """Import pyarrow, an optional dependency; ValueError says how to install it."""
     try:
         import_module("pyarrow.parquet")
     except ModuleNotFoundError:

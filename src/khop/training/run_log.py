@@ -1,4 +1,4 @@
-"""metrics.jsonl and steps.jsonl: one JSON object per epoch, one per update."""
+"""Logs metrics.jsonl and steps.jsonl: one JSON object per epoch, and one per update."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Record = Mapping[str, object]
 
 
 class RunLog:
-    """Appends records to a file and reads them back; a line that a killed writer left half does not count.
+    """Log file of records; a line that a killed writer left incomplete is ignored.
 
-    Lines that the disk did not take are kept, and written with the next ones.
+    Lines that could not be written are kept in memory, and written with the next ones.
     """
 
     def __init__(self, path: Path) -> None:
@@ -21,13 +21,13 @@ class RunLog:
         self._waiting: list[str] = []
 
     def lines(self) -> list[bytes]:
-        """The whole lines of the file, unchecked, oldest first."""
+        """Read the complete lines of the file without checks, oldest first."""
         if not self.path.exists():
             return []
         return self.path.read_bytes().split(b"\n")[:-1]
 
     def records(self) -> list[Record]:
-        """The records of the file, oldest first; ValueError names a line that is damaged."""
+        """Read the records of the file, oldest first; ValueError names a damaged line."""
         records = [_record(line) for line in self.lines()]
         for number, record in enumerate(records, 1):
             if record is None:
@@ -35,16 +35,16 @@ class RunLog:
         return [record for record in records if record is not None]
 
     def append(self, record: Record) -> None:
-        """Add one line; it is on disk when this returns. OSError where the disk does not take it."""
+        """Add one line and write it to disk. OSError if the disk does not accept it."""
         self.hold(record)
         self.flush()
 
     def hold(self, record: Record) -> None:
-        """Add one line, in memory until the next `flush`."""
+        """Add one line, kept in memory until the next `flush`."""
         self._waiting.append(json.dumps(record) + "\n")
 
     def flush(self) -> None:
-        """Bring every line to the disk, all or none. OSError where it does not take them."""
+        """Write all lines to disk, all or none. OSError if the disk does not accept them."""
         if not self._waiting:
             return
         size = self.path.stat().st_size if self.path.exists() else 0
@@ -61,16 +61,16 @@ class RunLog:
         self._waiting.clear()
 
     def replace(self, records: Sequence[Record]) -> int:
-        """Make these the file's lines, whole or not at all; return how many of them it did not hold."""
+        """Replace the file's lines by `records` atomically; return how many of them the file lacked."""
         lines = [json.dumps(record).encode() for record in records]
         there = self.lines()[: len(lines)]
         self._write(lines)
         return len(lines) - sum(line == found for line, found in zip(lines, there, strict=False))
 
     def keep(self, count: int, steps: int) -> int:
-        """Keep the lines of the first `count` updates, `steps` an epoch; return how many were not there.
+        """Keep the lines of the first `count` updates, with `steps` per epoch; return how many were missing.
 
-        All other lines are dropped, also those that are damaged.
+        All other lines are dropped, damaged ones included.
         """
         kept: list[bytes] = []
         position = -1
@@ -92,7 +92,7 @@ class RunLog:
 
 
 def _record(line: bytes) -> Record | None:
-    """The record of a line; None where the line holds none."""
+    """Parse the record of a line; None if the line is damaged."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):  # no JSON, or no UTF-8
@@ -101,7 +101,7 @@ def _record(line: bytes) -> Record | None:
 
 
 def _position(line: bytes, steps: int) -> int | None:
-    """How many updates came before that of a line; None where the line is damaged."""
+    """Number of updates before that of a line; None if the line is damaged."""
     record = _record(line) or {}
     epoch, step = record.get("epoch"), record.get("step")
     if not (isinstance(epoch, int) and isinstance(step, int) and 0 <= step < steps):

@@ -1,4 +1,4 @@
-"""Held-out links scored over sampled neighborhoods, as in training: for any encoder, and in time."""
+"""Scores of held-out links over sampled neighborhoods: for any encoder, and for links with times."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def sampled_link_scores(
     in_flight: InFlight = FEW_IN_FLIGHT,
     group: Group = ALONE,
 ) -> Scores:
-    """Per edge type the scores of its links (n), and of their negatives (n, k).
+    """Score links and their negatives over sampled neighborhoods: (n) and (n, k) per edge type.
 
-    `sampler` takes the negatives that the links bring along, as triplets. One key draws for all chunks: with
-    the layered expansion a score does not depend on the chunk that its link is in, and two evaluations with
-    one seed differ by the model alone. The ranks of a group share the work.
+    `sampler` uses the negatives given with the links, as triplets. One key draws for all chunks. With the
+    layered expansion a score is therefore independent of its link's chunk, and two evaluations with the same
+    seed differ only by the model. The ranks of a group share the work.
     """
     check_told_from(links)
     key = DrawKey.of(seed, Purpose.EVALUATION)
@@ -71,7 +71,7 @@ def sampled_link_scores(
 
 @dataclass(frozen=True)
 class _LinkChunks:
-    """What makes a batch of some links of one edge type."""
+    """Maker of batches for links of one edge type."""
 
     sampler: LinkSampler
     features: FeatureStore
@@ -80,14 +80,14 @@ class _LinkChunks:
     move: Change
     links: LinkList
     edge_type: EdgeType
-    first: int  # the position of the type's first link among those of all types
+    first: int  # position of the type's first link among the links of all types
 
     def split_over(self, threads: int) -> _LinkChunks:
-        """The same batches, each drawn by several threads."""
+        """Return a source that draws the same batches with several threads each."""
         return replace(self, sampler=self.sampler.split_over(threads)) if threads > 1 else self
 
     def made(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
-        """The batch of the links numbered so."""
+        """Make the batch of the links with these numbers."""
         found = self.links.rows(self.edge_type, nodes)
         asked = replace(found, positions=self.first + nodes, labels=None)
         seeds = Seeds({}, {}, links=LinkSeeds({self.edge_type: asked}, self.key))

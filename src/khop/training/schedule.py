@@ -1,4 +1,4 @@
-"""How the learning rate goes over the updates of a run."""
+"""Schedules of the learning rate over the updates of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Course = Literal["constant", "linear", "cosine"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """The learning rate after a rise over `warmup` updates: constant, or down to 0 at the end of the run."""
+    """Learning rate with `warmup` linear warm-up updates, then constant or decaying to 0 at the end."""
 
     course: Course = "constant"
     warmup: int = 0  # updates
@@ -29,7 +29,7 @@ class Schedule:
             raise ValueError(f"warmup {self.warmup}: must be 0 or more updates")
 
     def factor(self, updates: int, update: int) -> float:
-        """What the learning rate is multiplied by in update 0, 1, ... of a run of so many `updates`."""
+        """Return the factor of the learning rate in update 0, 1, ... of a run of `updates` updates."""
         if update < self.warmup:
             return (update + 1) / (self.warmup + 1)
         if self.course == "constant":
@@ -38,7 +38,7 @@ class Schedule:
         return 1.0 - done if self.course == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
 
     def over(self, optimizer: torch.optim.Optimizer, updates: int) -> LambdaLR:
-        """Torch's scheduler that sets the optimizer's learning rate; one step of it per update."""
+        """Return torch's scheduler for the optimizer's learning rate; call its step once per update."""
         return LambdaLR(optimizer, partial(self.factor, updates))
 
 

@@ -1,4 +1,4 @@
-"""How to train, as one checked value."""
+"""Settings of a training run, as one validated value."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Precision = Literal["float32", "float64", "bfloat16"]
 
 @dataclass(frozen=True)
 class CheckpointPolicy:
-    """How often training is written down within an epoch; at an epoch's end it always is."""
+    """Frequency of checkpoints within an epoch; the end of an epoch always makes one."""
 
-    steps: int | None = None  # None = not by their number
-    minutes: float | None = 5.0  # None = not by the clock
-    keep: int = 2  # checkpoints of the last moments; one that is damaged leaves those before
+    steps: int | None = None  # updates between checkpoints; None = not by updates
+    minutes: float | None = 5.0  # minutes between checkpoints; None = not by time
+    keep: int = 2  # number of last checkpoints kept; if one is damaged, an older one is used
 
     def __post_init__(self) -> None:
         if self.steps is not None and whole_number("steps", self.steps) < 1:
@@ -33,19 +33,19 @@ class CheckpointPolicy:
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """How to train."""
+    """Settings of a training run."""
 
     epochs: int
     learning_rate: float = 1e-3
     schedule: Schedule = CONSTANT
     weight_decay: float = 0.0
-    evaluate_every: int = 1  # epochs; the last one is always evaluated
-    patience: int | None = None  # evaluations without a better score before training stops; None = never
+    evaluate_every: int = 1  # epochs between evaluations; the last epoch is always evaluated
+    patience: int | None = None  # evaluations without improvement before training stops; None = never
     precision: Precision = "float32"  # bfloat16 by autocast: parameters, moments and losses stay float32
-    seed: int = 0  # of dropout
+    seed: int = 0  # seed of dropout
     device: str = "cpu"
     keeping: CheckpointPolicy = CheckpointPolicy()
-    # What makes this run this run, such as the graph's fingerprint: equal on all ranks, and when it goes on.
+    # Identity of the run, such as the graph's fingerprint: equal on all ranks, and when the run is resumed.
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -65,5 +65,5 @@ class TrainerSettings:
 
     @property
     def device_type(self) -> str:
-        """The kind of device, without its number: "cpu", "cuda"."""
+        """Device type without its number: "cpu", "cuda"."""
         return str(self.device).partition(":")[0]

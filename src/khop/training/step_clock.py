@@ -1,4 +1,4 @@
-"""Where a rank's time goes: every moment from one update to the next belongs to a stage."""
+"""Time measurement of a rank: every moment between two updates belongs to a stage."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from dataclasses import dataclass, replace
 
 from khop.batch import Batch, Span
 
-BESIDE = ("sampling", "gathering")  # in threads beside the training, while it does something else
+BESIDE = ("sampling", "gathering")  # in other threads, in parallel to training
 WITHIN = ("waiting", "moving", "computing", "communicating", "keeping")  # in the thread that trains
 STAGES = (*BESIDE, *WITHIN)
-LATE = "late"  # how long after the first rank one came to the exchange of gradients
+LATE = "late"  # delay of a rank behind the first one at the gradient exchange
 
 
 @dataclass(frozen=True)
 class TimedStep:
-    """One update of one rank: the batch that it was on, and where its time went."""
+    """One update of one rank: its batch, and its time by stage."""
 
     batch: Batch
-    spans: tuple[Span, ...]  # of its workers, then of the thread that trains, one after the other
+    spans: tuple[Span, ...]  # spans of the workers, then of the training thread in order
 
 
 def on_its_own() -> None:
-    """What a clock waits for where nothing runs behind the thread's back: nothing."""
+    """Wait for nothing: the default of clocks without a device that runs asynchronously."""
 
 
 class StepClock:
-    """The spans of a rank's steps.
+    """Recorder of the time spans of a rank's steps.
 
-    Those of the thread that trains leave no gap: each begins where the one before has ended. `settled`
-    returns when the device has done what it was given, so that no stage is charged with the one before it.
+    The spans of the training thread have no gaps: each begins at the end of the previous one. `settled`
+    returns when the device has finished its work, so that no stage includes time of the previous one.
     """
 
     def __init__(self, settled: Callable[[], None] = on_its_own) -> None:
         self._settled = settled
-        self._spans: list[Span] = []  # of this step
+        self._spans: list[Span] = []  # spans of this step
         self._untold: list[Span] = []
         self._lap_began = time.monotonic()
 
     def start(self) -> None:
-        """From now on a batch is waited for; the time before belongs to no step."""
+        """Start waiting for a batch; the time before belongs to no step."""
         self._lap_began = time.monotonic()
 
     def received(self, batch: Batch) -> None:
-        """The wait is over; the batch's own spans are of this step too."""
+        """End the wait; the batch's own spans belong to this step too."""
         self._settled()
         moving = next((span for span in batch.spans if span.stage == "moving"), None)
         for span in batch.spans:
@@ -54,7 +54,7 @@ class StepClock:
         self.lap("moving")
 
     def lap(self, stage: str, part: str = "", until: float | None = None) -> None:
-        """What was since the last lap is `stage`, up to now or to the moment `until`."""
+        """Assign the time since the last lap to `stage`, up to now or to the moment `until`."""
         if until is None:
             self._settled()
         span = Span.since(self._lap_began, stage, part)
@@ -64,12 +64,12 @@ class StepClock:
         self._lap_began = span.ended
 
     def untold(self) -> Mapping[str, float]:
-        """Seconds by stage since this was last asked."""
+        """Return the seconds by stage since the last call."""
         spans, self._untold = self._untold, []
         return seconds_by_stage(spans)
 
     def finish(self) -> tuple[Span, ...]:
-        """The spans of this step, which is over."""
+        """End the step and return its spans."""
         spans, self._spans = self._spans, []
         return tuple(spans)
 
@@ -79,7 +79,7 @@ class StepClock:
 
 
 def seconds_by_stage(spans: Iterable[Span]) -> dict[str, float]:
-    """The sum of each stage of a step."""
+    """Sum the seconds of each stage of a step."""
     seconds = dict.fromkeys(STAGES, 0.0)
     for span in spans:
         seconds[span.stage] += span.seconds

@@ -1,4 +1,4 @@
-"""What a model is trained for: which labels it needs, its loss per seed, its score."""
+"""Training tasks: their labels, loss per seed and score."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from khop.training.ranking import LOOK_FOR_NAN
 
 
 class Task(Protocol):
-    """What the trainer asks of a task."""
+    """Interface of a task to the trainer."""
 
     @property
     def metric(self) -> str:
-        """What its scores are: "accuracy", "roc-auc"."""
+        """Name of the metric of its scores: "accuracy", "roc-auc"."""
         ...
 
     def losses(self, output: Any, batch: Batch) -> Tensor:  # noqa: ANN401
-        """One loss per seed, or per pair of links; their mean over the global batch is minimized.
+        """Return one loss per seed, or per pair of links; their mean over the global batch is minimized.
 
-        `output` is what the model gives for the batch.
+        `output` is the model's output for the batch.
         """
         ...
 
 
 def score_name(score: str, metric: str) -> str:
-    """What records call a score: "val" of a run that is measured by accuracy is "val_accuracy".
+    """Return the name of a score in records: "val" with metric "accuracy" becomes "val_accuracy".
 
-    A further metric beside the one that chooses stands in the score's own name, as "val/roc-auc".
+    An additional metric is part of the score's name, as in "val/roc-auc".
     """
     return (score if "/" in score else f"{score}/{metric}").replace("/", "_").replace("-", "_")
 
 
 @dataclass(frozen=True)
 class NodeClassification:
-    """One class per node of one type, learned by cross-entropy."""
+    """Task: predict one class per node of one type, trained by cross-entropy."""
 
     node_type: NodeType
-    label: str  # an integer column of the node type, 0 <= label < classes; -1 means unknown
+    label: str  # integer column of the node type, 0 <= label < classes; -1 means unknown
     metric: NodeMetric = "accuracy"
 
     def __post_init__(self) -> None:
@@ -55,20 +55,20 @@ class NodeClassification:
     def of(
         cls, schema: Schema, node_type: NodeType | None = None, label: str | None = None
     ) -> NodeClassification:
-        """By accuracy, of the one node type by its one label column unless they are named."""
+        """Make a task with accuracy; node type and label default to the only ones of the schema."""
         instance_of("schema", schema, Schema, "must be a graph's schema, as graph.schema")
         return cls(*schema.label_column(node_type, label))
 
     def losses(self, output: Tensor, batch: Batch) -> Tensor:
-        """(seeds): the cross-entropy of each; ValueError names a seed without a valid label."""
+        """Return (seeds): the cross-entropy of each seed; ValueError names a seed without a valid label."""
         labels = batch.seed_column(self.label, self.node_type)
         checked = self._checked(labels, batch.seed_nodes[self.node_type], output)
         return F.cross_entropy(output, checked, reduction="none")
 
     def score(self, output: Tensor, labels: Tensor, nodes: Tensor, metric: NodeMetric | None = None) -> float:
-        """A metric, by default the task's, over `nodes`, whose outputs and labels stand row by row.
+        """Compute a metric, by default the task's, over `nodes`; outputs and labels have one row per node.
 
-        ValueError as of `losses`, and where an output is NaN.
+        ValueError names a node without a valid label, or a node with a NaN output.
         """
         wrong = output.isnan().any(dim=1)
         if wrong.any():

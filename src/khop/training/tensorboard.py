@@ -1,4 +1,4 @@
-"""Curves for TensorBoard, of whoever has it installed."""
+"""Curves for TensorBoard, an optional dependency."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from khop.training.step_clock import TimedStep, seconds_by_stage
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-FLUSH_S = 10  # how far behind the curves may be
+FLUSH_S = 10  # longest delay of the curves
 
 
 def check_tensorboard() -> None:
-    """ValueError where it is not installed, with the line that installs it."""
+    """Raise ValueError with the install command if TensorBoard is not installed."""
     if find_spec("tensorboard") is None:
         raise ValueError("TensorBoard is not installed: pip install tensorboard")
 
 
 class TensorBoard(Unwatched):
-    """An observer that writes event files into a folder: losses, scores, seconds, and the run as text.
+    """An observer that writes event files into a folder: losses, scores, seconds, and the config as text.
 
-    Steps are counted from 1, in updates. Files are opened with the first event; of a run that goes on, what
-    earlier files have from that update on is no longer shown.
+    Steps count updates from 1. The first event opens the files. If a run is resumed, values in earlier files
+    from that update on are no longer shown.
     """
 
     def __init__(self, folder: Path, config: str) -> None:
@@ -36,22 +36,22 @@ class TensorBoard(Unwatched):
         self._writer: SummaryWriter | None = None
 
     def started(self, epochs: int, steps: int) -> None:
-        """Know how updates are numbered."""
+        """Store the number of steps per epoch, to number updates."""
         self._steps_per_epoch = steps
 
     def stepped(self, epoch: int, step: int, loss: float) -> None:
-        """The loss over the batch of all ranks."""
+        """Write the loss over the global batch."""
         update = self._update(epoch, step)
         self._opened(update).add_scalar("step/loss", loss, update)
 
     def timed(self, step: TimedStep) -> None:
-        """This rank's seconds by stage."""
+        """Write this rank's seconds by stage."""
         update = self._update(step.batch.epoch, step.batch.step)
         for stage, seconds in seconds_by_stage(step.spans).items():
             self._opened(update).add_scalar(f"seconds/{stage}", seconds, update)
 
     def epoch_ended(self, record: Mapping[str, object]) -> None:
-        """Every number of the epoch's line in metrics.jsonl."""
+        """Write every number of the epoch's line in metrics.jsonl."""
         update = record["step"]
         assert isinstance(update, int)
         for name, value in record.items():
@@ -60,7 +60,7 @@ class TensorBoard(Unwatched):
         self._opened(update).flush()
 
     def close(self) -> None:
-        """Bring everything to the disk."""
+        """Write all remaining events to disk and close the files."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -70,7 +70,7 @@ class TensorBoard(Unwatched):
 
     def _opened(self, update: int) -> SummaryWriter:
         if self._writer is None:
-            # Here and not at the top: it may not be there, and takes a second to import.
+            # Imported here: it may be missing, and takes a second to import.
             from torch.utils.tensorboard import SummaryWriter
 
             self._writer = SummaryWriter(str(self.folder), purge_step=update, flush_secs=FLUSH_S)

@@ -1,4 +1,4 @@
-"""What batches cost on the network, step by step and over an epoch."""
+"""Network traffic of batches, per step and per epoch."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-SECONDS = "seconds"  # the one count of a batch's traffic that no two runs have alike
-EXCHANGING = "exchanging"  # what it is called among the seconds of a step
+SECONDS = "seconds"  # the only count of a batch's traffic that differs between equal runs
+EXCHANGING = "exchanging"  # name of those seconds in the record of a step
 
 
 def values_of(traffic: Mapping[str, float]) -> list[float]:
-    """A batch's counts, in the order in which all ranks tell them."""
+    """List a batch's counts in the order in which all ranks exchange them."""
     return [traffic[name] for name in sorted(traffic)]
 
 
 def of_ranks(traffic: Mapping[str, float], told: Tensor) -> dict[str, list[float]]:
-    """By name what each rank has told of a batch, (ranks, counts), for which this one counted `traffic`."""
+    """Map each name in `traffic` to all ranks' values of a batch, from gathered (ranks, counts)."""
     return {
         name: [_plain(value) for value in column.tolist()]
         for name, column in zip(sorted(traffic), told.T, strict=True)
@@ -24,7 +24,7 @@ def of_ranks(traffic: Mapping[str, float], told: Tensor) -> dict[str, list[float
 
 
 def summed(before: Mapping[str, float], counted: Mapping[str, list[float]]) -> dict[str, float]:
-    """The counts of all ranks on top of those before."""
+    """Add the counts of all ranks to `before`."""
     return {
         name: _plain(before.get(name, 0) + sum(values)) for name, values in counted.items() if name != SECONDS
     }
@@ -33,7 +33,7 @@ def summed(before: Mapping[str, float], counted: Mapping[str, list[float]]) -> d
 def step_record(
     seconds: Mapping[str, list[float]], counted: Mapping[str, list[float]]
 ) -> dict[str, Mapping[str, list[float]]]:
-    """What a line of steps.jsonl says of a step's seconds, and of its traffic if there was any."""
+    """Return the part of a steps.jsonl line with a step's seconds, and its traffic if there is any."""
     if not counted:
         return {"seconds": seconds}
     counts = {name: values for name, values in counted.items() if name != SECONDS}
@@ -41,9 +41,10 @@ def step_record(
 
 
 def epoch_record(traffic: Mapping[str, float]) -> dict[str, Mapping[str, float]]:
-    """What a line of metrics.jsonl says: the sums, and how many of the rows that lie elsewhere were kept.
+    """Return the part of a metrics.jsonl line with traffic: the sums, and the hit rates of remote rows.
 
-    Of `hit_rate`, `device_hit_rate` is what was kept on devices.
+    `hit_rate` is the fraction of remote rows found in a cache; `device_hit_rate` is the part found on
+    devices.
     """
     if not traffic:
         return {}
@@ -56,5 +57,5 @@ def epoch_record(traffic: Mapping[str, float]) -> dict[str, Mapping[str, float]]
 
 
 def _plain(value: float) -> float:
-    """Whole numbers without a point."""
+    """Convert whole numbers to int; round others."""
     return int(value) if value == int(value) else round(value, 6)

@@ -1,4 +1,4 @@
-"""The training loop: batches in, checkpoints and metrics out, on one process or shared by many."""
+"""Training loop: takes batches, writes checkpoints and metrics; runs on one process or on several ranks."""
 
 from __future__ import annotations
 
@@ -38,46 +38,48 @@ from khop.training.step_clock import LATE, STAGES, StepClock, TimedStep, on_its_
 from khop.training.tasks import Task, score_name
 from khop.training.trainer_state import TrainerState, standing_of
 
-CHOSEN_BY = "val"  # the split whose score decides which epoch is the best
+CHOSEN_BY = "val"  # split with the score that decides which epoch is the best
 
 
 class BatchLoader(Protocol):
-    """What the trainer asks of a loader; khop.Loader is one."""
+    """Interface of a loader to the trainer; khop.Loader implements it."""
 
     def __len__(self) -> int:
-        """Steps of an epoch."""
+        """Number of steps per epoch."""
         ...
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
-        """All batches of one epoch; of the epoch of a loaded state, those that remain."""
+        """Iterate over the batches of an epoch; in the epoch of a loaded state, over the remaining ones."""
         ...
 
     def state_dict(self) -> dict[str, object]:
-        """Where the consumer stands, as JSON values."""
+        """Return the position of the consumer, as JSON values."""
         ...
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on from there; ValueError where the state is of other seeds."""
+        """Continue from the position; ValueError if the state is for other seeds."""
         ...
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """How the training went."""
+    """Result of a training run."""
 
     best_epoch: int
     best_score: float
-    records: list[Record]  # one per epoch, as in metrics.jsonl, those before a resume included
-    seconds: float  # of this call
+    records: list[Record]  # one per epoch, as in metrics.jsonl, with those before a resume
+    seconds: float  # duration of this call
 
 
 class Trainer:
-    """Trains a model with Adam, learned rows with RowAdam; keeps best and last states in `out`/checkpoints.
+    """Trains a model with Adam and its `LearnedRows` with RowAdam; saves checkpoints in `out`/checkpoints.
 
-    Two runs with equal settings and equally many compute threads take the same course bit for bit, whatever
-    the loader's threads: dropout is seeded anew for every step. Torch's global generator is as it was when
-    `fit` ends. As one of several ranks it is collective: every rank makes it alike and calls it; batches and
-    gradients are shared, losses are those of the global batch, and rank 0 alone writes.
+    The checkpoints hold the best and the last state. Two runs with equal settings and the same number of
+    compute threads are bit-identical, for any number of loader threads: dropout gets a new seed in every
+    step. `fit` restores torch's global generator when it ends.
+
+    With several ranks the trainer is collective: every rank creates it with the same arguments and calls it.
+    The ranks share batches and gradients, losses are for the global batch, and only rank 0 writes.
     """
 
     def __init__(
@@ -107,21 +109,21 @@ class Trainer:
         self._keeper = (
             CheckpointWriter(out, settings.keeping, self.observer.warned) if self._group.rank == 0 else None
         )
-        self._records: list[Record] = []  # of the epochs that are over
-        self._source: Path | None = None  # the checkpoint that training goes on from
+        self._records: list[Record] = []  # of the finished epochs
+        self._source: Path | None = None  # the checkpoint from which training resumes
         self._seconds: dict[str, float] = {}
         self._clock = StepClock()
-        self._clock_offset = 0.0  # to rank 0's
+        self._clock_offset = 0.0  # to rank 0's clock
         self._gradients = GradientClock()
-        self._interrupts: list[int] = []  # that were noted on this rank
+        self._interrupts: list[int] = []  # signals recorded on this rank
         self._parallel: nn.Module = self.model
 
     def resume(self) -> None:
-        """Take up where checkpoints/last stands; `fit` then goes on with the very next batch.
+        """Load checkpoints/last; `fit` then continues with the next batch.
 
-        Rank 0 reads it and shares it. A checkpoint that is damaged is reported to the observer, and the one
-        before it taken. Nothing on disk changes before `fit`. ValueError where the run was begun with other
-        facts or other seeds.
+        Rank 0 reads the checkpoint and broadcasts it. A damaged checkpoint is reported to the observer, and
+        the previous one is used. Nothing on disk changes before `fit`. ValueError if the run was started with
+        other facts or other seeds.
         """
         with self._group.exchanging("reading the checkpoint"):
             checkpoint = shared_checkpoint(self._folder(LAST), self._group, self.observer.warned)
@@ -139,11 +141,12 @@ class Trainer:
         self._source = checkpoint.folder
 
     def fit(self) -> TrainingResult:
-        """Train to the last epoch, or until `patience` evaluations brought nothing better.
+        """Train until the last epoch, or until `patience` evaluations brought no improvement.
 
-        A loss that is no number is a ValueError. Ctrl-C, SIGTERM and a lost rank write checkpoints/last as
-        the last update left everything, and go on up. Where learned rows are sharded it takes all ranks: they
-        end after the same update, and a lost rank leaves the last checkpoint that all of them made.
+        ValueError if the loss is NaN or infinite. On Ctrl-C, SIGTERM and a lost rank, the trainer saves the
+        state after the last update in checkpoints/last, and the exception propagates. If embeddings are
+        sharded, a checkpoint needs all ranks: the ranks then end after the same update, and after a lost rank
+        the last common checkpoint remains.
         """
         begun = time.perf_counter()
         self._begin()
@@ -156,7 +159,7 @@ class Trainer:
         except (KeyboardInterrupt, PeerLost):
             with interrupts_held():
                 try:
-                    if not self._is_sharded:  # else it took all ranks, or they are gone
+                    if not self._is_sharded:  # sharded: all ranks saved it, or they are gone
                         self._save(LAST)
                 finally:
                     self._close()
@@ -166,16 +169,17 @@ class Trainer:
             raise
         with self._group.exchanging("ending"):
             self._close()
-            self._group.meet("ending")  # where rank 0's disk has not taken the last of it, all fail
+            self._group.meet("ending")  # if rank 0 could not write its last data, all ranks fail
         best, score = self.standing.best_epoch, self.standing.best_score
         assert score is not None, "the last epoch is always evaluated"
         return TrainingResult(best, score, self._records, time.perf_counter() - begun)
 
     def rehearse(self, steps: int) -> int:
-        """Do so many updates as `fit` would, into further epochs if need be, without evaluation: how many.
+        """Run up to `steps` updates as `fit` does, without evaluation; return the number of updates done.
 
-        For looking at them. The first Ctrl-C ends it early, after the same update on all ranks; a second one
-        at once. On a GPU every stage waits until the device has done its work, so that its time is its own.
+        It is for measurements, and continues into further epochs if needed. The first Ctrl-C ends it early,
+        after the same update on all ranks; a second one ends it at once. On a GPU each stage waits until the
+        device has finished, so that its time is its own work.
         """
         if steps < 1:
             raise ValueError(f"steps {steps}: must be at least 1")
@@ -201,12 +205,12 @@ class Trainer:
         return done
 
     def _own_generator(self) -> AbstractContextManager[None]:
-        """Torch's global generator is afterwards as it was."""
+        """Restore torch's global generator after the block."""
         device = torch.device(self.settings.device)
         return torch.random.fork_rng([] if device.type == "cpu" else [device])
 
     def _begin(self) -> None:
-        """Compare the ranks, make the model parallel, and cut the logs back to where training stands."""
+        """Compare the ranks' settings, parallelize the model, and truncate the logs to the current state."""
         settings, standing = self.settings, self.standing
         loader = self.loader.state_dict().get("fingerprint", "")
         own = {
@@ -245,7 +249,7 @@ class Trainer:
         self._end_epoch(scores)
 
     def _received(self) -> Generator[Batch]:
-        """The epoch's batches that are still to come."""
+        """Yield the remaining batches of the epoch."""
         standing = self.standing
         self.model.train()
         if standing.step == len(self.loader):
@@ -258,7 +262,7 @@ class Trainer:
             self._group.at("waiting for its batch", standing.epoch, batch.step + 1)
 
     def _update(self, batch: Batch) -> int:
-        """One update of all ranks; the signal that one of them has noted, or 0."""
+        """Do one update on all ranks; return the signal that one of them has recorded, or 0."""
         before, settings, group, clock = self.standing, self.settings, self._group, self._clock
         torch.manual_seed(_dropout_seed(settings.seed, before, group.rank))
         moved = batch.map(mover(self.model))
@@ -277,7 +281,7 @@ class Trainer:
             self.optimizer.exchange()
         clock.lap("computing", "backward", until=self._gradients.ready_at)
         clock.lap("communicating", "gradients")
-        # Before the update, so that what is lost here is lost on every rank.
+        # Before the update, so that no rank makes the update if this exchange fails.
         with group.exchanging("exchanging losses", before.epoch, before.step):
             told = self._told(loss_sum, losses.numel(), batch.traffic)
         clock.lap("communicating", "losses")
@@ -292,13 +296,13 @@ class Trainer:
         return int(told[:, 2].max())
 
     def _told(self, loss_sum: float, count: int, counts: Mapping[str, float]) -> Tensor:
-        """(ranks, 4 + stages + counts), float64: what every rank says of this step, the same on all."""
+        """Gather (ranks, 4 + stages + counts), float64: all ranks' values of this step, equal on all."""
         ready_at = (self._gradients.ready_at or 0.0) - self._clock_offset
         own = [loss_sum, count, max(self._interrupts, default=0), ready_at, *self._clock.untold().values()]
         return self._group.gather(torch.tensor([*own, *traffic.values_of(counts)], dtype=torch.float64))
 
     def _advance(self, told: Tensor, counts: Mapping[str, float]) -> None:
-        """One update further, with what all ranks told of it."""
+        """Advance the state by one update, with the values gathered from all ranks."""
         before = self.standing
         loss_sum, seeds = float(told[:, 0].sum()), int(told[:, 1].sum())
         counted = traffic.of_ranks(counts, told[:, 4 + len(STAGES) :])
@@ -369,12 +373,12 @@ class Trainer:
         self.observer.epoch_ended(record)
 
     def _is_due(self) -> bool:
-        """Whether rank 0 wants a checkpoint within the epoch, on every rank that it needs for one."""
+        """Return True if rank 0 wants a checkpoint within the epoch; with sharded rows all ranks know."""
         due = self._keeper is not None and self._keeper.is_due()
         return bool(self._group.gather(torch.tensor(due))[0]) if self._is_sharded else due
 
     def _save(self, *names: str) -> None:
-        """Let rank 0 write checkpoints; of sharded rows all ranks give it theirs."""
+        """Write checkpoints on rank 0; with sharded rows all ranks send it theirs."""
         if self._keeper is None and not self._is_sharded:
             return
         check_weights(self.model, self.standing, self._folder(LAST))
@@ -387,7 +391,7 @@ class Trainer:
             self._keeper.close()
 
     def _records_of(self, checkpoint: Checkpoint) -> list[Record]:
-        """The epochs' records as the checkpoint has them; of format 1, as rank 0's metrics.jsonl does."""
+        """Return the epochs' records from the checkpoint; for format 1, from rank 0's metrics.jsonl."""
         if checkpoint.records is not None:
             return list(checkpoint.records)
         epochs = self._keeper.epochs.records() if self._keeper else []

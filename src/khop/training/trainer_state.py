@@ -1,4 +1,4 @@
-"""Where a training stands, as a value that a checkpoint keeps."""
+"""State of a training run, as a value stored in checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from khop.training.settings import TrainerSettings
 
 @dataclass(frozen=True)
 class TrainerState:
-    """Where training stands: what a checkpoint keeps beside the tensors."""
+    """State of a training run that a checkpoint stores next to the tensors."""
 
     epoch: int = 0  # of the next update
     step: int = 0  # of the next update
@@ -24,11 +24,11 @@ class TrainerState:
     stale: int = 0  # evaluations since the best one
     loader: Mapping[str, object] = field(default_factory=dict)
     schedule: Mapping[str, object] = field(default_factory=dict)  # torch's scheduler of the learning rate
-    facts: Mapping[str, str] = field(default_factory=dict)  # of the settings it was made with
-    linear: Mapping[str, Any] = field(default_factory=dict)  # how layers are computed, by machine
+    facts: Mapping[str, str] = field(default_factory=dict)  # facts of the settings it was made with
+    linear: Mapping[str, Any] = field(default_factory=dict)  # way to compute layers, by machine
 
     def ended(self, score: float | None) -> TrainerState:
-        """At the start of the next epoch, after this one's score if it was evaluated."""
+        """Return the state at the start of the next epoch, with this epoch's score if it was evaluated."""
         following = replace(self, epoch=self.epoch + 1, step=0, loss_sum=0.0, seeds=0, traffic={})
         if score is None:
             return following
@@ -37,14 +37,14 @@ class TrainerState:
         return replace(following, stale=self.stale + 1)
 
     def is_over(self, settings: TrainerSettings) -> bool:
-        """Whether there is no epoch left to train."""
+        """Return True if no epoch is left to train."""
         is_stale = settings.patience is not None and self.stale >= settings.patience
         return self.epoch >= settings.epochs or is_stale
 
     def check(self, steps: int, records: int, folder: Path) -> None:
-        """ValueError where the numbers contradict one another, or the run.
+        """Raise ValueError if the numbers contradict each other or the run.
 
-        `steps` are those of an epoch, `records` the epochs that are known to be over.
+        `steps` is the number of steps per epoch, `records` the number of epochs known to be finished.
         """
         counts = (self.epoch, self.step, self.seeds, self.best_epoch, self.stale)
         ahead = (self.loader.get("epoch"), self.loader.get("step")) if self._is_of_loader() else None
@@ -68,15 +68,15 @@ class TrainerState:
             )
 
     def _is_of_loader(self) -> bool:
-        """Whether the loader's state says where it stands, as khop.Loader's does."""
+        """Return True if the loader's state has a position, as khop.Loader's has."""
         loader = self.loader
         return isinstance(loader, Mapping) and {"epoch", "step"} <= loader.keys()
 
 
 def standing_of(saved: Mapping[str, Any], facts: Mapping[str, str], folder: Path) -> TrainerState:
-    """What a checkpoint says; ValueError where it is no trainer's, or of a run with other facts."""
+    """Decode the state in a checkpoint; ValueError if it is no trainer's, or for other facts."""
     expected = {entry.name for entry in fields(TrainerState)}
-    # Checkpoints from before layers were measured lack `linear`.
+    # Checkpoints written before layers were measured lack `linear`.
     if saved.keys() | {"linear"} != expected or not isinstance(saved["facts"], Mapping):
         raise ValueError(
             f"{folder}: says {sorted(saved)} of where training stood, {sorted(expected)} are needed; "
@@ -88,7 +88,7 @@ def standing_of(saved: Mapping[str, Any], facts: Mapping[str, str], folder: Path
 
 
 def check_facts(saved: Mapping[str, str], facts: Mapping[str, str], folder: Path) -> None:
-    """ValueError names the facts of a run that differ from those saved in its checkpoint."""
+    """Raise ValueError, naming each fact of the run that differs from the checkpoint's, if there are any."""
     differing = [
         f"{name} was {saved.get(name, 'not set')} and is {facts.get(name, 'not set')}"
         for name in sorted({*saved, *facts})

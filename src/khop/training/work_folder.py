@@ -1,4 +1,4 @@
-"""Rows of stages in files of a folder, with a journal: what is on the disk is not computed again."""
+"""Rows of stages in files of a folder, with journals: rows already on disk are not computed again."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from khop.graph.npy import array_header, map_array
 from khop.schema import NodeType
 from khop.training.stages import Stage, row_table, write_rows
 
-FLUSH_S = 1.0  # what a rank has computed since is computed again after it was killed
+FLUSH_S = 1.0  # seconds between flushes; a killed rank computes later rows again
 _FACTS, _JOURNALS = "begun.json", "journals"
 
 
 @dataclass(frozen=True)
 class WorkFolder:
-    """A shelf of files, which several machines may share.
+    """Layer store in files, which several machines may share.
 
-    A chunk is noted in a journal after its rows are on the disk. A process that is killed at any moment
-    leaves a folder from which any number of ranks goes on.
+    A chunk is recorded in a journal after its rows are on disk. If a process is killed at any moment, any
+    number of ranks can resume from the folder.
     """
 
     path: Path
     group: Group
-    journal: Path  # this rank's own
-    written: Mapping[str, frozenset[int]]  # stage -> chunks that earlier attempts have put on the disk
+    journal: Path  # journal of this rank
+    written: Mapping[str, frozenset[int]]  # stage -> chunks that earlier attempts have written to disk
 
     def open(self, stage: Stage) -> FileRows:
-        """The file of the stage, with the chunks in it that are there."""
+        """Open the file of the stage, with the chunks that it already has."""
         missing = sorted(set(range(stage.num_chunks)) - self._chunks(stage))
         return FileRows(stage, self.group, self.file(stage), self.journal, missing)
 
     def store(self, layer: Sequence[Stage], rows: Mapping[NodeType, Tensor]) -> FeatureStore:
-        """The files, mapped."""
+        """Return a store over the mapped files."""
         return row_table(rows)
 
     def release(self, layer: int) -> None:
@@ -56,15 +56,15 @@ class WorkFolder:
                 file.unlink()
 
     def file(self, stage: Stage) -> Path:
-        """Where the rows of a stage are."""
+        """Path of the file with the rows of a stage."""
         return self.path / f"{_name(stage)}.npy"
 
     def first_layer(self, layers: Sequence[Sequence[Stage]]) -> int:
-        """The layer to go on from: the last one that is whole, to be read by the next; else the first."""
+        """Layer from which to resume: the last complete one, to be read by the next; else the first."""
         return next((index for index in reversed(range(len(layers))) if self.is_whole(layers[index])), 0)
 
     def is_whole(self, layer: Sequence[Stage]) -> bool:
-        """Whether every row of a layer is on the disk."""
+        """Return True if every row of a layer is on disk."""
         return all(len(self._chunks(stage)) == stage.num_chunks for stage in layer)
 
     def _chunks(self, stage: Stage) -> frozenset[int]:
@@ -74,7 +74,7 @@ class WorkFolder:
 
 
 class FileRows:
-    """Rows of a stage in a .npy file that all ranks write into."""
+    """Rows of a stage in a .npy file that all ranks write."""
 
     def __init__(self, stage: Stage, group: Group, file: Path, journal: Path, missing: list[int]) -> None:
         self.missing = missing
@@ -82,17 +82,17 @@ class FileRows:
         self._group = group
         self._file = file
         self._journal = journal
-        self._noted: list[int] = []  # chunks that were put since the last flush
+        self._noted: list[int] = []  # chunks put since the last flush
         self._flushed_at = time.monotonic()
         self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         entry = stage.entry
-        # Every rank does it, with the same bytes: nobody has to wait for another.
+        # Every rank writes the same bytes, so that no rank has to wait for another.
         os.ftruncate(self._descriptor, entry.bytes)
         os.pwrite(self._descriptor, array_header(entry.dtype, entry.shape), 0)
         self._start = entry.bytes - entry.data_bytes
 
     def put(self, chunk: int, rows: Tensor) -> None:
-        """Write them into place; every now and then bring them to the disk and note that in the journal."""
+        """Write the rows into place; flush and journal them when `FLUSH_S` seconds have passed."""
         offset = self._start + self._stage.span(chunk).start * self._stage.row_bytes
         write_rows(self._descriptor, rows, offset)
         self._noted.append(chunk)
@@ -100,15 +100,15 @@ class FileRows:
             self._flush()
 
     def finished(self) -> Tensor:
-        """All rows, mapped."""
+        """Return all rows, memory-mapped."""
         self._flush()
         self._group.barrier()
         rows = map_array(self._file, self._stage.entry)
-        self._group.barrier()  # until all have it mapped, nobody may give it another name, or remove it
+        self._group.barrier()  # no rank may rename or remove the file before all have mapped it
         return rows
 
     def close(self) -> None:
-        """What was put so far counts, also where the rest did not come."""
+        """Close the file; chunks put so far are kept, even if others are missing."""
         try:
             self._flush()
         finally:
@@ -128,9 +128,9 @@ class FileRows:
 
 @contextmanager
 def work_folder(path: Path, facts: Mapping[str, str], group: Group) -> Iterator[WorkFolder]:
-    """The folder, made or taken up where it was left; it stays unless `remove` is called. Collective.
+    """Create the folder, or resume it; it stays on disk unless `remove` is called. Collective.
 
-    ValueError where it was begun with other facts, where another process has it, or where a rank does not
+    ValueError if the folder was started with other facts, if another process uses it, or if a rank does not
     see it.
     """
     with _held(path, facts, group) as found:
@@ -146,14 +146,14 @@ def work_folder(path: Path, facts: Mapping[str, str], group: Group) -> Iterator[
 
 
 def remove(folder: WorkFolder) -> None:
-    """The result stands elsewhere: nothing of the folder is needed."""
+    """Remove the folder, after its result is in its final place."""
     if folder.group.rank == 0:
         shutil.rmtree(folder.path)
 
 
 @contextmanager
 def _held(path: Path, facts: Mapping[str, str], group: Group) -> Iterator[dict[str, list[int]] | None]:
-    """On rank 0 what the journals say, with the folder locked for as long as the block runs."""
+    """Yield the content of the journals on rank 0, with the folder locked during the block."""
     if group.rank > 0:
         yield None
         return
@@ -190,13 +190,13 @@ def _check_facts(path: Path, facts: Mapping[str, str]) -> None:
 
 
 def _journalled(path: Path) -> dict[str, list[int]]:
-    """Stage -> the chunks that are on the disk, as all journals have it."""
+    """Read all journals: stage -> the chunks that are on disk."""
     found: dict[str, list[int]] = {}
     for journal in sorted((path / _JOURNALS).glob("*.jsonl")):
         for line in journal.read_bytes().splitlines():
             try:
                 record = json.loads(line)
-            except json.JSONDecodeError:  # the last line of a process that was killed while it wrote
+            except json.JSONDecodeError:  # last line of a process that was killed while writing
                 continue
             found.setdefault(record["stage"], []).extend(record["chunks"])
     return found
