@@ -1,4 +1,4 @@
-"""Models over the blocks of a batch. A public name imports its module when it is first used."""
+"""Models over the blocks of a batch. Each public name imports its module at its first use."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [*_PUBLIC]
 
 
 def __getattr__(name: str) -> object:
-    """Import what `name` stands for; afterwards it is an ordinary attribute."""
+    """Import the object called `name` and make it an ordinary attribute."""
     if name not in _PUBLIC:
         raise AttributeError(f"module 'khop.models' has no attribute {name!r}")
     value = getattr(import_module(_PUBLIC[name]), name)
@@ -45,5 +45,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """What tab completion offers."""
+    """List the public names, for tab completion."""
     return sorted(__all__)

@@ -1,4 +1,4 @@
-"""From the rows of a link's ends to its score."""
+"""Decoders: scores of links from the rows of their ends."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ import torch
 from torch import Tensor, nn
 
 DecoderKind = Literal["dot", "mlp", "distmult"]
-_GRID_BYTES = 1 << 26  # what the hidden values of a grid may take at a time
+_GRID_BYTES = 1 << 26  # memory limit of a grid's hidden values
 
 
 class Decoder(Protocol):
-    """Scores of pairs, larger for what is more likely a link. Leading dimensions are broadcast."""
+    """Scores pairs of rows; higher is more likely a link. Leading dimensions are broadcast."""
 
     def __call__(self, source: Tensor, destination: Tensor) -> Tensor:
-        """(...): a score per pair, from (..., width) of its source and of its destination."""
+        """Return (...): a score per pair, from (..., width) of its source and of its destination."""
         ...
 
     def grid(self, sources: Tensor, destinations: Tensor) -> Tensor:
-        """(sources, destinations): the score of each with each."""
+        """Return (sources, destinations): the score of each source with each destination."""
         ...
 
 
 class Dot(nn.Module):
-    """The inner product of both rows."""
+    """Inner product of both rows."""
 
     def forward(self, source: Tensor, destination: Tensor) -> Tensor:
-        """(...): a score per pair."""
+        """Return (...): a score per pair."""
         return (source * destination).sum(-1)
 
     def grid(self, sources: Tensor, destinations: Tensor) -> Tensor:
-        """(sources, destinations): one matrix product."""
+        """Return (sources, destinations), computed by one matrix product."""
         return sources @ destinations.T
 
 
 class DistMult(nn.Module):
-    """The inner product with a learned weight per dimension (Yang et al. 2015): at first all are 1."""
+    """Inner product with a learned weight per dimension (Yang et al. 2015), initialized to 1."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -44,26 +44,26 @@ class DistMult(nn.Module):
         self.relation = nn.Parameter(torch.ones(width))
 
     def forward(self, source: Tensor, destination: Tensor) -> Tensor:
-        """(...): a score per pair."""
+        """Return (...): a score per pair."""
         return (source * self.relation * destination).sum(-1)
 
     def grid(self, sources: Tensor, destinations: Tensor) -> Tensor:
-        """(sources, destinations): one matrix product."""
+        """Return (sources, destinations), computed by one matrix product."""
         return (sources * self.relation) @ destinations.T
 
 
 class MLP(nn.Module):
-    """A layer of `hidden` relus over both rows side by side, and a linear layer on top.
+    """A layer of `hidden` ReLU units over both rows, concatenated, and a linear layer on top.
 
-    Source and destination are not exchangeable: fit for links with a direction.
+    Source and destination are not exchangeable, so it fits links with a direction.
     """
 
     def __init__(self, width: int, hidden: int | None = None) -> None:
         super().__init__()
         hidden = width if hidden is None else hidden
         _check_width("MLP", width, hidden)
-        # A linear layer over [source, destination] is a sum of two halves: that of a row which stands in many
-        # pairs is computed once.
+        # A linear layer over [source, destination] is a sum of two halves. Each half is computed once per
+        # row, even if the row is in many pairs.
         both = nn.Linear(2 * width, hidden)
         self.source = nn.Parameter(both.weight[:, :width].detach().clone())
         self.destination = nn.Parameter(both.weight[:, width:].detach().clone())
@@ -71,11 +71,11 @@ class MLP(nn.Module):
         self.out = nn.Linear(hidden, 1)
 
     def forward(self, source: Tensor, destination: Tensor) -> Tensor:
-        """(...): a score per pair."""
+        """Return (...): a score per pair."""
         return self._scores(source @ self.source.T + self.bias, destination @ self.destination.T)
 
     def grid(self, sources: Tensor, destinations: Tensor) -> Tensor:
-        """(sources, destinations), as many sources at a time as leave the memory bounded."""
+        """Return (sources, destinations), computed in chunks of sources to bound the memory."""
         begun, ended = sources @ self.source.T + self.bias, destinations @ self.destination.T
         row_bytes = max(1, ended.nbytes)
         chunks = torch.split(begun.unsqueeze(1), max(1, _GRID_BYTES // row_bytes))
@@ -87,7 +87,7 @@ class MLP(nn.Module):
 
 
 def decoder_of(kind: DecoderKind, width: int) -> nn.Module:
-    """A new decoder for rows of `width` numbers."""
+    """Make a decoder for rows of `width` numbers."""
     _check_width(repr(kind), width)
     if kind == "dot":
         return Dot()

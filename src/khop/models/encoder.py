@@ -1,4 +1,4 @@
-"""From a batch's columns to what a model's first layer takes, per node type."""
+"""Encoder: maps a batch's columns to the input of a model's first layer, per node type."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Encoding = Literal["none", "linear"]
 
 
 class Encoder(nn.Module):
-    """The input column as numbers ("none"), or a linear layer of it per node type ("linear").
+    """The input column as it is ("none"), or a linear layer of it per node type ("linear").
 
-    Types without the column have a learned row per node where `sizes.embedding` is above 0, of that width or
-    with "linear" of `width`; else they are left out of what comes out. `tables` holds the learned rows:
-    torch's own embeddings where they are dense, else `LearnedRows`.
+    Types without the column have an embedding of `sizes.embedding` numbers per node if that is above 0;
+    otherwise the output lacks them. With "linear" all output rows have `width` numbers. `tables` holds the
+    embeddings: `torch.nn.Embedding` if they are dense, else `LearnedRows`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Encoder(nn.Module):
         self.widths: Mapping[NodeType, int] = dict.fromkeys(raw, width) if linear else raw
 
     def forward(self, batch: Batch) -> dict[NodeType, Tensor]:
-        """(rows, width) of each type in `widths`; a type that the batch has no nodes of has no rows."""
+        """Return (rows, width) for each type in `widths`; a type without nodes in the batch has 0 rows."""
         return {node_type: self._rows(node_type, batch) for node_type in self.widths}
 
     def _rows(self, node_type: NodeType, batch: Batch) -> Tensor:
@@ -72,6 +72,6 @@ def _table(count: int, sizes: ModelSizes) -> nn.Module:
     if sizes.learned_rows != "dense":
         return LearnedRows(count, width, sizes.learned_rows)
     table = nn.Embedding(count, width)
-    # As large as the rows of a normalized layer would be in sum, not each number: many rows are added up.
+    # A row as a whole has size 1, not each of its numbers: many rows are added up.
     nn.init.normal_(table.weight, std=width**-0.5)
     return table

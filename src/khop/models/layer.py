@@ -1,4 +1,4 @@
-"""The layer that all models here are made of: own rows and means of in-neighbors, each times a weight."""
+"""Layer of all models in khop: own rows and means of in-neighbors, each multiplied by a weight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Norm = Literal["none", "layer"]
 
 @dataclass(frozen=True)
 class LayerOptions:
-    """What all layers of a model have in common; checked when made."""
+    """Options shared by all layers of a model, validated on creation."""
 
     hidden: int = 256  # width of a layer's output
     dropout: float = 0.0
@@ -37,30 +37,30 @@ class LayerOptions:
 
 
 class LayerWeights(Protocol):
-    """The parameters of one layer: which types share what is all that models differ in."""
+    """Parameters of one layer; models differ only in the types that share parameters."""
 
     def own_of(self, node_type: NodeType) -> Tensor | None:
-        """(out, in): for the destinations' own rows; None where they have none."""
+        """Weight (out, in) for the destinations' own rows; None if they have none."""
         ...
 
     def bias_of(self, node_type: NodeType) -> Tensor:
-        """(out)"""
+        """Bias (out)."""
         ...
 
     def by_edge_type(self) -> Mapping[EdgeType, Tensor]:
-        """(out, in): for the mean of the in-neighbors, of every edge type that the layer follows."""
+        """Weights (out, in) for the mean of in-neighbors, for every edge type that the layer follows."""
         ...
 
     def norm_of(self, node_type: NodeType) -> nn.Module | None:
-        """What normalizes the rows, if anything does."""
+        """Normalization of the rows, or None."""
         ...
 
 
 class Layer(nn.Module):
-    """norm(W h + b + sum over edge types of W_e mean(h of the in-neighbors)), then relu and dropout.
+    """Layer norm(W h + b + sum over edge types of W_e mean(h of the in-neighbors)), then ReLU and dropout.
 
-    Where `residual` and the widths agree, h itself is added. Every parameter takes part in every batch: of
-    types without nodes, and of edge types without edges or that a hop skipped, gradients are zero.
+    With `residual` and equal widths, h itself is added. Every parameter takes part in every batch: types
+    without nodes, edge types without edges and edge types that a hop skipped have zero gradients.
     """
 
     def __init__(self, weights: nn.Module, destinations: tuple[NodeType, ...], options: LayerOptions) -> None:
@@ -70,7 +70,7 @@ class Layer(nn.Module):
         self.options = options
 
     def forward(self, h: Mapping[NodeType, Tensor], block: Block) -> dict[NodeType, Tensor]:
-        """(destinations, hidden) per destination type; nothing else is computed."""
+        """Return (destinations, hidden) per destination type; nothing else is computed."""
         weights: LayerWeights = self.weights  # type: ignore[assignment]
         neighbors = weights.by_edge_type()
         out = {}
@@ -103,5 +103,5 @@ class Layer(nn.Module):
 
 
 def linear_weight(outputs: int, inputs: int) -> nn.Parameter:
-    """A weight as torch's linear layer would start with."""
+    """Make a weight with the initialization of torch's linear layer."""
     return nn.Parameter(nn.Linear(inputs, outputs, bias=False).weight)

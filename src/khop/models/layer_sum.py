@@ -1,4 +1,4 @@
-"""What a layer adds up for the destinations of one type: own rows and means of in-neighbors."""
+"""Sum of a layer's terms for the destinations of one type: own rows and means of in-neighbors."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from khop.kernels.linear import linear, linear_sum
 from khop.kernels.linear_blocks import Activation
 from khop.kernels.segment import prefix_and_mean, segment_mean
 
-# What aggregating one number of one edge costs, in multiply-adds of a matrix product (measured: 3 to 10).
+# Cost of aggregating one number of one edge, in multiply-adds of a matrix product (measured: 3 to 10).
 AGGREGATION_COST = 6
-MOSTLY_REACHED = 0.7  # the share of destinations with edges from which leaving out the others does not pay
+MOSTLY_REACHED = 0.7  # above this fraction of destinations with edges, skipping the others does not pay
 
 
 class LayerSum:
-    """Collects the terms, and multiplies and adds them up in one go.
+    """Collects the terms, then multiplies and adds them in one operation.
 
-    Every weight takes part in the gradient: of what has no edges, by zeros.
+    Every weight takes part in the gradient; a weight without edges has a zero gradient.
     """
 
     def __init__(self, count: int, bias: Tensor) -> None:
@@ -26,21 +26,21 @@ class LayerSum:
         self._bias = bias
         self._inputs: list[Tensor] = []
         self._weights: list[Tensor] = []
-        self._addend: Tensor | None = None  # what no product is left to be made with
-        self._own: tuple[Tensor, Tensor] | None = None  # rows of which the first are own ones, their weight
+        self._addend: Tensor | None = None  # sum of terms that need no further product
+        self._own: tuple[Tensor, Tensor] | None = None  # source rows, the destinations' own first, and weight
 
     def add_own(self, h: Tensor, weight: Tensor) -> None:
-        """The weight times the first rows of h, which are the destinations' own. Before any neighbors."""
+        """Add the weight times the first rows of h, the destinations' own. Call it before `add_neighbors`."""
         self._own = (h, weight)
 
     def add_neighbors(self, h: Tensor, adjacency: Adjacency | None, weight: Tensor) -> None:
-        """The weight times the mean of the in-neighbors' rows of h; nothing to a destination without any."""
+        """Add the weight times the mean of the in-neighbors' rows of h; 0 for destinations without any."""
         if adjacency is None or not adjacency.indices.numel():
             self._bias = self._bias + linear(h[:0], weight).sum()
             return
         reached = adjacency.indptr.diff().nonzero().squeeze(1)
         if reached.numel() <= adjacency.num_dst * MOSTLY_REACHED:
-            # Of many edge types each reaches few destinations: those alone are computed. Rows without edges
+            # With many edge types, each reaches few destinations: only these are computed. Rows without edges
             # end where the row before does.
             few = Adjacency(pad(adjacency.indptr[reached + 1], (1, 0)), adjacency.indices, adjacency.num_src)
             self._add_to(reached, mean_of_neighbors(h, few, weight))
@@ -55,7 +55,7 @@ class LayerSum:
             self._product(segment_mean(h, adjacency.indptr, adjacency.indices), weight)
 
     def total(self, activation: Activation) -> Tensor:
-        """(destinations, out)"""
+        """Compute the sum: (destinations, out)."""
         if self._own is not None:
             h, weight = self._own
             self._product(h[: self._count], weight)
@@ -68,7 +68,8 @@ class LayerSum:
         self._weights.append(weight)
 
     def _add(self, rows: Tensor) -> None:
-        # In place, as nothing before keeps the value for its gradient: new memory costs more than the sum.
+        # In place, because no earlier operation needs the value for its gradient: new memory costs more than
+        # the sum.
         self._addend = rows if self._addend is None else self._addend.add_(rows)
 
     def _add_to(self, reached: Tensor, rows: Tensor) -> None:
@@ -78,16 +79,16 @@ class LayerSum:
 
 
 def mean_of_neighbors(h: Tensor, adjacency: Adjacency, weight: Tensor) -> Tensor:
-    """(destinations, out): the weight times the mean of the in-neighbors' rows of h, 0 where none are."""
+    """Return (destinations, out): weight times mean of the in-neighbors' rows of h, 0 without any."""
     if weight_comes_first(adjacency, weight):
         return segment_mean(linear(h, weight), adjacency.indptr, adjacency.indices)
     return linear(segment_mean(h, adjacency.indptr, adjacency.indices), weight)
 
 
 def weight_comes_first(adjacency: Adjacency, weight: Tensor) -> bool:
-    """Whether it costs less to multiply all sources' rows before their mean is taken than the means.
+    """Return True if it is cheaper to multiply all sources' rows before the mean than to multiply the means.
 
-    The mean is linear, so that both give the same; shapes alone decide.
+    The mean is linear, so both give the same result; the choice depends only on shapes.
     """
     outputs, inputs = weight.shape
     edges = adjacency.indices.numel() * AGGREGATION_COST

@@ -1,4 +1,4 @@
-"""Tables of learned rows, one per node, of which a batch reads few: only those have gradients."""
+"""Embedding tables with one row per node, where only the rows that a batch reads have gradients."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from khop.distributed.group import Group, this_group
 from khop.distributed.rows import asked_of_owners, row_bounds, whole_table, whole_table_on_rank_0
 from khop.kernels.segment import segment_sum
 
-# How learned rows train: as any parameter; by the rows that a batch reads; the same, each on one rank alone.
+# Training of embeddings: as any parameter; by the rows that a batch reads; the same, each row on one rank.
 RowKind = Literal["dense", "sparse", "sharded"]
-_DRAWN_ROWS = 1 << 14  # first rows at a time
+_DRAWN_ROWS = 1 << 14  # initial rows drawn at a time
 
 
 class LearnedRows(nn.Module):
-    """A row of `width` numbers for each of `count` nodes; `khop.RowAdam` trains what batches read of them.
+    """Embeddings of `count` nodes, `width` numbers each; `khop.RowAdam` trains the rows that batches read.
 
-    "sparse": every rank holds all rows, and ranks exchange the gradients of those that they read. "sharded":
-    each rank holds a range of the rows; it asks the others for what it reads, so that calling the module is
-    collective, also with no ids. The course of training is the same, whatever the kind and number of ranks.
+    "sparse": every rank holds all rows, and the ranks exchange the gradients of the rows that they read.
+    "sharded": each rank holds a range of the rows and requests the others when it reads them, so calling the
+    module is collective, even with no ids. Training gives the same result for both kinds and any number of
+    ranks.
 
-    `weight` holds this rank's rows. Autograd does not write to it, so that DistributedDataParallel and
-    optimizers of other parameters leave it alone. The state dict has the whole table, in one process or many:
-    of sharded rows inside `with khop.models.gathered(model)`, and loading takes each rank's rows from it.
+    `weight` holds this rank's rows. Autograd does not write to it, so DistributedDataParallel and optimizers
+    of other parameters leave it unchanged. The state dict has the whole table, on one process or many. If
+    rows are sharded, get it inside `with khop.models.gathered(model)`; loading takes each rank's rows from
+    it.
     """
 
     weight: Tensor  # (held rows, width)
@@ -52,10 +54,10 @@ class LearnedRows(nn.Module):
         else:
             self.register_parameter("weight", nn.Parameter(rows, requires_grad=False))
         self._shown: Tensor | None = None
-        self._read: list[tuple[Tensor, Tensor]] = []  # ids and gradients, of backward passes since a step
+        self._read: list[tuple[Tensor, Tensor]] = []  # ids, gradients of backward passes since the last step
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(ids, width)"""
+        """Return (ids, width): the rows of the nodes `ids`."""
         if self._shown is not None:
             rows = self._shown.index_select(0, ids.to(self._shown.device)).to(self.weight.device)
         elif self.is_sharded:
@@ -68,22 +70,22 @@ class LearnedRows(nn.Module):
         return rows
 
     def take_gradients(self) -> tuple[Tensor, Tensor]:
-        """Ids, ascending, and gradients of the rows that this rank has read since the last time."""
+        """Return ascending ids and gradients of the rows that this rank has read since the last call."""
         nothing = self.weight.new_zeros(0, dtype=torch.int64), self.weight.new_zeros(0, self.width)
         ids, gradients = zip(nothing, *self._read, strict=True)
         self._read = []
         return summed(torch.cat(ids), torch.cat(gradients))
 
     def held(self, table: Tensor) -> Tensor:
-        """This rank's part of a whole table, such as a checkpoint's."""
+        """Return this rank's part of a whole table, such as a checkpoint's."""
         return table[self.first : self.first + self.weight.shape[0]]
 
     def on_rank_0(self, held: Tensor) -> Tensor:
-        """On rank 0 what `held`, of the shape of `weight`, makes with the other ranks'. Collective."""
+        """Join `held` (shaped as `weight`) of all ranks into one table on rank 0. Collective."""
         return whole_table_on_rank_0(self.group(), self.bounds, held)
 
     def group(self) -> Group:
-        """The ranks of this process; ValueError where the rows lie on others."""
+        """Group of ranks of this process; ValueError if the rows are on other ranks."""
         group = this_group()
         if self.is_sharded and group.world_size != len(self.bounds) - 1:
             raise ValueError(
@@ -138,14 +140,14 @@ class LearnedRows(nn.Module):
 
 
 def sharded_rows(model: nn.Module) -> dict[str, LearnedRows]:
-    """The tables of a model that lie on several ranks, by the name of their weight."""
+    """Find the tables of a model that are sharded over several ranks, by the name of their weight."""
     tables = {f"{name}.weight": m for name, m in model.named_modules() if isinstance(m, LearnedRows)}
     return {name: table for name, table in tables.items() if table.is_sharded}
 
 
 @contextmanager
 def shown(model: nn.Module, what: Callable[[LearnedRows], Tensor]) -> Iterator[None]:
-    """Inside, what a sharded table of the model reads and keeps is `what` makes of it."""
+    """Replace sharded tables, for reading and in the state dict, by the result of `what` inside the block."""
     before = [(table, table._shown) for table in sharded_rows(model).values()]
     try:
         for table, _ in before:
@@ -158,19 +160,20 @@ def shown(model: nn.Module, what: Callable[[LearnedRows], Tensor]) -> Iterator[N
 
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
-    """Inside, every rank has all learned rows: calling the model is not collective, its state dict is whole.
+    """Give every rank all embeddings inside the block: the model is not collective, its state dict complete.
 
-    Collective itself where rows are sharded: every rank then holds the whole tables in main memory. Without
-    such rows it does nothing.
+    Entering the block is collective if rows are sharded: every rank then holds the whole tables in main
+    memory. Without sharded rows it does nothing.
     """
     with shown(model, lambda table: whole_table(table.group(), table.bounds, table.weight)):
         yield
 
 
 def first_rows(count: int, width: int, first: int, last: int) -> Tensor:
-    """Rows `first` to `last` of a new table of `count`, drawn from torch's generator as is the whole table.
+    """Initialize rows `first` to `last` with the values that a draw of the whole table gives them.
 
-    As large as the rows of a normalized layer would be in sum, not each number: many rows are added up.
+    The table has `count` rows, drawn from torch's generator. A row as a whole has size 1, not each of its
+    numbers: many rows are added up.
     """
     out = torch.empty(last - first, width)
     for start in range(0, count, _DRAWN_ROWS):
@@ -183,7 +186,7 @@ def first_rows(count: int, width: int, first: int, last: int) -> Tensor:
 
 
 def summed(ids: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Each id once, ascending, with the sum of its values, added in their order."""
+    """Return each id once, ascending, with the sum of its values, added in their order."""
     ordered, order = ids.sort(stable=True)
     is_new = torch.ones_like(ordered, dtype=torch.bool)
     is_new[1:] = ordered[1:] != ordered[:-1]

@@ -1,4 +1,4 @@
-"""A model of links: rows of nodes from an encoder, scores of pairs from a decoder per edge type."""
+"""Link-prediction model: an encoder computes node rows, a decoder per edge type scores pairs."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ DecodersByType = Mapping[EdgeType, nn.Module] | Mapping[str, nn.Module]
 
 @dataclass(frozen=True)
 class LinkScores:
-    """The scores of a batch's links of one edge type, laid out as its LinkRows."""
+    """Scores of a batch's links of one edge type, in the layout of its LinkRows."""
 
     pairs: Tensor  # (pairs)
     negatives: Tensor | None = None  # (links, k), of triplets
 
 
 class LinkPredictor(nn.Module):
-    """Scores the links of a batch of a LinkSampler; higher is more likely an edge.
+    """Scores the links of a LinkSampler's batch; higher is more likely an edge.
 
-    The encoder is any module that gives a batch's rows by node type, one per seed, such as
-    `khop.models.SAGE.for_graph(graph, target=["user", "item"], outputs=64)`; each edge type has a decoder
-    of its own.
+    The encoder is any module that returns a batch's rows by node type, one per seed, such as
+    `khop.models.SAGE.for_graph(graph, target=["user", "item"], outputs=64)`. Each edge type has a separate
+    decoder.
     """
 
     def __init__(self, encoder: nn.Module, decoders: DecodersByType) -> None:
@@ -44,11 +44,11 @@ class LinkPredictor(nn.Module):
     def of(
         cls, encoder: nn.Module, edge_types: Iterable[EdgeTypeName], decoder: DecoderKind, width: int
     ) -> LinkPredictor:
-        """With a new decoder of one kind per edge type, for rows of `width` numbers."""
+        """Make a predictor with one new decoder per edge type, for rows of `width` numbers."""
         return cls(encoder, {edge_type_of(t): decoder_of(decoder, width) for t in edge_types})
 
     def decoder(self, edge_type: EdgeTypeName) -> Decoder:
-        """The decoder of an edge type."""
+        """Return the decoder of an edge type."""
         edge_type = edge_type_of(edge_type)
         name = parameter_name(*edge_type)
         if name not in self.decoders:
@@ -57,7 +57,7 @@ class LinkPredictor(nn.Module):
         return found
 
     def forward(self, batch: Batch) -> dict[EdgeType, LinkScores]:
-        """The scores of the batch's links, by edge type."""
+        """Return the scores of the batch's links, by edge type."""
         if not batch.links:
             raise ValueError("the batch has no links: give the loader a khop.LinkSampler and links as seeds")
         rows: Mapping[str, Tensor] = self.encoder(batch)
@@ -70,7 +70,7 @@ class LinkPredictor(nn.Module):
         pairs = decoder(source, destinations.index_select(0, links.destination))
         if links.negatives is None:
             return LinkScores(pairs)
-        # index_select: its backward adds in a fixed order where a row stands in several pairs.
+        # index_select: its backward adds in a fixed order if a row is in several pairs.
         others = destinations.index_select(0, links.negatives.flatten())
         shape = (*links.negatives.shape, destinations.shape[1])
         return LinkScores(pairs, decoder(source.unsqueeze(1), others.view(shape)))

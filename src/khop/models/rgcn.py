@@ -18,10 +18,10 @@ from khop.schema import EdgeType, NodeType
 class RGCN(Stack):
     """R-GCN with a linear encoder per node type below and a linear head on top.
 
-    A layer gives each destination norm(W h + b + sum over edge types of W_e mean(h of its in-neighbors)),
-    then relu and dropout, plus h itself where `residual`. All node types share W, b and norm. Each edge type
-    has its own W_e, or with `bases` above 0 its own mixture of so many matrices that all share: fewer
-    parameters, for many edge types with few edges.
+    A layer computes norm(W h + b + sum over edge types of W_e mean(h of the in-neighbors)) for each
+    destination, then ReLU and dropout, plus h itself with `residual`. All node types share W, b and norm.
+    Each edge type has its own W_e. With `bases` above 0, W_e is a learned mixture of `bases` matrices that
+    all edge types share: fewer parameters if many edge types have few edges.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class RGCN(Stack):
         bases: int = 0,
         learned_rows: RowKind = "dense",
     ) -> RGCN:
-        """An R-GCN that fits the graph; what else is given is as of `SAGE.for_graph`."""
+        """Make an R-GCN that fits the graph; the other arguments are as in `SAGE.for_graph`."""
         sizes = ModelSizes.of(graph, target, column, label, outputs, embedding, learned_rows)
         return cls(sizes, hidden, layers, dropout, norm, residual, bases)
 
 
 class RgcnWeights(nn.Module):
-    """One weight, bias and norm for all node types; a weight for every edge type, or a mixture of `bases`."""
+    """One weight, bias and norm for all node types; a weight per edge type, or a mixture of `bases`."""
 
     def __init__(
         self,
@@ -99,20 +99,20 @@ class RgcnWeights(nn.Module):
             nn.init.normal_(self.shares, std=bases**-0.5)  # so that a mixture is as large as one weight
 
     def own_of(self, node_type: NodeType) -> Tensor | None:
-        """The one of all node types; None for a type that has no rows."""
+        """Weight of all node types; None for a type without rows."""
         return self.own if node_type in self._has_own else None
 
     def bias_of(self, node_type: NodeType) -> Tensor:
-        """The one of all node types."""
+        """Bias of all node types."""
         return self.bias
 
     def by_edge_type(self) -> Mapping[EdgeType, Tensor]:
-        """The edge types' own, or their mixtures."""
+        """Weights by edge type, or mixtures of the bases."""
         if self.shares is None:
             return {t: self.neighbors[parameter_name(*t)] for t in self._edge_types}
         mixed = torch.einsum("eb,boi->eoi", self.shares, torch.stack(list(self.bases)))
         return dict(zip(self._edge_types, mixed, strict=True))
 
     def norm_of(self, node_type: NodeType) -> nn.Module | None:
-        """The one of all node types, if there are norms."""
+        """Norm of all node types, or None."""
         return self.norm

@@ -19,10 +19,10 @@ from khop.schema import EdgeType, NodeType
 class SAGE(Stack):
     """GraphSAGE with a linear head on top.
 
-    A layer gives each destination norm(W h + b + sum over edge types of W_e mean(h of its in-neighbors)),
-    then relu and dropout, plus h itself where `residual` and the widths agree. Every node type has its own W,
-    b and norm, every edge type its own W_e; only those that can reach the target exist. Integer and
-    half-precision columns are cast to the parameters' dtype.
+    A layer computes norm(W h + b + sum over edge types of W_e mean(h of the in-neighbors)) for each
+    destination, then ReLU and dropout, plus h itself with `residual` and equal widths. Every node type has
+    its own W, b and norm, every edge type its own W_e; only types that can reach the target have parameters.
+    Integer and half-precision columns are cast to the parameters' dtype.
     """
 
     def __init__(
@@ -54,19 +54,19 @@ class SAGE(Stack):
         encoder: Encoding = "none",
         learned_rows: RowKind = "dense",
     ) -> SAGE:
-        """A SAGE that fits the graph and classifies `target` by `label`, by default the only ones.
+        """Make a SAGE that fits the graph and classifies `target` by `label`, by default the only ones.
 
-        With a list of targets it is an encoder: a row of `outputs` numbers per seed, in a mapping by type.
-        Types without `column` have a learned row of `embedding` numbers per node; if that is 0, none, and
-        they say nothing before the first layer gives them rows. Rows that are not dense are trained by
-        `khop.RowAdam`: see `khop.models.LearnedRows`.
+        With a list of targets it is an encoder: it returns a row of `outputs` numbers per seed, in a mapping
+        by type. Types without `column` have an embedding of `embedding` numbers per node. If that is 0 they
+        have none, and send no messages before the first layer computes rows for them. Embeddings that are not
+        dense are trained by `khop.RowAdam`: see `khop.models.LearnedRows`.
         """
         sizes = ModelSizes.of(graph, target, column, label, outputs, embedding, learned_rows)
         return cls(sizes, hidden, layers, dropout, norm, residual, encoder)
 
 
 class SageWeights(nn.Module):
-    """Weights, biases and norms of their own for every destination type, a weight for every edge type."""
+    """Separate weights, biases and norms for every destination type; a weight for every edge type."""
 
     def __init__(
         self,
@@ -88,21 +88,21 @@ class SageWeights(nn.Module):
         self.norm = nn.ModuleDict({name: nn.LayerNorm(hidden) for name in normed})
 
     def own_of(self, node_type: NodeType) -> Tensor | None:
-        """The node type's; None where it has no rows."""
+        """Weight of the node type; None if it has no rows."""
         own: Tensor | None = self.own.get(parameter_name(node_type))
         return own
 
     def bias_of(self, node_type: NodeType) -> Tensor:
-        """The node type's."""
+        """Bias of the node type."""
         bias: Tensor = self.bias[parameter_name(node_type)]
         return bias
 
     def by_edge_type(self) -> Mapping[EdgeType, Tensor]:
-        """The edge types'."""
+        """Weights by edge type."""
         return {edge_type: self.neighbors[name] for edge_type, name in self._edge_types.items()}
 
     def norm_of(self, node_type: NodeType) -> nn.Module | None:
-        """The node type's, if there are norms."""
+        """Norm of the node type, or None."""
         name = parameter_name(node_type)
         if name not in self.norm:
             return None

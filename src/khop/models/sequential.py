@@ -1,4 +1,4 @@
-"""Layers in a row, each a `forward(x, adjacency)` of its own: exact inference runs them one at a time."""
+"""Sequence of layers with `forward(x, adjacency)` each; exact inference runs them one at a time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from khop.schema import NodeType
 
 
 class Sequential(nn.Module):
-    """Layers run one after another over the blocks of a batch; see `khop.models.Layered`.
+    """Layers that run one after another over the blocks of a batch; see `khop.models.Layered`.
 
-    A layer is any module with `forward(x, adjacency)`, a convolution of torch_geometric with all that belongs
-    to it: activation, norm, dropout, residual. `x` has a row per source; the first `adjacency.num_dst` rows
-    are the destinations, of which it gives a row each. Of a graph with several node or edge types, `x` maps
-    node types to rows, `adjacency` edge types to theirs, and the result node types to rows.
+    A layer is any module with `forward(x, adjacency)`: a convolution of torch_geometric with its activation,
+    norm, dropout and residual. `x` has a row per source; its first `adjacency.num_dst` rows are the
+    destinations, and the layer returns a row for each of them. For a graph with several node or edge types,
+    `x` maps node types to rows, `adjacency` maps edge types to adjacencies, and the result maps node types to
+    rows.
 
-    The first layer takes the node column `column`, in the dtype of the parameters.
+    The first layer's input is the node column `column`, in the dtype of the parameters.
     """
 
     def __init__(self, layers: Sequence[nn.Module], column: str = "x") -> None:
@@ -38,16 +39,16 @@ class Sequential(nn.Module):
 
     @property
     def num_layers(self) -> int:
-        """How many blocks a batch needs."""
+        """Number of blocks that a batch needs."""
         return len(self.layers)
 
     @property
     def input_columns(self) -> tuple[str, ...]:
-        """The column, of every node type that has it."""
+        """Input column, for every node type that has it."""
         return (self.column,)
 
     def encode(self, batch: Batch) -> dict[NodeType, Tensor]:
-        """The rows of the column, of each node type that has it."""
+        """Return the rows of the column for each node type that has it."""
         dtype = next((p.dtype for p in self.parameters() if p.is_floating_point()), torch.get_default_dtype())
         found = {t: of[self.column].to(dtype) for t, of in batch.columns.items() if self.column in of}
         if not found:
@@ -59,7 +60,7 @@ class Sequential(nn.Module):
         return found
 
     def layer(self, index: int, h: Mapping[NodeType, Tensor], block: Block) -> dict[NodeType, Tensor]:
-        """The rows of the block's destinations, as one layer gives them."""
+        """Apply one layer; return the rows of the block's destinations."""
         adjacencies = block.adjacencies
         if len(block.src_counts) == len(adjacencies) == 1:
             ((node_type, x),) = h.items()
@@ -76,11 +77,11 @@ class Sequential(nn.Module):
         return {t: self._checked(index, out[t], count, t) for t, count in wanted.items()}
 
     def head(self, node_type: NodeType, h: Tensor) -> Tensor:
-        """The last layer's rows, as they are."""
+        """Return the last layer's rows unchanged."""
         return h
 
     def forward(self, batch: Batch) -> Tensor | dict[NodeType, Tensor]:
-        """One row per seed, duplicates included; of seeds of several node types a mapping by type."""
+        """Return one row per seed, duplicates included; for several seed types, a mapping by type."""
         check_num_blocks(self, batch)
         h = self.encode(batch)
         for index, block in enumerate(batch.blocks):

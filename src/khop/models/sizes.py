@@ -1,4 +1,4 @@
-"""What a model has to know of its graph, and of what it is for."""
+"""Sizes of a model, derived from its graph and its purpose."""
 
 from __future__ import annotations
 
@@ -14,36 +14,34 @@ Targets = NodeType | tuple[NodeType, ...]
 
 
 class HasTypes(Protocol):
-    """Anything whose types, columns and counts are known: a graph, a graph store, a folder."""
+    """An object with known types, columns and counts: a graph, a graph store, a folder."""
 
     @property
     def schema(self) -> Schema:
-        """The types of the graph."""
+        """Types of the graph."""
         ...
 
     def num_nodes(self, node_type: NodeType) -> int:
-        """How many nodes of a type there are."""
+        """Return the number of nodes of a type."""
         ...
 
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """Types, widths and counts that decide the shapes of a model's parameters."""
+    """Types, widths and counts that determine the shapes of a model's parameters."""
 
-    inputs: Mapping[NodeType, int]  # width of the input column; types without it are left out
+    inputs: Mapping[NodeType, int]  # width of the input column; types without the column are left out
     edge_types: tuple[EdgeType, ...]
-    targets: Targets  # one node type, and outputs are its rows; or several, and outputs are a mapping
-    outputs: int  # width of an output row: classes, or what a decoder takes
+    targets: Targets  # one node type: outputs are its rows; several: outputs are a mapping
+    outputs: int  # width of an output row: number of classes, or the decoder's input width
     column: str = "x"
-    embedding: int | None = (
-        None  # width of learned rows of types without the column; 0 = none, None = an error
-    )
-    embedded: Mapping[NodeType, int] = field(default_factory=dict)  # nodes of those types
-    learned_rows: RowKind = "dense"  # how those rows train
+    embedding: int | None = None  # width of embeddings of types without the column; 0 = none, None = an error
+    embedded: Mapping[NodeType, int] = field(default_factory=dict)  # number of nodes of those types
+    learned_rows: RowKind = "dense"  # training of those embeddings
 
     @property
     def target_types(self) -> tuple[NodeType, ...]:
-        """The node types of the output's rows."""
+        """Node types of the output's rows."""
         return (self.targets,) if isinstance(self.targets, str) else self.targets
 
     @classmethod
@@ -57,10 +55,10 @@ class ModelSizes:
         embedding: int | None = None,
         learned_rows: RowKind = "dense",
     ) -> ModelSizes:
-        """Sizes of a classifier of one type, or, with a list of targets, of an encoder of several types.
+        """Return sizes of a classifier of one type or, for a list of targets, an encoder of several types.
 
-        A classifier's target and label are the one node type and its one column with classes unless they are
-        named; an encoder gives `outputs` numbers per node.
+        A classifier's target and label default to the graph's only node type and its only column with
+        classes. An encoder returns `outputs` numbers per node.
         """
         schema = graph.schema
         targets: Targets

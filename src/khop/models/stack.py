@@ -1,4 +1,4 @@
-"""What models over blocks have in common: an encoder, layers, and a linear head per target type."""
+"""Common structure of models over blocks: an encoder, layers, and a linear head per target type."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MakeWeights = Callable[
 class Stack(nn.Module):
     """Encoder, layers and heads over the blocks of any schema; see `khop.models.Layered`.
 
-    Only what can reach a target has parameters, and all of them take part in every batch.
+    Only types that can reach a target have parameters, and all parameters take part in every batch.
     """
 
     def __init__(
@@ -53,47 +53,47 @@ class Stack(nn.Module):
 
     @property
     def num_layers(self) -> int:
-        """How many blocks a batch needs."""
+        """Number of blocks that a batch needs."""
         return len(self.layers)
 
     @property
     def edge_types(self) -> tuple[EdgeType, ...]:
-        """Those whose messages it takes."""
+        """Edge types that the model uses."""
         return self.sizes.edge_types
 
     @property
     def input_columns(self) -> Mapping[NodeType, tuple[str, ...]]:
-        """The input column, of each node type that has it and can reach a target."""
+        """Input column of each node type that has it and can reach a target."""
         return dict.fromkeys(self.encoder.inputs, (self.sizes.column,))
 
     def depth(self, node_type: NodeType) -> int:
-        """After how many layers the last rows of a node type come: of a target after all; 0 if none come."""
+        """Number of layers after which a node type has its last rows: for a target, all; 0 if it has none."""
         reach = destination_types(self.sizes.edge_types, self.sizes.target_types, self.num_layers)
         return max((depth for depth, types in enumerate(reach, 1) if node_type in types), default=0)
 
     def encode(self, batch: Batch) -> dict[NodeType, Tensor]:
-        """(rows, width) in the parameters' dtype, of each node type with the input column or learned rows."""
+        """Return (rows, width) of each node type with inputs or embeddings, in the parameters' dtype."""
         dtype = next(self.heads.parameters()).dtype
         return {node_type: rows.to(dtype) for node_type, rows in self.encoder(batch).items()}
 
     def layer(self, index: int, h: Mapping[NodeType, Tensor], block: Block) -> dict[NodeType, Tensor]:
-        """(destinations, hidden) of each destination type that this layer has."""
+        """Return (destinations, hidden) of each destination type that this layer has."""
         out: dict[NodeType, Tensor] = self.layers[index](h, block)
         return out
 
     def head(self, node_type: NodeType, h: Tensor) -> Tensor:
-        """(rows, outputs): logits, or what a decoder takes, of nodes of a target type."""
+        """Return (rows, outputs): logits, or a decoder's input, for nodes of a target type."""
         out: Tensor = self.heads[parameter_name(node_type)](h)
         return out
 
     def forward(self, batch: Batch) -> Tensor | dict[NodeType, Tensor]:
-        """(seeds, outputs), one row per seed, duplicates included; of several targets a mapping by type."""
+        """Return (seeds, outputs), duplicates included; for several targets, a mapping by type."""
         check_num_blocks(self, batch)
         h = self.encode(batch)
         for index, block in enumerate(batch.blocks):
             h = self.layer(index, h, block)
         index_of = batch.sample.seed_index
-        # index_select, not h[...]: its backward adds in a fixed order where a seed stands twice.
+        # index_select, not h[...]: its backward adds in a fixed order if a seed occurs twice.
         rows = {
             t: h[t].index_select(0, index_of[t]) if t in index_of else h[t][:0]
             for t in self.sizes.target_types
@@ -103,7 +103,7 @@ class Stack(nn.Module):
 
 
 def _check_inputs(sizes: ModelSizes, types: Sequence[NodeType], widths: Mapping[NodeType, int]) -> None:
-    """ValueError where the first layer lacks rows to start from, unless `sizes.embedding` agrees to it."""
+    """Raise ValueError if the first layer lacks input rows, unless `sizes.embedding` allows it."""
     if not widths:
         raise ValueError(
             f"column {sizes.column!r}: none of the node types that reach {sizes.targets!r}, "
