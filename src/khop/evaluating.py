@@ -1,4 +1,4 @@
-"""How good a model is, of a whole graph: what a training loop of one's own calls, on all ranks alike."""
+"""Evaluation of a model over a whole graph, for custom training loops; collective over all ranks."""
 
 from __future__ import annotations
 
@@ -44,17 +44,18 @@ def evaluate(
     loader: Loader | None = None,
     progress: Progress = unwatched,
 ) -> float:
-    """The task's score on a split: by default accuracy on the graph's one label column.
+    """Compute the task's score on a split; the default task is accuracy on the graph's only label column.
 
-    Exact without `fanouts`: layer by layer over all neighbors for a model that exposes its layers
-    (`khop.models.Sequential`, `Layered`). Of another, `model(batch)` is run on batches of all neighbors, and
-    a warning says so; `loader`, the one that the model is trained with, or its `num_layers` says how many
-    hops. With `fanouts`, `model(batch)` on neighborhoods that are the same in every evaluation.
+    Without `fanouts` the score is exact. A model that exposes its layers (`khop.models.Sequential`,
+    `Layered`) is evaluated layer by layer over all neighbors. For another model, `model(batch)` runs on
+    batches of all neighbors, and a warning says so. The number of hops then comes from `loader`, the loader
+    that the model is trained with, or from the model's `num_layers`. With `fanouts`, `model(batch)` runs on
+    sampled neighborhoods, which are the same in every evaluation.
 
-    Batches have `columns`, by default the model's `input_columns`, else those of the loader, else all columns
-    of nodes but labels; with a loader that has a NeighborSampler, neighbors are drawn by its rule and
-    expansion. Collective: the ranks share the work, and each gets the score, which does not depend on their
-    number. A model in DistributedDataParallel is taken out of it.
+    Batches have `columns`, by default the model's `input_columns`, else the loader's columns, else all node
+    columns except labels. If the loader has a NeighborSampler, neighbors are drawn by its rule and expansion.
+    Collective: the ranks share the work, and every rank gets the score, which does not depend on their
+    number. A model in DistributedDataParallel is unwrapped.
     """
     graph_of("graph", graph)
     if task is not None:
@@ -106,14 +107,20 @@ def evaluate_links(
     loader: Loader | None = None,
     progress: Progress = unwatched,
 ) -> dict[str, float]:
-    """How well `model` tells links from their own negatives (see `khop.with_negatives`), by metric.
+    """Compute metrics of a link-prediction model: each link is compared with its own negatives.
 
-    Exact: the rows of all nodes are computed layer by layer over the edges of `graph`, then every pair is
-    scored; with an encoder that does not expose its layers, every link is scored from a batch of all
-    neighbors, and a warning says so. With `fanouts`, every link is scored from a batch, as in training: for
-    any encoder, and for links with times, by `rule=khop.Temporal(column)`; the neighborhoods are the same in
-    every evaluation. `columns` and `loader` are those of `evaluate`, of the encoder. Let `graph` be without
-    the links, as that of a split is. Of several edge types it is the mean. Collective, as `evaluate` is.
+    Negatives come with the links (see `khop.with_negatives`). Without `fanouts` the result is exact: the rows
+    of all nodes are computed layer by layer over the edges of `graph`, then every pair is scored. If the
+    encoder does not expose its layers, every link is scored from a batch of all neighbors, and a warning says
+    so.
+
+    With `fanouts`, every link is scored from a sampled batch, as in training. This works for any encoder, and
+    for links with times, with `rule=khop.Temporal(column)`. The neighborhoods are the same in every
+    evaluation.
+
+    `columns` and `loader` have the meaning they have in `evaluate`, for the encoder. `graph` should not
+    contain the links, as with the graph of a split. With several edge types each metric is the mean over
+    them. Collective, as `evaluate` is.
     """
     graph_of("graph", graph)
     predictor, group = unwrapped(model), this_group()

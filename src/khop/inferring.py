@@ -1,4 +1,4 @@
-"""A model's rows for every node of a graph, into files: activations may be larger than memory."""
+"""Inference for every node of a graph into files: activations may be larger than memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from khop.training.row_output import RowOutput
 from khop.training.work_folder import remove, work_folder
 
 Values = Literal["embeddings", "outputs"]
-UNFINISHED = ".unfinished"  # what the work folder is called, beside the result
+UNFINISHED = ".unfinished"  # suffix of the work folder next to the result
 _UNITS = {"bytes": 0, "kB": 1, "MB": 2, "GB": 3, "TB": 4}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -50,18 +50,21 @@ def infer(
     progress: Progress = unwatched,
     in_flight: InFlight = FEW_IN_FLIGHT,
 ) -> dict[NodeType, Path]:
-    """Write a row for every node, or for `nodes` in their order, over all neighbors; the files by type.
+    """Compute a row for every node, or for `nodes` in their order, over all neighbors; return files by type.
 
-    "embeddings" are what the model's last layer gives for the node type (of a model of links, what its
-    decoder takes), "outputs" what the whole model does: logits of a classifier. `out` ends in .npy
-    (`name.ids.npy` beside it holds the ids) or in .parquet (columns of ids and rows); of several node types
-    each has a file, `name.user.npy`. Whole or not at all.
+    "embeddings" are the outputs of the model's last layer for the node type; for a link-prediction model, the
+    inputs of its decoder. "outputs" are the outputs of the whole model, e.g. the logits of a classifier.
 
-    Layer by layer, in files: a process holds some chunks of `chunk_size` nodes, whatever the graph's size.
-    Collective: the ranks share the chunks, and no bit depends on their number. What was killed, or stopped by
-    a full disk, goes on when it is called again, also with other ranks; until then it lies in
-    `out`.unfinished. Ranks that hold parts of the graph and see no folder in common write a file each,
-    `name.rank-0.npy`; the path is then this rank's.
+    `out` ends in .npy (`name.ids.npy` next to it holds the ids) or in .parquet (columns of ids and rows).
+    With several node types each has a file, such as `name.user.npy`. Files are written atomically.
+
+    The computation runs layer by layer, in files: a process holds a few chunks of `chunk_size` nodes in
+    memory, for any size of the graph. Collective: the ranks share the chunks, and the result is bit-identical
+    for any number of ranks.
+
+    If the call is killed, or stopped by a full disk, the next call resumes it, also with another number of
+    ranks. Until then the unfinished work is in `out`.unfinished. Ranks that hold parts of the graph and share
+    no file system write one file each, `name.rank-0.npy`; the returned path is then this rank's file.
     """
     graph_of("graph", graph)
     wanted = (node_types,) if isinstance(node_types, str) else tuple(node_types or ())
@@ -73,12 +76,12 @@ def infer(
 
 @dataclass(frozen=True, eq=False)
 class Inference:
-    """Rows that are to be computed and written; all that can be checked is."""
+    """A validated plan of rows to compute and write."""
 
     out: Path
     layers: Layers
     outputs: tuple[RowOutput, ...]  # one for each stage of the last layer
-    facts: dict[str, str]  # what must be equal for the work of one call to be of use to the next
+    facts: dict[str, str]  # must be equal for a later call to reuse the work of this one
 
     @classmethod
     def of(
@@ -91,7 +94,7 @@ class Inference:
         values: Values,
         chunk_size: int,
     ) -> Inference:
-        """ValueError where model, graph and files do not go together."""
+        """Make the plan; ValueError if model, graph and files do not fit together."""
         if values not in get_args(Values):
             raise ValueError(f"values {values!r}: must be one of {', '.join(get_args(Values))}")
         if whole_number("chunk_size", chunk_size) < 1:
@@ -122,25 +125,25 @@ class Inference:
 
     @property
     def bytes_kept(self) -> int:
-        """What the result takes."""
+        """Size of the result in bytes."""
         return sum(stage.entry.bytes + 8 * stage.count for stage in self.layers.stages[-1])
 
     @property
     def bytes_needed(self) -> int:
-        """The most that is on the disk at a time: two layers, or the last one and the result."""
+        """Peak disk usage in bytes: two layers, or the last layer and the result."""
         of_layers = [sum(stage.entry.bytes for stage in layer) for layer in self.layers.stages]
         pairs = [before + after for before, after in pairwise(of_layers)]
         return max([*pairs, self.bytes_kept, of_layers[-1] + self.bytes_kept * self._is_copied])
 
     @property
     def work_folder(self) -> Path:
-        """Where unfinished work is."""
+        """Path of the folder with unfinished work."""
         return self.out.with_name(self.out.name + UNFINISHED)
 
     def run(
         self, progress: Progress = unwatched, in_flight: InFlight = FEW_IN_FLIGHT
     ) -> dict[NodeType, Path]:
-        """Compute and write all rows; OSError where the disk has no space for them. Collective."""
+        """Compute and write all rows; OSError if the disk has no space for them. Collective."""
         group = this_group()
         group.meet("inferring")
         try:
@@ -171,7 +174,7 @@ class Inference:
         return {output.node_type: output.path for output in self.outputs}
 
     def _run_apart(self, progress: Progress, sharing: CollectiveChunks) -> dict[NodeType, Path]:
-        """Every rank writes the rows that it computes into files of its own."""
+        """Compute rows with one set of files per rank."""
         rank = sharing.group.rank
         stages = [own_stage(stage, sharing.group) for stage in self.layers.stages[-1]]
         outputs = [
@@ -221,11 +224,11 @@ def _check_nodes(graph: Graph, node_types: Sequence[NodeType], nodes: Tensor | N
 def _rows_of(
     model: nn.Module, node_types: Sequence[NodeType], values: Values
 ) -> tuple[nn.Module, int | None]:
-    """The model that gives the rows, and after how many of its layers they are taken; None: at its end."""
+    """Return the model that computes the rows, and the number of layers to apply; None: the whole model."""
     if isinstance(model, LinkPredictor):
         model = model.encoder
         if isinstance(model, Stack) and set(node_types) <= set(model.sizes.target_types):
-            return model, None  # what a decoder takes is the embedding
+            return model, None  # the decoder's input is the embedding
     return model, _depth(model, node_types) if values == "embeddings" else None
 
 
@@ -255,6 +258,6 @@ def _digest(*tensors: Tensor) -> str:
 
 
 def in_bytes(size: int) -> str:
-    """For people: 12.3 GB."""
+    """Format a size for humans: 12.3 GB."""
     unit = next((unit for unit in ("bytes", "kB", "MB", "GB") if size < 1000 ** (_UNITS[unit] + 1)), "TB")
     return f"{size / 1000 ** _UNITS[unit]:.3g} {unit}"
