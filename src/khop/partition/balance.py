@@ -1,4 +1,4 @@
-"""What parts are to hold equally much of."""
+"""Balance limits: quantities that all parts share equally, within a slack."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from khop.kernels.assign import Limit
 from khop.schema import NodeType
 
 NODES, EDGES, BYTES = "nodes", "edges", "bytes"
-_MOST_SPLITS = 8  # bits of a node's byte
+_MOST_SPLITS = 8  # `Balance.members` has one byte per node, and one bit per split
 
 
 @dataclass(frozen=True, eq=False)
 class Numbering:
-    """One numbering of the nodes of all types, type after type in the order of the schema."""
+    """A single numbering of the nodes of all types, one type after another in the order of the schema."""
 
     node_types: tuple[NodeType, ...]
-    first_node: tuple[int, ...]  # of each type; the last entry is the number of nodes
+    first_node: tuple[int, ...]  # number of the first node of each type, then the number of all nodes
 
     @classmethod
     def of(cls, counts: Mapping[NodeType, int]) -> Numbering:
-        """The numbering of a graph with these nodes."""
+        """Number the nodes of a graph, given the node count of each type."""
         first = [0]
         for count in counts.values():
             first.append(first[-1] + count)
@@ -36,31 +36,31 @@ class Numbering:
 
     @property
     def num_nodes(self) -> int:
-        """Of all types."""
+        """The number of nodes of all types."""
         return self.first_node[-1]
 
     def first(self, node_type: NodeType) -> int:
-        """The number of a type's node 0."""
+        """Return the number of node 0 of a type."""
         return self.first_node[self.node_types.index(node_type)]
 
     def by_type(self, values: Tensor) -> dict[NodeType, Tensor]:
-        """One value per node, cut into the types."""
+        """Split a tensor with one value per node by node type."""
         spans = zip(self.node_types, self.first_node, self.first_node[1:], strict=False)
         return {node_type: values[begin:end] for node_type, begin, end in spans}
 
 
 @dataclass(frozen=True, eq=False)
 class Balance:
-    """The limits of a part, each with the name it is reported by."""
+    """The limits of a part, by the name used in reports."""
 
     limits: Mapping[str, Limit]
     totals: Mapping[str, int]  # over all parts
-    members: Tensor  # uint8 (nodes): a bit for each split; empty where no limit asks
+    members: Tensor  # uint8 (nodes): one bit per split; empty if no split is balanced
 
 
 @dataclass(frozen=True, eq=False)
 class AssignRequest:
-    """What a method is asked for: a part for every node of a graph."""
+    """The input of a partitioning method, which assigns a part to every node of a graph."""
 
     graph: CscGraph
     numbering: Numbering
@@ -73,10 +73,10 @@ class AssignRequest:
 def balance_of(
     folder: GraphFolder, numbering: Numbering, parts: int, names: Sequence[str], slack: float
 ) -> Balance:
-    """Limits so that no part holds more than 1 + slack times its share of each of `names`.
+    """Compute limits: no part holds more than 1 + slack times its share of each quantity in `names`.
 
-    "nodes" is a limit for each node type, "edges" counts edges by their destinations, "bytes" the columns
-    of nodes; any other name is a split's, such as "train".
+    "nodes" sets one limit per node type. "edges" counts edges by their destinations. "bytes" counts the
+    bytes of node columns. Any other name is a split, such as "train".
     """
     if not slack >= 0 or math.isinf(slack):
         raise ValueError(f"slack {slack}: must be a number from 0 on, as 0.05 for 5 %")
@@ -95,7 +95,7 @@ def balance_of(
 
 @dataclass(frozen=True)
 class _Shared:
-    """Something that parts share out: as `Limit`, with what there is of it instead of a part's capacity."""
+    """A balanced quantity: like `Limit`, with the total over all parts instead of the capacity of a part."""
 
     by_type: tuple[int, ...]
     total: int
@@ -106,7 +106,7 @@ class _Shared:
 def _shared_out(
     folder: GraphFolder, numbering: Numbering, name: str, splits: Sequence[str]
 ) -> dict[str, _Shared]:
-    """What a name of `balance_of` stands for, each with the name it is reported by."""
+    """Return the quantities that a name of `balance_of` selects, by the name used in reports."""
     types, ones = numbering.node_types, tuple(1 for _ in numbering.node_types)
     counts = [folder.num_nodes(node_type) for node_type in types]
     if name == NODES:

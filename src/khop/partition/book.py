@@ -1,4 +1,4 @@
-"""partition.json as a value: which part owns which ids, and what the parts were made of."""
+"""The partition book, stored as partition.json: the id range of each part, and the source graph."""
 
 from __future__ import annotations
 
@@ -18,62 +18,59 @@ if TYPE_CHECKING:  # torch takes seconds to import, and `khop info` needs none o
     from torch import Tensor
 
 BOOK = layout.BOOK
-DEGREES = "degrees"  # the array of in-degrees, of every edge type, among the wholes
+DEGREES = "degrees"  # name of the in-degree array of each edge type, see `PartitionBook.wholes`
 FORMAT = "khop-partition"
 VERSION = 2
 
 
 @dataclass(frozen=True)
 class Quality:
-    """How good a partition is."""
+    """Quality measures of a partition."""
 
-    cut: Mapping[
-        str, float
-    ]  # by edge type, "source__relation__destination", and "all": share of edges between parts
-    shares: Mapping[str, tuple[float, ...]]  # of what was balanced: each part's load over its equal share
-    remote_share: float | None = None  # of a batch's nodes, expected; None: nobody asked
+    # Share of edges between parts, by edge type ("source__relation__destination") and for "all".
+    cut: Mapping[str, float]
+    shares: Mapping[str, tuple[float, ...]]  # by balanced quantity: load of each part / its equal share
+    remote_share: float | None = None  # expected share of remote nodes in a batch; None: not computed
 
 
 @dataclass(frozen=True)
 class PartitionBook:
-    """What every process knows of a partitioned graph, wherever the parts are.
+    """The description of a partitioned graph that every process has, regardless of the parts it holds.
 
-    Ids are global: the nodes of part 0 come first, then those of part 1, and so on, within each type. So are
-    positions of edges: part 0's first, in the order that they have there.
+    Ids are global: within each type, the nodes of part 0 come first, then the nodes of part 1, and so on.
+    Edge positions are global too: the edges of part 0 come first, in the order they have in that part.
     """
 
     method: str
     source: str  # the fingerprint of the graph that was partitioned
-    offsets: Mapping[NodeType, tuple[int, ...]]  # (parts + 1) of each type
+    offsets: Mapping[NodeType, tuple[int, ...]]  # (parts + 1) for each type
     edge_offsets: Mapping[str, tuple[int, ...]]  # (parts + 1), by edge type as in `Quality.cut`
     parts: tuple[str, ...]  # the fingerprint of each part's folder
-    edge_digests: Mapping[
-        str, int
-    ]  # by edge type as in `Quality.cut`: of all edges by original ids, see digest.py
+    # By edge type as in `Quality.cut`: the digest of all edges by original ids, see digest.py.
+    edge_digests: Mapping[str, int]
     quality: Quality
-    wholes: Mapping[str, ArrayEntry] = field(
-        default_factory=dict
-    )  # by file, relative to the folder: what every machine has of all nodes, see wholes.py
+    # By file, relative to the folder: the arrays of all nodes that every machine has, see wholes.py.
+    wholes: Mapping[str, ArrayEntry] = field(default_factory=dict)
 
     @property
     def num_parts(self) -> int:
-        """How many parts there are."""
+        """The number of parts."""
         return len(self.parts)
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal folders of parts, wherever they lie."""
+        """The fingerprint of the partitioned graph: equal for equal content, regardless of the path."""
         return fingerprint(_content(self))
 
     def first_edges(self, edge_type: EdgeType) -> tuple[int, ...]:
-        """(parts + 1): where each part's edges of a type begin, and how many there are in all."""
+        """Return (parts + 1) positions: the first edge of a type in each part, then the number of edges."""
         if edge_key(edge_type) not in self.edge_offsets:
             there = [tuple(key.split("__")) for key in self.edge_offsets]
             raise ValueError(f"no edge type {edge_type!r}; there are {there}")
         return self.edge_offsets[edge_key(edge_type)]
 
     def owner(self, node_type: NodeType, ids: Tensor) -> Tensor:
-        """int64, shaped as `ids`: the part of each global id."""
+        """Return the part of each global id: int64, in the shape of `ids`."""
         import torch
 
         ends = torch.tensor(self.offsets[node_type][1:])
@@ -81,17 +78,17 @@ class PartitionBook:
 
 
 def part_folder(path: Path, part: int) -> Path:
-    """Where a part lies."""
+    """Return the folder of a part."""
     return path / layout.part_name(part)
 
 
 def edge_key(edge_type: EdgeType) -> str:
-    """The name of an edge type in partition.json."""
+    """Return the name of an edge type in partition.json."""
     return "__".join(edge_type)
 
 
 def write_book(folder: Path, book: PartitionBook) -> None:
-    """Write partition.json and flush it; the last file of the folder."""
+    """Write partition.json and flush it. It has to be the last file written to the folder."""
     with (folder / BOOK).open("wb") as file:
         document = {**_content(book), "fingerprint": book.fingerprint}
         file.write(json.dumps(document, indent=1).encode("ascii") + b"\n")
@@ -103,7 +100,7 @@ def _content(book: PartitionBook) -> dict[str, Any]:
 
 
 def read_book(path: str | os.PathLike[str]) -> PartitionBook:
-    """partition.json; ValueError where there is none, it is of a newer khop, or damaged."""
+    """Read partition.json. Raises ValueError if it is missing, damaged or written by a newer khop."""
     file = Path(path) / BOOK
     if not file.is_file():
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Write a graph folder as a folder of parts, each of them a graph folder of the nodes it owns."""
+"""Write the parts of a partitioned graph. Each part is a graph folder of the nodes that it owns."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _Chunks = Iterator[npt.NDArray[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Renumbering:
-    """New ids: the nodes of part 0 first, in their old order, then those of part 1, and so on."""
+    """New node ids: the nodes of part 0 first, in their old order, then the nodes of part 1, and so on."""
 
-    old_ids: Mapping[NodeType, Tensor]  # int64 (nodes): of each new id
-    new_ids: Mapping[NodeType, Tensor]  # int32 or int64 (nodes): of each old id
-    offsets: Mapping[NodeType, tuple[int, ...]]  # (parts + 1): where each part's ids begin
+    old_ids: Mapping[NodeType, Tensor]  # int64 (nodes): the old id of each new id
+    new_ids: Mapping[NodeType, Tensor]  # int32 or int64 (nodes): the new id of each old id
+    offsets: Mapping[NodeType, tuple[int, ...]]  # (parts + 1): the first id of each part, then the count
 
     @classmethod
     def of(cls, assigned: Mapping[NodeType, Tensor], parts: int) -> Renumbering:
-        """The renumbering of int32 (nodes) parts."""
+        """Renumber the nodes, given the part of each: int32 (nodes) by node type."""
         old_ids = {t: torch.argsort(parts_of, stable=True) for t, parts_of in assigned.items()}
         new_ids = {}
         for node_type, order in old_ids.items():
@@ -48,14 +48,14 @@ class Renumbering:
         return cls(old_ids, new_ids, offsets)
 
     def owned(self, node_type: NodeType, part: int) -> Tensor:
-        """The old ids of a part's nodes, ascending: its new ids in order."""
+        """Return the old ids of the nodes of a part, ascending, which is the order of their new ids."""
         begin, end = self.offsets[node_type][part : part + 2]
         return self.old_ids[node_type][begin:end]
 
 
 @dataclass(frozen=True)
 class PartWriter:
-    """Writes the folder of one part. In memory: the renumbering and chunks of what it copies."""
+    """Writer of the folder of one part. It holds only the renumbering and copied chunks in memory."""
 
     source: GraphFolder
     renumbering: Renumbering
@@ -65,7 +65,7 @@ class PartWriter:
     arrays: dict[str, ArrayEntry] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """All of it; graph.json comes last."""
+        """Write all files of the part; graph.json comes last."""
         nodes = tuple(self._write_nodes(folder, entry) for entry in self.source.manifest.nodes)
         edges = tuple(self._write_edges(folder, entry) for entry in self.source.manifest.edges)
         part = PartEntry(self.part, dict(self.renumbering.offsets))
@@ -145,14 +145,14 @@ class PartWriter:
 
 @dataclass(frozen=True, eq=False)
 class _OwnedRows:
-    """The rows of a part, in its order."""
+    """The CSC rows that a part owns, in the order of the part."""
 
     csc: Csc
     owned: Tensor  # int64 (rows), old ids
-    indptr: Tensor  # int64 (rows + 1), of the part
+    indptr: Tensor  # int64 (rows + 1): row offsets in the part
 
     def positions(self) -> Iterator[Tensor]:
-        """Where the part's edges lie in the whole, int64, in chunks of whole rows."""
+        """Yield the positions of the part's edges in the source graph: int64, in chunks of complete rows."""
         begin, rows = 0, self.owned.numel()
         while begin < rows:
             most = int(self.indptr[begin]) + _CHUNK_EDGES
@@ -166,7 +166,10 @@ class _OwnedRows:
 
 
 def needs_times(source: GraphFolder, entry: EdgeEntry) -> bool:
-    """Whether rows follow times of sources, which other parts may own: then a part keeps each edge's time."""
+    """Return whether a part has to store the time of each edge.
+
+    This is the case if rows are sorted by the times of source nodes, which other parts may own.
+    """
     return entry.row_order != INPUT and entry.row_order in source.columns()[entry.type[0]]
 
 

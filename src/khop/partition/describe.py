@@ -1,4 +1,4 @@
-"""What a folder of parts holds, as numbers to look at: the whole graph's, and each part's share of it."""
+"""Summary of a partitioned graph: the figures of the whole graph, and the share of each part."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from khop.schema import EdgeType
 
 @dataclass(frozen=True)
 class PartSummary:
-    """One part."""
+    """The summary of one part."""
 
     number: int
     nodes: int  # of all types
-    edges: int  # into them, of all types
+    edges: int  # in-edges of these nodes, of all types
     num_bytes: int | None  # None: the part is not on this machine
-    most: str  # of what was balanced, that of which it has most beside its share
-    share: float  # of that, over its equal share
+    most: str  # the balanced quantity of which the part has the largest load, relative to its equal share
+    share: float  # that load / the equal share
 
 
 @dataclass(frozen=True)
 class PartsSummary:
-    """A folder of parts. Sizes are of what lies on this machine."""
+    """The summary of a partitioned graph. Sizes count only the files on this machine."""
 
     whole: FolderSummary
     method: str
-    cut: Mapping[str, float]  # by edge type, as "source__relation__destination", and "all"
-    remote_share: float | None  # of a batch's nodes, where that was asked for
+    cut: Mapping[str, float]  # by edge type ("source__relation__destination"), and for "all"
+    remote_share: float | None  # share of remote nodes in a batch; None: not computed
     parts: tuple[PartSummary, ...]
 
 
 def describe_parts(path: str | os.PathLike[str]) -> PartsSummary:
-    """Read descriptions, and the in-degrees of all nodes; no edge and no feature."""
+    """Summarize a partitioned graph. Reads descriptions and in-degrees, but no edges and no features."""
     folder, book = Path(path), read_book(path)
     here = {
         number: _as_it_lies(part_folder(folder, number))
@@ -67,14 +67,14 @@ def _degrees(folder: Path, book: PartitionBook, edge_type: EdgeType) -> Counts:
 
 
 def _as_it_lies(part: Path) -> Manifest:
-    """A part's description; files that are not here have no bytes."""
+    """Read the manifest of a part; files that are not on this machine count 0 bytes."""
     manifest, _ = read_manifest(part)
     arrays = {f: e if (part / f).exists() else replace(e, bytes=0) for f, e in manifest.arrays.items()}
     return replace(manifest, arrays=arrays)
 
 
 def _as_one(book: PartitionBook, manifests: list[Manifest]) -> Manifest:
-    """What graph.json would say of the whole, with the bytes that the files have here."""
+    """Build the manifest of the whole graph, with the sizes of the files on this machine."""
     first = manifests[0]
     arrays: dict[str, ArrayEntry] = {}
     for manifest in manifests:

@@ -1,4 +1,4 @@
-"""A number that all edges of a type have, whatever their order and however their nodes are numbered."""
+"""A digest of the edges of a type that does not depend on their order or on the node numbering."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SOURCE, _DESTINATION, _PLACE = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667
 
 
 def edge_digest(csc: Csc, sources: Tensor | None, destinations: Tensor | None) -> int:
-    """The sum over all edges of a 64-bit hash of (source, destination, place in its row), modulo 2^64.
+    """Sum a 64-bit hash of (source, destination, position in the row) over all edges, modulo 2^64.
 
-    `sources` and `destinations` are int64 original ids of the node types, by the ids that the edges have;
-    None: the ids themselves. Equal digests of a whole and of the sum of its parts mean, but for one chance in
-    2^64, that no edge is lost, none is there twice and every row has its order.
+    `sources` and `destinations` map the ids in `csc` to int64 original ids; None: the ids are original.
+    If the digest of a graph equals the sum over its parts, then no edge is lost or duplicated and every row
+    keeps its order. The chance of an undetected difference is one in 2^64.
     """
     csc.check()
     total = 0

@@ -1,4 +1,4 @@
-"""The edges of all parts put together: for what wants a graph in one piece."""
+"""The edges of all parts, joined into a graph in one piece."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from khop.schema import EdgeType
 
 
 def joined_graph(folder: PartsFolder) -> CscGraph:
-    """The whole graph, by the ids of the parts. Its edges are kept beside the parts, and mapped.
+    """Join all parts into the whole graph, with global ids.
 
-    ValueError where a part is not held.
+    The joined edges are stored next to the parts, and mapped.
+    Raises ValueError if a part is not held.
     """
     check_whole(folder, "the graph in one piece")
     kept = Derived(folder.path, folder.fingerprint, folder.arrays)
@@ -36,7 +37,7 @@ def joined_graph(folder: PartsFolder) -> CscGraph:
 
 
 def _joined(folder: PartsFolder, edge_type: EdgeType, kept: Derived) -> Csc:
-    """The rows of part 0, then those of part 1, and so on: so their edges count on."""
+    """Join the rows of part 0, then the rows of part 1, and so on; row offsets continue across parts."""
     pieces = [part.csc(edge_type) for part in folder.parts]
     first_edges = folder.book.first_edges(edge_type)
 

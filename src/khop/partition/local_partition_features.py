@@ -1,4 +1,4 @@
-"""The columns of the parts that a process holds, gathered by the ids of the whole graph."""
+"""The columns of the parts that a process holds, gathered by global ids."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from khop.schema import EdgeType, NodeType
 
 @dataclass(frozen=True, eq=False)
 class LocalPartitionFeatures:
-    """A feature store over consecutive parts; edges are known by their positions among those of all parts.
+    """A feature store over consecutive parts. An edge is identified by its global position over all parts.
 
-    Gathering only reads, so threads may share a table. The result does not depend on `threads`.
+    A gather only reads, so threads may share the store. The result does not depend on `threads`.
     """
 
     folder: PartsFolder
-    threads: int = 1  # of one gather
-    pieces: Mapping[NodeType | EdgeType, ColumnPieces] = field(init=False, repr=False)  # one for each part
+    threads: int = 1  # threads of one gather
+    pieces: Mapping[NodeType | EdgeType, ColumnPieces] = field(init=False, repr=False)  # one per part
 
     def __post_init__(self) -> None:
         specs = self.folder.schema.columns
@@ -41,11 +41,14 @@ class LocalPartitionFeatures:
 
     @property
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
-        """Every column of every type, whole: see `PartsFolder.columns`."""
+        """The complete columns of every type; see `PartsFolder.columns`."""
         return self.folder.columns()
 
     def gather(self, wanted: Wanted) -> Gathered:
-        """The rows of all columns wanted, in the order of the ids; ValueError names what is missing."""
+        """Gather the requested rows of each column, in the order of the ids.
+
+        Raises ValueError that names the missing type, column or row.
+        """
         return {type_: self._rows(type_, rows) for type_, rows in wanted.items()}
 
     def _rows(self, type_: NodeType | EdgeType, rows: Rows) -> dict[str, Tensor]:
@@ -74,7 +77,7 @@ class LocalPartitionFeatures:
 
 
 def whole_columns(features: FeatureStore) -> Tensors:
-    """The columns of a feature store, whole; ValueError where they do not lie in this process."""
+    """Return the complete columns of a feature store; ValueError if this process does not have them."""
     match features:
         case FeatureTable() | LocalPartitionFeatures():
             return features.columns

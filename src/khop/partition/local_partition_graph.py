@@ -1,4 +1,4 @@
-"""The edges of the parts that a process holds: of all of them, a whole graph."""
+"""A graph store over the parts that a process holds."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from khop.schema import EdgeType, NodeType, Schema
 
 @dataclass(frozen=True, eq=False)
 class LocalPartitionGraph:
-    """A graph store over consecutive parts; with fewer than all, for nodes that those parts own.
+    """A graph store over consecutive parts. If parts are missing, it draws only for nodes of the held parts.
 
-    Of all parts, even draws are made from the edges in one piece, which are put together once, beside the
-    parts: to share out a frontier and put answers in order costs more than to draw them. By weight and time
-    every part draws for its own nodes, from the arrays that are kept with it.
-    Draws are those of the graph that was cut: by original ids, over rows in their order. Pickles as the
-    folder's path. Threads may share it.
+    If all parts are held, uniform draws use the joined edges. These are built once and stored next to the
+    parts, because splitting a frontier and reordering the answers costs more than the draws. For draws by
+    weight or time, each part draws for its own nodes, from the arrays stored with it.
+    Draws equal the draws from the unpartitioned graph: they use original ids, and rows keep their order.
+    Pickles as the path of the folder. Threads may share it.
     """
 
     folder: PartsFolder
     _held: LocalPartitions = field(init=False, repr=False)
     _negatives: NegativeTables = field(init=False, repr=False)
-    _joined: list[CscGraph] = field(default_factory=list, repr=False)  # once it was asked for
+    _joined: list[CscGraph] = field(default_factory=list, repr=False)  # filled on first use
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def __post_init__(self) -> None:
@@ -56,29 +56,32 @@ class LocalPartitionGraph:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], held: Sequence[int] | None = None) -> LocalPartitionGraph:
-        """Consecutive parts of a folder, all of them by default, mapped."""
+        """Open consecutive parts of a partitioned graph, by default all of them, mapped."""
         return cls(open_parts(path, held))
 
     @property
     def schema(self) -> Schema:
-        """The types of the graph."""
+        """The schema of the whole graph."""
         return self.folder.schema
 
     def num_nodes(self, node_type: NodeType) -> int:
-        """How many nodes of a type there are in all parts."""
+        """Return the number of nodes of a type in all parts."""
         return self.folder.num_nodes(node_type)
 
     @property
     def original_ids(self) -> Mapping[NodeType, Tensor]:
-        """int64 (nodes of all parts): what ids were before the graph was cut."""
+        """The ids before partitioning, by node type: int64 (nodes of all parts)."""
         return self._held.original_ids
 
     def part_bounds(self, node_type: NodeType) -> tuple[int, ...]:
-        """Where the nodes of each part begin, and where those of the last one end."""
+        """Return (parts + 1) global ids: the first node of each part, then the number of nodes."""
         return self.folder.node_bounds(node_type)
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
-        """Draw in-edges of every frontier node; see GraphStore. ValueError for a node of a part not held."""
+        """Draw in-edges of every frontier node; see GraphStore.
+
+        Raises ValueError for a node of a part that is not held.
+        """
         if self._is_whole and isinstance(hop.rule, Uniform):
             check_hop(hop, self.schema)
             return self.joined().sample_hop(frontier, hop, key)
@@ -87,7 +90,10 @@ class LocalPartitionGraph:
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
-        """Draw destinations for the sources of links; see NegativeStore. Exact ones for sources held here."""
+        """Draw destinations for the sources of links; see NegativeStore.
+
+        Exact negatives require that this process holds the sources.
+        """
         check_edge_type(edge_type, self.schema)
         bounds = self.folder.bounds(edge_type[0])
         position = first_outside(positives.sources, bounds) if negatives.exact else -1
@@ -103,7 +109,7 @@ class LocalPartitionGraph:
         return len(self.folder.held) == self.folder.book.num_parts > 1
 
     def joined(self) -> CscGraph:
-        """All parts in one piece: see `joined_graph`. Made once."""
+        """Return all parts joined into one graph; see `joined_graph`. Built once."""
         with self._lock:
             if not self._joined:
                 self._joined.append(joined_graph(self.folder))

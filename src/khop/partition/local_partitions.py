@@ -1,4 +1,4 @@
-"""The edges of some parts of a graph, whole or as far as they are wanted."""
+"""The edges of some parts of a graph: all of them, or a selection."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from khop.schema import EdgeType, NodeType, Schema
 
 @dataclass(frozen=True, eq=False)
 class LocalPartitions:
-    """Draws in-edges of the nodes that consecutive parts own. All ids are those of the whole graph.
+    """The edges of consecutive parts, from which in-edges of their nodes are drawn. All ids are global.
 
-    Draws are those of the graph that was cut: by original ids, over rows in their order. Edges are known by
-    their positions among all that were ever there, also where some are left out. Threads may share it.
+    Draws equal the draws from the unpartitioned graph: they use original ids, and rows keep their order.
+    An edge is identified by its position among all original edges, even if some edges are left out.
+    Threads may share it.
     """
 
     folder: PartsFolder
-    schema: Schema  # of the types that are wanted
+    schema: Schema  # of the selected types
     parts: tuple[Partition, ...]
 
     @classmethod
     def of(cls, folder: PartsFolder) -> LocalPartitions:
-        """All edges of the parts of a folder that are open."""
+        """Return all edges of the open parts of a partitioned graph."""
         schema, offsets = folder.schema, folder.book.offsets
         originals = {t: folder.original_ids(t) for t in schema.node_types}
         parts = (
@@ -46,29 +47,30 @@ class LocalPartitions:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], held: Sequence[int] | None = None) -> LocalPartitions:
-        """Consecutive parts of a folder, all of them by default, mapped."""
+        """Open consecutive parts of a partitioned graph, by default all of them, mapped."""
         return cls.of(open_parts(path, held))
 
     @property
     def original_ids(self) -> Mapping[NodeType, Tensor]:
-        """int64 (nodes of all parts): what ids were before the graph was cut."""
+        """The ids before partitioning, by node type: int64 (nodes of all parts)."""
         return {node_type: self.folder.original_ids(node_type) for node_type in self.schema.node_types}
 
     @property
     def thinned(self) -> frozenset[EdgeType]:
-        """The edge types of which some edges are left out."""
+        """The edge types from which some edges are left out."""
         return frozenset(edge_type for part in self.parts for edge_type in part.kept)
 
     def only(self, edge_types: Collection[EdgeType]) -> LocalPartitions:
-        """The same parts with no other edge types, and the node types at their ends."""
+        """Return the same parts with only these edge types and the node types at their ends."""
         for edge_type in edge_types:
             check_edge_type(edge_type, self.schema)
         return replace(self, schema=self.schema.only(edge_types))
 
     def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> LocalPartitions:
-        """The same parts with some edges of some types alone: of each part int64 positions in `rows`.
+        """Return the same parts with only some edges of the given types.
 
-        They ascend. What is kept is in memory; rows keep their order.
+        `kept` holds, for each part, ascending int64 positions in `rows`. The kept edges are held in memory;
+        rows keep their order.
         """
         parts = (
             part.keeping({t: of_parts[number] for t, of_parts in kept.items()})
@@ -77,17 +79,20 @@ class LocalPartitions:
         return replace(self, parts=tuple(parts))
 
     def rows(self, edge_type: EdgeType) -> list[tuple[Csc, int]]:
-        """Of each part the in-edges of its nodes, and the first of those."""
+        """Return for each part the in-edges of its nodes and the global id of its first node."""
         check_edge_type(edge_type, self.schema)
         firsts = self.folder.bounds(edge_type[2])
         return [(part.csc(edge_type), first) for part, first in zip(self.parts, firsts, strict=False)]
 
     def column(self, edge_type: EdgeType, name: str, positions: Sequence[Tensor]) -> list[Tensor]:
-        """Of each part a column of the edges that stand at positions in `rows`."""
+        """Return for each part a column of the edges at the given positions in `rows`."""
         return [part.column(edge_type, name, at) for part, at in zip(self.parts, positions, strict=True)]
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
-        """Draw in-edges of every frontier node; see GraphStore. ValueError for a node of a part not held."""
+        """Draw in-edges of every frontier node; see GraphStore.
+
+        Raises ValueError for a node of a part that is not held.
+        """
         check_hop(hop, self.schema)
         asked = asked_types(frontier, hop)
         owners: dict[NodeType, ByOwner] = {}

@@ -1,4 +1,4 @@
-"""The names of the ways to partition a graph; `partition.METHODS` has an entry for each."""
+"""The names of the partitioning methods; `partition.METHODS` has an entry for each."""
 
 from __future__ import annotations
 

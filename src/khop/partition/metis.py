@@ -1,4 +1,7 @@
-"""Parts by METIS, through pymetis (the extra "metis"): fewer cut edges, all edges in memory, one thread."""
+"""Partitioning by METIS, through pymetis (the extra "metis").
+
+It cuts fewer edges than streaming, but holds all edges in memory and uses one thread.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,16 @@ from khop.partition.balance import AssignRequest, Numbering
 
 @dataclass(frozen=True)
 class Metis:
-    """Karypis and Kumar 1998. It balances the number of nodes; other limits are looked at afterwards only."""
+    """METIS (Karypis and Kumar 1998).
+
+    It balances only the number of nodes. Other limits do not affect the result, and are only reported.
+    """
 
     seed: int
     passes = 1
 
     def assign(self, request: AssignRequest) -> Tensor:
-        """int32 (nodes of all types): the part of each."""
+        """Assign a part to each node: int32 (nodes of all types)."""
         try:
             import pymetis
         except ImportError as error:
@@ -39,7 +45,7 @@ class Metis:
 
 
 def _undirected(graph: CscGraph, numbering: Numbering) -> Csc:
-    """Every edge of every type in both directions, without loops."""
+    """Return every edge of every type in both directions, without self-loops."""
     sources, destinations = [], []
     for edge_type in graph.schema.edge_types:
         csc = graph.csc(edge_type)

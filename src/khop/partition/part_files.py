@@ -1,4 +1,4 @@
-"""The parts and arrays that a partitioned graph's book describes, mapped."""
+"""Map the parts and arrays that a partition book describes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from khop.schema import NodeType
 def open_part(
     path: str | os.PathLike[str], book: PartitionBook, part: int, contents: Contents = Contents.ALL
 ) -> GraphFolder:
-    """One part, mapped; ValueError where it is another graph's, or lacks what it has to have."""
+    """Open one part, mapped. Raises ValueError if it belongs to another graph, or if files are missing."""
     folder = open_folder(part_folder(Path(path), part), contents)
     entry = folder.manifest.part
     if folder.fingerprint != book.parts[part] or entry is None or entry.offsets != book.offsets:
@@ -29,7 +29,7 @@ def open_part(
 
 
 def map_whole(path: str | os.PathLike[str], book: PartitionBook, file: str) -> Tensor:
-    """One of the book's arrays of all nodes, mapped; ValueError where it is not what the book says."""
+    """Map one of the book's arrays of all nodes. Raises ValueError if it differs from the book's entry."""
     place, entry = Path(path) / file, book.wholes[file]
     if problem := file_problem(place, entry):
         raise ValueError(f"{place}: {problem}; {REMEDY}")
@@ -37,7 +37,7 @@ def map_whole(path: str | os.PathLike[str], book: PartitionBook, file: str) -> T
 
 
 def map_splits(path: str | os.PathLike[str], book: PartitionBook) -> dict[str, dict[NodeType, Tensor]]:
-    """Splits by name and node type, int64 global ids in the order of the whole graph's, mapped."""
+    """Map the splits, by name and node type: int64 global ids, in the order of the unpartitioned graph."""
     splits: dict[str, dict[NodeType, Tensor]] = {}
     for file in filter(layout.is_split, book.wholes):
         node_type, name = layout.split_of(file)

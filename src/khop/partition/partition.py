@@ -1,4 +1,4 @@
-"""Make a folder of parts of a graph folder."""
+"""Partition a graph folder."""
 
 from __future__ import annotations
 
@@ -38,19 +38,22 @@ TRAIN = "train"
 
 
 class Method(Protocol):
-    """A way to find parts. A new one is a class in a file of its own and a line in METHODS."""
+    """A partitioning method: assigns a part to each node.
+
+    To add a method, write a class in a new file and a line in METHODS.
+    """
 
     @property
     def passes(self) -> int:
-        """Over the nodes, for the bar."""
+        """The number of passes over the nodes, for the progress bar."""
         ...
 
     def assign(self, request: AssignRequest) -> Tensor:
-        """int32 (nodes of all types): the part of each."""
+        """Assign a part to each node: int32 (nodes of all types)."""
         ...
 
 
-METHODS: Mapping[str, Callable[[int], Method]] = {  # of a seed
+METHODS: Mapping[str, Callable[[int], Method]] = {  # each value makes a method from a seed
     "ldg": lambda seed: Streaming(Score.LDG),
     "fennel": lambda seed: Streaming(Score.FENNEL),
     "metis": Metis,
@@ -62,15 +65,15 @@ METHODS: Mapping[str, Callable[[int], Method]] = {  # of a seed
 
 @dataclass(frozen=True)
 class PartitionSettings:
-    """How to cut a graph."""
+    """Settings of a partitioning."""
 
     parts: int
     method: str = "ldg"
-    balance: Sequence[str] | None = None  # None: nodes, and the split "train" where there is one
-    slack: float = 0.05  # how far above its equal share a part may be
-    seed: int = 0  # of methods that draw
-    fanouts: tuple[int, ...] = ()  # given: say what share of a batch's nodes will be remote
-    batch_size: int = 1024  # training seeds of all parts together, for `fanouts`
+    balance: Sequence[str] | None = None  # None: nodes, and the split "train" if the graph has it
+    slack: float = 0.05  # allowed excess of a part over its equal share, 0.05 for 5 %
+    seed: int = 0  # for methods that use random numbers
+    fanouts: tuple[int, ...] = ()  # if given: estimate the share of remote nodes in a batch
+    batch_size: int = 1024  # training seeds over all parts, for the estimate with `fanouts`
 
     def __post_init__(self) -> None:
         whole_number("parts", self.parts)
@@ -87,7 +90,7 @@ class PartitionSettings:
             raise ValueError(f"fanouts {list(self.fanouts)}: must be 0 or more, or -1 for all neighbors")
 
     def balanced(self, folder: GraphFolder) -> tuple[str, ...]:
-        """What is balanced of a graph."""
+        """Return the names of the quantities to balance for a graph."""
         if self.balance is not None:
             return tuple(self.balance)
         return (NODES, TRAIN) if TRAIN in folder.split_names else (NODES,)
@@ -101,7 +104,10 @@ def write_parts(
     threads: int = 1,
     notice: ProgressCallback | None = None,
 ) -> PartitionBook:
-    """See `khop.partition_graph`. Methods but METIS hold no edges and no columns in memory."""
+    """Partition a graph folder; see `khop.partition_graph`.
+
+    Methods other than METIS hold no edges and no columns in memory.
+    """
     folder, target = open_folder(source), Path(out)
     refuse_existing(target)
     refuse_damage(folder, notice)

@@ -1,4 +1,4 @@
-"""An opened folder of parts: the book, and those parts of it that are held here."""
+"""An open partitioned graph: the book, and the parts that this process holds."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from khop.schema import EdgeType, NodeType, Schema
 
 @dataclass(frozen=True, eq=False)
 class PartsFolder:
-    """Some parts of a graph, one after another. Ids are those of the whole graph; pickles as its path.
+    """Consecutive parts of a partitioned graph. Ids are global. Pickles as the path of the folder.
 
-    What is said of all nodes (counts, splits, original ids, columns of one number) is known whichever parts
-    are held.
+    The properties of all nodes (counts, splits, original ids, scalar columns) are always available,
+    regardless of the held parts.
     """
 
     path: Path  # absolute
     book: PartitionBook
-    held: range  # numbers of the parts whose edges are here
-    columns_of: range  # of those, of which all columns are here; of the others some may be
-    parts: tuple[GraphFolder, ...]  # those held, in order
+    held: range  # numbers of the parts with edges on this machine
+    columns_of: range  # the held parts with all columns; the other held parts may lack some
+    parts: tuple[GraphFolder, ...]  # the held parts, in order
     _mapped: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     @property
@@ -47,44 +47,44 @@ class PartsFolder:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal folders of parts, wherever they lie."""
+        """The fingerprint of the partitioned graph: equal for equal content, regardless of the path."""
         return self.book.fingerprint
 
     @property
     def arrays(self) -> Mapping[str, ArrayEntry]:
-        """The arrays of the held parts and of all nodes, by file relative to the folder."""
+        """The arrays of the held parts and the arrays of all nodes, by file relative to the folder."""
         of_parts = {
             f"{part.path.name}/{file}": entry for part in self.parts for file, entry in part.arrays.items()
         }
         return {**of_parts, **self.book.wholes}
 
     def num_nodes(self, node_type: NodeType) -> int:
-        """How many nodes of a type there are in all parts."""
+        """Return the number of nodes of a type in all parts."""
         if node_type not in self.book.offsets:
             raise ValueError(f"no node type {node_type!r}; there are {list(self.book.offsets)}")
         return self.book.offsets[node_type][-1]
 
     def num_edges(self, edge_type: EdgeType) -> int:
-        """How many edges of a type there are in all parts."""
+        """Return the number of edges of a type in all parts."""
         return self.book.first_edges(edge_type)[-1]
 
     def bounds(self, type_: NodeType | EdgeType) -> tuple[int, ...]:
-        """Where the ids of each held part begin, and where those of the last one end."""
+        """Return the first global id of each held part, then the end of the last held part."""
         of_all = self.book.offsets[type_] if isinstance(type_, str) else self.book.first_edges(type_)
         return of_all[self.held.start : self.held.stop + 1]
 
     def node_bounds(self, node_type: NodeType) -> tuple[int, ...]:
-        """Where the nodes of each part begin, held or not, and where those of the last one end."""
+        """Return (parts + 1) global ids: the first node of each part, held or not, then the node count."""
         self.num_nodes(node_type)
         return self.book.offsets[node_type]
 
     @property
     def split_names(self) -> tuple[str, ...]:
-        """The splits that some node type has, in the order they were given."""
+        """The names of the splits of any node type, in the order they were given."""
         return tuple(map_splits(self.path, self.book))
 
     def split(self, name: str) -> Mapping[NodeType, Tensor]:
-        """The int64 node ids of a split, of each node type that has it, in the order of the graph before."""
+        """Return the int64 node ids of a split by node type, in the order of the unpartitioned graph."""
         splits = map_splits(self.path, self.book)
         if name not in splits:
             raise ValueError(f"{self.path}: no split {name!r}; there are {list(splits)}")
@@ -94,23 +94,23 @@ class PartsFolder:
         return splits[name]
 
     def original_ids(self, node_type: NodeType) -> Tensor:
-        """int64 (nodes of all parts): the ids before nodes were renumbered."""
+        """Return the ids before partitioning: int64 (nodes of all parts)."""
         return self.whole_array(layout.node_column(node_type, ORIGINAL_ID))
 
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
-        """Every column of every type. Edge columns are in the order of the parts.
+        """Return every column of every type. Edge columns are in the order of the parts.
 
-        Those of one number per node are mapped. Of the others all parts have to be open, which are put
-        together, in memory, when one is asked for.
+        Scalar node columns are mapped. Any other column is joined in memory on first use, which requires
+        that all parts are open.
         """
         return {type_: _Columns(self, type_) for type_ in self.schema.columns}
 
     def whole_array(self, file: str) -> Tensor:
-        """One of the arrays that every machine has of all nodes, mapped: see `whole_arrays`."""
+        """Return one of the arrays of all nodes, which every machine has, mapped; see `whole_arrays`."""
         return self.made(file, lambda: map_whole(self.path, self.book, file))
 
     def made(self, name: str, make: Callable[[], Tensor]) -> Tensor:
-        """What `make` gives, made once."""
+        """Return the result of `make`, which is called once per name."""
         if name not in self._mapped:
             self._mapped[name] = make()
         return self._mapped[name]
@@ -120,7 +120,7 @@ class PartsFolder:
 
 
 class _Columns(Mapping[str, Tensor]):
-    """The columns of one type by name, each put together when it is asked for."""
+    """The columns of one type by name, each joined on first use."""
 
     def __init__(self, folder: PartsFolder, type_: NodeType | EdgeType) -> None:
         self._folder = folder
@@ -143,7 +143,7 @@ class _Columns(Mapping[str, Tensor]):
         return folder.made(file, lambda: torch.cat([part.columns()[type_][name] for part in folder.parts]))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names  # without putting it together
+        return name in self._names  # Mapping's default would join the column
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -153,7 +153,7 @@ class _Columns(Mapping[str, Tensor]):
 
 
 def check_whole(folder: PartsFolder, what: str) -> None:
-    """ValueError unless all parts are held."""
+    """Raise ValueError unless all parts are held."""
     if len(folder.held) < folder.book.num_parts:
         raise ValueError(
             f"{what}: lies in {folder.book.num_parts} parts, of which {held_parts(folder)} of {folder.path} "
@@ -162,21 +162,21 @@ def check_whole(folder: PartsFolder, what: str) -> None:
 
 
 def held_parts(folder: PartsFolder) -> str:
-    """For errors: "part 3" or "parts 0 to 3"."""
+    """Name parts for an error message: "part 3" or "parts 0 to 3"."""
     return named_parts(folder.held)
 
 
 def named_parts(parts: range) -> str:
-    """For errors: "part 3" or "parts 0 to 3"."""
+    """Name parts for an error message: "part 3" or "parts 0 to 3"."""
     return f"part {parts[0]}" if len(parts) == 1 else f"parts {parts[0]} to {parts[-1]}"
 
 
 def open_parts(
     path: str | os.PathLike[str], held: Sequence[int] | None = None, columns_of: range | None = None
 ) -> PartsFolder:
-    """Open consecutive parts of a folder, all of them by default; nothing is read but their descriptions.
+    """Open consecutive parts of a folder, by default all of them. Only their descriptions are read.
 
-    With `columns_of`, of other parts than those the columns may be absent (`Contents.EDGES`).
+    With `columns_of`, the columns of all other parts may be absent (`Contents.EDGES`).
     """
     folder = Path(path).absolute()
     book = read_book(folder)
@@ -197,7 +197,7 @@ def open_parts(
 
 
 def known_folder(path: str | os.PathLike[str]) -> Folder:
-    """What is known of a graph: its folder or, of a folder of parts, by whichever part is described here."""
+    """Open a graph for its properties: a graph folder, or a partitioned graph with any one described part."""
     if not is_partitioned(path):
         return open_folder(path)
     folder = Path(path).absolute()
@@ -210,7 +210,10 @@ def known_folder(path: str | os.PathLike[str]) -> Folder:
 
 
 def files_of_parts(path: str | os.PathLike[str], held: range, columns_of: range) -> list[str]:
-    """What `open_parts` of these needs, relative to the folder, in which all of it lies."""
+    """Return the files that `open_parts` needs for these parts, relative to the folder.
+
+    The folder must contain the descriptions of all of these parts.
+    """
     book = read_book(path)
     files = [BOOK, *book.wholes]
     for number in range(book.num_parts):
@@ -223,7 +226,7 @@ def files_of_parts(path: str | os.PathLike[str], held: range, columns_of: range)
 
 
 def _check_described(folder: Path, book: PartitionBook, numbers: Iterable[int]) -> None:
-    """ValueError for a part of which there is nothing."""
+    """Raise ValueError for a part without a folder on this machine."""
     for number in numbers:
         if not part_folder(folder, number).is_dir():
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Who is connected to whom, by source, of the sources that the held parts own: what exact negatives ask."""
+"""The destinations of each source that the held parts own, for exact negatives."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from khop.partition.book import DEGREES
 from khop.partition.local_partitions import LocalPartitions
 from khop.schema import EdgeType
 
-Pairs = tuple[Tensor, Tensor]  # int32 or int64 (edges) each, global ids: sources beside their destinations
+Pairs = tuple[Tensor, Tensor]  # global ids: sources and destinations, int32 or int64 (edges) each
 
 
 class Others(Protocol):
-    """What processes that hold other parts know of edges. Collective: each asks the same of all."""
+    """The edges held by processes with other parts. Collective: all processes make the same calls."""
 
     def counted(self, edge_type: EdgeType, own: Tensor) -> Tensor:
-        """int64 (nodes): of every destination what its holder has counted; `own` are those held here."""
+        """Return the counts of every destination: int64 (nodes). `own` are the counts of the held nodes."""
         ...
 
     def connected(self, edge_type: EdgeType, own: Pairs) -> Pairs:
-        """The edges whose sources are held here, of those that all give by their destinations."""
+        """Return the edges with sources held here. `own` are the edges with destinations held here."""
         ...
 
 
 @dataclass(frozen=True)
 class PartsLinks:
-    """What draws of negatives ask of the edges of parts.
+    """The edges of parts as draws of negatives need them.
 
-    Edges lie with their destinations. Those of a source lie with it where the graph has the edge type turned
-    round, too; else all parts are needed, or others that hold them.
+    Each part stores the edges of its destinations. It also has the edges of its sources if the graph has the
+    reverse edge type. Otherwise all parts are needed, or other processes that hold them (`others`).
     """
 
     held: LocalPartitions
     others: Others | None = None
 
     def in_degrees(self, edge_type: EdgeType) -> Tensor:
-        """Of every destination, in whichever part."""
+        """Return the in-degree of every destination of all parts."""
         if edge_type not in self.held.thinned:
             return self.held.folder.whole_array(layout.edge_array(edge_type, DEGREES)).long()
         assert self.others is not None, "edges of other parts were left out, too"
@@ -52,11 +52,14 @@ class PartsLinks:
         return self.others.counted(edge_type, own)
 
     def first_source(self, edge_type: EdgeType) -> int:
-        """The first that the held parts own."""
+        """Return the global id of the first source node that the held parts own."""
         return self.held.folder.bounds(edge_type[0])[0]
 
     def partners(self, edge_type: EdgeType, order: str | None, nodes: Tensor | None) -> Csc:
-        """Made once; what does not depend on others and on what was left out is kept beside the parts."""
+        """Return the partners of each held source, built once.
+
+        The result is stored next to the parts if it needs no other process and no edges are left out.
+        """
         folder, held, (source, _, destination) = self.held.folder, self.held, edge_type
         first, *_, end = folder.bounds(source)
         count = folder.num_nodes(destination)
@@ -64,7 +67,7 @@ class PartsLinks:
         def make() -> Csc:
             sources, destinations = self._pairs(edge_type)
             sources = sources - first
-            if source == destination:  # a node is its own partner
+            if source == destination:  # so that no node is drawn as a negative for itself
                 sources = torch.cat([sources, torch.arange(end - first, dtype=sources.dtype)])
                 own = torch.arange(first, end, dtype=destinations.dtype)
                 destinations = torch.cat([destinations, own])
@@ -88,7 +91,7 @@ class PartsLinks:
         return not is_whole and self.held.schema.reverse(edge_type) is None
 
     def _pairs(self, edge_type: EdgeType) -> Pairs:
-        """The edges whose sources are held here."""
+        """Return the edges with sources held here."""
         folder, reverse = self.held.folder, self.held.schema.reverse(edge_type)
         if len(folder.held) == folder.book.num_parts:
             return self._own(edge_type)
@@ -104,7 +107,7 @@ class PartsLinks:
         return self.others.connected(edge_type, self._own(edge_type))
 
     def _own(self, edge_type: EdgeType) -> Pairs:
-        """The edges of the held parts."""
+        """Return the edges of the held parts."""
         dtype = index_dtype(max(self.held.folder.num_nodes(end) for end in (edge_type[0], edge_type[2])))
         sources, destinations = [], []
         for csc, first in self.held.rows(edge_type):

@@ -1,4 +1,4 @@
-"""Parts without a look at the edges: by chance, by id, by a hash of the original id."""
+"""Partitioning methods that do not read edges: at random, by id range, by a hash of the original id."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from khop.partition.balance import AssignRequest
 
 @dataclass(frozen=True)
 class RandomParts:
-    """Equally many nodes of each type, by chance. Limits other than the nodes' hold on average only."""
+    """Random parts with equal numbers of nodes of each type. Other limits hold only on average."""
 
     seed: int
     passes = 1
 
     def assign(self, request: AssignRequest) -> Tensor:
-        """int32 (nodes of all types): the part of each."""
+        """Assign a part to each node: int32 (nodes of all types)."""
         assigned = []
         for number, (node_type, count) in enumerate(request.graph.counts.items()):
             order = torch.argsort(_words(self.seed, torch.arange(count), number), stable=True)
@@ -31,25 +31,28 @@ class RandomParts:
 
 @dataclass(frozen=True)
 class RangeParts:
-    """Equally many nodes of each type, of consecutive ids: for ids that say already who belongs together."""
+    """Parts of consecutive ids with equal numbers of nodes of each type.
+
+    Useful if nearby ids already belong to connected nodes.
+    """
 
     passes = 1
 
     def assign(self, request: AssignRequest) -> Tensor:
-        """int32 (nodes of all types): the part of each."""
+        """Assign a part to each node: int32 (nodes of all types)."""
         request.meter.at("cutting ranges", request.numbering.num_nodes)
         return torch.cat([_shares(count, request.parts) for count in request.graph.counts.values()])
 
 
 @dataclass(frozen=True)
 class HashParts:
-    """By a hash of the original id alone: a node keeps its part when the graph around it changes."""
+    """Parts by a hash of the original id. A node keeps its part when the graph around it changes."""
 
     seed: int
     passes = 1
 
     def assign(self, request: AssignRequest) -> Tensor:
-        """int32 (nodes of all types): the part of each."""
+        """Assign a part to each node: int32 (nodes of all types)."""
         assigned = []
         for number, (node_type, count) in enumerate(request.graph.counts.items()):
             ids = request.graph.original_ids.get(node_type)
@@ -60,7 +63,7 @@ class HashParts:
 
 
 def _words(seed: int, ids: Tensor, number: int) -> Tensor:
-    """A random word, int64 in [0, 2^32), for each id of the node type of that number."""
+    """Draw a random word, int64 in [0, 2^32), for each id; `number` is the position of the node type."""
     counters = torch.stack(
         [ids & WORD, ids >> 32, torch.full_like(ids, number), torch.zeros_like(ids)], dim=1
     )
@@ -68,5 +71,5 @@ def _words(seed: int, ids: Tensor, number: int) -> Tensor:
 
 
 def _shares(count: int, parts: int) -> Tensor:
-    """0, ..., 0, 1, ..., 1, ...: int32 (count), each part's share of it."""
+    """Return equal consecutive shares: 0, ..., 0, 1, ..., 1, ..., int32 (count)."""
     return (torch.arange(count) * parts // max(count, 1)).int()

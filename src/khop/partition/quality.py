@@ -1,4 +1,4 @@
-"""How many edges a partition cuts, and how evenly it shares out."""
+"""Quality of a partition: the share of cut edges, and the balance of the parts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ _CHUNK_ROWS = 1 << 16
 def quality_of(
     graph: CscGraph, numbering: Numbering, balance: Balance, assigned: Mapping[NodeType, Tensor], parts: int
 ) -> Quality:
-    """The share of edges whose ends lie in two parts, and each part's load of what is balanced over its equal
-    share."""
+    """Measure a partition.
+
+    The result has the share of edges between two parts, and for each balanced quantity the load of each part
+    relative to its equal share.
+    """
     counts = {
         edge_key(t): (cut_edges(graph.csc(t), assigned[t[0]], assigned[t[2]]), graph.csc(t).num_edges)
         for t in graph.schema.edge_types
@@ -31,7 +34,7 @@ def quality_of(
 
 
 def cut_edges(csc: Csc, sources: Tensor, destinations: Tensor) -> int:
-    """How many edges have their ends in two parts; int32 (nodes) parts of either end's type."""
+    """Count the edges between two parts. `sources` and `destinations` are int32 (nodes): the part of each."""
     csc.check()
     cut = 0
     for begin in range(0, csc.num_rows, _CHUNK_ROWS):

@@ -1,4 +1,4 @@
-"""Which of the rows that are wanted a process does not have, and where each is once they are here."""
+"""Requested rows split into held, cached and remote ones, with the position of each after the fetch."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from khop.kernels.remote_rows import remote_rows
 
 @dataclass(frozen=True, eq=False)
 class RemoteRows:
-    """Rows by ids, of which one stretch is held here, some others are kept here, and the rest asked for."""
+    """Rows requested by id. One id range is held here, some other rows are cached, the rest is fetched."""
 
-    held: int  # how many rows are held
-    kept: int  # how many others are kept
-    places: Tensor  # int64, of each wanted row: its number among those held, kept and asked for
-    asked: Tensor  # int64: the ids asked for, ascending, each once
+    held: int  # number of held rows
+    kept: int  # number of cached rows
+    places: Tensor  # int64: position of each requested row in the held, then cached, then fetched rows
+    asked: Tensor  # int64: the ids to fetch, ascending, without duplicates
 
     @classmethod
     def of(cls, ids: Tensor, span: tuple[int, int], slots: Tensor | None = None, kept: int = 0) -> RemoteRows:
-        """Of some ids where those from the first of `span` up to its second are held.
+        """Split requested ids, where the ids in `span` (first, end) are held.
 
-        Each id's slot is that of the row that is kept of it, -1 where none is; None: `kept` is 0.
+        `slots` gives the cache slot of each id, or -1 if it is not cached; None: `kept` is 0.
         """
         places, asked = remote_rows(ids, *span, slots=slots, kept=kept)
         return cls(span[1] - span[0], kept, places, asked)
 
     @property
     def num_remote(self) -> int:
-        """How many of the wanted rows are not held here."""
+        """The number of requested rows that are not held here."""
         return int((self.places >= self.held).sum())
 
     @property
     def num_kept(self) -> int:
-        """How many of these are kept here."""
+        """The number of requested rows that are cached here."""
         return self.num_remote - int((self.places >= self.held + self.kept).sum()) if self.kept else 0

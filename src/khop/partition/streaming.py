@@ -1,4 +1,4 @@
-"""Parts by streaming over the edges, in memory that grows with the nodes alone."""
+"""Streaming partitioners. Their memory grows with the number of nodes, not of edges."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from khop.partition.balance import AssignRequest
 
 CLUSTERS_PER_PART = 16
 CLUSTER_PASSES, PLACE_PASSES, STREAM_PASSES, REFINE_PASSES = 2, 2, 4, 4
-_CALL_BLOCKS = 64  # between two looks at Ctrl-C
+_CALL_BLOCKS = 64  # blocks per native call; Ctrl-C is checked between two calls
 _Range = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Streaming:
-    """Clusters of neighbors are placed whole, then nodes one by one, then nodes move to their neighbors.
+    """A method that places clusters of neighbors, then single nodes, and then moves nodes to their neighbors.
 
-    Neighbors are the sources of in-edges, of all types alike: where messages run one way only, nodes
-    follow those that they hear from. The result depends on the graph, the parts and the limits alone.
+    Neighbors are the sources of in-edges, of all edge types alike. In a graph with edges in one direction
+    only, a node is therefore placed with its sources. The result depends only on the graph, the number of
+    parts and the limits.
     """
 
     score: Score
     passes = CLUSTER_PASSES + PLACE_PASSES + STREAM_PASSES + REFINE_PASSES
 
     def assign(self, request: AssignRequest) -> Tensor:
-        """int32 (nodes of all types): the part of each."""
+        """Assign a part to each node: int32 (nodes of all types)."""
         graph, numbering, meter = request.graph, request.numbering, request.meter
         parts, threads, nodes = request.parts, request.threads, numbering.num_nodes
         assigner = Assigner(
@@ -62,7 +63,10 @@ class Streaming:
 
 
 def _pass(meter: Meter, nodes: int, unit: int, what: str, work: _Range, count: int) -> None:
-    """One pass over `count` nodes or blocks, in calls short enough for Ctrl-C; a pass counts `nodes`."""
+    """Make one pass over `count` nodes or blocks, in calls short enough for Ctrl-C.
+
+    In the progress bar, each pass counts as `nodes`.
+    """
     step, told = unit * _CALL_BLOCKS, 0
     for begin in range(0, count, step):
         end = min(begin + step, count)

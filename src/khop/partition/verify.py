@@ -1,4 +1,4 @@
-"""Read all parts of a partitioned graph and say what is wrong: damage, and what is lost or there twice."""
+"""Verify all parts of a partitioned graph: find damage, and lost or duplicated nodes and edges."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _WORD = (1 << 64) - 1
 
 
 def verify_partition(path: str | os.PathLike[str], notice: ProgressCallback | None = None) -> list[Finding]:
-    """Everything that is wrong with a folder of parts, sorted by file; empty when nothing is.
+    """Return all findings in a partitioned graph, sorted by file; empty if it is intact.
 
-    Each part is verified as a graph folder; then every original id has to be there once, and the edges,
-    by original ids and places in their rows, have to be those of the graph that was partitioned.
+    Each part is verified as a graph folder. Then every original id must occur once, and the edges must equal
+    the edges of the source graph, compared by original ids and positions in their rows.
     """
     folder = Path(path)
     book = read_book(folder)
@@ -73,11 +73,11 @@ def _whole_findings(folder: Path, book: PartitionBook) -> Iterator[Finding]:
 
 
 def _derived_findings(folder: Path, book: PartitionBook) -> Iterator[Finding]:
-    """Damage of what was derived from several parts."""
+    """Find damage in the arrays that were derived from several parts."""
     arrays = dict(book.wholes)
     for part in range(book.num_parts):
         place = part_folder(folder, part)
-        with suppress(ValueError):  # a finding of its own
+        with suppress(ValueError):  # already reported as a finding of this part
             of_part = read_manifest(place)[0].arrays
             arrays |= {f"{place.name}/{file}": entry for file, entry in of_part.items()}
     for file, problem in derived_problems(folder, book.fingerprint, arrays, lambda *_: None):

@@ -1,4 +1,4 @@
-"""How likely it is that a batch needs a node: what decides which remote rows are worth keeping."""
+"""Probability that a batch needs a node. It decides which remote rows are cached."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from khop.kernels.csc import Csc
 from khop.schema import EdgeType, NodeType
 
 _CHUNK_ROWS = 1 << 16
-Fanout = int | Mapping[EdgeType, int]  # of a hop, for all edge types or for each
+Fanout = int | Mapping[EdgeType, int]  # of one hop: for all edge types, or by edge type
 
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """All edges of a graph, in as many pieces as its destinations lie in."""
+    """All edges of a graph, in one or more pieces of consecutive destinations."""
 
     counts: Mapping[NodeType, int]
-    edges: Mapping[EdgeType, Sequence[tuple[int, Csc]]]  # each with the node that its first row is of
+    edges: Mapping[EdgeType, Sequence[tuple[int, Csc]]]  # pieces: the node of the first row, and the rows
 
     @classmethod
     def of(cls, graph: CscGraph) -> Topology:
-        """The edges of a graph in one piece."""
+        """Return the edges of a graph in one piece."""
         return cls(graph.counts, {t: [(0, csc)] for t, csc in graph.edges.items()})
 
     @classmethod
     def of_parts(cls, parts: Sequence[GraphFolder]) -> Topology:
-        """The edges of all parts of a graph, by global ids."""
+        """Return the edges of all parts of a graph, by global ids."""
         placed = [(part, part.manifest.part) for part in parts]
         entries = [(part, entry) for part, entry in placed if entry is not None]
         schema, offsets = parts[0].schema, entries[0][1].offsets
@@ -47,17 +47,18 @@ class Topology:
 def visit_probabilities(
     topology: Topology, seeds: Mapping[NodeType, Tensor], batch_size: int, fanouts: Sequence[Fanout]
 ) -> dict[NodeType, Tensor]:
-    """float64 (nodes): the chance that a batch of `batch_size` of the seeds, drawn uniformly, has a node.
+    """Estimate the probability that a batch of `batch_size` uniformly drawn seeds contains a node.
 
-    Vertex-inclusion probability (Kaler et al., SALIENT++, MLSys 2023): a neighbor is drawn with min(1,
-    fanout / degree), and what leads to a node over different edges counts as independent. A pass over all
-    edges for every fanout; -1 takes all neighbors. Weights and times are not looked at.
+    Returns float64 (nodes) by node type: the vertex-inclusion probability of Kaler et al. (SALIENT++,
+    MLSys 2023). A neighbor is drawn with probability min(1, fanout / degree), and draws over different edges
+    count as independent. Each fanout takes one pass over all edges; -1 takes all neighbors. Weights and times
+    are ignored.
     """
     count = sum(ids.numel() for ids in seeds.values())
     reached = {t: torch.zeros(nodes, dtype=torch.float64) for t, nodes in topology.counts.items()}
     for node_type, ids in seeds.items():
         reached[node_type][ids] = min(1.0, batch_size / max(count, 1))
-    missed = {t: torch.log1p(-p) for t, p in reached.items()}  # log of the chance that it is not in the batch
+    missed = {t: torch.log1p(-p) for t, p in reached.items()}  # log of the probability to miss the node
     for fanout in fanouts:
         of_hop = _missed_by_hop(topology, reached, fanout)
         reached = {t: -torch.expm1(log) for t, log in of_hop.items()}
@@ -68,7 +69,7 @@ def visit_probabilities(
 def _missed_by_hop(
     topology: Topology, reached: Mapping[NodeType, Tensor], fanout: Fanout
 ) -> dict[NodeType, Tensor]:
-    """The log of the chance that a hop leads to a node over none of its edges."""
+    """Return the log of the probability that a hop reaches a node over none of its edges."""
     missed = {t: torch.zeros_like(p) for t, p in reached.items()}
     for edge_type, pieces in topology.edges.items():
         source, _, destination = edge_type
@@ -98,9 +99,9 @@ def remote_share(
     batch_size: int,
     fanouts: Sequence[Fanout],
 ) -> float:
-    """The share of a batch's nodes that lie in another part than its seeds, of the mean over all parts.
+    """Estimate the share of a batch's nodes that belong to another part than its seeds, over all parts.
 
-    `batch_size` is the global batch; each part takes an equal share of it, of the seeds that it owns.
+    `batch_size` is the global batch size. Each part takes an equal share, drawn from the seeds that it owns.
     """
     remote = wanted = 0.0
     for part in range(parts):

@@ -1,4 +1,4 @@
-"""What every machine has of all nodes, whichever parts it holds: a few bytes of each."""
+"""Arrays of all nodes that every machine has, regardless of its parts: a few bytes per node."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from khop.partition.cut import Renumbering
 
 
 def whole_arrays(source: GraphFolder, renumbering: Renumbering) -> Iterator[tuple[str, Tensor]]:
-    """The files by new ids: splits, node columns of one number each, original ids, in-degrees.
+    """Yield files and arrays by new ids: splits, scalar node columns, original ids, in-degrees.
 
-    Splits keep their order, so that the order of the seeds is that of the graph that is cut.
+    Splits keep their order, so that seeds have the same order as in the unpartitioned graph.
     """
     for name in source.split_names:
         for node_type, ids in source.split(name).items():
