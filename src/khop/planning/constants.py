@@ -1,4 +1,4 @@
-"""What work costs on a machine, as it was measured."""
+"""Measured costs of the work of a run on one machine."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from itertools import pairwise
 
 @dataclass(frozen=True)
 class Constants:
-    """Costs for one core."""
+    """The costs of work on one core."""
 
-    sample_ns: float  # for a drawn edge of a graph of MEASURED_EDGES edges
-    gather_bytes_per_s: float  # of rows, by id
-    train_flop_per_s: float  # of a whole training step: what its matrix products count, over its time
-    exchange_bytes_per_s: float  # sent and received, in seconds of a core
-    step_s: float  # for a step of two processes on a node each: what one takes however small it is
-    exchange_s: float  # for one collective of nothing, when a batch is made
+    sample_ns: float  # per drawn edge, in a graph with MEASURED_EDGES edges
+    gather_bytes_per_s: float  # of rows gathered by id
+    train_flop_per_s: float  # operations of the matrix products of a training step / time of the entire step
+    exchange_bytes_per_s: float  # bytes sent and received, per second of core time
+    step_s: float  # fixed cost of a step: measured on two processes with one node each
+    exchange_s: float  # fixed cost of a collective while a batch is made: measured on empty messages
 
 
-MEASURED_EDGES = 20_000_000  # of the graph that `measure` draws from
+MEASURED_EDGES = 20_000_000  # edges of the graph that `measure` samples
 
-# 2 cores of AMD EPYC, with nothing beside: medians of three runs of `khop plan --measure --json`.
+# 2 cores of AMD EPYC, no other load: medians of three runs of `khop plan --measure --json`.
 MEASURED = Constants(
     sample_ns=10.1,
     gather_bytes_per_s=11.5e9,
@@ -31,13 +31,13 @@ MEASURED = Constants(
     exchange_s=0.3e-3,
 )
 
-# Edges of a graph -> ns for a drawn edge, on the same machine: `python benchmarks/scaling.py`. Beyond the
-# last it does not grow any more: every line is far away already.
+# Pairs (edges of a graph, ns per drawn edge), on the same machine: `python benchmarks/scaling.py`. The cost
+# is constant beyond the last pair, because there every access already misses the caches.
 SCALING = ((1e5, 9.1), (1e6, 5.3), (3e6, 6.8), (1e7, 8.1), (3e7, 9.6), (1e8, 10.2), (3e8, 14.9))
 
 
 def scaled_sample_ns(constants: Constants, edges: float) -> float:
-    """The cost of a drawn edge of a graph of so many edges."""
+    """Return the cost in ns per drawn edge, for a graph with this number of edges."""
     return constants.sample_ns * _curve(edges) / _curve(MEASURED_EDGES)
 
 

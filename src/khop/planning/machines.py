@@ -1,4 +1,4 @@
-"""How many machines hold a graph, where each has so much memory."""
+"""The number of machines that a graph needs, given the memory of each machine."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _MOST = 1 << 16
 def fewest_machines(
     graph: GraphSize, run: Run, cluster: Cluster, constants: Constants, memory_bytes: float
 ) -> Mapping[Placement, int | None]:
-    """The fewest machines of a cluster like this one, each with as many seeds; None where none are enough.
+    """Find the smallest sufficient number of machines by placement; None if no number is sufficient.
 
-    More machines need no more memory each, so it is found by halving.
+    The machines are like the machines of `cluster`, with the same number of seeds per machine. The search
+    is a bisection, because the memory needed per machine never grows with the number of machines.
     """
     if not 0 < memory_bytes < math.inf:
         raise ValueError(f"memory {memory_bytes / 1e9:g} GB: must be a number above 0")
@@ -31,7 +32,7 @@ def fewest_machines(
 
     found: dict[Placement, int | None] = {}
     for placement in Placement:
-        low, high = 0, 1  # too few, perhaps enough
+        low, high = 0, 1  # `low` is too small, `high` may be sufficient
         while high <= _MOST and not fits(placement, high):
             low, high = high, 2 * high
         while high - low > 1 and high <= _MOST:

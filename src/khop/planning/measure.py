@@ -1,4 +1,4 @@
-"""Measuring what work costs on this machine: some seconds, a gigabyte, two processes."""
+"""Measurement of the cost of work on this machine. It takes some seconds, 1 GB and two processes."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _NODE, _TO = "node", ("node", "to", "node")
 
 
 def measured(nodes: int = MEASURED_EDGES // _DEGREE) -> Constants:
-    """What work costs on this machine, of a graph of so many nodes."""
+    """Measure the cost of work on this machine, with a graph of `nodes` nodes."""
     graph = _graph(nodes)
     maker = _maker(graph)
     sampling, gathering = [], []
     for step in range(_BATCHES):
-        batch = maker.batch(0, step)  # one at a time, as in a loader that reuses their memory
+        batch = maker.batch(0, step)  # one at a time, so that memory is reused as in a loader
         edges = sum(a.indices.numel() for block in batch.blocks for a in block.adjacencies.values())
         sampling.append(batch.seconds["sampling"] / edges)
         gathering.append(batch.columns[_NODE]["x"].nbytes / batch.seconds["gathering"])
@@ -65,7 +65,7 @@ def measured(nodes: int = MEASURED_EDGES // _DEGREE) -> Constants:
 
 
 def _graph(nodes: int) -> CscGraph:
-    """A graph in which every node hears from as many others, of no order."""
+    """Make a graph with the same number of random in-neighbors for every node."""
     generator = torch.Generator().manual_seed(0)
     indices = torch.randint(nodes, (nodes * _DEGREE,), generator=generator, dtype=torch.int32)
     labels = torch.randint(_CLASSES, (nodes,), generator=generator)
@@ -77,7 +77,7 @@ def _graph(nodes: int) -> CscGraph:
 
 
 def _maker(graph: CscGraph, seeds: int = _SEEDS, group: Group = ALONE) -> BatchMaker:
-    """Batches of it, of a sampler with one thread."""
+    """Make a batch maker of the graph, with a sampler of one thread."""
     nodes = NodeSeeds({_NODE: torch.arange(graph.num_nodes(_NODE))})
     order = SeedOrder(nodes, seeds, shuffle=True, rank=group.rank, world_size=group.world_size)
     choice = ColumnChoice.of(graph.schema, ["x"], ["y"], [_NODE])
@@ -86,7 +86,7 @@ def _maker(graph: CscGraph, seeds: int = _SEEDS, group: Group = ALONE) -> BatchM
 
 
 def _training(graph: CscGraph, batch: Batch) -> float:
-    """Operations a second of one core, of whole steps on a batch that is there."""
+    """Measure the operations per second of one core, over complete training steps on a ready batch."""
     model = _model(graph)
     optimizer = torch.optim.Adam(model.parameters())
     seconds = []
@@ -107,7 +107,7 @@ def _model(graph: CscGraph) -> SAGE:
 
 
 def _together() -> dict[str, float]:
-    """What two processes of this machine take to exchange and to train together."""
+    """Measure the exchange and the joint training of two processes on this machine."""
     with TemporaryDirectory() as place:
         launch(together, procs=2, arguments=(place,), device="cpu")
         found: dict[str, float] = json.loads(Path(place, "rates.json").read_text())
@@ -115,7 +115,7 @@ def _together() -> dict[str, float]:
 
 
 def together(rank: int, device: torch.device, place: str) -> None:
-    """What each of the two does."""
+    """Run the measurement as one of the two processes."""
     torch.set_num_threads(1)
     peers = open_peers(this_group())
 
@@ -126,7 +126,7 @@ def together(rank: int, device: torch.device, place: str) -> None:
     seconds = _own_seconds(lambda: exchange(_MESSAGE_BYTES), _MESSAGES) - nothing
     found = {
         "bytes_per_s": 2 * _MESSAGE_BYTES / seconds,
-        "exchange_s": nothing / 2,  # it is two collectives
+        "exchange_s": nothing / 2,  # an exchange is two collectives
         "step_s": _smallest_step(Path(place)),
     }
     if rank == 0:
@@ -134,7 +134,7 @@ def together(rank: int, device: torch.device, place: str) -> None:
 
 
 def _own_seconds(function: Callable[[], None], count: int) -> float:
-    """This process's time for one call."""
+    """Measure the CPU time of this process for one call, in seconds."""
     function()
     begun = time.process_time()
     for _ in range(count):
@@ -143,7 +143,10 @@ def _own_seconds(function: Callable[[], None], count: int) -> float:
 
 
 def _smallest_step(place: Path) -> float:
-    """This process's time for a step on a node of each rank in a tiny graph, its batch made as well."""
+    """Measure the CPU time of this process for a step with one seed per rank on a tiny graph.
+
+    The time includes making the batch.
+    """
     graph, observer = _graph(_TINY), _Stepping()
     batches = _Batches(_maker(graph, 2, this_group()))
     settings = TrainerSettings(epochs=1)
@@ -154,7 +157,7 @@ def _smallest_step(place: Path) -> float:
 
 
 class _Stepping(Unwatched):
-    """Notes this process's time after each step."""
+    """An observer that records the CPU time of this process after each step."""
 
     def __init__(self) -> None:
         self.at: list[float] = []
@@ -166,21 +169,21 @@ class _Stepping(Unwatched):
 
 @dataclass(frozen=True)
 class _Batches:
-    """Batches of a maker, one at a time, for a trainer."""
+    """A loader for the trainer that makes one batch at a time."""
 
     maker: BatchMaker
 
     def __len__(self) -> int:
-        """Steps of an epoch."""
+        """Return the number of steps per epoch."""
         return self.maker.order.num_steps
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
-        """All batches of one epoch."""
+        """Yield all batches of one epoch."""
         return (self.maker.batch(epoch, step) for step in range(len(self)))
 
     def state_dict(self) -> dict[str, object]:
-        """Nothing: nobody goes on from it."""
+        """Return an empty state: a measurement is never resumed."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Nothing either."""
+        """Ignore the state: a measurement is never resumed."""

@@ -1,8 +1,9 @@
-"""How many nodes a batch will need, and where they will lie, from a graph's size alone.
+"""Expected number of nodes in a batch, local and remote, computed from the size of the graph.
 
-A mean-field model. Nodes fall into classes of equal degree; degrees are distributed as in many graphs that
-grew (Lomax, tail exponent 2.3), a node has as many out-edges as in-edges, and a drawn edge leads to a node
-with a chance proportional to its degree. A share of the edges leads to other machines, all of them alike.
+This is a mean-field model. Nodes fall into classes of equal degree. Degrees follow a Lomax distribution with
+tail exponent 2.3, as in many graphs that grew over time. A node has equal numbers of out-edges and in-edges.
+A drawn edge leads to a node with a probability proportional to its degree. A fixed share of the edges leads
+to other machines, and all other machines are equally likely.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ Vector = npt.NDArray[np.float64]
 
 _TAIL = 2.3
 _CLASSES = 400
-_HALVINGS = 40  # of the interval where the share of cut edges is looked for
+_HALVINGS = 40  # bisection steps in the search for the share of cut edges
 
 
 @dataclass(frozen=True, eq=False)
 class Degrees:
-    """Classes of nodes."""
+    """Classes of nodes with equal degree."""
 
-    share: Vector  # float64 (classes), of all nodes
+    share: Vector  # float64 (classes): share of all nodes
     degree: Vector  # float64 (classes)
 
     @classmethod
     def of(cls, graph: GraphSize) -> Degrees:
-        """The classes of a graph: their degrees have its mean, and none exceeds its nodes."""
+        """Make the classes of a graph, with its mean degree and no degree above its number of nodes."""
         rank = np.logspace(0, -math.log10(graph.nodes), _CLASSES + 1)
         share = rank[:-1] - rank[1:]
         share[-1] += rank[-1]
         degree = np.sqrt(rank[:-1] * rank[1:]) ** (-1 / _TAIL) - 1
-        for _ in range(8):  # the bound lowers the mean
+        for _ in range(8):  # the upper bound lowers the mean, so repeat the scaling
             degree = degree * (graph.mean_degree / max(float(share @ degree), 1e-300))
             degree = np.minimum(degree, graph.nodes)
         return cls(share, degree)
@@ -44,30 +45,30 @@ class Degrees:
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """The nodes that one machine owns, or those of all others, and how likely a batch has each."""
+    """The nodes of one machine, or of all other machines, with the probability that a batch contains them."""
 
     nodes: float
-    share: Vector  # float64 (classes), of these nodes
-    chance: Vector  # float64 (classes)
+    share: Vector  # float64 (classes): share of these nodes
+    chance: Vector  # float64 (classes): probability that a batch contains a node
 
     @property
     def expected(self) -> float:
-        """How many of them a batch has."""
+        """The expected number of these nodes in a batch."""
         return self.nodes * float(self.share @ self.chance)
 
     def draws(self, degrees: Degrees, fanout: int) -> float:
-        """How many edges a hop draws from those that a batch has."""
+        """Return the expected number of edges that a hop draws for these nodes in the batch."""
         drawn = degrees.degree if fanout < 0 else np.minimum(degrees.degree, fanout)
         return self.nodes * float(self.share @ (self.chance * drawn))
 
     def reached(self, degrees: Degrees, draws: float) -> Population:
-        """The same nodes after so many edges have led to some of them."""
+        """Return the population after `draws` drawn edges have led to some of its nodes."""
         ends = self.nodes * float(self.share @ degrees.degree)
         missed = np.exp(-draws / ends * degrees.degree) if ends > 0 else np.ones_like(self.chance)
         return Population(self.nodes, self.share, 1 - (1 - self.chance) * missed)
 
     def most_likely(self, count: float) -> float:
-        """How many nodes a batch has of the `count` that are likeliest."""
+        """Return the expected number of batch nodes among the `count` most likely nodes."""
         order = np.argsort(-self.chance, stable=True)
         sizes = self.nodes * self.share[order]
         before = np.cumsum(sizes) - sizes
@@ -76,37 +77,40 @@ class Population:
 
 @dataclass(frozen=True, eq=False)
 class Neighborhood:
-    """What one machine's share of a batch comes to. Entry h of a list is after h hops; 0 are the seeds."""
+    """The size of one machine's share of a batch. Entry h of a tuple is after h hops; entry 0 are the seeds.
+
+    Edges have one entry per hop.
+    """
 
     own: tuple[float, ...]  # nodes of this machine
     remote: tuple[float, ...]  # nodes of other machines
     own_edges: tuple[float, ...]  # drawn by each hop from nodes of this machine
     remote_edges: tuple[float, ...]  # drawn by each hop from nodes of others
-    others: Population  # those of other machines, after the last hop
+    others: Population  # the nodes of other machines, after the last hop
 
     @property
     def rows(self) -> float:
-        """Nodes in all."""
+        """The total number of nodes."""
         return self.own[-1] + self.remote[-1]
 
     @property
     def edges(self) -> float:
-        """Edges in all."""
+        """The total number of edges."""
         return sum(self.own_edges) + sum(self.remote_edges)
 
     @property
     def remote_share(self) -> float:
-        """Of the nodes."""
+        """The share of remote nodes."""
         return self.remote[-1] / self.rows
 
 
 def neighborhood(
     graph: GraphSize, fanouts: tuple[int, ...], seeds: float, machines: int, remote_share: float | None
 ) -> Neighborhood:
-    """What a batch of `seeds` of one machine's own nodes needs, by the layered expansion.
+    """Predict the neighborhood of `seeds` nodes of one machine, with the layered expansion.
 
-    `remote_share` is what `khop partition --fanouts` says of the batch's nodes; None: nodes are dealt to
-    machines by chance, which is the most that a partition can make of it.
+    `remote_share` is the share of remote batch nodes, as printed by `khop partition --fanouts`. None: nodes
+    are assigned to machines at random, which gives the largest share that a partition can have.
     """
     degrees, by_chance = Degrees.of(graph), 1 - 1 / machines
     most = _expanded(graph, degrees, fanouts, seeds, machines, by_chance)
@@ -123,12 +127,12 @@ def neighborhood(
 def _expanded(
     graph: GraphSize, degrees: Degrees, fanouts: tuple[int, ...], seeds: float, machines: int, cut: float
 ) -> Neighborhood:
-    """Where `cut` is the share of edges that lead to another machine."""
+    """Predict the neighborhood, where `cut` is the share of edges that lead to another machine."""
     nodes = graph.nodes / machines
     certain, never = np.ones_like(degrees.share), np.zeros_like(degrees.share)
     own = Population(nodes, degrees.share, certain * min(1.0, seeds / nodes))
     others = Population(graph.nodes - nodes, degrees.share, never)
-    back = cut / max(machines - 1, 1)  # of what leads on from another machine, what leads here
+    back = cut / max(machines - 1, 1)  # share of the edges drawn for remote nodes that lead to this machine
     at_own, at_others, own_edges, other_edges = [own.expected], [0.0], [], []
     for fanout in fanouts:
         here, there = own.draws(degrees, fanout), others.draws(degrees, fanout)

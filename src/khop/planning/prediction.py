@@ -1,4 +1,4 @@
-"""What a run on a graph will take of each machine: memory, traffic and time."""
+"""Predicted memory, traffic and time of a run on each machine."""
 
 from __future__ import annotations
 
@@ -11,111 +11,114 @@ from khop.planning.constants import Constants, scaled_sample_ns
 from khop.planning.neighborhood import Neighborhood, neighborhood
 from khop.planning.workload import Cluster, GraphSize, Run
 
-_IN_FLIGHT = 5  # batches in memory: those made ahead, and the one in use
-_COPIES = 2  # of a lane's bytes on the wire: what is sent, and what comes
+_IN_FLIGHT = 5  # batches in memory: the prefetched ones and the one in use
+_COPIES = 2  # buffers per lane: for sent and for received bytes
 _NUMBER = 4  # bytes of a float32
-_PARAMETER_BYTES = 4 * _NUMBER  # with its gradient and Adam's two moments
+_PARAMETER_BYTES = 4 * _NUMBER  # the parameter, its gradient and Adam's two moments
 _PROCESS_BYTES = 400 << 20  # Python, torch and khop: resident memory of `python -c "import torch, khop.api"`
-_NODE_BYTES = 16  # that every machine has of every node: its original id and a number such as its label
-_DENSE_NODES = 1 << 22  # up to here a sampler's table has four bytes for every node of the graph
+_NODE_BYTES = 16  # stored for every node on every machine: the original id and a scalar such as the label
+_DENSE_NODES = 1 << 22  # up to this size a sampler's table has 4 bytes for every node of the graph
 _GATHER_COLLECTIVES = _HOP_COLLECTIVES = 3
-# A message is announced, and sent once the other side is ready for it; so it was seen to take two ways.
+# A message is announced, and sent when the receiver is ready. Measured: it takes two one-way latencies.
 _WAYS = 2
-_WAYS_OF_A_SUM = 3 * _WAYS  # around the ring: twice for the gradients, once for the losses
-_HEADERS = 1.05  # of TCP and IP, in packets of 1,500 bytes
-_CARRIED = 0.85  # of a link's rate, where rows and gradients wait for one another: as seen over 10 Mbit/s
+_WAYS_OF_A_SUM = 3 * _WAYS  # passes around the ring: two for the gradients, one for the losses
+_HEADERS = 1.05  # overhead of TCP and IP headers, in packets of 1,500 bytes
+_CARRIED = 0.85  # used share of a link, as rows and gradients wait for each other; measured over 10 Mbit/s
 
 
 class Placement(StrEnum):
-    """What every machine has of the edges; of columns it has its part."""
+    """The edges stored on every machine. Columns are always partitioned."""
 
-    REPLICATED = "replicated"  # all
-    PARTITIONED = "partitioned"  # those that lead to its nodes
+    REPLICATED = "replicated"  # all edges
+    PARTITIONED = "partitioned"  # the in-edges of the machine's nodes
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one machine. Topology, features and cache stay; the first two are mapped files."""
+    """Memory of one machine, in bytes.
+
+    Topology, features and cache stay for the entire run. Topology and features are mapped files.
+    """
 
     topology: float
     features: float
     cache: float
     batches: float
-    training: float  # activations, parameters, the process itself
+    training: float  # activations, parameters, and the process
 
     @property
     def total(self) -> float:
-        """All together."""
+        """The total memory, in bytes."""
         return self.topology + self.features + self.cache + self.batches + self.training
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Of one machine and one step. Bytes are those sent; as many are received."""
+    """Traffic of one machine in one step. Bytes count sent data; the same amount is received."""
 
-    nodes: float  # of its share of the batch
-    remote_rows: float  # of these, on other machines
-    fetched_rows: float  # of these, not in the cache
-    row_bytes: float  # of rows, and of the ids they are asked by
-    hop_bytes: float  # of frontiers and neighbors
+    nodes: float  # nodes of the machine's share of the batch
+    remote_rows: float  # nodes on other machines
+    fetched_rows: float  # remote rows that are not in the cache
+    row_bytes: float  # fetched rows and the requested ids
+    hop_bytes: float  # frontiers and neighbors
     gradient_bytes: float
-    collectives: int  # for making the batch
+    collectives: int  # collectives to make the batch
 
     @property
     def bytes(self) -> float:
-        """All together."""
+        """The total traffic, in bytes."""
         return self.row_bytes + self.hop_bytes + self.gradient_bytes
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds that one step takes of each thing, where nothing else holds it up."""
+    """Time of each stage of one step in seconds, if the stage ran alone."""
 
-    sampling: float  # on all cores of a machine, as are the next three
+    sampling: float  # on all cores of a machine, as the next three
     gathering: float
     training: float
     exchanging: float
-    calls: float  # what a step takes however small it is; more cores do not shorten it
-    batch_network: float  # for what makes a batch to be sent, at the link's rate
+    calls: float  # fixed cost of a step; more cores do not reduce it
+    batch_network: float  # to send the data of a batch, at the rate of the link
     gradient_network: float
-    batch_messages: float  # for those that make a batch to travel, one after another
-    gradient_messages: float  # for those that the training waits for
+    batch_messages: float  # latency of the messages that make a batch, one after another
+    gradient_messages: float  # latency of the gradient messages, for which the training waits
 
     @property
     def cores(self) -> float:
-        """What keeps the cores busy."""
+        """The time for which the cores are busy."""
         return self.sampling + self.gathering + self.training + self.exchanging + self.calls
 
     @property
     def network(self) -> float:
-        """What keeps the link busy."""
+        """The time for which the link is busy."""
         return self.batch_network + self.gradient_network
 
     @property
     def waiting(self) -> float:
-        """For messages on their way: of lanes side by side, or of gradients."""
+        """The wait for message latency: of parallel lanes or of gradients, the longer one."""
         return max(self.batch_messages / LANES, self.gradient_messages)
 
     @property
     def lanes(self) -> float:
-        """From one batch to the next, of as many as are made at once."""
+        """The time between two batches, with all lanes in parallel."""
         making = self.sampling + self.gathering + self.exchanging
         return (making + self.batch_network + self.batch_messages) / LANES
 
     @property
     def trainer(self) -> float:
-        """What the training waits for: its own work, and gradients, which the link carries after rows."""
+        """The time of the training: its computation, and gradients, which the link carries after rows."""
         computing = max(self.training + self.calls, self.batch_network)
         return computing + self.gradient_network + self.gradient_messages
 
     @property
     def step(self) -> float:
-        """A step: cores, lanes and the training go on side by side."""
+        """The time of a step: cores, lanes and the training work in parallel, and the slowest decides."""
         return max(self.cores, self.lanes, self.trainer)
 
     @property
     def bottleneck(self) -> str:
-        """What takes most of what the step waits for."""
+        """The name of the stage that takes the largest part of the step time."""
         names = ("sampling", "gathering", "training", "exchanging", "calls")
         of_cores = {name: float(getattr(self, name)) for name in names}
         if self.step == self.cores:
@@ -131,7 +134,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One placement."""
+    """The prediction for one placement."""
 
     placement: Placement
     memory: Memory
@@ -140,7 +143,7 @@ class Prediction:
 
 
 def predict(graph: GraphSize, run: Run, cluster: Cluster, constants: Constants) -> list[Prediction]:
-    """Both placements of a graph. Machines share the batch equally and seeds lie where they are used."""
+    """Predict both placements. Machines share the batch equally, and each has its seeds locally."""
     seeds = run.batch_size / cluster.machines
     nodes = neighborhood(graph, run.fanouts, seeds, cluster.machines, run.remote_share)
     return [_placed(placement, graph, run, cluster, constants, nodes) for placement in Placement]
@@ -168,7 +171,8 @@ def _placed(
         training=_training_bytes(graph, run, nodes),
     )
     by_core = constants.gather_bytes_per_s * cluster.cores
-    gathered = (nodes.rows + traffic.fetched_rows) * graph.feature_bytes  # what is fetched, here and there
+    # A machine gathers its batch, and on average as many rows for other machines as it fetches from them.
+    gathered = (nodes.rows + traffic.fetched_rows) * graph.feature_bytes
     work = training_flop(_widths(graph, run), _rows(nodes))
     per_byte = _HEADERS * 8 / (_CARRIED * cluster.network_gbit * 1e9)
     times = Times(
@@ -205,8 +209,8 @@ def _traffic(
 
 
 def _hop_bytes(graph: GraphSize, run: Run, nodes: Neighborhood) -> float:
-    """Of nodes asked about, and of answers, whose rows are filled up to the fanout where there is one."""
-    asked = sum(nodes.remote[:-1]) * (graph.id_bytes + _NUMBER)  # with how many neighbors each has
+    """Return the bytes of requested nodes and of answers, which are padded to a limited fanout."""
+    asked = sum(nodes.remote[:-1]) * (graph.id_bytes + _NUMBER)  # the id, and the number of its neighbors
     hops = zip(run.fanouts, nodes.remote[:-1], nodes.remote_edges, strict=True)
     return asked + sum(
         (edges if fanout < 0 else rows * fanout) * graph.id_bytes for fanout, rows, edges in hops
@@ -214,22 +218,22 @@ def _hop_bytes(graph: GraphSize, run: Run, nodes: Neighborhood) -> float:
 
 
 def _widths(graph: GraphSize, run: Run) -> list[int]:
-    """Of the input and of each layer's output."""
+    """Return the widths of the input and of the output of each layer."""
     hidden = [run.hidden] * (len(run.fanouts) - 1)
     return [max(1, graph.feature_bytes // _NUMBER), *hidden, run.outputs]
 
 
 def _rows(nodes: Neighborhood) -> list[float]:
-    """Output rows of each layer, the input layer's first."""
+    """Return the output rows of each layer, the input layer first."""
     totals = [own + remote for own, remote in zip(nodes.own, nodes.remote, strict=True)]
     return totals[-2::-1]
 
 
 def training_flop(widths: list[int], rows: list[float]) -> float:
-    """Multiplications and additions of the matrix products of a GraphSAGE step, forward and backward.
+    """Count the multiplications and additions in the matrix products of a GraphSAGE step.
 
-    `rows` are each layer's output rows. A layer multiplies a node's own row and its neighbors' mean; the
-    gradient of the input is not computed.
+    Forward and backward passes count. `rows` are the output rows of each layer. A layer multiplies the row of
+    a node and the mean of its neighbors. The gradient of the input is not computed.
     """
     forward = [4 * count * into * out for count, (into, out) in zip(rows, pairwise(widths), strict=True)]
     return 3 * sum(forward) - forward[0]
@@ -238,7 +242,7 @@ def training_flop(widths: list[int], rows: list[float]) -> float:
 def _training_bytes(graph: GraphSize, run: Run, nodes: Neighborhood) -> float:
     widths = _widths(graph, run)
     activations = sum(
-        2 * _NUMBER * count * (into + 2 * out)  # means, products, outputs; and the gradient of each
+        2 * _NUMBER * count * (into + 2 * out)  # means, products and outputs, each with its gradient
         for count, (into, out) in zip(_rows(nodes), pairwise(widths), strict=True)
     )
     parameters = sum(2 * into * out + out for into, out in pairwise(widths))

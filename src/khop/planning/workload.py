@@ -1,11 +1,11 @@
-"""What a plan is asked for: a graph that need not exist yet, a run on it, and machines."""
+"""The input of a plan: the size of a graph, which need not exist yet, a run on it, and machines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 WIDEST_INT32 = 2**31 - 1
-_MOST = 10**18  # of anything: figures stay finite
+_MOST = 10**18  # upper limit of every value, so that results stay finite
 
 
 def _check_most(name: str, value: float) -> None:
@@ -15,11 +15,11 @@ def _check_most(name: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class GraphSize:
-    """How large a graph is."""
+    """The size of a graph."""
 
     nodes: int
     edges: int
-    feature_bytes: int  # of a node's columns
+    feature_bytes: int  # bytes of all columns, per node
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -33,24 +33,24 @@ class GraphSize:
 
     @property
     def mean_degree(self) -> float:
-        """In-edges of a node, of the mean."""
+        """The mean number of in-edges per node."""
         return self.edges / self.nodes
 
     @property
     def id_bytes(self) -> int:
-        """Of a node id in the topology and on the wire."""
+        """The bytes of a node id in the topology and on the wire."""
         return 4 if self.nodes <= WIDEST_INT32 else 8
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is trained: GraphSAGE with a layer for each hop, in float32."""
+    """The training run: GraphSAGE with one layer per hop, in float32."""
 
     fanouts: tuple[int, ...]
-    batch_size: int  # seeds of a step over all machines
+    batch_size: int  # seeds per step, over all machines
     hidden: int = 256
     outputs: int = 47
-    remote_share: float | None = None  # of a batch's nodes; None: parts by chance
+    remote_share: float | None = None  # share of remote nodes in a batch; None: random parts
 
     def __post_init__(self) -> None:
         if not self.fanouts or any(fanout < 1 and fanout != -1 for fanout in self.fanouts):
@@ -71,13 +71,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Equal machines, a process on each."""
+    """Equal machines with one process each."""
 
     machines: int
-    cores: int  # of each
-    network_gbit: float  # each way, of each machine
-    latency_s: float  # of a message between two of them
-    cache_share: float  # of the rows that a machine owns: so many of others it keeps
+    cores: int  # per machine
+    network_gbit: float  # bandwidth per machine and direction, in Gbit/s
+    latency_s: float  # one-way latency of a message between two machines, in seconds
+    cache_share: float  # cached remote rows / rows that a machine owns
 
     def __post_init__(self) -> None:
         for name, value in (("machines", self.machines), ("cores", self.cores)):

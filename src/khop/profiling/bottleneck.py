@@ -1,4 +1,4 @@
-"""What holds a run up, and which of its settings to change: rules over a summary, and nothing else."""
+"""The bottleneck of a run and the setting to change, found by rules over a summary."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from khop.profiling.machine import Machine
 from khop.profiling.summary import RankSummary, Summary
 from khop.training.step_clock import BESIDE
 
-HOLDS_UP = 0.1  # of the time: less than that is not worth a change
-BUSY = 0.7  # of the time: threads that work more than that have no time left
-FULL = 0.9  # of the cores
-CROWDED = 0.7  # of one core, for as long as a process computes: with less, others have the cores
-ONE_RANKS = 2 / 3  # of all that ranks lost by waiting for one another: then it is one rank's doing
+HOLDS_UP = 0.1  # share of the time: a smaller loss is not worth a change
+BUSY = 0.7  # share of the time: threads above it count as fully used
+FULL = 0.9  # share of the cores
+CROWDED = 0.7  # busy cores per process while it computes: below it, other programs use the cores
+ONE_RANKS = 2 / 3  # share of all waits between ranks: above it, a single rank is the cause
 
 
 class Kind(StrEnum):
-    """What holds a run up."""
+    """Kind of a bottleneck."""
 
     SAMPLING = "sampling"
     GATHERING = "gathering"
@@ -35,17 +35,17 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """What holds a run up."""
+    """The bottleneck of a run, with advice."""
 
     kind: Kind
-    finding: str  # in words, without a full stop
-    advice: str  # the same; names the setting and, where there is a better one, its value
-    setting: str  # dotted path
-    value: str | None = None  # to try; None: it depends
+    finding: str  # a sentence without the full stop
+    advice: str  # the same; reports add the setting, and the value if there is a better one
+    setting: str  # dotted path of the setting to change
+    value: str | None = None  # value to try; None: no single value is better
 
 
 def bottleneck(summary: Summary, config: RunConfig, machine: Machine) -> Bottleneck:
-    """The one thing to look at first."""
+    """Return the most important bottleneck."""
     if (crowded := _crowded(summary, config)) is not None:
         return crowded
     if (of_ranks := _of_ranks(summary, config, machine)) is not None:
@@ -74,7 +74,7 @@ def bottleneck(summary: Summary, config: RunConfig, machine: Machine) -> Bottlen
 
 
 def _crowded(summary: Summary, config: RunConfig) -> Bottleneck | None:
-    """Other programs on the cores: what is measured beside them says little of the run."""
+    """Detect other programs on the cores, which make the measurements unreliable."""
     busy = _busy_cores(summary)
     if config.device != "cpu" or busy is None or busy >= CROWDED * summary.share("computing"):
         return None
@@ -89,7 +89,7 @@ def _crowded(summary: Summary, config: RunConfig) -> Bottleneck | None:
 
 
 def _of_ranks(summary: Summary, config: RunConfig, machine: Machine) -> Bottleneck | None:
-    """Ranks that wait for one another: for one that is slow, or for each in turn."""
+    """Detect ranks that wait for each other: for one slow rank, or for each rank in turn."""
     lost = {rank.rank: summary.lost_to(rank.rank) for rank in summary.ranks}
     slowest = max(summary.ranks, key=lambda rank: lost[rank.rank])
     if lost[slowest.rank] >= max(HOLDS_UP, ONE_RANKS * sum(lost.values())):
@@ -171,7 +171,7 @@ def _waiting(summary: Summary, config: RunConfig, machine: Machine) -> Bottlenec
 
 
 def _held_back(summary: Summary, config: RunConfig, waits: str, busy: float) -> Bottleneck:
-    """Batches are waited for while those who make them idle: they may not work further ahead."""
+    """Describe a wait for batches while the sampler threads are idle: the prefetch limit stops them."""
     batch_bytes = max(rank.batch_bytes for rank in summary.ranks)
     finding = f"{waits}, while the threads that make them are busy {_percent(busy)} of it only"
     if config.prefetch * batch_bytes > config.prefetch_bytes:
@@ -238,13 +238,13 @@ def _computing(summary: Summary, config: RunConfig, machine: Machine) -> Bottlen
 
 
 def _busy_cores(summary: Summary) -> float | None:
-    """Of one process, on average; None where it is not known."""
+    """Return the mean number of busy cores per process; None if unknown."""
     known = [rank.busy_cores for rank in summary.ranks if rank.busy_cores is not None]
     return sum(known) / len(known) if known else None
 
 
 def _are_cores_full(summary: Summary, machine: Machine) -> bool:
-    """Whether the ranks leave hardly a core idle."""
+    """Return whether the ranks use nearly all cores."""
     return (_busy_cores(summary) or 0.0) >= FULL * machine.cores_per_rank
 
 

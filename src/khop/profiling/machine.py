@@ -1,4 +1,4 @@
-"""What the rules of a profile have to know of a machine."""
+"""The properties of a machine that the rules of a profile use."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import torch
 from khop.loading.cores import usable_cores
 
 CPU_FACTS = Path("/proc/cpuinfo")
-_OF_CPUS = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is ARM's
+_OF_CPUS = {"avx512_bf16", "amx_bf16", "bf16"}  # the last one is for ARM
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the rules have to know of where a run was carried out."""
+    """Properties of the machine of a run."""
 
     cores_per_rank: int
-    has_fast_bfloat16: bool  # the device has instructions that multiply it
+    has_fast_bfloat16: bool  # the device has instructions to multiply bfloat16
 
 
 def this_machine(device: str, ranks_here: int) -> Machine:
-    """As one of so many ranks finds it."""
+    """Return the properties of this machine, shared by `ranks_here` ranks."""
     return Machine(max(1, usable_cores() // ranks_here), has_fast_bfloat16(device))
 
 
 def has_fast_bfloat16(device: str, facts: Path = CPU_FACTS) -> bool:
-    """Whether a device has instructions that multiply bfloat16; where nothing is known, no."""
+    """Return whether a device has instructions to multiply bfloat16; False if unknown."""
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     try:

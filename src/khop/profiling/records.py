@@ -1,4 +1,4 @@
-"""What a profile measures: each rank's steps, with times of one clock."""
+"""Records of a profile: the steps of each rank, with times on one clock."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from khop.training.step_clock import BESIDE, TimedStep
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """One update of one rank."""
+    """One optimizer step of one rank."""
 
     epoch: int
     step: int
     spans: tuple[Span, ...]  # on rank 0's clock
-    seeds: int  # of this rank's share, nodes or links
+    seeds: int  # nodes or links in this rank's share of the batch
     edges: int
-    num_bytes: int  # of the batch
-    cpu_at: float  # seconds of all cores that the process had used when it was over
+    num_bytes: int  # size of the batch
+    cpu_at: float  # CPU time of the process at the end of the step, in seconds over all cores
 
     @property
     def own(self) -> tuple[Span, ...]:
-        """Those of the thread that trains, one after the other."""
+        """The spans of the training thread, in order."""
         return tuple(span for span in self.spans if span.stage not in BESIDE)
 
     @property
     def ready_at(self) -> float | None:
-        """When this rank had its gradients; None where nothing was exchanged."""
+        """The time when this rank's gradients were ready; None if nothing was exchanged."""
         return next((span.begun for span in self.spans if span.part == "gradients"), None)
 
 
 @dataclass(frozen=True)
 class RankRecord:
-    """What one rank did, step by step."""
+    """The steps of one rank."""
 
     rank: int
     host: str
-    workers: int  # threads that made its batches
+    workers: int  # threads that made the batches
     steps: tuple[MeasuredStep, ...]
 
     def to_bytes(self) -> bytes:
-        """For another rank."""
+        """Serialize the record for another rank."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def of_bytes(cls, content: bytes) -> RankRecord:
-        """What another rank's `to_bytes` gave."""
+        """Read a record from the result of `to_bytes`."""
         values = json.loads(content)
         steps = (
             MeasuredStep(**{**step, "spans": tuple(Span(**span) for span in step["spans"])})
@@ -60,13 +60,13 @@ class RankRecord:
 
 
 class Recorder(Unwatched):
-    """An observer that keeps every step of this rank."""
+    """An observer that records every step of this rank."""
 
     def __init__(self) -> None:
         self._steps: list[MeasuredStep] = []
 
     def timed(self, step: TimedStep) -> None:
-        """Keep it, and how large its batch was."""
+        """Record the step and the size of its batch."""
         batch = step.batch
         self._steps.append(
             MeasuredStep(
@@ -81,13 +81,13 @@ class Recorder(Unwatched):
         )
 
     def record(self, rank: int, host: str, workers: int, clock_offset: float) -> RankRecord:
-        """All that was kept, on the clock that this one is `clock_offset` seconds ahead of."""
+        """Return all recorded steps, with times on a clock `clock_offset` seconds behind this one."""
         steps = (_shifted(step, clock_offset) for step in self._steps)
         return RankRecord(rank, host, workers, tuple(steps))
 
 
 def without_first(records: Sequence[RankRecord], count: int) -> tuple[RankRecord, ...]:
-    """The same ranks without their first steps, in which memory, threads and connections were new."""
+    """Drop the first steps of all ranks, which set up memory, threads and connections."""
     return tuple(replace(record, steps=record.steps[count:]) for record in records)
 
 
@@ -103,7 +103,7 @@ def _num_seeds(batch: Batch) -> int:
 
 
 def _num_edges(batch: Batch) -> int:
-    """Edges that were drawn: of a subgraph once, where its blocks are views of it."""
+    """Count the drawn edges. If the blocks are views of a subgraph, its edges count once."""
     sample = batch.sample
     graphs = sample.blocks if sample.subgraph is None else (sample.subgraph,)
     return sum(edges.indices.numel() for graph in graphs for edges in graph.adjacencies.values())

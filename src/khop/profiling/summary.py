@@ -1,4 +1,4 @@
-"""Where the time of a profile's steps went, per rank and along the path that decided how long they took."""
+"""The time of a profile by stage, for each rank and along the critical path."""
 
 from __future__ import annotations
 
@@ -11,57 +11,61 @@ from khop.training.step_clock import BESIDE, STAGES, WITHIN, seconds_by_stage
 
 @dataclass(frozen=True)
 class RankSummary:
-    """One rank, over all steps; `seconds` are those of the thread that trains."""
+    """The summary of one rank over all steps. `seconds` is the time of the training thread."""
 
     rank: int
     host: str
     workers: int
     steps: int
     seconds: float
-    of_stage: Mapping[str, float]  # seconds; sampling and gathering beside, the others add up to `seconds`
-    waited_for: Mapping[int, float]  # other rank -> seconds in which it was the last one missing
-    busy_cores: float | None  # of its process, on average; of one step nothing is known
+    # Seconds by stage. Sampling and gathering run in other threads; the other stages add up to `seconds`.
+    of_stage: Mapping[str, float]
+    waited_for: Mapping[int, float]  # other rank -> seconds of waiting in which it was the last rank
+    busy_cores: float | None  # mean number of cores used by the process; None for a single step
     seeds_per_s: float
     edges_per_s: float
     batch_bytes: float
 
     def share(self, stage: str) -> float:
-        """The part of the time that a stage took, 0 to 1; of stages beside, in units of one thread."""
+        """Return the share of the time in a stage, 0 to 1.
+
+        For sampling and gathering, which run in other threads, the unit is one thread.
+        """
         return self.of_stage[stage] / self.seconds
 
     @property
     def workers_busy(self) -> float:
-        """The part of the time for which a thread that makes batches had one to make, 0 to 1."""
+        """The share of the time for which the sampler threads were busy, 0 to 1."""
         return min(1.0, sum(self.share(stage) for stage in BESIDE) / self.workers)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """All ranks. The path that decided: of every step, the rank that came last to the exchange."""
+    """The summary of all ranks. The critical path takes, in each step, the rank that was last to exchange."""
 
     ranks: tuple[RankSummary, ...]
-    decided_by: Mapping[str, float] = field(default_factory=dict)  # stage -> seconds along that path
-    first_waits_s: float = 0.0  # of its waiting, for the first batches of epochs
+    decided_by: Mapping[str, float] = field(default_factory=dict)  # stage -> seconds on the critical path
+    first_waits_s: float = 0.0  # seconds on the critical path of waiting for the first batches of epochs
 
     def share(self, stage: str) -> float:
-        """The part of that path which a stage took, 0 to 1."""
+        """Return the share of the critical path in a stage, 0 to 1."""
         return self.decided_by[stage] / sum(self.decided_by.values())
 
     @property
     def waited(self) -> float:
-        """The part of the ranks' time in which they waited for one another, 0 to 1."""
+        """The share of the ranks' time in which they waited for each other, 0 to 1."""
         waited = sum(sum(rank.waited_for.values()) for rank in self.ranks)
         return waited / sum(rank.seconds for rank in self.ranks)
 
     def lost_to(self, rank: int) -> float:
-        """The part of the time that the other ranks waited for this one, 0 to 1."""
+        """Return the share of the time for which the other ranks waited for this one, 0 to 1."""
         others = [other for other in self.ranks if other.rank != rank]
         waited = sum(other.waited_for.get(rank, 0.0) for other in others)
         return waited / sum(other.seconds for other in others) if others else 0.0
 
 
 def summarized(records: Sequence[RankRecord]) -> Summary:
-    """The summary of ranks that did the same steps, at least one."""
+    """Summarize ranks with the same steps, at least one."""
     last = [_last(steps) for steps in zip(*(record.steps for record in records), strict=True)]
     decided_by = dict.fromkeys(WITHIN, 0.0)
     first_waits_s = 0.0
@@ -77,7 +81,7 @@ def summarized(records: Sequence[RankRecord]) -> Summary:
 
 
 def _last(steps: Sequence[MeasuredStep]) -> int:
-    """Whose gradients were ready last."""
+    """Return the index of the rank with the latest gradients."""
     ready = [step.ready_at or 0.0 for step in steps]
     return ready.index(max(ready))
 
@@ -109,7 +113,7 @@ def _summary_of(index: int, records: Sequence[RankRecord], last: Sequence[int]) 
 
 
 def _waited(step: MeasuredStep, latest: MeasuredStep) -> float:
-    """Seconds of a step's exchange before the last rank came to it."""
+    """Return the seconds in a step's exchange before the last rank joined."""
     if step.ready_at is None or latest.ready_at is None:
         return 0.0
     exchange = sum(span.seconds for span in step.spans if span.part == "gradients")

@@ -1,4 +1,4 @@
-"""A profile as Chrome's trace events: what Perfetto and chrome://tracing show as bars over time."""
+"""Export of a profile as Chrome trace events, for Perfetto and chrome://tracing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _MAIN = "MainThread"
 
 
 def chrome_trace(records: Sequence[RankRecord]) -> dict[str, object]:
-    """A process per rank, in it the thread that trains and those that make batches.
+    """Return trace events: one process per rank, with its training thread and its sampler threads.
 
-    Microseconds from the first moment of any rank. What took no time is left out.
+    Times are in microseconds from the first event of any rank. Events without duration are left out.
     """
     spans = [span for record in records for step in record.steps for span in step.spans]
     zero = min((span.begun for span in spans), default=0.0)
@@ -22,7 +22,7 @@ def chrome_trace(records: Sequence[RankRecord]) -> dict[str, object]:
 
 
 def threads_of(record: RankRecord) -> list[str]:
-    """The thread that trains, then those that make batches."""
+    """Return the names of the threads: the training thread, then the sampler threads."""
     names = {span.thread for step in record.steps for span in step.spans}
     return sorted(names, key=lambda name: (name != _MAIN, len(name), name))
 
@@ -48,7 +48,7 @@ def _bars(record: RankRecord, zero: float) -> Iterator[Event]:
     numbers = {thread: number for number, thread in enumerate(threads_of(record))}
     for step in record.steps:
         for span in step.spans:
-            # Whole nanoseconds of both ends: so rounded, spans that touch still touch and none overlap.
+            # Round both ends to nanoseconds, so that adjacent spans stay adjacent and do not overlap.
             begun, ended = (round((moment - zero) * 1e9) for moment in (span.begun, span.ended))
             if ended > begun:
                 yield {
