@@ -1,4 +1,4 @@
-"""A bar for long reading and writing: on stderr, if that is a terminal, and gone when it is done."""
+"""A progress bar for long reads and writes, shown on stderr if it is a terminal, and removed at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from khop.graph.progress import ProgressCallback
 
 @contextmanager
 def bytes_bar() -> Iterator[ProgressCallback]:
-    """What moves the bar: call it with what is being done, the bytes done and the bytes in all."""
+    """Yield a callback that moves the bar: call it with the current work, the bytes done and all bytes."""
     console = Console(stderr=True)
     columns = (
         BarColumn(bar_width=40 if console.width >= 80 else 10),

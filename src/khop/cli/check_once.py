@@ -1,4 +1,4 @@
-"""What is checked once and not by every rank: what is wrong with a run, and the built-in graph."""
+"""Checks of a run and of its built-in graph, made once instead of by every rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from khop.user_cache import cache_folder
 
 
 def check_once(raw: RawRun, config: RunConfig, procs: int | None, *, oversubscribe: bool) -> None:
-    """ValueError here, before processes are started, where the run or their number cannot be."""
+    """Raise ValueError for an invalid run or number of processes, before processes are started."""
     if procs is None or procs == 1 or launched_by_others() is not None:
         return
     check_procs(procs, config.device, oversubscribe=oversubscribe)

@@ -1,4 +1,4 @@
-"""A picture of a run: loss and scores by epoch."""
+"""Plot of a run: loss and scores by epoch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _INK, _FAINT, _GRID = "#111827", "#6b7280", "#e5e7eb"
 
 
 def drawn_curve(records: Sequence[Record], best_epoch: int, title: str) -> bytes:
-    """A PNG of the epochs so far, the best of them marked."""
-    # Here and not at the top: it takes a second to import and is wanted once. No pyplot: needs no display.
+    """Draw the epochs so far as a PNG, with the best epoch marked."""
+    # Imported here, because the import takes a second and this is called once. No pyplot: needs no display.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -31,7 +31,7 @@ def drawn_curve(records: Sequence[Record], best_epoch: int, title: str) -> bytes
     _line(left, epochs, [number(record["loss"]) for record in records], _INK, "")
     _finish(left, "training loss", epochs)
     best = scores_of(records[best_epoch])
-    _, _, metric = next(iter(best)).partition("_")  # what chose the best; others may stand beside it
+    _, _, metric = next(iter(best)).partition("_")  # the metric that chose the best epoch comes first
     for split in _COLORS:
         name = f"{split}_{metric}"
         if name not in best:
@@ -52,7 +52,7 @@ def drawn_curve(records: Sequence[Record], best_epoch: int, title: str) -> bytes
 
 
 def _line(axes: Axes, epochs: list[float], values: list[float], color: str, label: str) -> None:
-    few = len(epochs) <= 40  # else the marks run into each other
+    few = len(epochs) <= 40  # with more epochs, the marks would overlap
     axes.plot(
         epochs, values, color=color, linewidth=1.8, marker="o" if few else "", markersize=3.5, label=label
     )

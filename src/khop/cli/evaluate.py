@@ -23,24 +23,24 @@ from khop.training.tasks import score_name
 
 @dataclass(frozen=True)
 class Request:
-    """What one call of the command asks every rank to do."""
+    """The arguments of one call of the command, the same for every rank."""
 
     folder: Path
     raw: RawRun
-    splits: tuple[str, ...]  # empty: all that the run has
+    splits: tuple[str, ...]  # empty: all splits of the run
     checkpoint: str
     metrics: tuple[str, ...]
-    given: frozenset[str]  # options of this call, not of the run
+    given: frozenset[str]  # options given in this call, not in the run
     as_json: bool
 
 
 def evaluate(request: Request, config: RunConfig, procs: int | None, *, oversubscribe: bool) -> None:
-    """Measure as all ranks."""
+    """Evaluate as all ranks."""
     as_ranks(evaluate_rank, request, config, procs, oversubscribe=oversubscribe)
 
 
 def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:
-    """Measure as one rank, which is often the only one; rank 0 talks."""
+    """Evaluate as one rank, often the only one. Rank 0 prints."""
     console = Console(stderr=request.as_json, quiet=rank > 0)
     run = run_of_rank(request.raw, device, request.given)
     run.restore(request.folder / CHECKPOINTS / request.checkpoint, tell, request.raw.options)

@@ -1,11 +1,11 @@
-"""Errors as the command reports them: one sentence and an exit code."""
+"""Error reports of the command: one sentence and an exit code."""
 
 from __future__ import annotations
 
 from khop.errors import PeerLost
 
-FAILED = 1  # the machine: no space, no permission, no memory; or a bug
-BAD_INPUT = 2  # what was asked for
+FAILED = 1  # a problem of the machine (no space, no permission, no memory), or a bug
+BAD_INPUT = 2  # invalid input
 
 _NO_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory", "Storage size calculation overflowed")
 _SMALLER = (
@@ -14,12 +14,12 @@ _SMALLER = (
 
 
 def exit_code(error: Exception) -> int:
-    """The exit code of the command that ends with this error."""
+    """Return the exit code of the command for this error."""
     return BAD_INPUT if isinstance(error, ValueError) else FAILED
 
 
 def sentence(error: Exception, again: str) -> str:
-    """The error as a sentence; `again` is the command that shows the traceback of an unexpected one."""
+    """Return the error as a sentence. `again` is a command to show the traceback of an unexpected error."""
     if isinstance(error, OSError):
         return _of_machine(error)
     if isinstance(error, (ValueError, PeerLost)):

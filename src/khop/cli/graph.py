@@ -18,7 +18,7 @@ from khop.partitioning import verify_partition
 
 
 def verify(folder: Path, as_json: bool) -> None:
-    """Check a folder, print the findings, exit with 1 where there are any."""
+    """Check a folder and print the findings. Exits with 1 if there are any."""
     with bytes_bar() as notice:
         findings = (
             verify_partition(folder, notice) if is_partitioned(folder) else verify_folder(folder, notice)

@@ -1,4 +1,4 @@
-"""How a command is told of a graph: by its folder, or by the name of a built-in one."""
+"""The graph argument of commands: a folder, or the name of a built-in graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object inst
 
 
 def folder_of(graph: str) -> Path:
-    """The folder, that of a built-in graph unpacked."""
+    """Return the folder of a graph. A built-in graph is unpacked first."""
     if graph not in BUILTIN_NAMES:
         return Path(graph)
     unpacked = builtin_path(graph, cache_folder())

@@ -32,7 +32,7 @@ from khop.training.interrupts import terminations_raised
 
 @dataclass(frozen=True)
 class Request:
-    """What one call of the command asks every rank to do."""
+    """The arguments of one call of the command, the same for every rank."""
 
     folder: Path
     raw: RawRun
@@ -42,17 +42,17 @@ class Request:
     ids: Path | None
     values: str
     checkpoint: str
-    given: frozenset[str]  # options of this call, not of the run
+    given: frozenset[str]  # options given in this call, not in the run
     as_json: bool
 
 
 def infer(request: Request, config: RunConfig, procs: int | None, *, oversubscribe: bool) -> None:
-    """Compute as all ranks."""
+    """Compute outputs as all ranks."""
     as_ranks(infer_rank, request, config, procs, oversubscribe=oversubscribe)
 
 
 def infer_rank(rank: int, device: torch.device, request: Request) -> None:
-    """Compute as one rank, which is often the only one; rank 0 talks and puts the result in place."""
+    """Compute outputs as one rank, often the only one. Rank 0 prints, and moves the result to its path."""
     begun = time.perf_counter()
     console = Console(stderr=request.as_json, quiet=rank > 0)
     run = run_of_rank(request.raw, device, request.given)
@@ -81,7 +81,7 @@ def _inference(run: Run, request: Request) -> Inference:
 
 
 def _nodes(run: Run, request: Request, node_types: tuple[str, ...]) -> Tensor | None:
-    """The ids that were asked for; None: all."""
+    """Return the requested node ids; None: all nodes."""
     if request.ids is not None:
         return ids_of(request.ids)
     if request.split is None:
@@ -97,7 +97,7 @@ def _nodes(run: Run, request: Request, node_types: tuple[str, ...]) -> Tensor | 
 
 
 def ids_of(file: Path) -> Tensor:
-    """The node ids in a .npy file; ValueError where it holds none."""
+    """Read the node ids in a .npy file. Raises ValueError if it contains no ids."""
     if not file.is_file():
         raise ValueError(f"{file}: no such file; --ids takes a .npy file of node ids")
     try:
@@ -130,7 +130,7 @@ def _left(inference: Inference) -> str:
 
 @contextmanager
 def _bar(rank: int) -> Iterator[Progress]:
-    """Nodes of all layers, on rank 0's terminal."""
+    """Show a progress bar of the nodes of all layers, on rank 0 only."""
     if rank > 0:
         yield unwatched
         return
@@ -140,7 +140,7 @@ def _bar(rank: int) -> Iterator[Progress]:
 
 @contextmanager
 def _stoppable(inference: Inference, rank: int) -> Iterator[None]:
-    """Ctrl-C and SIGTERM are no errors: rank 0 says how to go on."""
+    """Stop without an error on Ctrl-C and SIGTERM. Rank 0 prints how to continue."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""A graph folder as `khop info` shows it. Needs no torch."""
+"""The output of `khop info` for a graph folder. Does not import torch."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from khop.partition.describe import describe_parts
 from khop.schema import EdgeType
 
 _BAR_WIDTH = 20
-_BESIDE_BAR = 32  # columns for a range of degrees and a number of nodes
-_LEAST_OF_EDGES = ("p90", "min", "isolated", "p99", "size", "median", "max")  # the first to go
+_BESIDE_BAR = 32  # terminal columns for a range of degrees and a number of nodes
+_LEAST_OF_EDGES = ("p90", "min", "isolated", "p99", "size", "median", "max")  # left out in this order
 
 
 def print_info(folder: Path, as_json: bool) -> None:
-    """Print what a graph folder holds, as tables or as one JSON object."""
+    """Print the contents of a graph folder, as tables or as one JSON object."""
     parts = describe_parts(folder) if is_partitioned(folder) else None
     summary = parts.whole if parts else describe_folder(folder)
     if as_json:

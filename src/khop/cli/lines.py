@@ -1,4 +1,4 @@
-"""Lines that fit a terminal, broken between words. Needs neither rich nor torch."""
+"""Lines that fit a terminal, broken between words. Imports neither rich nor torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def tell(sentence: str, *command: str) -> None:
-    """Print a sentence of khop's on stderr, and the command to go on with: on a terminal, below it."""
+    """Print a message of khop on stderr, and a command to continue with: on a terminal, on a new line."""
     line, width = f"khop: {sentence}", _terminal_width()
     if width is None:
         lines = [f"{line}; go on with: {shlex.join(command)}" if command else line]
@@ -22,9 +22,9 @@ def tell(sentence: str, *command: str) -> None:
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """The line in parts of at most `width` columns, or of one word.
+    """Break the line into parts of at most `width` columns, or of one word.
 
-    Of a line of two columns, a name and a value, the value goes on below the value.
+    If the line has two columns, a name and a value, then the value continues below the value.
     """
     if len(line) <= width:
         return [line]
@@ -45,7 +45,10 @@ def wrapped(line: str, width: int) -> list[str]:
 
 
 def command_lines(words: Sequence[str], width: int) -> list[str]:
-    """A shell command in lines of at most `width` columns, or of one word; the shell reads them as one."""
+    """Break a shell command into lines of at most `width` columns, or of one word.
+
+    The shell reads the lines as one command.
+    """
     lines: list[str] = []
     for word in map(shlex.quote, words):
         if lines and len(lines[-1]) + len(word) + len("  \\") <= width:
@@ -56,7 +59,7 @@ def command_lines(words: Sequence[str], width: int) -> list[str]:
 
 
 def _terminal_width() -> int | None:
-    """Columns of the terminal that stderr is; None where it is none."""
+    """Return the width of the terminal at stderr in columns; None if stderr is not a terminal."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns or None
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The command: parse, call, print."""
+"""The `khop` command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEBUG = "--debug"
 
 
 class _Group(TyperGroup):
-    """The commands. Ctrl-C ends each with a line and the exit code that it has in a shell."""
+    """The group of commands. Ctrl-C ends each with a line and the exit code that shells use for it."""
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  # typer's own class is private
         try:
@@ -80,13 +80,13 @@ def show_version() -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
-    """Run the command. Every error is one sentence; with --debug, anywhere, it is a traceback."""
+    """Run the command. Each error is one sentence, or a traceback if --debug is anywhere in the arguments."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = DEBUG in words
     words = [word for word in words if word != DEBUG]
     try:
         app(args=words, prog_name="khop")
-    except Exception as error:  # the outermost loop of the command
+    except Exception as error:  # the outermost level of the command
         if debug:
             raise
         again = shlex.join(["khop", DEBUG, *words])

@@ -1,4 +1,4 @@
-"""Numbers that options take as text."""
+"""Parsing of numbers in options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ _LARGEST_FANOUT = 2**31 - 1
 
 
 def whole(option: str, text: str) -> int:
-    """A whole number, as 2449029 or 1e11; ValueError names the option."""
+    """Parse a whole number, such as 2449029 or 1e11. Raises ValueError that names the option."""
     try:
         number = float(text)
         if number == int(number) and abs(number) <= _LARGEST:
@@ -18,7 +18,7 @@ def whole(option: str, text: str) -> int:
 
 
 def fanout_list(text: str) -> list[int]:
-    """The numbers of --fanouts."""
+    """Parse the numbers of --fanouts."""
     return [_fanout(word) for word in text.split(",")]
 
 

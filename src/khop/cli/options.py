@@ -1,4 +1,4 @@
-"""Command-line options made from the fields of a run: a new field is an option without another line."""
+"""Command-line options made from the fields of a run. A new field becomes an option without further code."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from rich.markup import escape
 from khop.config.fields import RunField, Value
 from khop.config.values import Fanout
 
-Options = Mapping[str, object]  # dotted path -> value, of the options that were given
+Options = Mapping[str, object]  # dotted path -> value, only of the given options
 Command = Callable[..., None]
 _METAVARS = {str: "TEXT", int: "INT", float: "NUMBER", tuple: "INT,INT,..."}
 
 
 def takes_run_options(fields: Iterable[RunField], default: str | None = None) -> Callable[[Command], Command]:
-    """Give a command that ends in `options` a typer option for each of the fields instead.
+    """Replace the last parameter of a command, `options`, by one typer option per field.
 
-    The help says `default` for all of them where it is not that of a new run.
+    `default` replaces the defaults in the help, if they differ from the defaults of a new run.
     """
     by_name = {entry.option.removeprefix("--").replace("-", "_"): entry for entry in fields}
 
     def with_options(command: Command) -> Command:
-        # typer passes by name, and only the fields know the names: hence the one **kwargs of the package.
+        # typer passes options by name, and the names come from the fields. Hence the only **kwargs of khop.
         def called(**given: object) -> None:
             values = {entry.path: _parsed(entry, given.pop(name)) for name, entry in by_name.items()}
             command(**given, options={path: value for path, value in values.items() if value is not None})
@@ -44,7 +44,7 @@ def takes_run_options(fields: Iterable[RunField], default: str | None = None) ->
 
 
 def _parameter(name: str, entry: RunField, default: str | None) -> inspect.Parameter:
-    # Numbers are taken as text too: then one place, config.read, says what is wrong with them.
+    # Numbers are passed as text too, so that a single place, config.read, reports errors in them.
     kind = bool | None if entry.kind is bool else str | None
     annotation = Annotated[kind, _option(entry, default)]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -70,11 +70,11 @@ def _option(entry: RunField, default: str | None) -> object:
 
 def _help(entry: RunField, default: str) -> str:
     text = f"{entry.description}; default: {default}" if default else entry.description
-    return escape(text[0].upper() + text[1:] + ".")  # or "[tensorboard]" would be taken for a style
+    return escape(text[0].upper() + text[1:] + ".")  # else "[tensorboard]" would be read as a style
 
 
 def shown(value: Value) -> str:
-    """A value as one would give it to its option; "" for none."""
+    """Format a value as in the argument of its option; "" for None."""
     if isinstance(value, tuple):
         return ",".join(map(_shown_fanout, value))
     if isinstance(value, bool):
@@ -89,7 +89,7 @@ def _shown_fanout(fanout: Fanout) -> str:
 
 
 def _parsed(entry: RunField, value: object) -> object:
-    """The value as TOML would have it; text that is no number stays text, for `checked` to name."""
+    """Convert a value to its TOML type. Text that is not a number stays text, and `checked` reports it."""
     if not isinstance(value, str):
         return value
     if entry.kind is tuple and "{" in value:
@@ -100,7 +100,7 @@ def _parsed(entry: RunField, value: object) -> object:
 
 
 def _tables(text: str) -> object:
-    """A list in TOML, without its brackets; text that is none stays text."""
+    """Parse a TOML list without its brackets. Other text stays text."""
     try:
         return tomllib.loads(f"list = [{text}]")["list"]
     except tomllib.TOMLDecodeError:
@@ -115,5 +115,5 @@ def _number(kind: type, text: str) -> object:
 
 
 def named(values: Mapping[str, object]) -> frozenset[str]:
-    """The fields that somebody has given a value, which 0 and nothing are not."""
+    """Return the fields with a value other than 0 or empty."""
     return frozenset(name for name, value in values.items() if value)

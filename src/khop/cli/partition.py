@@ -32,7 +32,7 @@ class Settings:
 
 
 def partition(source: Path, out: Path, parts: int, settings: Settings, as_json: bool) -> None:
-    """Cut the graph and show the parts."""
+    """Partition the graph and print the parts."""
     with bytes_bar() as notice:
         book = partition_graph(source, out, parts, **vars(settings), notice=notice)
     if as_json:

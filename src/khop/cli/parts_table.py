@@ -1,4 +1,4 @@
-"""A folder of parts, as `khop partition` and `khop info` show it."""
+"""The table of a partitioned graph, as in `khop partition` and `khop info`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from khop.partition.describe import PartsSummary, PartSummary
 
 
 def print_parts(console: Console, summary: PartsSummary, asked: str = "") -> None:
-    """A line for each part, and how many edges join two; `asked` is what remote nodes are counted for."""
+    """Print a line per part, and the share of edges between parts.
+
+    `asked` is added to the sentence on remote nodes, to name the batches of the estimate.
+    """
     console.print(fitting(console, _table(summary), "size", "in-edges"))
     cuts = ", ".join(f"{name} {share:.1%}" for name, share in summary.cut.items() if name != "all")
     by_type = f" ({cuts})" if len(summary.cut) > 2 else ""

@@ -1,4 +1,7 @@
-"""`khop plan`: what a graph that need not exist yet would take of how many machines."""
+"""The work of `khop plan`: predict the resources of a run and the number of machines that it needs.
+
+The graph need not exist yet.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +35,15 @@ _IN_WORDS = {
 
 @dataclass(frozen=True)
 class Request:
-    """What one call of the command asks beside the plan itself."""
+    """The arguments of one call of the command, apart from the plan itself."""
 
-    memory: float  # GB of each machine; 0: not given
+    memory: float  # memory per machine in GB; 0: not given
     measure: bool
     as_json: bool
 
 
 def print_plan(graph: GraphSize, run: Run, cluster: Cluster, request: Request) -> None:
-    """Predict, and print tables or one JSON object."""
+    """Make a plan, and print it as tables or as one JSON object."""
     memory, constants = request.memory, _measured() if request.measure else MEASURED
     found = predict(graph, run, cluster, constants)
     fewest = fewest_machines(graph, run, cluster, constants, memory * 1e9) if memory else {}
@@ -65,7 +68,7 @@ def _fewest(machines: int | None) -> str:
 
 
 def _measured() -> Constants:
-    # Here and not at the top: it loads torch, which a plan needs for nothing else.
+    # Imported here, because it loads torch, which the rest of a plan does not need.
     from khop.planning.measure import measured
 
     tune_memory()
@@ -119,7 +122,7 @@ _Shown = Callable[[Prediction], str]
 
 
 def _rows() -> list[tuple[str, _Shown]]:
-    """What stands in each line, by placement."""
+    """Return the name of each table row and the function that formats its value for a placement."""
     return [
         ("  topology, mapped", lambda p: _bytes(p.memory.topology)),
         ("  features, mapped", lambda p: _bytes(p.memory.features)),

@@ -33,15 +33,15 @@ from khop.profiling.summary import Summary, summarized
 from khop.profiling.trace import chrome_trace
 from khop.training.observer import Several, Unwatched
 
-WARM_UP = 5  # steps before the first that counts: memory, threads and connections are new in them
+WARM_UP = 5  # first steps, which do not count: they set up memory, threads and connections
 TRACE, TIMELINE = "trace.json", "timeline.png"
 PROFILES = Path("profiles")
-_WIDTH = 110  # of tables, where there is no terminal
+_WIDTH = 110  # columns of tables without a terminal
 
 
 @dataclass(frozen=True)
 class Request:
-    """What one call of the command asks every rank to do."""
+    """The arguments of one call of the command, the same for every rank."""
 
     raw: RawRun
     steps: int
@@ -50,7 +50,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Profile:
-    """What a profile found."""
+    """The result of a profile."""
 
     records: tuple[RankRecord, ...]
     summary: Summary
@@ -64,7 +64,7 @@ def profile(request: Request, config: RunConfig, procs: int | None, *, oversubsc
 
 
 def profile_rank(rank: int, device: torch.device, request: Request) -> None:
-    """Take the steps as one rank, which is often the only one; rank 0 talks and writes."""
+    """Profile as one rank, often the only one. Rank 0 prints, and writes the files."""
     console = Console(stderr=request.as_json, quiet=rank > 0)
     group = this_group()
     run = run_of_rank(request.raw, device, named(request.raw.values))
@@ -88,14 +88,14 @@ def profile_rank(rank: int, device: torch.device, request: Request) -> None:
 
 
 def _shared_folder(config: RunConfig, group: Group) -> Path:
-    """A new folder that rank 0 makes."""
+    """Make a new folder on rank 0, and return it on all ranks."""
     made = str(new_run_folder(config, PROFILES)).encode() if group.rank == 0 else None
     with group.exchanging("sharing the folder"):
         return Path(group.share_bytes(made).decode())
 
 
 def _collected(group: Group, recorder: Recorder, config: RunConfig) -> tuple[RankRecord, ...]:
-    """What every rank has measured, on one clock."""
+    """Collect the records of all ranks, on one clock."""
     workers = min(config.threads, config.prefetch)
     own = recorder.record(group.rank, socket.gethostname(), workers, clock_offset(group))
     with group.exchanging("collecting the profile"):
@@ -116,7 +116,7 @@ def _conclude(console: Console, run: Run, folder: Path, profile: Profile, reques
     write_whole(folder / TRACE, json.dumps(chrome_trace(profile.records)).encode())
     write_whole(folder / TIMELINE, picture)
     write_config(folder, run.config)
-    (folder / METRICS).unlink()  # no epoch was measured
+    (folder / METRICS).unlink()  # a profile measures no epoch
     wide = console if console.is_terminal else Console(file=console.file, width=_WIDTH)
     for table in profile_tables(profile.summary):
         wide.print(fitting(wide, table, *LEAST))
@@ -129,7 +129,7 @@ def _conclude(console: Console, run: Run, folder: Path, profile: Profile, reques
 
 
 def _sentences(found: Bottleneck, config: RunConfig) -> tuple[str, str]:
-    """What holds the run up, and the setting to change with its value now."""
+    """Return a sentence on the bottleneck, and a sentence on the setting to change with its current value."""
     entry = field_at(found.setting)
     assert entry is not None, found.setting
     now = shown(value_at(config, found.setting)) or "not set"

@@ -1,4 +1,4 @@
-"""A profile as tables: where the time of a step goes, and what making its batch takes."""
+"""Tables of a profile: the time of a step, and the time to make its batch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rich.table import Table
 
 from khop.profiling.summary import RankSummary, Summary
 
-# Columns that a narrow terminal goes without, the first to go first.
+# Columns that are removed on a narrow terminal, in this order.
 LEAST = ("logs", "transfer", "threads", "batch", "seeds/s", "busy", "edges/s", "cores busy")
-_MARKED = 0.1  # of a step's time: what takes more stands out
+_MARKED = 0.1  # share of a step's time: larger shares are highlighted
 
 
 def profile_tables(summary: Summary) -> Iterator[Table]:
-    """The thread that trains, rank by rank, then the threads that make its batches."""
+    """Yield the table of the training threads by rank, then the table of the sampler threads."""
     yield _training(summary)
     yield _loading(summary)
 
@@ -77,7 +77,7 @@ def _cell(rank: RankSummary, stage: str) -> str:
 
 
 def _waits_on(rank: RankSummary) -> str:
-    """The ranks that were last, the one that cost most first."""
+    """Name the ranks that this rank waited for, the longest wait first."""
     costs = sorted(rank.waited_for.items(), key=lambda item: -item[1])
     named = [f"{other}: {_ms(seconds, rank)}" for other, seconds in costs[:2] if seconds > 0]
     return ", ".join(named)

@@ -1,4 +1,4 @@
-"""Progress of a training: bars on a terminal, lines anywhere else."""
+"""Training progress: bars on a terminal, lines in logs and pipes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCORES = ("train", "val", "test")
 
 @contextmanager
 def watching(console: Console) -> Iterator[Observer]:
-    """Something that shows the training on `console` for as long as the block runs."""
+    """Yield an observer that shows the training on `console` until the end of the block."""
     if not console.is_terminal:
         yield Lines(console)
         return
@@ -39,7 +39,7 @@ def watching(console: Console) -> Iterator[Observer]:
 
 
 def _columns(width: int) -> list[ProgressColumn]:
-    """As much beside each bar as a terminal of that width has room for."""
+    """Return the columns of each bar that fit a terminal of this width."""
     done, note = MofNCompleteColumn(table_column=Column(no_wrap=True)), TextColumn("{task.fields[note]}")
     if width < 50:
         return [TextColumn("{task.description}"), done, note]
@@ -60,7 +60,7 @@ class Lines:
         self.last_line_s = monotonic()
 
     def started(self, epochs: int, steps: int) -> None:
-        """Print the length of the training, before the first batch is there."""
+        """Print the length of the training, before the first batch is ready."""
         self.epochs, self.steps = epochs, steps
         self._say(f"training starts: epochs {epochs}, batches per epoch {steps}")
 
@@ -70,7 +70,7 @@ class Lines:
             self._say(f"epoch {epoch + 1}/{self.epochs}  batch {step + 1}/{self.steps}  loss {loss:.4f}")
 
     def timed(self, step: TimedStep) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def evaluating(self, done: int, total: int) -> None:
         """Print the progress of an evaluation, at most once a minute."""
@@ -82,7 +82,7 @@ class Lines:
         self._say(self._line(record))
 
     def warned(self, sentence: str) -> None:
-        """Print it where errors go too."""
+        """Print a warning on stderr, as errors are."""
         tell(sentence)
 
     def _say(self, line: str) -> None:
@@ -94,7 +94,7 @@ class Lines:
 
 
 class Bars:
-    """Bars for epochs, steps and evaluation below the lines of the epochs that are over."""
+    """Bars for epochs, steps and evaluation, below the lines of finished epochs."""
 
     def __init__(self, bars: Progress) -> None:
         self.bars = bars
@@ -104,13 +104,13 @@ class Bars:
         self.evaluation = bars.add_task("evaluating", note="", pace="", total=None, visible=False)
 
     def started(self, epochs: int, steps: int) -> None:
-        """Size the bars."""
+        """Set the lengths of the bars."""
         self.lines.epochs = epochs
         self.bars.update(self.epochs, total=epochs, visible=True)
         self.bars.update(self.steps, total=steps, visible=True)
 
     def stepped(self, epoch: int, step: int, loss: float) -> None:
-        """Move the bar of the steps, with the loss and the speed beside it."""
+        """Move the bar of the steps, and show the loss and the speed."""
         self._switch(shown=self.steps, hidden=self.evaluation)
         speed = self.bars.tasks[self.steps].speed
         pace = "" if speed is None else f"{speed:.1f} batches/s"
@@ -118,10 +118,10 @@ class Bars:
         self.bars.update(self.steps, completed=step + 1, note=f"loss {loss:.4f}", pace=pace)
 
     def timed(self, step: TimedStep) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def evaluating(self, done: int, total: int) -> None:
-        """Show the bar of the evaluation in place of that of the steps."""
+        """Show the bar of the evaluation instead of the bar of the steps."""
         self._switch(shown=self.evaluation, hidden=self.steps)
         self.bars.update(self.evaluation, completed=done, total=total)
 
@@ -132,7 +132,7 @@ class Bars:
         self.bars.reset(self.steps, note="", pace="")
 
     def warned(self, sentence: str) -> None:
-        """Print it above the bars."""
+        """Print a warning above the bars."""
         say(self.bars.console, f"khop: {sentence}")
 
     def _switch(self, shown: TaskID, hidden: TaskID) -> None:
@@ -141,10 +141,10 @@ class Bars:
 
 
 def epoch_line(record: Record, epochs: int, width: int | None = None) -> str:
-    """One line of metrics.jsonl for people: epochs count from 1.
+    """Format one line of metrics.jsonl for people. Epochs count from 1.
 
-    Where it has to fit a `width`, less is in it: first the training scores go, then the test scores, the
-    seconds and the loss. All of them are in metrics.jsonl.
+    To fit a `width`, values are left out in this order: training scores, test scores, seconds, loss.
+    All of them are in metrics.jsonl.
     """
     seconds = record["seconds"]
     assert isinstance(seconds, Mapping)
@@ -164,13 +164,13 @@ def epoch_line(record: Record, epochs: int, width: int | None = None) -> str:
 
 
 def scores_of(record: Record) -> dict[str, float]:
-    """What was measured: "val_accuracy" -> 0.8, in the order train, val, test."""
+    """Return the scores of a record, such as "val_accuracy" -> 0.8, in the order train, val, test."""
     named = [(name, split) for split in SCORES for name in record if name.startswith(f"{split}_")]
     return {name: number(record[name]) for name, _ in named}
 
 
 def two_columns(outcome: Mapping[str, object]) -> list[str]:
-    """What came out, for people: names and values in lines."""
+    """Format an outcome for people: one line per name and value."""
     width = max(map(len, outcome)) + 2
     return [
         name.replace("_", " ").ljust(width) + (f"{value:.4g}" if isinstance(value, float) else str(value))
@@ -187,6 +187,6 @@ def _scores(record: Record, splits: tuple[str, ...]) -> list[str]:
 
 
 def number(value: object) -> float:
-    """A number that stands in a record."""
+    """Return a value of a record as a number."""
     assert isinstance(value, int | float), value
     return value

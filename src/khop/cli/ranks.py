@@ -1,4 +1,4 @@
-"""A command's work as every rank of a run: in processes started here, or in those of a launcher."""
+"""Run the work of a command as every rank, in processes started here or by a launcher."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def as_ranks(
     *,
     oversubscribe: bool,
 ) -> None:
-    """Call `work(rank, device, request)` as each of `procs` ranks, or as the one that a launcher made this.
+    """Call `work(rank, device, request)` as each of `procs` ranks, or as the rank assigned by a launcher.
 
-    Ctrl-C and SIGTERM end the command with the exit codes that they have in a shell.
+    Ctrl-C and SIGTERM end the command with the exit codes that shells use for them.
     """
     count = None if launched_by_others() else procs or 1
     try:
@@ -56,7 +56,7 @@ def as_ranks(
 
 
 def run_of_rank(raw: RawRun, device: torch.device, kept: Container[str]) -> Run:
-    """The run as this rank carries it out (see `set_rank_up`): its data are there, torch's threads set."""
+    """Prepare the run for this rank (see `set_rank_up`): open its data and set torch's threads."""
     with bytes_bar() as notice:
         run = prepare(set_rank_up(raw, this_group(), device, kept), cache_folder(), notice)
     torch.set_num_threads(run.config.compute_threads)
@@ -65,9 +65,10 @@ def run_of_rank(raw: RawRun, device: torch.device, kept: Container[str]) -> Run:
 
 
 def set_rank_up(raw: RawRun, group: Group, device: torch.device, kept: Container[str]) -> RawRun:
-    """The run as this rank carries it out: with its GPU, and its part of the cores for the threads not kept.
+    """Adapt the run to this rank: set its GPU, and the thread counts that are not in `kept`.
 
-    Its memory and warnings are set up: a process that was spawned did not come by the entry point.
+    Threads get the rank's share of the cores. Memory and warnings are set up too, because a spawned process
+    does not run the entry point.
     """
     if group.world_size == 1:
         return raw

@@ -1,4 +1,4 @@
-"""Where a run lives: made new, never overwritten, and opened again."""
+"""The folder of a run: made new, never overwritten, and opened again."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ RUNS = Path("runs")
 CONFIG, CURVE, CHECKPOINTS, METRICS = "config.toml", "curve.png", "checkpoints", "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 _DIGEST = b"# sha256 of what follows: "
-LAUNCH = "launch.txt"  # the launcher's name of the run: after a restart, its folder is known by it
+LAUNCH = "launch.txt"  # the launcher's run id, to find the folder again after a restart
 
 
 def new_run_folder(config: RunConfig, among: Path = RUNS) -> Path:
-    """An empty folder: the one asked for, or the first free runs/<graph>-<n>."""
+    """Return an empty folder: the requested one, or the first free runs/<graph>-<n>."""
     if config.out is None:
         return _first_free(among / Path(config.graph).name)
     folder = Path(config.out)
@@ -36,7 +36,7 @@ def new_run_folder(config: RunConfig, among: Path = RUNS) -> Path:
 
 
 def restarted_folder(config: RunConfig, run_id: str) -> Path | None:
-    """The folder that an earlier attempt of a launcher's run made; None where it had not come so far."""
+    """Return the folder made by an earlier attempt of a launcher's run; None if it made none."""
     if config.out is not None:
         return Path(config.out) if Path(config.out).is_dir() else None
     stem = RUNS / Path(config.graph).name
@@ -51,19 +51,22 @@ def _first_free(stem: Path) -> Path:
         try:
             folder.mkdir(parents=True)
             return folder
-        except FileExistsError:  # an older run, or one that starts at the same time
+        except FileExistsError:  # taken by an older run, or by one that starts at the same time
             number += 1
 
 
 def write_config(folder: Path, config: RunConfig) -> None:
-    """Keep the whole run beside its results: `khop train FOLDER/config.toml` repeats it, in a new folder."""
+    """Write all settings of a run next to its results.
+
+    `khop train FOLDER/config.toml` repeats the run in a new folder.
+    """
     head = f"# khop {khop.__version__}; khop train on this file repeats the run\n"
     body = to_toml(config.model_copy(update={"out": None})).encode()
     write_whole(folder / CONFIG, head.encode() + _DIGEST + _digest(body) + b"\n" + body)
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Put a file in place whole or not at all; what stood there stays until then."""
+    """Write a file atomically: the old content stays until the new one is complete."""
     beside = path.with_name(f".{path.name}.new")
     try:
         beside.write_bytes(content)
@@ -74,15 +77,15 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def is_run_folder(path: Path) -> bool:
-    """Whether `khop train` has made this folder."""
+    """Return whether `khop train` has made this folder."""
     return (path / CONFIG).is_file()
 
 
 def read_run(folder: Path) -> RawRun:
-    """The run that `folder` holds; ValueError where it is no run folder.
+    """Read the run in `folder`. Raises ValueError if it is not a run folder.
 
-    A config.toml that is not as khop wrote it is named on stderr: settings that decide a run's course are
-    compared with the checkpoint, the others hold as they stand.
+    If config.toml is not as khop wrote it, a line on stderr names it. Settings that decide the course of a
+    run are compared with the checkpoint; all others are used as they are.
     """
     file = folder / CONFIG
     if not is_run_folder(folder):

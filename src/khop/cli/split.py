@@ -1,4 +1,4 @@
-"""The work of `khop graph split`: the links of a graph dealt to training, validation and test."""
+"""The work of `khop graph split`: split the links of a graph into training, validation and test."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Settings:
 
 
 def split(folder: Path, out: Path, links: Sequence[str], settings: Settings) -> None:
-    """Write the split of the links of some edge types."""
+    """Write a split of the links of some edge types."""
     refuse_existing(out)
     whole = open_graph(folder)
     edge_types = [_named(whole.schema, words, folder) for words in links]
     if whole.folder is not None:
         with bytes_bar() as notice:
-            refuse_damage(whole.folder, notice)  # before the edges of a damaged graph are followed
+            refuse_damage(whole.folder, notice)  # first, because edges of a damaged graph must not be read
     parts = split_links(
         whole,
         edge_types,

@@ -1,4 +1,4 @@
-"""The entry point of `khop`: what has to happen before torch is imported."""
+"""The entry point of `khop`: the setup that must precede the import of torch."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import TextIO
 
 from khop.process_memory import tune_memory
 
-INTERRUPTED = 130  # as a shell reports SIGINT
-TERMINATED = 143  # and SIGTERM
+INTERRUPTED = 130  # exit code of shells for SIGINT
+TERMINATED = 143  # exit code of shells for SIGTERM
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
-    """Run the command. Ctrl-C while modules are still loading ends it quietly, as it does later."""
-    # OpenMP reads this when torch loads it. Its threads would else spin between two operators, and take the
-    # cores from the sampler's threads and from other programs (measured: docs/decisions.md).
+    """Run the command. Ctrl-C ends it quietly, also while modules are still loading."""
+    # OpenMP reads this when torch loads it. Without it, its threads spin between two operators, and take the
+    # cores from the sampler threads and from other programs (measured: docs/decisions.md).
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    # A rank that is lost is told of in a sentence; torch's own logs of it are stacks of C++ frames.
+    # khop reports a lost rank in a sentence. The logs of torch would add stacks of C++ frames.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     set_memory_up()
     set_warnings_up()
@@ -32,12 +32,12 @@ def run(arguments: Sequence[str] | None = None) -> None:
         print("khop: stopped", file=sys.stderr)
         sys.exit(INTERRUPTED)
     finally:
-        if arguments is None:  # this process is ending: one more Ctrl-C must not interrupt what it does last
+        if arguments is None:  # the process is ending, and Ctrl-C must not interrupt its last steps
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def set_warnings_up() -> None:
-    """Print warnings of khop as errors are printed: a sentence, without file and line."""
+    """Print warnings of khop in the form of errors: a sentence, without file and line."""
     as_python_does = warnings.showwarning
 
     def show(
@@ -57,13 +57,13 @@ def set_warnings_up() -> None:
 
 
 def set_memory_up() -> None:
-    """Tune this process's memory, unless the environment has its own idea of it."""
+    """Tune the memory allocator of this process, unless the environment already configures it."""
     if not _has_chosen_allocation():
         tune_memory()
 
 
 def _has_chosen_allocation() -> bool:
-    """Whether the environment tunes the allocator already, or says that it is not glibc's own."""
+    """Return whether the environment tunes the allocator, or replaces the allocator of glibc."""
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     own = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "LD_PRELOAD")
     return "glibc.malloc" in tunables or any(name in os.environ for name in own)

@@ -1,4 +1,4 @@
-"""Output that fits the terminal: lines broken between words, tables without their least columns, bars."""
+"""Output that fits the terminal: wrapped lines, tables without their least important columns, and bars."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rich.table import Table
 
 from khop.cli.lines import command_lines, wrapped
 
-_WIDE = 200  # columns of a file or a pipe
-_ECHO = 4  # columns that a terminal needs for "^C", twice: else a Ctrl-C moves the bars down a line
+_WIDE = 200  # width of a file or a pipe, in columns
+_ECHO = 4  # columns for two "^C" of the terminal: without them, Ctrl-C would move the bars down a line
 
 
 def say(console: Console, *lines: str) -> None:
-    """Print lines without colors or markup; on a terminal, broken between words to fit it."""
+    """Print lines without colors or markup. On a terminal, they are broken between words to fit it."""
     for line in lines:
         parts = wrapped(line, console.width) if console.is_terminal else [line]
         for part in parts:
@@ -25,20 +25,20 @@ def say(console: Console, *lines: str) -> None:
 
 
 def say_command(console: Console, *command: str) -> None:
-    """Print a shell command so that it can be copied: on a terminal, the shell reads its lines as one."""
+    """Print a shell command so that it can be copied, even if the terminal shows it in several lines."""
     parts = command_lines(command, console.width) if console.is_terminal else [shlex.join(command)]
     for part in parts:
         console.print(part, markup=False, highlight=False, soft_wrap=True)
 
 
 def table_console() -> Console:
-    """stdout for tables: as wide as the terminal; elsewhere, as wide as they are."""
+    """Return a console on stdout for tables: as wide as the terminal, or wide enough for any table."""
     console = Console()
     return console if console.is_terminal else Console(width=_WIDE)
 
 
 def fitting(console: Console, table: Table, *least: str) -> Table:
-    """The table without so many of its columns `least`, in this order, that its lines fit the console."""
+    """Remove columns in the order of `least` until the lines of the table fit the console."""
     for header in least:
         if Measurement.get(console, console.options.update(width=_WIDE), table).maximum <= console.width:
             break
@@ -66,10 +66,10 @@ def _without(table: Table, header: str) -> Table:
 
 
 class RoomyProgress(Progress):
-    """Bars with room beside them for the "^C" of a terminal, which would else move them down a line."""
+    """Bars that leave room for the "^C" of a terminal, which would otherwise move them down a line."""
 
     def get_renderable(self) -> RenderableType:
-        """The bars, not as wide as the terminal."""
+        """Return the bars, narrower than the terminal."""
         return _Narrower(super().get_renderable())
 
 

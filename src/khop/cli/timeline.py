@@ -1,4 +1,4 @@
-"""A picture of a profile: the shares of each rank's time, and its threads over the last steps."""
+"""Plot of a profile: the shares of each rank's time, and its threads over the last steps."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _COLORS = {
     "keeping": "#6b7280",
 }
 _INK, _FAINT, _GRID = "#111827", "#6b7280", "#e5e7eb"
-_STEPS = 10  # of the timeline: more, and nothing is seen
+_STEPS = 10  # steps in the timeline: with more, single spans would be too small to see
 _LANE_INCHES, _FRAME_INCHES = 0.26, 2.2
 
 
 def drawn_timeline(records: Sequence[RankRecord], summary: Summary, title: str) -> bytes:
-    """A PNG: above the shares by rank, below a lane per thread, the last ten steps."""
-    # Here and not at the top: it takes a second to import and is wanted once. No pyplot: needs no display.
+    """Draw a PNG: the time shares by rank at the top, and the last ten steps below, one lane per thread."""
+    # Imported here, because the import takes a second and this is called once. No pyplot: needs no display.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine

@@ -45,7 +45,7 @@ from khop.training.trainer import TrainingResult
 
 @dataclass(frozen=True)
 class Request:
-    """What one call of the command asks every rank to do."""
+    """The arguments of one call of the command, the same for every rank."""
 
     raw: RawRun
     resume: Path | None
@@ -59,7 +59,7 @@ def train(request: Request, config: RunConfig, procs: int | None, *, oversubscri
 
 
 def train_rank(rank: int, device: torch.device, request: Request) -> None:
-    """Train as one rank of a run, which is often the only one; rank 0 talks and writes."""
+    """Train as one rank, often the only one. Rank 0 prints, and writes the files."""
     console = Console(stderr=request.as_json, quiet=rank > 0)
     group = this_group()
     run = run_of_rank(request.raw, device, named(request.raw.values))
@@ -78,7 +78,7 @@ def train_rank(rank: int, device: torch.device, request: Request) -> None:
 
 @contextmanager
 def _watchers(console: Console, run: Run, folder: Path, rank: int) -> Iterator[Observer]:
-    """Who is told of the training: on rank 0 the terminal, and TensorBoard if that is wanted."""
+    """Yield the observer of the training: on rank 0 the terminal, and TensorBoard if it is enabled."""
     if rank > 0:
         yield Unwatched()
         return
@@ -107,13 +107,13 @@ def _conclude(console: Console, run: Run, folder: Path, result: TrainingResult, 
 
 
 def _next_commands(folder: Path) -> Iterator[tuple[str, ...]]:
-    """Commands for a trained model: measure all splits, write a row for every node."""
+    """Yield commands for a trained model: evaluate all splits, and write an output row for every node."""
     yield "khop", "evaluate", str(folder), "--split", "all"
     yield "khop", "infer", str(folder), "--out", str(folder / "embeddings.npy")
 
 
 def _folder_of(run: Run, request: Request, group: Group) -> tuple[Path, bool]:
-    """The run folder as rank 0 finds or makes it, and whether the run goes on from what is in it."""
+    """Return the run folder, found or made by rank 0, and whether the run resumes from its contents."""
     found: tuple[Path, bool] | None = None
     if group.rank == 0:
         found = (request.resume, True) if request.resume else _new_or_restarted(run, group.attempt)
@@ -129,7 +129,7 @@ def _new_or_restarted(run: Run, attempt: int) -> tuple[Path, bool]:
         folder = restarted_folder(run.config, placement.run_id)
         if folder is not None:
             has_checkpoint = bool(pushed_folders(folder / CHECKPOINTS / LAST))
-            if not has_checkpoint:  # the attempt before did not come to one: its lines count for nothing
+            if not has_checkpoint:  # the attempt before wrote no checkpoint, so its metrics are void
                 (folder / METRICS).unlink(missing_ok=True)
             return folder, has_checkpoint
     folder = new_run_folder(run.config)
@@ -140,7 +140,10 @@ def _new_or_restarted(run: Run, attempt: int) -> tuple[Path, bool]:
 
 @contextmanager
 def _stoppable(folder: Path, rank: int) -> Iterator[None]:
-    """Ctrl-C and SIGTERM are no errors: rank 0 says where to go on. So does whoever lost a rank."""
+    """Stop without an error on Ctrl-C and SIGTERM. Rank 0 prints how to resume.
+
+    If another rank is lost, the error says how to resume too.
+    """
     last = folder / CHECKPOINTS / LAST
     resume = ("khop", "train", "--resume", str(folder))
     try:

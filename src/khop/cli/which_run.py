@@ -1,4 +1,4 @@
-"""Which run a command is about: a file, a run that comes with khop, or options alone."""
+"""The run argument of commands: a file, a preset of khop, or only options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from khop.config.read import RawRun, read_toml
 
 
 def written(source: str | None, options: Options, command: str) -> RawRun:
-    """The run of that name, before its options; ValueError where there is none."""
+    """Return the run of this name, before its options are applied. Raises ValueError if there is none."""
     if source is None and "graph" not in options:
         raise ValueError(f"which run? {command} debian, {command} run.toml, or {command} --graph FOLDER")
     if source is None:
