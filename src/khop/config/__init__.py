@@ -1,5 +1,5 @@
-"""A run as frozen, validated values, and everything that is built from them.
+"""The configuration of a run as frozen, validated values, and the objects built from it.
 
-`values` says what can be set, `read` turns TOML and options into it, `resolve` compares it with a graph,
-`build` makes it run.
+`values` defines all settings, `read` parses TOML and options, `resolve` checks a run against a graph,
+and `build` makes the model, the loader and the trainer.
 """

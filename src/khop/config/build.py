@@ -1,4 +1,4 @@
-"""Everything that a run needs, made from its config: the one place that knows every part."""
+"""Build all objects of a run from its config. Only this module imports every part of khop."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from khop.training.trainer_state import check_facts
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run, ready to train or to measure."""
+    """A run that is ready for training or evaluation."""
 
     config: RunConfig  # resolved
     graph: Graph
@@ -43,26 +43,26 @@ class Run:
 
     @property
     def model(self) -> nn.Module:
-        """What is trained."""
+        """The model of the run."""
         return self.subject.model
 
     @property
     def task(self) -> Task:
-        """What it is trained for."""
+        """The training task."""
         return self.subject.task
 
     @property
     def fingerprint(self) -> str:
-        """The graph's: equal for equal graphs."""
+        """The fingerprint of the graph: equal for equal graphs."""
         assert self.graph.folder is not None, "runs are of graph folders"
         return self.graph.folder.fingerprint
 
     def loader(self) -> Loader:
-        """The batches of training."""
+        """Make the loader of training batches."""
         return self.subject.loader()
 
     def trainer(self, out: Path, observer: Observer) -> Trainer:
-        """What trains the model, measures every split and keeps the results in `out`."""
+        """Make the trainer, which trains the model, evaluates every split and writes results to `out`."""
         config, training = self.config, self.config.training
         settings = TrainerSettings(
             epochs=training.epochs,
@@ -93,10 +93,10 @@ class Run:
         )
 
     def restore(self, folder: Path, notice: Callable[[str], None], given: Collection[str]) -> None:
-        """Take the weights of a checkpoint folder, which rank 0 reads. Collective.
+        """Load the weights of a checkpoint folder, which rank 0 reads. Collective.
 
-        ValueError where the run's settings, apart from the fields in `given`, are not those of the
-        checkpoint: config.toml was changed or damaged.
+        Raises ValueError if the settings of the run, apart from the fields in `given`, differ from the
+        checkpoint. Then config.toml was changed or damaged.
         """
         group = this_group()
         with group.exchanging("reading the checkpoint"):
@@ -111,7 +111,7 @@ class Run:
     def inference(
         self, out: Path, node_types: Sequence[NodeType], nodes: Tensor | None, values: Values
     ) -> Inference:
-        """Rows for all nodes, or some, of the node types; everything is checked."""
+        """Prepare inference for all nodes of the node types, or for `nodes` only. Checks all arguments."""
         if self.config.sampler.time is not None:
             raise ValueError(
                 f"sampler.time is {self.config.sampler.time!r}: inference over all neighbors would show the "
@@ -121,21 +121,21 @@ class Run:
         return Inference.of(self.model, self.subject.whole, out, node_types, nodes, values, chunk_size)
 
     def in_flight(self) -> InFlight:
-        """How far evaluation and inference work ahead."""
+        """Return the prefetch limits of evaluation and inference."""
         return in_flight_of(self.config)
 
     def scores(
         self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
     ) -> dict[str, float]:
-        """The task's metric on each of the splits; others stand beside it as "val/roc-auc". Collective."""
+        """Compute the task's metric on each split. Other metrics have keys like "val/roc-auc". Collective."""
         return self.subject.scores(splits, progress, beside)
 
 
 def prepare(raw: RawRun, cache: Path, notice: ProgressCallback | None = None) -> Run:
-    """Check all that can be checked, then make what the run needs; ValueError before anything long starts.
+    """Check a run and build it. Raises ValueError before any long work starts.
 
-    A built-in graph is unpacked into `cache` when it is first used, which `notice` hears of. Equal runs
-    start from equal weights.
+    A built-in graph is unpacked into `cache` on first use; `notice` receives the progress. Equal runs start
+    from equal weights.
     """
     written = checked(raw)
     folder = graph_folder(written, raw, cache, notice)

@@ -1,4 +1,4 @@
-"""The fields of a run as a flat list: what options, error sentences and docs/command.md are made from."""
+"""The fields of a run as a flat list, from which options, errors and docs/command.md are generated."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ Value = str | int | float | bool | tuple[Fanout, ...] | None
 
 @dataclass(frozen=True)
 class RunField:
-    """One thing that can be set."""
+    """One setting of a run."""
 
     path: str  # dotted, as in run.toml: "training.epochs"
     option: str  # on the command line: "--epochs"
     aliases: tuple[str, ...]  # other names of the option: "--lr"
     kind: type  # str, int, float, bool, or tuple for a list of fanouts
-    choices: tuple[str, ...]  # of a field that takes one of some words; else empty
-    allowed: str  # what it takes, in words
+    choices: tuple[str, ...]  # the allowed words; empty if the field takes other values
+    allowed: str  # the allowed values, in words
     description: str
     default: Value
     required: bool
 
     @property
     def section(self) -> str:
-        """The table of run.toml that it stands in; "" for the top."""
+        """The table of run.toml that contains the field; "" for the top level."""
         return self.path.rpartition(".")[0]
 
 
 @cache
 def run_fields() -> tuple[RunField, ...]:
-    """Every field of RunConfig, tables in the order of their definition."""
+    """Return every field of RunConfig, with tables in the order of their definition."""
     return tuple(_walk(RunConfig, ""))
 
 
 @cache
 def sections() -> dict[str, type[Section]]:
-    """The tables of run.toml by name; "" is the top."""
+    """Return the tables of run.toml by name; "" is the top level."""
     found: dict[str, type[Section]] = {"": RunConfig}
     for name, info in RunConfig.model_fields.items():
         if table := _section(info.annotation):
@@ -53,12 +53,12 @@ def sections() -> dict[str, type[Section]]:
 
 
 def field_at(path: str) -> RunField | None:
-    """The field of a dotted path, or None."""
+    """Return the field at a dotted path, or None."""
     return next((field for field in run_fields() if field.path == path), None)
 
 
 def value_at(config: RunConfig, path: str) -> Value:
-    """What a run has at a dotted path."""
+    """Return the value of a run at a dotted path."""
     section, _, name = path.rpartition(".")
     value: Value = getattr(getattr(config, section) if section else config, name)
     return value

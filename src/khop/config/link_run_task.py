@@ -1,4 +1,4 @@
-"""A run that predicts links."""
+"""Link-prediction runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from khop.training.link_evaluation import Scores, exact_link_scores, mean_metric
 from khop.training.link_prediction import LINK_METRICS, LinkMetric, LinkPrediction
 from khop.training.sampled_links import sampled_link_scores
 
-BESIDE: tuple[LinkMetric, ...] = ("mrr", "roc-auc")  # measured whatever chooses the best
+BESIDE: tuple[LinkMetric, ...] = ("mrr", "roc-auc")  # always computed, next to the selection metric
 
 
 _Hops = tuple[dict[EdgeType, int], ...]
@@ -44,20 +44,20 @@ _Hops = tuple[dict[EdgeType, int], ...]
 
 @dataclass(frozen=True, eq=False)
 class LinkTask:
-    """The links of one edge type, split, and what tells them from other pairs."""
+    """The task of a link-prediction run: the split links of one edge type, and a model to score pairs."""
 
     config: RunConfig  # resolved
-    whole: Graph  # what inference runs over: every edge that the model follows, held-out links among them
+    whole: Graph  # the graph for inference: every edge of the model's edge types, with held-out links
     edge_type: EdgeType
-    fanouts: _Hops  # of training: of the edge types that some hop follows, and of the target's
-    measured: _Hops  # of evaluation: of the same edge types, where training follows them; none: all neighbors
+    fanouts: _Hops  # of training: for the edge types that any hop follows, and for the target type
+    measured: _Hops  # of evaluation: for the edge types followed in training; empty: all neighbors
     split: LinkSplit
     model: LinkPredictor
     task: LinkPrediction
 
     @classmethod
     def of(cls, config: RunConfig, graph: Graph) -> LinkTask:
-        """With links split, pairs drawn and a new model, the same ones for equal runs."""
+        """Split links, draw pairs and make a new model; equal runs get equal results."""
         links, seed = config.links, config.training.seed
         (edge_type,) = (t for t in graph.schema.edge_types if words_of(t) == config.task.target)
         hops, measured = (_hops(graph, of) for of in (config.sampler.fanouts, config.evaluation.fanouts))
@@ -84,7 +84,7 @@ class LinkTask:
             embedding=config.model.embedding,
             learned_rows=config.model.learned_rows,
         )
-        # Evaluation follows what the model knows: no more than what some hop of training follows.
+        # Evaluation follows the edge types that the model has learned: only the ones of a training hop.
         sizes = replace(sizes, edge_types=tuple(t for t in kept if t in followed))
 
         def made() -> LinkPredictor:
@@ -105,22 +105,22 @@ class LinkTask:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Those that hold links out: what is trained on has its links as messages."""
+        """The splits with held-out links. Training links are messages, so they are not evaluated."""
         return tuple(self._held_out)
 
     @property
     def _held_out(self) -> Mapping[str, tuple[Graph, LinkList]]:
-        """What each may hear of, and what it is asked."""
+        """By split, the graph for message passing and the links to score."""
         split = self.split
         return {"val": (split.val, split.val_links), "test": (split.test, split.test_links)}
 
     @property
     def node_types(self) -> tuple[NodeType, ...]:
-        """Those at the ends of the links."""
+        """The node types at the ends of the links."""
         return tuple(dict.fromkeys((self.edge_type[0], self.edge_type[2])))
 
     def loader(self) -> Loader:
-        """The batches of training: no link of a step carries a message in it, nor does its reverse."""
+        """Make the loader of training batches, which exclude the links of a step and their reverse edges."""
         train = self.split.train
         has_reverse = train.schema.reverse(self.edge_type) is not None
         exclude = Exclude.EDGE_AND_REVERSE if has_reverse else Exclude.EDGE
@@ -131,7 +131,7 @@ class LinkTask:
     def scores(
         self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
     ) -> dict[str, float]:
-        """Every metric on each of the splits, over the edges that the split may know."""
+        """Compute every metric on each split, over the edges that the split may use."""
         found: dict[str, float] = {}
         asked = [known_metric(name, LINK_METRICS) for name in beside]
         for name in splits:
@@ -180,7 +180,7 @@ class LinkTask:
         )
 
     def negatives(self) -> Negatives:
-        """What training draws beside the links: pairs of their own, or what a ranking loss compares with."""
+        """Return the negatives of training: separate pairs, or triplets for a ranking loss."""
         links = self.config.links
         mode = NegativeMode.TRIPLET if links.loss == "bpr" else NegativeMode.BINARY
         if links.negatives == "degree":

@@ -1,4 +1,4 @@
-"""A task about links meets its graph."""
+"""Resolve the task of a link-prediction run against its graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from khop.training.link_prediction import LinkMetric
 
 
 def resolved_link_task(config: RunConfig, graph: Folder, raw: RawRun) -> Task:
-    """The task with its edge type and metric; ValueError where the graph does not have what it asks for."""
+    """Fill in the edge type and the metric. Raises ValueError if the graph lacks a requested item."""
     task, links = config.task, config.links
     if task.label is not None:
         where = raw.where("task.label")

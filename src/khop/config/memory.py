@@ -1,4 +1,4 @@
-"""Memory that a run takes at least, compared with what this machine has before anything is made."""
+"""A check of the minimum memory of a run against this machine, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from khop.kernels.memory import memory_limit_bytes
 from khop.schema import NodeType
 
 _FLOAT = 4
-_TRAINED = 4  # a parameter, its gradient and Adam's two moments
+_TRAINED = 4  # values per parameter: the parameter, its gradient and Adam's two moments
 _PAIR_BYTES = 16  # two int64 ids
 
 
 def check_memory(config: RunConfig, graph: Folder, raw: RawRun, limit: int | None = None) -> None:
-    """ValueError where a number of the run alone takes more memory than this machine has.
+    """Raise ValueError if a single setting of the run needs more memory than this machine has.
 
-    What is counted is a lower bound: a run that passes may still be too large.
+    The count is a lower bound, so a run that passes may still be too large.
     """
     limit = memory_limit_bytes() if limit is None else limit
     needed = {

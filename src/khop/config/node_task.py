@@ -1,4 +1,4 @@
-"""A run that classifies nodes."""
+"""Node-classification runs."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from khop.training.initial import seeded
 from khop.training.metrics import METRICS
 from khop.training.tasks import NodeClassification
 
-SPLITS = ("train", "val", "test")  # what results call them, whatever the graph does
+SPLITS = ("train", "val", "test")  # names in results; the graph may use other names
 
 
 @dataclass(frozen=True, eq=False)
 class NodeTask:
-    """The nodes of one type, their labels, and what tells them from the graph."""
+    """The task of a node-classification run: nodes of one type, their labels, and a model to predict them."""
 
     config: RunConfig  # resolved
     graph: Graph
@@ -50,7 +50,7 @@ class NodeTask:
 
     @classmethod
     def of(cls, config: RunConfig, graph: Graph) -> NodeTask:
-        """With a new model, the same one for equal runs."""
+        """Make the task with a new model; equal runs get equal models."""
         task = config.task
         assert task.target is not None
         assert task.label is not None
@@ -62,7 +62,7 @@ class NodeTask:
             embedding=config.model.embedding,
             learned_rows=config.model.learned_rows,
         )
-        # Exact evaluation follows all that the model knows: no more than what some hop of training follows.
+        # Exact evaluation follows the edge types that the model has learned: only the ones of a training hop.
         sizes = replace(sizes, edge_types=followed_types(graph.schema, config.sampler.fanouts))
         model = seeded(config.training.seed, lambda: stack_of(config, sizes))
         model = model.to(config.device, dtype_of(config))
@@ -75,16 +75,16 @@ class NodeTask:
 
     @property
     def whole(self) -> Graph:
-        """What inference runs over: the graph."""
+        """The graph for inference: the entire graph."""
         return self.graph
 
     @property
     def node_types(self) -> tuple[NodeType, ...]:
-        """The node type that is classified."""
+        """The classified node type."""
         return (self.task.node_type,)
 
     def loader(self) -> Loader:
-        """The batches of training."""
+        """Make the loader of training batches."""
         target = self.task.node_type
         return seeds_loader(
             self.config,
@@ -97,7 +97,7 @@ class NodeTask:
     def scores(
         self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
     ) -> dict[str, float]:
-        """The task's metric, and those beside it, on each of the splits, from one pass of evaluation."""
+        """Compute the task's metric and the metrics in `beside` on each split, in one evaluation pass."""
         metrics = [known_metric(name, METRICS) for name in beside]
         nodes = {split: self._nodes(split) for split in splits}
         return scores(

@@ -1,4 +1,4 @@
-"""Parts of a run that are made alike for every task."""
+"""Objects of a run that are built in the same way for every task."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def seeds_loader(
     columns: Sequence[str],
     seed_columns: NamesByType,
 ) -> Loader:
-    """Batches of training: shuffled, on the run's device, by its threads."""
+    """Make a loader of training batches: shuffled, on the run's device, with its threads."""
     return Loader(
         sampler,
         seeds,
@@ -53,12 +53,12 @@ def seeds_loader(
 
 
 def in_flight_of(config: RunConfig) -> InFlight:
-    """How far evaluation works ahead."""
+    """Return the prefetch limits of evaluation."""
     return InFlight(config.threads, config.prefetch, config.prefetch_bytes)
 
 
 def rule_of(sampler: Sampler) -> Rule:
-    """How a run draws neighbors."""
+    """Return the rule by which a run draws neighbors."""
     plain = Uniform(sampler.replacement)
     inner = plain if sampler.weight is None else Weighted(sampler.weight, sampler.replacement)
     if sampler.time is None:
@@ -68,19 +68,19 @@ def rule_of(sampler: Sampler) -> Rule:
 
 
 def expansion_of(config: RunConfig) -> Expansion:
-    """Which nodes a hop expands."""
+    """Return the expansion: the nodes that each hop expands."""
     return Expansion(config.sampler.expansion)
 
 
 def input_columns(config: RunConfig, graph: Graph) -> list[str]:
-    """The input column, unless all node types have learned rows."""
+    """Return the input column, or no column if all node types use embeddings."""
     types = graph.schema.node_types
     there = any(config.model.column in graph.schema.columns.get(t, {}) for t in types)
     return [config.model.column] if there else []
 
 
 def stack_of(config: RunConfig, sizes: ModelSizes) -> Stack:
-    """The network, with new weights from torch's generator."""
+    """Make the network, with new weights from torch's generator."""
     model, layers = config.model, config.model.layers
     assert layers is not None
     options = (model.hidden, layers, model.dropout, model.norm, model.residual)
@@ -90,12 +90,12 @@ def stack_of(config: RunConfig, sizes: ModelSizes) -> Stack:
 
 
 def dtype_of(config: RunConfig) -> torch.dtype:
-    """That of the weights."""
+    """Return the dtype of the weights."""
     return torch.float64 if config.precision == "float64" else torch.float32
 
 
 def known_metric(name: str | None, known: Iterable[Name]) -> Name:
-    """The metric of that name; ValueError where it is none of those."""
+    """Return the metric of this name. Raises ValueError if it is not in `known`."""
     names = list(known)
     for each in names:
         if each == name:
@@ -104,5 +104,5 @@ def known_metric(name: str | None, known: Iterable[Name]) -> Name:
 
 
 def words_of(edge_type: EdgeType) -> str:
-    """What a run calls an edge type: "user buys item"."""
+    """Return the name of an edge type in a run, such as "user buys item"."""
     return " ".join(edge_type)

@@ -1,4 +1,4 @@
-"""Runs that come with khop: what `khop train NAME` starts from."""
+"""Presets: runs that come with khop, for `khop train NAME`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from khop.config.read import RawRun
 
 DEPENDENCIES = {"package depends package": 5, "package rev_depends package": 5, "*": 0}
-# Tuned on the validation split; docs/debian.md says what they reach.
+# Tuned on the validation split; docs/debian.md has the results.
 _PRESETS: Mapping[str, Mapping[str, object]] = {
     "debian": {
         "graph": "debian",
@@ -34,10 +34,10 @@ _PRESETS: Mapping[str, Mapping[str, object]] = {
 
 
 def preset_names() -> tuple[str, ...]:
-    """What `preset` knows."""
+    """Return the names of all presets."""
     return tuple(_PRESETS)
 
 
 def preset(name: str) -> RawRun:
-    """The preset of that name, to be changed by options."""
+    """Return the preset of this name, which options may change."""
     return RawRun(_PRESETS[name], f"preset {name}")

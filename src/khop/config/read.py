@@ -1,4 +1,4 @@
-"""From TOML and options to a RunConfig, and back to TOML. What is wrong with them is said in one sentence."""
+"""Conversion from TOML and options to a RunConfig, and back to TOML. Each error is one sentence."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from khop.config.values import RunConfig
 
 @dataclass(frozen=True)
 class RawRun:
-    """What was written down for a run, before any check."""
+    """The settings of a run as written, before any check."""
 
     values: Mapping[str, object]
-    source: str  # where it stands: "run.toml"
+    source: str  # the file or other source of the settings: "run.toml"
     options: Mapping[str, str] = field(default_factory=dict)  # dotted path -> the option that set it
 
     def where(self, *paths: str) -> str:
-        """Where these fields were written: the option that set one, else the file."""
+        """Name the places where these fields were set: the option, or else the file."""
         return ", ".join(dict.fromkeys(self.options.get(path, self.source) for path in paths))
 
 
 def read_toml(path: Path) -> RawRun:
-    """What a TOML file says; ValueError where it is none."""
+    """Read a run from a TOML file. Raises ValueError if it is not TOML."""
     try:
         return RawRun(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -38,7 +38,7 @@ def read_toml(path: Path) -> RawRun:
 
 
 def with_options(raw: RawRun, options: Mapping[str, object]) -> RawRun:
-    """The same with some fields, by dotted path, set on the command line."""
+    """Return the run with some fields, by dotted path, replaced from the command line."""
     values = {
         name: dict(entry) if isinstance(entry, Mapping) else entry for name, entry in raw.values.items()
     }
@@ -46,7 +46,7 @@ def with_options(raw: RawRun, options: Mapping[str, object]) -> RawRun:
     for path, value in options.items():
         section, _, name = path.rpartition(".")
         table = values.setdefault(section, {}) if section else values
-        if isinstance(table, dict):  # what else stands there is reported when the whole is checked
+        if isinstance(table, dict):  # `checked` reports any other value
             table[name] = value
         entry = field_at(path)
         assert entry is not None, path
@@ -55,7 +55,7 @@ def with_options(raw: RawRun, options: Mapping[str, object]) -> RawRun:
 
 
 def checked(raw: RawRun) -> RunConfig:
-    """The run, or a ValueError that names the first wrong field, its value, what is allowed and where."""
+    """Validate a run. Raises ValueError with the first wrong field, its value, allowed values and place."""
     try:
         return RunConfig.model_validate(raw.values)
     except ValidationError as error:
@@ -63,7 +63,7 @@ def checked(raw: RawRun) -> RunConfig:
 
 
 def chosen(path: str, asked: str | None, there: Iterable[str], what: str, raw: RawRun) -> str:
-    """The one that was asked for, or the only one there is; ValueError where that leaves none."""
+    """Return the requested name, or the only existing one. Raises ValueError if there is no such name."""
     names = list(there)
     if asked is None:
         if len(names) != 1:
@@ -80,7 +80,7 @@ def chosen(path: str, asked: str | None, there: Iterable[str], what: str, raw: R
 
 
 def to_toml(config: RunConfig) -> str:
-    """The run as TOML that `read_toml` and `checked` turn into the same run again."""
+    """Return the run as TOML, from which `read_toml` and `checked` make an equal run."""
     return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
 
 
@@ -105,7 +105,7 @@ def _sentence(error: ErrorDetails, raw: RawRun) -> str:
 
 
 def _names_of_field(names: list[str]) -> list[str]:
-    """Without what follows the name of a field: of a list's entry, pydantic names the type that it is not."""
+    """Keep the names up to a field. For an entry of a list, pydantic appends the type that did not match."""
     lengths = (length for length in range(len(names)) if field_at(".".join(names[:length])))
     return names[: next(lengths, len(names))]
 

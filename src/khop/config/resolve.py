@@ -1,4 +1,4 @@
-"""A run meets its graph and its machine: what was left open is filled in, what cannot be is an error."""
+"""Resolve a run against its graph and machine: fill in open settings, and reject impossible ones."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ SPLIT_FIELDS = ("train_split", "val_split", "test_split")
 def graph_folder(
     config: RunConfig, raw: RawRun, cache: Path, notice: ProgressCallback | None = None
 ) -> Folder:
-    """The graph that the run names; a built-in one is unpacked into `cache` when first used.
+    """Open the graph of a run. A built-in graph is unpacked into `cache` on first use.
 
-    `notice` hears of the unpacking.
+    `notice` receives the progress of the unpacking.
     """
     if config.graph in builtin_names():
         return known_folder(builtin_folder(config.graph, cache, notice))
@@ -43,9 +43,9 @@ def graph_folder(
 
 
 def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
-    """The same run with nothing left open; ValueError where graph or machine do not have what it asks for.
+    """Return the run with all settings filled in. Raises ValueError if the graph or machine does not fit it.
 
-    It names the graph by an absolute path, so that it can be repeated from anywhere.
+    The result has the absolute path of the graph, so that the run can be repeated from any folder.
     """
     is_of_links = config.task.kind == "link-prediction"
     resolved_task = resolved_link_task if is_of_links else _resolved_task

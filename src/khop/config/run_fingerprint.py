@@ -1,4 +1,4 @@
-"""What makes a run this run: compared between its ranks, and with a checkpoint when it goes on."""
+"""The fingerprint of a run: the settings that must agree between ranks, and with a resumed checkpoint."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import khop
 from khop.config.fields import run_fields, value_at
 from khop.config.values import RunConfig
 
-# On what machine a run is carried out, and how it is kept: none of these makes it another run.
+# Settings of the machine and of the output. They do not change the identity of a run.
 MACHINE = frozenset({"device", "threads", "compute_threads", "prefetch", "prefetch_bytes"})
-# How its processes wait for one another, where they are reached, and who has what of the graph.
+# Settings of the communication between processes, and of the placement of the graph.
 _CACHES = {"parts.cache_bytes", "parts.device_bytes", "parts.cache_by"}
 _PARTS = {"parts.placement", "parts.lanes", *_CACHES}
 TOGETHER = frozenset({"deadline", "interface", "allow_public", *_PARTS})
@@ -24,19 +24,19 @@ HOW_NOT_WHAT = (
         "checkpoint.keep",
     }
 )
-# What a run may change on the way and still be the same run.
+# Settings that may change when a run is resumed.
 RESUMABLE = HOW_NOT_WHAT | {"training.epochs", "training.patience"}
 
 
 def facts_of(config: RunConfig, graph_fingerprint: str) -> Mapping[str, str]:
-    """Every setting that decides a run's course, by its dotted path, with the graph and khop's version.
+    """Return every setting that decides the course of a run, by dotted path, with graph and khop version.
 
-    The graph counts by its content, not by where it lies.
+    The graph is compared by its content, not by its path.
     """
     free = RESUMABLE | {"graph", "out"}
-    if config.training.schedule != "constant":  # then every update depends on how many there are
+    if config.training.schedule != "constant":  # then every update depends on the number of epochs
         free -= {"training.epochs"}
-    if not config.training.drop_last:  # as in runs of before there was the choice
+    if not config.training.drop_last:  # like runs from before this option existed
         free |= {"training.drop_last"}
     deciding = [entry.path for entry in run_fields() if entry.path not in free]
     settings = {path: str(value_at(config, path)) for path in deciding}

@@ -1,4 +1,4 @@
-"""What a run is about: the part of it that differs between tasks."""
+"""The protocol of a run's task: the part of a run that differs between tasks."""
 
 from __future__ import annotations
 
@@ -15,42 +15,43 @@ from khop.training.tasks import Task
 
 
 class RunTask(Protocol):
-    """Nodes that are classified, or links that are predicted: a model of them, its batches, its scores."""
+    """The task of a run, node classification or link prediction: provides model, batches and scores."""
 
     @property
     def model(self) -> nn.Module:
-        """What is trained."""
+        """The model of the run."""
         ...
 
     @property
     def task(self) -> Task:
-        """What it is trained for."""
+        """The training task."""
         ...
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """What can be measured, as results call it; "val" chooses the best checkpoint."""
+        """The splits to evaluate, by their names in results. "val" selects the best checkpoint."""
         ...
 
     @property
     def whole(self) -> Graph:
-        """What inference runs over: every edge that the model follows."""
+        """The graph for inference, with every edge that the model follows."""
         ...
 
     @property
     def node_types(self) -> tuple[NodeType, ...]:
-        """The node types that the model gives rows of."""
+        """The node types with output rows of the model."""
         ...
 
     def loader(self) -> Loader:
-        """The batches of training."""
+        """Make the loader of training batches."""
         ...
 
     def scores(
         self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
     ) -> dict[str, float]:
-        """The task's metric on each of the splits; others stand beside it as "val/roc-auc".
+        """Compute the task's metric on each split. Other metrics have keys like "val/roc-auc".
 
-        Collective: the ranks share the work, and each gets the scores, which do not depend on their number.
+        Collective: the ranks share the work, and each rank gets all scores. The scores do not depend on the
+        number of ranks.
         """
         ...

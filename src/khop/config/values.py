@@ -1,6 +1,6 @@
-"""What can be set in a run: the one source of the TOML keys, the options, their help and their limits.
+"""The settings of a run: the single source of TOML keys, options, help texts and limits.
 
-The line under a field is its help text.
+The string below a field is its help text.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from khop.loading.byte_size import byte_size
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a field takes, in words, where its type and limits do not say it."""
+    """The allowed values of a field in words, if its type and limits do not say it."""
 
     words: str
 
 
 @dataclass(frozen=True)
 class Alias:
-    """Another name of a field's option."""
+    """An alternative name of a field's option."""
 
     option: str
 
 
-Fanout = int | dict[str, int]  # for all edge types, or by name or pattern of edge types
+Fanout = int | dict[str, int]  # for all edge types, or by edge type name or pattern
 
 
-LARGEST = 2**31 - 1  # of counts: any product of two of them fits the core's integers
+LARGEST = 2**31 - 1  # largest count: the product of any two counts fits the integers of the native core
 LARGEST_BYTES = 2**63 - 1
 
 
@@ -53,7 +53,7 @@ def _bytes(value: object) -> object:
     return byte_size(value, "bytes") if isinstance(value, str) else value
 
 
-# TOML and options give a list; strictness stays with the numbers in it.
+# TOML and options give a list, so the tuple is not strict; the numbers in it are.
 Fanouts = Annotated[
     tuple[Fanout, ...],
     Field(strict=False),
@@ -89,7 +89,7 @@ BytesOrNone = Annotated[
 
 
 class Section(BaseModel):
-    """A table of run.toml. Values are never converted: "3" is no number, 3.0 no whole number."""
+    """A table of run.toml. Values are never converted: "3" is not a number, and 3.0 is not a whole number."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -99,7 +99,7 @@ class Section(BaseModel):
         use_attribute_docstrings=True,
         defer_build=True,
     )
-    option_prefix: ClassVar[str] = ""  # before its options' names, where another table has the bare ones
+    option_prefix: ClassVar[str] = ""  # prefix of the option names, if another table uses the plain names
 
 
 class Task(Section):
@@ -262,7 +262,7 @@ class Checkpoint(Section):
 
 
 class RunConfig(Section):
-    """Everything that decides a run."""
+    """All settings of a run."""
 
     graph: Text
     """graph folder, or the name of a built-in graph"""
