@@ -103,7 +103,7 @@ class Section(BaseModel):
 
 
 class Task(Section):
-    """What the model learns."""
+    """The prediction task of the model."""
 
     kind: Literal["node-classification", "link-prediction"] = "node-classification"
     """what is learnt"""
@@ -125,7 +125,7 @@ class Task(Section):
 
 
 class Links(Section):
-    """Of link prediction: which links, and what they are told from."""
+    """Links for link prediction: decoder, loss, negatives and held-out shares."""
 
     option_prefix: ClassVar[str] = "link-"
 
@@ -148,7 +148,7 @@ class Links(Section):
 
 
 class Sampler(Section):
-    """How neighborhoods are drawn."""
+    """Sampling of neighborhoods."""
 
     fanouts: Annotated[Fanouts, Field(min_length=1)] = (15, 10)
     """neighbors drawn per node; the first is the hop at the seeds"""
@@ -194,7 +194,7 @@ class Model(Section):
 
 
 class Parts(Section):
-    """Of a folder of parts, on several processes: who has what of it."""
+    """Placement and caching of a partitioned graph on several processes."""
 
     placement: Literal["features", "all", "whole"] = "features"
     """what a process has of its own parts alone: columns, columns and edges, or nothing: it has all parts"""
@@ -213,7 +213,7 @@ class Parts(Section):
 
 
 class Training(Section):
-    """How the model learns."""
+    """Training of the model."""
 
     epochs: Count = 10
     """passes over the training nodes"""
@@ -236,7 +236,7 @@ class Training(Section):
 
 
 class Evaluation(Section):
-    """How the model is measured."""
+    """Evaluation of the model."""
 
     option_prefix: ClassVar[str] = "evaluation-"
 
@@ -249,7 +249,7 @@ class Evaluation(Section):
 
 
 class Checkpoint(Section):
-    """How training is written down within an epoch; at its end it always is."""
+    """Checkpoints within an epoch. A checkpoint is always written at the end of an epoch."""
 
     option_prefix: ClassVar[str] = "checkpoint-"
 
