@@ -199,7 +199,7 @@ def open_graph(
     columns. With `placement` "all" it asks for edges too; with "whole" each rank opens all partitions.
     `lanes` batches are processed at once. Rows are sent as stored, or rounded to `wire` "float16" or "int8".
 
-    With several ranks this is collective. A loader's epochs are then collective too, including `break`.
+    Opening a partitioned folder on several ranks is collective, and so are a loader's epochs, including `break`.
     """
     folder = named_folder(path if isinstance(path, str) else path_of("path", path))
     partition_options = PartitionOptions(
