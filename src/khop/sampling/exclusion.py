@@ -1,4 +1,4 @@
-"""The links of a batch kept out of its message passing: a view of the graph without them."""
+"""Exclusion of a batch's links from its message passing: a view of the graph without these edges."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from khop.schema import EdgeType, NodeType, Schema
 
 
 class Exclude(StrEnum):
-    """Which edges a batch of links leaves out."""
+    """Edges that a batch of links leaves out of message passing."""
 
-    EDGE = "edge"  # those between the ends of a link, of the link's own type
-    EDGE_AND_REVERSE = "edge+reverse"  # and those that lead back, of the type's reverse
+    EDGE = "edge"  # edges between the ends of a link, of the link's type
+    EDGE_AND_REVERSE = "edge+reverse"  # these, and the edges from destination to source, of the reverse type
 
 
 def checked_exclude(given: Exclude | str) -> Exclude:
-    """ValueError for a word that says nothing about edges."""
+    """Return `given` as an `Exclude`; ValueError where it is none."""
     if given not in tuple(Exclude):
         raise ValueError(
             f"exclude {given!r}: must be {', '.join(repr(str(word)) for word in Exclude)} or None"
@@ -34,10 +34,11 @@ def checked_exclude(given: Exclude | str) -> Exclude:
 
 @dataclass(frozen=True)
 class WithoutEdges:
-    """A graph store without some edges: drawn as if they were there, then left out, hop by hop.
+    """A graph store without some edges. They are drawn as usual and then left out, hop by hop.
 
-    What is left of a row is an even draw of the edges that are left, no larger than the fanout: a row may
-    have fewer although there are more. Nothing is reached through an edge that was left out.
+    The remaining edges of a row are an even draw of all its remaining edges, at most as many as the fanout.
+    A row may give fewer edges than the fanout although it has more. No node is reached through an excluded
+    edge.
     """
 
     graph: GraphStore
@@ -45,15 +46,15 @@ class WithoutEdges:
 
     @property
     def schema(self) -> Schema:
-        """The graph's types."""
+        """Node types and edge types of the graph."""
         return self.graph.schema
 
     def num_nodes(self, node_type: NodeType) -> int:
-        """How many nodes of a type there are."""
+        """Return the number of nodes of a type."""
         return self.graph.num_nodes(node_type)
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
-        """The graph's draw, without the excluded edges; see GraphStore."""
+        """Draw from the graph and leave out the excluded edges; see `GraphStore.sample_hop`."""
         drawn = self.graph.sample_hop(frontier, hop, key)
         return {
             edge_type: exclude_edges(found, frontier[edge_type[2]].nodes, self.excluded[edge_type])
@@ -64,7 +65,7 @@ class WithoutEdges:
 
 
 def reverse_types(schema: Schema, exclude: Exclude | None) -> dict[EdgeType, EdgeType]:
-    """The edge types that have a reverse to be excluded. A type between nodes of one type may be its own."""
+    """Return the reverse types to exclude, by edge type. A type between nodes of one type may be its own."""
     if exclude is not Exclude.EDGE_AND_REVERSE:
         return {}
     found = {t: schema.reverse(t) or (t if t[0] == t[2] else None) for t in schema.edge_types}
@@ -74,7 +75,7 @@ def reverse_types(schema: Schema, exclude: Exclude | None) -> dict[EdgeType, Edg
 def excluded_edges(
     links: LinkSeeds, exclude: Exclude | None, reverses: Mapping[EdgeType, EdgeType]
 ) -> dict[EdgeType, Tensor]:
-    """The ends of the edges to leave out, by type: those of all ranks' links in the step."""
+    """Return the ends of the edges to leave out, by type, for the links of all ranks in the step."""
     pairs: dict[EdgeType, list[Tensor]] = {}
     for edge_type, of_type in links.by_type.items():
         if exclude is None or not of_type.batch_edges.numel():

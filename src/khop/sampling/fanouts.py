@@ -1,4 +1,4 @@
-"""How many neighbors a hop draws of each edge type: one number for all, or a number per edge type."""
+"""Fanouts of a hop: the number of neighbors to draw, one for all edge types or one per edge type."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from fnmatch import fnmatchcase
 from khop.schema import EdgeType, Schema
 
 Numbers = Mapping[EdgeType | str, int]
-# -1 = all neighbors, 0 = none. Of a mapping see `fanout_by_type`.
+# -1 = all neighbors, 0 = none. For mappings see `fanout_by_type`.
 Fanout = int | Numbers | Mapping[EdgeType, int] | Mapping[str, int]
 
 
 def fanout_by_type(schema: Schema, fanout: Fanout) -> dict[EdgeType, int]:
-    """A hop's fanout of every edge type, in schema order.
+    """Return a hop's fanout for every edge type, in schema order.
 
-    A mapping's keys are edge types, or patterns of them: `"user buys item"`, `"user * item"`, `"*"`. An edge
-    type's own name comes first, then the first pattern that fits. ValueError names an edge type that nothing
-    is given for, and a key that nothing is left for.
+    A mapping's keys are edge types or patterns of edge types: `"user buys item"`, `"user * item"`, `"*"`.
+    The exact name of an edge type takes precedence, then the first pattern that matches. ValueError names an
+    edge type without a fanout, or a key that applies to no edge type.
     """
     named: dict[EdgeType | str, int] = {}
     named.update(fanout.items() if isinstance(fanout, Mapping) else {"*": fanout})
@@ -33,7 +33,7 @@ def fanout_by_type(schema: Schema, fanout: Fanout) -> dict[EdgeType, int]:
 
 
 def fanouts_by_type(schema: Schema, fanouts: Sequence[Fanout]) -> tuple[dict[EdgeType, int], ...]:
-    """Every hop's fanout of every edge type; ValueError unless `fanouts` is a list with an entry per hop."""
+    """Return every hop's fanout by edge type; ValueError unless `fanouts` is a list with an entry per hop."""
     if isinstance(fanouts, str | Mapping) or not isinstance(fanouts, Sequence):
         raise ValueError(
             f"fanouts {fanouts!r}: give a list with an entry per hop, the seeds' first, as "
@@ -43,13 +43,13 @@ def fanouts_by_type(schema: Schema, fanouts: Sequence[Fanout]) -> tuple[dict[Edg
 
 
 def followed_types(schema: Schema, fanouts: Sequence[Fanout]) -> tuple[EdgeType, ...]:
-    """The edge types that some hop draws of, in schema order."""
+    """Return the edge types that at least one hop draws from, in schema order."""
     hops = fanouts_by_type(schema, fanouts)
     return tuple(t for t in schema.edge_types if any(hop[t] for hop in hops))
 
 
 def _key(named: Numbers, edge_type: EdgeType) -> EdgeType | str | None:
-    """The key that an edge type's number stands under."""
+    """Return the key that gives the fanout of an edge type."""
     words = " ".join(edge_type)
     for own in (edge_type, words):
         if own in named:

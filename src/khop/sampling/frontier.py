@@ -1,4 +1,4 @@
-"""Samplers of one's own: a function that says which edges carry messages into the nodes so far."""
+"""Custom samplers: a function returns the edges that carry messages into the nodes sampled so far."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NodesByType = Mapping[NodeType, Tensor]
 
 
 class FrontierView:
-    """The graph as a layer's `edges_for` sees it. The n-th draw adds n to the key: all are independent."""
+    """The graph passed to a layer's `edges_for`. The n-th draw adds n to the key: draws are independent."""
 
     def __init__(self, graph: GraphStore, hop: int, key: DrawKey) -> None:
         self._graph = graph
@@ -53,11 +53,11 @@ class FrontierView:
 
     @property
     def schema(self) -> Schema:
-        """The types of the graph."""
+        """Node types and edge types of the graph."""
         return self._graph.schema
 
     def num_nodes(self, node_type: NodeType) -> int:
-        """How many nodes of a type there are."""
+        """Return the number of nodes of a type."""
         return self._graph.num_nodes(node_type)
 
     def sample_in_edges(
@@ -66,13 +66,13 @@ class FrontierView:
         fanout: Fanout,
         rule: Rule = Uniform(),  # noqa: B008
     ) -> dict[EdgeType, Edges]:
-        """Up to `fanout` in-edges of every node (-1 = all), with edge ids, in the order of the nodes."""
+        """Draw up to `fanout` in-edges of every node (-1 = all), with edge ids, in the order of the nodes."""
         key = self._key.plus(self._draws)
         self._draws += 1
         return self._in_edges(nodes, fanout, rule, key)
 
     def in_edges(self, nodes: Tensor | NodesByType) -> dict[EdgeType, Edges]:
-        """All in-edges of the nodes, with edge ids; nothing is drawn."""
+        """Return all in-edges of the nodes, with edge ids. Nothing is random."""
         return self._in_edges(nodes, -1, Uniform(), self._key)
 
     def _in_edges(
@@ -100,11 +100,11 @@ EdgesFor = Callable[[int, FrontierView, NodesByType], EdgesByType | Edges]
 
 
 class FrontierSampler:
-    """A sampler made of `edges_for(layer, graph, nodes)`, called from layer `layers - 1`, at the seeds, to 0.
+    """A sampler that calls `edges_for(layer, graph, nodes)` for layers `layers - 1` (at the seeds) down to 0.
 
-    `nodes` are all nodes of the batch so far, by type; `graph` is a `FrontierView`. What comes back are
-    edges into those nodes, from any nodes: drawn by the view, or the caller's own; one `Edges` where there
-    is one edge type. Expansion is layered. The sample is pure if the function is.
+    `nodes` are all nodes of the batch so far, by type. `graph` is a `FrontierView`. The function returns
+    edges into these nodes, from any nodes: edges drawn by the view, or any others. With one edge type it may
+    return one `Edges`. Expansion is layered. The sample is a pure function if `edges_for` is one.
     """
 
     def __init__(self, graph: GraphStore, edges_for: EdgesFor, layers: int) -> None:
@@ -119,7 +119,7 @@ class FrontierSampler:
         self._node_sets = NodeSetPool(graph, NodeSet)
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
-        """Blocks over what `edges_for` gave, rows in the order in which it gave them."""
+        """Return blocks of the edges that `edges_for` returned, with rows in its order."""
 
         def draw(hop: int, frontier: FrontierByType) -> NeighborsByType:
             view = FrontierView(self.graph, hop, key)
@@ -146,7 +146,7 @@ def _sole_edge_type(schema: Schema) -> EdgeType:
 def _group(
     graph: GraphStore, edges: Mapping[EdgeType, Edges], nodes: NodesByType, node_set: NodeSet
 ) -> NeighborsByType:
-    """The edges of every type, grouped by destination in the order of `nodes`."""
+    """Group the edges of every type by destination, in the order of `nodes`."""
     for edge_type, of_type in edges.items():
         _check(graph, edge_type, of_type)
     for node_type, ids in nodes.items():

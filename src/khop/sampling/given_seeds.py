@@ -1,4 +1,4 @@
-"""Seed nodes as users give them: ids or a mask, as a tensor, a NumPy array or a list, or all nodes."""
+"""Seed nodes as users pass them: ids or a mask (a tensor, a NumPy array or a list), or all nodes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SeedIds = Tensor | npt.NDArray[Any] | Sequence[int] | Sequence[bool] | Literal["
 
 
 def seed_ids(graph: GraphStore, given: SeedIds | Mapping[NodeType, SeedIds]) -> dict[NodeType, Tensor]:
-    """int64 ids by node type, in schema order; ValueError names what cannot be seeds.
+    """Return int64 ids by node type, in schema order; ValueError names values that cannot be seeds.
 
-    "all" means every node: given alone, of every type of the graph.
+    "all" means every node; passed alone, every node of every type of the graph.
     """
     types = graph.schema.node_types
     if isinstance(given, str) and given == ALL_NODES:
@@ -77,9 +77,9 @@ def _tensor(name: str, given: Tensor | npt.NDArray[Any] | Sequence[int] | Sequen
         values = np.asarray(given)
         if values.size == 0 and not isinstance(given, np.ndarray):
             values = values.astype(np.int64)
-        if values.dtype == np.uint64:  # torch reads none of them; ids above the largest int64 are no nodes
+        if values.dtype == np.uint64:  # torch cannot read it; ids above the largest int64 are no nodes
             values = np.minimum(values, np.uint64(2**63 - 1)).astype(np.int64)
-        return torch.from_numpy(np.array(values))  # a copy: the given one may be read-only
+        return torch.from_numpy(np.array(values))  # a copy, because the given array may be read-only
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             f"{name}: not ids of nodes ({error}); give whole numbers or a boolean mask"

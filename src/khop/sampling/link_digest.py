@@ -1,4 +1,4 @@
-"""What tells one list of links from another, also where nobody has all of it."""
+"""Digests of link lists, also for lists that are partitioned across processes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _FACTOR = signed(0x9E3779B97F4A7C15)  # odd
 
 
 def links_digest(first: int, facts: Sequence[Tensor]) -> int:
-    """The sum over links of a 64-bit hash of a link's number and all that is known of it, modulo 2^64.
+    """Return the sum over links of a 64-bit hash of each link's number, ends and columns, modulo 2^64.
 
-    `facts` have a row per link, of which that in row 0 is numbered `first`. Digests of stretches of a list
-    add up to that of the list.
+    `facts` have one row per link; the link in row 0 has the number `first`. The digests of consecutive
+    ranges of a list add up to the digest of the list.
     """
     total, count = 0, facts[0].shape[0]
     for start in range(0, count, _AT_ONCE):
@@ -35,13 +35,13 @@ def links_digest(first: int, facts: Sequence[Tensor]) -> int:
 def told_apart(
     edge_type: EdgeType, count: int, facts: Mapping[str, tuple[torch.dtype, Sequence[int]]]
 ) -> bytes:
-    """What a list says of itself without its numbers: the dtype of each fact, and the shape of a row."""
+    """Return a list's metadata as bytes to hash: edge type, count, and each fact's dtype and row shape."""
     described = [f"{what}:{dtype}:{list(shape)}" for what, (dtype, shape) in facts.items()]
     return f"{edge_type}:{count}:{described}:".encode()
 
 
 def _words(fact: Tensor) -> Tensor:
-    """int64 (links, words): the bytes of every row, filled up with zeros."""
+    """Return int64 (links, words): the bytes of every row, padded with zeros."""
     rows = fact.reshape(fact.shape[0], -1).contiguous().view(torch.uint8)
     filled = rows.new_zeros(rows.shape[0], -(-rows.shape[1] // 8) * 8)
     filled[:, : rows.shape[1]] = rows

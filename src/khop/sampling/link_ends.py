@@ -1,4 +1,4 @@
-"""The ends of links, and of their negatives, as seed nodes; and where each end's row is."""
+"""The ends of links and of their negatives as seed nodes, and the row of each end."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from khop.sampling.sampler import LinkSeeds, Seeds
 from khop.schema import EdgeType, NodeType
 
 NegativesByType = Mapping[EdgeType, Tensor | None]  # int64 (links, k), global ids
-# Of ids of a node type, duplicates allowed: the nodes, each once in some order, and each id's place in it.
+# From ids of a node type, duplicates allowed: the distinct nodes in some order, and each id's index in it.
 Numbering = Callable[[NodeType, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class EndRows:
-    """Where the ends of one edge type's links are among the seeds of their node types."""
+    """Indices of the link ends of one edge type among the seeds of their node types."""
 
     source: Tensor  # int64 (links)
     destination: Tensor  # int64 (links)
@@ -28,7 +28,7 @@ class EndRows:
 
 @dataclass(frozen=True)
 class Planted:
-    """Seed nodes alone, and the rows of the links that they came of."""
+    """Seeds that are nodes only, and the rows of the links' ends among them."""
 
     seeds: Seeds
     rows: Mapping[EdgeType, EndRows]
@@ -36,18 +36,18 @@ class Planted:
 
 @dataclass(frozen=True)
 class _End:
-    """One end of every link of a type; of negatives the first of every link, then the second of each."""
+    """One end of every link of a type. Of negatives: the first of every link, then the second of each."""
 
     edge_type: EdgeType
-    field: str  # of EndRows
+    field: str  # name of a field of EndRows
     node_type: NodeType
     ids: Tensor  # (links), or (k, links)
-    positions: Tensor  # as many, of the seeds in a global order of all ends: what disjoint trees are keyed by
+    positions: Tensor  # same shape as ids, in a global order of all ends: the keys of disjoint trees
     times: Tensor | None
 
 
 def first_seen(node_set: NodeSet) -> Numbering:
-    """Nodes in the order in which they come, found by an empty set's tables."""
+    """Return a numbering in first-seen order. `node_set` must be empty; its tables find duplicates."""
 
     def numbered(node_type: NodeType, ids: Tensor) -> tuple[Tensor, Tensor]:
         places = node_set.insert(node_type, ids).long()
@@ -57,7 +57,7 @@ def first_seen(node_set: NodeSet) -> Numbering:
 
 
 def plant_merged(seeds: Seeds, negatives: NegativesByType, numbering: Numbering) -> Planted:
-    """One seed per node: after the seeds' own nodes, those of the ends as `numbering` has them."""
+    """Make one seed per node: the given seed nodes first, then the ends in the order of `numbering`."""
     ends = list(_ends(seeds.links, negatives))
     nodes, rows = dict(seeds.nodes), {}
     for node_type, ids in _joined(ends, "ids").items():
@@ -70,7 +70,7 @@ def plant_merged(seeds: Seeds, negatives: NegativesByType, numbering: Numbering)
 
 
 def plant_apart(seeds: Seeds, negatives: NegativesByType) -> Planted:
-    """One seed per end, duplicates included, with its link's time: for disjoint trees."""
+    """Make one seed per end, duplicates included, with its link's time: for disjoint trees."""
     ends = list(_ends(seeds.links, negatives))
     nodes, positions, times = dict(seeds.nodes), dict(seeds.positions), dict(seeds.times or {})
     rows = {}
@@ -99,7 +99,7 @@ def _ends(links: LinkSeeds | None, negatives: NegativesByType) -> Iterator[_End]
 
 
 def _joined(ends: list[_End], name: str) -> dict[NodeType, Tensor]:
-    """A field of all ends, one after another, by node type."""
+    """Concatenate a field of all ends, by node type."""
     parts: dict[NodeType, list[Tensor]] = {}
     for end in ends:
         values = getattr(end, name)
@@ -109,7 +109,7 @@ def _joined(ends: list[_End], name: str) -> dict[NodeType, Tensor]:
 
 
 def _rows_by_edge_type(ends: list[_End], rows: Mapping[NodeType, Tensor]) -> dict[EdgeType, EndRows]:
-    """The rows of `_joined` ids, given back to the ends that they came of."""
+    """Split the rows of the concatenated (`_joined`) ids by the ends that they belong to."""
     taken = dict.fromkeys(rows, 0)
     found: dict[EdgeType, dict[str, Tensor]] = {}
     for end in ends:

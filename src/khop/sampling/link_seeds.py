@@ -1,4 +1,4 @@
-"""Links as seeds: the edges that an epoch is about, and a rank's share of a step of them."""
+"""Links as seeds: the list of an epoch's links, and a rank's share of a step."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ from khop.schema import EdgeType, NodeType, Schema, by_edge_type, only
 
 ByEdgeType = Mapping[EdgeType, Tensor]
 GivenByEdgeType = ByEdgeType | Mapping[str, Tensor] | Tensor
-SOLE: EdgeType = ("*", "*", "*")  # the only edge type of a graph that is not known yet
+SOLE: EdgeType = ("*", "*", "*")  # the only edge type, while the graph is not known yet
 
 
 class LinkList(SeedList, Protocol):
-    """A list of links of one or several edge types: in this process, or in parts with all ranks."""
+    """A list of links of one or several edge types: in this process, or partitioned across ranks."""
 
     @property
     def counts(self) -> Mapping[EdgeType, int]:
-        """Links of each type."""
+        """Number of links by edge type."""
         ...
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """What is known of links beside their ends: of "labels", "times" and "negatives" those given."""
+        """Names of the given columns of links: a subset of "labels", "times" and "negatives"."""
         ...
 
     def rows(self, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
-        """The links of a type that have these numbers, as a batch of their own.
+        """Return the links of a type with these numbers as a batch.
 
-        Collective where ranks hold the list in parts.
+        Collective where the list is partitioned across ranks.
         """
         ...
 
 
 @dataclass(frozen=True, eq=False, init=False)
 class Links:
-    """A list of links of one or several edge types, duplicates allowed, with what is known of each.
+    """A list of links of one or several edge types, duplicates allowed, with optional columns.
 
-    They need not be edges of the graph that is sampled. What is given for one edge type is given for all.
-    Everything is a mapping by edge type, ("user", "buys", "item") or "user buys item"; where the graph has
-    one edge type, a tensor does.
+    Links need not be edges of the sampled graph. A column given for one edge type must be given for all.
+    Each argument is a mapping by edge type, ("user", "buys", "item") or "user buys item". A tensor is enough
+    if the graph has one edge type.
     """
 
     edges: ByEdgeType  # int64 (2, links), global ids: sources over destinations
     labels: ByEdgeType | None = None  # (links, ...)
     times: ByEdgeType | None = None  # int64 (links), a time limit per link
-    negatives: ByEdgeType | None = None  # int64 (links, k), destinations that are no partners of the source
+    negatives: ByEdgeType | None = None  # int64 (links, k), destinations that are not linked to the source
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Links:
         self._check()
 
     def of_schema(self, schema: Schema) -> Links:
-        """The same links under the schema's only edge type, where they were given as one tensor."""
+        """Return the same links, with the schema's only edge type as key if they were given as one tensor."""
         if SOLE not in self.edges:
             return self
         named = dict.fromkeys(schema.edge_types, 0)
@@ -98,27 +98,27 @@ class Links:
 
     @property
     def counts(self) -> Mapping[EdgeType, int]:
-        """Links of each type."""
+        """Number of links by edge type."""
         return {edge_type: ends.shape[1] for edge_type, ends in self.edges.items()}
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """What is known of links beside their ends: of "labels", "times" and "negatives" those given."""
+        """Names of the given columns of links: a subset of "labels", "times" and "negatives"."""
         return tuple(what for what, _ in self._facts())
 
     def rows(self, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
-        """The links of a type that have these numbers, as a batch of their own."""
+        """Return the links of a type with these numbers as a batch."""
         edges = self.edges[edge_type][:, numbers]
         return SeedLinks(
             edges, numbers, edges, **{what: of_type[edge_type][numbers] for what, of_type in self._facts()}
         )
 
     def at_hand(self, step: StepShare) -> tuple[Links, StepShare]:
-        """Themselves: every process has all."""
+        """Return this list and `step` unchanged: every process has all links."""
         return self, step
 
     def taken(self, share: StepShare) -> Seeds:
-        """The links of a rank's share, by type, in global order."""
+        """Return the links of a rank's share, by type, in global order."""
         step = numbers_by_type(self.counts, share.of_all_ranks)
         whole = {edge_type: numbers for edge_type, numbers, _ in step}
         by_type = {
@@ -133,12 +133,12 @@ class Links:
         return Seeds({}, {}, links=LinkSeeds(by_type, share.negative_key))
 
     def homes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
-        """By edge type the links' sources, where their negatives are drawn, and the links' positions."""
+        """Yield by edge type the links' sources, where negatives are drawn, and the links' positions."""
         for edge_type, numbers, positions in numbers_by_type(self.counts, share):
             yield edge_type[0], self.edges[edge_type][0, numbers], positions
 
     def hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
-        """Give `update` what tells types, ends and all that is known of the links."""
+        """Pass types, ends and columns of the links to `update`."""
         for edge_type, count in self.counts.items():
             facts = {what: by_type[edge_type] for what, by_type in self._facts()}
             digest = links_digest(0, [self.edges[edge_type].T, *facts.values()])
@@ -166,7 +166,7 @@ class Links:
 
 
 def check_links(graph: GraphStore, links: Links | LinkSeeds) -> None:
-    """ValueError unless links are of edge types of the graph, between nodes of it."""
+    """Raise ValueError unless all links are of edge types of the graph and between its nodes."""
     edges = links.edges if isinstance(links, Links) else {t: of.edges for t, of in links.by_type.items()}
     for edge_type, ends in edges.items():
         if edge_type not in graph.schema.edge_types:

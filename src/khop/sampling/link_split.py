@@ -1,4 +1,4 @@
-"""Links dealt to training, validation and test, so that none is seen before it is asked for."""
+"""Links split into training, validation and test, such that no link is seen before it is to be predicted."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from khop.kernels.csc import Csc
 from khop.kernels.philox import WORD, philox
 from khop.schema import EdgeType, NodeType, Schema
 
-_AT_ONCE = 1 << 20  # edges whose numbers are drawn at a time
-_BELOW_ALL, _LARGEST = -1, (1 << 63) - 1  # of the numbers
+_AT_ONCE = 1 << 20  # edges for which numbers are drawn at a time
+_BELOW_ALL, _LARGEST = -1, (1 << 63) - 1  # bounds of the random numbers
 _DIGIT = 16  # bits
-Chosen = Mapping[EdgeType, tuple[Tensor, ...]]  # of each stretch of rows int64 positions in it, ascending
+Chosen = Mapping[EdgeType, tuple[Tensor, ...]]  # for each range of rows: int64 positions in it, ascending
 
 
 @dataclass(frozen=True)
 class Shares:
-    """How many of the links of each type each part gets: a share below 1, or a number."""
+    """Number of links of each type in each part: a share below 1, or a count."""
 
     val: float | int
     test: float | int
-    disjoint_share: float = 0.0  # of the training links: to be predicted, and in no message
+    disjoint_share: float = 0.0  # of the training links: to be predicted, and used in no message
 
     def __post_init__(self) -> None:
         for name, share in vars(self).items():
             if isinstance(share, bool) or not isinstance(share, int | float):
                 raise ValueError(f"{name} {share!r}: must be a share from 0 to below 1, or a number of links")
             is_number = isinstance(share, int) and name != "disjoint_share"
-            if not share >= 0 or (not is_number and share >= 1):  # NaN is neither
+            if not share >= 0 or (not is_number and share >= 1):  # also catches NaN
                 raise ValueError(f"{name} {share!r}: must be a share from 0 to below 1, or a number of links")
 
     def counts(self, edge_type: EdgeType, num_links: int) -> tuple[int, int, int]:
-        """Links of validation, of test, and of training that are in no message."""
+        """Return the number of links of validation, of test, and of training links that carry no message."""
         val, test = (
             share if isinstance(share, int) else int(share * num_links) for share in (self.val, self.test)
         )
@@ -54,11 +54,11 @@ class Shares:
 
 @dataclass(frozen=True)
 class LinkColumns:
-    """What the links of a split bring along."""
+    """Columns of the links of a split."""
 
-    negatives: int = 1  # those of validation and test, each
-    label: str | None = None  # the edge column that is their labels
-    time: str | None = None  # the edge column that is their times
+    negatives: int = 1  # per link of validation and test
+    label: str | None = None  # the edge column with the links' labels
+    time: str | None = None  # the edge column with the links' times
 
     def __post_init__(self) -> None:
         count = self.negatives
@@ -67,12 +67,12 @@ class LinkColumns:
 
     @property
     def of_training(self) -> LinkColumns:
-        """The same, of links for which negatives are drawn anew in every epoch."""
+        """The same settings for training links: their negatives are drawn anew in every epoch."""
         return replace(self, negatives=0)
 
     @property
     def rivals(self) -> UniformNegatives:
-        """How negatives are drawn."""
+        """The rule by which negatives are drawn."""
         return UniformNegatives(self.negatives, exact=True)
 
 
@@ -84,31 +84,31 @@ class EdgeRange:
     first: int = 0  # the node of row 0
 
     def ends(self, positions: Tensor) -> Tensor:
-        """int64 (2, positions), global ids: sources over destinations of the edges there."""
+        """Return the ends of the edges at these positions: int64 (2, n), global ids, sources first."""
         self.csc.check_rows()
         rows = torch.searchsorted(self.csc.indptr, positions, right=True) - 1
         return torch.stack([self.csc.indices[positions].long(), rows + self.first])
 
 
 class DistributedEdges(Protocol):
-    """The edges of a graph that are dealt here: all of them, or those that a rank holds."""
+    """The edges to split: all edges of a graph, or the edges that a rank holds."""
 
     @property
     def schema(self) -> Schema:
-        """The types of the graph."""
+        """Node types and edge types of the graph."""
         ...
 
     @property
     def original_ids(self) -> Mapping[NodeType, Tensor]:
-        """int64 (nodes), of types that were renumbered: what ids were before."""
+        """int64 (nodes) for renumbered types: ids before the renumbering."""
         ...
 
     def stretches(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
-        """The rows that lie here."""
+        """Return the ranges of rows in this process."""
         ...
 
     def total(self, counts: Tensor) -> Tensor:
-        """The sum of what this and all other processes have counted, each edge at one of them."""
+        """Return the sum of the counts of all processes. Each edge is counted by one process."""
         ...
 
 
@@ -120,28 +120,28 @@ class WholeEdges:
 
     @property
     def schema(self) -> Schema:
-        """The types of the graph."""
+        """Node types and edge types of the graph."""
         return self.graph.schema
 
     @property
     def original_ids(self) -> Mapping[NodeType, Tensor]:
-        """int64 (nodes), of types that were renumbered: what ids were before."""
+        """int64 (nodes) for renumbered types: ids before the renumbering."""
         return self.graph.original_ids
 
     def stretches(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
-        """All rows as one."""
+        """Return all rows as one range."""
         return (EdgeRange(self.graph.csc(edge_type)),)
 
     def total(self, counts: Tensor) -> Tensor:
-        """The counts: nobody else has any."""
+        """Return the counts unchanged: there is only this process."""
         return counts
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one part of a split sees, and what it is asked, of the edges that are dealt here."""
+    """One part of a split, for the edges in this process: edges for messages, and links to predict."""
 
-    kept: Chosen  # the edges that carry messages, of the types that are dealt and of their reverses
+    kept: Chosen  # the edges that carry messages, of the split types and of their reverses
     links: Chosen
 
 
@@ -149,41 +149,42 @@ class Part:
 class EdgeSplit:
     """The parts of a split."""
 
-    train: Part  # whose `kept` is that of `val`, where no link is to be disjoint
+    train: Part  # `kept` is the one of `val` if no link is to be disjoint
     val: Part
     test: Part
 
 
 @dataclass(frozen=True)
 class _Dealt:
-    """The random numbers of the edges of one type and of its reverse, and which of them fall to whom."""
+    """Random numbers of the edges of one type and of its reverse, and the bounds of the parts."""
 
     edge_type: EdgeType
-    numbers: Chosen  # int64 (edges) of each stretch
-    is_link: Sequence[Tensor]  # bool (edges of the type itself) of each stretch
-    to_test: int  # the largest number of each part
+    numbers: Chosen  # int64 (edges) for each range
+    is_link: Sequence[Tensor]  # bool (edges of the type itself) for each range
+    to_test: int  # this and the next two: the largest number of each part
     to_val: int
     to_disjoint: int
 
     def links(self, above: int, up_to: int) -> tuple[Tensor, ...]:
-        """Where the links with such numbers are."""
+        """Return the positions of the links with numbers in (above, up_to]."""
         own = zip(self.is_link, self.numbers[self.edge_type], strict=True)
         return tuple(_places(is_link & (of > above) & (of <= up_to)) for is_link, of in own)
 
     def kept(self, above: int) -> dict[EdgeType, tuple[Tensor, ...]]:
-        """Where the edges with such numbers are, of the type and of its reverse."""
+        """Return the positions of the edges with numbers > `above`, of the type and of its reverse."""
         return {t: tuple(_places(of > above) for of in of_type) for t, of_type in self.numbers.items()}
 
 
 def split_edges(
     edges: DistributedEdges, edge_types: Sequence[EdgeType], shares: Shares, key: DrawKey
 ) -> EdgeSplit:
-    """Deal the edges of some types, and of their reverse types, to the three parts.
+    """Split the edges of some types, and of their reverse types, into the three parts.
 
-    All edges between two nodes go to the same part, in whichever direction, so that none tells of another.
-    Training's messages come from its own edges, validation's from those too, test's from training and
-    validation. Of an edge type that is its own reverse, a link stands in one direction only. Who gets an edge
-    depends on the key, its ends as first numbered and the numbers of all edges alone, wherever they lie.
+    All edges between two nodes go to the same part, in both directions, so that no edge reveals another.
+    Training passes messages over its own edges, validation over training edges, test over training and
+    validation edges. For an edge type that is its own reverse, a link appears in one direction only. The
+    part of an edge depends only on the key, the original ids of its ends and all edges' random numbers.
+    Partitioning does not change it.
     """
     dealt = [_dealt(edges, edge_type, shares, key) for edge_type in edge_types]
 
@@ -207,7 +208,7 @@ def split_edges(
 
 
 def as_first_numbered(edges: CscGraph, edge_type: EdgeType, positions: Tensor) -> Tensor:
-    """Links by destination and place in its row, as they stood before nodes were renumbered."""
+    """Return link positions ordered by original destination id, then by position in the row."""
     original = edges.original_ids.get(edge_type[2])
     if original is None:
         return positions
@@ -228,7 +229,7 @@ def _dealt(edges: DistributedEdges, edge_type: EdgeType, shares: Shares, key: Dr
 
 
 def _are_links(edges: DistributedEdges, edge_type: EdgeType) -> list[Tensor]:
-    """Which edges are links: of a type that is its own reverse one of the two directions."""
+    """Return masks of the edges that are links: of a type that is its own reverse, only one direction."""
     found = []
     for stretch in edges.stretches(edge_type):
         is_link = torch.ones(stretch.csc.num_edges, dtype=torch.bool)
@@ -243,7 +244,7 @@ def _are_links(edges: DistributedEdges, edge_type: EdgeType) -> list[Tensor]:
 def _pair_numbers(
     edges: DistributedEdges, edge_type: EdgeType, of: EdgeType, key: DrawKey
 ) -> tuple[Tensor, ...]:
-    """A random number from 0 to 2^63 - 1 for each edge of a type, the same for all between the same nodes.
+    """Draw a number from 0 to 2^63 - 1 for each edge of a type, equal for all edges between the same nodes.
 
     `of` is the edge type itself or its reverse.
     """
@@ -268,7 +269,7 @@ def _pair_numbers(
 
 
 def _first_numbered(edges: DistributedEdges, edge_type: EdgeType, ends: Tensor) -> tuple[Tensor, Tensor]:
-    """Sources and destinations as they were numbered first."""
+    """Return the original ids of sources and destinations."""
     originals = edges.original_ids.get(edge_type[0]), edges.original_ids.get(edge_type[2])
     sources, destinations = (
         ids if original is None else original[ids] for ids, original in zip(ends, originals, strict=True)
@@ -277,7 +278,7 @@ def _first_numbered(edges: DistributedEdges, edge_type: EdgeType, ends: Tensor) 
 
 
 def _chunks(count: int) -> Iterator[tuple[int, Tensor]]:
-    """So many positions, and where each chunk of them begins."""
+    """Yield the positions from 0 to `count` - 1 in chunks, each with its first position."""
     for start in range(0, count, _AT_ONCE):
         yield start, torch.arange(start, min(start + _AT_ONCE, count))
 
@@ -287,7 +288,7 @@ def _places(is_chosen: Tensor) -> Tensor:
 
 
 def _bounds(edges: DistributedEdges, numbers: Tensor, counts: tuple[int, int, int]) -> tuple[int, int, int]:
-    """The largest numbers of test, of validation and of training's disjoint links, in this order."""
+    """Return the largest numbers of test, of validation and of training's disjoint links, in this order."""
     val, test, disjoint = counts
     ends = (test, test + val, test + val + disjoint)
     found = [_BELOW_ALL if end == 0 else _smallest(edges, numbers, end) for end in ends]
@@ -295,7 +296,7 @@ def _bounds(edges: DistributedEdges, numbers: Tensor, counts: tuple[int, int, in
 
 
 def _smallest(edges: DistributedEdges, numbers: Tensor, rank: int) -> int:
-    """The `rank`-th smallest number of all processes, from 1 on: digit after digit, by counting."""
+    """Return the `rank`-th smallest number of all processes, counted from 1: digit by digit, by counting."""
     found = 0
     for shift in range(64 - _DIGIT, -1, -_DIGIT):
         digits = numbers >> shift & (1 << _DIGIT) - 1

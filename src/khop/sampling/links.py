@@ -1,4 +1,4 @@
-"""Neighborhoods of links: both ends of every link, and of its negatives, by the one hop loop."""
+"""Neighborhoods of links: of both ends of every link and of its negatives, by the shared hop loop."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from khop.schema import EdgeType, EdgeTypeName, edge_type_of
 
 
 class LinkSampler:
-    """Samples around links as NeighborSampler does around nodes, and draws their negatives.
+    """Sampler of the neighborhoods of links, as `NeighborSampler` is for nodes; it also draws negatives.
 
-    The ends of the links and of their negatives are the seeds; `sample.links` says where each is among the
-    model's rows, one per end and node, of disjoint trees one per end. With `exclude`, no edge that a link of
-    the step, on whichever rank, stands for carries a message (see `WithoutEdges` for what is drawn instead).
-    A pure function of (graph, settings, seeds, key); any number of threads may share one sampler.
+    The ends of links and negatives are the seeds. `sample.links` gives the index of each end among the
+    model's rows: one row per node, or one row per end with disjoint trees. With `exclude`, the edges that
+    correspond to links of the step, on all ranks, carry no message; see `WithoutEdges` for the effect on the
+    draw. A pure function of (graph, settings, seeds, key). Any number of threads may share one sampler.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LinkSampler:
         if negatives is not None:
             check_negatives(negatives)
         if negatives is not None and not isinstance(negatives, GivenNegatives):
-            negative_store(graph, negatives)  # before any thread finds that it is none
+            negative_store(graph, negatives)  # raise here, not in a thread, if negatives cannot be drawn
         self.exclude = None if exclude is None else checked_exclude(exclude)
         self._rule = rule
         self._neighbors = NeighborSampler(
@@ -79,22 +79,22 @@ class LinkSampler:
 
     @property
     def layers(self) -> int:
-        """How many blocks a sample has: one per hop."""
+        """Number of blocks in a sample: one per hop."""
         return self._neighbors.layers
 
     def split_over(self, threads: int) -> LinkSampler:
-        """The same sampler, each of whose samples is drawn by up to `threads` threads: the same bits, sooner.
+        """Return a copy that draws each sample with up to `threads` threads: the same bits, sooner.
 
-        For one sample that is waited for; see `NeighborSampler.split_over`.
+        Use it when one sample is waited for; see `NeighborSampler.split_over`.
         """
         sampler = copy(self)
         sampler._neighbors = self._neighbors.split_over(threads)
         return sampler
 
     def prepare(self, *edge_types: EdgeTypeName) -> None:
-        """Have what negatives of links of these types are drawn from made now, not at the first draw.
+        """Build now the arrays that negatives of links of these types are drawn from, not at the first draw.
 
-        Collective where ranks hold the edges in parts.
+        Collective where edges are partitioned across ranks.
         """
         if self.negatives is None or isinstance(self.negatives, GivenNegatives):
             return
@@ -105,7 +105,7 @@ class LinkSampler:
             self._negatives_of(edge_type, LinkSeeds({edge_type: links}, DrawKey(0)))
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
-        """The neighborhood of links and, where there are any, of seed nodes, whose rows come first."""
+        """Sample the neighborhood of links and of seed nodes, if any. Rows of seed nodes come first."""
         links = seeds.links
         if links is None:
             return self._neighbors.sample(seeds, key)
@@ -139,7 +139,7 @@ class LinkSampler:
                 )
 
     def _negatives_of(self, edge_type: EdgeType, links: LinkSeeds) -> Tensor | None:
-        """int64 (links, k), global ids."""
+        """Return int64 (links, k), global ids."""
         of_type, negatives = links.by_type[edge_type], self.negatives
         if isinstance(negatives, GivenNegatives):
             if of_type.negatives is None:

@@ -1,4 +1,4 @@
-"""Neighbor sampling over several hops: the only hop loop, over any graph store and any schema."""
+"""Neighbor sampling over several hops: the only hop loop, for any graph store and any schema."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ Draw = Callable[[int, FrontierByType], NeighborsByType]  # hop number, frontier 
 
 
 class Expansion(StrEnum):
-    """Which nodes a hop expands."""
+    """Nodes that a hop expands."""
 
-    LAYERED = "layered"  # all nodes so far: what a layer sees of a node depends on (key, layer, node) alone
-    SUBGRAPH = "subgraph"  # the nodes of the last hop: each node once, the batch is one graph
+    LAYERED = "layered"  # all nodes so far: a layer's value of a node depends on (key, layer, node) alone
+    SUBGRAPH = "subgraph"  # the nodes of the last hop: each node once; the batch is one graph
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
@@ -49,13 +49,13 @@ class Expansion(StrEnum):
 
 
 class NeighborSampler:
-    """Draws up to `fanouts[i]` in-neighbors per node and edge type at hop i + 1, the seeds' being hop 1.
+    """Sampler of up to `fanouts[i]` in-neighbors per node and edge type at hop i + 1. Hop 1 is at the seeds.
 
-    A fanout is one number for all edge types, or a number for each, by edge type or by patterns such as
-    `{("user", "buys", "item"): 5, "*": 2}`; -1 takes all neighbors, 0 none. With `disjoint`, which Temporal
-    implies, every seed has a tree of its own: nodes are unique within a tree, and duplicate seeds have a row
-    each. `output` says which edges a subgraph shows. A pure function of (graph, settings, seeds, key); any
-    number of threads may share one sampler.
+    A fanout is one number for all edge types, or a mapping from edge types or patterns to numbers, for
+    example `{("user", "buys", "item"): 5, "*": 2}`; -1 takes all neighbors, 0 none. With `disjoint`, which
+    Temporal implies, every seed has a separate tree: nodes are unique within a tree, and duplicate seeds
+    have a row each. `output` selects the edges of a subgraph. A pure function of (graph, settings, seeds,
+    key). Any number of threads may share one sampler.
     """
 
     def __init__(
@@ -95,18 +95,18 @@ class NeighborSampler:
 
     @property
     def fanouts(self) -> tuple[Mapping[EdgeType, int], ...]:
-        """Of every hop, by edge type."""
+        """Fanout of every hop, by edge type."""
         return tuple(hop.fanouts for hop in self._hops)
 
     @property
     def layers(self) -> int:
-        """How many blocks a sample has: one per hop."""
+        """Number of blocks in a sample: one per hop."""
         return len(self._hops)
 
     def split_over(self, threads: int) -> NeighborSampler:
-        """The same sampler, each of whose samples is drawn by up to `threads` threads: the same bits, sooner.
+        """Return a copy that draws each sample with up to `threads` threads: the same bits, sooner.
 
-        For one sample that is waited for. Where many are wanted, a thread for each costs less in all.
+        Use it when one sample is waited for. To draw many samples, one thread per sample costs less in all.
         """
         threads = whole_number("threads", threads, 1)
         sampler = copy(self)
@@ -114,14 +114,14 @@ class NeighborSampler:
         return sampler
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
-        """The seeds' neighborhood. Duplicate seeds share one row; local ids are in first-seen order.
+        """Sample the seeds' neighborhood. Duplicate seeds share one row; local ids are in first-seen order.
 
-        A hop meets edge types in schema order, destinations in local order and neighbors in drawn order.
+        A hop visits edge types in schema order, destinations in local order and neighbors in drawn order.
         """
         return self.sample_from(self.graph, seeds, key)
 
     def sample_from(self, view: GraphStore, seeds: Seeds, key: DrawKey) -> Sample:
-        """As `sample`, drawn from a view of the graph: the same types and nodes, maybe fewer edges."""
+        """Sample as `sample` does, from a view of the graph: same types and nodes, possibly fewer edges."""
 
         def draw(hop: int, frontier: FrontierByType) -> NeighborsByType:
             return view.sample_hop(frontier, self._hops[hop - 1], key)
@@ -131,7 +131,7 @@ class NeighborSampler:
         with self._node_sets.lend() as node_set:
             sample = expand(seeds, draw, self.layers, self.expansion, node_set)
             if isinstance(node_set, NodeSet) and self.output is Output.INDUCED:
-                # Ranks make as many hops, whatever they have sampled: so each makes one.
+                # Hops are collective: all ranks must make the same number of them. So each makes one.
                 most = max(1, *(ids.numel() for ids in sample.nodes.values()))
                 at_once = most if is_collective(self.graph) else ROWS_AT_ONCE
                 return induced(view, node_set, sample, at_once)
@@ -139,7 +139,7 @@ class NeighborSampler:
 
 
 def check_seeds(graph: GraphStore, nodes: Mapping[NodeType, Tensor]) -> None:
-    """ValueError unless all seeds are nodes of the graph."""
+    """Raise ValueError unless all seeds are nodes of the graph."""
     for node_type, ids in nodes.items():
         if node_type not in graph.schema.node_types:
             raise ValueError(f"seeds of {node_type!r}: not a node type; there are {graph.schema.node_types}")
@@ -168,10 +168,10 @@ def _check_times(seeds: Seeds, rule: Rule) -> None:
 
 
 def expand(seeds: Seeds, draw: Draw, num_hops: int, expansion: Expansion, node_set: Reached) -> Sample:
-    """What `num_hops` rounds of `draw` reach from the seeds. `node_set` is empty and knows every node type.
+    """Expand the seeds by `num_hops` rounds of `draw`. `node_set` is empty and has every node type.
 
-    Every hop asks for all node types, with nodes or without, so that a store sees the same calls for every
-    batch.
+    Every hop asks for all node types, also types without nodes, so that a store gets the same calls for
+    every batch.
     """
     if seeds.links is not None:
         raise ValueError("these seeds are links, which are sampled by khop.LinkSampler(graph, fanouts)")
@@ -200,14 +200,14 @@ def expand(seeds: Seeds, draw: Draw, num_hops: int, expansion: Expansion, node_s
 
 @dataclass(frozen=True)
 class _DrawnHop:
-    rows: Mapping[EdgeType, Adjacency]  # of local ids first to dst_counts
+    rows: Mapping[EdgeType, Adjacency]  # of local ids `first` to `dst_counts`
     first: Counts
     dst_counts: Counts
     src_counts: Counts
 
 
 def _join(drawn: Sequence[_DrawnHop], counts: Counts) -> Subgraph:
-    """The hops' rows under one another: frontiers follow each other, so rows are in local order."""
+    """Concatenate the hops' rows. Frontiers follow each other, so rows are in local order."""
     edge_types = dict.fromkeys(edge_type for hop in drawn for edge_type in hop.rows)
     edges_per_hop = {t: tuple(_num_edges(hop, t) for hop in drawn) for t in edge_types}
     levels = [*(hop.dst_counts for hop in drawn), counts]
@@ -224,8 +224,8 @@ def _num_edges(hop: _DrawnHop, edge_type: EdgeType) -> int:
 def _join_rows(drawn: Sequence[_DrawnHop], edge_type: EdgeType, counts: Counts) -> Adjacency:
     source, _, destination = edge_type
     pieces = [(hop.first[destination], hop.rows[edge_type]) for hop in drawn if edge_type in hop.rows]
-    # Into pooled memory: fresh pages for 640,000 edges cost a fifth of drawing them, and the kernel hands
-    # pages to one thread of a process at a time.
+    # Pooled memory: fresh pages for 640,000 edges cost a fifth of drawing them. The kernel serves page
+    # faults to one thread of a process at a time.
     indptr = pooled((counts[destination] + 1,), torch.int64)
     num_edges, end = 0, 0
     for first, piece in pieces:

@@ -1,4 +1,4 @@
-"""The nodes of a batch in the making: global id to local id, per node type."""
+"""The nodes of a batch while it is sampled: global id to local id, per node type."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from khop.schema import EdgeType, NodeType
 
 
 class Reached(Protocol):
-    """What the hop loop fills: the nodes of a batch, numbered in first-seen order."""
+    """The state of the hop loop: the nodes of a batch, numbered in first-seen order."""
 
     def plant(self, seeds: Seeds) -> dict[NodeType, Tensor]:
-        """Take the seeds into an empty set; the local ids, int64, of the seeds."""
+        """Insert the seeds into an empty set; return their local ids, int64."""
         ...
 
     def frontier(self, start: Mapping[NodeType, int]) -> dict[NodeType, Frontier]:
-        """What to expand: the nodes in local order from `start` on."""
+        """Return the nodes to expand: the nodes in local order from `start` on."""
         ...
 
     def reach(self, found: NeighborsByType) -> dict[EdgeType, Tensor]:
-        """Take what the last frontier drew, edge type after edge type; int32 local ids."""
+        """Insert the nodes drawn for the last frontier, edge type by edge type; return int32 local ids."""
         ...
 
     def counts(self) -> dict[NodeType, int]:
-        """Nodes so far."""
+        """Return the number of nodes so far."""
         ...
 
     def nodes(self) -> dict[NodeType, Tensor]:
-        """int64 global ids, in local order."""
+        """Return int64 global ids, in local order."""
         ...
 
     def trees(self) -> dict[NodeType, Tensor] | None:
-        """int64, the number of the seed whose tree a node is in; None where trees are not disjoint."""
+        """Return int64, the number of each tree's seed, per node; None where trees are not disjoint."""
         ...
 
     def clear(self) -> None:
-        """Forget all nodes."""
+        """Remove all nodes."""
         ...
 
 
@@ -59,45 +59,45 @@ class NodeSet:
         self._indexes = {node_type: NodeIndex(count) for node_type, count in num_nodes.items()}
 
     def plant(self, seeds: Seeds) -> dict[NodeType, Tensor]:
-        """Take the seeds; their local ids, int64. Duplicates share one."""
+        """Insert the seeds; return their local ids, int64. Duplicates share one."""
         return {node_type: self.insert(node_type, ids).long() for node_type, ids in seeds.nodes.items()}
 
     def frontier(self, start: Mapping[NodeType, int]) -> dict[NodeType, Frontier]:
-        """The nodes in local order from `start` on."""
+        """Return the nodes in local order from `start` on."""
         return {t: Frontier(index.nodes(start[t])) for t, index in self._indexes.items()}
 
     def reach(self, found: NeighborsByType) -> dict[EdgeType, Tensor]:
-        """int32 local ids of what a hop drew."""
+        """Insert the nodes that a hop drew; return int32 local ids."""
         local = insert_all([(self._indexes[t[0]], of_type.nodes) for t, of_type in found.items()])
         return dict(zip(found, local, strict=True))
 
     def insert(self, node_type: NodeType, ids: Tensor) -> Tensor:
-        """int32 local ids of global ids; the new ones are numbered on."""
+        """Insert global ids; return int32 local ids. New nodes get the next numbers."""
         return self._indexes[node_type].insert(ids)
 
     def index(self, node_type: NodeType) -> NodeIndex:
-        """Where a type's nodes are looked up."""
+        """Return the lookup table of a type's nodes."""
         return self._indexes[node_type]
 
     def counts(self) -> dict[NodeType, int]:
-        """Nodes so far."""
+        """Return the number of nodes so far."""
         return {node_type: len(index) for node_type, index in self._indexes.items()}
 
     def nodes(self) -> dict[NodeType, Tensor]:
-        """int64 global ids, in local order."""
+        """Return int64 global ids, in local order."""
         return {node_type: index.nodes() for node_type, index in self._indexes.items()}
 
     def trees(self) -> None:
-        """None: all seeds share one set of nodes."""
+        """Return None: all seeds share one set of nodes."""
 
     def clear(self) -> None:
-        """Forget all nodes; the memory stays."""
+        """Remove all nodes; the memory stays allocated."""
         for index in self._indexes.values():
             index.clear()
 
 
 class NodeSetPool(Generic[Set]):
-    """As many sets as there were ever users at once, so that a batch allocates none."""
+    """A pool with as many sets as there were concurrent users, so that a batch allocates none."""
 
     def __init__(self, graph: GraphStore, make: Callable[[Mapping[NodeType, int]], Set]) -> None:
         self._make = make
@@ -105,12 +105,12 @@ class NodeSetPool(Generic[Set]):
         self._idle: deque[Set] = deque()
 
     def __getstate__(self) -> dict[str, object]:
-        """A sampler goes to another process without its tables."""
+        """Leave the tables out when a sampler is pickled for another process."""
         return {**self.__dict__, "_idle": deque()}
 
     @contextmanager
     def lend(self) -> Iterator[Set]:
-        """An empty set for one user. It goes back to the pool also when the user fails."""
+        """Lend an empty set to one user. It returns to the pool also when the user fails."""
         try:
             node_set = self._idle.pop()
         except IndexError:
@@ -123,7 +123,7 @@ class NodeSetPool(Generic[Set]):
 
 
 def check_ids(what: str, ids: Tensor, num_nodes: int) -> None:
-    """ValueError unless `ids` is a list of node ids, each from 0 to `num_nodes` - 1."""
+    """Raise ValueError unless `ids` is a list of node ids, each from 0 to `num_nodes` - 1."""
     if not isinstance(ids, Tensor):
         raise ValueError(f"{what}: a {type(ids).__name__}; give a 1-D int64 tensor of node ids")
     if ids.dtype not in (torch.int64, torch.int32) or ids.dim() != 1:

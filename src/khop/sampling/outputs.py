@@ -1,4 +1,4 @@
-"""Which edges a sampled subgraph shows: those drawn, both directions of them, or all among its nodes."""
+"""Edges of a sampled subgraph: the drawn edges, both directions of them, or all edges among its nodes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from khop.kernels.known_edges import known_edges
 from khop.sampling.node_set import NodeSet
 from khop.schema import EdgeType, NodeType, Schema
 
-ROWS_AT_ONCE = 1 << 14  # destinations whose in-edges are in memory at a time
+ROWS_AT_ONCE = 1 << 14  # destinations per chunk: limits the in-edges in memory
 
 
 class Output(StrEnum):
-    """The edges of a subgraph. Of the others than DIRECTIONAL every layer sees the whole subgraph."""
+    """The edges of a subgraph. With any value but DIRECTIONAL, every layer uses the whole subgraph."""
 
     DIRECTIONAL = "directional"  # the edges drawn
-    BIDIRECTIONAL = "bidirectional"  # and their reverses; of several edges between two nodes one
+    BIDIRECTIONAL = "bidirectional"  # these and their reverses; one of several edges between two nodes
     INDUCED = "induced"  # every edge of the graph between two of its nodes
 
     @classmethod
@@ -33,7 +33,7 @@ class Output(StrEnum):
 
 
 def check_output(output: Output, schema: Schema) -> None:
-    """ValueError where a graph's edges cannot be turned round without two kinds of them in one type."""
+    """Raise ValueError where reversed edges would share a type with edges of another kind."""
     for edge_type in schema.edge_types:
         turned = reversed_type(edge_type)
         clash = turned if turned != edge_type and turned in schema.edge_types else None
@@ -46,15 +46,15 @@ def check_output(output: Output, schema: Schema) -> None:
 
 
 def reversed_type(edge_type: EdgeType) -> EdgeType:
-    """Where the reverses of a type's edges stand: in the type itself where its ends are of one type."""
+    """Return the type of the reverses of a type's edges: the type itself if both its ends are of one type."""
     source, relation, destination = edge_type
     return edge_type if source == destination else (destination, f"rev_{relation}", source)
 
 
 def bidirectional(sample: Sample) -> Sample:
-    """The sample with the reverse of every edge, which carries the edge's id; edges by (destination, source).
+    """Add the reverse of every edge, with the same edge id. Edges are ordered by (destination, source).
 
-    Between two nodes there is one edge in each direction: one drawn that way, the first, where there is one.
+    Between two nodes there is one edge in each direction: the first one drawn in this direction, if any.
     """
     subgraph = sample.subgraph
     assert subgraph is not None
@@ -72,7 +72,7 @@ def bidirectional(sample: Sample) -> Sample:
 
 
 def induced(graph: GraphStore, node_set: NodeSet, sample: Sample, rows_at_once: int = ROWS_AT_ONCE) -> Sample:
-    """The sample's nodes with every edge among them, in local order of destinations, then the graph's own."""
+    """Return the sample's nodes with every edge among them, by local destination id, then in graph order."""
     subgraph = sample.subgraph
     assert subgraph is not None
     hop = Hop(0, dict.fromkeys(graph.schema.edge_types, -1), edge_ids=True)
@@ -97,11 +97,11 @@ def _with_edges(
 
 @dataclass(frozen=True)
 class _Ends:
-    """Edges one by one."""
+    """Edges as pairs of ends."""
 
     pairs: Tensor  # int64 (2, edges), sources over destinations
     edge_ids: Tensor | None  # int64 (edges)
-    reverse: Tensor  # bool (edges), whether an edge was turned round
+    reverse: Tensor  # bool (edges), true for a reversed edge
 
     @classmethod
     def of(cls, drawn: Adjacency) -> _Ends:
@@ -122,7 +122,7 @@ def _both_ways(drawn: Adjacency) -> Adjacency:
 
 
 def _by_destination(ends: _Ends, num_src: int, num_dst: int) -> Adjacency:
-    """Of the edges between two nodes the first."""
+    """Sort edges by destination and keep the first of the edges between two nodes."""
     sources, destinations = ends.pairs
     places, order = (destinations * num_src + sources).sort(stable=True)
     first = torch.ones_like(places, dtype=torch.bool)
@@ -139,13 +139,13 @@ def _by_destination(ends: _Ends, num_src: int, num_dst: int) -> Adjacency:
 
 
 def _frontiers(nodes: Mapping[NodeType, Tensor], rows_at_once: int) -> Iterator[dict[NodeType, Frontier]]:
-    """All nodes, some at a time; every frontier names all types, also where there is no node at all."""
+    """Yield all nodes in chunks. Every frontier has all types, also if there is no node at all."""
     for start in range(0, max(1, *(ids.numel() for ids in nodes.values())), rows_at_once):
         yield {t: Frontier(ids[start : start + rows_at_once]) for t, ids in nodes.items()}
 
 
 def _joined(pieces: list[tuple[Tensor, Tensor, Tensor]], num_src: int) -> Adjacency:
-    """The pieces' rows under one another."""
+    """Concatenate the rows of the pieces."""
     degrees = torch.cat([offsets.diff() for offsets, _, _ in pieces])
     return Adjacency(
         torch.cat([degrees.new_zeros(1), degrees.cumsum(0)]),

@@ -1,4 +1,4 @@
-"""The seam between a loader and how neighborhoods are drawn."""
+"""The interface between a loader and samplers: seeds, and the `Sampler` protocol."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from khop.schema import EdgeType, NodeType
 
 @dataclass(frozen=True)
 class SeedLinks:
-    """The links of one edge type that a batch (or a rank's share of it) is about, duplicates allowed."""
+    """Seed links of one edge type for a batch (or for a rank's share of it), duplicates allowed."""
 
     edges: Tensor  # int64 (2, n), global ids: sources over destinations
     positions: Tensor  # int64 (n), positions in the epoch's global order
@@ -27,20 +27,20 @@ class SeedLinks:
 
 @dataclass(frozen=True)
 class LinkSeeds:
-    """Links by type, and the key that their negatives are drawn with."""
+    """Links by type, and the key for drawing their negatives."""
 
     by_type: Mapping[EdgeType, SeedLinks]
     negative_key: DrawKey
 
     @property
     def count(self) -> int:
-        """Links of all types together."""
+        """Number of links of all types."""
         return sum(links.positions.numel() for links in self.by_type.values())
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """The nodes, and the links, that a batch (or a rank's share of it) is about, duplicates allowed."""
+    """Seed nodes and seed links of a batch (or of a rank's share of it), duplicates allowed."""
 
     nodes: Mapping[NodeType, Tensor]  # int64 (n), global ids
     positions: Mapping[NodeType, Tensor]  # int64 (n), positions in the epoch's global order
@@ -49,14 +49,14 @@ class Seeds:
 
     @property
     def count(self) -> int:
-        """Seeds of all types together."""
+        """Number of seeds of all types."""
         num_links = 0 if self.links is None else self.links.count
         return num_links + sum(nodes.numel() for nodes in self.nodes.values())
 
 
 class Sampler(Protocol):
-    """Draws the neighborhood of seeds: a pure function of (seeds, key), called from several threads."""
+    """A sampler of neighborhoods: a pure function of (seeds, key), called from several threads."""
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
-        """The blocks (and, of the subgraph expansion, the subgraph) that reach the seeds."""
+        """Return the blocks (and, with the subgraph expansion, the subgraph) that reach the seeds."""
         ...

@@ -1,4 +1,4 @@
-"""Seeds go to ranks that hold them, as far as shares stay equal."""
+"""Assignment of seeds to the ranks that hold them, as far as shares stay equal."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from khop.schema import NodeType
 
 @dataclass(frozen=True, eq=False)
 class SeedAffinity:
-    """Which ranks hold which nodes: contiguous parts of the ids, each with contiguous ranks."""
+    """The ranks that hold each node: contiguous ranges of ids, each held by contiguous ranks."""
 
-    bounds: Mapping[NodeType, Sequence[int]]  # where the nodes of each part begin, and the last ones' end
-    ranks: Sequence[range]  # that hold each part: one or several, the next part's from the last of these on
+    bounds: Mapping[NodeType, Sequence[int]]  # the first node of each part, and the end of the last part
+    ranks: Sequence[range]  # one or several per part; the next part starts at the last of these or later
 
     def ranks_of(self, nodes: Iterable[tuple[NodeType, Tensor, Tensor]], sizes: Sequence[int]) -> Tensor:
-        """int64 (seeds of a step): the rank of each; rank r gets `sizes[r]` of them.
+        """Return int64 (seeds of a step): the rank of each seed. Rank r gets `sizes[r]` seeds.
 
-        `nodes` are, by type, ids and their places in the step. A seed goes to one of the ranks that hold it
-        while one of them has room, those of earlier places first; what is left fills the room that is left.
+        `nodes` are, by type, ids and their positions in the step. A seed goes to one of the ranks that hold
+        it while one of them has room; earlier positions go first. The remaining seeds fill the remaining
+        room.
         """
         parts = torch.empty(sum(sizes), dtype=torch.int64)
         for node_type, ids, places in nodes:
             ends = torch.tensor(self.bounds[node_type][1:])
             parts[places] = torch.searchsorted(ends, ids, right=True)
         starts = torch.tensor([of_part.start for of_part in self.ranks])
-        groups, group_of_part = torch.unique_consecutive(starts, return_inverse=True)  # their first ranks
+        groups, group_of_part = torch.unique_consecutive(starts, return_inverse=True)  # by first rank
         group = group_of_part[parts]
-        slots = torch.tensor([0, *sizes]).cumsum(0)  # where the places of each rank begin, rank after rank
+        slots = torch.tensor([0, *sizes]).cumsum(0)  # the first slot of each rank, rank after rank
         begins = slots[groups]
         room = torch.cat([begins, slots[-1:]]).diff()
 

@@ -1,4 +1,4 @@
-"""The order in which an epoch uses its seeds, and a rank's share of every step of it."""
+"""The order in which an epoch uses its seeds, and a rank's share of every step."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Type = TypeVar("Type", bound=Hashable)
 
 @dataclass(frozen=True)
 class StepShare:
-    """What a rank takes of a step of the epoch's global order."""
+    """A rank's share of a step in the epoch's global order."""
 
     order: Tensor  # int64 (seeds of the step over all ranks), their numbers in the seed list
-    start: int  # the position of the first of them
-    mine: Tensor  # int64, ascending: where in it this rank's are
-    negative_key: DrawKey  # what negatives are drawn with
+    start: int  # the position of the first one
+    mine: Tensor  # int64, ascending: indices into `order` of this rank's seeds
+    negative_key: DrawKey  # the key for drawing negatives
 
     @property
     def positions(self) -> Tensor:
@@ -39,35 +39,35 @@ class StepShare:
 
     @property
     def of_all_ranks(self) -> StepShare:
-        """The whole step."""
+        """The whole step as one share."""
         return replace(self, mine=torch.arange(self.order.numel()))
 
 
 class SeedList(Protocol):
-    """What an epoch is about: seeds of several types, numbered type after type."""
+    """The seeds of an epoch: seeds of several types, numbered type after type."""
 
     @property
     def counts(self) -> Mapping[NodeType, int] | Mapping[tuple[str, str, str], int]:
-        """Seeds of each type."""
+        """Number of seeds by type."""
         ...
 
     def at_hand(self, step: StepShare) -> tuple[SeedList, StepShare]:
-        """A list in this process that has the seeds of a whole step, and the step by their numbers there.
+        """Return a list in this process with the seeds of a whole step, and the step by their numbers in it.
 
-        Collective where ranks hold the list in parts.
+        Collective where the list is partitioned across ranks.
         """
         ...
 
     def taken(self, share: StepShare) -> Seeds:
-        """The seeds of a rank's share, by type, in global order."""
+        """Return the seeds of a rank's share, by type, in global order."""
         ...
 
     def homes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
-        """By type the nodes that seeds of a share are best sampled beside, and the seeds' positions."""
+        """Yield by type the nodes near which seeds of a share are best sampled, and the seeds' positions."""
         ...
 
     def hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
-        """Give `update` all that tells this list from another."""
+        """Pass all that identifies this list to `update`."""
         ...
 
 
@@ -80,15 +80,15 @@ class NodeSeeds:
 
     @property
     def counts(self) -> Mapping[NodeType, int]:
-        """Seeds of each type."""
+        """Number of seeds by type."""
         return {node_type: ids.numel() for node_type, ids in self.nodes.items()}
 
     def at_hand(self, step: StepShare) -> tuple[NodeSeeds, StepShare]:
-        """Themselves: every process has all."""
+        """Return this list and `step` unchanged: every process has all seeds."""
         return self, step
 
     def taken(self, share: StepShare) -> Seeds:
-        """The nodes of a rank's share, by type, in global order."""
+        """Return the nodes of a rank's share, by type, in global order."""
         picked = {t: (numbers, at) for t, numbers, at in numbers_by_type(self.counts, share)}
         times = self.times
         return Seeds(
@@ -98,12 +98,12 @@ class NodeSeeds:
         )
 
     def homes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
-        """By type the nodes themselves, and their positions."""
+        """Yield by type the seed nodes and their positions."""
         for node_type, numbers, at in numbers_by_type(self.counts, share):
             yield node_type, self.nodes[node_type][numbers], at
 
     def hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
-        """Give `update` types, ids and times."""
+        """Pass types, ids and times to `update`."""
         for node_type, ids in self.nodes.items():
             update(f"{node_type}:{ids.numel()}:".encode())
             update(array_bytes(ids))
@@ -114,13 +114,13 @@ class NodeSeeds:
 
 @dataclass(frozen=True)
 class SeedOrder:
-    """Which seeds every step uses: a pure function of its fields, with no state and no memory but the seeds.
+    """The seeds of every step: a pure function of the fields, without state and without memory but the seeds.
 
-    All seeds, type after type, stand in one global order; of a shuffled epoch, a permutation keyed by (run
-    seed, epoch). Step s takes the s-th `batch_size` of it, the last step what is left, or with `drop_last`
-    there is no such step: what is left is counted over all ranks, and left out on all. Ranks share a step
-    in parts as equal as can be: contiguous ones, or where `homes` say which ranks hold a seed, as many of
-    each rank's own as fit. A part may be empty, so that every rank makes every step.
+    All seeds, type after type, form one global order. A shuffled epoch permutes it, keyed by (run seed,
+    epoch). Step s takes the s-th `batch_size` seeds of this order, and the last step takes the rest. With
+    `drop_last` there is no such last step: the rest is counted over all ranks and omitted on all of them.
+    Ranks share a step in parts of nearly equal size. Parts are contiguous; with `homes`, each rank gets as
+    many of the seeds that it holds as fit. A part may be empty, so that every rank makes every step.
     """
 
     seeds: SeedList
@@ -154,7 +154,7 @@ class SeedOrder:
 
     @property
     def num_seeds(self) -> int:
-        """Seeds of all types, over all ranks."""
+        """Number of seeds of all types, over all ranks."""
         return sum(self.seeds.counts.values())
 
     @property
@@ -163,12 +163,12 @@ class SeedOrder:
         return (self.num_seeds if self.drop_last else self.num_seeds + self.batch_size - 1) // self.batch_size
 
     def num_global_seeds(self, step: int) -> int:
-        """Seeds of a step over all ranks."""
+        """Return the number of seeds of a step over all ranks."""
         start, stop = self._bounds(step)
         return stop - start
 
     def share(self, epoch: int, step: int) -> Seeds:
-        """This rank's seeds of a step, by type, in global order."""
+        """Return this rank's seeds of a step, by type, in global order."""
         start, stop = self._bounds(step)
         key = DrawKey.of(self.run_seed, Purpose.NEGATIVE, epoch, step)
         order = self._order(epoch, start, stop)
@@ -177,7 +177,7 @@ class SeedOrder:
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
-        """What has to be equal for (epoch, step) to mean the same seeds: plain values, for a JSON file."""
+        """Values that must be equal for (epoch, step) to mean the same seeds. Plain, for a JSON file."""
         digest = hashlib.sha256()
         self.seeds.hash_into(digest.update)
         return {
@@ -209,7 +209,7 @@ class SeedOrder:
 
 
 def numbers_by_type(counts: Mapping[Type, int], share: StepShare) -> Iterator[tuple[Type, Tensor, Tensor]]:
-    """Each type with the numbers of its seeds in its own list, and their positions, in global order."""
+    """Yield for each type the seeds' numbers in the type's list, and their positions, in global order."""
     order, positions = share.order[share.mine], share.positions
     start = 0
     for type_, count in counts.items():
@@ -219,13 +219,13 @@ def numbers_by_type(counts: Mapping[Type, int], share: StepShare) -> Iterator[tu
 
 
 def array_bytes(tensor: Tensor) -> memoryview:
-    """A tensor's contents, to be hashed."""
+    """Return a tensor's contents as bytes to hash."""
     return tensor.detach().contiguous().numpy().data.cast("B")
 
 
 def check_fingerprint(found: Fingerprint, expected: Fingerprint) -> None:
-    """ValueError that names what differs between a saved state and this run."""
-    found = {"drop_last": False, **found}  # not in states of before there was drop_last
+    """Raise ValueError that names the differences between a saved state and this run."""
+    found = {"drop_last": False, **found}  # missing in states saved before drop_last existed
     words = {name: f"{name} ({found.get(name)}, here {expected[name]})" for name in expected}
     words |= {"seeds": "seed list", "run_seed": words["run_seed"].removeprefix("run_")}
     differing = [words[name] for name in expected if found.get(name) != expected[name]]

@@ -1,4 +1,4 @@
-"""The nodes of a batch of disjoint trees in the making: a node is unique within a tree, not among them."""
+"""The nodes of a batch of disjoint trees while it is sampled: unique within a tree, not among trees."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from khop.schema import EdgeType, NodeType
 class TreeSet:
     """(tree, node) pairs by node type, numbered in first-seen order. Not thread-safe: see `NodeSetPool`.
 
-    Every seed is the root of a tree of its own. Trees are numbered as the seeds stand, type after type.
+    Every seed is the root of a separate tree. Trees are numbered in the order of the seeds, type after type.
     """
 
     def __init__(self, num_nodes: Mapping[NodeType, int]) -> None:
         self._indexes = {node_type: TreeIndex(count) for node_type, count in num_nodes.items()}
         self._positions = torch.empty(0, dtype=torch.int64)  # of each tree's seed in the epoch's global order
-        self._until: Tensor | None = None  # of each tree
+        self._until: Tensor | None = None  # the time limit of each tree
         self._expanded: dict[NodeType, Tensor] = {}  # the trees of the last frontier's rows
 
     def plant(self, seeds: Seeds) -> dict[NodeType, Tensor]:
-        """A tree for each seed of an empty set; the local ids, int64, of the seeds."""
+        """Start a tree for each seed of an empty set; return the seeds' local ids, int64."""
         count = seeds.count
         for index in self._indexes.values():
             index.reset(count)
@@ -43,7 +43,7 @@ class TreeSet:
         return roots
 
     def frontier(self, start: Mapping[NodeType, int]) -> dict[NodeType, Frontier]:
-        """The nodes in local order from `start` on, with the key and the time limit of their tree."""
+        """Return the nodes in local order from `start` on, with the key and the time limit of their tree."""
         frontier = {}
         for node_type, index in self._indexes.items():
             nodes, trees = index.pairs(start[node_type])
@@ -53,32 +53,32 @@ class TreeSet:
         return frontier
 
     def reach(self, found: NeighborsByType) -> dict[EdgeType, Tensor]:
-        """int32 local ids of what the last frontier's rows drew: each is in its row's tree."""
+        """Insert the last frontier's drawn nodes, each into its row's tree; return int32 local ids."""
         return {
             t: self._indexes[t[0]].insert(of_type.nodes, of_type.offsets, self._expanded[t[2]])
             for t, of_type in found.items()
         }
 
     def counts(self) -> dict[NodeType, int]:
-        """Pairs so far."""
+        """Return the number of pairs so far."""
         return {node_type: len(index) for node_type, index in self._indexes.items()}
 
     def nodes(self) -> dict[NodeType, Tensor]:
-        """int64 global ids, in local order."""
+        """Return int64 global ids, in local order."""
         return {node_type: index.pairs()[0] for node_type, index in self._indexes.items()}
 
     def trees(self) -> dict[NodeType, Tensor]:
-        """int64, the tree of each node: the number of its seed in the batch."""
+        """Return int64, the tree of each node: the number of its seed in the batch."""
         return {node_type: index.pairs()[1] for node_type, index in self._indexes.items()}
 
     def clear(self) -> None:
-        """Forget all pairs; the memory stays."""
+        """Remove all pairs; the memory stays allocated."""
         for index in self._indexes.values():
             index.reset(0)
 
 
 def _of_trees(values: Tensor, trees: Tensor) -> Tensor:
-    # Into pooled memory: the page faults of a new tensor cost more than the copy.
+    # Pooled memory: the page faults of a new tensor cost more than the copy.
     return torch.index_select(values, 0, trees, out=pooled(tuple(trees.shape), values.dtype))
 
 
