@@ -1,4 +1,4 @@
-"""Which part each node of a graph goes to, decided by streaming over its edges."""
+"""Assignment of a graph's nodes to parts, by streaming over its edges."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _MOST_NARROW_LABELS = 2**32 - 1
 
 
 class Score(Enum):
-    """What makes a part attractive for a node, beside the neighbors that are there."""
+    """The score of a part for a node, based on the node's neighbors in the part."""
 
-    LDG = "ldg"  # neighbors, times the share of the part that is free
-    FENNEL = "fennel"  # neighbors, less what the part's load costs
+    LDG = "ldg"  # number of neighbors, times the free share of the part
+    FENNEL = "fennel"  # number of neighbors, minus the cost of the part's load
 
 
 @dataclass(frozen=True, eq=False)
 class InEdges:
-    """The in-edges of one edge type, where nodes of all types have one numbering, type after type."""
+    """The in-edges of one edge type. Nodes of all types share one numbering, type after type."""
 
     first_source: int
     first_destination: int
@@ -33,29 +33,29 @@ class InEdges:
 
 @dataclass(frozen=True)
 class Limit:
-    """Something that no part may hold more of than `capacity`, while another part has room."""
+    """A quantity of which no part may hold more than `capacity` while another part has room."""
 
-    by_type: tuple[int, ...]  # what a node of each type weighs,
+    by_type: tuple[int, ...]  # weight of a node of each type
     capacity: int
-    member: int = 0  # if it has this bit in its byte of `members`; 0: every node does
-    by_degree: bool = False  # times its in-edges
+    member: int = 0  # count nodes with this bit in their byte of `members`; 0: all nodes
+    by_degree: bool = False  # multiply the weight by the number of in-edges
 
 
 class Assigner:
-    """The state of an assignment, changed by passes over nodes or over clusters of them.
+    """The state of an assignment, changed by passes over nodes or over clusters of nodes.
 
-    Passes may be cut into calls at multiples of `block` nodes; neither the cuts nor the number of threads
-    change the result. Linear deterministic greedy (Stanton and Kliot 2012) and Fennel (Tsourakakis et al.
-    2014), in several passes (Nishimura and Ugander 2013), after size-limited label propagation (Meyerhenke
-    et al. 2014). Beside the edges it takes 11 bytes a node (19 from 2^32 nodes on).
+    A pass may be split into calls at multiples of `block` nodes. Neither the splits nor the number of
+    threads change the result. Linear deterministic greedy (Stanton and Kliot 2012) and Fennel (Tsourakakis
+    et al. 2014), in several passes (Nishimura and Ugander 2013), after size-limited label propagation
+    (Meyerhenke et al. 2014). It takes 11 bytes per node (19 from 2^32 nodes on) besides the edges.
     """
 
     def __init__(
         self,
-        first_node: Sequence[int],  # of each type; the last entry is the number of nodes
+        first_node: Sequence[int],  # the first node of each type; the last entry is the number of nodes
         edges: Sequence[InEdges],
         limits: Sequence[Limit],
-        members: Tensor,  # uint8 (nodes), or empty where no limit asks
+        members: Tensor,  # uint8 (nodes), or empty if no limit has a `member` bit
         *,
         parts: int,
         score: Score = Score.LDG,
@@ -81,33 +81,33 @@ class Assigner:
 
     @property
     def block(self) -> int:
-        """Nodes that are scored against what was decided before them: a 64th of all, from 64 to 4096."""
+        """Nodes scored together, based on earlier assignments only: a 64th of all nodes, from 64 to 4096."""
         return self._core.block()
 
     def cluster(self, begin: int, end: int, *, threads: int = 1) -> None:
-        """Nodes [begin, end) join the cluster of most of their neighbors, where that has room."""
+        """Move each of nodes [begin, end) to the cluster of most of its neighbors, if it has room."""
         self._core.cluster(begin, end, threads)
 
     def num_cluster_blocks(self) -> int:
-        """How many blocks the clusters make, the largest first; no node changes its cluster any more."""
+        """Fix the clusters and return the number of their blocks. The largest clusters come first."""
         return self._core.num_cluster_blocks()
 
     def place_clusters(self, begin: int, end: int, *, threads: int = 1) -> None:
-        """Place the clusters of some blocks as wholes. A pass begins with block 0, with empty parts."""
+        """Place the clusters of some blocks, each as a whole. A pass begins with block 0 and empty parts."""
         self._core.place_clusters(begin, end, threads)
 
     def stream(self, begin: int, end: int, *, threads: int = 1) -> None:
-        """Place nodes [begin, end) by the score. A pass begins with node 0, with empty parts."""
+        """Place nodes [begin, end) by score. A pass begins with node 0 and empty parts."""
         self._core.stream(begin, end, threads)
 
     def refine(self, begin: int, end: int, *, threads: int = 1) -> None:
-        """Move nodes [begin, end) to the part of most of their neighbors, where that has room."""
+        """Move nodes [begin, end) to the part of most of their neighbors, if it has room."""
         self._core.refine(begin, end, threads)
 
     def parts(self) -> Tensor:
-        """int32 (nodes): where each node lies; 65535 before it was placed."""
+        """Return int32 (nodes): the part of each node, or 65535 if the node is not placed yet."""
         return self._core.parts()
 
     def loads(self) -> Tensor:
-        """int64 (parts x limits): what each part holds of what is limited."""
+        """Return int64 (parts x limits): the load of each part by limit."""
         return self._core.loads()

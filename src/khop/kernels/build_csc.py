@@ -1,4 +1,4 @@
-"""From an unsorted edge list to CSC by destination."""
+"""Conversion of an unsorted edge list to CSC by destination."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from khop.kernels.memory import pooled
 def build_csc(
     sources: Tensor, destinations: Tensor, num_sources: int, num_destinations: int, *, threads: int = 1
 ) -> tuple[Csc, Tensor]:
-    """Edges grouped by destination, in input order within a row, and where each came from.
+    """Group edges by destination, in input order within a row; return the CSC and each edge's input position.
 
-    The second value is an int64 permutation, CSC position -> input position. `indices` are int32 where
-    `num_sources` is at most 2^31. The inputs, int32 or int64, are only read. Beyond the result it takes 2
-    bytes an edge and, per thread, what the fullest of up to 2048 blocks of destinations needs.
+    The second value is an int64 permutation, CSC position -> input position. `indices` are int32 if
+    `num_sources` is at most 2^31. The inputs, int32 or int64, are only read. Besides the result it takes 2
+    bytes per edge and, per thread, the memory of the fullest of up to 2048 blocks of destinations.
     """
     _check(sources, destinations, num_sources, num_destinations)
     dtype = index_dtype(num_sources)
@@ -44,7 +44,7 @@ def build_csc(
 def build_csc_reference(
     sources: Tensor, destinations: Tensor, num_sources: int, num_destinations: int
 ) -> tuple[Csc, Tensor]:
-    """The same in plain torch, on any device."""
+    """The same as `build_csc` in plain torch, on any device."""
     check_ids(destinations, num_destinations, "destination")
     check_ids(sources, num_sources, "source")
     order = torch.argsort(destinations, stable=True)
@@ -54,7 +54,7 @@ def build_csc_reference(
 
 
 def index_dtype(count: int) -> torch.dtype:
-    """int32 where it holds every id below `count`, else int64."""
+    """Return int32 if it can hold every id below `count`, else int64."""
     return torch.int32 if count <= 2**31 else torch.int64
 
 

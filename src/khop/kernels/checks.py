@@ -1,4 +1,4 @@
-"""What has to hold of ids and offsets before a kernel follows them."""
+"""Checks of ids and offsets before a kernel reads memory by them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ INDEX_DTYPES = (torch.int32, torch.int64)
 
 
 def check_ids(ids: Tensor, limit: int, what: str, threads: int = 1) -> None:
-    """ValueError that names the first id outside [0, limit) and its position."""
+    """Raise ValueError that names the first id outside [0, limit) and its position, if there is one."""
     if ids.dim() != 1 or ids.dtype not in INDEX_DTYPES:
         raise ValueError(f"{what} ids are {ids.dtype} {tuple(ids.shape)}: must be int32 or int64 (n)")
     position = first_outside(ids, limit, threads)
@@ -20,19 +20,19 @@ def check_ids(ids: Tensor, limit: int, what: str, threads: int = 1) -> None:
 
 
 def first_outside(ids: Tensor, limit: int, threads: int = 1) -> int:
-    """The first position whose id, int32 or int64, is not in [0, limit), or -1."""
+    """Return the first position of an id (int32 or int64) outside [0, limit), or -1."""
     if ids.device.type == "cpu":
         return _core.first_outside(ids.contiguous(), limit, threads)
     return first_outside_reference(ids, limit)
 
 
 def outside_error(what: str, ids: Tensor, position: int, limit: int) -> ValueError:
-    """What to raise when the id at `position` is not in [0, limit)."""
+    """Return the error for an id at `position` outside [0, limit)."""
     return ValueError(f"{what} id {int(ids[position])} at position {position}: must be in [0, {limit})")
 
 
 def check_segments(indptr: Tensor, indices: Tensor, num_sources: int, threads: int = 1) -> None:
-    """ValueError unless `indptr` cuts all of `indices` into rows and every index is a source row."""
+    """Raise ValueError unless `indptr` splits all of `indices` into rows and every index is a source row."""
     if indptr.device != indices.device:
         raise ValueError(f"indptr is on {indptr.device}, indices on {indices.device}: move one of them")
     check_offsets(indptr, indices.numel())
@@ -40,7 +40,7 @@ def check_segments(indptr: Tensor, indices: Tensor, num_sources: int, threads: i
 
 
 def check_offsets(indptr: Tensor, edges: int) -> None:
-    """ValueError unless `indptr` begins with 0, never falls and ends with `edges`."""
+    """Raise ValueError unless `indptr` begins with 0, never falls and ends with `edges`."""
     if indptr.dim() != 1 or indptr.numel() == 0 or indptr.dtype != torch.int64:
         raise ValueError(f"indptr is {indptr.dtype} {tuple(indptr.shape)}: must be int64 (rows + 1)")
     if indptr.device.type == "cpu":
@@ -55,12 +55,12 @@ def check_offsets(indptr: Tensor, edges: int) -> None:
 
 
 def first_outside_reference(ids: Tensor, limit: int) -> int:
-    """The first position whose id is not in [0, limit), or -1."""
+    """Return the first position of an id outside [0, limit), or -1."""
     return _first_true((ids < 0) | (ids >= limit))
 
 
 def first_wrong_offset_reference(indptr: Tensor, edges: int) -> int:
-    """The first position of `indptr` that `edges` edges contradict, or -1."""
+    """Return the first position of `indptr` that is inconsistent with `edges` edges, or -1."""
     wrong = torch.zeros_like(indptr, dtype=torch.bool)
     wrong[1:] = indptr.diff() < 0
     wrong[0] |= indptr[0] != 0

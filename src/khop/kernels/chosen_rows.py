@@ -1,4 +1,4 @@
-"""Some rows of columns, taken when they are asked for."""
+"""Chosen rows of columns, gathered on first access."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class ChosenRows(Mapping[str, Tensor]):
-    """Columns by name with the rows at int64 positions, each taken once. Threads may share it."""
+    """Columns by name with only the rows at int64 positions, each gathered once. Threads may share it."""
 
     def __init__(self, columns: Mapping[str, Tensor], positions: Tensor) -> None:
         self._columns = columns
@@ -21,7 +21,7 @@ class ChosenRows(Mapping[str, Tensor]):
         return self._taken[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._columns  # without taking its rows
+        return name in self._columns  # without gathering its rows
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)

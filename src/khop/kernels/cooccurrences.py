@@ -1,4 +1,4 @@
-"""Which nodes have neighbors in common, and how many."""
+"""Pairs of nodes with common neighbors, and their numbers of common neighbors."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from khop.kernels.csc import Csc
 
 
 def cooccurrences(there: Csc, back: Csc, min_count: int, *, threads: int = 1) -> tuple[Csc, Tensor]:
-    """The pairs of different rows of `there` that at least `min_count` ways join, and how many ways each.
+    """Count the ways between different rows of `there`; return the pairs with at least `min_count` of them.
 
-    A way goes from a row to an entry of it, and from there to an entry of that one's row in `back`; parallel
-    edges are ways of their own. Indices ascend within a row; the second value is int32 (pairs), at most
-    2^31 - 1. Beyond its result it takes 8 bytes a row and as many again per thread (16 above 2^31 rows).
+    A way goes from a row to one of its entries, and from there to an entry of that entry's row in `back`;
+    parallel edges are separate ways. Indices ascend within a row. The second value is the number of ways,
+    int32 (pairs), at most 2^31 - 1. Besides the result it takes 8 bytes per row, and the same again per
+    thread (16 above 2^31 rows).
     """
     if min_count < 1:
         raise ValueError(f"min_count {min_count}: must be at least 1")
@@ -28,7 +29,7 @@ def cooccurrences(there: Csc, back: Csc, min_count: int, *, threads: int = 1) ->
 
 
 def cooccurrences_reference(there: Csc, back: Csc, min_count: int) -> tuple[Csc, Tensor]:
-    """The same in plain torch, on any device, with every way written out."""
+    """The same as `cooccurrences` in plain torch, on any device. Lists every way in memory."""
     rows = torch.repeat_interleave(there.indptr.diff())
     middles = there.indices.long()
     degrees = back.indptr.diff()[middles]

@@ -1,4 +1,4 @@
-"""A graph's edges of one type as two arrays: the operand of the sampling kernels."""
+"""The edges of one type as two arrays: the operand of the sampling kernels."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _DERIVED_REMEDY = (
     "its folder derived/ may be removed at any time and is made anew"
 )
 _STORED = ("indptr", "indices")
-_THREADS = 2  # that look at all edges; whoever waits for it has others to spare
+_THREADS = 2  # for passes over all edges; callers wait for these and leave threads idle
 
 
 @dataclass(frozen=True)
 class Csc:
-    """Edges grouped by destination: row r is `indices[indptr[r]:indptr[r + 1]]`, in the graph's own order.
+    """Edges grouped by destination: row r is `indices[indptr[r]:indptr[r + 1]]`, in the order of the graph.
 
-    The arrays are borrowed, never copied; a mapped file stays a mapped file.
+    The arrays are borrowed, never copied. A mapped file stays a mapped file.
     """
 
     indptr: Tensor  # int64 (rows + 1)
     indices: Tensor  # int32 or int64 (edges), ids of source nodes
-    num_sources: int = -1  # nodes that `indices` may name; -1: not known, and not checked
+    num_sources: int = -1  # number of source nodes; -1: unknown and not checked
     home: str = ""  # the folder of the arrays' files
 
     def __post_init__(self) -> None:
@@ -47,53 +47,53 @@ class Csc:
 
     @property
     def num_rows(self) -> int:
-        """Destination nodes, with and without edges."""
+        """Number of destination nodes, with and without edges."""
         return self.indptr.numel() - 1
 
     @property
     def num_edges(self) -> int:
-        """Edges of all rows."""
+        """Number of edges in all rows."""
         return self.indices.numel()
 
     def keeping(self, positions: Tensor) -> Csc:
-        """Those edges alone that stand at int64 positions, which ascend; rows keep their order."""
+        """Return only the edges at int64 positions, which must ascend; rows keep their order."""
         self.check_rows()
         kept = torch.searchsorted(positions, self.indptr)
         return Csc(kept, self.indices[positions], self.num_sources)
 
     def degrees(self) -> Tensor:
-        """In-edges of every row, int64; ValueError that names a damaged row."""
+        """Return the in-degree of every row, int64; ValueError names a damaged row."""
         self.check_rows()
         return self.indptr.diff()
 
     def destinations(self, first: int = 0, dtype: torch.dtype = torch.int64) -> Tensor:
-        """The row of every edge, counted from `first`; ValueError that names a damaged row."""
+        """Return the row of every edge, counted from `first`; ValueError names a damaged row."""
         rows = torch.arange(first, first + self.num_rows, dtype=dtype, device=self.indptr.device)
-        # Its size is known: to ask the device for it would wait for all that the device has to do.
+        # The size is known. Reading it from the device would wait for all queued work.
         return torch.repeat_interleave(rows, self.degrees(), output_size=self.num_edges)
 
     def check_rows(self) -> None:
-        """ValueError that names the damaged row, and its file, unless `indptr` cuts all edges into rows.
+        """Raise ValueError that names a damaged row and its file, unless `indptr` splits all edges into rows.
 
-        Of arrays on the CPU, which is where files are mapped.
+        Only arrays on the CPU are checked: files are mapped there.
         """
         _ = self._has_rows
 
     def check(self) -> None:
-        """As `check_rows`, and so for edges from nodes that are not there. One pass, the first time."""
+        """Check rows as `check_rows` does, and sources for missing nodes. One pass, on the first call."""
         self.check_rows()
         _ = self._has_sources
 
     @contextmanager
     def naming_damage(self) -> Iterator[None]:
-        """Let errors of the core about a damaged array say in which file it is, and what to do."""
+        """Extend errors of the core about a damaged array by its file and the remedy."""
         try:
             yield
         except _core.DamagedArray as error:
             raise self.damaged(error.array, error.problem) from error
 
     def damaged(self, array: str, problem: str) -> ValueError:
-        """What to raise where an array of these edges, or one derived from them, holds what it must not."""
+        """Return the error for damage of an array of these edges, or of an array derived from them."""
         if array in _STORED:
             return ValueError(
                 f"{self.home}/{array}.npy: {problem}; {REMEDY}"
@@ -104,7 +104,7 @@ class Csc:
 
     @cached_property
     def _has_rows(self) -> bool:
-        if self.indptr.device.type != "cpu":  # to ask the device would wait for all that it has to do
+        if self.indptr.device.type != "cpu":  # reading a device array would wait for all queued work
             return True
         with self.naming_damage():
             _core.check_rows(self.indptr, self.num_edges)
@@ -121,7 +121,7 @@ class Csc:
 
     @cached_property
     def core(self) -> _core.Edges:
-        """The arrays as the core takes them, handed over once: they are asked about at every hop."""
+        """The arrays in the form that the core takes, converted once: every hop uses them."""
         return _core.Edges(self.indptr, self.indices, self.num_sources)
 
     def __reduce__(self) -> tuple[Callable[..., Csc], tuple[Tensor, Tensor, int, str]]:

@@ -9,8 +9,8 @@ import khop._core as _core
 
 
 def digest(tensor: Tensor, *, threads: int = 1) -> str:
-    """Give 16 hexadecimal digits for a contiguous tensor in main memory, on any number of threads.
+    """Return 16 hexadecimal digits for a contiguous tensor in main memory, with any number of threads.
 
-    They are the XXH64 of the XXH64 of each MiB: docs/graph-folder.md. Several GB/s per thread.
+    The digest is the XXH64 of the XXH64 of each MiB: see docs/graph-folder.md. Several GB/s per thread.
     """
     return f"{_core.digest(tensor.detach().view(-1).view(torch.uint8), threads):016x}"

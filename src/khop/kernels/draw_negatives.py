@@ -1,4 +1,4 @@
-"""Destinations that are no partners of a source, by one draw each: exact, and without rejection."""
+"""Negatives: destinations not linked to a source, by one draw each. Exact, and without rejection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from khop.kernels.philox import WIDE_DEGREE, WORD, philox_reference, reduce_wide
 
 @dataclass(frozen=True)
 class Candidates:
-    """The nodes that may be drawn, by rank: a node's place in some order of them."""
+    """The nodes that may be drawn, by rank: the index of a node in some order of the candidates."""
 
     count: int
     weights_before: Tensor | None = None  # int64 (count + 1), prefix sums; None: all weigh 1
@@ -23,14 +23,14 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Partners:
-    """Of every source, the candidates that are not to be drawn for it."""
+    """For every source, the candidates that must not be drawn for it."""
 
-    ranks: Csc  # rows are sources; in a row ranks ascend, none twice
-    weights_before: Tensor | None = None  # int64 (as many), the weight of those before it in its row
+    ranks: Csc  # rows are sources; ranks ascend within a row, without duplicates
+    weights_before: Tensor | None = None  # int64 (same length), the weight of the earlier entries of the row
 
     @classmethod
     def of(cls, ranks: Csc, candidates: Candidates) -> Partners:
-        """With the weights that the candidates have."""
+        """Return partners with the weights of the candidates."""
         before = candidates.weights_before
         if before is None:
             return cls(ranks)
@@ -42,7 +42,7 @@ class Partners:
 
 @dataclass(frozen=True)
 class NothingLeft:
-    """A link for which every candidate is a partner, or too late."""
+    """A link without drawable candidates: each one is a partner, or too late."""
 
     link: int
 
@@ -58,10 +58,11 @@ def draw_negatives(
     *,
     limits: Tensor | None = None,
 ) -> Tensor | NothingLeft:
-    """int64 (links, per_link), ranks drawn by weight among the candidates that are no partners of the source.
+    """Draw int64 (links, per_link) ranks by weight among the candidates that are no partners of the source.
 
-    A link's draws depend on (key, stream, its position) and on what it may draw alone; they may repeat a
-    candidate. `limits`, int64 (links): only ranks below are drawn. Runs without the GIL.
+    The draws of a link depend only on (key, stream, its position) and its drawable candidates; a candidate
+    may repeat. With `limits`, int64 (links), only ranks below the link's limit are drawn. Runs without the
+    GIL.
     """
     _check(candidates, partners, sources, positions, limits)
     if positions.device.type != "cpu":
@@ -95,7 +96,7 @@ def draw_negatives_reference(
     *,
     limits: Tensor | None = None,
 ) -> Tensor | NothingLeft:
-    """`draw_negatives` in torch, link by link, on any device."""
+    """The same as `draw_negatives` in torch, link by link, on any device."""
     drawn = []
     for link, (source, position) in enumerate(zip(sources.tolist(), positions.tolist(), strict=True)):
         limit = candidates.count if limits is None else int(limits[link])
@@ -116,7 +117,7 @@ def draw_negatives_reference(
 
 
 def _below(key: DrawKey, position: int, stream: int, bound: int, count: int, device: torch.device) -> Tensor:
-    """The draws of a row of degree `bound`, with replacement, keyed by the position."""
+    """Return the draws of a row of degree `bound`, with replacement, keyed by the position."""
     blocks = torch.arange((2 * count + 3) // 4, device=device)
     counters = torch.stack(
         [

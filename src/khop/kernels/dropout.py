@@ -1,4 +1,4 @@
-"""Dropout, at a fraction of what drawing a float or a double per value costs."""
+"""Dropout at a fraction of the cost of drawing a float or a double per value."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from khop.kernels.memory import pooled
 
-_STEPS = 1 << 16  # a rate is rounded to so many steps: 16 random bits per value decide
+_STEPS = 1 << 16  # rates are rounded to this number of steps: 16 random bits per value decide
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
-    """Each value is 0 with probability `rate`, else scaled so that its expectation stays what it was.
+    """Set each value to 0 with probability `rate`, and scale the others so that the expectation is unchanged.
 
-    The random bits are torch's: equal seeds drop the same values, on any number of threads. Off the CPU this
-    is torch's own dropout.
+    The random bits come from torch's generator: equal seeds drop the same values, with any number of
+    threads. On other devices than the CPU this is torch's own dropout.
     """
     if x.device.type != "cpu":
         return F.dropout(x, rate)

@@ -1,4 +1,4 @@
-"""When edges were there, by a graph's own columns."""
+"""Times of edges, from a graph's columns."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 @dataclass(frozen=True, eq=False)
 class EdgeTimes:
-    """An edge was there at its own time, or at that of its source, or at the later of both."""
+    """Times of edges: the edge's own time, the time of its source, or the later of both."""
 
     edges: Tensor | None  # (edges), whole numbers
     sources: Tensor | None = None  # (source nodes), whole numbers
 
     def check(self, csc: Csc) -> None:
-        """ValueError unless there is a time for each edge, as whole numbers, where the graph is."""
+        """Raise ValueError unless there is a whole-number time for each edge, on the device of the graph."""
         if self.edges is None and self.sources is None:
             raise ValueError("neither edges nor sources have times")
         for name, times, count in (("edges", self.edges, csc.num_edges), ("sources", self.sources, None)):
@@ -33,7 +33,7 @@ class EdgeTimes:
                 raise ValueError(f"{given}: must be whole numbers {shape} on {csc.indptr.device}")
 
     def of(self, csc: Csc) -> Tensor:
-        """int64 (edges)."""
+        """Return the times, int64 (edges)."""
         if self.sources is None:
             assert self.edges is not None
             return self.edges.long()
@@ -41,7 +41,7 @@ class EdgeTimes:
         return of_sources if self.edges is None else torch.maximum(of_sources, self.edges.long())
 
     def core(self, csc: Csc) -> _core.OwnTimes:
-        """As the core takes them."""
+        """Return the times in the form that the core takes."""
         edges, sources = (
             None if times is None else times.contiguous() for times in (self.edges, self.sources)
         )
@@ -49,5 +49,5 @@ class EdgeTimes:
 
 
 def whole_numbers(column: Tensor) -> Tensor:
-    """The column, as int64 where it has a dtype that no kernel reads."""
+    """Return the column, converted to int64 if no kernel reads its dtype."""
     return column if column.dtype in _DTYPES else column.long()

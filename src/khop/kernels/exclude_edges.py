@@ -1,4 +1,4 @@
-"""Drawn edges without some: how a batch keeps the links that it is to predict out of its own messages."""
+"""Removal of some drawn edges: keeps a batch's target links out of its messages."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from khop.draw import Neighbors
 
 
 def exclude_edges(found: Neighbors, rows: Tensor, excluded: Tensor) -> Neighbors:
-    """`found` without the edges whose ends are a column of `excluded`, int64 (2, pairs), sources first.
+    """Remove from `found` the edges with ends in a column of `excluded`, int64 (2, pairs), sources first.
 
-    `rows` are the destinations, int64 (frontier). Every edge between two such ends goes, however many there
-    are; the others keep their order. Runs without the GIL.
+    `rows` are the destinations, int64 (frontier). All parallel edges between two such ends are removed. The
+    other edges keep their order. Runs without the GIL.
     """
     _check(found, rows, excluded)
     if rows.device.type != "cpu":
@@ -30,7 +30,7 @@ def exclude_edges(found: Neighbors, rows: Tensor, excluded: Tensor) -> Neighbors
 
 
 def exclude_edges_reference(found: Neighbors, rows: Tensor, excluded: Tensor) -> Neighbors:
-    """`exclude_edges` in plain torch, on any device."""
+    """The same as `exclude_edges` in plain torch, on any device."""
     lengths = found.offsets.diff()
     row_of_edge = torch.repeat_interleave(torch.arange(rows.numel(), device=rows.device), lengths)
     drawn = torch.stack([found.nodes.long(), rows[row_of_edge]])

@@ -17,10 +17,10 @@ SMALL_DTYPES = (torch.float16, torch.bfloat16, torch.int8, torch.uint8)
 
 
 def gather(table: Tensor, ids: Tensor, *, out: Tensor | None = None, threads: int = 1) -> Tensor:
-    """`table[ids]`: the rows of `table` (N, ...) at int64 `ids`, in their order, duplicates included.
+    """Return `table[ids]`: the rows of `table` (N, ...) at int64 `ids`, in their order, duplicates included.
 
-    Any dtype; the table lies in memory or in a mapped file. `out` takes the rows instead of new memory and is
-    returned; it must not overlap the table. No gradient flows.
+    Any dtype. The table is in memory or in a mapped file. With `out`, the rows are written there and `out`
+    is returned; it must not overlap the table. No gradient flows.
     """
     _check(table, ids, out, table.dtype)
     if table.device.type != "cpu":
@@ -41,9 +41,10 @@ def gather_float32(
     out: Tensor | None = None,
     threads: int = 1,
 ) -> Tensor:
-    """As `gather`, of a table of float16, bfloat16, int8 or uint8, whose numbers become float32 on the way.
+    """Gather from a table of float16, bfloat16, int8 or uint8, and convert the rows to float32.
 
-    `scales` are float32 of a row's shape: every number is multiplied by its column's.
+    `scales` are float32 with the shape of a row: every number is multiplied by the scale of its column.
+    Otherwise the same as `gather`.
     """
     _check(table, ids, out, torch.float32)
     _check_small(table, scales)
@@ -60,32 +61,32 @@ def gather_float32(
 
 @dataclass(frozen=True)
 class Column:
-    """One of several tables whose rows are wanted by the same ids."""
+    """One of several tables to gather by the same ids."""
 
-    table: Tensor | Sequence[Tensor]  # (N, ...), or pieces of it, whose rows follow one another
-    what: str = "row"  # how errors call it
-    count: int | None = None  # only the first so many ids
-    as_float32: bool = False  # of float16, bfloat16, int8 or uint8
-    scales: Tensor | None = None  # as gather_float32 takes them
-    out: Tensor | None = None  # takes the rows instead of new memory
+    table: Tensor | Sequence[Tensor]  # (N, ...), or consecutive pieces of it
+    what: str = "row"  # the name of the ids in errors
+    count: int | None = None  # use only the first `count` ids
+    as_float32: bool = False  # convert from float16, bfloat16, int8 or uint8
+    scales: Tensor | None = None  # as for gather_float32
+    out: Tensor | None = None  # write the rows here instead of into new memory
 
     @property
     def pieces(self) -> Sequence[Tensor]:
-        """Of the table, one at least."""
+        """The pieces of the table, one at least."""
         return (self.table,) if isinstance(self.table, Tensor) else self.table
 
     @property
     def num_rows(self) -> int:
-        """Of all pieces."""
+        """Number of rows of all pieces."""
         return sum(piece.shape[0] for piece in self.pieces)
 
 
 def gather_columns(columns: Sequence[Column], ids: Tensor, *, threads: int = 1) -> list[Tensor]:
-    """`gather` or `gather_float32` of every column by the same ids, in one pass over them."""
+    """Gather every column by the same ids in one pass over them, as `gather` or `gather_float32` does."""
     wanted = [ids if column.count is None else ids[: column.count] for column in columns]
     for column, rows in zip(columns, wanted, strict=True):
         _check_column(column, rows)
-    checked: dict[int, int] = {}  # rows of a table -> how many of the ids are in range of it
+    checked: dict[int, int] = {}  # rows of a table -> number of first ids that are in range
     for column, rows in zip(columns, wanted, strict=True):
         if checked.get(column.num_rows, -1) < rows.numel():
             check_ids(rows, column.num_rows, column.what, threads)
@@ -111,7 +112,7 @@ def gather_columns(columns: Sequence[Column], ids: Tensor, *, threads: int = 1) 
 
 
 def gather_reference(table: Tensor, ids: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The same in plain torch, on any device; ids are in range."""
+    """The same as `gather` in plain torch, on any device; ids must be in range."""
     rows = table.detach().index_select(0, ids)
     return rows if out is None else out.copy_(rows)
 
@@ -119,7 +120,7 @@ def gather_reference(table: Tensor, ids: Tensor, *, out: Tensor | None = None) -
 def gather_float32_reference(
     table: Tensor, ids: Tensor, *, scales: Tensor | None = None, out: Tensor | None = None
 ) -> Tensor:
-    """The same in plain torch, on any device; ids are in range."""
+    """The same as `gather_float32` in plain torch, on any device; ids must be in range."""
     rows = table.detach().index_select(0, ids).float()
     if scales is not None:
         rows = rows * scales
@@ -127,7 +128,7 @@ def gather_float32_reference(
 
 
 def column_reference(column: Column, ids: Tensor) -> Tensor:
-    """The rows of a column in plain torch, on any device; ids are in range."""
+    """Return the rows of a column in plain torch, on any device; ids must be in range."""
     table = column.pieces[0] if len(column.pieces) == 1 else torch.cat(list(column.pieces))
     if column.as_float32:
         return gather_float32_reference(table, ids, scales=column.scales, out=column.out)
@@ -178,6 +179,6 @@ def _check_small(table: Tensor, scales: Tensor | None) -> None:
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:
-    # The core copies rows as bytes; DLPack has no name for every dtype that torch has.
-    # A single row of a wider table counts as contiguous and has strides all the same.
+    # The core copies rows as bytes, because DLPack does not have every dtype of torch. `as_strided`, because
+    # a single row of a wider table counts as contiguous although it has strides.
     return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)

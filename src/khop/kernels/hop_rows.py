@@ -1,4 +1,4 @@
-"""The rows of a hop: what every kernel that draws in-edges is asked about."""
+"""The rows of a hop: the input of every kernel that draws in-edges."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from khop.kernels.philox import WORD, mix64_reference, signed
 
 @dataclass(frozen=True)
 class HopRows:
-    """The frontier of one edge type, and what its rows' draws are keyed by."""
+    """The frontier of one edge type, and the keys of its rows' draws."""
 
     nodes: Tensor  # int64 (n), rows of the graph, duplicates allowed
     key: DrawKey
     stream: int
-    original_ids: Tensor | None = None  # int64 (rows of the graph), the ids that draws are keyed by
+    original_ids: Tensor | None = None  # int64 (rows of the graph), the ids that key the draws
     tree: Tensor | None = None  # int64 (n), the position of each disjoint tree's seed
     ranges: Tensor | None = (
-        None  # int64 (2 n), begin and end of each row's edges, one after another; None: whole
+        None  # int64 (2 n), begin and end of each row's edges, row after row; None: all edges
     )
 
     def check(self, csc: Csc, fanout: int) -> None:
-        """ValueError unless the shapes, dtypes and devices are what a kernel can follow."""
+        """Raise ValueError unless shapes, dtypes and devices are valid for a kernel."""
         if not -1 <= fanout < 1 << 31:
             raise ValueError(f"fanout {fanout}: must be from 0 to 2^31 - 1, or -1 for all neighbors")
         count = self.nodes.numel()
@@ -39,7 +39,7 @@ class HopRows:
             check_int64("ranges", self.ranges, csc, 2 * count)
 
     def bounds(self, csc: Csc) -> tuple[Tensor, Tensor]:
-        """Begin and end of each row's edges; ValueError for a node that is no row."""
+        """Return begin and end of each row's edges; ValueError for a node that is not a row."""
         outside = self.nodes[(self.nodes < 0) | (self.nodes >= csc.num_rows)]
         if outside.numel():
             raise ValueError(
@@ -50,19 +50,19 @@ class HopRows:
         return csc.indptr[self.nodes], csc.indptr[self.nodes + 1]
 
     def keys(self) -> Tensor:
-        """The key of each row as two words, int64 (n, 2)."""
+        """Return the key of each row as two words, int64 (n, 2)."""
         keys = torch.full_like(self.nodes, signed(self.key.value))
         if self.tree is not None:
             keys = mix64_reference(keys ^ mix64_reference(self.tree))
         return torch.stack([keys & WORD, (keys >> 32) & WORD], dim=1)
 
     def ids(self) -> Tensor:
-        """What each row's counter holds: its node's original id."""
+        """Return the id in each row's counter: the original id of its node."""
         return self.nodes if self.original_ids is None else self.original_ids[self.nodes]
 
 
 def check_int64(name: str, values: Tensor, csc: Csc, count: int) -> None:
-    """ValueError unless `values` are int64 (count), where the graph is."""
+    """Raise ValueError unless `values` are int64 (count), on the device of the graph."""
     if values.dtype != torch.int64 or values.shape != (count,) or values.device != csc.indptr.device:
         given = f"{name} is {values.dtype} {tuple(values.shape)} on {values.device}"
         raise ValueError(f"{given}: must be int64 ({count}) on {csc.indptr.device}")

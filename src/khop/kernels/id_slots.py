@@ -1,4 +1,4 @@
-"""Where a row of an id lies, for a few of many ids."""
+"""Lookup of row positions by id, for a small subset of a large range of ids."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from torch import Tensor
 
 from khop.kernels.checks import check_ids
 
-_BLOCK = 128  # ids whose places one first slot serves; a place within a block is below it
+_BLOCK = 128  # ids per first slot; offsets within a block are below it
 _NONE = 255
 
 
 @dataclass(frozen=True, eq=False)
 class IdSlots:
-    """Slots 0, 1, 2, ... of some ids of [0, count), ascending. Threads may share it.
+    """Slots 0, 1, 2, ... of ascending ids in [0, count). Threads may share it.
 
-    A lookup reads one byte and one number for each id, whatever their order: a byte for every id of
-    [0, count), and eight for every 128 of them.
+    A lookup reads one byte and one number per id, in any order. The table takes one byte for every id, used
+    or not, and eight for every 128 of them.
     """
 
-    places: Tensor  # uint8 (count): the slot within the block of an id
+    places: Tensor  # uint8 (count): the slot of an id within its block
     first_slots: Tensor  # int64 (blocks)
 
     @classmethod
     def of(cls, ids: Tensor, count: int) -> IdSlots:
-        """The slots of `ids`, int64, ascending, each once; ValueError for what is none of [0, count)."""
+        """Build the slots of `ids`, int64, ascending, each once; ValueError for ids outside [0, count)."""
         check_ids(ids, count, "kept")
         if bool((ids.diff() <= 0).any()):
             raise ValueError("kept ids must ascend, each once; pass ids.unique()")
@@ -39,11 +39,11 @@ class IdSlots:
 
     @staticmethod
     def bytes_for(count: int) -> int:
-        """Memory of the slots of any ids of [0, count)."""
+        """Return the bytes of memory for slots of any ids in [0, count)."""
         return count + 8 * -(-count // _BLOCK)
 
     def find(self, ids: Tensor) -> Tensor:
-        """int64 (n): the slot of each id of [0, count), or -1."""
+        """Return int64 (n): the slot of each id of [0, count), or -1."""
         check_ids(ids, self.places.numel(), "wanted")
         places = self.places[ids]
         slots = self.first_slots[ids.div(_BLOCK, rounding_mode="floor")] + places

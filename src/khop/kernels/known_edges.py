@@ -1,4 +1,4 @@
-"""Of many edges, those whose source is among the nodes of a batch."""
+"""Selection of the edges with a source in a batch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from khop.kernels.node_index import NodeIndex
 
 
 def known_edges(index: NodeIndex, found: Neighbors) -> tuple[Tensor, Tensor, Tensor]:
-    """The edges from nodes of `index`: offsets int64, sources as int32 local ids, and edge ids int64.
+    """Select the edges from nodes of `index`: offsets int64, sources as int32 local ids, and edge ids int64.
 
-    Rows and the order within them stay. `found` comes with edge ids. Runs without the GIL.
+    Rows and the order within them are kept. `found` must have edge ids. Runs without the GIL.
     """
     if found.edges is None or found.edges.numel() != found.nodes.numel():
         raise ValueError(f"{found.nodes.numel()} edges without an edge id each: sample with edge_ids")
@@ -23,7 +23,7 @@ def known_edges(index: NodeIndex, found: Neighbors) -> tuple[Tensor, Tensor, Ten
 
 
 def known_edges_reference(nodes: Tensor, found: Neighbors) -> tuple[Tensor, Tensor, Tensor]:
-    """The same in plain torch, of an index that holds `nodes`, int64 in local order."""
+    """The same in plain torch, for an index of `nodes`, int64 in local order."""
     assert found.edges is not None
     order = nodes.argsort()
     place = torch.searchsorted(nodes[order], found.nodes.long()).clamp(max=max(nodes.numel() - 1, 0))

@@ -1,4 +1,4 @@
-"""Products with the rows of a layer: in blocks where that is faster on this processor, else by torch."""
+"""Matrix products for the rows of a layer: in blocks if this is faster on the processor, else by torch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from khop.kernels.relu import relu_
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x @ weight.T + bias`, as torch.nn.functional.linear: x (rows, in), weight (out, in), bias (out).
 
-    Differentiable once where it is computed in blocks. The library and the size of a block come from a
-    short measurement, made once per machine: see `khop.kernels.linear_choice`.
+    Differentiable once if it is computed in blocks. The library and the block size come from a short
+    measurement, made once per machine: see `khop.kernels.linear_choice`.
     """
     return linear_sum([x], [weight], bias)
 
@@ -47,7 +47,7 @@ def _by_torch(
     addend: Tensor | None,
     activation: Activation,
 ) -> Tensor:
-    # In place: new memory costs more than the sum.
+    # In place, because new memory costs more than the sum.
     if inputs:
         out = F.linear(inputs[0], weights[0], bias)
         for x, weight in zip(inputs[1:], weights[1:], strict=True):
@@ -61,7 +61,7 @@ def _by_torch(
 
 
 def _block_dtype(operands: Sequence[Tensor], addend: Tensor | None) -> torch.dtype | None:
-    """The dtype of the result where blocks can compute it; None where torch has to."""
+    """Return the dtype of the result if blocks can compute it, else None: torch computes it."""
     tensors = operands if addend is None else [*operands, addend]
     if not operands or operands[0].shape[0] < FEW_ROWS:
         return None
@@ -75,6 +75,6 @@ def _block_dtype(operands: Sequence[Tensor], addend: Tensor | None) -> torch.dty
 
 
 def _blocks(dtype: torch.dtype, weights: Sequence[Tensor]) -> Blocks | None:
-    """The choice for a layer of these sizes; inference takes what training has measured."""
+    """Return the choice for a layer of this size. Inference uses the choice measured in training."""
     width = max(weights[0].shape[0], sum(weight.shape[1] for weight in weights))
     return CHOICES.blocks(dtype, width, may_measure=torch.is_grad_enabled())

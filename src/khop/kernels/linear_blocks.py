@@ -1,7 +1,7 @@
-"""Sums of matrix products, relu included, a block of rows at a time, forward and backward.
+"""Sums of matrix products with optional relu, a block of rows at a time, forward and backward.
 
-A block goes through all steps while it is in the processor's caches. Without blocks every step reads and
-writes all rows in main memory, and several write them into new memory.
+A block passes through all steps while it is in the processor's caches. Without blocks every step reads and
+writes all rows in main memory, and several steps write them into new memory.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from khop.kernels.memory import pooled
 
 Activation = Literal["none", "relu"]
 Library = Literal["blas", "onednn"]
-FEWEST_ROWS, MOST_ROWS = 64, 1 << 20  # of a block, per thread
+FEWEST_ROWS, MOST_ROWS = 64, 1 << 20  # limits of a block's rows, per thread
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """A way to compute a layer in blocks: a library of torch, and the rows of each thread in a block."""
+    """A blocked way to compute a layer: a library of torch, and the rows of each thread in a block."""
 
-    library: Library  # blas: what torch.mm calls, MKL in torch's wheels for x86; onednn: float32 only
-    rows: int  # of each thread; a block has as many for every thread of torch
-    in_float32: bool = False  # bfloat16 rows are widened, a block at a time, before they are multiplied
+    library: Library  # blas: torch.mm, which is MKL in torch's wheels for x86; onednn: float32 only
+    rows: int  # per thread; a block has this number for every thread of torch
+    in_float32: bool = False  # widen bfloat16 rows, a block at a time, before multiplying them
 
     def __post_init__(self) -> None:
         if self.library not in get_args(Library):
@@ -36,23 +36,23 @@ class Blocks:
             raise ValueError(f"rows {self.rows} of a block: must be {FEWEST_ROWS} to {MOST_ROWS}")
 
     def can_compute(self, dtype: torch.dtype) -> bool:
-        """Whether this torch has what it needs, for rows of a dtype."""
+        """Return true if this torch has the operators for rows of a dtype."""
         if self.in_float32 and dtype != torch.bfloat16:
             return False
         return self.library == "blas" or (has_onednn() and self.product_dtype(dtype) == torch.float32)
 
     @property
     def rows_at_once(self) -> int:
-        """Rows of a block, with the threads that torch has now."""
+        """Rows of a block, for the current number of torch threads."""
         return self.rows * torch.get_num_threads()
 
     def product_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """The dtype in which rows of a dtype are multiplied."""
+        """Return the dtype in which rows of a dtype are multiplied."""
         return torch.float32 if self.in_float32 else dtype
 
 
 def has_onednn() -> bool:
-    """Whether this torch has oneDNN's products as operators."""
+    """Return true if this torch has oneDNN's products as operators."""
     is_there: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return is_there and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
@@ -66,7 +66,7 @@ def linear_sum_blocks(
     addend: Tensor | None = None,
     activation: Activation = "none",
 ) -> Tensor:
-    """activation(sum of `x @ weight.T` + bias + addend), (rows, out), of `dtype`.
+    """Return activation(sum of `x @ weight.T` + bias + addend), (rows, out), of `dtype`.
 
     At least one input. Inputs and weights of other dtypes are rounded to `dtype` first, as autocast does;
     gradients have the dtypes of their tensors. Differentiable once.
@@ -149,7 +149,7 @@ class _LinearSum(torch.autograd.Function):
         return (None, None, None, of_bias, of_addend, *of_inputs, *of_weights)
 
 
-# What torch leaves without types.
+# torch has no types for these.
 _apply: Callable[..., Tensor] = _LinearSum.apply
 
 
@@ -157,22 +157,22 @@ class _Products(Protocol):
     """The three products of a block, by one library, with the same weights for all blocks."""
 
     def forward(self, inputs: Sequence[Tensor], bias: Tensor | None, out: Tensor) -> Tensor:
-        """Sum of `x @ weight.T` + bias: `out`, or the library's own memory."""
+        """Return the sum of `x @ weight.T` + bias, in `out` or in the library's own memory."""
         ...
 
     def backward(self, gradient: Tensor, of_inputs: Sequence[Tensor | None]) -> None:
-        """Each of `of_inputs` = `gradient @ weight`; None where it is not needed."""
+        """Set each of `of_inputs` to `gradient @ weight`; None where it is not needed."""
         ...
 
     def add_weight_gradients(
         self, gradient: Tensor, inputs: Sequence[Tensor], of_weights: Sequence[Tensor]
     ) -> None:
-        """Each of `of_weights` += `gradient.T @ x`; these are columns of one tensor, side by side."""
+        """Add `gradient.T @ x` to each of `of_weights`, which are adjacent columns of one tensor."""
         ...
 
 
 class _Blas:
-    """By torch.mm, into memory that is there already."""
+    """Products by torch.mm, into existing memory."""
 
     def __init__(self, weights: Sequence[Tensor], scratch: _Scratch) -> None:
         self._weights = weights
@@ -208,7 +208,7 @@ class _Blas:
 
 
 class _OneDnn:
-    """By oneDNN, with all inputs side by side: one product instead of several and their sum."""
+    """Products by oneDNN with concatenated inputs: one product instead of several and their sum."""
 
     def __init__(self, weights: Sequence[Tensor]) -> None:
         self._weights = weights
@@ -237,7 +237,7 @@ class _OneDnn:
 
 
 class _WeightSums:
-    """Gradients of the weights, summed over the blocks; those of bfloat16 in float32."""
+    """Gradients of the weights, summed over the blocks; in float32 for bfloat16."""
 
     def __init__(self, products: _Products, weights: Sequence[Tensor], dtype: torch.dtype) -> None:
         self._products = products
@@ -245,22 +245,22 @@ class _WeightSums:
         self._sums = [_sums(weight.shape, dtype) for weight in weights]
 
     def add(self, gradient: Tensor, inputs: Sequence[Tensor]) -> None:
-        """Those of one block of rows."""
+        """Add the gradients of one block of rows."""
         self._products.add_weight_gradients(gradient, inputs, self._sums)
 
     def apart(self) -> list[Tensor]:
-        """One gradient for each weight, in the weight's dtype."""
+        """Return one gradient for each weight, in the weight's dtype."""
         return [total.to(dtype) for total, dtype in zip(self._sums, self._dtypes, strict=True)]
 
 
 class _Scratch:
-    """Memory that every block uses anew, by its purpose."""
+    """Memory that all blocks reuse, by purpose."""
 
     def __init__(self) -> None:
         self._memory: dict[tuple[str, int, torch.dtype], Tensor] = {}
 
     def memory(self, purpose: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """(rows, columns), with any contents; the first block of rows is the largest."""
+        """Return uninitialized (rows, columns). The first block of rows must be the largest."""
         rows, columns = shape
         key = purpose, columns, dtype
         if key not in self._memory:
@@ -268,11 +268,11 @@ class _Scratch:
         return self._memory[key][:rows]
 
     def cast(self, purpose: str, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """The rows in a dtype: themselves if they have it."""
+        """Return the rows in a dtype, or the rows themselves if they already have it."""
         return rows if rows.dtype == dtype else self.memory(purpose, rows.shape, dtype).copy_(rows)
 
     def rounded(self, inputs: Sequence[Tensor], dtype: torch.dtype, wide: torch.dtype) -> list[Tensor]:
-        """Rounded to one dtype, then in the dtype of the products."""
+        """Round inputs to one dtype, then convert them to the dtype of the products."""
         return [
             self.cast(f"input {number}", self.cast(f"input {number}", x, dtype), wide)
             for number, x in enumerate(inputs)
@@ -285,7 +285,7 @@ def _products(blocks: Blocks, weights: Sequence[Tensor], scratch: _Scratch) -> _
 
 def _activate(made: Tensor, activation: Activation, out: Tensor) -> None:
     if activation == "relu" and made.dtype == out.dtype:
-        torch.clamp_min(made, 0, out=out)  # also where both are the same memory
+        torch.clamp_min(made, 0, out=out)  # also correct if both are the same memory
     elif activation == "relu":
         out.copy_(made.clamp_min_(0))
     elif made is not out:
@@ -298,7 +298,7 @@ def _pointwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _before_activation(gradient: Tensor, out: Tensor | None, scratch: _Scratch) -> Tensor:
-    """The gradient before the activation whose results are `out`; None: there is no activation."""
+    """Return the gradient before the activation with results `out`; None: there is no activation."""
     if out is None:
         return gradient.contiguous()
     into = scratch.memory("pull", out.shape, out.dtype)
@@ -307,7 +307,7 @@ def _before_activation(gradient: Tensor, out: Tensor | None, scratch: _Scratch) 
 
 
 def _sums(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Zeros that sums of many blocks keep their digits in."""
+    """Return zeros of a dtype wide enough to sum many blocks."""
     return torch.zeros(tuple(shape), dtype=torch.float32 if dtype == torch.bfloat16 else dtype)
 
 
@@ -320,7 +320,7 @@ T = TypeVar("T")
 
 
 def _halves(operands: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
-    """The inputs, and as many weights."""
+    """Return the inputs and the weights: the two halves of `operands`."""
     half = len(operands) // 2
     return operands[:half], operands[half:]
 
@@ -330,5 +330,5 @@ def _side_by_side(columns: Sequence[Tensor]) -> Tensor:
 
 
 def _apart(columns: Tensor, like: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The columns of each again."""
+    """Split concatenated columns into the columns of each tensor."""
     return torch.split(columns, [tensor.shape[1] for tensor in like], dim=1)

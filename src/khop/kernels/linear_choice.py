@@ -1,4 +1,4 @@
-"""The way in which layers are computed: measured once per machine and recorded, or fixed by the caller."""
+"""The way to compute layers: measured once per machine and recorded, or fixed by the caller."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from khop.kernels.linear_measure import Measured, Shape, fastest
 from khop.kernels.linear_record import keep_record, read_record
 from khop.user_cache import cache_folder
 
-FEW_ROWS = 1024  # fewer are left to torch
-NARROW = 128  # widths below are measured by themselves
+FEW_ROWS = 1024  # layers with fewer rows are left to torch
+NARROW = 128  # smaller widths are measured separately
 SHAPES: tuple[Shape, ...] = ("narrow", "wide")
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
@@ -29,7 +29,7 @@ _NAMING = ("vendor_id", "cpu family", "model", "model name", "stepping", "CPU im
 
 @dataclass(frozen=True)
 class LayerKind:
-    """The layers that share a choice: same processor, torch, dtype and range of widths."""
+    """The layers that share a choice: same processor, torch version, dtype and range of widths."""
 
     processor: str
     torch_version: str
@@ -38,17 +38,17 @@ class LayerKind:
 
     @classmethod
     def here(cls, dtype: torch.dtype, shape: Shape) -> LayerKind:
-        """As this process finds the machine."""
+        """Return the kind of these layers on this machine."""
         return cls(processor(), torch.__version__, dtype, shape)
 
     @property
     def text(self) -> str:
-        """All of it, readable."""
+        """All fields as readable text."""
         return f"{self.processor}; torch {self.torch_version}; {self.layers}"
 
     @property
     def layers(self) -> str:
-        """The layers' part of it."""
+        """The fields about layers as text: dtype and shape."""
         return f"{str(self.dtype).removeprefix('torch.')} {self.shape}"
 
     @property
@@ -68,16 +68,16 @@ class LinearChoices:
         self._folder = folder
         self._measure = measure
         self._settled: dict[LayerKind, Measured] = {}
-        self._missing: set[LayerKind] = set()  # looked for, so that inference keeps its choice to the end
+        self._missing: set[LayerKind] = set()  # not found before, so that inference keeps its choice
         self._lock = threading.RLock()
         self._fixed: Blocks | None = None
         self.is_fixed = False  # by the caller: nothing is measured or read
 
     def blocks(self, dtype: torch.dtype, width: int, may_measure: bool) -> Blocks | None:
-        """How to compute a layer of a width; None: by torch alone.
+        """Return the way to compute a layer of a width; None: by torch alone.
 
-        The width is the larger of that of all inputs together and that of the output. A layer that was not
-        measured and may not be is left to torch.
+        The width is the larger one of the width of all inputs together and the output width. A layer that is
+        not measured yet, and may not be measured now, is left to torch.
         """
         if dtype not in DTYPES:
             return None
@@ -95,7 +95,7 @@ class LinearChoices:
         return None if found is None else found.blocks
 
     def settle(self, kind: LayerKind) -> Measured:
-        """The choice for a kind of layers: from the user's cache folder, else measured now."""
+        """Return the choice for a kind of layers: from the user's cache folder, or measured now."""
         with self._lock:
             found = self._found(kind)
             if found is None:
@@ -109,25 +109,25 @@ class LinearChoices:
             return found
 
     def adopt(self, kind: LayerKind, measured: Measured) -> None:
-        """Use a choice that was made elsewhere: by another rank, or before a run was resumed."""
+        """Use a choice from another rank, or from before a run was resumed."""
         with self._lock:
             self._settled[kind] = measured
 
     def fix(self, blocks: Blocks | None) -> None:
         """Compute all layers of this process in one way (None: by torch alone), without measurements.
 
-        Where it cannot compute a dtype, torch does.
+        Dtypes that this way cannot compute are left to torch.
         """
         self._fixed, self.is_fixed = blocks, True
 
     @property
     def setting(self) -> str:
-        """What the caller has fixed, for people."""
+        """The fixed choice as text for people."""
         return str(self._fixed or "torch") if self.is_fixed else "measured"
 
     @contextmanager
     def fixed(self, blocks: Blocks | None) -> Iterator[None]:
-        """The same for as long as the block runs."""
+        """Fix the choice within a `with` block."""
         before = self._fixed, self.is_fixed
         self.fix(blocks)
         try:
@@ -136,7 +136,7 @@ class LinearChoices:
             self._fixed, self.is_fixed = before
 
     def _found(self, kind: LayerKind) -> Measured | None:
-        """The choice that is known already, here or in the file."""
+        """Return the choice if it is already known, in memory or in the file."""
         with self._lock:
             if kind in self._settled:
                 return self._settled[kind]
@@ -150,16 +150,16 @@ class LinearChoices:
     def _path(self, kind: LayerKind) -> Path | None:
         try:
             return self._folder() / f"{kind.number:015x}.json"
-        except RuntimeError:  # no home folder
+        except RuntimeError:  # there is no home folder
             return None
 
 
-CHOICES = LinearChoices()  # of this process
+CHOICES = LinearChoices()  # the choices of this process
 
 
 @cache
 def processor() -> str:
-    """The processor's name and kind, and the widest instructions that torch uses."""
+    """Return the processor's name and kind, and the widest instructions that torch uses."""
     capability = torch.backends.cpu.get_cpu_capability()
     try:
         lines = _CPU_FACTS.read_text().split("\n\n")[0].splitlines()
@@ -171,7 +171,7 @@ def processor() -> str:
 
 
 def fixed_by(text: str) -> Blocks | None:
-    """A way from its name: torch, blas:2048, onednn:4096, or blas-float32:2048 for bfloat16 rows."""
+    """Return a way by name: torch, blas:2048, onednn:4096, or blas-float32:2048 for bfloat16 rows."""
     library, _, rows = text.partition(":")
     if text == "torch":
         return None

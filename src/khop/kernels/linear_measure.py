@@ -17,15 +17,15 @@ from khop.kernels.segment import segment_mean
 
 Shape = Literal["narrow", "wide"]
 
-ROWS = 8192  # a layer of so many rows does not fit the caches of a core, as the layers of a batch do not
+ROWS = 8192  # a layer of this size does not fit the caches of a core, as the layers of a batch do not
 TRIAL_ROWS = 1024
-WIDTHS: Mapping[Shape, tuple[int, int]] = {"narrow": (32, 64), "wide": (64, 128)}  # of two inputs; out
-DEGREE = 5  # edges of a row
+WIDTHS: Mapping[Shape, tuple[int, int]] = {"narrow": (32, 64), "wide": (64, 128)}  # two inputs; output
+DEGREE = 5  # edges per row
 BLOCK_ROWS = (1024, 2048, 4096)
 ROUNDS = 5
-BUDGET_S = 1.0  # of wall time, after which no further round begins
+BUDGET_S = 1.0  # of wall time; no further round begins after it
 FINALISTS = 3
-HOPELESS = 1.5  # times as slow as the fastest on a few rows: not looked at further
+HOPELESS = 1.5  # ways slower than the fastest by this factor on a few rows are skipped
 
 Way = Blocks | None  # None: torch's own layers, one operator after another
 Step = Callable[[], object]
@@ -33,7 +33,7 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True)
 class Measured:
-    """The fastest way, and its time over that of the fastest way in float32 (1.0 for other dtypes)."""
+    """The fastest way, and the ratio of its time to the fastest float32 time (1.0 for other dtypes)."""
 
     blocks: Way
     over_float32: float = 1.0
@@ -42,8 +42,8 @@ class Measured:
 def fastest(dtype: torch.dtype, shape: Shape, float32: Way = None) -> Measured:
     """Measure all ways to compute a layer, forward and backward; `float32` is the fastest way there.
 
-    About half a second of one thread. Its processor time counts, which other work on the machine disturbs
-    least; rounds alternate between the ways, and the best time of each counts.
+    It takes about half a second of one thread. It compares processor time of this thread, because other work
+    on the machine disturbs it least. Rounds alternate between the ways, and the best time of each way counts.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -58,7 +58,7 @@ def fastest(dtype: torch.dtype, shape: Shape, float32: Way = None) -> Measured:
 
 
 def _over_float32(half: Way, single: Way, shape: Shape) -> float:
-    """The time of a layer in bfloat16 over that in float32, with the mean over its edges."""
+    """Return the ratio of a layer's time in bfloat16 to float32, with the mean over its edges."""
     steps = [
         [_step(way, dtype, shape, ROWS), _mean_step(dtype, shape, ROWS)]
         for way, dtype in ((half, torch.bfloat16), (single, torch.float32))
@@ -73,7 +73,7 @@ def _over_float32(half: Way, single: Way, shape: Shape) -> float:
 
 
 def _steps(dtype: torch.dtype, shape: Shape) -> dict[Way, Step]:
-    """A call for each way that is not hopeless, as a few rows tell."""
+    """Return a call for each way, without ways that are much slower on a few rows."""
     ways = _ways(dtype)
     tried = {_trial_of(way): _step(_trial_of(way), dtype, shape, TRIAL_ROWS) for way in ways}
     trials = {way: _best([step] * 3) for way, step in tried.items()}  # the first call also sets up
@@ -93,12 +93,12 @@ def _ways(dtype: torch.dtype) -> list[Way]:
 
 
 def _trial_of(way: Way) -> Way:
-    """The way that stands for this one on few rows, where the size of a block makes no difference."""
+    """Return the way that represents this one on few rows: there the block size makes no difference."""
     return way if way is None else Blocks(way.library, BLOCK_ROWS[0], way.in_float32)
 
 
 def _rounds(steps: Mapping[Way, Step]) -> dict[Way, float]:
-    """Seconds of each step at its best; slow ones are left out after the first round."""
+    """Return the best seconds of each step; slow ones are left out after the first round."""
     begun = time.perf_counter()
     seconds = {way: _best([step]) for way, step in steps.items()}
     finalists = sorted(seconds, key=lambda way: seconds[way])[:FINALISTS]
@@ -111,7 +111,7 @@ def _rounds(steps: Mapping[Way, Step]) -> dict[Way, float]:
 
 
 def _best(steps: list[Step]) -> float:
-    """Least processor time of this thread, in seconds."""
+    """Return the least processor time of this thread, in seconds."""
     best = float("inf")
     for step in steps:
         begun = time.thread_time()
@@ -121,7 +121,7 @@ def _best(steps: list[Step]) -> float:
 
 
 def _step(way: Way, dtype: torch.dtype, shape: Shape, rows: int) -> Step:
-    """A layer of two inputs with relu, forward and backward, as a call."""
+    """Return a call of a layer with two inputs and relu, forward and backward."""
     width, out = WIDTHS[shape]
     generator = torch.Generator().manual_seed(0)
 
@@ -145,7 +145,7 @@ def _step(way: Way, dtype: torch.dtype, shape: Shape, rows: int) -> Step:
 
 
 def _mean_step(dtype: torch.dtype, shape: Shape, rows: int) -> Step:
-    """The mean over the edges of each row, forward and backward, as a call."""
+    """Return a call of the mean over each row's edges, forward and backward."""
     _, out = WIDTHS[shape]
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(rows, out, generator=generator).to(dtype).requires_grad_()

@@ -14,7 +14,7 @@ FORMAT = 1
 
 
 def read_record(path: Path, key: str) -> Measured | None:
-    """The choice that a file holds for a key; None where it is missing, damaged or for another key."""
+    """Read the choice for a key from a file; None if the file is missing, damaged or for another key."""
     try:
         found = json.loads(path.read_bytes())
         if not isinstance(found, dict) or (found.get("format"), found.get("key")) != (FORMAT, key):
@@ -28,9 +28,9 @@ def read_record(path: Path, key: str) -> Measured | None:
 
 
 def keep_record(path: Path, key: str, measured: Measured) -> Measured:
-    """Write the choice, unless another process has written one meanwhile; the choice that the file holds.
+    """Write the choice unless another process already did; return the choice in the file.
 
-    The file appears whole or not at all. Where it cannot be written, the choice is this process's alone.
+    The file appears whole or not at all. If it cannot be written, only this process uses the choice.
     """
     content = {
         "format": FORMAT,
@@ -56,7 +56,7 @@ def keep_record(path: Path, key: str, measured: Measured) -> Measured:
 
 def _publish(new: Path, path: Path, key: str, measured: Measured) -> Measured:
     try:
-        os.link(new, path)  # fails where the file is there: the first writer wins
+        os.link(new, path)  # fails if the file exists: the first writer wins
     except FileExistsError:
         found = read_record(path, key)
         if found is not None:
@@ -68,14 +68,14 @@ def _publish(new: Path, path: Path, key: str, measured: Measured) -> Measured:
 
 
 def values_of(blocks: Blocks | None) -> dict[str, object]:
-    """The choice as JSON values."""
+    """Return the choice as JSON values."""
     if blocks is None:
         return {"library": "torch"}
     return {"library": blocks.library, "rows": blocks.rows, "in_float32": blocks.in_float32}
 
 
 def blocks_of(values: object) -> Blocks | None:
-    """The choice from JSON values; ValueError where they are none."""
+    """Return the choice from JSON values; ValueError if they are invalid."""
     if values == {"library": "torch"}:
         return None
     if not isinstance(values, dict) or values.keys() != {"library", "rows", "in_float32"}:

@@ -1,4 +1,4 @@
-"""Memory for results, and advice on memory that is read."""
+"""Memory for results, and advice to the system on memory to be read."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ import khop._core as _core
 
 
 def pooled(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """A new tensor in main memory whose contents are whatever they are.
+    """Return a new tensor in main memory with uninitialized contents.
 
-    Its block comes from the core's pool and goes back when the tensor dies. Blocks of earlier batches cost
-    nothing, where new memory costs more page faults than filling it does.
+    Its block comes from the core's pool and returns to it when the tensor is freed. Blocks of earlier
+    batches cost nothing. Page faults of new memory cost more than filling it.
     """
     block = _core.pooled_bytes(math.prod(shape) * dtype.itemsize)
-    # Not block.view(dtype): a view would refuse to be changed in place once gradients flow through it.
+    # Not block.view(dtype), because a view cannot be changed in place once gradients flow through it.
     return torch.empty(0, dtype=dtype).set_(block.untyped_storage()).resize_(shape)
 
 
 def expect_random_access(tensor: Tensor) -> None:
     """Prepare a large contiguous tensor in main memory for random reads: 1.2 to 1.7 times as fast.
 
-    Asks for huge pages and, for a mapped file of less than a quarter of the memory that this process may
-    use, starts to read it in the background. Call it before the first access. Contents do not change.
+    Asks for huge pages. A mapped file smaller than a quarter of the memory that this process may use is also
+    read in the background. Call it before the first access. Contents do not change.
     """
     data = _as_bytes(tensor)
     _core.expect_random_access(data)
@@ -39,10 +39,10 @@ def expect_random_access(tensor: Tensor) -> None:
 
 
 def expect_sparse_reads(tensor: Tensor, owner: object) -> None:
-    """Prepare a mapped file that is larger than memory for reads of single rows, until `owner` dies.
+    """Prepare a mapped file larger than memory for reads of single rows, until `owner` is freed.
 
-    Each fault then reads one page, instead of the megabytes that the kernel reads ahead by default, and
-    `gather` requests the pages of its rows ahead, on several threads. `owner` holds the mapping.
+    Each fault then reads one page, instead of the megabytes that the kernel reads ahead by default. `gather`
+    requests the pages of its rows ahead, on several threads. `owner` holds the mapping.
     """
     data = _as_bytes(tensor)
     _core.expect_sparse_reads(data)
@@ -50,13 +50,13 @@ def expect_sparse_reads(tensor: Tensor, owner: object) -> None:
 
 
 def memory_limit_bytes(process: Path = Path("/proc/self"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Memory that this process may use: the machine's, or the lowest limit of its control groups."""
+    """Return the memory that this process may use: the machine's, or its control groups' lowest limit."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([machine, *_group_limits(process / "cgroup", groups)])
 
 
 def _group_limits(memberships: Path, groups: Path) -> Iterator[int]:
-    """The limits that stand in the files of version 1 and 2 of Linux' control groups."""
+    """Yield the limits in the files of version 1 and 2 of Linux control groups."""
     try:
         lines = memberships.read_text().splitlines()
     except OSError:
@@ -69,10 +69,10 @@ def _group_limits(memberships: Path, groups: Path) -> Iterator[int]:
             root, name = groups / "memory", "memory.limit_in_bytes"
         else:
             continue
-        # Inside a container the path may be that of the host: the root is then the container's own group.
+        # Inside a container the path may be the host's. Then the root is the container's own group.
         group = PurePosixPath(path.lstrip("/"))
         for folder in (group, *group.parents):
-            with suppress(OSError, ValueError):  # not there, or "max"
+            with suppress(OSError, ValueError):  # missing, or "max"
                 yield int((root / folder / name).read_text())
 
 

@@ -1,4 +1,4 @@
-"""Global node ids of a batch to consecutive local ids, in first-seen order."""
+"""Global node ids of a batch, mapped to consecutive local ids in first-seen order."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import khop._core as _core
 
 
 class NodeIndex:
-    """The nodes of one batch. Clear it and use it for the next: a warm index allocates nothing.
+    """The nodes of one batch. Clear it and reuse it for the next batch: a warm index allocates nothing.
 
-    Not thread-safe: one per worker. Its table takes 4 bytes per node of a graph of up to 2^22 nodes, beyond
-    that 16 to 32 bytes per node of the largest batch so far.
+    Not thread-safe: use one per worker. Its table takes 4 bytes per node of a graph of up to 2^22 nodes. For
+    larger graphs it takes 16 to 32 bytes per node of the largest batch so far.
     """
 
     def __init__(self, num_nodes: int) -> None:
         if num_nodes < 0:
             raise ValueError(f"num_nodes {num_nodes}: a graph cannot have fewer than 0 nodes")
-        self.core = _core.NodeIndex(num_nodes)  # for kernels that look nodes up
+        self.core = _core.NodeIndex(num_nodes)  # for kernels that look up nodes
 
     def insert(self, ids: Tensor) -> Tensor:
-        """The local id, int32, of each id (int32 or int64); ids new since the last clear get the next ones.
+        """Return the local id, int32, of each id (int32 or int64). New ids get the next local ids.
 
-        ValueError, and nothing is inserted, where an id is not a node of the graph.
+        ValueError if an id is not a node of the graph; then nothing is inserted.
         """
         return insert_all([(self, ids)])[0]
 
     def nodes(self, start: int = 0) -> Tensor:
-        """The global ids, int64, of local ids `start` and above: a copy."""
+        """Return the global ids, int64, of local ids `start` and above, as a copy."""
         return self.core.nodes(start)
 
     def clear(self) -> None:
-        """Forget all nodes, in constant time."""
+        """Remove all nodes, in constant time."""
         self.core.clear()
 
     def __len__(self) -> int:
@@ -42,7 +42,7 @@ class NodeIndex:
 
 
 def insert_all(lookups: Sequence[tuple[NodeIndex, Tensor]]) -> Sequence[Tensor]:
-    """`index.insert(ids)` for each pair in turn, in one call: what comes back are views of one tensor."""
+    """Call `index.insert(ids)` for each pair in turn, in one call. The results are views of one tensor."""
     for _, ids in lookups:
         if ids.dtype not in (torch.int32, torch.int64) or ids.dim() != 1 or ids.device.type != "cpu":
             given = f"ids are {ids.dtype} {tuple(ids.shape)} on {ids.device}"

@@ -1,4 +1,4 @@
-"""Rows shared out to owners, and what owners drew for them put in order."""
+"""Grouping of rows by owner, and stitching of the owners' draws in the order of the rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Drawn = tuple[Tensor, Tensor, Tensor | None]  # offsets, int64 (rows + 1); nodes
 
 
 def owner_order(ids: Tensor, bounds: Sequence[int]) -> tuple[tuple[int, ...], Tensor | None]:
-    """How many of `ids` each owner has, and the rows owner by owner; None where they stand so already.
+    """Return the number of `ids` of each owner, and the rows owner by owner; None if already in this order.
 
     Owner q has the ids from bounds[q] up to bounds[q + 1]; `bounds` ascend, and every id has an owner.
     """
@@ -25,7 +25,7 @@ def owner_order(ids: Tensor, bounds: Sequence[int]) -> tuple[tuple[int, ...], Te
 
 
 def owner_order_reference(ids: Tensor, bounds: Sequence[int]) -> tuple[tuple[int, ...], Tensor | None]:
-    """The same in plain torch, on any device."""
+    """The same as `owner_order` in plain torch, on any device."""
     inner = torch.tensor(bounds[1:-1], dtype=torch.int64, device=ids.device)
     owners = torch.searchsorted(inner, ids.long(), right=True)
     counts = tuple(torch.bincount(owners, minlength=len(bounds) - 1).tolist())
@@ -34,9 +34,9 @@ def owner_order_reference(ids: Tensor, bounds: Sequence[int]) -> tuple[tuple[int
 
 
 def join_drawn(drawn: Sequence[Drawn], order: Tensor | None) -> Drawn:
-    """What every owner drew for its rows, each in a piece, as of all rows; `order` as from `owner_order`.
+    """Join the owners' draws, one piece per owner, into one draw of all rows. `order` is from `owner_order`.
 
-    Nodes are of 64 bits where some owner's are. Edges are there where every owner has them.
+    Nodes are 64-bit if an owner's are. Edges are present if every owner has them.
     """
     if drawn[0][1].device.type != "cpu":
         return join_drawn_reference(drawn, order)
@@ -55,7 +55,7 @@ def join_drawn(drawn: Sequence[Drawn], order: Tensor | None) -> Drawn:
 
 
 def join_drawn_reference(drawn: Sequence[Drawn], order: Tensor | None) -> Drawn:
-    """The same in plain torch, on any device."""
+    """The same as `join_drawn` in plain torch, on any device."""
     degrees = torch.cat([offsets.diff() for offsets, _, _ in drawn])
     nodes = torch.cat([nodes for _, nodes, _ in drawn])
     has_edges = all(edges is not None for _, _, edges in drawn)

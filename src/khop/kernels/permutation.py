@@ -1,4 +1,4 @@
-"""A keyed permutation of [0, count) without memory: how epochs are shuffled."""
+"""A keyed permutation of [0, count) without memory, for shuffling epochs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from khop.draw import DrawKey
 
 
 def permutation_slice(key: DrawKey, count: int, start: int, stop: int) -> Tensor:
-    """Entries [start, stop) of a permutation of [0, count), int64: a pure function of key and count.
+    """Return entries [start, stop) of a permutation of [0, count), int64: a pure function of key and count.
 
-    Costs time and memory for the slice alone, so every rank makes its own share. On the CPU.
+    Time and memory depend on the slice alone, so every rank computes its own share. On the CPU.
     """
     if not 0 <= start <= stop <= count < 1 << 63:
         raise ValueError(f"slice [{start}, {stop}) of a permutation of {count}: must lie in it, below 2^63")

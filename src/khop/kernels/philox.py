@@ -1,6 +1,6 @@
-"""Philox4x32-10, the counter-based generator behind every draw, and its words made into numbers of a range.
+"""Philox4x32-10, the counter-based generator of every draw, and the reduction of its words to a range.
 
-docs/randomness.md specifies the bits. Words are unsigned 32-bit numbers held in int64.
+docs/randomness.md specifies the bits. Words are unsigned 32-bit numbers stored in int64.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from torch import Tensor
 import khop._core as _core
 
 WORD = 0xFFFFFFFF
-WIDE_DEGREE = 1 << 20  # rows of this degree and above take 64-bit draws
+WIDE_DEGREE = 1 << 20  # rows of at least this degree use 64-bit draws
 
 
 def philox(key: int, counters: Tensor) -> Tensor:
-    """The four words of each counter: int64 (n, 4) for int64 (n, 4), under a 64-bit key."""
+    """Return the four words of each counter: int64 (n, 4) for int64 (n, 4), with a 64-bit key."""
     if counters.dtype != torch.int64 or counters.dim() != 2 or counters.shape[1] != 4:
         raise ValueError(f"counters are {counters.dtype} {tuple(counters.shape)}: must be int64 (n, 4)")
     if counters.device.type == "cpu":
@@ -25,7 +25,10 @@ def philox(key: int, counters: Tensor) -> Tensor:
 
 
 def philox_reference(keys: Tensor, counters: Tensor) -> Tensor:
-    """`philox` in plain torch on any device, with a key (low and high word, int64 (n, 2)) per counter."""
+    """The same as `philox` in plain torch, on any device, with a key (two words, int64 (n, 2)) per counter.
+
+    A key is its low and its high word.
+    """
     low, high = keys.unbind(1)
     c0, c1, c2, c3 = (counters & WORD).unbind(1)
     for _ in range(10):
@@ -37,18 +40,18 @@ def philox_reference(keys: Tensor, counters: Tensor) -> Tensor:
 
 
 def multiply_words(a: Tensor, b: Tensor | int) -> tuple[Tensor, Tensor]:
-    """High and low word of 64-bit products of words, without leaving the positive half of int64."""
+    """Return high and low words of the 64-bit products of words, within the positive half of int64."""
     high = (a * (b >> 16) + (a * (b & 0xFFFF) >> 16)) >> 16
     return high, (a * b) & WORD
 
 
 def reduce_words(words: Tensor, bound: Tensor) -> Tensor:
-    """Words to [0, bound): the high word of the product, for bounds below 2^32."""
+    """Reduce words to [0, bound): the high word of the product, for bounds below 2^32."""
     return multiply_words(words, bound)[0]
 
 
 def reduce_wide(low: Tensor, high: Tensor, bound: Tensor) -> Tensor:
-    """64-bit draws, given as words, to [0, bound) below 2^63: the high half of the 128-bit product."""
+    """Reduce 64-bit draws, given as words, to [0, bound) below 2^63: the high half of the 128-bit product."""
     bound_low, bound_high = bound & WORD, bound >> 32
     carry = multiply_words(low, bound_low)[0]
     middle_high, middle_low = multiply_words(low, bound_high)
@@ -59,7 +62,7 @@ def reduce_wide(low: Tensor, high: Tensor, bound: Tensor) -> Tensor:
 
 
 def mix64_reference(values: Tensor) -> Tensor:
-    """`khop.draw.mix64` of 64-bit patterns held in int64, whose products wrap as they should."""
+    """`khop.draw.mix64` for 64-bit patterns in int64; products wrap as they should."""
     values = values + signed(0x9E3779B97F4A7C15)
     values = (values ^ _shifted(values, 30)) * signed(0xBF58476D1CE4E5B9)
     values = (values ^ _shifted(values, 27)) * signed(0x94D049BB133111EB)
@@ -67,7 +70,7 @@ def mix64_reference(values: Tensor) -> Tensor:
 
 
 def signed(pattern: int) -> int:
-    """The int64 that holds a 64-bit pattern."""
+    """Return the int64 with a 64-bit pattern."""
     return pattern - (1 << 64) if pattern >> 63 else pattern
 
 

@@ -1,4 +1,4 @@
-"""relu in place, whose gradient is written into memory that was used before."""
+"""relu in place, with its gradient in reused memory."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from khop.kernels.memory import pooled
 
 
 def relu_(x: Tensor) -> Tensor:
-    """The same tensor, with 0 in place of what is negative; the bits are those of `x.relu_()`.
+    """Replace negative values by 0 in place and return the tensor; the bits equal `x.relu_()`.
 
-    Differentiable once. Off the CPU this is torch's own.
+    Differentiable once. On other devices than the CPU this is torch's own relu.
     """
     return _apply(x) if x.device.type == "cpu" else x.relu_()
 
@@ -42,5 +42,5 @@ class _Relu(torch.autograd.Function):
         return into
 
 
-# What torch leaves without types.
+# torch has no types for these.
 _apply: Callable[[Tensor], Tensor] = _Relu.apply

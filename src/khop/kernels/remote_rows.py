@@ -1,4 +1,4 @@
-"""Which of the rows that are wanted lie elsewhere, and where each will lie once they are here."""
+"""Remote rows to request for given ids, and the place of each row once they have arrived."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import khop._core as _core
 def remote_rows(
     ids: Tensor, first: int, end: int, *, slots: Tensor | None = None, kept: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Of `ids`, int64, none negative: the place of each one's row, and those whose rows are to be asked for.
+    """Return the place of each row of `ids` (int64, none negative), and the ids of the rows to request.
 
-    Those of [first, end) are here, and of others `kept` rows, each at the slot that `slots` says; -1: not
-    kept. What is asked for ascends, each once. Places number the rows that are here, kept and asked for, one
-    after another.
+    Rows of ids in [first, end) are local. Of the others, `kept` rows are cached, each at its slot in
+    `slots`; -1: not cached. The ids to request ascend without duplicates. Places count the local, then the
+    cached, then the requested rows.
     """
     if ids.device.type != "cpu":
         return remote_rows_reference(ids, first, end, slots=slots, kept=kept)
@@ -25,7 +25,7 @@ def remote_rows(
 def remote_rows_reference(
     ids: Tensor, first: int, end: int, *, slots: Tensor | None = None, kept: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """The same in plain torch, on any device."""
+    """The same as `remote_rows` in plain torch, on any device."""
     slots = torch.full_like(ids, -1) if slots is None else slots
     is_here = (ids >= first) & (ids < end)
     is_asked = ~is_here & (slots < 0)

@@ -1,4 +1,4 @@
-"""Values that never fall within a row, with what makes them quick to search."""
+"""Values that never fall within a row, with an outline for fast search."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import check_int64
 from khop.kernels.memory import pooled
 
-HEAD = 8  # codes that hold the first and the last value of a row
-WINDOW = 32  # codes that are looked at together
+HEAD = 8  # codes that store the first and the last value of a row
+WINDOW = 32  # codes that are compared together
 _CODE_BITS = 16
 
 
 @dataclass(frozen=True, eq=False)
 class Rising:
-    """What a search for the first value above a bound reads, mostly the outline: a quarter of the size."""
+    """Values to search for the first one above a bound, mostly in the outline: a quarter of the size."""
 
     values: Tensor  # int64 (edges)
     outline: Tensor  # int16 (outline_size)
 
     def check(self, name: str, csc: Csc) -> None:
-        """ValueError unless shapes, dtypes and devices are those of the graph."""
+        """Raise ValueError unless shapes, dtypes and devices fit the graph."""
         check_int64(name, self.values, csc, csc.num_edges)
         size = outline_size(csc)
         if self.outline.dtype != torch.int16 or self.outline.shape != (size,):
@@ -34,15 +34,15 @@ class Rising:
 
 
 def outline_size(csc: Csc) -> int:
-    """Codes of an outline: one per edge, the heads of the rows, and up to whole windows."""
+    """Number of codes in an outline: one per edge, the heads of the rows, padded to whole windows."""
     return _core.outline_size(csc.num_edges, csc.num_rows)
 
 
 def outline(csc: Csc, values: Tensor, *, threads: int = 1) -> Tensor:
-    """Of each row its first and its last value, in 8 entries, then a code for each value, int16.
+    """Make the outline: for each row its first and last value, in 8 entries, then a code per value, int16.
 
-    A code is how far a value is above the row's first: the upper 16 of as many bits as the row's last takes,
-    less 2^15. Unequal codes order their values.
+    A code is the difference between a value and the row's first value. It is the upper 16 of the bits that
+    the row's last difference needs, minus 2^15. Unequal codes have the order of their values.
     """
     check_int64("values", values, csc, csc.num_edges)
     if csc.indptr.device.type != "cpu":
@@ -54,7 +54,7 @@ def outline(csc: Csc, values: Tensor, *, threads: int = 1) -> Tensor:
 
 
 def outline_reference(csc: Csc, values: Tensor) -> Tensor:
-    """The same in plain torch, on any device."""
+    """The same as `outline` in plain torch, on any device."""
     degrees = csc.indptr.diff()
     number = torch.arange(csc.num_rows, device=values.device)
     row = torch.repeat_interleave(number, degrees)
@@ -72,7 +72,7 @@ def outline_reference(csc: Csc, values: Tensor) -> Tensor:
 
 
 def _shifts(spans: Tensor) -> Tensor:
-    """How many bits codes leave away, of unsigned 64-bit spans."""
+    """Return the number of bits that codes drop, for unsigned 64-bit spans."""
     shifts = torch.where(spans < 0, 64 - _CODE_BITS, 0)
     for bit in range(_CODE_BITS, 63):
         shifts += (spans >> bit) > 0

@@ -1,4 +1,4 @@
-"""In-edges of a hop's frontier, all edge types in one call: the draw behind every rule."""
+"""In-edges of a hop's frontier, all edge types in one call: the draw of every rule."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from khop.kernels.sample_weighted import sample_weighted_reference
 
 @dataclass(frozen=True)
 class EdgeDraw:
-    """What is drawn of one edge type."""
+    """The draw of one edge type."""
 
     csc: Csc
     rows: HopRows
     fanout: int  # -1: all
     rule: Uniform | Weighted = Uniform()  # noqa: RUF009
-    sums: Rising | None = None  # those of `weight_sums`, of a weighted rule
+    sums: Rising | None = None  # from `weight_sums`, for a weighted rule
 
     def check(self) -> None:
-        """ValueError unless the shapes, dtypes and devices are what a kernel can follow."""
+        """Raise ValueError unless shapes, dtypes and devices are valid for a kernel."""
         self.rows.check(self.csc, self.fanout)
         if self.sums is not None:
             self.sums.check("sums", self.csc)
@@ -38,14 +38,14 @@ class EdgeDraw:
 def sample_hop(draws: Sequence[EdgeDraw], *, edge_ids: bool = False, threads: int = 1) -> list[Neighbors]:
     """Draw up to `fanout` in-edges (-1: all) of every row, uniformly or by weight.
 
-    ValueError where row pointers or sources are not those of a graph; of one draw it names the
-    damaged row and its file.
+    ValueError if row pointers or sources do not fit the graph; for a single draw it names the damaged row
+    and its file.
 
-    A row's picks depend on (key, tree, stream, original id, its edges) alone: not on the other rows,
-    the device, the number of threads or the processor. A row that has no more edges than are wanted comes
-    whole, in row order. An edge of weight zero is never drawn, so that a row may give fewer edges than it has
-    and than are wanted. Results are views of a few tensors, made and let go together: twelve edge types cost
-    Python little more than one. Runs without the GIL.
+    A row's picks depend only on (key, tree, stream, original id, its edges). They do not depend on other
+    rows, the device, the number of threads or the processor. A row with at most `fanout` edges is returned
+    whole, in row order. An edge of weight zero is never drawn, so a row may give fewer edges than both its
+    degree and the fanout. Results are views of a few tensors, which are allocated and freed together: twelve
+    edge types cost Python little more than one. Runs without the GIL.
     """
     for draw in draws:
         draw.check()
@@ -72,9 +72,9 @@ def _reference(draw: EdgeDraw, edge_ids: bool) -> Neighbors:
 
 
 def _as_core(draw: EdgeDraw, rows: dict[int, _core.Rows]) -> _core.Draw:
-    """A draw as the core takes it; `rows` are those of earlier draws, by their tensor of nodes."""
+    """Return a draw in the core's form. `rows` holds earlier draws' rows, by their tensor of nodes."""
     of_draw = draw.rows
-    # Original ids and trees belong to the nodes: who shares these shares those.
+    # Original ids and trees belong to the nodes: draws that share nodes share both.
     known = rows.get(id(of_draw.nodes))
     if known is None:
         known = rows[id(of_draw.nodes)] = _core.Rows(
@@ -100,7 +100,7 @@ def _contiguous(tensor: Tensor | None) -> Tensor | None:
 def _split(
     draws: Sequence[EdgeDraw], counts: Sequence[int], narrow: Tensor, wide: Tensor | None
 ) -> Sequence[Tensor]:
-    """The nodes of each draw; those of int32 and of int64 lie apart."""
+    """Return the nodes of each draw from `narrow` (int32) or `wide` (int64)."""
     if wide is None:
         return narrow.split_with_sizes(counts)
     is_wide = [draw.csc.indices.dtype == torch.int64 for draw in draws]

@@ -1,4 +1,4 @@
-"""In-edges of a frontier, each neighbor equally likely: the reference of the draw behind `Uniform`."""
+"""In-edges of a frontier, all neighbors equally likely: the reference of the draw of `Uniform`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from khop.kernels.philox import WIDE_DEGREE, WORD, philox_reference, reduce_wide
 def sample_uniform_reference(
     csc: Csc, hop_rows: HopRows, fanout: int, rule: Uniform, edge_ids: bool
 ) -> Neighbors:
-    """A uniform draw of `sample_hop` in plain torch, on any device."""
+    """Draw uniformly as `sample_hop` does, in plain torch, on any device."""
     nodes = hop_rows.nodes
     begin, end = hop_rows.bounds(csc)
     degree = end - begin
@@ -37,7 +37,7 @@ def sample_uniform_reference(
 
 
 def _words(keys: Tensor, ids: Tensor, stream: int, count: int) -> Tensor:
-    """w(0), ..., w(count - 1) of each row."""
+    """Return w(0), ..., w(count - 1) of each row."""
     blocks = []
     for block in range(0, count, 4):
         rest = torch.tensor([stream, block // 4], device=ids.device).expand(ids.numel(), 2)
@@ -47,7 +47,7 @@ def _words(keys: Tensor, ids: Tensor, stream: int, count: int) -> Tensor:
 
 
 def _below(words: Tensor, draw: int, bound: Tensor, degree: Tensor) -> Tensor:
-    """Draw number `draw` of each row, reduced to [0, bound)."""
+    """Return draw number `draw` of each row, reduced to [0, bound)."""
     wide = reduce_wide(words[:, 2 * draw], words[:, 2 * draw + 1], bound)
     return torch.where(degree < WIDE_DEGREE, reduce_words(words[:, draw], bound), wide)
 
@@ -57,7 +57,7 @@ def _repeated(words: Tensor, degree: Tensor, fanout: int) -> Tensor:
 
 
 def _distinct(words: Tensor, degree: Tensor, fanout: int) -> Tensor:
-    """Floyd: slot j draws from the first d - k + j + 1 entries; if that is taken, the last of them is not."""
+    """Floyd: slot j draws from the first d - k + j + 1 entries; if that is taken, the last one is free."""
     picks = degree.new_full((degree.numel(), fanout), -1)
     for slot in range(fanout):
         last = degree - fanout + slot

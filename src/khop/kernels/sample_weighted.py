@@ -1,4 +1,4 @@
-"""In-edges of a frontier, each as likely as its weight says: the reference of the draw behind `Weighted`."""
+"""In-edges of a frontier, with probabilities by weight: the reference of the draw of `Weighted`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from khop.kernels.hop_rows import HopRows
 from khop.kernels.philox import WORD, philox_reference, reduce_wide
 from khop.kernels.time_ranges import first_above
 
-MOST_REPEATS = 64  # of a row, before what is left is drawn from exactly
+MOST_REPEATS = 64  # of a row; then the remaining edges are drawn from exactly
 
 
 def sample_weighted_reference(
     csc: Csc, sums: Tensor, hop_rows: HopRows, fanout: int, rule: Weighted, edge_ids: bool
 ) -> Neighbors:
-    """A draw by weight of `sample_hop` in plain torch, on any device."""
+    """Draw by weight as `sample_hop` does, in plain torch, on any device."""
     begin, end = hop_rows.bounds(csc)
     degree, first = end - begin, csc.indptr[hop_rows.nodes]
     whole = torch.full_like(degree, fanout == -1, dtype=torch.bool)
@@ -46,34 +46,34 @@ def sample_weighted_reference(
 
 @dataclass(frozen=True)
 class _Weights:
-    """The whole weights of some rows."""
+    """The integer weights of some rows."""
 
     sums: Tensor
-    first: Tensor  # where each row begins in the graph
+    first: Tensor  # the first edge of each row in the graph
     begin: Tensor
     end: Tensor
 
     def before(self, edges: Tensor) -> Tensor:
-        """The sum of the row before each edge."""
+        """Return the sum of the row's weights before each edge."""
         if self.sums.numel() == 0:
             return torch.zeros_like(edges)
         return torch.where(edges == self.first, 0, self.sums[(edges - 1).clamp(min=0)])
 
     def of(self, edges: Tensor) -> Tensor:
-        """Each edge's weight; 0 for -1, which is none."""
+        """Return each edge's weight; 0 for -1 (no edge)."""
         if self.sums.numel() == 0:
             return torch.zeros_like(edges)
         return torch.where(edges < 0, 0, self.sums[edges.clamp(min=0)] - self.before(edges))
 
     def total(self) -> Tensor:
-        """Of all edges between begin and end."""
+        """Return the sum of all edges between begin and end."""
         if self.sums.numel() == 0:
             return torch.zeros_like(self.begin)
         last = self.sums[(self.end - 1).clamp(min=0)]
         return torch.where(self.begin == self.end, 0, last - self.before(self.begin))
 
     def edge_at(self, height: Tensor) -> Tensor:
-        """The edge that covers a height above the sum before `begin`."""
+        """Return the edge that covers a height above the sum before `begin`."""
         return first_above(self.sums, self.begin, self.end, self.before(self.begin) + height)
 
 
@@ -86,7 +86,7 @@ class _Draws:
     stream: int
 
     def below(self, numbers: Tensor, bound: Tensor) -> Tensor:
-        """Draw number `numbers` of each row, reduced to [0, bound)."""
+        """Return draw number `numbers` of each row, reduced to [0, bound)."""
         stream = torch.full_like(self.ids, self.stream)
         counters = torch.stack([self.ids & WORD, (self.ids >> 32) & WORD, stream, numbers // 2], dim=1)
         words = philox_reference(self.keys, counters).reshape(-1, 2, 2)
@@ -95,7 +95,7 @@ class _Draws:
 
 
 def _repeated(weights: _Weights, draws: _Draws, fanout: int) -> Tensor:
-    """int64 (rows, fanout), edges; -1 where a row has no weight."""
+    """Return int64 (rows, fanout), edges; -1 where a row has no weight."""
     total = weights.total()
     picks = []
     for slot in range(fanout):
@@ -105,7 +105,7 @@ def _repeated(weights: _Weights, draws: _Draws, fanout: int) -> Tensor:
 
 
 def _distinct(weights: _Weights, draws: _Draws, fanout: int) -> Tensor:
-    """int64 (rows, fanout): the first distinct edges that the draws come upon, -1 behind them."""
+    """Return int64 (rows, fanout): the first distinct edges drawn, then -1."""
     total = weights.total()
     picks = torch.full((total.numel(), fanout), -1, device=total.device)
     count, repeats = torch.zeros_like(total), torch.zeros_like(total)
@@ -127,13 +127,13 @@ def _distinct(weights: _Weights, draws: _Draws, fanout: int) -> Tensor:
 
 
 def _sum_of(weights: _Weights, picks: Tensor) -> Tensor:
-    """The sum of each row's picks."""
+    """Return the sum of each row's picks."""
     sums = [weights.of(column) for column in picks.unbind(1)]
     return torch.stack(sums, dim=1).sum(dim=1)
 
 
 def _edge_of_the_rest(weights: _Weights, picks: Tensor, height: Tensor) -> Tensor:
-    """The edge at a height of what is not picked: each pick that begins at or below it lifts it."""
+    """Return the edge at a height among unpicked edges: each pick that begins at or below it lifts it."""
     base = weights.before(weights.begin)
     ordered = torch.where(picks < 0, torch.iinfo(torch.int64).max, picks).sort(dim=1).values
     for column in ordered.unbind(1):

@@ -1,8 +1,8 @@
 """Sums, means and maxima of source rows over the in-edges of each destination.
 
-No message is materialised, forward or backward: the gradient runs over the transposed edges, so that one
-thread sums each source row, in edge order. The bits depend neither on the number of threads, which is
-torch's, nor on the machine's instruction set.
+No message is materialized, forward or backward: the gradient runs over the transposed edges, so one thread
+sums each source row, in edge order. The bits depend neither on the number of threads, which is torch's
+setting, nor on the machine's instruction set.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
 def segment_sum(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
-    """Row i is the sum of `x[indices[indptr[i]:indptr[i + 1]]]`, in edge order; 0 where there is no edge.
+    """Sum `x[indices[indptr[i]:indptr[i + 1]]]` into row i, in edge order; 0 where there is no edge.
 
-    x is (sources, width), float32, float64 or bfloat16 (summed in float32). Differentiable once, with respect
-    to x; where x needs no gradient, nothing is kept for one.
+    x is (sources, width), float32, float64 or bfloat16 (summed in float32). Differentiable once, with
+    respect to x. If x needs no gradient, nothing is kept for the backward pass.
     """
     return _segment_linear(x, indptr, indices, _SUM)
 
 
 def segment_mean(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
-    """As `segment_sum`, divided by the row's number of edges; 0 where there is none."""
+    """Divide `segment_sum` by the row's number of edges; 0 where there is none."""
     return _segment_linear(x, indptr, indices, _MEAN)
 
 
 def prefix_and_mean(x: Tensor, indptr: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """The first rows of x, one for each row of the segments, and `segment_mean`.
+    """Return the first rows of x, one for each row of the segments, and `segment_mean`.
 
-    Destinations of a block are the first of its sources: the gradients of both are added up in one buffer.
+    Destinations of a block are the first of its sources, so both gradients are added up in one buffer.
     """
     _check(x, indptr, indices)
     rows = indptr.numel() - 1
@@ -50,9 +50,10 @@ def prefix_and_mean(x: Tensor, indptr: Tensor, indices: Tensor) -> tuple[Tensor,
 
 
 def segment_max(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
-    """As `segment_sum`, but the largest value of each column; 0 where there is no edge, NaN where a value is.
+    """Take the largest value of each column; 0 where there is no edge, NaN where a value is NaN.
 
-    The gradient goes to the source that the value is from: of equal ones, to that of the first edge.
+    Arguments and derivatives are as for `segment_sum`. The gradient goes to the source of the largest value;
+    of equal ones, to the source of the first edge.
     """
     _check(x, indptr, indices)
     if not _is_native(x, indptr):
@@ -61,20 +62,20 @@ def segment_max(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
 
 
 def segment_sum_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
-    """The same in plain torch, on any device."""
+    """The same as `segment_sum` in plain torch, on any device."""
     rows = torch.repeat_interleave(indptr.diff())
     sums = x.new_zeros(indptr.numel() - 1, x.shape[1], dtype=_accumulator(x.dtype))
     return sums.index_add(0, rows, x.to(sums.dtype)[indices]).to(x.dtype)
 
 
 def segment_mean_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
-    """The same in plain torch, on any device."""
+    """The same as `segment_mean` in plain torch, on any device."""
     sums = segment_sum_reference(x.to(_accumulator(x.dtype)), indptr, indices)
     return (sums / indptr.diff().clamp(min=1).unsqueeze(1)).to(x.dtype)
 
 
 def segment_max_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
-    """The same in plain torch, on any device."""
+    """The same as `segment_max` in plain torch, on any device."""
     values = x.to(_accumulator(x.dtype))[indices]
     rows = torch.repeat_interleave(indptr.diff()).unsqueeze(1).expand_as(values)
     shape, edges = (indptr.numel() - 1, x.shape[1]), indices.numel()
@@ -86,7 +87,7 @@ def segment_max_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
 
 
 def transpose(indptr: Tensor, indices: Tensor, num_sources: int) -> Csc:
-    """The edges turned around: row s lists, in edge order, the rows that have s. All int32, and valid."""
+    """Turn the edges around: row s lists, in edge order, the rows that contain s. All int32, and valid."""
     edges = Csc(pooled((num_sources + 1,), torch.int64), pooled((indices.numel(),), torch.int32))
     _core.transpose(indptr, indices, edges.indptr, edges.indices)
     return edges
@@ -94,7 +95,7 @@ def transpose(indptr: Tensor, indices: Tensor, num_sources: int) -> Csc:
 
 @dataclass(frozen=True)
 class _Linear:
-    """An operation whose gradient is a sum over transposed edges."""
+    """An operation with a gradient that is a sum over transposed edges."""
 
     reference: Callable[[Tensor, Tensor, Tensor], Tensor]
     forward: Callable[[Tensor, Tensor, Tensor, Tensor, int], None]
@@ -182,7 +183,7 @@ class _SegmentMax(torch.autograd.Function):
         return out, None, None
 
 
-# What torch leaves without types.
+# torch has no types for these.
 _apply_linear: Callable[[Tensor, Tensor, Tensor, _Linear], Tensor] = _SegmentLinear.apply
 _apply_prefix_and_mean: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = _PrefixAndMean.apply
 _apply_max: Callable[[Tensor, Tensor, Tensor], Tensor] = _SegmentMax.apply
@@ -196,7 +197,7 @@ def _segment_linear(x: Tensor, indptr: Tensor, indices: Tensor, operation: _Line
 
 
 def _is_native(x: Tensor, indptr: Tensor) -> bool:
-    """Whether the core takes it: ids of sources and, turned around, of rows are 32-bit there."""
+    """Return true if the core can compute it: ids of sources and, transposed, of rows are 32-bit there."""
     ids = max(x.shape[0], indptr.numel() - 1)
     return x.device.type == "cpu" and index_dtype(ids) == torch.int32
 
@@ -210,7 +211,7 @@ def _check(x: Tensor, indptr: Tensor, indices: Tensor) -> None:
     is_indices = indices.dim() == 1 and indices.dtype in INDEX_DTYPES
     if not (is_indptr and is_indices and _is_native(x, indptr)):
         check_segments(indptr, indices, x.shape[0], torch.get_num_threads())
-    elif indices.dtype == torch.int64:  # narrowed before the core, which looks at every id, sees them
+    elif indices.dtype == torch.int64:  # narrowed before the core checks every id
         check_ids(indices, x.shape[0], "source", torch.get_num_threads())
 
 

@@ -1,4 +1,4 @@
-"""Softmax over the in-edges of each destination: what attention weights are made of."""
+"""Softmax over the in-edges of each destination, for attention weights."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from khop.kernels.segment import DTYPES
 
 
 def segment_softmax(scores: Tensor, indptr: Tensor) -> Tensor:
-    """Every row's scores, made positive with sum 1: exp(score) over the sum of exp over the row's edges.
+    """Normalize every row's scores to sum 1: exp(score) over the sum of exp over the row's edges.
 
-    scores are (edges) or (edges, heads), each head by itself, in CSC order: row i has edges
+    scores are (edges) or (edges, heads), each head separately, in CSC order: row i has edges
     `indptr[i]:indptr[i + 1]`. float32, float64 or bfloat16 (computed in float32). Differentiable once. The
-    bits depend neither on the number of threads, which is torch's, nor on the machine's instruction set.
+    bits depend neither on the number of threads, which is torch's setting, nor on the machine's instruction
+    set.
     """
     if scores.dim() not in (1, 2) or scores.dtype not in DTYPES:
         raise ValueError(
@@ -36,7 +37,7 @@ def segment_softmax(scores: Tensor, indptr: Tensor) -> Tensor:
 
 
 def segment_softmax_reference(scores: Tensor, indptr: Tensor) -> Tensor:
-    """The same in plain torch, on any device."""
+    """The same as `segment_softmax` in plain torch, on any device."""
     wide = scores.to(torch.float32 if scores.dtype == torch.bfloat16 else scores.dtype)
     rows = torch.repeat_interleave(indptr.diff())
     by_edge = rows.reshape(-1, *[1] * (scores.dim() - 1)).expand_as(scores)
@@ -71,5 +72,5 @@ class _SegmentSoftmax(torch.autograd.Function):
         return out, None
 
 
-# What torch leaves without types.
+# torch has no types for these.
 _apply: Callable[[Tensor, Tensor], Tensor] = _SegmentSoftmax.apply

@@ -1,4 +1,4 @@
-"""The edges of each row by time: what a temporal rule needs of a graph."""
+"""The edges of each row sorted by time, as a temporal rule needs them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from khop.kernels.memory import pooled
 
 
 def sort_rows(csc: Csc, times: Tensor, *, threads: int = 1) -> tuple[Csc, Tensor]:
-    """The graph with every row in the order of `times` (int64, one per edge), equal times in their order.
+    """Sort every row by `times` (int64, one per edge); equal times keep their order.
 
-    The second value is an int64 permutation, new position -> position before.
+    The second value is an int64 permutation, new position -> old position.
     """
     check_int64("times", times, csc, csc.num_edges)
     if csc.indptr.device.type == "cpu":
@@ -30,13 +30,13 @@ def sort_rows(csc: Csc, times: Tensor, *, threads: int = 1) -> tuple[Csc, Tensor
 
 
 def sort_rows_reference(csc: Csc, times: Tensor) -> Tensor:
-    """The permutation in plain torch, on any device."""
+    """Return the permutation of `sort_rows` in plain torch, on any device."""
     by_time = torch.argsort(times, stable=True)
     return by_time[torch.argsort(csc.destinations()[by_time], stable=True)]
 
 
 def first_unsorted(csc: Csc, times: Tensor | EdgeTimes, *, threads: int = 1) -> int:
-    """The first position whose time is earlier than the one before it in its row, or -1."""
+    """Return the first position with a time earlier than the one before it in its row, or -1."""
     if isinstance(times, Tensor):
         check_int64("times", times, csc, csc.num_edges)
         times = EdgeTimes(times)
@@ -48,7 +48,7 @@ def first_unsorted(csc: Csc, times: Tensor | EdgeTimes, *, threads: int = 1) -> 
 
 
 def first_unsorted_reference(csc: Csc, times: Tensor) -> int:
-    """The same in plain torch, on any device."""
+    """The same as `first_unsorted` in plain torch, on any device."""
     falls = (times[1:] < times[:-1]) & (csc.destinations().diff() == 0)
     positions = falls.nonzero()
     return int(positions[0, 0]) + 1 if positions.numel() else -1

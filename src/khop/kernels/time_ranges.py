@@ -1,4 +1,4 @@
-"""What a time limit leaves of a row whose edges are in the order of time."""
+"""Ranges of edges within a time limit, in rows that are sorted by time."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def time_ranges(
     own: EdgeTimes | None = None,
     threads: int = 1,
 ) -> Tensor:
-    """Begin and end of each frontier row's edges whose time is allowed, int64 (2 n), row after row.
+    """Return begin and end of each frontier row's edges with allowed times, int64 (2 n), row after row.
 
-    A row is limited by its entry of `until`: to times up to it or, with a window (before, after), from
-    `until - before` to `until + after`. `most` keeps the last so many of them (-1: all). Both ends of every
-    range are checked against the graph's own times, `own` (None: the values of `times`), so that damage of
-    what is derived from them gives no other range. Takes the logarithm of a row's length, without the GIL.
+    A row's entry of `until` limits it: to times up to it or, with a window (before, after), to times from
+    `until - before` to `until + after`. `most` keeps the last `most` of these edges (-1: all). Both ends of
+    every range are checked against the graph's own times, `own` (None: the values of `times`), so that
+    damage of derived data gives no other range. Takes the logarithm of a row's length, without the GIL.
     """
     own = EdgeTimes(times.values) if own is None else own
     times.check("times", csc)
@@ -58,7 +58,7 @@ def time_ranges(
 def time_ranges_reference(
     csc: Csc, times: Tensor, nodes: Tensor, until: Tensor, window: tuple[int, int] | None, most: int
 ) -> Tensor:
-    """The same in plain torch, on any device: every row is searched by halves."""
+    """The same as `time_ranges` in plain torch, on any device: a binary search in every row."""
     begin, end = csc.indptr[nodes], csc.indptr[nodes + 1]
     before, after = (None, 0) if window is None else window
     last = first_above(times, begin, end, saturated(until, after))
@@ -73,7 +73,7 @@ def time_ranges_reference(
 
 
 def first_above(values: Tensor, begin: Tensor, end: Tensor, bound: Tensor) -> Tensor:
-    """In each range [begin, end) of `values`, which never fall there, the first position above `bound`."""
+    """Return the first position above `bound` in each range [begin, end) of values that never fall."""
     low, high = begin.clone(), end.clone()
     while bool((low < high).any()):
         middle = (low + high) // 2
@@ -85,5 +85,5 @@ def first_above(values: Tensor, begin: Tensor, end: Tensor, bound: Tensor) -> Te
 
 
 def saturated(times: Tensor, shift: int) -> Tensor:
-    """`times + shift` for a shift that is not above 0, as far as 64 bits go."""
+    """Return `times + shift` for a shift of at most 0, saturated to 64 bits."""
     return torch.where(times < _INT64.min - shift, _INT64.min, times + shift)

@@ -1,4 +1,4 @@
-"""Weights of edges as whole numbers, and their running sums in each row: what a weighted draw searches."""
+"""Edge weights as integers, and their running sums in each row, for the search of a weighted draw."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _EXACT_IN_FLOAT = (torch.float16, torch.bfloat16, torch.int8, torch.int16, torch
 
 
 def weight_sums(csc: Csc, weights: Tensor, *, threads: int = 1) -> Tensor:
-    """Of each edge the whole weights of its row up to and including it, int64 (edges).
+    """Return for each edge the sum of the row's integer weights up to and including it, int64 (edges).
 
-    The largest weight of a row becomes a number of 32 bits, the others the same multiple, rounded down, and
-    at least 1 unless they are 0: docs/randomness.md has the bits. ValueError names a weight that is negative
-    or not a finite number, with its position.
+    The largest weight of a row is scaled to a 32-bit number. The others are scaled equally, rounded down,
+    and at least 1 unless they are 0: see docs/randomness.md for the bits. ValueError names a weight that is
+    negative or not finite, with its position.
     """
     if weights.shape != (csc.num_edges,) or weights.device != csc.indptr.device:
         given = f"weights are {weights.dtype} {tuple(weights.shape)} on {weights.device}"
@@ -42,7 +42,7 @@ def weight_sums(csc: Csc, weights: Tensor, *, threads: int = 1) -> Tensor:
 
 
 def weight_sums_reference(csc: Csc, weights: Tensor) -> tuple[Tensor, int]:
-    """The same in NumPy, with the position of the first bad weight, or -1."""
+    """The same as `weight_sums` in NumPy, with the position of the first bad weight, or -1."""
     numbers = weights.double().cpu().numpy()
     bad = np.flatnonzero(~(np.isfinite(numbers) & (numbers >= 0)))
     if bad.size:
