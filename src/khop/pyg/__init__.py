@@ -1,6 +1,6 @@
-"""torch_geometric's `NeighborLoader` and `LinkNeighborLoader` over khop's sampler: change one import.
+"""Drop-in replacements of torch_geometric's `NeighborLoader` and `LinkNeighborLoader`: change one import.
 
-Needs torch_geometric and none of its compiled extras. docs/pyg.md lists every argument.
+Needs torch_geometric, but none of its compiled extras. docs/pyg.md lists every argument.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [*_PUBLIC]
 
 
 def __getattr__(name: str) -> object:
-    """Import what `name` stands for; ImportError says what to install where there is none."""
+    """Import an attribute on first use; without torch_geometric, ImportError says what to install."""
     if name not in _PUBLIC:
         raise AttributeError(f"module 'khop.pyg' has no attribute {name!r}")
     try:

@@ -1,4 +1,4 @@
-"""The columns of a `Data` or `HeteroData` cut down to what was sampled."""
+"""The columns of a `Data` or `HeteroData`, restricted to the sampled nodes and edges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from khop.pyg.outputs import Output, original_ids, side_by_side
 from khop.schema import EdgeType, NodeType
 
 Batch = Any  # Data or HeteroData
-Key = NodeType | EdgeType | None  # None: of a graph without types
+Key = NodeType | EdgeType | None  # None: for a graph without types
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class _Column:
 
 @dataclass(frozen=True)
 class Columns:
-    """What of a data object is cut, found out once per epoch: what was assigned before it counts."""
+    """The attributes of a data object to slice, found once per epoch: earlier assignments to it count."""
 
     data: Batch
-    counted: tuple[Key, ...]  # node types that say their number of nodes
+    counted: tuple[Key, ...]  # node types with a num_nodes attribute
     of_nodes: tuple[_Column, ...]
     connected: tuple[Key, ...]  # edge types with an edge_index
     of_edges: tuple[_Column, ...]
 
     @classmethod
     def of(cls, data: Batch) -> Columns:
-        """Attributes are of nodes or edges where torch_geometric says so; the others are of the graph."""
+        """Sort attributes into nodes and edges, as torch_geometric defines them; others are the graph's."""
         counted, of_nodes, connected, of_edges = [], [], [], []
         for owner, storage in storages(data):
             for name, value in storage.items():
@@ -59,7 +59,7 @@ class Columns:
         return cls(data, tuple(counted), tuple(of_nodes), tuple(connected), tuple(of_edges))
 
     def batch(self, output: Output, permutations: object) -> Batch:
-        """A copy of the data with the sampled rows, and n_id, e_id, batch and counts of the sample."""
+        """Return a copy of the data with the sampled rows, and n_id, e_id, batch and counts of the sample."""
         parts = _Parts.of(output, permutations)
         batch = copy.copy(self.data)
         for owner in self.counted:
@@ -79,7 +79,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class _Parts:
-    """A sampler's output by type, its edges numbered as the data's."""
+    """A sampler's output by type, with edges numbered as in the data."""
 
     nodes: Mapping[Key, Tensor]
     rows: Mapping[Key, Tensor]
@@ -100,7 +100,7 @@ class _Parts:
         return cls(output.node, output.row, output.col, edge_ids, attributes)
 
     def node_ids(self, owner: Key) -> Tensor:
-        """None, where the type was not sampled."""
+        """Return the sampled nodes; empty if the type was not sampled."""
         return self.nodes.get(owner, torch.empty(0, dtype=torch.int64))
 
     def edge_index(self, owner: Key) -> Tensor:
@@ -109,7 +109,7 @@ class _Parts:
         return side_by_side(self.rows[owner], self.cols[owner])
 
     def attach(self, batch: Batch) -> None:
-        """What a batch says of its sample; n_id and e_id of the data's own stay."""
+        """Add the attributes about the sample to a batch. The data's own n_id and e_id are kept."""
         for owner, ids in self.nodes.items():
             if "n_id" not in owner_of(batch, owner):
                 owner_of(batch, owner).n_id = ids
@@ -122,13 +122,13 @@ class _Parts:
 
 
 def columns_of(data: object) -> Columns | None:
-    """None of what is torch_geometric's own business: stores that fetch, and `SparseTensor`s."""
+    """Return the columns; None for data that torch_geometric itself handles: stores and `SparseTensor`s."""
     known = isinstance(data, Data | HeteroData) and not any("adj_t" in storage for storage in data.stores)
     return Columns.of(data) if known else None
 
 
 def attach_links(batch: Batch, edge_type: EdgeType | None, metadata: tuple[Any, ...]) -> None:
-    """Where a batch's links are: pairs with labels, or triplets, whose ends lie with their node types."""
+    """Add a batch's links: pairs with labels, or triplets with their ends at their node types."""
     pairs = owner_of(batch, edge_type)
     pairs.input_id = metadata[0]
     if len(metadata) == 4:
@@ -138,13 +138,13 @@ def attach_links(batch: Batch, edge_type: EdgeType | None, metadata: tuple[Any, 
     destinations = owner_of(batch, edge_type and edge_type[-1])
     sources.src_index, destinations.dst_pos_index, destinations.dst_neg_index = metadata[1:4]
     sources.seed_time = destinations.seed_time = metadata[4]
-    if edge_type is None or edge_type in batch.edge_types:  # of the data itself: no longer true of the batch
+    if edge_type is None or edge_type in batch.edge_types:  # copied from the data, not valid for the batch
         del pairs.edge_label_index
         del pairs.edge_label_time
 
 
 def num_bytes(batch: object) -> int:
-    """The memory of a batch's tensors."""
+    """Return the memory of a batch's tensors in bytes."""
     if not isinstance(batch, Data | HeteroData):
         return 0
     values = (value for storage in batch.stores for value in storage.values())
@@ -152,7 +152,7 @@ def num_bytes(batch: object) -> int:
 
 
 def storages(data: Batch) -> Iterator[tuple[Key, BaseStorage]]:
-    """Where a data object keeps its attributes, by type."""
+    """Yield the storages of a data object, by type."""
     if isinstance(data, Data):
         yield None, data._store
         return
@@ -161,7 +161,7 @@ def storages(data: Batch) -> Iterator[tuple[Key, BaseStorage]]:
 
 
 def owner_of(batch: Batch, owner: Key) -> Any:
-    """Where a batch keeps the attributes of a type."""
+    """Return the object that holds a batch's attributes of a type."""
     return batch if owner is None else batch[owner]
 
 

@@ -1,4 +1,4 @@
-"""Between torch_geometric's data and khop's graphs and batches, without a copy where layouts agree."""
+"""Conversion between torch_geometric's data and khop's graphs and batches. No copies if layouts agree."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from khop.pyg.label_links import label_names
 from khop.pyg.source import Attributes, Source
 from khop.schema import ColumnSpec, EdgeType, NodeType
 
-_MASK = "_mask"  # what torch_geometric's data sets end the names of splits with
+_MASK = "_mask"  # suffix of split names in torch_geometric's data sets
 
 Tensors = dict[NodeType | EdgeType, dict[str, Tensor]]
 Splits = dict[str, dict[NodeType, Tensor]]
 
 
 def graph_from_pyg(data: Data | HeteroData) -> Graph:
-    """A graph in memory of a `Data` (types "node" and ("node", "to", "node")) or a `HeteroData`.
+    """Make a graph in memory from a `Data` (types "node" and ("node", "to", "node")) or a `HeteroData`.
 
-    Attributes with a row per node or edge become columns, boolean ones named `<split>_mask` splits; those of
-    several columns the splits "train.0", "train.1", ... Columns of nodes are shared with `data`; where its
-    edges are sorted by destination, theirs and the sources too. What belongs to neither stays behind, and so
-    do links, `edge_label_index` and the like: `khop.links_from_pyg` makes seeds of them. An edge type that
-    `ToUndirected` made, "rev_to" of "to", is known as the reverse.
-    `graph.save(folder)` makes a graph folder of it.
+    Attributes with a row per node or edge become columns. Boolean ones named `<split>_mask` become splits;
+    masks with several columns become the splits "train.0", "train.1", ... Node columns share memory with
+    `data`. If its edges are sorted by destination, edge columns and sources share memory too. Attributes
+    that belong to neither nodes nor edges are not converted. Links (`edge_label_index` and the like) are not
+    either: `khop.links_from_pyg` makes seeds of them. An edge type from `ToUndirected`, "rev_to" of "to", is
+    recorded as the reverse. `graph.save(folder)` writes a graph folder.
     """
     instance_of("data", data, (Data, HeteroData), "must be a torch_geometric Data or HeteroData")
     source = Source.of(data, Attributes(is_sorted=_is_sorted(data)))
@@ -64,7 +64,7 @@ def graph_from_pyg(data: Data | HeteroData) -> Graph:
 
 
 def _reverses(graph: CscGraph) -> dict[EdgeType, EdgeType]:
-    """The edge types that are named as torch_geometric names reverses, and are."""
+    """Return the edge types that are named like torch_geometric's reverses and are reverses."""
     found: dict[EdgeType, EdgeType] = {}
     for edge_type in graph.schema.edge_types:
         source, relation, destination = edge_type
@@ -80,7 +80,7 @@ def _ends(csc: Csc) -> tuple[Given, Given]:
 
 
 def graph_to_pyg(graph: Graph) -> Data | HeteroData:
-    """A `Data` of a graph with one node type and one edge type, else a `HeteroData`: see `Graph.to_pyg`."""
+    """Make a `Data` of a graph with one node and one edge type, else a `HeteroData`: see `Graph.to_pyg`."""
     schema = graph.schema
     data = _empty(len(schema.node_types) == len(schema.edge_types) == 1)
     columns = graph.columns
@@ -104,7 +104,7 @@ def graph_to_pyg(graph: Graph) -> Data | HeteroData:
 
 
 def batch_to_pyg(batch: Batch) -> Data | HeteroData:
-    """The subgraph of a batch with its columns: see `Batch.to_pyg`."""
+    """Make a data object from a batch's subgraph and its columns: see `Batch.to_pyg`."""
     sample = batch.sample
     subgraph = sample.subgraph
     if subgraph is None:
@@ -134,10 +134,10 @@ def batch_to_pyg(batch: Batch) -> Data | HeteroData:
 
 
 def _tensors(data: Any, storage: Any, is_wanted: Callable[[str], bool]) -> list[tuple[str, Tensor]]:
-    """Attributes that are arrays with a row per node, or per edge.
+    """Return the attributes that are arrays with a row per node, or per edge.
 
-    Arrays whose rows lie along another dimension than the first, as torch_geometric has it of names with
-    "index" or "face", are no columns.
+    Arrays with rows along another dimension than the first are no columns. In torch_geometric these have
+    "index" or "face" in their names.
     """
     links = label_names(storage)
     return [
@@ -162,7 +162,7 @@ def _add_edges(edges: Any, adjacency: Adjacency) -> None:
 
 
 def _is_sorted(data: Data | HeteroData) -> bool:
-    """Whether all edges are given by destination, so that nothing of theirs has to be copied."""
+    """Return true if all edges are sorted by destination, so that none of their arrays has to be copied."""
     stores = [storage for _, storage in storages(data) if "edge_index" in storage]
     return all(bool((s.edge_index[1, 1:] >= s.edge_index[1, :-1]).all()) for s in stores)
 
@@ -174,7 +174,7 @@ def _add_splits(splits: Splits, node_type: NodeType, name: str, mask: Tensor) ->
 
 
 def _spec(name: str, column: Tensor) -> ColumnSpec:
-    """A vector of whole numbers from -1 on, named y, holds classes."""
+    """Make a spec: a vector named y of whole numbers from -1 on holds classes."""
     is_label = name == "y" and column.dtype == torch.int64 and column.dim() == 1 and column.numel() > 0
     num_classes = int(column.max()) + 1 if is_label and int(column.min()) >= -1 else None
     return ColumnSpec(str(column.dtype).removeprefix("torch."), tuple(column.shape[1:]), num_classes or None)

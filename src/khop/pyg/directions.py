@@ -1,4 +1,4 @@
-"""Edges followed forward, backward or both ways: what torch_geometric calls the direction of sampling."""
+"""Edges followed forward, backward or in both directions, as torch_geometric's sampling directions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from khop.schema import EdgeType, NodeType, Schema
 
 
 class Direction(StrEnum):
-    """The end of an edge at which a hop stands."""
+    """The direction in which a hop follows edges, by the end at which it starts."""
 
-    FORWARD = "forward"  # at the destination: messages reach the seeds
-    BACKWARD = "backward"  # at the source: messages come from the seeds
+    FORWARD = "forward"  # from the destination: messages reach the seeds
+    BACKWARD = "backward"  # from the source: messages come from the seeds
     BOTH = "both"
 
     @classmethod
@@ -34,16 +34,16 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Directed:
-    """Edges to sample, of which some are the data's turned around, and the way back to the data's."""
+    """Edges to sample, some of them reversed, and the mapping back to the data's edges."""
 
-    source: Source  # its edge types are those sampled
-    data_types: Mapping[EdgeType, EdgeType]  # of each sampled type, the data's
-    turned: frozenset[EdgeType]  # the sampled types that are turned around
+    source: Source  # with the sampled edge types
+    data_types: Mapping[EdgeType, EdgeType]  # sampled type -> type in the data
+    turned: frozenset[EdgeType]  # the sampled types that are reversed
     direction: Direction
 
     @classmethod
     def of(cls, data: Any, attributes: Attributes, direction: Direction) -> Directed:
-        """ValueError for anything but what torch_geometric's samplers take."""
+        """Make the edges to sample; ValueError for data that torch_geometric's samplers do not take."""
         if direction is Direction.FORWARD:
             source = Source.of(data, attributes)
             return cls(source, {t: t for t in source.graph.schema.edge_types}, frozenset(), direction)
@@ -60,13 +60,13 @@ class Directed:
 
     @property
     def permutations(self) -> Mapping[EdgeType, Tensor | None]:
-        """From the ids of an output's edges to the data's edges, by the data's types."""
+        """Maps from the ids of an output's edges to the data's edges, by the data's types."""
         if self.direction is Direction.BOTH:
-            return dict.fromkeys(self.data_types.values())  # outputs have the data's ids
+            return dict.fromkeys(self.data_types.values())  # outputs already have the data's ids
         return {self.data_types[t]: order for t, order in self.source.permutations.items()}
 
     def sampled_pairs(self, pairs: Mapping[EdgeType, Tensor]) -> dict[EdgeType, Tensor]:
-        """Ends (2, pairs) by the data's types, for each sampled type as its edges have them."""
+        """Convert ends (2, pairs) by the data's types to ends by sampled types, in the direction of these."""
         return {
             sampled: pairs[t].flip(0) if sampled in self.turned else pairs[t]
             for sampled, t in self.data_types.items()
@@ -74,7 +74,7 @@ class Directed:
         }
 
     def restored(self, output: Output) -> Output:
-        """An output of turned edges as one of the data's."""
+        """Convert an output of reversed edges to an output of the data's edges."""
         if self.direction is Direction.FORWARD:
             return output
         output.row, output.col = output.col, output.row
@@ -86,7 +86,7 @@ class Directed:
         return output
 
     def merged(self, sample: Sample) -> Output:
-        """The output of a sample of both directions: every edge once, hop by hop, with the data's id."""
+        """Merge a sample of both directions: every edge once, hop by hop, with the data's edge id."""
         sample = with_row_per_seed(sample)
         assert sample.subgraph is not None
         per_hop = sample.subgraph.edges_per_hop
@@ -120,16 +120,16 @@ class Directed:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """Edges of one of the data's types, in the data's direction."""
+    """Drawn edges of one of the data's types, in the data's direction."""
 
     pairs: Tensor  # int64 (2, edges), local ids
-    ids: Tensor  # int64 (edges), of the data
+    ids: Tensor  # int64 (edges), the data's edge ids
     hops: Tensor  # int64 (edges)
-    trees: Tensor | None  # int64 (edges), of disjoint samples
+    trees: Tensor | None  # int64 (edges), for disjoint samples
 
 
 def _once(drawn: list[_Drawn]) -> _Drawn:
-    """The edges of both directions by hop, the forward ones first; a repeated edge of a tree only once."""
+    """Order the edges of both directions by hop, forward ones first; keep a repeated edge of a tree once."""
     nothing = torch.empty(0, dtype=torch.int64)
     if not drawn:
         return _Drawn(nothing.view(2, 0), nothing, nothing, None)
@@ -148,7 +148,7 @@ def _once(drawn: list[_Drawn]) -> _Drawn:
 
 
 def _turned(data: Any) -> Any:
-    """The same data with every edge turned around; edge types change their ends."""
+    """Return the same data with every edge reversed; edge types swap their ends."""
     if isinstance(data, Data):
         _check_edge_index(data)
         turned = copy.copy(data)
@@ -178,7 +178,7 @@ def _check_edge_index(edges: Any) -> None:
 
 
 def _joined(forward: Source, back: Source, renamed: Mapping[EdgeType, EdgeType]) -> Source:
-    """One graph with the edge types of both; those of `back` by new names."""
+    """Join the edge types of both graphs into one graph. `renamed` gives the new names of `back`'s types."""
     graph, other = forward.graph, back.graph
     columns: dict[NodeType | EdgeType, Mapping[str, Tensor]] = dict(graph.columns)
     columns |= {renamed[t]: other.columns.get(t, {}) for t in renamed}

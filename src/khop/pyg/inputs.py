@@ -1,6 +1,6 @@
-"""What a user gives a loader, looked at when the loader is made: one sentence where something is off.
+"""Checks of a loader's arguments when it is made: one sentence about each problem.
 
-Only where torch_geometric has no message of its own, but a bare assertion, or reads past an array.
+Only for cases in which torch_geometric has a bare assertion, or reads out of bounds, instead of a message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from khop.schema import EdgeType, NodeType
 
 
 def check_nodes(data: Any, given: Any, times: Tensor | None) -> None:
-    """ValueError unless these can be input nodes. Nodes of stores are looked at when they are sampled."""
+    """Raise ValueError for invalid input nodes. Nodes of stores are checked when they are sampled."""
     if not isinstance(data, Data | HeteroData):
         return
     node_type, ids = _typed_nodes(data, given) if isinstance(data, HeteroData) else (None, given)
@@ -30,7 +30,7 @@ def check_nodes(data: Any, given: Any, times: Tensor | None) -> None:
 
 
 def check_links(data: Any, given: Any, labels: Any, times: Tensor | None) -> None:
-    """ValueError unless these can be links. Those of stores are looked at when they are sampled."""
+    """Raise ValueError for invalid links. Links of stores are checked when they are sampled."""
     if not isinstance(data, Data | HeteroData):
         return
     edge_type, ends = _typed_links(data, given) if isinstance(data, HeteroData) else (None, given)
@@ -46,7 +46,7 @@ def check_links(data: Any, given: Any, labels: Any, times: Tensor | None) -> Non
 
 
 def check_edges(counts: Mapping[NodeType, int | None], edges: Mapping[EdgeType, Any]) -> None:
-    """ValueError unless edges are (2, edges) of whole numbers, between nodes whose number is known."""
+    """Raise ValueError unless edges are whole numbers (2, edges) and both ends have known node counts."""
     for edge_type, storage in edges.items():
         for end in (edge_type[0], edge_type[2]):
             if counts.get(end) is None:
@@ -68,7 +68,7 @@ def check_edges(counts: Mapping[NodeType, int | None], edges: Mapping[EdgeType, 
 
 
 def check_weights(name: str, edge_type: EdgeType, weights: Tensor, num_edges: int) -> None:
-    """ValueError unless there is a finite number, 0 or more, for every edge."""
+    """Raise ValueError unless there is a finite number, 0 or more, for every edge."""
     if weights.shape != (num_edges,):
         raise ValueError(
             f"The weight attribute '{name}' of {edge_type} is {_described(weights)}: "
@@ -84,7 +84,7 @@ def check_weights(name: str, edge_type: EdgeType, weights: Tensor, num_edges: in
 
 
 def check_whole_times(name: str, by_type: Mapping[Any, Tensor]) -> None:
-    """ValueError unless times of nodes, or of edges, are whole numbers, one each."""
+    """Raise ValueError unless times of nodes, or of edges, are whole numbers, one each."""
     for type_, times in by_type.items():
         if times.dim() != 1 or not _is_whole(times):
             raise ValueError(
@@ -124,7 +124,7 @@ def _typed_links(data: HeteroData, given: Any) -> tuple[EdgeType, Tensor | None]
 
 
 def _check_ids(what: str, given: Any, count: int) -> int:
-    """How many nodes are meant."""
+    """Return the number of given nodes."""
     ids = given if isinstance(given, Tensor) else torch.as_tensor(given)
     if ids.dtype == torch.bool:
         if ids.shape != (count,):

@@ -19,24 +19,24 @@ from khop.pyg.columns import num_bytes
 from khop.pyg.sampler import Draws
 
 Sampled = Any  # a sampler's output
-Batch = Any  # a data object, or what a transform made of it
+Batch = Any  # a data object, or the result of a transform
 
 
 @dataclass(frozen=True)
 class Work:
-    """One batch to be made."""
+    """The input of one batch."""
 
-    index: Tensor  # int64 (seeds), positions in the loader's input
+    index: Tensor  # int64 (seeds), indices into the loader's input
     draws: Draws
 
 
 def epoch(
     loader: Any, sample: Callable[[Work], Sampled], join: Callable[[Sampled], Batch]
 ) -> Iterator[Batch]:
-    """The batches of one epoch, in order; without workers each is made when it is asked for.
+    """Yield the batches of one epoch, in order; without workers each is made on request.
 
-    With workers, `join` runs where the loader's `filter_per_worker` says. Draws are seeded from torch's
-    generator now, not when the first batch is wanted.
+    With workers, `join` runs in the worker if the loader has `filter_per_worker`, else in the consumer. The
+    draws are seeded from torch's generator now, not at the first batch.
     """
     stages = _Stages(sample, join, loader.filter_per_worker)
     works = _works(iter(loader._index_sampler), Draws.from_torch(loader.generator))
@@ -47,7 +47,7 @@ def epoch(
 
 @dataclass(frozen=True)
 class _Stages:
-    """What is done ahead, and what where a batch is consumed."""
+    """The stages of a batch: work done ahead, and work at the consumer."""
 
     sample: Callable[[Work], Sampled]
     join: Callable[[Sampled], Batch]
@@ -78,7 +78,7 @@ def _on_threads(loader: DataLoader[int], stages: _Stages, works: list[Work]) -> 
 
 
 class _Worker:
-    """What a thread does for a batch; `worker_init_fn` before its first."""
+    """Batch maker shared by threads. Each thread calls `worker_init_fn` before its first batch."""
 
     def __init__(self, loader: DataLoader[int]) -> None:
         self._loader = loader
@@ -94,6 +94,6 @@ class _Worker:
 
 
 def _pinned(loader: DataLoader[int], made: Any) -> Any:
-    """In pinned memory where that was asked for and there is a GPU to copy to."""
+    """Move a batch to pinned memory if the loader asks for it and there is a GPU."""
     can_pin = loader.pin_memory and torch.cuda.is_available() and hasattr(made, "pin_memory")
     return made.pin_memory() if can_pin else made

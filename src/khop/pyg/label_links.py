@@ -1,4 +1,4 @@
-"""Links that torch_geometric's data carry beside their edges: `edge_label_index` and its labels."""
+"""Links in torch_geometric's data: `edge_label_index` and its labels."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from khop.sampling.link_seeds import Links
 from khop.schema import EdgeType
 
 LABEL = "edge_label"
-_SIGNS = ("", "pos_", "neg_")  # RandomLinkSplit(split_labels=True) keeps links and negatives apart
+_SIGNS = ("", "pos_", "neg_")  # RandomLinkSplit(split_labels=True) stores links and negatives separately
 _FACTS = ("", "_index", "_time")
 
 
 def links_from_pyg(data: Data | HeteroData, key: str = LABEL) -> Links:
-    """Make `khop.Links` of the links that `RandomLinkSplit` gave `data`: ends, labels and times.
+    """Make `khop.Links` from the links that `RandomLinkSplit` added to `data`: ends, labels and times.
 
-    Ends are `<key>_index`, labels `<key>` and times `<key>_time`, of each edge type that has them. Links and
-    negatives that `split_labels=True` keeps apart (`pos_<key>`, `neg_<key>`) follow one another, in this
-    order. Negatives are links with the label 0. ValueError where `data` has no such links.
+    Ends are `<key>_index`, labels `<key>` and times `<key>_time`, for each edge type that has them. Links
+    and negatives that `split_labels=True` stores separately (`pos_<key>`, `neg_<key>`) are concatenated in
+    this order. Negatives are links with the label 0. ValueError if `data` has no such links.
     """
     instance_of("data", data, (Data, HeteroData), "must be a torch_geometric Data or HeteroData")
     found = {}
@@ -46,9 +46,10 @@ def links_from_pyg(data: Data | HeteroData, key: str = LABEL) -> Links:
 
 
 def label_names(storage: Any) -> frozenset[str]:
-    """The attributes that are about links and are no columns, whatever their length.
+    """Return the attributes about links. They are no columns, whatever their length.
 
-    All of `edge_label`'s by name, and those of any `<key>` with ends of its own beside it, `<key>_index`.
+    These are all names of `edge_label`, and all names of any `<key>` for which there are ends,
+    `<key>_index`.
     """
     keys = {LABEL} | {
         name.removesuffix("_index").removeprefix(sign)
@@ -60,7 +61,7 @@ def label_names(storage: Any) -> frozenset[str]:
 
 
 def _links(storage: Any, key: str) -> dict[str, Tensor] | None:
-    """Of one edge type, by the ending of the attribute; None where it has no links."""
+    """Return the links of one edge type, by the attributes' suffixes; None where it has no links."""
     signs = [sign for sign in _SIGNS if f"{sign}{key}_index" in storage]
     if not signs:
         return None

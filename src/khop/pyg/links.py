@@ -1,4 +1,4 @@
-"""What a batch of links asks of a sampler, and where their ends then are, as torch_geometric lays it out."""
+"""A batch of links: its seeds for the sampler, and the rows of its ends in torch_geometric's layout."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from khop.sampling.link_ends import EndRows, Planted, plant_apart, plant_merged
 from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
 from khop.schema import EdgeType, NodeType
 
-EndOf = Callable[[EdgeType, Tensor | None], DrawnEnd]  # the edge type that leads to them, weights
+EndOf = Callable[[EdgeType, Tensor | None], DrawnEnd]  # edge type that leads to the ends, weights -> ends
 
 
 @dataclass(frozen=True)
 class Links:
-    """The links of a batch, with the negatives that are pairs of their own behind them."""
+    """The links of a batch, followed by the negatives that are separate pairs."""
 
     count: int  # without negatives
     edge_type: EdgeType
     seeds: SeedLinks
-    times: Tensor | None  # as given, one per pair
+    times: Tensor | None  # the given times, one per pair
 
     @classmethod
     def of(
@@ -38,9 +38,10 @@ class Links:
         key: DrawKey,
         end_of: EndOf,
     ) -> Links:
-        """With negatives drawn: of a pair both ends are; of a triplet, whose source is its link's, one.
+        """Make the links and draw their negatives: both ends of pairs, one end of triplets.
 
-        `position` is the first link's in the epoch's global order.
+        A triplet's source is the source of its link. `position` is the first link's position in the epoch's
+        global order.
         """
         edge_type = inputs.input_type or EDGE
         edges = torch.stack([inputs.row, inputs.col]).long()
@@ -68,7 +69,7 @@ class Links:
         pairs: Tensor,  # int64 (2, links, k)
         amount: float,
     ) -> Links:
-        """The first negative of every link, then the second; so many that there are `amount` for a link."""
+        """Append the first negative of every link, then the second, and so on: `amount` per link in total."""
         count, per_link = pairs.shape[1:]
         links = edges
         number = math.ceil(count * amount)
@@ -82,13 +83,13 @@ class Links:
         return cls(count, edge_type, SeedLinks(edges, positions, links, labels, until), times)
 
     def planted(self, key: DrawKey, *, disjoint: bool) -> Planted:
-        """What to sample around: every node once, in ascending order; disjoint, every end by itself."""
+        """Return the seeds: every node once, in ascending order; with `disjoint`, every end separately."""
         seeds = Seeds({}, {}, links=LinkSeeds({self.edge_type: self.seeds}, key))
         negatives = {self.edge_type: self.seeds.negatives}
         return plant_apart(seeds, negatives) if disjoint else plant_merged(seeds, negatives, _ascending)
 
     def metadata(self, input_id: Tensor, rows: EndRows) -> tuple[Tensor | None, ...]:
-        """What torch_geometric's loaders make a batch's attributes of."""
+        """Return the values from which torch_geometric's loaders make a batch's attributes."""
         if rows.negatives is None:
             pairs = torch.stack([rows.source, rows.destination])
             return input_id, pairs, self.seeds.labels, self.times
@@ -96,19 +97,19 @@ class Links:
 
     @property
     def of_trees(self) -> Tensor:
-        """int64 (ends): the link that an end, and its tree, belongs to."""
+        """int64 (ends): the link of each end and of its tree."""
         negatives = self.seeds.negatives
         ends = [self.seeds.positions.numel()] * 2 + ([] if negatives is None else [negatives.numel()])
         return torch.cat([torch.arange(count) % max(self.count, 1) for count in ends])
 
 
 def drawn_ends(edge_type: EdgeType, negatives: NegativeSampling, end_of: EndOf) -> tuple[DrawnEnd, ...]:
-    """What negatives of a type have drawn: sources, where they are pairs of their own, and destinations."""
+    """Return the ends to draw for a type's negatives: sources, if negatives are pairs, and destinations."""
     source, relation, destination = edge_type
     drawn = end_of(edge_type, negatives.dst_weight)
     if negatives.is_triplet():
         return (drawn,)
-    # The type that leads to the sources need not be one of the graph: its name tells draws apart.
+    # The type that leads to the sources need not exist in the graph: its name makes the draws differ.
     return end_of((destination, f"rev_{relation}", source), negatives.src_weight), drawn
 
 

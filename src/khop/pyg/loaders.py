@@ -1,4 +1,4 @@
-"""`NeighborLoader` and `LinkNeighborLoader`: torch_geometric's, with khop's sampling and threads."""
+"""torch_geometric's `NeighborLoader` and `LinkNeighborLoader`, with khop's sampling and threads."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from khop.pyg.sampler import Draws, NeighborSampler
 from khop.pyg.typed_seeds import TypedSeeds
 from khop.sampling.exclusion import Exclude
 
-Neighbors = Any  # NumNeighbors, a list of fanouts per hop, or one per edge type
+Neighbors = Any  # NumNeighbors, a list of fanouts per hop, or a list per edge type
 Transform = Callable[[Any], Any]
 
 
 class _OnThreads:
-    """What both loaders do in the place of torch's `DataLoader`; stands before one of torch_geometric's."""
+    """The parts of both loaders that replace torch's `DataLoader`; comes before torch_geometric's class."""
 
     def check_worker_number_rationality(self) -> None:
-        """Nothing: torch warns here of more worker processes than cores, and workers are threads."""
+        """Do nothing: torch warns about more worker processes than cores, but here workers are threads."""
 
     def __iter__(self: Any) -> Iterator[Any]:
         """The batches of an epoch, in order."""
         return epoch(self, self._sampled, partial(self._batch, columns_of(self.data)))
 
     def collate_fn(self: Any, index: Tensor | Sequence[int]) -> Any:
-        """What is sampled of some of the inputs, with its columns if `filter_per_worker`."""
+        """Sample the given inputs, and add their columns if `filter_per_worker`."""
         sampled = self._sampled(Work(torch.as_tensor(index), Draws.from_torch()))
         return self.filter_fn(sampled) if self.filter_per_worker else sampled
 
     def filter_fn(self: Any, out: Output) -> Any:
-        """The batch of what was sampled."""
+        """Make the batch of a sampler's output."""
         return self._batch(columns_of(self.data), out)
 
     def _batch(self: Any, columns: Columns | None, out: Output) -> Any:
@@ -57,8 +57,8 @@ class _OnThreads:
 class NeighborLoader(_OnThreads, theirs.NeighborLoader):  # type: ignore[misc]
     """torch_geometric's `NeighborLoader`: the same arguments, batches and errors (docs/pyg.md).
 
-    Workers are threads, and a batch is a function of the order of the seeds and one draw from torch's
-    generator at `iter()`: the number of workers never changes it.
+    Workers are threads. A batch depends only on the order of the seeds and one draw from torch's generator
+    at `iter()`: the number of workers never changes it.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class NeighborLoader(_OnThreads, theirs.NeighborLoader):  # type: ignore[misc]
 class LinkNeighborLoader(_OnThreads, theirs.LinkNeighborLoader):  # type: ignore[misc]
     """torch_geometric's `LinkNeighborLoader`: the same arguments, batches and errors (docs/pyg.md).
 
-    As `NeighborLoader`; negatives are keyed by a link's place in the epoch.
+    Workers and draws are as for `NeighborLoader`; negatives are keyed by a link's position in the epoch.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class LinkNeighborLoader(_OnThreads, theirs.LinkNeighborLoader):  # type: ignore
 
 
 def _of_threads(settings: dict[str, Any]) -> dict[str, Any]:
-    """A DataLoader's settings without the way processes start; a warning says that it has no effect."""
+    """Return a DataLoader's settings without the start method of processes; warns that it has no effect."""
     context = settings.pop("multiprocessing_context", None)
     if context is not None:
         warnings.warn(

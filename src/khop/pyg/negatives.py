@@ -1,4 +1,4 @@
-"""The ends of torch_geometric's negatives, drawn as khop's are: by the graph store's own draws."""
+"""The ends of torch_geometric's negatives, drawn by the graph store's own draws."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _TIME, _WEIGHT = "time", "weight"
 
 @dataclass(frozen=True, eq=False)
 class DrawnEnd:
-    """The nodes of one type as ends of negatives: any of them, alike or by weight, no later than the link."""
+    """Nodes of one type as ends of negatives: drawn uniformly or by weight, no later than the link."""
 
-    store: CscGraph  # of their times and weights; a draw that need not be exact asks for no edges
-    edge_type: EdgeType  # that leads to them
+    store: CscGraph  # holds times and weights; needs no edges, because draws are not exact
+    edge_type: EdgeType  # an edge type that leads to the nodes
     weights: Tensor | None
-    version: int  # of the weights, whose numbers a user may change
+    version: int  # of the weights, because a user may change them in place
 
     @classmethod
     def of(cls, source: Source, edge_type: EdgeType, weights: Tensor | None) -> DrawnEnd:
-        """ValueError for weights that are not one finite number, 0 or more, per node."""
+        """Make the ends; ValueError unless weights are one finite number, 0 or more, per node."""
         ends = (edge_type[0], edge_type[2])
         counts = {end: source.graph.num_nodes(end) for end in ends}
         count = counts[ends[1]]
@@ -40,15 +40,15 @@ class DrawnEnd:
         return cls(store, edge_type, weights, _version(weights))
 
     def is_of(self, weights: Tensor | None) -> bool:
-        """Whether draws by these weights are this one's."""
+        """Return true if draws by these weights can use these ends."""
         return self.weights is weights and self.version == _version(weights)
 
     def drawn(
         self, per_link: int, kept: Tensor, positions: Tensor, until: Tensor | None, key: DrawKey
     ) -> Tensor:
-        """int64 (links, per_link), nodes; keyed by the links' positions.
+        """Return int64 (links, per_link), nodes; keyed by the links' positions.
 
-        A link that no node is early enough for gets the earliest there is, as in torch_geometric.
+        If no node is early enough for a link, it gets the earliest node, as in torch_geometric.
         """
         rule: DrawnNegatives = UniformNegatives(per_link)
         if self.weights is not None:

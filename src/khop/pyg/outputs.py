@@ -1,4 +1,4 @@
-"""A sample of khop's as torch_geometric's samplers give it: one row per seed, plain tensors."""
+"""Conversion of khop's samples to torch_geometric's sampler outputs: one row per seed, plain tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Output = Any  # SamplerOutput or HeteroSamplerOutput
 
 
 def sampler_output(sample: Sample, schema: Schema, *, is_typed: bool) -> Output:
-    """The subgraph of a sample. `row` and `col` lie side by side, so that they need not be stacked again."""
+    """Return the subgraph of a sample. `row` and `col` are adjacent in memory: stacking needs no copy."""
     sample = with_row_per_seed(sample)
     subgraph = sample.subgraph
     assert subgraph is not None
@@ -28,7 +28,7 @@ def sampler_output(sample: Sample, schema: Schema, *, is_typed: bool) -> Output:
         adjacency = subgraph.adjacencies.get(edge_type)
         edges[edge_type] = edge_pairs(adjacency) if adjacency else torch.empty(2, 0, dtype=torch.int64)
         edge_ids[edge_type] = adjacency.edge_ids if adjacency else torch.empty(0, dtype=torch.int64)
-    per_hop = subgraph.edges_per_hop  # None of an induced subgraph: then hops count nothing, as theirs
+    per_hop = subgraph.edges_per_hop  # None for an induced subgraph, as in torch_geometric
     output = HeteroSamplerOutput(
         node=dict(sample.nodes),
         row={t: pairs[0] for t, pairs in edges.items()},
@@ -42,7 +42,7 @@ def sampler_output(sample: Sample, schema: Schema, *, is_typed: bool) -> Output:
 
 
 def edge_pairs(adjacency: Adjacency) -> Tensor:
-    """int64 (2, edges), as `Adjacency.edge_index`, in a pooled block."""
+    """Return int64 (2, edges), equal to `Adjacency.edge_index`, in a pooled block."""
     pairs = pooled((2, adjacency.indices.numel()), torch.int64)
     pairs[0].copy_(adjacency.indices)
     rows = torch.arange(adjacency.num_dst)
@@ -53,13 +53,13 @@ def edge_pairs(adjacency: Adjacency) -> Tensor:
 
 
 def original_ids(edge_ids: Tensor | None, permutation: Tensor | None) -> Tensor:
-    """int64 (edges): the data's edges, of ids in the order of a graph store."""
+    """Convert edge ids in the order of a graph store to the data's edge ids, int64 (edges)."""
     assert edge_ids is not None
     return edge_ids.long() if permutation is None else gather(permutation, edge_ids.long())
 
 
 def side_by_side(row: Tensor, col: Tensor) -> Tensor:
-    """`torch.stack([row, col])`, without a copy where they are the two halves of one tensor already."""
+    """Stack `row` and `col`, without a copy if they are the two halves of one tensor already."""
     count = row.numel()
     adjacent = (
         row.untyped_storage().data_ptr() == col.untyped_storage().data_ptr()
@@ -71,11 +71,11 @@ def side_by_side(row: Tensor, col: Tensor) -> Tensor:
 
 
 def with_row_per_seed(sample: Sample) -> Sample:
-    """The sample with a row for every seed, duplicates included; the same where no seed stands twice.
+    """Give every seed a row, duplicates included. Without duplicates the sample is returned unchanged.
 
-    A duplicate's row has the same in-edges as the first of its kind, which is the one that other nodes'
-    edges come from: what torch_geometric's samplers make of duplicates, but for the draws, which are theirs
-    to each duplicate.
+    A duplicate's row has the same in-edges as the first row of its node. Edges from this node to others start
+    at the first row. torch_geometric's samplers do the same, except that they draw separately for each
+    duplicate.
     """
     subgraph = sample.subgraph
     assert subgraph is not None
@@ -104,11 +104,11 @@ def with_row_per_seed(sample: Sample) -> Sample:
 
 @dataclass(frozen=True)
 class _Repeated:
-    """How the rows of a node type change."""
+    """The change of a node type's rows."""
 
     num_seeds: int
-    old: Tensor  # int64 (new rows): which row it was
-    new: Tensor  # int32 (old rows): which row it is, the first where there are several
+    old: Tensor  # int64 (new rows): the old row of each
+    new: Tensor  # int32 (old rows): the new row of each, the first one if there are several
 
     @classmethod
     def of(cls, seed_index: Tensor | None, distinct: int, count: int) -> _Repeated:
@@ -131,7 +131,7 @@ def _repeat(adjacency: Adjacency, sources: _Repeated, destinations: _Repeated) -
 
 
 def single(output: HeteroSamplerOutput) -> SamplerOutput:
-    """The output of a graph without types."""
+    """Return the output of a graph without types."""
     return SamplerOutput(
         node=output.node[NODE],
         row=output.row[EDGE],

@@ -1,4 +1,4 @@
-"""torch_geometric's sampler interface over khop's neighbor sampler."""
+"""torch_geometric's sampler interface, implemented by khop's neighbor sampler."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from khop.sampling.outputs import Output as Edges
 from khop.sampling.sampler import LinkSeeds, Seeds
 from khop.schema import EdgeType, NodeType
 
-# Bidirectional edges are made by torch_geometric's own output: it merges a type with its reverse.
+# torch_geometric's own output makes bidirectional edges, because it merges a type with its reverse.
 _EDGES = {
     SubgraphType.directional: Edges.DIRECTIONAL,
     SubgraphType.bidirectional: Edges.DIRECTIONAL,
@@ -40,30 +40,30 @@ _KEEP = {"uniform": Keep.ANY, "last": Keep.LATEST}
 
 @dataclass(frozen=True)
 class Draws:
-    """What the draws of one batch are keyed by."""
+    """The keys of the draws of one batch."""
 
     run_seed: int
     step: int = 0
-    position: int = 0  # of the batch's first seed in the epoch's order
+    position: int = 0  # position of the batch's first seed in the epoch's order
 
     @classmethod
     def from_torch(cls, generator: torch.Generator | None = None) -> Draws:
-        """Seeded from torch's generator: the one place where khop reads a global one.
+        """Seed the draws from torch's generator: the only place where khop reads a global one.
 
-        It is the draw that torch's own DataLoader makes at `iter()`, so a shuffled order is also torch's.
+        torch's own DataLoader makes the same draw at `iter()`, so a shuffled order also equals torch's.
         """
         return cls(int(torch.empty((), dtype=torch.int64).random_(generator=generator)))
 
     def key(self, purpose: Purpose) -> DrawKey:
-        """Of the batch's hops, or of its negatives."""
+        """Return the key of the batch's hops, or of its negatives."""
         return DrawKey.of(self.run_seed, purpose, 0, self.step)
 
 
 class NeighborSampler(BaseSampler):  # type: ignore[misc]
-    """What torch_geometric's `NeighborSampler` is to its loaders, with the same arguments.
+    """A replacement of torch_geometric's `NeighborSampler`, for its loaders and with the same arguments.
 
     `sample_from_nodes` and `sample_from_edges` draw from torch's generator; khop's loaders pass their own
-    draws. Settings may be assigned anew, as torch_geometric's data modules do.
+    draws. Settings may be assigned later, as torch_geometric's data modules do.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         time_attr: str | None = None,
         weight_attr: str | None = None,
         is_sorted: bool = False,
-        share_memory: bool = False,  # threads share it anyhow
+        share_memory: bool = False,  # no effect: threads share memory
         directed: bool = True,
         sample_direction: str = "forward",
         *,
@@ -98,7 +98,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         self.time_window = time_window
         self._edges = Directed.of(data, Attributes(time_attr, weight_attr, is_sorted), self.sample_direction)
         self._source = self._edges.source
-        self._is_warned = self.exclude is not None  # of links among the messages
+        self._is_warned = self.exclude is not None  # of links that are also messages
         self._time_attr = time_attr
         self._weight_attr = weight_attr
         self.num_neighbors = num_neighbors
@@ -125,7 +125,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
     @property
     def disjoint(self) -> bool:
-        """Whether every seed has a subgraph of its own; always, where there are times."""
+        """True if every seed has a separate subgraph; always true with times."""
         return self._disjoint or self._time_attr is not None
 
     @disjoint.setter
@@ -134,22 +134,22 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
     @property
     def edge_permutation(self) -> Tensor | Mapping[EdgeType, Tensor | None] | None:
-        """From sampled edges to the data's own edges; None where they are numbered alike."""
+        """Map from sampled edges to the data's own edges; None if the numbers are equal."""
         permutations = self._edges.permutations
         return permutations if self._source.is_typed else permutations[EDGE]
 
     def sample_from_nodes(self, index: NodeSamplerInput) -> Output:
-        """The neighborhood of `index.node`."""
+        """Sample the neighborhood of `index.node`."""
         return self.sample_nodes(index, Draws.from_torch())
 
     def sample_from_edges(
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
     ) -> Output:
-        """The neighborhood of the ends of `index`'s edges, and of negative ones."""
+        """Sample the neighborhood of the ends of `index`'s edges, and of negatives."""
         return self.sample_edges(index, neg_sampling, Draws.from_torch())
 
     def sample_nodes(self, inputs: NodeSamplerInput, draws: Draws) -> Output:
-        """As `sample_from_nodes`, a pure function of its arguments."""
+        """Sample as `sample_from_nodes` does, as a pure function of the arguments."""
         node_type, count = inputs.input_type or NODE, inputs.node.numel()
         positions = torch.arange(draws.position, draws.position + count)
         times = self._seed_times(node_type, inputs)
@@ -158,7 +158,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         return output
 
     def sample_typed(self, inputs: Mapping[NodeType, NodeSamplerInput], draws: Draws) -> Output:
-        """As `sample_nodes`, of seeds of several node types, which follow one another in a batch."""
+        """Sample as `sample_nodes` does, for seeds of several node types, type after type in a batch."""
         counts = [of_type.node.numel() for of_type in inputs.values()]
         positions = torch.split(torch.arange(draws.position, draws.position + sum(counts)), counts)
         times: dict[NodeType, Tensor] = {}
@@ -172,7 +172,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
     def sample_edges(
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None, draws: Draws
     ) -> Output:
-        """As `sample_from_edges`, a pure function of its arguments."""
+        """Sample as `sample_from_edges` does, as a pure function of the arguments."""
         key = draws.key(Purpose.NEGATIVE)
         links = Links.of(inputs, neg_sampling, draws.position, key, self._drawn_end)
         planted = links.planted(key, disjoint=self.disjoint)
@@ -188,9 +188,9 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         return output
 
     def prepare_negatives(self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None) -> None:
-        """Check what the links of a type need, and make what their negatives are drawn from.
+        """Check the settings for links of a type, and prepare the draws of their negatives.
 
-        ValueError for weights of no use, and for a reverse to be excluded that is not there.
+        ValueError for unusable weights, and for a missing reverse type that is to be excluded.
         """
         if self.exclude is Exclude.EDGE_AND_REVERSE:
             checked_reverse(edge_type or EDGE, set(self._edges.data_types.values()))
@@ -198,14 +198,14 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             drawn_ends(edge_type or EDGE, neg_sampling, self._drawn_end)
 
     def _drawn_end(self, edge_type: EdgeType, weights: Tensor | None) -> DrawnEnd:
-        """Made once: what draws need of the weights takes as long as many draws."""
+        """Return the ends for a type. They are cached: preparing the weights costs as much as many draws."""
         end = self._drawn_ends.get(edge_type)
         if end is None or not end.is_of(weights):
             end = self._drawn_ends[edge_type] = DrawnEnd.of(self._source, edge_type, weights)
         return end
 
     def _seed_times(self, node_type: NodeType, inputs: NodeSamplerInput) -> dict[NodeType, Tensor] | None:
-        """Those given, else the nodes' own."""
+        """Return the given times, else the times of the nodes."""
         if self._time_attr is None:
             return None
         if inputs.time is not None:
@@ -233,7 +233,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         return output
 
     def _sampler(self) -> HopSampler:
-        """Of the present settings."""
+        """Return a sampler for the current settings."""
         settings = (
             self._num_neighbors,
             self.replace,
@@ -257,9 +257,9 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
 
 class BidirectionalNeighborSampler(NeighborSampler):
-    """torch_geometric's sampler of that name: a hop draws neighbors along edges and against them.
+    """torch_geometric's sampler of the same name: a hop draws neighbors along edges and against them.
 
-    `num_neighbors` counts for each direction. An edge that both directions draw is given once.
+    `num_neighbors` counts for each direction. An edge drawn in both directions is returned once.
     """
 
     def __init__(
@@ -293,7 +293,7 @@ class BidirectionalNeighborSampler(NeighborSampler):
 
 
 def _rule(sampler: NeighborSampler) -> Rule:
-    """How neighbors are drawn."""
+    """Return the rule by which neighbors are drawn."""
     if sampler.temporal_strategy not in _KEEP:
         raise ValueError(
             f"No valid temporal strategy found: '{sampler.temporal_strategy}' is none of {list(_KEEP)}"
@@ -310,7 +310,7 @@ def _rule(sampler: NeighborSampler) -> Rule:
 
 
 def _fanouts(given: NumNeighbors, edges: Directed) -> list[dict[EdgeType, int]]:
-    """One mapping per hop, by sampled edge types; given by those of the data."""
+    """Return one mapping per hop from sampled edge types to fanouts, given fanouts by the data's types."""
     data_types = list(dict.fromkeys(edges.data_types.values()))
     values = given.get_values(data_types if edges.source.is_typed else None)
     named = values if isinstance(values, Mapping) else dict.fromkeys(data_types, values)
@@ -325,7 +325,7 @@ def _whole(fanout: Any) -> int:
 
 
 def _of_links(batch: Any, links: Tensor) -> Any:
-    """The link of every node, given the link of every tree."""
+    """Return the link of every node, given the link of every tree."""
     if isinstance(batch, Mapping):
         return {t: links[trees] for t, trees in batch.items()}
     return links[batch]

@@ -1,4 +1,4 @@
-"""What a sampler reads of `Data`, `HeteroData` or `(FeatureStore, GraphStore)`: edges by destination."""
+"""The input of a sampler, from `Data`, `HeteroData` or `(FeatureStore, GraphStore)`: edges by destination."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from khop.pyg.inputs import check_edges, check_weights, check_whole_times
 from khop.pyg.stores import Stored, stored
 from khop.schema import EdgeType, NodeType, Schema
 
-NODE = "node"  # the types of a graph that has none
+NODE = "node"  # the types of a graph without types
 EDGE = (NODE, "to", NODE)
 
 Permutations = Mapping[EdgeType, Tensor | None]
@@ -27,7 +27,7 @@ _Columns = dict[NodeType | EdgeType, dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class Attributes:
-    """Which attributes a sampler draws by, and whether edges are in order already."""
+    """The attributes that a sampler draws by, and whether edges are already sorted."""
 
     time: str | None = None
     weight: str | None = None
@@ -36,16 +36,16 @@ class Attributes:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The edges of a PyG object as a graph store, and the way back to the edges' own positions."""
+    """The edges of a PyG object as a graph store, and the mapping back to the positions of its edges."""
 
     graph: CscGraph
-    permutations: Permutations  # int64 (edges), CSC position -> the object's edge; None: they are equal
-    is_typed: bool  # whether the object speaks of types: else they are NODE and EDGE
+    permutations: Permutations  # int64 (edges), CSC position -> the object's edge; None: equal
+    is_typed: bool  # true if the object has types; else they are NODE and EDGE
     node_times: Mapping[NodeType, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, data: Any, attributes: Attributes = Attributes()) -> Source:
-        """ValueError for anything but what torch_geometric's loaders take."""
+        """Make a source; ValueError for data that torch_geometric's loaders do not take."""
         if isinstance(data, Data):
             return _of_storages({NODE: data}, {EDGE: data}, attributes, is_typed=False)
         if isinstance(data, HeteroData):
@@ -97,7 +97,7 @@ def _of_storages(
 
 
 def _of_stores(given: Stored, attributes: Attributes) -> Source:
-    """Edges of stores come in order; of a graph without types, under the types of one."""
+    """Make a source of stores, with sorted edges. A graph without types gets one type of each kind."""
     edge_types = {key: key or EDGE for key in given.edges}
     edges = {edge_types[key]: csc for key, csc in given.edges.items()}
     counts = {node_type or NODE: count for node_type, count in given.counts.items()}
@@ -136,7 +136,7 @@ def _weights(edges: Mapping[EdgeType, Any], name: str | None) -> dict[EdgeType, 
 def _times(
     nodes: Mapping[NodeType, Any], edges: Mapping[EdgeType, Any], name: str | None
 ) -> tuple[dict[NodeType, Tensor], dict[EdgeType, Tensor]]:
-    """The times of nodes, or those of edges."""
+    """Return the times of nodes, or the times of edges."""
     if name is None:
         return {}, {}
     of_nodes = {t: s[name].cpu() for t, s in nodes.items() if name in s and s.is_node_attr(name)}
@@ -152,7 +152,7 @@ def _times(
 def _csc(
     storage: Any, limits: tuple[int, int], times: Tensor | None, *, is_sorted: bool
 ) -> tuple[Csc, Tensor | None]:
-    """The edges of a storage by destination; within a row by time, else in their own order."""
+    """Return the edges of a storage by destination; within a row by time, else in their own order."""
     edge_index = storage.edge_index if "edge_index" in storage else torch.empty(2, 0, dtype=torch.int64)
     sources, destinations = edge_index.as_subclass(Tensor).detach().cpu().contiguous()
     if is_sorted:
@@ -168,7 +168,7 @@ def _csc(
 
 
 def _sorted_csc(sources: Tensor, destinations: Tensor, num_sources: int, num_destinations: int) -> Csc:
-    """The edges as they lie: sources are shared."""
+    """Make a CSC of sorted edges without a copy of the sources."""
     check_ids(sources, num_sources, "source")
     check_ids(destinations, num_destinations, "destination")
     falls = (destinations[1:] < destinations[:-1]).nonzero()

@@ -15,7 +15,7 @@ from khop.schema import EdgeType, NodeType
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """What a sampler needs of stores. The only type of a graph without types is None."""
+    """The data of stores that a sampler needs. In a graph without types, the only type is None."""
 
     edges: Mapping[EdgeType | None, Csc]
     counts: Mapping[NodeType | None, int]
@@ -27,7 +27,10 @@ class Stored:
 def stored(
     features: FeatureStore, graph: GraphStore, time_attr: str | None, weight_attr: str | None
 ) -> Stored:
-    """Everything but the features, which batches fetch. Weights: NotImplementedError, as torch_geometric."""
+    """Fetch all but the features. For weights NotImplementedError, as in torch_geometric.
+
+    Features are fetched per batch.
+    """
     if weight_attr is not None:
         raise NotImplementedError(
             "'weight_attr' argument not yet supported within 'NeighborSampler' for "
@@ -70,7 +73,7 @@ def _check_order(attributes: Iterable[EdgeAttr]) -> None:
 def _times(
     features: FeatureStore, name: str | None, is_typed: bool
 ) -> tuple[dict[NodeType | None, Tensor], dict[EdgeType | None, Tensor]]:
-    """The times of nodes, or those of edges; of a graph without types, "time" is the nodes'."""
+    """Return the times of nodes, or of edges. In a graph without types, "time" belongs to the nodes."""
     if name is None:
         return {}, {}
     found: dict[NodeType | EdgeType | None, Tensor] = {}

@@ -1,4 +1,4 @@
-"""Links of a batch among its messages: counted, or left out of them."""
+"""Links of a batch that are also messages: counted, or excluded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from khop.schema import EdgeType
 
 
 def named_reverse(edge_type: EdgeType, edge_types: Collection[EdgeType]) -> EdgeType | None:
-    """The reverse by the names that `ToUndirected` gives; of one node type the edge type itself."""
+    """Return the reverse by the names of `ToUndirected`; within one node type, the edge type itself."""
     source, relation, destination = edge_type
     names = [f"rev_{relation}", relation.removeprefix("rev_")]
     named = next((t for name in names if (t := (destination, name, source)) in edge_types), None)
@@ -26,7 +26,7 @@ def named_reverse(edge_type: EdgeType, edge_types: Collection[EdgeType]) -> Edge
 def excluded_pairs(
     links: LinkSeeds, exclude: Exclude | None, edge_types: Collection[EdgeType]
 ) -> dict[EdgeType, Tensor]:
-    """Ends (2, pairs) of the edges to leave out, by edge type of the data."""
+    """Return ends (2, pairs) of the edges to leave out, by edge type of the data."""
     reverses = {}
     if exclude is Exclude.EDGE_AND_REVERSE:
         for edge_type in links.by_type:
@@ -36,7 +36,7 @@ def excluded_pairs(
 
 
 def checked_reverse(edge_type: EdgeType, edge_types: Collection[EdgeType]) -> EdgeType:
-    """ValueError where no edge type has the name of a reverse."""
+    """Return the reverse type; ValueError if no edge type has the name of a reverse."""
     reverse = named_reverse(edge_type, edge_types)
     if reverse is None:
         raise ValueError(
@@ -47,7 +47,7 @@ def checked_reverse(edge_type: EdgeType, edge_types: Collection[EdgeType]) -> Ed
 
 
 def warn_of_supervision(output: Output, edge_type: EdgeType, links: Tensor) -> None:
-    """One warning with the number of links (2, links) that are edges of the output, or reverses of such."""
+    """Warn once with the number of links (2, links) that are edges of the output, or their reverses."""
     carried = torch.zeros(links.shape[1], dtype=torch.bool)
     for messages in _messages(output, edge_type):
         carried |= among(links, messages)
@@ -62,7 +62,7 @@ def warn_of_supervision(output: Output, edge_type: EdgeType, links: Tensor) -> N
 
 
 def _messages(output: Output, edge_type: EdgeType) -> Iterator[Tensor]:
-    """Ends (2, edges) of the messages along an edge type, and turned around those along its reverse."""
+    """Yield ends (2, edges) of the messages along an edge type, and reversed ends along its reverse."""
     if isinstance(output, SamplerOutput):
         ends = torch.stack([output.node[output.row], output.node[output.col]])
         yield from (ends, ends.flip(0))
@@ -77,6 +77,6 @@ def _messages(output: Output, edge_type: EdgeType) -> Iterator[Tensor]:
 
 
 def among(pairs: Tensor, others: Tensor) -> Tensor:
-    """bool (pairs): whether each is one of the others; both are (2, ...) of global ids."""
+    """Return bool (pairs), true for pairs that are among the others; both are (2, ...) of global ids."""
     width = int(torch.cat([pairs[1], others[1]]).max()) + 1 if pairs.shape[1] and others.shape[1] else 1
     return torch.isin(pairs[0] * width + pairs[1], others[0] * width + others[1])

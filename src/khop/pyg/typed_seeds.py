@@ -18,13 +18,13 @@ from khop.schema import NodeType
 
 @dataclass(frozen=True, eq=False)
 class TypedSeeds:
-    """The seeds of an epoch: those of the first type, then of the next. A batch may have some of each."""
+    """The seeds of an epoch, type after type. A batch may have seeds of several types."""
 
     by_type: Mapping[NodeType, NodeSamplerInput]
 
     @classmethod
     def of(cls, data: Any, nodes: Mapping[Any, Any], times: Any, sampler: BaseSampler) -> TypedSeeds:
-        """Of ids or a mask per node type, None for all of it; `times` maps the types to theirs."""
+        """Make seeds of ids or a mask per node type, None for all nodes; `times` are by type too."""
         if not isinstance(data, HeteroData) or not isinstance(sampler, NeighborSampler):
             raise ValueError(
                 "input_nodes by node type are for a HeteroData and khop's sampler; give ids, or (type, ids)"
@@ -41,12 +41,12 @@ class TypedSeeds:
         return cls(by_type)
 
     def places(self) -> tuple[tuple[NodeType, Tensor], None]:
-        """As many input nodes as there are seeds, for a loader that only counts them."""
+        """Return as many input nodes as there are seeds, for a loader that only counts them."""
         count = sum(inputs.node.numel() for inputs in self.by_type.values())
         return (next(iter(self.by_type)), torch.zeros(count, dtype=torch.int64)), None
 
     def at(self, places: Tensor) -> dict[NodeType, NodeSamplerInput]:
-        """The seeds at some places, by type, in the order of the places."""
+        """Return the seeds at some positions, by type, in the order of the positions."""
         found, first = {}, 0
         for node_type, inputs in self.by_type.items():
             count = inputs.node.numel()
@@ -60,5 +60,5 @@ def _inputs(data: HeteroData, node_type: NodeType, given: Any, times: Tensor | N
     ids = torch.arange(data[node_type].num_nodes) if given is None else torch.as_tensor(given)
     is_mask = ids.dtype == torch.bool
     nodes = ids.nonzero().view(-1) if is_mask else ids.long()
-    # As torch_geometric: what a mask chooses is numbered by its nodes, ids by their places.
+    # As in torch_geometric: a mask's inputs are numbered by node, ids by their position.
     return NodeSamplerInput(nodes if is_mask else None, nodes, times, node_type)
