@@ -1,1 +1,1 @@
-"""Graphs that come with khop, and graphs made of what other programs keep."""
+"""Graphs included in khop, and graphs imported from data of other programs."""

@@ -1,4 +1,4 @@
-"""Graphs that come with khop: small snapshots in the wheel, unpacked into graph folders when first wanted."""
+"""Graphs included in khop: small snapshots in the wheel, unpacked into graph folders on first use."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ SNAPSHOT = "debian.npz"
 
 
 def builtin_names() -> tuple[str, ...]:
-    """The graphs that `builtin_folder` knows."""
+    """Return the names of the graphs for `builtin_folder`."""
     return BUILTIN_NAMES
 
 
 def builtin_folder(
     name: str, cache: str | os.PathLike[str] | None = None, notice: ProgressCallback | None = None
 ) -> Path:
-    """The graph folder of a built-in graph inside `cache`, written there on first use, in a few seconds.
+    """Return the graph folder of a built-in graph in `cache`. The first use writes it, in a few seconds.
 
-    Without `cache` it is the user's: $KHOP_CACHE, else khop in $XDG_CACHE_HOME, else ~/.cache/khop. The
-    folder appears whole or not at all; processes that want it at the same time all get it. `notice` is
-    called while the folder is written. ValueError where `name` is no built-in graph, or where snapshot or
-    folder are damaged.
+    Without `cache` it is in the user's cache: $KHOP_CACHE, else khop in $XDG_CACHE_HOME, else ~/.cache/khop.
+    The folder appears whole or not at all. Processes may call this at the same time; all of them get the
+    folder. `notice` is called while the folder is written. ValueError if `name` is no built-in graph, or if
+    the snapshot or the folder is damaged.
     """
     if name not in BUILTIN_NAMES:
         raise ValueError(f"built-in graph {name!r}: there are {', '.join(builtin_names())}")
@@ -42,9 +42,9 @@ def builtin_folder(
 
 
 def named_folder(graph: str | os.PathLike[str]) -> Path:
-    """The folder that `graph` stands for: of a built-in graph by its name as text, else the path itself.
+    """Return the folder for `graph`: a built-in graph given by its name as text, else the path itself.
 
-    ValueError where a name could be both.
+    ValueError if a name could be both.
     """
     if not isinstance(graph, str) or graph not in BUILTIN_NAMES:
         return Path(graph)
@@ -61,7 +61,7 @@ def _write(name: str, folder: Path, notice: ProgressCallback | None) -> None:
     try:
         write_debian(folder, name, facts, notice)
     except ValueError:
-        # Another process wrote it meanwhile, from the same snapshot: the same graph.
+        # Another process wrote it first, from the same snapshot: the same graph.
         if not folder.exists():
             raise
 

@@ -1,4 +1,4 @@
-"""Links of a graph dealt to training, validation and test, and the graphs that each part may hear of."""
+"""Links of a graph split into training, validation and test, and the graph for messages of each part."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class LinkSplit:
     test_links: Links | PartitionedLinks
 
     def save(self, path: str | os.PathLike[str], *, notice: ProgressCallback | None = None) -> Path:
-        """Write a folder of graph folders, one per field of this class, and give its path.
+        """Write a folder of graph folders, one per field of this class, and return its path.
 
-        It appears whole or not at all. Files that are equal in several parts take their space once, where the
+        The folder appears whole or not at all. Files that are equal in several parts take space once if the
         file system has hard links.
         """
         graphs = {"train": self.train, "val": self.val, "test": self.test}
@@ -60,7 +60,7 @@ class LinkSplit:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> LinkSplit:
-        """A saved split, mapped: it opens in milliseconds, and processes share the pages."""
+        """Open a saved split, mapped: it opens in milliseconds, and processes share its pages."""
         graphs, links = open_parts(path_of("path", path))
         return cls(
             graphs["train"], graphs["val"], graphs["test"], links["train"], links["val"], links["test"]
@@ -79,16 +79,19 @@ def split_links(
     time: str | None = None,
     seed: int = 0,
 ) -> LinkSplit:
-    """Deal the edges of one or several types to training, validation and test at random, without leaks.
+    """Split the edges of one or several types into training, validation and test at random, without leaks.
 
-    `val` and `test` are shares or numbers of the links of each type. All edges between two nodes, and those
-    of the type's reverse, go to the same part. Validation hears training's edges, test those of both. Of an
-    edge type that is its own reverse a link stands in one direction. `disjoint_share` of the training links
-    are asked and carry no message; otherwise all are asked and all carry messages. Links for validation and
-    test bring `negatives` each, which are no edges of the whole graph. `label` and `time` are edge columns to
-    be the links'. `seed` alone decides. The parts share the columns of nodes with `graph`, and lie in memory
-    until they are saved. Where ranks hold the edges in parts, each has its own and a share of the links;
-    collective then.
+    `val` and `test` are shares or counts of the links of each type. All edges between two nodes, and their
+    reverses of the reverse type, go to the same part. Validation passes messages over training edges, test
+    over training and validation edges. For an edge type that is its own reverse, a link appears in one
+    direction. With `disjoint_share`, this share of the training links is to be predicted and carries no
+    message. Without it, all training links are predicted and carry messages. Validation and test links have
+    `negatives` each, which are no edges of the whole graph. `label` and `time` are edge columns to use as
+    the links' labels and times. The split depends on `seed` alone.
+
+    The parts share the node columns with `graph`, and stay in memory until they are saved. Where ranks hold
+    partitions of the edges, each rank gets its own edges and a share of the links, and the call is
+    collective.
     """
     graph_of("graph", graph)
     edge_types, facts = _edge_types(edge_type), LinkColumns(negatives, label, time)
@@ -112,9 +115,9 @@ def _split_whole(
     key: DrawKey,
     facts: LinkColumns,
 ) -> list[tuple[Graph, Links | PartitionedLinks]]:
-    """What each part hears, and what it is asked, of edges in this process."""
+    """Return the graph and the links of each part, for edges in this process."""
     split = split_edges(WholeEdges(topology), edge_types, shares, key)
-    graphs: dict[int, Graph] = {}  # training's and validation's are often the same
+    graphs: dict[int, Graph] = {}  # training and validation often share one
     parts: list[tuple[Graph, Links | PartitionedLinks]] = []
     for draw, part in enumerate((split.train, split.val, split.test)):
         if id(part.kept) not in graphs:
@@ -128,7 +131,7 @@ def _split_whole(
 def _links(
     graph: Graph, topology: CscGraph, asked: Mapping[EdgeType, Tensor], facts: LinkColumns, key: DrawKey
 ) -> Links:
-    """Links that stand at these positions, and what they bring along."""
+    """Return the links at these positions, with their columns."""
     edges = {t: EdgeRange(topology.csc(t)).ends(at) for t, at in asked.items()}
 
     def column(name: str) -> dict[EdgeType, Tensor]:
@@ -145,7 +148,7 @@ def _links(
 
 
 def _edge_types(given: EdgeTypeName | Sequence[EdgeTypeName]) -> tuple[EdgeType, ...]:
-    """One edge type, as text or a tuple of three single words, or several."""
+    """Return the edge types: one, given as text or a tuple of three single words, or several."""
     if isinstance(given, str) or (
         isinstance(given, tuple)
         and given
@@ -178,7 +181,7 @@ def _check(graph: Graph, edge_types: Sequence[EdgeType], facts: LinkColumns) -> 
 
 
 def _hearing(whole: Graph, topology: CscGraph, kept: Mapping[EdgeType, Tensor]) -> Graph:
-    """The kept edges, with their columns, and all else of the whole graph."""
+    """Return a graph with only the kept edges and their columns, and everything else of the whole graph."""
     features = whole.features
     chosen: dict[NodeType | EdgeType, Tensor] = {
         t: at for t, at in kept.items() if whole.schema.columns.get(t)

@@ -1,4 +1,4 @@
-"""A split of links as a folder of graph folders: what each part hears, and what it is asked."""
+"""A split of links as a folder of graph folders: the graph and the links of each part."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from khop.schema import EdgeType
 
 PARTS = ("train", "val", "test")
 _FACTS = {"label": "labels", "time": "times", "negatives": "negatives"}  # column -> field of Links
-_POSITION = "position"  # the column of links that are not given by destination
+_POSITION = "position"  # the column of input positions, for links that are not sorted by destination
 
 
 def save_parts(
@@ -34,7 +34,7 @@ def save_parts(
     refuse_existing(target)
     origins = {id(graph.origin): graph.origin for graph in graphs.values() if graph.origin is not None}
     for origin in origins.values():
-        refuse_damage(origin, notice)  # once, not for each of the parts
+        refuse_damage(origin, notice)  # once, not for each part
     with new_folder(target) as folder:
         written: dict[str, Path] = {}
         for part, graph in graphs.items():
@@ -44,7 +44,7 @@ def save_parts(
 
 
 def open_parts(path: Path) -> tuple[dict[str, Graph], dict[str, Links]]:
-    """The graphs and the links of a folder, by part."""
+    """Open the graphs and the links of a folder, by part."""
     for part in PARTS:
         if not (path / f"{part}_links").is_dir():
             raise ValueError(
@@ -90,7 +90,7 @@ def _links_of(folder: GraphFolder) -> Links:
 
 
 def _ends(folder: GraphFolder, edge_type: EdgeType) -> Tensor:
-    """int64 (2, links), kept in the folder: made once, mapped by all processes."""
+    """Return int64 (2, links), cached in the folder: made once, mapped by all processes."""
     csc = folder.csc(edge_type)
 
     def made() -> Tensor:
@@ -104,7 +104,7 @@ def _ends(folder: GraphFolder, edge_type: EdgeType) -> Tensor:
 
 
 def _share_files(graph: Path, written: dict[str, Path]) -> None:
-    """Let files that an earlier part has as well be that part's."""
+    """Replace files that are equal to an earlier part's file by hard links."""
     for file, entry in read_manifest(graph)[0].arrays.items():
         earlier = written.setdefault(entry.sha256, graph / file)
         if earlier == graph / file:
@@ -112,6 +112,6 @@ def _share_files(graph: Path, written: dict[str, Path]) -> None:
         linked = graph / f"{file}.linked"
         try:
             os.link(earlier, linked)
-        except OSError:  # a file system without hard links keeps a copy for each part
+        except OSError:  # a file system without hard links keeps a copy per part
             return
         linked.replace(graph / file)

@@ -1,4 +1,4 @@
-"""The graphs that come with khop, and where they are unpacked."""
+"""Names and cache folders of the graphs included in khop."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from pathlib import Path
 
 BUILTIN_NAMES = ("debian", "debian-typed")
 SNAPSHOT_SHA256 = "0e66b2ccb1df183381ca4f6ac3a291b958917d57f44fc5904a9a4c405d74da38"
-_RECIPE = (
-    1  # to be raised when the same snapshot becomes another graph, so that what lies in caches is not used
-)
+_RECIPE = 1  # raise it when a snapshot becomes another graph, so that old folders in caches are not used
 
 
 def builtin_path(name: str, cache: Path) -> Path:
-    """The folder of a built-in graph inside `cache`, unpacked or not."""
+    """Return the folder of a built-in graph in `cache`, unpacked or not."""
     return cache / f"{name}-{SNAPSHOT_SHA256[:8]}.{_RECIPE}"

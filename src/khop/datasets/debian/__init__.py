@@ -1,1 +1,1 @@
-"""From package lists of a Debian or Ubuntu machine to graph folders; docs/debian.md says what they hold."""
+"""Import of a Debian or Ubuntu machine's package lists into graph folders; contents in docs/debian.md."""

@@ -1,4 +1,4 @@
-"""The package graph as integers: what stays of package lists once names, addresses and texts are gone."""
+"""The package graph as integers: the content of package lists without names, addresses and texts."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ EDGE_TYPES: tuple[EdgeType, ...] = (
     (PACKAGE, MAINTAINED_BY, MAINTAINER),
     (PACKAGE, TAGGED_WITH, TAG),
 )
-# Debian's sections in alphabetical order: a label is a position here, in every graph, so that a model trained
-# on one release can be tried on another. New sections may be added at the end only.
+# Debian's sections in alphabetical order. A label is a position in this list, in every graph, so that a
+# model trained on one release can be tested on another. Add new sections at the end only.
 SECTIONS = (
     "admin", "cli-mono", "comm", "database", "debug", "devel", "doc", "editors", "education",
     "electronics", "embedded", "fonts", "games", "gnome", "gnu-r", "gnustep", "golang", "graphics",
@@ -40,12 +40,12 @@ SECTIONS = (
     "science", "shells", "sound", "tasks", "tex", "text", "utils", "vcs", "video", "web", "x11",
     "xfce", "zope",
 )  # fmt: skip
-UNKNOWN = -1  # the label of a package whose section is none of SECTIONS
+UNKNOWN = -1  # the label of a package with a section that is not in SECTIONS
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """A relation: row i says that `left[i]` has `right[i]`. Ordered by left, then right."""
+    """A relation: row i links `left[i]` to `right[i]`. Ordered by left, then right."""
 
     left: npt.NDArray[np.int32]
     right: npt.NDArray[np.int32]
@@ -56,20 +56,20 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """A package graph. Packages are numbered by name, in byte order, other nodes as they first occur.
+    """A package graph. Packages are numbered by name, in byte order, other nodes by first occurrence.
 
-    Who has the lists can so find package `i` again; nothing in here names it.
+    With the lists at hand, package `i` can be identified again; nothing in this class names it.
     """
 
     counts: Mapping[NodeType, int]
     sections: npt.NDArray[np.int8]  # (packages), a position in SECTIONS, or UNKNOWN
-    words: Pairs  # package, bucket of a word of its description; repeated as often as the word
+    words: Pairs  # package, bucket of a word of its description; one row per occurrence of the word
     tags: tuple[str, ...]  # the debtag of each tag node
-    edges: Mapping[EdgeType, Pairs]  # an entry per EDGE_TYPES, no edge twice
+    edges: Mapping[EdgeType, Pairs]  # an entry per EDGE_TYPES, without duplicate edges
 
 
 def collect(packages: Iterable[Package]) -> Facts:
-    """Make the graph. Where a name occurs several times the newest version counts, or the first of equals."""
+    """Make the graph. If a name occurs several times, the newest version counts, or the first of equals."""
     chosen = _newest(packages)
     ids = {package.name: number for number, package in enumerate(chosen)}
     relations = _Relations.of(chosen, ids)
@@ -112,11 +112,11 @@ def _newest(packages: Iterable[Package]) -> list[Package]:
 
 @dataclass(frozen=True)
 class _Relations:
-    """What packages say of each other by name."""
+    """Relations between packages, by name."""
 
     packages: Sequence[Package]
     ids: Mapping[str, int]
-    virtual: Mapping[str, int]  # provided by some package, itself no package
+    virtual: Mapping[str, int]  # names provided by some package that are not packages
 
     @classmethod
     def of(cls, packages: Sequence[Package], ids: Mapping[str, int]) -> _Relations:
@@ -125,7 +125,7 @@ class _Relations:
         return cls(packages, ids, {name: number for number, name in enumerate(virtual)})
 
     def edges(self) -> dict[EdgeType, Pairs]:
-        """Edges to packages and to virtual ones. Names that are neither (long gone, say) are left out."""
+        """Return edges to packages and virtual packages. Other names (e.g. removed packages) are left out."""
         ends = ((PACKAGE, self.ids), (VIRTUAL, self.virtual))
         return {
             (PACKAGE, relation, end): _pairs(self._named(relation, ids))
@@ -141,7 +141,7 @@ class _Relations:
 
 
 def _numbered(packages: Sequence[Package], relation: str) -> tuple[tuple[str, ...], Pairs]:
-    """Number what packages name in a relation as it first occurs: the names, and which package has which."""
+    """Number the names in a relation by first occurrence; return the names, and pairs of package and name."""
     numbers: dict[str, int] = {}
     pairs = _pairs(
         (number, numbers.setdefault(name, len(numbers)))

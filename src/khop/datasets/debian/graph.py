@@ -1,4 +1,4 @@
-"""Package graphs as graph folders: the plain one, easy to train on, and the typed one, which has it all."""
+"""Package graphs as graph folders: a plain one, easy to train on, and a complete, typed one."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from khop.schema import EdgeType, NodeType
 
 Tables = tuple[dict[NodeType, NodeTable], dict[EdgeType, EdgeTable]]
 LINKED: EdgeType = (PACKAGE, "linked", PACKAGE)
-UNITED = ("pre_depends", "depends", "recommends", "suggests", "enhances")  # what makes two packages linked
+UNITED = ("pre_depends", "depends", "recommends", "suggests", "enhances")  # relations that link two packages
 SPLIT_SEED = 0
 _SPLITS = (("train", 0, 60), ("val", 60, 80), ("test", 80, 100))  # in percent
 
 
 def plain_tables(facts: Facts) -> Tables:
-    """One node type, one symmetric edge type: packages are linked if one needs or wants the other."""
+    """Make one node type and one symmetric edge type: packages are linked if one needs or wants the other."""
     united = [facts.edges[(PACKAGE, relation, PACKAGE)] for relation in UNITED]
     left = np.concatenate([pairs.left for pairs in united]).astype(np.int64)
     right = np.concatenate([pairs.right for pairs in united]).astype(np.int64)
@@ -40,7 +40,7 @@ def plain_tables(facts: Facts) -> Tables:
 
 
 def typed_tables(facts: Facts) -> Tables:
-    """Every node type; every relation, and its reverse as rev_RELATION. Package ids are the plain graph's."""
+    """Make all node types, and all relations with reverses (rev_RELATION). Packages keep their plain ids."""
     nodes = {node_type: NodeTable(count) for node_type, count in facts.counts.items()}
     nodes[PACKAGE], nodes[TAG] = _package_table(facts), _tag_table(facts.tags)
     edges: dict[EdgeType, EdgeTable] = {}
@@ -57,7 +57,7 @@ GRAPHS: Mapping[str, Callable[[Facts], Tables]] = {"debian": plain_tables, "debi
 def write_debian(
     path: str | os.PathLike[str], name: str, facts: Facts, notice: ProgressCallback | None = None
 ) -> Path:
-    """Write the graph called `name`, a key of GRAPHS, as a graph folder."""
+    """Write the graph `name`, a key of GRAPHS, as a graph folder."""
     nodes, edges = GRAPHS[name](facts)
     return write_graph(path, nodes, edges, notice=notice)
 
@@ -77,9 +77,9 @@ def _tag_table(tags: tuple[str, ...]) -> NodeTable:
 
 
 def _splits(sections: npt.NDArray[np.int8]) -> dict[str, Tensor]:
-    """The labeled packages, 60/20/20, by a permutation that depends on their number alone; ids ascend.
+    """Split the labeled packages 60/20/20 by a permutation that depends only on their number; ids ascend.
 
-    A split that would be empty (of a very small graph) is left out.
+    A split that would be empty (in a very small graph) is left out.
     """
     labeled = torch.from_numpy(np.flatnonzero(sections != UNKNOWN))
     count = len(labeled)

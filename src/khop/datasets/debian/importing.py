@@ -1,4 +1,4 @@
-"""A graph folder of this or another machine's package lists: everything behind `khop import debian`."""
+"""Import of this or another machine's package lists as a graph folder: all steps of `khop import debian`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _PACKAGES_PER_NOTICE = 1000
 def import_debian(
     out: Path, name: str, lists: Path | None = None, notice: ProgressCallback | None = None
 ) -> Facts:
-    """Write the graph called `name` ("debian" or "debian-typed") of all package lists in a folder to `out`.
+    """Write the graph `name` ("debian" or "debian-typed") of all package lists in a folder to `out`.
 
-    Without `lists` that folder is apt's own. `notice` hears of the reading, then of the writing. Gives back
-    what was read, for who wants to say how much it was.
+    Without `lists`, the folder is apt's own. `notice` is called while reading, then while writing. Returns
+    the graph's data, so that callers can print their size.
     """
     refuse_existing(out)
     facts = read_facts(find_lists(machine_lists() if lists is None else lists), notice)
@@ -30,7 +30,7 @@ def import_debian(
 
 
 def read_facts(lists: Sequence[Path], notice: ProgressCallback | None = None) -> Facts:
-    """The package graph of some lists together; ValueError where they hold no package at all."""
+    """Read lists into one package graph; ValueError if they contain no package."""
     facts = collect(_packages(lists, Meter(sum(path.stat().st_size for path in lists), notice)))
     if facts.counts[PACKAGE] == 0:
         raise ValueError(
@@ -40,7 +40,7 @@ def read_facts(lists: Sequence[Path], notice: ProgressCallback | None = None) ->
 
 
 def _packages(lists: Sequence[Path], meter: Meter) -> Iterator[Package]:
-    # How far a compressed list has been read is not known while a pipe reads it: the bar moves list by list.
+    # The position in a compressed list is unknown while a pipe reads it: the bar moves list by list.
     for path in lists:
         for number, package in enumerate(parse_packages(list_lines(path), str(path))):
             if number % _PACKAGES_PER_NOTICE == 0:

@@ -1,4 +1,4 @@
-"""Where a machine keeps its package lists, and their lines, however they are compressed."""
+"""The package lists of a machine: their folder, and their lines from plain or compressed files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INSTEAD = "name a folder with the *_Packages files of a Debian or Ubuntu machin
 
 
 def machine_lists() -> Path:
-    """The folder of apt's package lists on this machine, as apt itself says."""
+    """Return the folder of apt's package lists on this machine, as configured in apt."""
     command = " ".join(_LISTS_OF_APT)
     try:
         answer = subprocess.run(_LISTS_OF_APT, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
@@ -32,7 +32,7 @@ def machine_lists() -> Path:
 
 
 def find_lists(folder: Path) -> list[Path]:
-    """The package lists in a folder, in the order of their names; at least one."""
+    """Return the package lists in a folder, ordered by name; at least one."""
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder; {_INSTEAD}")
     lists = sorted(path for path in folder.iterdir() if _LIST.fullmatch(path.name) and path.is_file())
@@ -44,7 +44,7 @@ def find_lists(folder: Path) -> list[Path]:
 
 
 def list_lines(path: Path) -> Iterator[str]:
-    """The lines of a package list, decompressed as they are read: all of them, or an error."""
+    """Yield the lines of a package list, decompressed while reading: all lines, or an error."""
     if path.suffix == ".gz":
         yield from _unzipped_lines(path)
     elif path.suffix:
@@ -74,7 +74,7 @@ def _lines_by_apt(path: Path) -> Iterator[str]:
         raise ValueError(
             f"{path}: only apt reads {path.suffix} and there is no {_APT_HELPER}; decompress it"
         ) from error
-    # Leaving the block early closes the pipe, which ends the helper.
+    # Leaving the block early closes the pipe, and this ends the helper process.
     with process:
         assert process.stdout is not None
         assert process.stderr is not None

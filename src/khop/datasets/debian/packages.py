@@ -1,4 +1,4 @@
-"""Package lists, as apt keeps them, read one package at a time."""
+"""Package lists in apt's format, read one package at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-# Control field -> relation to other packages, real or virtual ones.
+# Control field -> relation to other packages, real or virtual.
 PROVIDES = "provides"
 RELATIONS = {
     "Pre-Depends": "pre_depends",
@@ -27,21 +27,21 @@ _ADDRESS = re.compile(r"<([^<>]*)>")
 
 @dataclass(frozen=True)
 class Package:
-    """What the graph is made of, of one package in a list."""
+    """The fields of a package in a list that the graph uses."""
 
     name: str
     version: str
     section: str | None  # without the archive's area: "games", not "contrib/games"
     description: str  # the one-line description; only its hashed words stay
-    # Relation -> names of other nodes, each once, never none. They tell nodes apart while the graph is built:
-    # of all of them only debtags stay.
+    # Relation -> names of other nodes, each once, never empty. They identify nodes while the graph is built.
+    # Of all names only debtags are kept.
     relations: Mapping[str, tuple[str, ...]]
 
 
 def parse_packages(lines: Iterable[str], name: str) -> Iterator[Package]:
-    """The packages of a list, one after the other; the list is never held as a whole.
+    """Yield the packages of a list, one at a time; the list is never held as a whole.
 
-    `name` is how errors call the list. ValueError where a line is neither field nor continuation, or where a
+    `name` is the list's name in errors. ValueError if a line is neither field nor continuation, or if a
     paragraph names no package.
     """
     for number, fields in _paragraphs(lines, name):
@@ -54,7 +54,7 @@ def parse_packages(lines: Iterable[str], name: str) -> Iterator[Package]:
 
 
 def _paragraphs(lines: Iterable[str], name: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """Groups of fields with a blank line between, unfolded; each with the number of its last line."""
+    """Yield groups of fields separated by blank lines, unfolded, each with the number of its last line."""
     fields: dict[str, str] = {}
     key, number = "", 0
     for number, line in enumerate(lines, start=1):
@@ -91,13 +91,13 @@ def _package(name: str, fields: Mapping[str, str]) -> Package:
 
 
 def _names(value: str) -> tuple[str, ...]:
-    """The packages named in a relation field; alternatives ("a | b") count as one each."""
+    """Return the packages named in a relation field; alternatives ("a | b") count as one each."""
     found = (_NAME.search(part) for part in re.split(r"[,|]", value))
     return tuple(dict.fromkeys(match.group() for match in found if match))
 
 
 def _maintainers(value: str) -> tuple[str, ...]:
-    """The address, because one maintainer's name is spelled in several ways."""
+    """Return addresses only, because one maintainer's name is spelled in several ways."""
     address = _ADDRESS.search(value)
     maintainer = (address.group(1) if address else value).lower()
     return (maintainer,) if maintainer else ()

@@ -1,4 +1,4 @@
-"""A package graph as one small file: the shape in which khop ships Debian's."""
+"""A package graph as one small file: the format in which khop ships Debian's package graph."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 def write_snapshot(path: str | os.PathLike[str], facts: Facts) -> None:
-    """A compressed .npz of plain arrays: the same bytes for the same facts (and the same zlib).
+    """Write a compressed .npz of plain arrays: the same bytes for the same facts (and the same zlib).
 
-    Pairs lie as `NAME.counts`, how many there are of each left id, and `NAME.right`.
+    Pairs are stored as `NAME.counts`, the number of pairs per left id, and `NAME.right`.
     """
     arrays: dict[str, npt.NDArray[Any]] = {
         "counts": np.array([facts.counts[node_type] for node_type in NODE_TYPES], np.int64),
@@ -32,7 +32,7 @@ def write_snapshot(path: str | os.PathLike[str], facts: Facts) -> None:
 
 
 def read_snapshot(data: bytes) -> Facts:
-    """The facts that `write_snapshot` wrote. Nothing is unpickled."""
+    """Read facts written by `write_snapshot`. Nothing is unpickled."""
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         return Facts(
             counts=dict(zip(NODE_TYPES, arrays["counts"].tolist(), strict=True)),

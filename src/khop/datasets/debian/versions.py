@@ -11,7 +11,7 @@ _RUNS = re.compile(r"(\D*)(\d*)")
 
 
 def version_key(version: str) -> Key:
-    """Keys compare as `dpkg --compare-versions` compares versions."""
+    """Return a sort key. Keys compare as `dpkg --compare-versions` compares versions."""
     epoch, colon, rest = version.partition(":")
     if not (colon and epoch.isdecimal()):
         epoch, rest = "0", version
@@ -20,7 +20,7 @@ def version_key(version: str) -> Key:
 
 
 def _part(text: str) -> Part:
-    # The pattern's last match is empty: it sorts after "~" and before everything else, as an end must.
+    # The pattern's last match is empty. It sorts after "~" and before everything else, as the end must.
     runs = _RUNS.findall(text or "0")
     return tuple(((*map(_rank, letters), 0), int(digits or 0)) for letters, digits in runs)
 

@@ -1,4 +1,4 @@
-"""Short texts as counts of hashed words: what a description says, without the description."""
+"""Short texts as counts of hashed words: features of a description without its text."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def word_buckets(text: str, own_name: str) -> list[int]:
-    """The bucket of each word of `text`, ascending, repeated as often as the words that fall into it.
+    """Return the bucket of each word of `text`, ascending, one entry per occurrence.
 
-    Words are runs of letters and digits, in lower case. A token that is `own_name` is dropped first: a
-    package's name is no feature.
+    Words are runs of letters and digits, in lower case. A token equal to `own_name` is dropped first: a
+    package's name is not a feature.
     """
     tokens = (token.strip(".+-") for token in _TOKEN.findall(text.lower()))
     stripped = own_name.lower().strip(".+-")
@@ -28,7 +28,10 @@ def word_buckets(text: str, own_name: str) -> list[int]:
 def word_counts(
     rows: npt.NDArray[np.int32], buckets: npt.NDArray[np.int32], num_rows: int
 ) -> npt.NDArray[np.uint8]:
-    """(num_rows, BUCKETS) uint8: how often each (row, bucket) stands in the two vectors, 255 at most."""
+    """Return (rows, BUCKETS) uint8 counts of each (row, bucket) in the two vectors, 255 at most.
+
+    The number of rows is `num_rows`.
+    """
     cells, counts = np.unique(rows.astype(np.int64) * BUCKETS + buckets, return_counts=True)
     table = np.zeros(num_rows * BUCKETS, np.uint8)
     table[cells] = np.minimum(counts, np.iinfo(np.uint8).max)
@@ -37,5 +40,5 @@ def word_counts(
 
 @lru_cache(maxsize=1 << 16)
 def _bucket(word: str) -> int:
-    """The first two bytes of the word's BLAKE2b digest (digest size 2), little endian, modulo BUCKETS."""
+    """Return the first two bytes of the word's BLAKE2b digest (size 2), little endian, modulo BUCKETS."""
     return int.from_bytes(blake2b(word.encode(), digest_size=2).digest(), "little") % BUCKETS
