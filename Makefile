@@ -26,7 +26,7 @@ test: $(stamps)/dev  ## the whole suite: C++ under sanitizers, Python with cover
 test-long: $(stamps)/dev  ## what takes longer or needs root: valgrind, other Pythons, deep property tests
 	scripts/test-long
 
-lint: $(stamps)/dev  ## ruff, format, mypy --strict, the shape of the code
+lint: $(stamps)/dev  ## ruff, format, mypy --strict, plain words, the shape of the code
 	scripts/check
 
 format: $(stamps)/dev  ## let ruff write what it can mend itself

@@ -199,7 +199,7 @@ def open_graph(
     columns. With `placement` "all" it asks for edges too; with "whole" each rank opens all partitions.
     `lanes` batches are processed at once. Rows are sent as stored, or rounded to `wire` "float16" or "int8".
 
-    Opening a partitioned folder on several ranks is collective, and so are a loader's epochs, including `break`.
+    On several ranks, opening a partitioned folder is collective, and so are the epochs of its loaders.
     """
     folder = named_folder(path if isinstance(path, str) else path_of("path", path))
     partition_options = PartitionOptions(
