@@ -68,3 +68,12 @@ def test_other_sources_are_answered_with_the_known_one(khop_command: Command) ->
     ran = khop_command("import", "gentoo")
     assert ran.code == 2
     assert "debian" in ran.stderr
+
+
+def test_other_data_is_named_with_the_way_to_import_it(khop_command: Command) -> None:
+    ran = khop_command("import", "shop.toml")
+    assert ran.code != 0
+    assert ran.stderr.startswith(
+        "khop: shop.toml: khop import reads the package lists of a Debian or Ubuntu release"
+    )
+    assert "khop.write_graph" in ran.stderr

@@ -44,3 +44,13 @@ def test_a_damaged_checkpoint_is_told_of_and_the_one_before_it_used(
     assert resumed.code == 0
     assert resumed.stderr == f"khop: {damaged}: cut short or damaged; a/checkpoints/last-1 is used instead\n"
     assert metrics_of("a") == expected
+
+
+def test_the_name_of_a_run_folder_offers_to_resume_it(
+    khop_command: Callable[..., Ran], small_run: Path
+) -> None:
+    assert khop_command("train", "run.toml", "--epochs", "1", "--out", "a").code == 0
+    ran = khop_command("train", "a")
+    assert ran.code == 2
+    assert "khop train --resume a" in ran.stderr
+    assert "khop train a/config.toml" in ran.stderr
