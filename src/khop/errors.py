@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# The remedy for a file of a graph folder that differs from graph.json.
+REMEDY = "the file was changed or damaged. Re-import, or copy it again"
+
 
 class PeerLost(RuntimeError):
     """The peer of an exchange is gone: a rank, a thread or a machine did not answer in time."""

@@ -230,7 +230,7 @@ def test_edges_that_lie_elsewhere_cannot_be_split() -> None:
 
         schema = shop(every_pair()).schema
 
-    with pytest.raises(ValueError, match="the edges of a Elsewhere do not lie in this process"):
+    with pytest.raises(ValueError, match="the edges of a RemoteRows do not lie in this process"):
         split_links(Graph(RemoteRows(), FeatureTable({})), BUYS)  # type: ignore[arg-type]
 
 
@@ -247,7 +247,7 @@ def test_edge_columns_that_lie_elsewhere_are_asked_for_where_the_edges_stood_bef
     for part, of_one in zip((split.train, split.test), (expected.train, expected.test), strict=True):
         rows = Rows(torch.arange(part.csc(BUYS).num_edges), ("stars",))
         assert torch.equal(part.features.gather({BUYS: rows})[BUYS]["stars"], of_one.columns[BUYS]["stars"])
-    with pytest.raises(ValueError, match="columns: those of a Elsewhere do not lie in this process"):
+    with pytest.raises(ValueError, match="columns: those of a RemoteRows do not lie in this process"):
         split_links(graph, BUYS, negatives=0, label="stars")
 
 

@@ -90,10 +90,10 @@ class RemoteRows:
 
 def test_what_lies_elsewhere_is_not_joined() -> None:
     far = Graph(RemoteRows(), FeatureTable({}))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="the edges of a Elsewhere do not lie in this process"):
+    with pytest.raises(ValueError, match="the edges of a RemoteRows do not lie in this process"):
         far.csc(BUYS)
     near = Graph(GRAPH, RemoteRows())  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="columns of edges cannot join Elsewhere; leave them out"):
+    with pytest.raises(ValueError, match="columns of edges cannot join RemoteRows; leave them out"):
         near.with_edges({("item", "together", "item"): cooccurrence(GRAPH, BUYS)})
 
 

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Lock
 
+from khop.errors import REMEDY
 from khop.graph.folder import Folder
-from khop.graph.manifest import REMEDY
 from khop.graph.npy import file_checksum
 from khop.graph.progress import Meter, ProgressCallback
 

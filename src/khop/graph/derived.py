@@ -16,8 +16,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from khop.errors import REMEDY
 from khop.graph.atomic import UNFINISHED
-from khop.graph.manifest import REMEDY
 from khop.graph.npy import ArrayEntry, file_checksum, unchecked_entry
 from khop.graph.sealed import Seal, Source, read_sealed, sealed_problem, source_of, write_sealed
 

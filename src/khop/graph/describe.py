@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from khop.errors import REMEDY
 from khop.graph.layout import edge_array, edge_column, node_column, node_split
-from khop.graph.manifest import REMEDY, VERSION, EdgeEntry, Manifest, NodeEntry, open_manifest
+from khop.graph.manifest import VERSION, EdgeEntry, Manifest, NodeEntry, open_manifest
 from khop.graph.npy import ArrayEntry, file_checksum, map_numpy
 from khop.schema import ColumnSpec, EdgeType, NodeType
 

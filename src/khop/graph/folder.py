@@ -11,8 +11,9 @@ from typing import Protocol
 from torch import Tensor
 
 from khop.arguments import path_of
+from khop.errors import REMEDY
 from khop.graph import layout
-from khop.graph.manifest import REMEDY, Contents, Manifest, open_manifest
+from khop.graph.manifest import Contents, Manifest, open_manifest
 from khop.graph.npy import ArrayEntry, map_array
 from khop.graph.sparse_rows import map_sparse_array
 from khop.kernels.checks import check_ids

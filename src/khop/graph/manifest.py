@@ -11,10 +11,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from khop.errors import REMEDY
 from khop.graph import layout
 from khop.graph.atomic import UNFINISHED
 from khop.graph.npy import STORED, ArrayEntry, file_problem, flush
-from khop.kernels.csc import REMEDY as REMEDY
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 
 FORMAT = "khop-graph"

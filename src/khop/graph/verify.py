@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
+from khop.errors import REMEDY
 from khop.graph import layout
 from khop.graph.checks import check_splits
 from khop.graph.derived import derived_files, derived_problems
 from khop.graph.folder import ORIGINAL_ID
 from khop.graph.inputs import Given
-from khop.graph.manifest import REMEDY, EdgeEntry, Manifest, NodeEntry, read_manifest
+from khop.graph.manifest import EdgeEntry, Manifest, NodeEntry, read_manifest
 from khop.graph.npy import file_checksum, map_array
 from khop.graph.progress import Meter, ProgressCallback
 from khop.graph.row_order import INPUT

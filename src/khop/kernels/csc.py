@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import khop._core as _core
+from khop.errors import REMEDY
 from khop.kernels.checks import first_outside
 
-REMEDY = "the file was changed or damaged. Re-import, or copy it again"
 _DERIVED_REMEDY = (
     "the graph, or what was derived from it, is damaged: check it by `khop verify`; "
     "its folder derived/ may be removed at any time and is made anew"

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from khop.errors import REMEDY
 from khop.graph import layout
-from khop.graph.manifest import REMEDY, fingerprint
+from khop.graph.manifest import fingerprint
 from khop.graph.npy import ArrayEntry, flush
 from khop.schema import EdgeType, NodeType
 

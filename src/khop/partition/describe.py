@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from khop.errors import REMEDY
 from khop.graph import layout
 from khop.graph.describe import Counts, FolderSummary, check_degrees, describe
-from khop.graph.manifest import REMEDY, VERSION, Manifest, read_manifest
+from khop.graph.manifest import VERSION, Manifest, read_manifest
 from khop.graph.npy import ArrayEntry, file_problem, map_numpy
 from khop.partition.book import DEGREES, PartitionBook, part_folder, read_book
 from khop.schema import EdgeType

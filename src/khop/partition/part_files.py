@@ -7,9 +7,10 @@ from pathlib import Path
 
 from torch import Tensor
 
+from khop.errors import REMEDY
 from khop.graph import layout
 from khop.graph.folder import GraphFolder, open_folder
-from khop.graph.manifest import REMEDY, Contents
+from khop.graph.manifest import Contents
 from khop.graph.npy import file_problem, map_array
 from khop.partition.book import BOOK, PartitionBook, part_folder
 from khop.schema import NodeType

@@ -10,10 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from khop.errors import REMEDY
 from khop.graph import layout
 from khop.graph.folder import ORIGINAL_ID, Folder, GraphFolder, check_split_ids, open_folder
 from khop.graph.layout import is_partitioned
-from khop.graph.manifest import REMEDY, Contents
+from khop.graph.manifest import Contents
 from khop.graph.npy import ArrayEntry, file_problem
 from khop.partition.book import (
     BOOK,

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import torch
 
+from khop.errors import REMEDY
 from khop.graph import layout
 from khop.graph.checks import check_splits
 from khop.graph.derived import derived_problems
 from khop.graph.folder import GraphFolder
 from khop.graph.inputs import Given
-from khop.graph.manifest import REMEDY, read_manifest
+from khop.graph.manifest import read_manifest
 from khop.graph.npy import file_checksum
 from khop.graph.progress import ProgressCallback
 from khop.graph.verify import WRITE_AGAIN, Finding, verify_folder
