@@ -80,7 +80,8 @@ def interrupted(width: int, *arguments: str, after: str) -> tuple[Screen, int]:
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
     command = subprocess.Popen(
         [sys.executable, "-m", "khop", *arguments],
-        env=ENVIRONMENT | {"TERM": "xterm"},
+        # Workers of a test run have COLUMNS=80, which would count more than the terminal.
+        env={k: v for k, v in ENVIRONMENT.items() if k not in ("COLUMNS", "LINES")} | {"TERM": "xterm"},
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
