@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+import torch
 from hypothesis import HealthCheck, settings
 
 from khop.kernels.linear_choice import CHOICES
@@ -29,3 +30,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # commands that tests start.
 CHOICES.fix(None)
 os.environ["KHOP_LINEAR"] = "torch"
+
+# Without a GPU, Triton's kernels run in its interpreter, which must be chosen before anything imports triton.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"

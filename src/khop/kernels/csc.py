@@ -13,6 +13,7 @@ from torch import Tensor
 import khop._core as _core
 from khop.errors import REMEDY
 from khop.kernels.checks import first_outside
+from khop.kernels.philox import WIDE_DEGREE
 
 _DERIVED_REMEDY = (
     "the graph, or what was derived from it, is damaged: check it by `khop verify`; "
@@ -118,6 +119,11 @@ class Csc:
         row = int(torch.searchsorted(self.indptr, position, right=True)) - 1
         source = int(self.indices[position])
         raise self.damaged("indices", f"row {row} has source id {source}: must be in [0, {self.num_sources})")
+
+    @cached_property
+    def has_hubs(self) -> bool:
+        """True if some row needs 64-bit draws: see docs/randomness.md. The first call reads all degrees."""
+        return self.num_rows > 0 and int(self.indptr.diff().max()) >= WIDE_DEGREE
 
     @cached_property
     def core(self) -> _core.Edges:

@@ -1,0 +1,105 @@
+"""Device functions for draws: the words of docs/randomness.md, their reduction to a range, binary search."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+WIDE_DEGREE = tl.constexpr(1 << 20)  # rows of at least this degree use 64-bit draws
+_WEYL = tl.constexpr(0x9E3779B97F4A7C15)
+_FIRST_FACTOR = tl.constexpr(0xBF58476D1CE4E5B9)
+_SECOND_FACTOR = tl.constexpr(0x94D049BB133111EB)
+
+
+@triton.jit
+def mix64(value: tl.tensor) -> tl.tensor:
+    """Apply SplitMix64's output function to uint64 values."""
+    value = value + tl.full([], _WEYL, tl.uint64)
+    value = (value ^ (value >> 30)) * tl.full([], _FIRST_FACTOR, tl.uint64)
+    value = (value ^ (value >> 27)) * tl.full([], _SECOND_FACTOR, tl.uint64)
+    return value ^ (value >> 31)
+
+
+@triton.jit
+def row_keys(key: tl.tensor, trees: tl.tensor, rows: tl.tensor, live: tl.tensor) -> tl.tensor:
+    """Return the key of each row, uint64: the batch's key, mixed with the row's tree if there are trees."""
+    keys = tl.load(key + rows * 0).to(tl.uint64, bitcast=True)
+    if trees is not None:
+        tree = tl.load(trees + rows, mask=live, other=0).to(tl.uint64, bitcast=True)
+        keys = mix64(keys ^ mix64(tree))
+    return keys
+
+
+@triton.jit
+def four_words(keys: tl.tensor, ids: tl.tensor, stream: tl.tensor, block: tl.tensor) -> tl.tensor:
+    """Return four uint32 words of each row: those of one counter block. `keys` and `ids` are uint64."""
+    zero = (ids & 0).to(tl.uint32)
+    return tl.philox_impl(
+        ids.to(tl.uint32),
+        (ids >> 32).to(tl.uint32),
+        zero + stream.to(tl.uint32, bitcast=True),
+        zero + block,
+        keys.to(tl.uint32),
+        (keys >> 32).to(tl.uint32),
+    )
+
+
+@triton.jit
+def narrow_draw(
+    keys: tl.tensor, ids: tl.tensor, stream: tl.tensor, number: tl.tensor, bound: tl.tensor
+) -> tl.tensor:
+    """Return 32-bit draw `number`, int32 (rows), reduced to [0, bound), for bounds up to 2^20."""
+    w0, w1, w2, w3 = four_words(keys, ids, stream, (number >> 2).to(tl.uint32))
+    place = number & 3
+    word = tl.where(place == 0, w0, tl.where(place == 1, w1, tl.where(place == 2, w2, w3)))
+    return tl.umulhi(word, bound.to(tl.uint32)).to(tl.int64)
+
+
+@triton.jit
+def wide_draw(
+    keys: tl.tensor, ids: tl.tensor, stream: tl.tensor, number: tl.tensor, bound: tl.tensor
+) -> tl.tensor:
+    """Return 64-bit draw `number`, int32 (rows), reduced to [0, bound), bounds being int64."""
+    w0, w1, w2, w3 = four_words(keys, ids, stream, (number >> 1).to(tl.uint32))
+    is_odd = (number & 1) == 1
+    return reduce_wide(tl.where(is_odd, w2, w0), tl.where(is_odd, w3, w1), bound)
+
+
+@triton.jit
+def reduce_wide(low: tl.tensor, high: tl.tensor, bound: tl.tensor) -> tl.tensor:
+    """Reduce 64-bit draws, given as two words, to [0, bound)."""
+    draw = low.to(tl.uint64) | (high.to(tl.uint64) << 32)
+    return tl.umulhi(draw, bound.to(tl.uint64, bitcast=True)).to(tl.int64, bitcast=True)
+
+
+@triton.jit
+def draw_below(
+    keys: tl.tensor,
+    ids: tl.tensor,
+    stream: tl.tensor,
+    number: tl.tensor,
+    bound: tl.tensor,
+    degree: tl.tensor,
+    WIDE: tl.constexpr,
+) -> tl.tensor:
+    """Return draw `number` of rows of a degree, below `bound`. Without WIDE, no degree needs 64 bits."""
+    drawn = narrow_draw(keys, ids, stream, number, bound)
+    if WIDE:
+        drawn = tl.where(degree < WIDE_DEGREE, drawn, wide_draw(keys, ids, stream, number, bound))
+    return drawn
+
+
+@triton.jit
+def first_above(
+    values: tl.tensor, begin: tl.tensor, end: tl.tensor, bound: tl.tensor, live: tl.tensor
+) -> tl.tensor:
+    """Return the first position above `bound` in each range [begin, end) of values that never fall."""
+    low = tl.where(live, begin, 0)
+    high = tl.where(live, end, 0)
+    while tl.max((low < high).to(tl.int32), 0) > 0:
+        is_open = low < high
+        middle = (low + high) >> 1
+        is_above = tl.load(values + middle, mask=is_open, other=0) > bound
+        high = tl.where(is_open & is_above, middle, high)
+        low = tl.where(is_open & (is_above == 0), middle + 1, low)
+    return low
