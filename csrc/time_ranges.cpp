@@ -36,18 +36,19 @@ class RangeWalk {
 
   // Frontier rows [first, last). The times at the ends of a block's ranges are on their way while the next block is searched.
   void run(std::int64_t first, std::int64_t last) {
-    prefetch_pointers(first, std::min(first + kBlock, last));
-    Block before{first, first, rows_[1]};
-    for (std::int64_t at = first, turn = 0; at < last; at += kBlock, turn ^= 1) {
-      const Block block{at, std::min(at + kBlock, last), rows_[turn]};
+    Block before{first, first, rows_[1]}, block = after(before, last, rows_[0]);
+    prefetch_pointers(block);
+    while (block.first < last) {
+      const Block next = after(block, last, before.rows);
       find_rows(block);
-      prefetch_pointers(block.end, std::min(block.end + kBlock, last));
+      prefetch_pointers(next);
       for (std::int64_t i = block.first; i < block.end; ++i) begin_row(i, block.row(i));
       prefetch_sources(before);
       searches_.finish(Found{ranges_});
       check(before);
-      over_ends(block, [&](std::int64_t edge) { own_.prefetch(edge); });
+      prefetch_ends(block);
       before = block;
+      block = next;
     }
     prefetch_sources(before);
     check(before);
@@ -61,13 +62,15 @@ class RangeWalk {
     KHOP_INLINE const Row& row(std::int64_t i) const { return rows[i - first]; }
   };
 
+  static Block after(const Block& block, std::int64_t last, Row* rows) { return {block.end, std::min(block.end + kBlock, last), rows}; }
+
   struct Found {
     std::int64_t* ranges;
     KHOP_INLINE void operator()(std::int64_t slot, std::int64_t edge) const { ranges[slot] = edge; }
   };
 
-  KHOP_INLINE void prefetch_pointers(std::int64_t first, std::int64_t last) const {
-    for (std::int64_t i = first; i < last; ++i) {
+  KHOP_INLINE void prefetch_pointers(const Block& block) const {
+    for (std::int64_t i = block.first; i < block.end; ++i) {
       const std::int64_t* const row = graph_.indptr.data() + request_.nodes.data()[i];
       __builtin_prefetch(row);
       __builtin_prefetch(row + 1);
@@ -90,7 +93,8 @@ class RangeWalk {
     if (earliest != kEarliest) search(2 * i, outline, row, earliest - 1);
   }
 
-  // fn(edge) of the first and the last edge of each range; the edges beside them are of the same lines mostly.
+  // fn(edge) of the first and the last edge of each range. An fn that only prefetches must be always_inline: GCC takes a call of it
+  // for one without effect and drops it.
   template <class Fn>
   KHOP_INLINE void over_ends(const Block& block, const Fn& fn) const {
     for (std::int64_t i = block.first; i < block.end; ++i) {
@@ -101,8 +105,25 @@ class RangeWalk {
     }
   }
 
+  // Both sides of each end are checked in plain times: one end in eight has them in two lines.
+  KHOP_INLINE void prefetch_ends(const Block& block) const {
+    if (plain_ == nullptr) {
+      over_ends(block, [&](std::int64_t edge) __attribute__((always_inline)) { own_.prefetch(edge); });
+      return;
+    }
+    for (std::int64_t i = block.first; i < block.end; ++i) {
+      const std::int64_t end = ranges_[2 * i + 1];
+      __builtin_prefetch(plain_ + end - 1);
+      __builtin_prefetch(plain_ + end);
+      if (request_.before < 0) continue;
+      const std::int64_t begin = ranges_[2 * i];
+      __builtin_prefetch(plain_ + begin - 1);
+      __builtin_prefetch(plain_ + begin);
+    }
+  }
+
   KHOP_INLINE void prefetch_sources(const Block& block) const {
-    if (has_sources_) over_ends(block, [&](std::int64_t edge) { own_.prefetch_source(edge); });
+    if (has_sources_) over_ends(block, [&](std::int64_t edge) __attribute__((always_inline)) { own_.prefetch_source(edge); });
   }
 
   // What is derived may be damaged: the graph's own times decide.
@@ -167,9 +188,9 @@ class RangeWalk {
       ranges_[slot] = row.begin;
       return;
     }
-    // Differences of whole numbers: of times near 2^60 a double keeps every 256th, and the quotient of two equal ones is none.
-    const double share = static_cast<double>(distance(outline.first, bound)) / static_cast<double>(distance(outline.first, outline.last));
-    const auto guess = static_cast<std::int64_t>(std::min(share, 1.0) * static_cast<double>(row.degree - 1));
+    // Differences of whole numbers: of times near 2^60 a double keeps every 256th.
+    const double share = distance(outline.first, bound) / distance(outline.first, outline.last);
+    const auto guess = static_cast<std::int64_t>(share * static_cast<double>(row.degree - 1));
     searches_.begin(slot, outline, row.begin, end, row.begin + guess, bound, Found{ranges_});
   }
 
@@ -180,8 +201,10 @@ class RangeWalk {
     if (request_.most >= 0) begin = std::max(begin, end - request_.most);
   }
 
-  static KHOP_INLINE std::uint64_t distance(std::int64_t from, std::int64_t to) {
-    return static_cast<std::uint64_t>(to) - static_cast<std::uint64_t>(from);
+  // Half of it, and never 0: signed numbers become doubles in one instruction.
+  static KHOP_INLINE double distance(std::int64_t from, std::int64_t to) {
+    const std::uint64_t whole = static_cast<std::uint64_t>(to) - static_cast<std::uint64_t>(from);
+    return static_cast<double>(static_cast<std::int64_t>(whole >> 1)) + 0.5;
   }
 
   const Csc<std::int64_t>& graph_;
