@@ -37,11 +37,11 @@ void* fresh(std::size_t capacity) {
   return data;
 }
 
-void give_back(void* data, std::size_t capacity) noexcept {
-  if (capacity >= kMapped) {
-    unmap_memory(data, capacity);
+void to_system(MemoryBlock block) noexcept {
+  if (block.bytes >= kMapped) {
+    unmap_memory(block.data, block.bytes);
   } else {
-    std::free(data);
+    std::free(block.data);
   }
 }
 
@@ -53,8 +53,10 @@ MemoryBlock BufferPool::acquire(std::size_t bytes) {
   if (bytes > kMostBytes) throw std::bad_alloc();
   const std::size_t capacity = capacity_for(bytes);
   const std::size_t fitting = shelf_of(capacity);
+  Pinning pinning;
   {
     const std::lock_guard lock(mutex_);
+    pinning = pinning_;
     shelves_[fitting].asked = ++clock_;
     // The next size will do as well, or sizes about a border would be kept twice.
     for (const std::size_t at : {fitting, fitting + 1}) {
@@ -67,6 +69,7 @@ MemoryBlock BufferPool::acquire(std::size_t bytes) {
     }
   }
   const MemoryBlock block{fresh(capacity), capacity};
+  if (pinning.pin != nullptr && capacity >= kMapped) pin(block, pinning);
   const std::lock_guard lock(mutex_);
   usage_.lent_bytes += capacity;
   ++usage_.fresh;
@@ -90,6 +93,35 @@ void BufferPool::set_limit(std::size_t limit_bytes) {
   shrink(limit_bytes);
 }
 
+void BufferPool::set_pinning(const Pinning& pinning) {
+  const std::lock_guard lock(mutex_);
+  shrink(0);
+  pinning_ = pinning;
+}
+
+// Without the lock: a runtime takes milliseconds for it.
+void BufferPool::pin(MemoryBlock block, const Pinning& pinning) {
+  constexpr unsigned kForEveryDevice = 1;
+  const bool is_pinned = pinning.select_device(pinning.device) == 0 && pinning.pin(block.data, block.bytes, kForEveryDevice) == 0;
+  if (!is_pinned) static_cast<void>(pinning.last_error());
+  const std::lock_guard lock(mutex_);
+  if (is_pinned) {
+    pinned_.insert(block.data);
+    usage_.pinned_bytes += block.bytes;
+  } else {
+    pinning_.pin = nullptr;
+    ++usage_.refused;
+  }
+}
+
+void BufferPool::give_back(MemoryBlock block) noexcept {
+  if (pinned_.erase(block.data) > 0) {
+    if (pinning_.unpin(block.data) != 0) static_cast<void>(pinning_.last_error());
+    usage_.pinned_bytes -= block.bytes;
+  }
+  to_system(block);
+}
+
 BufferPool::Usage BufferPool::usage() const {
   const std::lock_guard lock(mutex_);
   return usage_;
@@ -106,7 +138,7 @@ void BufferPool::shrink(std::size_t limit_bytes) noexcept {
   const auto rank = [](const Shelf& shelf) { return shelf.first == nullptr ? ~std::uint64_t{0} : shelf.asked; };
   while (usage_.free_bytes > limit_bytes) {
     Shelf& oldest = *std::ranges::min_element(shelves_, {}, rank);
-    give_back(take(oldest), oldest.bytes);
+    give_back({take(oldest), oldest.bytes});
   }
 }
 

@@ -6,8 +6,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <unordered_set>
 
 namespace khop {
+
+// Calls of a GPU's runtime that pin memory, so that copies from it need no wait. Each returns 0 on success.
+struct Pinning {
+  int (*select_device)(int device) = nullptr;  // for the calling thread, before a call that pins
+  int (*pin)(void* data, std::size_t bytes, unsigned flags) = nullptr;
+  int (*unpin)(void* data) = nullptr;
+  int (*last_error)() = nullptr;  // clears the error of a refused call, which later calls would report
+  int device = 0;
+};
 
 struct MemoryBlock {
   void* data = nullptr;
@@ -22,6 +32,8 @@ class BufferPool {
     std::size_t lent_bytes = 0;  // in use
     std::size_t reused = 0;      // blocks handed out that had been used before
     std::size_t fresh = 0;       // blocks that came from the system
+    std::size_t pinned_bytes = 0;
+    std::size_t refused = 0;  // blocks that the runtime did not pin
   };
 
   // Keeps at most `limit_bytes` of free blocks; what is lent does not count. Where it would be more, sizes that have not been
@@ -39,6 +51,10 @@ class BufferPool {
   void set_limit(std::size_t limit_bytes);
   Usage usage() const;
 
+  // From now on, blocks of 128 KiB and more are pinned once, when they come from the system. Free blocks go back. A block that
+  // the runtime refuses to pin is used as it is, and no other one is tried.
+  void set_pinning(const Pinning& pinning);
+
  private:
   // Free blocks of one size; each begins with the address of the next, so that keeping one allocates nothing.
   struct Shelf {
@@ -49,11 +65,15 @@ class BufferPool {
 
   void* take(Shelf& shelf) noexcept;
   void shrink(std::size_t limit_bytes) noexcept;
+  void pin(MemoryBlock block, const Pinning& pinning);
+  void give_back(MemoryBlock block) noexcept;
 
   mutable std::mutex mutex_;
   std::size_t limit_bytes_;
   Usage usage_;
   std::uint64_t clock_ = 0;
+  Pinning pinning_;
+  std::unordered_set<void*> pinned_;  // blocks, free and lent
   std::array<Shelf, 4 * 65 + 1> shelves_;  // four sizes per doubling, in rising order
 };
 

@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "models": {"arguments", "schema", "batch", "kernels", "distributed"},
     "sampling": {"arguments", "schema", "draw", "errors", "batch", "kernels", "graph"},
     "partition": {"arguments", "schema", "draw", "errors", "kernels", "graph", "features"},
-    "loading": {"arguments", "schema", "draw", "errors", "batch", "sampling", "features"},
+    "loading": {"arguments", "schema", "draw", "errors", "batch", "kernels", "sampling", "features"},
     "distributed": {
         "arguments", "schema", "draw", "errors", "batch", "graph", "features", "partition", "sampling",
         "loading",

@@ -13,6 +13,22 @@ std::tuple<std::size_t, std::size_t, std::size_t, std::size_t> buffer_pool_usage
   return {usage.free_bytes, usage.lent_bytes, usage.reused, usage.fresh};
 }
 
+std::tuple<std::size_t, std::size_t> pinned_pool_usage() {
+  const khop::BufferPool::Usage usage = khop::buffer_pool().usage();
+  return {usage.pinned_bytes, usage.refused};
+}
+
+// Addresses of functions in the runtime that torch has loaded: the core does not link against any.
+void pin_buffer_pool(std::uintptr_t select_device, std::uintptr_t pin, std::uintptr_t unpin, std::uintptr_t last_error, int device) {
+  khop::Pinning pinning{.device = device};
+  pinning.select_device = reinterpret_cast<decltype(pinning.select_device)>(select_device);
+  pinning.pin = reinterpret_cast<decltype(pinning.pin)>(pin);
+  pinning.unpin = reinterpret_cast<decltype(pinning.unpin)>(unpin);
+  pinning.last_error = reinterpret_cast<decltype(pinning.last_error)>(last_error);
+  const nb::gil_scoped_release release;
+  khop::buffer_pool().set_pinning(pinning);
+}
+
 khop::bindings::Out<std::uint8_t> pooled_bytes(std::size_t count) {
   return khop::bindings::Buffer<std::uint8_t>(count).tensor({count});
 }
@@ -42,6 +58,9 @@ void bind_memory(nb::module_& module) {
              nb::arg("address"));
   module.def("digest", &digest, nb::arg("bytes").noconvert(), nb::arg("threads"));
   module.def("buffer_pool_usage", &buffer_pool_usage);
+  module.def("pinned_pool_usage", &pinned_pool_usage);
+  module.def("pin_buffer_pool", &pin_buffer_pool, nb::arg("select_device"), nb::arg("pin"), nb::arg("unpin"), nb::arg("last_error"),
+             nb::arg("device"));
   module.def("set_buffer_pool_limit", [](std::size_t limit_bytes) { khop::buffer_pool().set_limit(limit_bytes); },
              nb::arg("limit_bytes"));
 }

@@ -99,3 +99,71 @@ TEST(threads_share_a_pool) {
   for (std::thread& thread : threads) thread.join();
   CHECK_EQUAL(pool.usage().lent_bytes, std::size_t{0});
 }
+
+namespace {
+
+// A runtime that pins two blocks and refuses the third.
+struct Runtime {
+  inline static std::vector<void*> pinned;
+  inline static int selected = -1, errors = 0, calls = 0;
+
+  static khop::Pinning pinning() {
+    pinned.clear();
+    selected = -1, errors = calls = 0;
+    return {.select_device = [](int device) { selected = device; return 0; },
+            .pin =
+                [](void* data, std::size_t, unsigned) {
+                  if (++calls > 2) return 1;
+                  pinned.push_back(data);
+                  return 0;
+                },
+            .unpin = [](void* data) { return static_cast<int>(std::erase(pinned, data) != 1); },
+            .last_error = [] { return ++errors; },
+            .device = 3};
+  }
+};
+
+}  // namespace
+
+TEST(a_large_block_is_pinned_once_and_unpinned_before_it_goes_back) {
+  constexpr std::size_t bytes = std::size_t{1} << 20;
+  BufferPool pool(std::size_t{1} << 30);
+  pool.release(pool.acquire(bytes));
+  pool.set_pinning(Runtime::pinning());
+  CHECK_EQUAL(pool.usage().free_bytes, std::size_t{0});
+  const MemoryBlock block = pool.acquire(bytes);
+  CHECK_EQUAL(Runtime::selected, 3);
+  pool.release(block);
+  for (int i = 0; i < 5; ++i) pool.release(pool.acquire(bytes));
+  pool.release(pool.acquire(1000));
+  CHECK_EQUAL(Runtime::calls, 1);
+  CHECK_EQUAL(pool.usage().pinned_bytes, block.bytes);
+  pool.set_limit(0);
+  CHECK(Runtime::pinned.empty());
+  CHECK_EQUAL(pool.usage().pinned_bytes, std::size_t{0});
+  CHECK_EQUAL(Runtime::errors, 0);
+}
+
+TEST(a_block_lent_before_pinning_began_is_not_unpinned) {
+  BufferPool pool(0);
+  const MemoryBlock block = pool.acquire(std::size_t{1} << 20);
+  pool.set_pinning(Runtime::pinning());
+  pool.release(block);
+  CHECK_EQUAL(Runtime::errors, 0);
+}
+
+TEST(a_refusal_ends_pinning_and_the_block_is_used) {
+  BufferPool pool(0);
+  pool.set_pinning(Runtime::pinning());
+  std::vector<MemoryBlock> blocks;
+  for (int i = 0; i < 5; ++i) {
+    blocks.push_back(pool.acquire(std::size_t{1} << 20));
+    std::memset(blocks.back().data, i, blocks.back().bytes);
+  }
+  CHECK_EQUAL(Runtime::calls, 3);
+  CHECK_EQUAL(Runtime::errors, 1);
+  CHECK_EQUAL(pool.usage().refused, std::size_t{1});
+  for (const MemoryBlock& block : blocks) pool.release(block);
+  CHECK(Runtime::pinned.empty());
+  CHECK_EQUAL(Runtime::errors, 1);
+}

@@ -230,6 +230,10 @@ CALLS: dict[str, list[Call]] = {
     "forget_sparse_reads": [Call(core.forget_sparse_reads, (4096,), (0,))],
     "digest": [Call(core.digest, (hint(10, torch.uint8), 1))],
     "buffer_pool_usage": [Call(core.buffer_pool_usage, ())],
+    "pinned_pool_usage": [Call(core.pinned_pool_usage, ())],
+    "pin_buffer_pool": [
+        Call(core.pin_buffer_pool, (0, 0, 0, 0, 0))
+    ],  # addresses of functions: none, so nothing is pinned
     "set_buffer_pool_limit": [Call(core.set_buffer_pool_limit, (1 << 20,), (0,))],
     "check_rows": [Call(core.check_rows, (offsets(0, 2, 5), 5), (1,))],
     "first_outside": [Call(core.first_outside, (hint(3, torch.int64), 5, 1))],

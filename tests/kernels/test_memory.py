@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import khop._core as _core
-from khop.kernels.memory import expect_random_access, memory_limit_bytes, pooled
+from khop.kernels.memory import expect_random_access, free_memory_bytes, memory_limit_bytes, pooled
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 5), (0, 7), (4, 1, 3)])
@@ -91,3 +91,50 @@ def test_the_lowest_limit_of_all_groups_holds(
 def test_without_control_groups_it_is_the_machines_memory(tmp_path: Path) -> None:
     assert memory_limit_bytes(tmp_path, tmp_path) == PHYSICAL
     assert memory_limit_bytes() <= PHYSICAL
+
+
+@pytest.mark.parametrize(
+    ("memberships", "files", "expected"),
+    [
+        ("0::/\n", {}, 4096 * 1024),
+        ("", {}, 4096 * 1024),
+        (
+            "0::/a\n",
+            {
+                "a/memory.max": "900000",
+                "a/memory.current": "700000",
+                "a/memory.stat": "anon 1\ninactive_file 50000",
+            },
+            250_000,
+        ),
+        (
+            "0::/a\n",
+            {"a/memory.max": "max", "a/memory.current": "7", "a/memory.stat": "inactive_file 5"},
+            4096 * 1024,
+        ),
+        (
+            "0::/a\n",
+            {"a/memory.max": "500", "a/memory.current": "700", "a/memory.stat": "inactive_file 9"},
+            0,
+        ),
+        (
+            "4:memory:/a\n",
+            {
+                "memory/a/memory.limit_in_bytes": "1000",
+                "memory/a/memory.usage_in_bytes": "400",
+                "memory/a/memory.stat": "total_inactive_file 100",
+            },
+            700,
+        ),
+    ],
+)
+def test_free_memory_is_what_machine_and_groups_leave(
+    tmp_path: Path, memberships: str, files: dict[str, str], expected: int
+) -> None:
+    group_files(tmp_path, memberships, files)
+    (tmp_path / "meminfo").write_text("MemTotal:  9000 kB\nMemAvailable:    4096 kB\nHugetlb: 0 kB\n")
+    assert free_memory_bytes(tmp_path, tmp_path, tmp_path / "meminfo") == expected
+
+
+def test_free_memory_of_this_machine_is_below_its_memory() -> None:
+    assert 0 < free_memory_bytes() <= memory_limit_bytes()

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import astuple, dataclass
 from pathlib import Path, PurePosixPath
 from weakref import finalize
 
@@ -24,6 +25,30 @@ def pooled(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     block = _core.pooled_bytes(math.prod(shape) * dtype.itemsize)
     # Not block.view(dtype), because a view cannot be changed in place once gradients flow through it.
     return torch.empty(0, dtype=dtype).set_(block.untyped_storage()).resize_(shape)
+
+
+@dataclass(frozen=True)
+class PinningCalls:
+    """Addresses of a GPU runtime's functions that pin memory, and the device to call them for."""
+
+    select_device: int
+    pin: int
+    unpin: int
+    last_error: int
+    device: int
+
+
+def pin_pooled(calls: PinningCalls) -> None:
+    """Pin blocks of the core's pool from now on, each once: a GPU copies from them without a wait.
+
+    Blocks below 128 KiB stay as they are. If the runtime refuses a block, no further one is pinned.
+    """
+    _core.pin_buffer_pool(*astuple(calls))
+
+
+def pinned_pool_bytes() -> tuple[int, int]:
+    """Return the pinned bytes of the pool, and the number of blocks that the runtime refused to pin."""
+    return _core.pinned_pool_usage()
 
 
 def expect_random_access(tensor: Tensor) -> None:
@@ -55,8 +80,37 @@ def memory_limit_bytes(process: Path = Path("/proc/self"), groups: Path = Path("
     return min([machine, *_group_limits(process / "cgroup", groups)])
 
 
+def free_memory_bytes(
+    process: Path = Path("/proc/self"),
+    groups: Path = Path("/sys/fs/cgroup"),
+    machine: Path = Path("/proc/meminfo"),
+) -> int:
+    """Return the memory that this process may still take, of the machine and of its control groups.
+
+    Pages of files count as free: the system drops them when it needs memory.
+    """
+    free = [memory_limit_bytes(process, groups)]
+    with suppress(OSError):
+        fields = dict(line.split(":", 1) for line in machine.read_text().splitlines() if ":" in line)
+        if "MemAvailable" in fields:
+            free.append(int(fields["MemAvailable"].split()[0]) * 1024)
+    for folder, limit_name, usage_name, pages in _groups(process / "cgroup", groups):
+        with suppress(OSError, ValueError, KeyError):
+            limit, usage = (int((folder / name).read_text()) for name in (limit_name, usage_name))
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            free.append(limit - usage + int(stat[pages]))
+    return max(0, min(free))
+
+
 def _group_limits(memberships: Path, groups: Path) -> Iterator[int]:
     """Yield the limits in the files of version 1 and 2 of Linux control groups."""
+    for folder, limit_name, _, _ in _groups(memberships, groups):
+        with suppress(OSError, ValueError):  # missing, or "max"
+            yield int((folder / limit_name).read_text())
+
+
+def _groups(memberships: Path, groups: Path) -> Iterator[tuple[Path, str, str, str]]:
+    """Yield the folders of the process's groups: limit, usage, and the entry of file pages in memory.stat."""
     try:
         lines = memberships.read_text().splitlines()
     except OSError:
@@ -64,16 +118,16 @@ def _group_limits(memberships: Path, groups: Path) -> Iterator[int]:
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            root, name = groups, "memory.max"
+            root, names = groups, ("memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
-            root, name = groups / "memory", "memory.limit_in_bytes"
+            root = groups / "memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         else:
             continue
         # Inside a container the path may be the host's. Then the root is the container's own group.
         group = PurePosixPath(path.lstrip("/"))
         for folder in (group, *group.parents):
-            with suppress(OSError, ValueError):  # missing, or "max"
-                yield int((root / folder / name).read_text())
+            yield (root / folder, *names)
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

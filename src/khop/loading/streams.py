@@ -1,0 +1,164 @@
+"""Streams, events and pinned memory of a GPU: the only place that calls torch.cuda for them.
+
+`Streams` has the calls that batches need on their way to a device. tests/delaying_streams.py
+implements it without a GPU, and delays all work as long as it may.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from khop.kernels.memory import PinningCalls, pin_pooled
+
+
+class Stream(Protocol):
+    """A queue of work of a device, in order."""
+
+
+class Event(Protocol):
+    """A point in a stream."""
+
+    def query(self) -> bool:
+        """Return True if the device has passed the point, without waiting."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait on the host until the device has passed the point."""
+        ...
+
+
+class Streams(Protocol):
+    """Streams of one device."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device."""
+        ...
+
+    def side(self) -> Stream:
+        """Return another stream, whose work runs beside that of all others."""
+        ...
+
+    def current(self) -> Stream:
+        """Return the stream that the calling thread issues work to."""
+        ...
+
+    def issuing(self, stream: Stream) -> AbstractContextManager[object]:
+        """Make a stream the current one of this thread while the block runs."""
+        ...
+
+    def record(self, stream: Stream) -> Event:
+        """Return the event after the work that the stream has so far."""
+        ...
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """Let later work of a stream begin after an event. The host does not wait."""
+        ...
+
+    def pinned(self, tensor: Tensor) -> Tensor:
+        """Return the tensor in memory that the device copies from without a wait of the host."""
+        ...
+
+    def copied(self, tensor: Tensor) -> Tensor:
+        """Return a copy on the device, issued to the current stream. The tensor must live until then."""
+        ...
+
+    def used_on(self, tensor: Tensor, stream: Stream) -> None:
+        """Keep the tensor's memory from other use until the work that a stream has when it dies is done."""
+        ...
+
+
+class CudaStreams:
+    """Streams of a GPU of CUDA or ROCm, by torch's names for both.
+
+    Memory of batches comes from torch's allocator. It reuses memory after the last storage has died and every
+    stream that used it has passed that point. It never waits: if none is free, it allocates.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self.device = torch.device(device.type, index)
+        pin_pool(index)
+
+    def side(self) -> torch.cuda.Stream:
+        """Return another stream; see Streams."""
+        return torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+
+    def current(self) -> torch.cuda.Stream:
+        """Return the stream that the calling thread issues work to."""
+        return torch.cuda.current_stream(self.device)
+
+    def issuing(self, stream: Stream) -> AbstractContextManager[object]:
+        """Make a stream and its device the current ones of this thread while the block runs."""
+        return torch.cuda.stream(_cuda(stream))
+
+    def record(self, stream: Stream) -> torch.cuda.Event:
+        """Return the event after the work that the stream has so far."""
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(_cuda(stream))
+        return event
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """Let later work of a stream begin after an event."""
+        assert isinstance(event, torch.cuda.Event)
+        _cuda(stream).wait_event(event)
+
+    def pinned(self, tensor: Tensor) -> Tensor:
+        """Return the tensor itself if it is pinned, as blocks of khop's pool are, else a pinned copy."""
+        return tensor if tensor.numel() == 0 or tensor.is_pinned() else tensor.pin_memory()
+
+    def copied(self, tensor: Tensor) -> Tensor:
+        """Return a copy on the device, issued to the current stream."""
+        return tensor.to(self.device, non_blocking=True)
+
+    def used_on(self, tensor: Tensor, stream: Stream) -> None:
+        """Keep the tensor's memory until the work that a stream has when it dies is done."""
+        tensor.record_stream(_cuda(stream))
+
+
+def streams_of(device: torch.device) -> Streams | None:
+    """Return the streams of a device; None for a device whose copies need none."""
+    return CudaStreams(device) if device.type == "cuda" else None
+
+
+def pin_pool(device: int, symbol: Callable[[str], int | None] | None = None) -> bool:
+    """Pin the pool of khop's results from now on, once per block; False if the runtime's calls are not found.
+
+    Copies then go through memory that torch pins, which costs a copy on the host.
+    """
+    runtime = "cuda" if torch.version.hip is None else "hip"
+    names = ("SetDevice", "HostRegister", "HostUnregister", "GetLastError")
+    select, pin, unpin, last_error = ((symbol or _address)(runtime + name) for name in names)
+    if not (select and pin and unpin and last_error):
+        return False
+    pin_pooled(PinningCalls(select, pin, unpin, last_error, device))
+    return True
+
+
+def _address(name: str) -> int | None:
+    """Return the address of a function of the runtime that torch has loaded; None if there is none."""
+    for library in (None, *_runtimes()):
+        with suppress(OSError, AttributeError):
+            return ctypes.cast(getattr(ctypes.CDLL(library), name), ctypes.c_void_p).value
+    return None
+
+
+def _runtimes() -> list[str]:
+    """Return the paths of loaded libraries of the runtime."""
+    with suppress(OSError):
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        paths = {line.split(maxsplit=5)[-1] for line in lines if "libcudart" in line or "libamdhip64" in line}
+        return sorted(paths)
+    return []
+
+
+def _cuda(stream: Stream) -> torch.cuda.Stream:
+    assert isinstance(stream, torch.cuda.Stream)
+    return stream

@@ -1,0 +1,146 @@
+"""Streams without a GPU. They delay all work as long as they may, and reuse memory as soon as they may.
+
+Work runs only when a host waits for it, when running work waits for it, or when a test lets a stream run. It
+reads and writes addresses, as a GPU does: nothing keeps a tensor alive for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from weakref import finalize
+
+import torch
+from torch import Tensor
+
+from khop.loading.streams import Event, Stream
+
+
+@dataclass(eq=False)
+class Queue:
+    """A stream: work in order, of which the first `done` entries have run."""
+
+    work: list[Callable[[], object]] = field(default_factory=list)
+    done: int = 0
+
+    def run(self, until: int | None = None) -> None:
+        """Run work up to a position, or all of it."""
+        while self.done < (len(self.work) if until is None else until):
+            task = self.work[self.done]
+            self.done += 1
+            task()
+
+
+@dataclass(frozen=True)
+class Point:
+    """An event of a queue."""
+
+    queue: Queue
+    position: int
+
+    def query(self) -> bool:
+        return self.queue.done >= self.position
+
+    def synchronize(self) -> None:
+        self.queue.run(self.position)
+
+
+@dataclass(eq=False)
+class Block:
+    """Memory of the device."""
+
+    buffer: Tensor
+    queue: Queue  # it was allocated for
+    users: set[Queue] = field(default_factory=set)
+    pending: list[Point] | None = None  # once it is dead: what has to pass before other use
+
+    @property
+    def is_free(self) -> bool:
+        return self.pending is not None and all(point.query() for point in self.pending)
+
+    def release(self) -> None:
+        self.pending = [Point(user, len(user.work)) for user in self.users]
+
+
+class DelayingStreams:
+    """Streams of a device whose memory is the host's."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+        self.queues = [Queue()]
+        self.blocks: list[Block] = []
+        self._local = threading.local()
+        self._by_address: dict[int, Block] = {}
+        self._results: list[Tensor] = []
+
+    def side(self) -> Queue:
+        self.queues.append(Queue())
+        return self.queues[-1]
+
+    def current(self) -> Queue:
+        return getattr(self._local, "queue", self.queues[0])
+
+    @contextmanager
+    def issuing(self, stream: Stream) -> Iterator[None]:
+        before = self.current()
+        self._local.queue = stream
+        try:
+            yield
+        finally:
+            self._local.queue = before
+
+    def record(self, stream: Stream) -> Point:
+        assert isinstance(stream, Queue)
+        return Point(stream, len(stream.work))
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        assert isinstance(stream, Queue)
+        stream.work.append(event.synchronize)
+
+    def pinned(self, tensor: Tensor) -> Tensor:
+        return tensor.contiguous()
+
+    def copied(self, tensor: Tensor) -> Tensor:
+        made = self.allocated(tensor)
+        self._move(made.data_ptr(), tensor.data_ptr(), tensor.nbytes)
+        return made
+
+    def used_on(self, tensor: Tensor, stream: Stream) -> None:
+        assert isinstance(stream, Queue)
+        if tensor.nbytes:
+            self._by_address[tensor.untyped_storage().data_ptr()].users.add(stream)
+
+    def read(self, tensor: Tensor) -> Tensor:
+        """Issue a kernel that reads a tensor; return its result, to look at after the kernel has run."""
+        assert tensor.is_contiguous()
+        result = torch.zeros_like(tensor)
+        self._results.append(result)
+        self._move(result.data_ptr(), tensor.data_ptr(), tensor.nbytes)
+        return result
+
+    def run_all(self) -> None:
+        for queue in self.queues:
+            queue.run()
+
+    def allocated(self, like: Tensor) -> Tensor:
+        """Return memory for a tensor: reused if a GPU's allocator might, else fresh and full of rubbish."""
+        queue, size = self.current(), like.nbytes
+        if size == 0:
+            return torch.empty_like(like, memory_format=torch.contiguous_format)
+        block = next(
+            (b for b in self.blocks if b.queue is queue and b.buffer.nbytes == size and b.is_free), None
+        )
+        if block is None:
+            block = Block(torch.full((size,), 0xAB, dtype=torch.uint8), queue)
+            self.blocks.append(block)
+            self._by_address[block.buffer.data_ptr()] = block
+        block.users, block.pending = set(), None
+        made = torch.from_dlpack(block.buffer)  # a storage of its own, whose death is noticed
+        finalize(made.untyped_storage(), block.release)
+        return made.view(like.dtype).view(like.shape)
+
+    def _move(self, to: int, origin: int, size: int) -> None:
+        self.current().work.append(lambda: ctypes.memmove(to, origin, size) if size else None)
