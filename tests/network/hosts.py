@@ -6,10 +6,12 @@ link_delay.py, loss by a rule of nft, a rate by tbf.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -214,8 +216,10 @@ def _kill(pid: int) -> None:
 
 
 def _remove_forsaken() -> None:
-    """Remove what tests have left that were killed themselves."""
-    for folder in (Path("/run/netns"), Path("/etc/netns")):
-        for path in folder.glob(f"{_PREFIX}-*-*"):
-            if not Path("/proc", path.name.split("-")[1]).exists():
-                _remove(path.name)
+    """Remove what tests have left that were killed themselves; one process of tests after the other."""
+    with Path(tempfile.gettempdir(), f"{_PREFIX}-forsaken.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for folder in (Path("/run/netns"), Path("/etc/netns")):
+            for path in list(folder.glob(f"{_PREFIX}-*-*")):
+                if not Path("/proc", path.name.split("-")[1]).exists():
+                    _remove(path.name)
