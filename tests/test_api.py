@@ -424,3 +424,17 @@ def test_a_graph_in_memory_pickles_whole_and_has_no_splits() -> None:
     assert again.num_nodes("user") == 40
     with pytest.raises(ValueError, match="no split 'train'; there are"):
         GRAPH.split("train")
+
+
+def test_options_of_partitions_given_for_a_whole_graph_have_no_effect_and_a_warning_says_so(
+    folder: Path,
+) -> None:
+    with pytest.warns(UserWarning, match="graph: lanes 2 and wire int8: no effect, the graph") as told:
+        graph = open_graph(folder, lanes=2, wire="int8")
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    sampler = NeighborSampler(graph, [2])
+    with pytest.warns(UserWarning, match="locality False: no effect, the graph is not") as told:
+        Loader(sampler, {"node": torch.arange(2)}, 2, locality=False)
+    assert len(told) == 1
+    assert told[0].filename == __file__

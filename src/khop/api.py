@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -199,13 +200,34 @@ def open_graph(
     columns. With `placement` "all" it asks for edges too; with "whole" each rank opens all partitions.
     `lanes` batches are processed at once. Rows are sent as stored, or rounded to `wire` "float16" or "int8".
 
-    On several ranks, opening a partitioned folder is collective, and so are the epochs of its loaders.
+    On several ranks, opening a partitioned folder is collective, and so are the epochs of its loaders. If the
+    folder is not partitioned, `lanes` and `wire` have no effect, and a warning says so.
     """
     folder = named_folder(path if isinstance(path, str) else path_of("path", path))
     partition_options = PartitionOptions(
         one_of("placement", placement, Placement), lanes, one_of("wire", wire, Wire)
     )
+    if not is_partitioned(folder):
+        _warn_of_unused(folder, partition_options)
     return _opened(folder, partition_options)
+
+
+def _warn_of_unused(folder: str | os.PathLike[str], partition_options: PartitionOptions) -> None:
+    defaults = PartitionOptions()
+    given = [
+        f"{name} {value}"
+        for name, value, default in (
+            ("lanes", partition_options.lanes, defaults.lanes),
+            ("wire", partition_options.wire.value, defaults.wire.value),
+        )
+        if value != default
+    ]
+    if given and this_group().rank == 0:
+        warnings.warn(
+            f"{folder}: {' and '.join(given)}: no effect, the graph is not partitioned. Leave out lanes and "
+            "wire, or partition the graph by `khop partition`",
+            stacklevel=3,
+        )
 
 
 def _opened(path: str | os.PathLike[str], partition_options: PartitionOptions | None) -> Graph:

@@ -67,7 +67,7 @@ class Loader:
 
     If the graph is partitioned across ranks, batches are made in the graph's lanes, in step on all ranks, and
     `prefetch_bytes` has no effect. The seeds of a step go to the ranks that own them, as far as shares stay
-    equal, unless `locality` is False.
+    equal, unless `locality` is False. If the graph is not partitioned, that has no effect, with a warning.
     """
 
     def __init__(
@@ -101,6 +101,8 @@ class Loader:
         seed_list, seed_types = _seed_list(store, seeds, seed_times)
         self._group = this_group()
         self._lanes = store.lanes if isinstance(store, Graph) else None
+        if not locality and isinstance(store, Graph) and store.partition_options is None:
+            _warn_of_locality(self._group.rank)
         homes = homes_of(store, self._lanes) if locality else None
         ranks = (self._group.rank, self._group.world_size)
         order = SeedOrder(seed_list, batch_size, shuffle, seed, *ranks, homes, drop_last)
@@ -290,3 +292,12 @@ def _features(store: GraphStore, choice: ColumnChoice) -> FeatureStore | None:
     if not isinstance(store, Graph):
         raise ValueError("columns are wanted, but the graph has none: give the loader graph=khop.Graph(...)")
     return store.features
+
+
+def _warn_of_locality(rank: int) -> None:
+    if rank == 0:
+        warnings.warn(
+            "locality False: no effect, the graph is not partitioned. Leave it out, or partition the graph "
+            "by `khop partition`",
+            stacklevel=3,
+        )
