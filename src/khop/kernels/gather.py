@@ -11,6 +11,7 @@ from torch import Tensor
 
 import khop._core as _core
 from khop.kernels.checks import check_ids
+from khop.kernels.choice import Engine, engine
 from khop.kernels.memory import pooled
 
 SMALL_DTYPES = (torch.float16, torch.bfloat16, torch.int8, torch.uint8)
@@ -21,9 +22,16 @@ def gather(table: Tensor, ids: Tensor, *, out: Tensor | None = None, threads: in
 
     Any dtype. The table is in memory or in a mapped file. With `out`, the rows are written there and `out`
     is returned; it must not overlap the table. No gradient flows.
+
+    With ids on a GPU the table is there too, or in pinned memory, and its rows may be at a padded pitch. The
+    result is then at padded pitch. An id outside the table gives zeros: an error would wait for the device.
     """
-    _check(table, ids, out, table.dtype)
-    if table.device.type != "cpu":
+    by = _check(table, ids, out, table.dtype)
+    if by is Engine.TRITON:
+        from khop.kernels.triton.gather import gather as by_triton
+
+        return by_triton(table.detach(), ids.contiguous(), out=out)
+    if by is Engine.TORCH:
         check_ids(ids, table.shape[0], "row")
         return gather_reference(table, ids, out=out)
     if out is None:
@@ -46,9 +54,13 @@ def gather_float32(
     `scales` are float32 with the shape of a row: every number is multiplied by the scale of its column.
     Otherwise the same as `gather`.
     """
-    _check(table, ids, out, torch.float32)
+    by = _check(table, ids, out, torch.float32)
     _check_small(table, scales)
-    if table.device.type != "cpu":
+    if by is Engine.TRITON:
+        from khop.kernels.triton.gather import gather_float32 as by_triton
+
+        return by_triton(table.detach(), ids.contiguous(), scales=scales, out=out)
+    if by is Engine.TORCH:
         check_ids(ids, table.shape[0], "row")
         return gather_float32_reference(table, ids, scales=scales, out=out)
     if out is None:
@@ -57,6 +69,14 @@ def gather_float32(
     width = math.prod(table.shape[1:])
     _core.gather_float32(table.detach(), width, ids.contiguous(), scales, out.detach().flatten(), threads)
     return out
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Copies of some rows of a table on the device that reads them."""
+
+    slots: Tensor  # int32 (N), the row in `rows` with the copy of each row, or -1
+    rows: Tensor  # (slots, ...), dtype and shape of rows as in the table
 
 
 @dataclass(frozen=True)
@@ -69,6 +89,7 @@ class Column:
     as_float32: bool = False  # convert from float16, bfloat16, int8 or uint8
     scales: Tensor | None = None  # as for gather_float32
     out: Tensor | None = None  # write the rows here instead of into new memory
+    copies: Copies | None = None  # read these rows instead, where there is a copy
 
     @property
     def pieces(self) -> Sequence[Tensor]:
@@ -81,17 +102,26 @@ class Column:
         return sum(piece.shape[0] for piece in self.pieces)
 
 
-def gather_columns(columns: Sequence[Column], ids: Tensor, *, threads: int = 1) -> list[Tensor]:
-    """Gather every column by the same ids in one pass over them, as `gather` or `gather_float32` does."""
+def gather_columns(
+    columns: Sequence[Column], ids: Tensor, *, threads: int = 1, live: Tensor | None = None
+) -> list[Tensor]:
+    """Gather every column by the same ids in one pass over them, as `gather` or `gather_float32` does.
+
+    With `live`, one int32 or int64 on the device of the ids, only the first `live` ids are read, and the rows
+    behind them are 0. Nothing waits for the device.
+    """
     wanted = [ids if column.count is None else ids[: column.count] for column in columns]
-    for column, rows in zip(columns, wanted, strict=True):
-        _check_column(column, rows)
+    engines = [_check_column(column, rows) for column, rows in zip(columns, wanted, strict=True)]
+    if Engine.TRITON in engines:
+        return [_column_by_triton(column, rows, live) for column, rows in zip(columns, wanted, strict=True)]
+    if live is not None or any(column.copies for column in columns):
+        return [column_reference(column, rows, live) for column, rows in zip(columns, wanted, strict=True)]
     checked: dict[int, int] = {}  # rows of a table -> number of first ids that are in range
     for column, rows in zip(columns, wanted, strict=True):
         if checked.get(column.num_rows, -1) < rows.numel():
             check_ids(rows, column.num_rows, column.what, threads)
             checked[column.num_rows] = rows.numel()
-    if ids.device.type != "cpu":
+    if Engine.TORCH in engines:
         return [column_reference(column, rows) for column, rows in zip(columns, wanted, strict=True)]
     results, arguments = [], []
     for column, rows in zip(columns, wanted, strict=True):
@@ -127,18 +157,44 @@ def gather_float32_reference(
     return rows if out is None else out.copy_(rows)
 
 
-def column_reference(column: Column, ids: Tensor) -> Tensor:
-    """Return the rows of a column in plain torch, on any device; ids must be in range."""
+def column_reference(column: Column, ids: Tensor, live: Tensor | None = None) -> Tensor:
+    """Return the rows of a column in plain torch, on any device; ids must be in range up to `live`."""
     table = column.pieces[0] if len(column.pieces) == 1 else torch.cat(list(column.pieces))
+    if column.copies is not None:
+        slots = column.copies.slots
+        table = table.clone()
+        table[slots >= 0] = column.copies.rows[slots[slots >= 0]]
+    if live is None:
+        return _rows_of(column, table, ids)
+    is_live = torch.arange(ids.numel(), device=ids.device) < live
+    rows = _rows_of(column, table, ids.where(is_live, 0))
+    rows[~is_live] = 0
+    return rows
+
+
+def _rows_of(column: Column, table: Tensor, ids: Tensor) -> Tensor:
     if column.as_float32:
         return gather_float32_reference(table, ids, scales=column.scales, out=column.out)
     return gather_reference(table, ids, out=column.out)
 
 
-def _check_column(column: Column, ids: Tensor) -> None:
+def _column_by_triton(column: Column, ids: Tensor, live: Tensor | None) -> Tensor:
+    from khop.kernels.triton.gather import gather as copied
+    from khop.kernels.triton.gather import gather_float32 as converted
+
+    pieces = [piece.detach() for piece in column.pieces]
+    table = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+    slots, copies = (None, None) if column.copies is None else (column.copies.slots, column.copies.rows)
+    if not column.as_float32:
+        return copied(table, ids, count=live, slots=slots, cache=copies, out=column.out)
+    scales, out = column.scales, column.out
+    return converted(table, ids, scales=scales, count=live, slots=slots, cache=copies, out=out)
+
+
+def _check_column(column: Column, ids: Tensor) -> Engine:
     first = column.pieces[0]
     for piece in column.pieces:
-        _check(piece, ids, column.out, torch.float32 if column.as_float32 else piece.dtype)
+        by = _check(piece, ids, column.out, torch.float32 if column.as_float32 else piece.dtype)
         if piece.dtype != first.dtype or piece.shape[1:] != first.shape[1:]:
             raise ValueError(
                 f"pieces of a table are {first.dtype} {tuple(first.shape)} and {piece.dtype} "
@@ -146,10 +202,14 @@ def _check_column(column: Column, ids: Tensor) -> None:
             )
     if column.as_float32:
         _check_small(first, column.scales)
+    return by
 
 
-def _check(table: Tensor, ids: Tensor, out: Tensor | None, out_dtype: torch.dtype) -> None:
-    if table.dim() == 0 or not table.is_contiguous():
+def _check(table: Tensor, ids: Tensor, out: Tensor | None, out_dtype: torch.dtype) -> Engine:
+    """Return the engine for the ids; ValueError if table, ids and out do not fit."""
+    by = engine(ids.device)
+    # Kernels read rows at any pitch.
+    if table.dim() == 0 or not (table[:1] if by is Engine.TRITON else table).is_contiguous():
         raise ValueError(
             f"table {tuple(table.shape)} with strides {table.stride()}: rows must lie one after another; "
             "pass table.contiguous()"
@@ -158,14 +218,15 @@ def _check(table: Tensor, ids: Tensor, out: Tensor | None, out_dtype: torch.dtyp
         raise ValueError(f"ids are {ids.dtype}: must be int64; pass ids.long()")
     if ids.dim() != 1:
         raise ValueError(f"row ids are {ids.dtype} {tuple(ids.shape)}: must be int64 (n)")
-    if ids.device != table.device:
+    if ids.device != table.device and not (by is Engine.TRITON and table.is_pinned()):
         raise ValueError(f"ids are on {ids.device}, the table is on {table.device}: move one of them")
     if out is None:
-        return
+        return by
     given = (tuple(out.shape), out.dtype, out.device, out.is_contiguous())
-    wanted = ((ids.numel(), *table.shape[1:]), out_dtype, table.device, True)
+    wanted = ((ids.numel(), *table.shape[1:]), out_dtype, ids.device, True)
     if given != wanted:
         raise ValueError(f"out has (shape, dtype, device, contiguous) {given}: must have {wanted}")
+    return by
 
 
 def _check_small(table: Tensor, scales: Tensor | None) -> None:

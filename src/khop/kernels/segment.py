@@ -17,6 +17,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 import khop._core as _core
 from khop.kernels.build_csc import index_dtype
 from khop.kernels.checks import INDEX_DTYPES, check_ids, check_segments
+from khop.kernels.choice import Engine, engine
 from khop.kernels.csc import Csc
 from khop.kernels.memory import pooled
 
@@ -44,7 +45,7 @@ def prefix_and_mean(x: Tensor, indptr: Tensor, indices: Tensor) -> tuple[Tensor,
     """
     _check(x, indptr, indices)
     rows = indptr.numel() - 1
-    if not _is_native(x, indptr):
+    if not _has_kernels(x, indptr):
         return x[:rows], segment_mean_reference(x, indptr, indices)
     return _apply_prefix_and_mean(x, indptr.contiguous(), indices.int().contiguous())
 
@@ -56,14 +57,14 @@ def segment_max(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     of equal ones, to the source of the first edge.
     """
     _check(x, indptr, indices)
-    if not _is_native(x, indptr):
+    if not _has_kernels(x, indptr):
         return segment_max_reference(x, indptr, indices)
     return _apply_max(x, indptr.contiguous(), indices.int().contiguous())
 
 
 def segment_sum_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     """The same as `segment_sum` in plain torch, on any device."""
-    rows = torch.repeat_interleave(indptr.diff())
+    rows = torch.repeat_interleave(indptr.diff(), output_size=indices.numel())
     sums = x.new_zeros(indptr.numel() - 1, x.shape[1], dtype=_accumulator(x.dtype))
     return sums.index_add(0, rows, x.to(sums.dtype)[indices]).to(x.dtype)
 
@@ -77,7 +78,7 @@ def segment_mean_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor
 def segment_max_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     """The same as `segment_max` in plain torch, on any device."""
     values = x.to(_accumulator(x.dtype))[indices]
-    rows = torch.repeat_interleave(indptr.diff()).unsqueeze(1).expand_as(values)
+    rows = torch.repeat_interleave(indptr.diff(), output_size=indices.numel()).unsqueeze(1).expand_as(values)
     shape, edges = (indptr.numel() - 1, x.shape[1]), indices.numel()
     largest = values.new_full(shape, -torch.inf).scatter_reduce(0, rows, values.detach(), "amax")
     wins = (values == largest.gather(0, rows)) | values.isnan()
@@ -88,9 +89,24 @@ def segment_max_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
 
 def transpose(indptr: Tensor, indices: Tensor, num_sources: int) -> Csc:
     """Turn the edges around: row s lists, in edge order, the rows that contain s. All int32, and valid."""
+    if engine(indices.device) is not Engine.NATIVE:
+        return transpose_reference(indptr, indices, num_sources)
     edges = Csc(pooled((num_sources + 1,), torch.int64), pooled((indices.numel(),), torch.int32))
     _core.transpose(indptr, indices, edges.indptr, edges.indices)
     return edges
+
+
+def transpose_reference(indptr: Tensor, indices: Tensor, num_sources: int) -> Csc:
+    """The same as `transpose` in plain torch, on any device, without a host read.
+
+    `indices` may be more than the edges of `indptr`; the rest is in no row of the result.
+    """
+    positions = torch.arange(indices.numel(), device=indices.device)
+    rows = torch.searchsorted(indptr[1:], positions, right=True, out_int32=True)
+    sources = torch.where(positions < indptr[-1], indices, num_sources)
+    ordered, order = sources.sort(stable=True)
+    starts = torch.arange(num_sources + 1, dtype=torch.int32, device=indices.device)
+    return Csc(torch.searchsorted(ordered, starts), rows[order])
 
 
 @dataclass(frozen=True)
@@ -98,21 +114,71 @@ class _Linear:
     """An operation with a gradient that is a sum over transposed edges."""
 
     reference: Callable[[Tensor, Tensor, Tensor], Tensor]
-    forward: Callable[[Tensor, Tensor, Tensor, Tensor, int], None]
-    # (gradient of the output, indptr, transposed edges, gradient of x, threads)
-    backward: Callable[[Tensor, Tensor, Csc, Tensor, int], None]
+    forward: Callable[[Tensor, Csc], Tensor]
+    backward: Callable[[Tensor, Tensor, Csc], Tensor]  # gradient of the output, indptr, transposed edges
 
 
-def _sum_backward(gradient: Tensor, indptr: Tensor, edges: Csc, out: Tensor, threads: int) -> None:
-    _core.segment_sum(gradient, edges.indptr, edges.indices, out, threads)
+def _sum(x: Tensor, edges: Csc) -> Tensor:
+    if engine(x.device) is Engine.TRITON:
+        from khop.kernels.triton.segment import segment_sum as by_triton
+
+        return by_triton(x, edges)
+    out = pooled((edges.num_rows, x.shape[1]), x.dtype)
+    _core.segment_sum(x.contiguous(), edges.indptr, edges.indices, out, torch.get_num_threads())
+    return out
 
 
-def _mean_backward(gradient: Tensor, indptr: Tensor, edges: Csc, out: Tensor, threads: int) -> None:
-    _core.segment_mean_gradient(gradient, indptr, edges.indptr, edges.indices, out, threads)
+def _mean(x: Tensor, edges: Csc) -> Tensor:
+    if engine(x.device) is Engine.TRITON:
+        from khop.kernels.triton.segment import segment_mean as by_triton
+
+        return by_triton(x, edges)
+    out = pooled((edges.num_rows, x.shape[1]), x.dtype)
+    _core.segment_mean(x.contiguous(), edges.indptr, edges.indices, out, torch.get_num_threads())
+    return out
 
 
-_SUM = _Linear(segment_sum_reference, _core.segment_sum, _sum_backward)
-_MEAN = _Linear(segment_mean_reference, _core.segment_mean, _mean_backward)
+def _sum_gradient(gradient: Tensor, indptr: Tensor, transposed: Csc) -> Tensor:
+    return _sum(gradient, transposed)
+
+
+def _mean_gradient(gradient: Tensor, indptr: Tensor, transposed: Csc) -> Tensor:
+    if engine(gradient.device) is Engine.TRITON:
+        from khop.kernels.triton.segment import segment_mean_gradient as by_triton
+
+        return by_triton(gradient, indptr, transposed)
+    out = pooled((transposed.num_rows, gradient.shape[1]), gradient.dtype)
+    arguments = indptr, transposed.indptr, transposed.indices, out, torch.get_num_threads()
+    _core.segment_mean_gradient(gradient.contiguous(), *arguments)
+    return out
+
+
+def _max(x: Tensor, edges: Csc, with_winners: bool) -> tuple[Tensor, Tensor | None]:
+    """Return the largest values, and on request the source of each."""
+    if engine(x.device) is Engine.TRITON:
+        from khop.kernels.triton.segment_max import segment_max as by_triton
+
+        return by_triton(x, edges, with_winners=with_winners)
+    shape = edges.num_rows, x.shape[1]
+    out, winners = pooled(shape, x.dtype), pooled(shape, torch.int32) if with_winners else None
+    threads = torch.get_num_threads()
+    _core.segment_max(x.contiguous(), edges.indptr, edges.indices, out, winners, threads)
+    return out, winners
+
+
+def _max_gradient(gradient: Tensor, winners: Tensor, transposed: Csc) -> Tensor:
+    if engine(gradient.device) is Engine.TRITON:
+        from khop.kernels.triton.segment_max import segment_max_gradient as by_triton
+
+        return by_triton(gradient, winners, transposed)
+    out = pooled((transposed.num_rows, gradient.shape[1]), gradient.dtype)
+    arguments = transposed.indptr, transposed.indices, winners, out, torch.get_num_threads()
+    _core.segment_max_gradient(gradient.contiguous(), *arguments)
+    return out
+
+
+_SUM = _Linear(segment_sum_reference, _sum, _sum_gradient)
+_MEAN = _Linear(segment_mean_reference, _mean, _mean_gradient)
 
 
 class _Context(FunctionCtx):
@@ -129,9 +195,7 @@ class _SegmentLinear(torch.autograd.Function):
             ctx.save_for_backward(indptr, indices)
             ctx.num_sources = x.shape[0]
             ctx.operation = operation
-        out = pooled((indptr.numel() - 1, x.shape[1]), x.dtype)
-        operation.forward(x.detach().contiguous(), indptr, indices, out, torch.get_num_threads())
-        return out
+        return operation.forward(x.detach(), Csc(indptr, indices))
 
     @staticmethod
     @once_differentiable
@@ -154,33 +218,23 @@ class _PrefixAndMean(torch.autograd.Function):
 
 def _gradient_of_sources(ctx: _Context, gradient: Tensor) -> Tensor:
     indptr, indices = ctx.saved_tensors
-    edges = transpose(indptr, indices, ctx.num_sources)
-    out = pooled((ctx.num_sources, gradient.shape[1]), gradient.dtype)
-    ctx.operation.backward(gradient.contiguous(), indptr, edges, out, torch.get_num_threads())
-    return out
+    return ctx.operation.backward(gradient, indptr, transpose(indptr, indices, ctx.num_sources))
 
 
 class _SegmentMax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: _Context, x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
-        shape = (indptr.numel() - 1, x.shape[1])
-        out, winners = pooled(shape, x.dtype), None
-        if ctx.needs_input_grad[0]:
-            winners = pooled(shape, indices.dtype)
+        out, winners = _max(x.detach(), Csc(indptr, indices), ctx.needs_input_grad[0])
+        if winners is not None:
             ctx.save_for_backward(indptr, indices, winners)
             ctx.num_sources = x.shape[0]
-        _core.segment_max(x.detach().contiguous(), indptr, indices, out, winners, torch.get_num_threads())
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None, None]:
         indptr, indices, winners = ctx.saved_tensors
-        edges = transpose(indptr, indices, ctx.num_sources)
-        out = pooled((ctx.num_sources, gradient.shape[1]), gradient.dtype)
-        threads = torch.get_num_threads()
-        _core.segment_max_gradient(gradient.contiguous(), edges.indptr, edges.indices, winners, out, threads)
-        return out, None, None
+        return _max_gradient(gradient, winners, transpose(indptr, indices, ctx.num_sources)), None, None
 
 
 # torch has no types for these.
@@ -191,25 +245,31 @@ _apply_max: Callable[[Tensor, Tensor, Tensor], Tensor] = _SegmentMax.apply
 
 def _segment_linear(x: Tensor, indptr: Tensor, indices: Tensor, operation: _Linear) -> Tensor:
     _check(x, indptr, indices)
-    if not _is_native(x, indptr):
+    if not _has_kernels(x, indptr):
         return operation.reference(x, indptr, indices)
     return _apply_linear(x, indptr.contiguous(), indices.int().contiguous(), operation)
 
 
-def _is_native(x: Tensor, indptr: Tensor) -> bool:
-    """Return true if the core can compute it: ids of sources and, transposed, of rows are 32-bit there."""
+def _has_kernels(x: Tensor, indptr: Tensor) -> bool:
+    """Return true if kernels can compute it: ids of sources and, transposed, of rows are 32-bit there."""
     ids = max(x.shape[0], indptr.numel() - 1)
-    return x.device.type == "cpu" and index_dtype(ids) == torch.int32
+    return engine(x.device) is not Engine.TORCH and index_dtype(ids) == torch.int32
 
 
 def _check(x: Tensor, indptr: Tensor, indices: Tensor) -> None:
+    """Raise ValueError for operands that do not fit; contents are checked only on the CPU.
+
+    Reading them from a device would wait for all queued work. The native core checks int32 ids itself.
+    """
     if x.dim() != 2 or x.dtype not in DTYPES:
         raise ValueError(f"x is {x.dtype} {tuple(x.shape)}: must be (sources, width), of one of {DTYPES}")
     if x.device != indices.device:
         raise ValueError(f"x is on {x.device}, indices are on {indices.device}: move one of them")
     is_indptr = (indptr.dim(), indptr.dtype, indptr.device) == (1, torch.int64, x.device) and indptr.numel()
     is_indices = indices.dim() == 1 and indices.dtype in INDEX_DTYPES
-    if not (is_indptr and is_indices and _is_native(x, indptr)):
+    if is_indptr and is_indices and engine(x.device) is not Engine.NATIVE:
+        return
+    if not (is_indptr and is_indices and _has_kernels(x, indptr)):
         check_segments(indptr, indices, x.shape[0], torch.get_num_threads())
     elif indices.dtype == torch.int64:  # narrowed before the core checks every id
         check_ids(indices, x.shape[0], "source", torch.get_num_threads())

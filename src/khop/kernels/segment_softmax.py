@@ -11,6 +11,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 import khop._core as _core
 from khop.kernels.checks import check_offsets
+from khop.kernels.choice import Engine, engine
 from khop.kernels.memory import pooled
 from khop.kernels.segment import DTYPES
 
@@ -30,8 +31,10 @@ def segment_softmax(scores: Tensor, indptr: Tensor) -> Tensor:
         )
     if scores.device != indptr.device:
         raise ValueError(f"scores are on {scores.device}, indptr is on {indptr.device}: move one of them")
-    check_offsets(indptr, scores.shape[0])
-    if scores.device.type != "cpu":
+    by = engine(scores.device)
+    if by is Engine.NATIVE:  # reading offsets from a device would wait for all queued work
+        check_offsets(indptr, scores.shape[0])
+    if by is Engine.TORCH:
         return segment_softmax_reference(scores, indptr)
     return _apply(scores, indptr.contiguous())
 
@@ -39,7 +42,7 @@ def segment_softmax(scores: Tensor, indptr: Tensor) -> Tensor:
 def segment_softmax_reference(scores: Tensor, indptr: Tensor) -> Tensor:
     """The same as `segment_softmax` in plain torch, on any device."""
     wide = scores.to(torch.float32 if scores.dtype == torch.bfloat16 else scores.dtype)
-    rows = torch.repeat_interleave(indptr.diff())
+    rows = torch.repeat_interleave(indptr.diff(), output_size=scores.shape[0])
     by_edge = rows.reshape(-1, *[1] * (scores.dim() - 1)).expand_as(scores)
     nothing = wide.new_zeros(indptr.numel() - 1, *scores.shape[1:])
     largest = (nothing - torch.inf).scatter_reduce(0, by_edge, wide.detach(), "amax")
@@ -55,9 +58,7 @@ class _Context(FunctionCtx):
 class _SegmentSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: _Context, scores: Tensor, indptr: Tensor) -> Tensor:
-        out = pooled(tuple(scores.shape), scores.dtype)
-        heads = math.prod(scores.shape[1:])
-        _core.segment_softmax(scores.detach().contiguous(), heads, indptr, out, torch.get_num_threads())
+        out = _softmax(scores.detach().contiguous(), indptr)
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(out, indptr)
         return out
@@ -66,10 +67,28 @@ class _SegmentSoftmax(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None]:
         result, indptr = ctx.saved_tensors
-        out = pooled(tuple(result.shape), result.dtype)
-        heads, threads = math.prod(result.shape[1:]), torch.get_num_threads()
-        _core.segment_softmax_gradient(result.detach(), gradient.contiguous(), heads, indptr, out, threads)
-        return out, None
+        return _softmax_gradient(result.detach(), gradient.contiguous(), indptr), None
+
+
+def _softmax(scores: Tensor, indptr: Tensor) -> Tensor:
+    if engine(scores.device) is Engine.TRITON:
+        from khop.kernels.triton.segment_softmax import segment_softmax as by_triton
+
+        return by_triton(scores, indptr)
+    out = pooled(tuple(scores.shape), scores.dtype)
+    _core.segment_softmax(scores, math.prod(scores.shape[1:]), indptr, out, torch.get_num_threads())
+    return out
+
+
+def _softmax_gradient(result: Tensor, gradient: Tensor, indptr: Tensor) -> Tensor:
+    if engine(result.device) is Engine.TRITON:
+        from khop.kernels.triton.segment_softmax import segment_softmax_gradient as by_triton
+
+        return by_triton(result, gradient, indptr)
+    out = pooled(tuple(result.shape), result.dtype)
+    heads, threads = math.prod(result.shape[1:]), torch.get_num_threads()
+    _core.segment_softmax_gradient(result, gradient, heads, indptr, out, threads)
+    return out
 
 
 # torch has no types for these.

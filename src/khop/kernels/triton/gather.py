@@ -1,0 +1,160 @@
+"""Rows of a table by id, in device memory or in pinned host memory, some of them cached on the device.
+
+One kernel reads cached rows and the others: there is no list of misses. Pinned tensors are passed as they
+are: Triton asks the driver for the address on the device.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from khop.kernels.pitch import accessible_width, empty_rows, flat_rows, padded_pitch
+from khop.kernels.triton.launch import Variant, launch
+from khop.kernels.triton.tiles import Tiles, tile
+
+LOADS = 4  # widest loads of a thread, all in flight at once
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # rows are copied as one of these
+
+
+@triton.jit
+def copy_rows(
+    table: tl.tensor,
+    ids: tl.tensor,
+    count: tl.tensor,
+    slots: tl.tensor,
+    cache: tl.tensor,
+    scales: tl.tensor,
+    out: tl.tensor,
+    num_rows: tl.tensor,
+    capacity: tl.tensor,
+    PITCH: tl.constexpr,
+    CACHE_PITCH: tl.constexpr,
+    OUT_PITCH: tl.constexpr,
+    READABLE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
+    """Write row ids[i] of the table into row i of out, in the type of out; zeros behind the count.
+
+    A row with a slot is read from the cache. With scales, each number is multiplied by its column's.
+    """
+    row, column = tile(WIDTH, ROWS, COLUMNS)
+    is_live = row < (capacity if count is None else tl.load(count))
+    id = tl.load(ids + row, mask=is_live, other=-1).to(tl.int64)
+    is_live = is_live & (id >= 0) & (id < num_rows)
+    at = table + id[:, None] * PITCH + column[None, :]
+    if slots is not None:
+        slot = tl.load(slots + id, mask=is_live, other=-1).to(tl.int64)[:, None]
+        # One load through the chosen address: two loads would read both.
+        at = tl.where(slot >= 0, cache + slot * CACHE_PITCH + column[None, :], at)
+    is_read = is_live[:, None] & (column < READABLE)[None, :]
+    value = tl.load(at, mask=is_read, other=0).to(out.dtype.element_ty)
+    if scales is not None:
+        value *= tl.load(scales + column, mask=column < WIDTH, other=0)[None, :]
+    is_inside = (row < capacity)[:, None] & (column < WIDTH)[None, :]
+    tl.store(out + row[:, None] * OUT_PITCH + column[None, :], value, mask=is_inside)
+
+
+def gather(
+    table: Tensor,
+    ids: Tensor,
+    *,
+    count: Tensor | None = None,
+    slots: Tensor | None = None,
+    cache: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Return (ids, ...): the rows of a table (N, ...) of any dtype, bit by bit, at padded pitch.
+
+    `ids` are int32 or int64; only the first `count` (an int on the device) are used, and the rows behind them
+    and rows of ids outside the table are 0. `slots`, int32 (N), give the row of `cache` with a row's copy, or
+    -1. Rows of table, cache and out may be at any pitch. With `out`, the rows are written there.
+    """
+    if out is None:
+        out = empty_rows(ids.numel(), tuple(table.shape[1:]), table.dtype, ids.device)
+    word = _WORDS.get(table.element_size(), torch.int64)
+    copies = None if cache is None else flat_rows(cache).view(word)
+    _launched(flat_rows(table).view(word), ids, count, slots, copies, None, flat_rows(out).view(word))
+    return out
+
+
+def gather_float32(
+    table: Tensor,
+    ids: Tensor,
+    *,
+    scales: Tensor | None = None,
+    count: Tensor | None = None,
+    slots: Tensor | None = None,
+    cache: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Gather from a table of float16, bfloat16, int8 or uint8, and convert the rows to float32.
+
+    `scales` are float32 with the shape of a row. Otherwise the same as `gather`.
+    """
+    if out is None:
+        out = empty_rows(ids.numel(), tuple(table.shape[1:]), torch.float32, ids.device)
+    copies = None if cache is None else flat_rows(cache)
+    flat_scales = None if scales is None else scales.flatten()
+    _launched(flat_rows(table), ids, count, slots, copies, flat_scales, flat_rows(out))
+    return out
+
+
+def _launched(
+    rows: Tensor,
+    ids: Tensor,
+    count: Tensor | None,
+    slots: Tensor | None,
+    cache: Tensor | None,
+    scales: Tensor | None,
+    into: Tensor,
+) -> None:
+    if not into.numel():
+        return
+    tiles = Tiles.of(accessible_width(into), into.element_size(), LOADS)
+    operands = (rows, ids, count, slots, cache, scales, into, rows.shape[0], ids.numel())
+    readable = min(accessible_width(tensor) for tensor in (rows, rows if cache is None else cache))
+    cache_pitch = rows.stride(0) if cache is None else cache.stride(0)
+    constants = _constants(tiles, rows.stride(0), cache_pitch, into.stride(0), readable)
+    launch(copy_rows, tiles.programs(ids.numel()), into, *operands, **constants)
+
+
+def _constants(tiles: Tiles, pitch: int, cache_pitch: int, out_pitch: int, readable: int) -> dict[str, int]:
+    pitches = {"PITCH": pitch, "CACHE_PITCH": cache_pitch, "OUT_PITCH": out_pitch}
+    return {**pitches, "READABLE": readable, **tiles.constants}
+
+
+def _variant(stored: str, made: str, width: int, without: tuple[str, ...]) -> Variant:
+    """Return a variant for rows of `width` numbers; operands named in `without` are None."""
+    dtypes = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "i8": torch.int8}
+    dtypes |= {"i16": torch.int16, "i32": torch.int32, "i64": torch.int64}
+    pitch, out_pitch = padded_pitch(width, dtypes[stored]), padded_pitch(width, dtypes[made])
+    options = [name for name in ("slots", "scales", "count") if name not in without]
+    return Variant(
+        f"gather {stored} to {made} {width}" + "".join(f", {name}" for name in options),
+        copy_rows,
+        {
+            **dict.fromkeys(("table", "cache"), f"*{stored}"),
+            **{"out": f"*{made}", "ids": "*i64", "count": "*i32", "slots": "*i32", "scales": "*fp32"},
+            **dict.fromkeys(("num_rows", "capacity"), "i32"),
+        },
+        {
+            **dict.fromkeys(without),
+            **_constants(Tiles.of(out_pitch, dtypes[made].itemsize, LOADS), pitch, pitch, out_pitch, pitch),
+        },
+        vector_bits=128 if pitch * dtypes[stored].itemsize >= 16 else 0,
+    )
+
+
+_CACHED, _WHOLE = ("scales",), ("slots", "cache", "scales")
+VARIANTS = (
+    *(_variant("i32", "i32", width, without) for width in (100, 256) for without in (_CACHED, _WHOLE)),
+    *(_variant("i16", "i16", width, _CACHED) for width in (100, 128)),
+    *(_variant(stored, "fp32", 100, _CACHED) for stored in ("fp16", "bf16")),
+    _variant("i8", "fp32", 100, ()),
+    _variant("i64", "i64", 1, _WHOLE),
+)

@@ -1,0 +1,68 @@
+"""Sums and means by Triton, forward and backward, have the bits of the CPU core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from torch import Tensor
+
+from kernels.triton.device_rows import DEVICE
+from kernels.triton.segments import FEW, Edges, assert_same_bits, by_triton, some_edges, with_gradient
+from khop.kernels.csc import Csc
+from khop.kernels.segment import prefix_and_mean, segment_mean, segment_sum, transpose
+from khop.kernels.triton.segment import segment_mean as mean_by_triton
+
+Segment = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@pytest.mark.parametrize("operation", [segment_sum, segment_mean])
+@FEW
+@given(edges=some_edges())
+def test_results_and_gradients_are_those_of_the_core(operation: Segment, edges: Edges) -> None:
+    x, gradient = edges.values(edges.num_sources), edges.values(edges.num_rows, seed=1)
+    operands = x, gradient, edges.indptr, edges.indices
+    expected = with_gradient(operation, *operands)
+    with by_triton():
+        found = with_gradient(operation, *(operand.to(DEVICE) for operand in operands))
+    for a, b in zip(found, expected, strict=True):
+        assert_same_bits(a.cpu(), b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_prefix_and_mean_add_both_gradients(dtype: torch.dtype) -> None:
+    indptr = torch.tensor([0, 2, 2, 5])
+    indices = torch.tensor([3, 0, 1, 1, 4], dtype=torch.int32)
+    x, gradients = torch.randn(5, 7).to(dtype), (torch.randn(3, 7).to(dtype), torch.randn(3, 7).to(dtype))
+
+    def gradient_of_x(device: torch.device) -> Tensor:
+        leaf = x.to(device).requires_grad_()
+        outputs = prefix_and_mean(leaf, indptr.to(device), indices.to(device))
+        return torch.autograd.grad(outputs, leaf, [g.to(device) for g in gradients])[0].cpu()
+
+    expected = gradient_of_x(torch.device("cpu"))
+    with by_triton():
+        assert_same_bits(gradient_of_x(DEVICE), expected)
+
+
+def test_rows_at_any_pitch_are_read_and_their_padding_is_not_summed() -> None:
+    indptr, indices = torch.tensor([0, 3]), torch.tensor([1, 0, 1], dtype=torch.int32)
+    wide = torch.full((2, 12), torch.nan, dtype=torch.bfloat16)
+    for width in (9, 12):
+        x = wide[:, :width].copy_(torch.arange(2 * width).view(2, width))
+        edges = Csc(indptr.to(DEVICE), indices.to(DEVICE))
+        found = mean_by_triton(x.to(DEVICE), edges).cpu()
+        assert_same_bits(found, segment_mean(x, indptr, indices))
+
+
+@FEW
+@given(edges=some_edges())
+def test_transposed_edges_are_those_of_the_core_and_ignore_indices_behind_the_last_row(edges: Edges) -> None:
+    expected = transpose(edges.indptr, edges.indices, edges.num_sources)
+    indices = torch.cat([edges.indices, edges.indices.new_full((5,), 1 << 30)]).to(DEVICE)
+    with by_triton():
+        found = transpose(edges.indptr.to(DEVICE), indices, edges.num_sources)
+    assert torch.equal(found.indptr.cpu(), expected.indptr)
+    assert torch.equal(found.indices.cpu()[: edges.indices.numel()], expected.indices)
