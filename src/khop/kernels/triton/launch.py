@@ -10,12 +10,21 @@ import torch
 from torch import Tensor
 
 
+class Compiled(Protocol):
+    """A kernel compiled for operands of some types and alignments."""
+
+    def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., object]: ...
+
+
 class Kernel(Protocol):
-    """A function with @triton.jit."""
+    """A function with @triton.jit. A launch returns the compiled kernel, or None in the interpreter."""
 
     arg_names: list[str]
 
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]: ...
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Compiled | None]: ...
+
+
+_compiled: dict[tuple[object, ...], Compiled] = {}
 
 
 def launch(kernel: Kernel, programs: int, on: Tensor, /, *operands: object, **constants: object) -> None:
@@ -26,7 +35,26 @@ def launch(kernel: Kernel, programs: int, on: Tensor, /, *operands: object, **co
     if programs == 0:
         return
     with torch.cuda.device_of(on):  # type: ignore[no-untyped-call]
-        kernel[(programs,)](*operands, **constants, enable_fp_fusion=False)
+        # Triton takes 40 microseconds of the host to find the compiled kernel again, which is more than most
+        # kernels run on the device. A compiled kernel is launched in a few.
+        key = (kernel, on.device.index, *map(_kind, operands), *constants.items())
+        known = _compiled.get(key)
+        if known is not None:
+            rest = (constants[name] for name in kernel.arg_names[len(operands) :])
+            known[programs, 1, 1](*operands, *rest)
+            return
+        compiled = kernel[(programs,)](*operands, **constants, enable_fp_fusion=False)
+        if compiled is not None:
+            _compiled[key] = compiled
+
+
+def _kind(operand: object) -> tuple[object, ...]:
+    """Return all that Triton compiles for: type and alignment; of numbers, 1 and multiples of 16."""
+    if isinstance(operand, Tensor):
+        return operand.dtype, operand.data_ptr() % 16 == 0
+    if isinstance(operand, int):
+        return operand == 1, operand % 16 == 0, -(1 << 31) <= operand < 1 << 31
+    return (type(operand),)
 
 
 @dataclass(frozen=True)
