@@ -108,6 +108,11 @@ class CscGraph:
             raise ValueError(f"no edge type {edge_type!r}; there are {list(self.edges)}")
         return self.edges[edge_type]
 
+    @property
+    def rule_arrays(self) -> RuleArrays:
+        """Arrays that rules need, made on first use: running sums of weights, and times within rows."""
+        return self._draws.arrays
+
     def with_edges(self, edges: Mapping[EdgeType, EdgeTable], threads: int = 1) -> CscGraph:
         """Return the graph, in memory, with additional edge types. Existing arrays are shared, not copied.
 

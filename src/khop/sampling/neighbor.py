@@ -99,6 +99,11 @@ class NeighborSampler:
         return tuple(hop.fanouts for hop in self._hops)
 
     @property
+    def hops(self) -> tuple[Hop, ...]:
+        """Parameters of every hop."""
+        return self._hops
+
+    @property
     def layers(self) -> int:
         """Number of blocks in a sample: one per hop."""
         return len(self._hops)
@@ -127,7 +132,7 @@ class NeighborSampler:
             return view.sample_hop(frontier, self._hops[hop - 1], key)
 
         check_seeds(self.graph, seeds.nodes)
-        _check_times(seeds, self.rule)
+        check_times(seeds, self.rule)
         with self._node_sets.lend() as node_set:
             sample = expand(seeds, draw, self.layers, self.expansion, node_set)
             if isinstance(node_set, NodeSet) and self.output is Output.INDUCED:
@@ -146,7 +151,8 @@ def check_seeds(graph: GraphStore, nodes: Mapping[NodeType, Tensor]) -> None:
         check_ids(f"seeds of {node_type!r}", ids, graph.num_nodes(node_type))
 
 
-def _check_times(seeds: Seeds, rule: Rule) -> None:
+def check_times(seeds: Seeds, rule: Rule) -> None:
+    """Raise ValueError unless seeds have time limits exactly if the rule is temporal."""
     if not isinstance(rule, Temporal):
         if seeds.times is not None:
             raise ValueError(

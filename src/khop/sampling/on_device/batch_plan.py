@@ -1,0 +1,83 @@
+"""Settings, arrays and tables that all batches with static shapes of one sampler share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from khop.draw import Hop, Rule, Temporal
+from khop.graph.csc_graph import CscGraph
+from khop.kernels.triton.node_table import STAMP_LIMIT
+from khop.sampling.neighbor import Expansion, NeighborSampler
+from khop.sampling.on_device.capacities import Capacities
+from khop.sampling.on_device.edge_arrays import EdgeArrays, edge_arrays
+from khop.sampling.on_device.type_nodes import DenseTable, Table, TreeTable
+from khop.sampling.outputs import Output
+from khop.schema import EdgeType, NodeType
+
+
+class BatchPlan:
+    """What batches with static shapes share: one plan per sampler and stream of the device.
+
+    Batches of a plan must be made one after another, in one stream: they share tables. The tables take 8
+    bytes per node, or 16 to 32 bytes per node of a batch with disjoint trees.
+    """
+
+    def __init__(self, sampler: NeighborSampler, capacities: Capacities, device: torch.device | str) -> None:
+        if not isinstance(sampler.graph, CscGraph):
+            raise ValueError(
+                f"{type(sampler.graph).__name__}: sampling on the device needs a whole graph; "
+                "open it by khop.open_graph, or sample on the CPU"
+            )
+        if sampler.output is not Output.DIRECTIONAL:
+            raise ValueError(
+                f"output {sampler.output}: has no static shapes; take directional, or sample on the CPU"
+            )
+        graph = sampler.graph
+        self.sampler = sampler
+        self.capacities = capacities
+        self.device = torch.device(device)
+        self.node_types = graph.schema.node_types
+        self.seeds: Mapping[NodeType, int] = {t: n for t, n in capacities.nodes[0].items() if n}
+        followed = [t for t in graph.schema.edge_types if any(hop.fanouts.get(t) for hop in sampler.hops)]
+        self.arrays: Mapping[EdgeType, EdgeArrays] = edge_arrays(graph, followed, self.rule, self.device)
+        self.tables: Mapping[NodeType, Table] = {
+            t: self._table(t, graph.num_nodes(t)) for t in self.node_types
+        }
+        self._stamp = 0
+
+    @property
+    def hops(self) -> tuple[Hop, ...]:
+        """Parameters of every hop."""
+        return self.sampler.hops
+
+    @property
+    def rule(self) -> Rule:
+        """The rule of all draws."""
+        return self.sampler.rule
+
+    @property
+    def is_layered(self) -> bool:
+        """True if every hop expands all nodes so far."""
+        return self.sampler.expansion is Expansion.LAYERED
+
+    @property
+    def is_timed(self) -> bool:
+        """True if seeds have time limits."""
+        return isinstance(self.rule, Temporal)
+
+    def next_stamp(self) -> int:
+        """Return the number of the next batch: it rises, and tables tell batches apart by it."""
+        if self._stamp == STAMP_LIMIT:
+            for table in self.tables.values():
+                table.clear()
+            self._stamp = 0
+        self._stamp += 1
+        return self._stamp
+
+    def _table(self, node_type: NodeType, num_nodes: int) -> Table:
+        if not self.sampler.is_disjoint:
+            return DenseTable(num_nodes, self.device)
+        most = self.capacities.nodes[-1][node_type]
+        return TreeTable(num_nodes, most, sum(self.seeds.values()), self.device)

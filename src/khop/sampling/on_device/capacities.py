@@ -1,0 +1,92 @@
+"""Room for nodes, rows and edges of batches with static shapes, measured on a few ordinary batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from khop.batch import Block, Sample
+from khop.sampling.neighbor import Expansion
+from khop.schema import EdgeType, NodeType
+
+Type = TypeVar("Type", NodeType, EdgeType)
+SLACK = 1.05  # sizes of random batches differ by less: their largest in an epoch is about 1.03 of the mean
+
+
+@dataclass(frozen=True)
+class Capacities:
+    """The most nodes, rows and edges that a batch with static shapes holds, by hop and type."""
+
+    nodes: tuple[Mapping[NodeType, int], ...]  # so far: seeds (with duplicates), after hop 1, ...
+    rows: tuple[Mapping[NodeType, int], ...]  # expanded at hop 1, 2, ...
+    edges: tuple[Mapping[EdgeType, int], ...]  # drawn at hop 1, 2, ..., of types that take all neighbors
+
+    @classmethod
+    def measured(
+        cls,
+        samples: Iterable[Sample],
+        seeds: Mapping[NodeType, int],
+        node_types: Sequence[NodeType],
+        expansion: Expansion,
+        slack: float = SLACK,
+    ) -> Capacities:
+        """Return the maxima of ordinary samples times the slack. `seeds` is the most seeds of a batch."""
+        blocks = [tuple(reversed(sample.blocks)) for sample in samples]
+        if not blocks:
+            raise ValueError("no samples to measure: sample a few batches first")
+        num_hops = len(blocks[0])
+        hops = [[of_sample[hop] for of_sample in blocks] for hop in range(num_hops)]
+        nodes = [{t: seeds.get(t, 0) for t in node_types}]
+        for hop in hops:
+            after = _most([block.src_counts for block in hop], slack)
+            nodes.append({t: max(count, nodes[-1][t]) for t, count in after.items()})
+        added = [
+            _most([_difference(block.src_counts, block.dst_counts) for block in hop], slack) for hop in hops
+        ]
+        rows = nodes[:-1] if expansion is Expansion.LAYERED else [nodes[0], *added][:num_hops]
+        edges = [_most([_num_edges(of, hop, expansion) for of in blocks], slack) for hop in range(num_hops)]
+        return cls(tuple(nodes), tuple(rows), tuple(edges))
+
+    def state(self) -> dict[str, list[dict[str, int]]]:
+        """Return the capacities as plain values, for a checkpoint."""
+        return {
+            "nodes": [dict(level) for level in self.nodes],
+            "rows": [dict(hop) for hop in self.rows],
+            "edges": [{" ".join(t): count for t, count in hop.items()} for hop in self.edges],
+        }
+
+    @classmethod
+    def from_state(
+        cls, state: Mapping[str, Sequence[Mapping[str, int]]], edge_types: Iterable[EdgeType]
+    ) -> Capacities:
+        """Return the capacities of `state`; ValueError if it names a missing edge type."""
+        named = {" ".join(t): t for t in edge_types}
+        edges = []
+        for hop in state["edges"]:
+            unknown = [name for name in hop if name not in named]
+            if unknown:
+                raise ValueError(
+                    f"capacities of edge type {unknown[0]!r}: the graph has {sorted(named)}; "
+                    "take the graph of the checkpoint, or measure capacities anew"
+                )
+            edges.append({named[name]: count for name, count in hop.items()})
+        nodes, rows = (tuple(dict(hop) for hop in state[name]) for name in ("nodes", "rows"))
+        return cls(nodes, rows, tuple(edges))
+
+
+def _most(counts: Sequence[Mapping[Type, int]], slack: float) -> dict[Type, int]:
+    return {t: math.ceil(max(of_sample[t] for of_sample in counts) * slack) for t in counts[0]}
+
+
+def _difference(more: Mapping[NodeType, int], fewer: Mapping[NodeType, int]) -> dict[NodeType, int]:
+    return {t: count - fewer[t] for t, count in more.items()}
+
+
+def _num_edges(blocks: Sequence[Block], hop: int, expansion: Expansion) -> dict[EdgeType, int]:
+    """Return the edges that a hop drew. Blocks of the subgraph expansion also have those of earlier hops."""
+    counts = {t: adjacency.indices.numel() for t, adjacency in blocks[hop].adjacencies.items()}
+    if expansion is Expansion.LAYERED or hop == 0:
+        return counts
+    return {t: n - blocks[hop - 1].adjacencies[t].indices.numel() for t, n in counts.items()}

@@ -1,0 +1,149 @@
+"""A batch with static shapes on the device: buffers that are allocated once, and the launches that fill them.
+
+No launch depends on a value that the host would have to read, so a CUDA graph may capture all of them.
+Counts stay on the device. A batch that exceeds a capacity is reported there, and nothing is written out of
+bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from khop.draw import DrawKey
+from khop.kernels.triton.node_table import look_up
+from khop.kernels.triton.rows import Slots
+from khop.kernels.triton.to_csr import CsrBuffers
+from khop.sampling.on_device.batch_plan import BatchPlan
+from khop.sampling.on_device.cells import Cell, Cells
+from khop.sampling.on_device.device_draw import CsrOutput, csr_buffers, sums_of
+from khop.sampling.on_device.hop_plan import HopPlan, plan_hop
+from khop.sampling.on_device.inputs import Inputs
+from khop.sampling.on_device.type_nodes import SlotKeys, TypeNodes
+from khop.sampling.sampler import Seeds
+from khop.schema import EdgeType, NodeType
+
+Outputs = Mapping[EdgeType, CsrOutput]
+
+
+class DeviceBatch:
+    """Buffers of one batch in flight: `write` its input, `launch`, then view the sample (see `views`)."""
+
+    def __init__(self, plan: BatchPlan) -> None:
+        self.plan = plan
+        self.inputs = Inputs(plan.seeds, plan.device, trees=plan.sampler.is_disjoint, times=plan.is_timed)
+        num_levels = len(plan.hops) + 1
+        num_edges = sum(len(hop.fanouts) for hop in plan.hops)
+        self.cells = Cells(1 + 2 * num_levels * len(plan.node_types) + num_edges, plan.device)
+        self.stamp = 0  # of the batch in the buffers
+        self._zero = self.cells.take()
+        self.nodes = {t: self._type_nodes(t) for t in plan.node_types}
+        self.seed_index: dict[NodeType, Tensor] = {}  # int64 (capacity), 0 behind the last seed
+        self.hops: list[HopPlan] = []
+        self.outputs: list[Outputs] = []  # by hop
+        self._launches: list[Callable[[], None]] = []
+        self._plan_launches()
+
+    def write(self, seeds: Seeds, key: DrawKey) -> None:
+        """Copy the input of the next batch to the device."""
+        self.stamp = self.plan.next_stamp()
+        self.inputs.write(seeds, key, self.stamp)
+
+    def launch(self) -> None:
+        """Start all kernels of the batch in the current stream; nothing waits."""
+        for start in self._launches:
+            start()
+
+    def _type_nodes(self, node_type: NodeType) -> TypeNodes:
+        plan, capacity = self.plan, self.plan.capacities.nodes[-1][node_type]
+        table, inputs = plan.tables[node_type], self.inputs
+        numbers = table.numbers(inputs.stamp, self.cells.overflow, capacity, inputs.trees)
+        return TypeNodes(numbers, capacity, self._zero, plan.device)
+
+    def _plan_launches(self) -> None:
+        self._launches += [nodes.numbers.start for nodes in self.nodes.values()]
+        seeds = {t: self.nodes[t].numbers.slots(ids) for t, ids in self.inputs.seeds.items()}
+        for t, slots in seeds.items():
+            trees = self.inputs.seed_trees.get(t)
+            self._launches.append(partial(self.nodes[t].numbers.plant, slots, trees))
+        self._add_level(0, seeds)
+        for hop in self.plan.hops:
+            planned = plan_hop(self.plan, hop, self.nodes, self.inputs)
+            self.hops.append(planned)
+            self._launches += [draw.run for draw in planned.draws.values()]
+            self._add_level(hop.number, planned.slots)
+        if self.plan.is_layered:
+            self.outputs = [self._blocks_output(hop) for hop in self.hops]
+        else:
+            self.outputs = self._joined_outputs()
+        for t, slots in seeds.items():
+            self.seed_index[t] = torch.zeros_like(self.inputs.seeds[t])
+            numbering = self.nodes[t].numbers.numbering
+            self._launches.append(partial(look_up, numbering, slots.keys, self.seed_index[t], 0))
+
+    def _add_level(self, level: int, slots: Mapping[NodeType, SlotKeys]) -> None:
+        capacities = self.plan.capacities
+        is_expanded = not self.plan.is_layered and 0 < level < len(self.plan.hops)
+        for t, nodes in self.nodes.items():
+            fresh = capacities.rows[level][t] if is_expanded else None
+            fill = nodes.add_level(slots.get(t), capacities.nodes[level][t], fresh, self.cells)
+            self._launches += [] if fill is None else [fill]
+
+    def _blocks_output(self, planned: HopPlan) -> Outputs:
+        """Return the outputs of a hop of the layered expansion: arrays of its own for each edge type."""
+        outputs = {}
+        for edge_type in planned.hop.fanouts:
+            rows = planned.frontier[edge_type[2]].nodes.numel()
+            drawn = self._drawn(planned, edge_type)
+            buffers = self._buffers(rows, drawn.ids.numel())
+            edges = self.cells.take() if edge_type in planned.draws else self._zero
+            outputs[edge_type] = self._output(edge_type, drawn, buffers, (self._zero, self._zero, edges))
+            if edge_type in planned.draws:
+                self._launches.append(outputs[edge_type].run)
+        return outputs
+
+    def _joined_outputs(self) -> list[Outputs]:
+        """Return the outputs of the subgraph expansion: the hops of an edge type share their arrays."""
+        drawn = [{t: self._drawn(hop, t) for t in hop.hop.fanouts} for hop in self.hops]
+        room: dict[EdgeType, int] = {}
+        for of_hop in drawn:
+            for edge_type, slots in of_hop.items():
+                room[edge_type] = room.get(edge_type, 0) + slots.ids.numel()
+        top = self.plan.capacities.nodes[-1]
+        buffers = {t: self._buffers(top[t[2]], edges) for t, edges in room.items()}
+        before = dict.fromkeys(room, self._zero)
+        outputs: list[Outputs] = []
+        for level, of_hop in enumerate(drawn):
+            outputs.append({})
+            for edge_type, slots in of_hop.items():
+                first = self.nodes[edge_type[2]].counts[level - 1] if level else self._zero
+                # Also for a fanout of 0: rows without edges end where the rows before them end.
+                edges = self.cells.take() if slots.counts.numel() else before[edge_type]
+                cells = (first, before[edge_type], edges)
+                output = self._output(edge_type, slots, buffers[edge_type], cells)
+                outputs[-1] = {**outputs[-1], edge_type: output}
+                self._launches += [output.run] if slots.counts.numel() else []
+                before[edge_type] = edges
+        return outputs
+
+    def _drawn(self, planned: HopPlan, edge_type: EdgeType) -> Slots:
+        """Return the slots of a draw with keys as ids, or rows without slots if nothing is drawn."""
+        draw = planned.draws.get(edge_type)
+        if draw is not None:
+            return Slots(draw.section.keys, draw.drawn.counts, draw.drawn.edges)
+        rows = planned.frontier[edge_type[2]].nodes
+        edges = rows[:0] if planned.hop.edge_ids else None
+        return Slots(rows[:0], torch.zeros_like(rows, dtype=torch.int32), edges)
+
+    def _buffers(self, rows: int, edges: int) -> CsrBuffers:
+        edge_ids = any(hop.edge_ids for hop in self.plan.hops)
+        return csr_buffers(rows, edges, self.plan.device, edge_ids=edge_ids)
+
+    def _output(
+        self, edge_type: EdgeType, drawn: Slots, buffers: CsrBuffers, cells: tuple[Cell, Cell, Cell]
+    ) -> CsrOutput:
+        source = self.nodes[edge_type[0]].numbers
+        return CsrOutput(drawn, source, *cells, buffers, sums_of(drawn.counts))

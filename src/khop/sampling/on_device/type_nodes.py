@@ -1,0 +1,273 @@
+"""The nodes of one type in a batch with static shapes: numbered on the device, level by level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from khop.kernels.triton.hash_table import (
+    PairTable,
+    TreeLevel,
+    TreeRows,
+    Trees,
+    assign_pairs,
+    check_pairs,
+    claim,
+    free_keys,
+    num_places,
+)
+from khop.kernels.triton.node_table import Level, Numbering, assign, count_firsts, mark, num_blocks
+from khop.kernels.triton.rows import Marks
+from khop.sampling.on_device.cells import Cell, Cells
+
+
+@dataclass(frozen=True)
+class FrontierRows:
+    """Nodes to expand."""
+
+    nodes: Tensor  # int64 (capacity), of which the first `count` are in use
+    count: Cell
+    trees: TreeRows | None = None  # of disjoint trees
+
+    def first(self, capacity: int) -> FrontierRows:
+        """Return room for the first rows only."""
+        trees = None if self.trees is None else _prefix(self.trees, capacity)
+        return FrontierRows(self.nodes[:capacity], self.count, trees)
+
+
+@dataclass(frozen=True)
+class SlotKeys:
+    """The drawn nodes of one type and hop: an id per slot, and the index of the table for it."""
+
+    ids: Tensor  # int32 or int64 (slots), -1: empty
+    keys: Tensor  # the ids, or places of pairs
+    firsts: Tensor  # int32 (blocks of slots)
+
+
+class Numbers(Protocol):
+    """Implementers number the nodes of one type in one batch."""
+
+    numbering: Numbering
+
+    def start(self) -> None:
+        """Prepare the table for a batch."""
+        ...
+
+    def slots(self, ids: Tensor) -> SlotKeys:
+        """Return the slots of a hop, with new tensors for the rest."""
+        ...
+
+    def plant(self, slots: SlotKeys, trees: Tensor | None) -> None:
+        """Mark seeds, each with its tree."""
+        ...
+
+    def marks(self, first_slot: int) -> Marks | None:
+        """Return what a draw marks its nodes with; None: `reach` marks them after the draw."""
+        ...
+
+    def reach(self, slots: SlotKeys, first_slot: int, count: int, rows: TreeRows | None) -> None:
+        """Mark the nodes of a draw in `count` slots from `first_slot` on; `rows` are those of the draw."""
+        ...
+
+    def tree_rows(self, capacity: int) -> TreeRows | None:
+        """Return tensors for the trees of nodes; None without trees."""
+        ...
+
+    def assign(self, slots: SlotKeys, level: Level, rows: TreeRows | None, fresh: TreeRows | None) -> None:
+        """Number the marked nodes that are new."""
+        ...
+
+
+class Table(Protocol):
+    """Memory for the numbering of one node type. Batches that are made one after another share it."""
+
+    def clear(self) -> None:
+        """Remove all entries: needed before stamps start again."""
+        ...
+
+    def numbers(self, stamp: Tensor, overflow: Tensor, base: int, trees: Trees | None) -> Numbers:
+        """Return the numbering of one batch; `base` exceeds its local ids."""
+        ...
+
+
+class DenseTable:
+    """A table with an entry for every node of the type."""
+
+    def __init__(self, num_nodes: int, device: torch.device) -> None:
+        self._entries = torch.zeros(num_nodes, dtype=torch.int64, device=device)
+
+    def clear(self) -> None:
+        """Remove all entries; see Table."""
+        self._entries.zero_()
+
+    def numbers(self, stamp: Tensor, overflow: Tensor, base: int, trees: Trees | None) -> Numbers:
+        """Return the numbering of one batch; see Table."""
+        return _DenseNumbers(Numbering(self._entries, stamp, overflow, base))
+
+
+class TreeTable:
+    """A table of pairs of a tree and a node."""
+
+    def __init__(self, num_nodes: int, most_pairs: int, num_trees: int, device: torch.device) -> None:
+        check_pairs(num_trees, num_nodes)
+        places = num_places(most_pairs)
+        self._num_nodes = num_nodes
+        self._entries = torch.zeros(places, dtype=torch.int64, device=device)
+        self._keys = free_keys(places, device)
+
+    def clear(self) -> None:
+        """Remove all entries; see Table."""
+        self._entries.zero_()
+
+    def numbers(self, stamp: Tensor, overflow: Tensor, base: int, trees: Trees | None) -> Numbers:
+        """Return the numbering of one batch; see Table."""
+        assert trees is not None
+        numbering = Numbering(self._entries, stamp, overflow, base)
+        return _TreeNumbers(PairTable(self._keys, self._num_nodes, numbering), trees)
+
+
+class _DenseNumbers:
+    """Nodes of one type, each once in a batch."""
+
+    def __init__(self, numbering: Numbering) -> None:
+        self.numbering = numbering
+
+    def start(self) -> None:
+        """Do nothing: stamps tell the entries of batches apart."""
+
+    def slots(self, ids: Tensor) -> SlotKeys:
+        """Return the slots of a hop: the ids are the keys."""
+        self.numbering.check_slots(ids.numel())
+        return SlotKeys(ids, ids, _firsts(ids))
+
+    def plant(self, slots: SlotKeys, trees: Tensor | None) -> None:
+        """Mark seeds."""
+        mark(self.numbering, slots.ids)
+
+    def marks(self, first_slot: int) -> Marks | None:
+        """Return marks: a draw marks its nodes in the same launch."""
+        return self.numbering.marks(first_slot)
+
+    def reach(self, slots: SlotKeys, first_slot: int, count: int, rows: TreeRows | None) -> None:
+        """Do nothing: the draw has marked its nodes."""
+
+    def tree_rows(self, capacity: int) -> TreeRows | None:
+        """Return None: there are no trees."""
+        return None
+
+    def assign(self, slots: SlotKeys, level: Level, rows: TreeRows | None, fresh: TreeRows | None) -> None:
+        """Number the marked nodes that are new."""
+        count_firsts(self.numbering, slots.keys, slots.firsts)
+        assign(self.numbering, slots.keys, slots.firsts, level)
+
+
+class _TreeNumbers:
+    """Pairs of a tree and a node, each once in a batch."""
+
+    def __init__(self, pairs: PairTable, trees: Trees) -> None:
+        self.numbering = pairs.numbering
+        self._pairs = pairs
+        self._trees = trees
+
+    def start(self) -> None:
+        """Free all places."""
+        self._pairs.clear()
+
+    def slots(self, ids: Tensor) -> SlotKeys:
+        """Return the slots of a hop, with tensors for the places of pairs."""
+        self.numbering.check_slots(ids.numel())
+        return SlotKeys(ids, torch.full(ids.shape, -1, device=ids.device), _firsts(ids))
+
+    def plant(self, slots: SlotKeys, trees: Tensor | None) -> None:
+        """Mark seeds, each in its tree."""
+        assert trees is not None
+        claim(self._pairs, slots.ids, trees, slots.keys)
+
+    def marks(self, first_slot: int) -> Marks | None:
+        """Return None: a pair has no place before the draw."""
+        return None
+
+    def reach(self, slots: SlotKeys, first_slot: int, count: int, rows: TreeRows | None) -> None:
+        """Mark the nodes of a draw, each in its row's tree."""
+        assert rows is not None
+        section = slice(first_slot, first_slot + count)
+        claim(self._pairs, slots.ids[section], rows.trees, slots.keys[section], first_slot)
+
+    def tree_rows(self, capacity: int) -> TreeRows | None:
+        """Return tensors for the trees of nodes."""
+        timed = self._trees.until is not None
+        columns = torch.zeros(2 + timed, capacity, dtype=torch.int64, device=self._trees.positions.device)
+        return TreeRows(columns[0], columns[1], columns[2] if timed else None)
+
+    def assign(self, slots: SlotKeys, level: Level, rows: TreeRows | None, fresh: TreeRows | None) -> None:
+        """Number the marked pairs that are new."""
+        assert rows is not None
+        count_firsts(self.numbering, slots.keys, slots.firsts)
+        assign_pairs(self._pairs, slots.keys, slots.firsts, TreeLevel(level, rows, fresh, self._trees))
+
+
+class TypeNodes:
+    """The nodes of one type in a batch: levels are added when the batch is planned, and filled per batch."""
+
+    def __init__(self, numbers: Numbers, capacity: int, none: Cell, device: torch.device) -> None:
+        self.numbers = numbers
+        self.nodes = torch.zeros(capacity, dtype=torch.int64, device=device)
+        self._rows = numbers.tree_rows(capacity)
+        self.counts: list[Cell] = []  # of nodes so far, by level
+        self._fresh: list[FrontierRows] = []  # the nodes that each level added
+        self._none = none
+
+    @property
+    def tree_numbers(self) -> Tensor:
+        """int64 (capacity), the tree of each node, of disjoint trees."""
+        assert self._rows is not None
+        return self._rows.trees
+
+    def frontier(self, level: int, rows: int) -> FrontierRows:
+        """Return all nodes so far as rows to expand."""
+        return FrontierRows(self.nodes, self.counts[level], self._rows).first(rows)
+
+    def fresh(self, level: int) -> FrontierRows:
+        """Return the nodes that a level added as rows to expand."""
+        return self._fresh[level]
+
+    def add_level(
+        self, slots: SlotKeys | None, capacity: int, fresh_capacity: int | None, cells: Cells
+    ) -> Callable[[], None] | None:
+        """Add a level for slots; return the function that fills it. None without slots: nothing is added."""
+        before = self.counts[-1] if self.counts else self._none
+        if slots is None:
+            self.counts.append(before)
+            self._fresh.append(FrontierRows(self.nodes[:0], self._none, None))
+            return None
+        count = cells.take()
+        self.counts.append(count)
+        if fresh_capacity is None:
+            self._fresh.append(FrontierRows(self.nodes[:0], self._none, None))
+            return partial(
+                self.numbers.assign,
+                slots,
+                Level(self.nodes, before.value, count.value, capacity),
+                self._rows,
+                None,
+            )
+        fresh = FrontierRows(
+            self.nodes.new_zeros(fresh_capacity), cells.take(), self.numbers.tree_rows(fresh_capacity)
+        )
+        self._fresh.append(fresh)
+        level = Level(self.nodes, before.value, count.value, capacity, fresh.nodes, fresh.count.value)
+        return partial(self.numbers.assign, slots, level, self._rows, fresh.trees)
+
+
+def _firsts(ids: Tensor) -> Tensor:
+    return torch.empty(num_blocks(ids.numel()), dtype=torch.int32, device=ids.device)
+
+
+def _prefix(rows: TreeRows, capacity: int) -> TreeRows:
+    until = None if rows.until is None else rows.until[:capacity]
+    return TreeRows(rows.trees[:capacity], rows.positions[:capacity], until)

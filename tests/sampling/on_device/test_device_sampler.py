@@ -1,0 +1,44 @@
+"""Samples made on the device with static shapes are those of the CPU, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels.triton.device_rows import DEVICE
+from khop import DrawKey, Expansion, NeighborSampler, Uniform
+from khop.sampling.on_device.device_sampler import DeviceSampler
+from random_graphs import as_seeds, graphs
+from same_samples import assert_same
+
+EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
+
+
+@EXPANSIONS
+@settings(max_examples=12)
+@given(data=st.data())
+def test_batches_are_those_of_the_cpu(expansion: Expansion, data: st.DataObject) -> None:
+    """Duplicate seeds, types without seeds, nodes or edges, batches of other sizes one after another."""
+    graph = data.draw(graphs())
+    by_type = st.fixed_dictionaries(dict.fromkeys(graph.edges, st.sampled_from([0, 1, 2, 3, 20])))
+    sampler = NeighborSampler(
+        graph.opened(data.draw(st.sampled_from([torch.int32, torch.int64]))),
+        data.draw(st.lists(by_type, max_size=3)),
+        rule=Uniform(data.draw(st.booleans())),
+        expansion=expansion,
+        edge_ids=data.draw(st.booleans()),
+        disjoint=data.draw(st.booleans()),
+    )
+    of_type = {
+        t: st.lists(st.integers(0, n - 1), max_size=5) if n else st.just([]) for t, n in graph.counts.items()
+    }
+    batches = [
+        (as_seeds(data.draw(st.fixed_dictionaries(of_type))), DrawKey(data.draw(st.integers(0, 2**64 - 1))))
+        for _ in range(3)
+    ]
+    device_sampler = DeviceSampler.measured(sampler, batches, DEVICE)
+    for seeds, key in batches[::-1]:
+        assert_same(device_sampler.sample(seeds, key), sampler.sample(seeds, key))
+    assert device_sampler.overflows == 0
