@@ -1,4 +1,4 @@
-"""What do learned rows cost per step, dense, sparse and sharded, as their table grows?
+"""What do embeddings cost per step, dense, sparse and sharded, as their table grows?
 
 Users without columns rate 20,000 items; a step of 1,024 items reads the rows of those who rate them, about as
 many whatever the table has. The time of a step, on one rank and on two of this machine with a thread each,
@@ -52,7 +52,7 @@ def measure(rank: int, device: torch.device, folder: str, kind: str, steps: int,
         sampler, graph.split("train"), 1024, shuffle=True, columns=["x"], seed_columns=["kind"], threads=1
     )
     torch.manual_seed(0)
-    model = khop.models.SAGE.for_graph(graph, hidden=64, layers=1, embedding=WIDTH, learned_rows=kind)
+    model = khop.models.SAGE.for_graph(graph, hidden=64, layers=1, embedding=WIDTH, embedding_update=kind)
     parallel = DistributedDataParallel(model) if distributed.is_initialized() else model
     optimizers = [torch.optim.Adam([p for p in model.parameters() if p.requires_grad])]
     optimizers += [khop.RowAdam(model)] if kind != "dense" else []

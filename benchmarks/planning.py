@@ -158,7 +158,7 @@ def sides(plan: Prediction, taken: Mapping[str, float]) -> dict[str, tuple[float
     return {
         "memory": (plan.memory.total / 1e6, taken["memory"] / 1e6, "MB"),
         "rows of others": (traffic.remote_rows, taken["remote_rows"], "rows"),
-        "rows fetched": (traffic.fetched_rows, taken["asked_rows"], "rows"),
+        "rows fetched": (traffic.fetched_rows, taken["requested_rows"], "rows"),
         "bytes sent for a batch": (for_batch, sent(taken) / 1e3, "kB"),
         "the same of the busier host": (for_batch, taken["busier_bytes"] / 1e3, "kB"),
         "collectives": (traffic.collectives, taken["collectives"], ""),

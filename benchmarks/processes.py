@@ -62,7 +62,7 @@ def trainer_of(graph: khop.Graph, batch_size: int, out: Path, keeping: khop.Chec
         seed_columns=["y"],
         threads=1,
     )
-    settings = khop.TrainerSettings(epochs=1, keeping=keeping)
+    settings = khop.TrainerSettings(epochs=1, checkpoints=keeping)
     model = khop.models.SAGE.for_graph(graph, hidden=256, layers=3)
     task = khop.NodeClassification("node", "y")
     return khop.Trainer(model, task, loader, lambda: {"val": 0.0}, settings, out, Stepping())

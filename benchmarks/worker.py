@@ -94,8 +94,8 @@ def measured(folders: Mapping[str, str], rounds: int, batches: int) -> list[dict
 def traffic_figures(placement: str, traffic: Sequence[Mapping[str, float]]) -> list[Figure]:
     """Means over all batches of both ranks."""
     mean = {name: statistics.mean(counts[name] for counts in traffic) for name in traffic[0]}
-    least, rows = mean["asked_bytes"], mean["row_bytes_received"]
-    share = round(mean["remote_rows"] / mean["wanted_rows"], 3)
+    least, rows = mean["requested_bytes"], mean["row_bytes_received"]
+    share = round(mean["remote_rows"] / mean["needed_rows"], 3)
     return [
         Figure(f"{placement}: collectives per batch", mean["collectives"], ""),
         Figure(

@@ -18,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RETIRED = ROOT / "tests" / "retired_words.txt"
+OLD_NAMES = ROOT / "src" / "khop" / "migrations.py"  # the table of old names
 PAGES = ["README.md", "CONTRIBUTING.md", "docs/*.md"]
 OPENER = re.compile(r"(What|Who|Whom|Whose|Whether|How|Where|Those|Which|That|As)\b")
 CLAUSE = re.compile(r"\b(what|who|whom|whose|whoever|whatever|those|whichever)\b", re.IGNORECASE)
@@ -126,6 +127,7 @@ def retired_words() -> list[str]:
     return [
         f"{path.relative_to(ROOT)}:{number}: {hit[0]!r} was retired (tests/retired_words.txt)"
         for path in sorted(files)
+        if path != OLD_NAMES
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if (hit := pattern.search(line))
     ]

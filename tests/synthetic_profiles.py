@@ -10,7 +10,7 @@ from khop.profiling.records import MeasuredStep, RankRecord
 
 MAIN, WORKER = "MainThread", "khop-worker-0"
 STEADY = {"sampling": 0.01, "gathering": 0.01, "waiting": 0.001, "moving": 0.001, "forward": 0.05,
-          "backward": 0.04, "update": 0.005, "keeping": 0.001}  # fmt: skip
+          "backward": 0.04, "update": 0.005, "saving": 0.001}  # fmt: skip
 
 
 def records_of(*ranks: Mapping[str, float], steps: int = 10, epoch: int = 10, workers: int = 1,
@@ -49,7 +49,7 @@ def _spans(now: float, given: Mapping[str, float], at_start: float, ready: float
     lengths = [("waiting", "", given["waiting"] + at_start), ("moving", "", given["moving"]),
                ("computing", "forward", given["forward"]), ("computing", "backward", given["backward"]),
                ("communicating", "gradients", 0.0 if is_alone else end - ready),
-               ("computing", "update", given["update"]), ("keeping", "", given["keeping"])]  # fmt: skip
+               ("computing", "update", given["update"]), ("saving", "", given["saving"])]  # fmt: skip
     moments = [now]
     for *_, seconds in lengths:
         moments.append(moments[-1] + seconds)

@@ -371,7 +371,7 @@ def test_a_cache_where_all_columns_are_here_is_one_warning(host: int | str, devi
     with pytest.warns(
         UserWarning, match=r"a cache for rows of other processes.*no effect: this process"
     ) as told:
-        loader.cache_features(host, device_bytes=device)
+        loader.cache_features(host, device_cache_bytes=device)
     assert len(told) == 1
     assert [bits(batch) for batch in loader] == EPOCHS[0]
 

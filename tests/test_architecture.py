@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "errors": set(),
     "arguments": set(),
     "schema": {"arguments"},
+    "migrations": set(),
     "process_memory": set(),
     "user_cache": set(),
     "draw": {"arguments", "schema"},
@@ -43,10 +44,10 @@ MAY_IMPORT = {
     },
     "training": {
         "arguments", "schema", "draw", "errors", "batch", "kernels", "sampling", "loading", "models", "graph",
-        "features", "distributed",
+        "features", "distributed", "migrations",
     },
     **{part: VALUES | PARTS | FRONT | {"user_cache"} for part in FRONT},
-    "config": VALUES | PARTS | FRONT,
+    "config": VALUES | PARTS | FRONT | {"migrations"},
     "profiling": {"batch", "loading", "training", "config"},
     "planning": {
         "batch", "schema", "kernels", "graph", "features", "sampling", "loading", "models", "training",

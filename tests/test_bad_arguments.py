@@ -261,7 +261,7 @@ REFUSED: dict[str, Cases] = {
         ("seed_times of 'n' are a torch.strided tensor on meta: give a", lambda: loader(seeds=[0, 1, 2], seed_times=META)),
         ('budget_bytes -1: must be a whole number of bytes, 0 or more', lambda: loader().cache_features(-1)),
         ('budget_bytes 1.5: must be a whole number of bytes, 0 or more', lambda: loader().cache_features(1.5)),
-        ('device_bytes None: must be a whole number of bytes, 0 or more', lambda: loader().cache_features(1, device_bytes=None)),
+        ('device_cache_bytes None: must be a whole number of bytes, 0 or more', lambda: loader().cache_features(1, device_cache_bytes=None)),
         ("by 'x': must be one of 'auto', 'visits', 'counts'", lambda: loader().cache_features(1, 'x')),
         ("edge type ('n', 'to', 'n'): fanout 9223372036854775808: must be", lambda: loader(sampler=khop.NeighborSampler(GRAPH, [2**63])).batch(0, 0)),
         ("edge type ('n', 'to', 'n'): fanout 1180591620717411303424: must", lambda: loader(sampler=khop.NeighborSampler(GRAPH, [2 ** 70])).batch(0, 0)),

@@ -23,7 +23,7 @@ from khop.training.forward_inputs import all_neighbors, columns_read, evaluation
 from khop.training.inference import layerwise_inference, sampled_inference
 from khop.training.link_evaluation import (
     check_metrics,
-    check_rivals,
+    check_negatives,
     check_untimed,
     exact_link_scores,
     mean_metrics,
@@ -131,7 +131,7 @@ def evaluate_links(
         )
     check_metrics(metrics)
     links = links.of_schema(graph.schema) if isinstance(links, Links) else links
-    check_rivals(graph, links)
+    check_negatives(graph, links)
     encoder = predictor.encoder
     if fanouts is None:
         check_untimed(links)

@@ -20,8 +20,8 @@ from khop.api import Graph
 from khop.arguments import graph_of, path_of, whole_number
 from khop.distributed.group import ALONE, Group, this_group, unwrapped
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
-from khop.models.learned_rows import gathered
 from khop.models.link_predictor import LinkPredictor
+from khop.models.node_embedding import gathered
 from khop.models.stack import Stack
 from khop.sampling.neighbor import check_seeds
 from khop.schema import NodeType, sole_type

@@ -125,12 +125,13 @@ class Loader:
         self._loops = 0  # started, or cut off by a loaded state; only the last one moves the position
 
     def cache_features(
-        self, budget_bytes: int | str, by: CacheBy | str = CacheBy.AUTO, *, device_bytes: int | str = 0
+        self, budget_bytes: int | str, by: CacheBy | str = CacheBy.AUTO, *, device_cache_bytes: int | str = 0
     ) -> None:
         """Cache the remote rows that batches need most often, within a budget of bytes.
 
-        `budget_bytes` limits the cache in host memory, `device_bytes` the cache on `device`. The most needed
-        rows are cached on the device. No batch changes; its `traffic` counts `kept_rows` and `device_rows`.
+        `budget_bytes` limits the cache in host memory, `device_cache_bytes` the cache on `device`. The most
+        needed rows are cached on the device. No batch changes; its `traffic` counts the rows found in each
+        as `host_cache_rows` and `device_cache_rows`.
 
         `by` selects the estimate of need. "visits" computes the probability that a batch contains a node.
         "counts" draws the first epoch and counts. "auto" counts where probabilities are not available:
@@ -140,15 +141,20 @@ class Loader:
         is cached and a warning says so.
         """
         budgets = CacheBudgets(
-            byte_size(budget_bytes, "budget_bytes"), byte_size(device_bytes, "device_bytes")
+            byte_size(budget_bytes, "budget_bytes"), byte_size(device_cache_bytes, "device_cache_bytes")
         )
         made = with_caches(self._maker, self._edges, budgets, one_of("by", by, CacheBy))
-        if made is self._maker and (budgets.host_bytes or budgets.device_bytes) and self._group.rank == 0:
+        if (
+            made is self._maker
+            and (budgets.host_cache_bytes or budgets.device_cache_bytes)
+            and self._group.rank == 0
+        ):
             why = "this process has all columns" if self._maker.features else "the loader has no columns"
             warnings.warn(
-                f"a cache for rows of other processes, of {budgets.host_bytes:,} bytes here and "
-                f"{budgets.device_bytes:,} on a device, has no effect: {why}. Leave it out (cache_features, "
-                "--cache-bytes, --device-bytes), or let several processes share a partitioned graph",
+                f"a cache for rows of other processes, of {budgets.host_cache_bytes:,} bytes here and "
+                f"{budgets.device_cache_bytes:,} on a device, has no effect: {why}. Leave it out "
+                "(cache_features, --cache-bytes, --device-cache-bytes), or let several processes share a "
+                "partitioned graph",
                 stacklevel=2,
             )
         self._maker = made

@@ -182,7 +182,7 @@ def _renamed(path: Path) -> None:
         ),
         (
             ["--embedding", "2000000000", "--column", "price"],
-            "model.embedding is 2000000000: the learned rows take ",
+            "model.embedding is 2000000000: the embeddings take ",
         ),
     ],
     ids=str,
@@ -198,10 +198,13 @@ def test_what_cannot_fit_memory_is_known_before_anything_is_made(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--link-per-link", "1000000000"], "links.per_link is 1000000000: the pairs of a batch take "),
         (
-            ["--link-rivals", "100000"],
-            "links.rivals is 100000: must be a whole number of at least 1 and at most 10000",
+            ["--negatives-per-positive", "1000000000"],
+            "links.negatives_per_positive is 1000000000: the pairs of a batch take ",
+        ),
+        (
+            ["--eval-negatives", "100000"],
+            "links.eval_negatives is 100000: must be a whole number of at least 1 and at most 10000",
         ),
     ],
     ids=str,

@@ -23,7 +23,7 @@ def link_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         graph = "shop"
         compute_threads = 1
         task = { kind = "link-prediction", target = "user buys item" }
-        links = { decoder = "mlp", rivals = 20 }
+        links = { decoder = "mlp", eval_negatives = 20 }
         sampler = { fanouts = [{ "user sees shop" = 0, "*" = 5 }, { "user sees shop" = 0, "*" = 5 }] }
         model = { hidden = 16, dropout = 0.0 }
         training = { epochs = 8, batch_size = 128, learning_rate = 0.01 }

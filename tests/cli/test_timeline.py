@@ -36,5 +36,5 @@ def test_the_picture_names_ranks_threads_and_stages(monkeypatch: pytest.MonkeyPa
     ]
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.texts] == [
-        "sampling", "gathering", "waiting", "moving", "computing", "communicating", "keeping",
+        "sampling", "gathering", "waiting", "moving", "computing", "communicating", "saving",
     ]  # fmt: skip

@@ -77,7 +77,12 @@ def test_the_config_in_the_folder_repeats_the_run(khop_command: Command, small_r
     khop_command("train", str(small_run), "--out", "a", "--epochs", "2", "--hidden", "8")
     kept = tomllib.loads(Path("a/config.toml").read_text())
     model = {"kind": "sage", "hidden": 8, "layers": 2, "dropout": 0.1, "norm": "none", "residual": False}
-    assert kept["model"] == model | {"column": "x", "encoder": "none", "bases": 0, "learned_rows": "dense"}
+    assert kept["model"] == model | {
+        "column": "x",
+        "encoder": "none",
+        "bases": 0,
+        "embedding_update": "dense",
+    }
     assert (kept["task"]["target"], kept["task"]["label"]) == ("item", "category")
     khop_command("train", "a/config.toml")
     assert metrics_of("runs/toy-1") == metrics_of("a")

@@ -34,7 +34,7 @@ def prepared(shop: Path) -> Prepare:
         values = {
             "graph": str(shop),
             "task": {"kind": "link-prediction", "target": "user buys item"},
-            "links": {"rivals": 10},
+            "links": {"eval_negatives": 10},
             "sampler": {"fanouts": [{"user sees shop": 0, "*": 5}] * 2},
             "model": {"hidden": 16},
             "training": {"batch_size": 256},
@@ -127,7 +127,10 @@ def test_links_are_measured_where_they_are_held_out(prepared: Prepare) -> None:
     ("options", "expected"),
     [
         ({}, UniformNegatives(1, NegativeMode.BINARY)),
-        ({"links__loss": "bpr", "links__per_link": 3}, UniformNegatives(3, NegativeMode.TRIPLET)),
+        (
+            {"links__loss": "bpr", "links__negatives_per_positive": 3},
+            UniformNegatives(3, NegativeMode.TRIPLET),
+        ),
         (
             {"links__negatives": "degree", "links__exact": True},
             DegreeNegatives(1, NegativeMode.BINARY, exact=True),
@@ -233,7 +236,13 @@ def test_in_time_no_link_hears_of_its_future_and_no_negative_comes_from_it(
 
     monkeypatch.setattr(LinkSampler, "sample", noted)
     fanouts = {"sampler__fanouts": [4, 3], "evaluation__fanouts": [4, 3], "training__batch_size": 50}
-    run = prepared(graph=str(diary), sampler__time="day", links__per_link=2, links__rivals=2, **fanouts)
+    run = prepared(
+        graph=str(diary),
+        sampler__time="day",
+        links__negatives_per_positive=2,
+        links__eval_negatives=2,
+        **fanouts,
+    )
     trained = list(run.loader().epoch(0))
     found = subject_of(run).scores(("val", "test"), unwatched)
     assert all(0 < value < 1 for value in found.values())

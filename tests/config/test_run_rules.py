@@ -44,7 +44,7 @@ def raw(graph: Path, **sampler: object) -> RawRun:
     [
         ({"replacement": True}, Uniform(replacement=True)),
         ({"weight": "weight"}, Weighted("weight")),
-        ({"time": "time", "keep": "latest"}, Temporal("time", Keep.LATEST)),
+        ({"time": "time", "temporal_strategy": "latest"}, Temporal("time", Keep.LATEST)),
         (
             {"time": "time", "window": [50, -1], "weight": "weight", "replacement": True},
             Temporal("time", window=(50, -1), inner=Weighted("weight", replacement=True)),
@@ -70,7 +70,7 @@ def test_the_table_says_the_rule(
     [
         ({"weight": "cost"}, "no column 'cost'"),
         ({"time": "time", "window": [5, 6]}, "after 6 would show the future"),
-        ({"time": "time", "keep": "latest", "weight": "weight"}, "leave inner out"),
+        ({"time": "time", "temporal_strategy": "latest", "weight": "weight"}, "leave inner out"),
     ],
     ids=str,
 )
@@ -81,9 +81,11 @@ def test_a_rule_that_cannot_be_is_named(
         prepare(raw(graph, **sampler), tmp_path).loader()
 
 
-@pytest.mark.parametrize("sampler", [{"keep": "latest"}, {"window": [3, 0]}], ids=str)
+@pytest.mark.parametrize("sampler", [{"temporal_strategy": "latest"}, {"window": [3, 0]}], ids=str)
 def test_what_belongs_to_times_wants_times(sampler: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"sampler\.keep and sampler\.window .* give sampler\.time too"):
+    with pytest.raises(
+        ValueError, match=r"sampler\.temporal_strategy and sampler\.window need times: set sampler\.time"
+    ):
         checked(raw(Path("g"), **sampler))
 
 

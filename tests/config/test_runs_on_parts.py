@@ -45,14 +45,19 @@ RUNS: Mapping[str, tuple[Callable[[Path], Path], Mapping[str, object]]] = {
         write_shop,
         {
             "task": LINKS,
-            "links": {"rivals": 6, "exact": True, "negatives": "degree"},
+            "links": {"eval_negatives": 6, "exact": True, "negatives": "degree"},
             "sampler": {"fanouts": [{"user sees shop": 0, "*": 5}] * 2},
             "evaluation": {"fanouts": []},
         },
     ),
     "links in time": (
         write_diary,
-        {"task": LINKS, "links": {"rivals": 3}, "sampler": IN_TIME, "evaluation": {"fanouts": [4, 3]}},
+        {
+            "task": LINKS,
+            "links": {"eval_negatives": 3},
+            "sampler": IN_TIME,
+            "evaluation": {"fanouts": [4, 3]},
+        },
     ),
 }
 

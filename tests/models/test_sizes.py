@@ -69,7 +69,7 @@ def test_several_targets_need_no_labels_but_a_width() -> None:
     assert ModelSizes.of(Types(BARE), ("b",), outputs=16).targets == ("b",)
 
 
-def test_types_without_the_column_may_have_learned_rows() -> None:
+def test_types_without_the_column_may_have_embeddings() -> None:
     sizes = ModelSizes.of(Types(BARE), ["b"], outputs=2, embedding=5)
     assert (sizes.inputs, sizes.embedded, sizes.embedding) == ({"b": 3}, {"a": 10}, 5)
     for none in (0, None):

@@ -1,4 +1,4 @@
-"""Models over typed graphs: several targets, learned rows, types and edge types that a batch lacks."""
+"""Models over typed graphs: several targets, embeddings, types and edge types that a batch lacks."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_an_edge_type_whose_node_type_has_no_column_is_named_with_the_ways_out()
         SAGE.for_graph(shop().store)
 
 
-def test_learned_rows_may_have_sparse_gradients() -> None:
+def test_embeddings_may_have_sparse_gradients() -> None:
     graph = shop()
     model = MODELS["sage"](graph)
     for table in model.encoder.tables.values():

@@ -87,9 +87,9 @@ def test_a_plan_says_what_a_run_counts(
     assert counts["collectives"] == traffic.collectives
     sent = counts["row_bytes_sent"] + counts["id_bytes_sent"]
     for predicted, found in (
-        (traffic.nodes, counts["wanted_rows"]),
+        (traffic.nodes, counts["needed_rows"]),
         (traffic.remote_rows, counts["remote_rows"]),
-        (traffic.fetched_rows, counts["asked_rows"]),
+        (traffic.fetched_rows, counts["requested_rows"]),
         (traffic.row_bytes + traffic.hop_bytes, sent),
     ):
         assert 1 / STATED_FACTOR < predicted / found < STATED_FACTOR, (traffic, counts)

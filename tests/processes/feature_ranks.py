@@ -91,7 +91,7 @@ def bytes_of_a_gather(group: Group) -> dict[str, float]:
     return {**lanes.peers.counts(), "distinct remote rows": remote}
 
 
-def with_kept_rows(group: Group) -> dict[str, float]:
+def with_host_cache(group: Group) -> dict[str, float]:
     """A gather of which every other row of another rank is kept here."""
     lanes, holders = Lanes(group), PartitionOwners(4, group.rank, group.world_size)
     store = store_of({"n": {"x": X}}, holders, lanes)
@@ -146,7 +146,7 @@ def features(rank: int, device: torch.device, out: str) -> None:
     for count, parts in RANKS_AND_PARTS:
         told[f"{count} ranks, {parts} parts"] = of_the_first(count, partial(kept_promises, parts=parts))
     told["bytes"] = of_the_first(4, bytes_of_a_gather)
-    told["kept"] = of_the_first(4, with_kept_rows)
+    told["kept"] = of_the_first(4, with_host_cache)
     told["rounded"] = of_the_first(2, rounded_rows)
     of_the_first(2, widened_rows)
     Path(out, f"{rank}.json").write_text(json.dumps(told))

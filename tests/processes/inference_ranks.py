@@ -87,10 +87,10 @@ def _nodes(case: Case, graph: khop.Graph, out: Path) -> dict[str, Tensor]:
 def _links(graph: khop.Graph) -> dict[str, Tensor]:
     random, new = torch.Generator().manual_seed(2), new_ids(graph)
     sources, destinations = (torch.randint(count, (61,), generator=random) for count in (120, 80))
-    rivals = torch.randint(80, (61, 4), generator=random)
+    negatives = torch.randint(80, (61, 4), generator=random)
     links = khop.Links(
         {BUYS: torch.stack([new["user"][sources], new["item"][destinations]])},
-        negatives={BUYS: new["item"][rivals]},
+        negatives={BUYS: new["item"][negatives]},
     )
     with torch.random.fork_rng():
         torch.manual_seed(4)

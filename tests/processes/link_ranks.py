@@ -24,7 +24,7 @@ BATCH_SIZE = 100
 RUN: dict[str, object] = {
     "task": {"kind": "link-prediction", "target": "user buys item"},
     "sampler": {"fanouts": [{"user sees shop": 0, "*": 4}] * 2},
-    "links": {"rivals": 10, "exact": True},
+    "links": {"eval_negatives": 10, "exact": True},
     "model": {"hidden": 8, "dropout": 0.0},
     "training": {"epochs": 2, "batch_size": 150, "learning_rate": 0.03},
     "precision": "float64",
@@ -38,12 +38,12 @@ RUNS: dict[str, dict[str, object]] = {
     "one-way": {
         **RUN,
         "training": BRIEF,
-        "links": {"rivals": 10, "exact": True, "negatives": "degree", "loss": "bpr"},
+        "links": {"eval_negatives": 10, "exact": True, "negatives": "degree", "loss": "bpr"},
     },
     "diary": {
         **RUN,
         "training": BRIEF,
-        "links": {"rivals": 3},
+        "links": {"eval_negatives": 3},
         "sampler": {"fanouts": [4, 3], "time": "day"},
         "evaluation": {"fanouts": [4, 3]},
     },

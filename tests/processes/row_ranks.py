@@ -1,4 +1,4 @@
-"""What ranks do with learned rows in the tests, and what their exchanges send."""
+"""What ranks do with embeddings in the tests, and what their exchanges send."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import khop
 from khop.distributed.group import this_group
-from khop.models.learned_rows import RowKind
+from khop.models.node_embedding import EmbeddingUpdate
 from khop.training.observer import Observer, Unwatched
 from small_rated import ITEM
 
@@ -44,14 +44,14 @@ def counting() -> Iterator[list[int]]:
             setattr(distributed, name, function)
 
 
-def own_loop(graph: khop.Graph, kind: RowKind) -> dict[str, object]:
+def own_loop(graph: khop.Graph, kind: EmbeddingUpdate) -> dict[str, object]:
     """A loop of a user's own: plain DDP, Adam for parameters, RowAdam for rows; the last steps are small."""
     sampler = khop.NeighborSampler(graph, [4, 2])
     loader = khop.Loader(
         sampler, {ITEM: graph.split("train")[ITEM]}, 33, shuffle=True, columns=["x"], seed_columns=["kind"]
     )
     torch.manual_seed(3)
-    model = khop.models.SAGE.for_graph(graph, hidden=8, embedding=5, learned_rows=kind).double()
+    model = khop.models.SAGE.for_graph(graph, hidden=8, embedding=5, embedding_update=kind).double()
     parallel = DistributedDataParallel(model) if distributed.is_initialized() else model
     adam = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.05)
     rows = khop.RowAdam(model, lr=0.05)
@@ -84,11 +84,11 @@ class Preempted(Unwatched):
 
 
 def trained(
-    graph: khop.Graph, kind: RowKind, out: Path, epochs: int, observer: Observer | None = None
+    graph: khop.Graph, kind: EmbeddingUpdate, out: Path, epochs: int, observer: Observer | None = None
 ) -> None:
     """A run of the trainer's, which goes on where there is one."""
     torch.manual_seed(3)
-    model = khop.models.SAGE.for_graph(graph, hidden=8, embedding=5, learned_rows=kind)
+    model = khop.models.SAGE.for_graph(graph, hidden=8, embedding=5, embedding_update=kind)
     loader = khop.Loader(
         khop.NeighborSampler(graph, [4, 2]),
         {ITEM: graph.split("train")[ITEM]},
@@ -101,7 +101,7 @@ def trained(
         epochs,
         0.05,
         precision="float64",
-        keeping=khop.CheckpointPolicy(steps=2),
+        checkpoints=khop.CheckpointPolicy(steps=2),
         schedule=khop.Schedule(warmup=3),
     )
     task = khop.NodeClassification(ITEM, "kind")
@@ -122,11 +122,11 @@ def trained(
 def both_kinds(rank: int, device: torch.device, folder: str, large: str, out: str, epochs: int) -> None:
     """Everything above, of both kinds and on a graph with many more users."""
     graph = khop.open_graph(folder)
-    kinds: tuple[RowKind, RowKind] = ("sparse", "sharded")
+    kinds: tuple[EmbeddingUpdate, EmbeddingUpdate] = ("sparse", "sharded")
     found = {kind: own_loop(graph, kind) for kind in kinds}
     found |= {f"large {kind}": own_loop(khop.open_graph(large), kind) for kind in kinds}
     try:
-        khop.models.LearnedRows(10, 3, "sharded").state_dict()
+        khop.models.NodeEmbedding(10, 3, "sharded").state_dict()
     except ValueError as error:
         found["state of a part"] = str(error)
     Path(out, f"{rank}.json").write_text(json.dumps(found))

@@ -34,16 +34,16 @@ def test_a_gather_is_three_collectives(told: list[dict[str, Any]]) -> None:
 def test_the_wire_carries_little_more_than_every_remote_row_once(told: list[dict[str, Any]]) -> None:
     for of_rank in (of_rank["bytes"] for of_rank in told):
         needed = of_rank["distinct remote rows"] * 400
-        assert needed <= of_rank["asked_bytes"] <= needed + 20 * 8
+        assert needed <= of_rank["requested_bytes"] <= needed + 20 * 8
         assert of_rank["row_bytes_received"] + of_rank["id_bytes_sent"] <= 1.02 * needed
-        assert of_rank["wanted_rows"] == 3050
-        assert of_rank["asked_rows"] < of_rank["remote_rows"]  # what is wanted twice travels once
+        assert of_rank["needed_rows"] == 3050
+        assert of_rank["requested_rows"] < of_rank["remote_rows"]  # what is wanted twice travels once
 
 
 def test_rows_that_are_kept_are_not_asked_for(told: list[dict[str, Any]]) -> None:
     for of_rank in (of_rank["kept"] for of_rank in told):
-        assert 0.3 < of_rank["kept_rows"] / of_rank["remote_rows"] < 0.7
-        assert of_rank["asked_rows"] <= of_rank["remote_rows"] - of_rank["kept_rows"]
+        assert 0.3 < of_rank["host_cache_rows"] / of_rank["remote_rows"] < 0.7
+        assert of_rank["requested_rows"] <= of_rank["remote_rows"] - of_rank["host_cache_rows"]
 
 
 @pytest.mark.parametrize(("wire", "error"), [("float16", 5e-4), ("int8", 4e-3)])

@@ -80,8 +80,8 @@ def test_a_batch_is_as_many_collectives_as_are_promised_and_little_more_than_its
             for placement, collectives in (("features", 3), ("all", 3 + 3 * 3)):
                 for counts in of_rank[f"{name} {placement}"]["traffic"]:
                     assert counts["collectives"] == collectives
-                    assert counts["kept_rows"] == 0
-                    assert counts["row_bytes_received"] <= counts["asked_bytes"] + around
+                    assert counts["host_cache_rows"] == 0
+                    assert counts["row_bytes_received"] <= counts["requested_bytes"] + around
             assert not any(of_rank[f"{name} whole"]["traffic"])
 
 
@@ -99,8 +99,8 @@ def test_rows_that_are_kept_are_not_asked_for(
             for some, all_ in zip(with_cache, without, strict=True):
                 assert some["collectives"] == 3
                 assert some["remote_rows"] == all_["remote_rows"]
-                assert some["asked_rows"] + some["kept_rows"] == all_["asked_rows"]
-            kept, wanted = (sum(c[count] for c in with_cache) for count in ("kept_rows", "remote_rows"))
+                assert some["requested_rows"] + some["host_cache_rows"] == all_["requested_rows"]
+            kept, wanted = (sum(c[count] for c in with_cache) for count in ("host_cache_rows", "remote_rows"))
             assert kept > 1.1 * 100 / 560 * wanted
 
 
@@ -116,14 +116,21 @@ def test_rows_that_are_kept_on_the_device_are_those_that_are_needed_most(
         )
         for some, all_ in zip(both, none, strict=True):
             assert some["remote_rows"] == all_["remote_rows"]
-            assert some["wanted_rows"] == all_["wanted_rows"]
-            assert some["asked_rows"] + some["kept_rows"] + some["device_rows"] == all_["asked_rows"]
-        device_rows, kept, alone = (
+            assert some["needed_rows"] == all_["needed_rows"]
+            assert (
+                some["requested_rows"] + some["host_cache_rows"] + some["device_cache_rows"]
+                == all_["requested_rows"]
+            )
+        on_device, kept, alone = (
             sum(counts[name] for counts in traffic)
-            for traffic, name in ((both, "device_rows"), (both, "kept_rows"), (one, "kept_rows"))
+            for traffic, name in (
+                (both, "device_cache_rows"),
+                (both, "host_cache_rows"),
+                (one, "host_cache_rows"),
+            )
         )
-        assert 0.9 * alone < device_rows <= alone  # seeds of others aside, whose rows are wanted on the host
-        assert 0 < kept < device_rows
+        assert 0.9 * alone < on_device <= alone  # seeds of others aside, whose rows are wanted on the host
+        assert 0 < kept < on_device
 
 
 def test_seeds_of_ones_own_need_fewer_rows_of_others(
@@ -132,7 +139,7 @@ def test_seeds_of_ones_own_need_fewer_rows_of_others(
     """Of a graph with communities that was cut along them."""
     _, together = courses
     counts = [counts for of_rank in together for counts in of_rank["ldg-2 features"]["traffic"]]
-    assert sum(c["remote_rows"] for c in counts) < 0.5 * sum(c["wanted_rows"] for c in counts)
+    assert sum(c["remote_rows"] for c in counts) < 0.5 * sum(c["needed_rows"] for c in counts)
 
 
 def test_where_edges_are_in_parts_too_a_cache_is_planned_by_counts(
@@ -141,7 +148,7 @@ def test_where_edges_are_in_parts_too_a_cache_is_planned_by_counts(
     _, together = courses
     for of_rank in together:
         kept, counted = (
-            [counts["kept_rows"] for counts in of_rank[course]["traffic"]]
+            [counts["host_cache_rows"] for counts in of_rank[course]["traffic"]]
             for course in ("edges in parts", "ldg-2 kept by counts")
         )
         assert kept == counted
@@ -154,7 +161,7 @@ def test_a_rank_without_seeds_of_its_own_keeps_what_those_of_others_need(
     for of_rank in beside:
         traffic = of_rank["seeds of one part"]
         assert sum(counts["remote_rows"] for counts in traffic) > 0
-        assert [counts["asked_rows"] for counts in traffic] == [0] * len(traffic)
+        assert [counts["requested_rows"] for counts in traffic] == [0] * len(traffic)
 
 
 def test_parts_that_own_nothing_take_part(beside: list[dict[str, Any]]) -> None:
@@ -175,7 +182,7 @@ def test_khop_train_on_parts_has_the_losses_and_scores_of_one_process(run_toml: 
     khop.partition_graph("toy", "toy-3", 3)
     given = ("--precision", "float64", "--dropout", "0", "--epochs", "2")
     train_here(str(run_toml), "--out", "alone", *given)
-    kept = ("--cache-bytes", "2kB", "--device-bytes", "2kB")
+    kept = ("--cache-bytes", "2kB", "--device-cache-bytes", "2kB")
     train(str(run_toml), "--graph", "toy-3", "--out", "parts", "--procs", "2", "--lanes", "3", *kept, *given)
     for log in ("steps", "metrics"):
         alone, parts = records("alone", log), records("parts", log)

@@ -28,22 +28,22 @@ CACHE_BYTES = 748 + 100 * 16  # what finds the rows of 700 nodes, and 100 of the
 STOPPED_AT = 3  # in the second epoch, of which the first iteration is left early
 
 
-def loader_of(graph: khop.Graph, kept_by: str | None = None, device_bytes: int = 0) -> khop.Loader:
+def loader_of(graph: khop.Graph, kept_by: str | None = None, device_cache_bytes: int = 0) -> khop.Loader:
     """Shuffled batches of three hops, with or without rows of others that are kept."""
     sampler = khop.NeighborSampler(graph, fanouts=[3, 3, 2], edge_ids=True)
     train = graph.split("train")
     loader = khop.Loader(sampler, train, BATCH_SIZE, shuffle=True, columns=["x"], seed_columns=["category"])
     if kept_by is not None:
-        loader.cache_features(CACHE_BYTES, kept_by, device_bytes=device_bytes)
+        loader.cache_features(CACHE_BYTES, kept_by, device_cache_bytes=device_cache_bytes)
     return loader
 
 
-def own_loop(graph: khop.Graph, kept_by: str | None = None, device_bytes: int = 0) -> dict[str, object]:
+def own_loop(graph: khop.Graph, kept_by: str | None = None, device_cache_bytes: int = 0) -> dict[str, object]:
     """A loop of a user's own over two epochs, the second one left early and taken up from a state.
 
     Before it every rank leaves an epoch, each after another number of batches.
     """
-    loader = loader_of(graph, kept_by, device_bytes)
+    loader = loader_of(graph, kept_by, device_cache_bytes)
     model = Convolution(layers=3).double()
     khop.initialize(model, loader, seed=3)
     parallel = DistributedDataParallel(model) if torch.distributed.is_initialized() else model
@@ -67,7 +67,7 @@ def own_loop(graph: khop.Graph, kept_by: str | None = None, device_bytes: int = 
         learn(batch)
         if batch.step == STOPPED_AT - 1:
             break
-    again = loader_of(graph, kept_by, device_bytes)
+    again = loader_of(graph, kept_by, device_cache_bytes)
     again.load_state_dict(json.loads(json.dumps(loader.state_dict())))
     for batch in again:
         learn(batch)
@@ -113,7 +113,7 @@ def of_model(graph: khop.Graph, whole: khop.Graph) -> list[float]:
     loader = khop.Loader(
         khop.NeighborSampler(graph, [2, 2]), graph.split("train"), 4, columns=["x"] if has_columns else []
     )
-    loader.cache_features(1000, device_bytes=1000)
+    loader.cache_features(1000, device_cache_bytes=1000)
     group = this_group()
     if not has_columns:
         return [float(group.gather(torch.tensor(batch.seeds.numel())).sum()) for batch in loader]

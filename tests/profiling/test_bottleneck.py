@@ -150,7 +150,7 @@ def test_a_model_that_leaves_cores_idle_is_better_shared_among_processes() -> No
 
 
 def test_writing_down_that_takes_long_is_told_of() -> None:
-    assert found({"keeping": 0.1}).kind is Kind.KEEPING
+    assert found({"saving": 0.1}).kind is Kind.SAVING
 
 
 def test_a_machine_that_others_use_is_told_of_before_anything_else() -> None:
@@ -160,7 +160,7 @@ def test_a_machine_that_others_use_is_told_of_before_anything_else() -> None:
     assert found(BUSY_SAMPLER, cores=0.3, options={"device": "cuda"}).kind is Kind.SAMPLING
 
 
-Part = st.sampled_from(["waiting", "sampling", "gathering", "moving", "forward", "keeping"])
+Part = st.sampled_from(["waiting", "sampling", "gathering", "moving", "forward", "saving"])
 Rank = st.dictionaries(Part, st.floats(0.0, 1.0))
 
 

@@ -54,7 +54,7 @@ def test_every_rank_is_a_process_and_every_thread_has_a_name() -> None:
 def test_bars_say_what_and_of_which_step() -> None:
     bars = events_of(chrome_trace(records_of({}, steps=3, epoch=2)), "X")
     assert {bar["name"] for bar in bars} == {
-        "sampling", "gathering", "waiting", "moving", "forward", "backward", "update", "keeping",
+        "sampling", "gathering", "waiting", "moving", "forward", "backward", "update", "saving",
     }  # fmt: skip
     assert {(bar["args"]["epoch"], bar["args"]["step"]) for bar in bars} == {(0, 0), (0, 1), (1, 0)}
     assert {bar["cat"] for bar in bars if bar["name"] == "forward"} == {"computing"}

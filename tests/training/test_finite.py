@@ -102,7 +102,7 @@ def test_weights_that_become_nan_end_the_run_and_are_not_kept(
 
 
 def test_a_checkpoint_within_an_epoch_holds_no_nan(tmp_path: Path) -> None:
-    run = SmallRun(tmp_path).with_(keeping=CheckpointPolicy(steps=1))
+    run = SmallRun(tmp_path).with_(checkpoints=CheckpointPolicy(steps=1))
     with pytest.raises(ValueError, match=r"(the loss is nan in|are not finite .*) epoch 1, step [23]"):
         spoiled(run, 1, 1).fit()
     again = run.trainer()

@@ -91,8 +91,8 @@ def test_ties_score_what_a_random_order_gives_on_average(scores: list[float], k:
 
 
 def test_a_place_that_is_certain_has_its_exact_reciprocal() -> None:
-    rivals = torch.arange(100_000.0)
-    assert Places.of(torch.tensor([0.5]), rivals[None]).mean_reciprocal_rank() == 1 / 100_000
+    negatives = torch.arange(100_000.0)
+    assert Places.of(torch.tensor([0.5]), negatives[None]).mean_reciprocal_rank() == 1 / 100_000
 
 
 def test_a_scorer_that_knows_nothing_scores_as_guessing_does() -> None:

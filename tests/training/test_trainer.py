@@ -297,7 +297,7 @@ class Watching(Unwatched):
 def test_checkpoints_come_every_few_steps_and_a_killed_run_goes_on_from_the_last(tmp_path: Path) -> None:
     """Killed at the ninth update of fifteen, with a checkpoint every two."""
     program = KILLED.replace("(2, 1,", "(1, 3,").replace(
-        ").trainer()", ").with_(keeping=CheckpointPolicy(steps=2)).trainer()"
+        ").trainer()", ").with_(checkpoints=CheckpointPolicy(steps=2)).trainer()"
     )
     killed(program, tmp_path / "run")
     trainer = SmallRun(tmp_path / "run").trainer()

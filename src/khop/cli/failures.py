@@ -9,7 +9,8 @@ BAD_INPUT = 2  # invalid input
 
 _NO_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory", "Storage size calculation overflowed")
 _SMALLER = (
-    "lower the batch size, the fanouts, model.hidden or links.per_link, or use a machine with more memory"
+    "lower the batch size, the fanouts, model.hidden or links.negatives_per_positive, or use a machine with "
+    "more memory"
 )
 
 

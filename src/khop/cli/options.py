@@ -52,10 +52,11 @@ def _parameter(name: str, entry: RunField, default: str | None) -> inspect.Param
 
 def _option(entry: RunField, default: str | None) -> object:
     section = entry.section or "machine and files"
-    text = _help(entry, shown(entry.default) if default is None else default)
+    text = _help(entry, _default_of(entry) if default is None else f" (default: {default})")
     if entry.kind is bool:
         flags = f"{entry.option}/--no-{entry.option.removeprefix('--')}"
-        return typer.Option(flags, help=text, show_default=False, rich_help_panel=section)
+        # A separate panel: a column for --no-... would leave too little room for the names of other options.
+        return typer.Option(flags, help=text, show_default=False, rich_help_panel=f"{section} (flags)")
     choices = list(entry.choices)
     return typer.Option(
         entry.option,
@@ -69,8 +70,14 @@ def _option(entry: RunField, default: str | None) -> object:
 
 
 def _help(entry: RunField, default: str) -> str:
-    text = f"{entry.description}; default: {default}" if default else entry.description
-    return escape(text[0].upper() + text[1:] + ".")  # else "[tensorboard]" would be read as a style
+    return escape(f"{entry.description}{default}.")  # else "[tensorboard]" would be read as a style
+
+
+def _default_of(entry: RunField) -> str:
+    value, words = shown(entry.default), entry.default_words
+    if not value:
+        return f" (default: {words})" if words else ""
+    return f" (default {value}: {words})" if words else f" (default {value})"
 
 
 def shown(value: Value) -> str:

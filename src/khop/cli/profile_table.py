@@ -25,7 +25,7 @@ def _training(summary: Summary) -> Table:
     has_others = len(summary.ranks) > 1
     stages = {"waiting": "waits for\nits batch", "moving": "transfer", "computing": "compute"}
     stages |= {"communicating": "communi-\ncation"} if has_others else {}
-    stages["keeping"] = "logs"
+    stages["saving"] = "logs"
     table = _table("training: ms a step, share of the time", "rank", "step", *stages.values())
     if has_others:
         table.add_column("waits on", no_wrap=True)

@@ -21,7 +21,7 @@ _COLORS = {
     "moving": "#f59e0b",
     "computing": "#10b981",
     "communicating": "#f472b6",
-    "keeping": "#6b7280",
+    "saving": "#6b7280",
 }
 _INK, _FAINT, _GRID = "#111827", "#6b7280", "#e5e7eb"
 _STEPS = 10  # steps in the timeline: with more, single spans would be too small to see

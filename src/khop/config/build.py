@@ -74,14 +74,16 @@ class Run:
             precision=config.precision,
             seed=training.seed,
             device=config.device,
-            keeping=CheckpointPolicy(
+            checkpoints=CheckpointPolicy(
                 config.checkpoint.steps or None, config.checkpoint.minutes or None, config.checkpoint.keep
             ),
             facts=facts_of(config, self.fingerprint),
         )
         loader, parts = self.loader(), config.parts
-        if parts.cache_bytes or parts.device_bytes:
-            loader.cache_features(parts.cache_bytes, parts.cache_by, device_bytes=parts.device_bytes)
+        if parts.cache_bytes or parts.device_cache_bytes:
+            loader.cache_features(
+                parts.cache_bytes, parts.cache_by, device_cache_bytes=parts.device_cache_bytes
+            )
         return Trainer(
             self.model,
             self.task,

@@ -11,7 +11,17 @@ from typing import Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
-from khop.config.values import LARGEST, LARGEST_BYTES, Alias, Allowed, Fanout, RunConfig, Section
+from khop.config.values import (
+    LARGEST,
+    LARGEST_BYTES,
+    Alias,
+    Allowed,
+    Default,
+    Fanout,
+    OptionName,
+    RunConfig,
+    Section,
+)
 
 Value = str | int | float | bool | tuple[Fanout, ...] | None
 
@@ -28,6 +38,7 @@ class RunField:
     allowed: str  # the allowed values, in words
     description: str
     default: Value
+    default_words: str  # the meaning of the default; empty if its value says it
     required: bool
 
     @property
@@ -83,20 +94,24 @@ def _run_field(section: type[Section], prefix: str, name: str, info: FieldInfo) 
     assert isinstance(kind, type)
     return RunField(
         path=prefix + name,
-        option="--" + _option_name(section, prefix, name),
+        option=_option_name(section, prefix, name, info),
         aliases=tuple(item.option for item in info.metadata if isinstance(item, Alias)),
         kind=kind,
         choices=choices,
         allowed=_allowed(kind, choices, info),
-        description=info.description or "",
+        description=" ".join((info.description or "").split()),
         default=None if info.is_required() else info.default,
+        default_words=next((item.words for item in info.metadata if isinstance(item, Default)), ""),
         required=info.is_required(),
     )
 
 
-def _option_name(section: type[Section], prefix: str, name: str) -> str:
+def _option_name(section: type[Section], prefix: str, name: str, info: FieldInfo) -> str:
+    for item in info.metadata:
+        if isinstance(item, OptionName):
+            return item.option
     bare = prefix.rstrip(".") if name == "kind" else name
-    return section.option_prefix + bare.replace("_", "-")
+    return f"--{section.option_prefix}{bare.replace('_', '-')}"
 
 
 def _without_none(annotation: object) -> object:

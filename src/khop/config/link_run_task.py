@@ -70,7 +70,7 @@ class LinkTask:
             edge_type,
             links.val,
             links.test,
-            negatives=links.rivals,
+            negatives=links.eval_negatives,
             time=config.sampler.time,
             seed=seed,
         )
@@ -82,7 +82,7 @@ class LinkTask:
             config.model.column,
             outputs=hidden,
             embedding=config.model.embedding,
-            learned_rows=config.model.learned_rows,
+            embedding_update=config.model.embedding_update,
         )
         # Evaluation follows the edge types that the model has learned: only the ones of a training hop.
         sizes = replace(sizes, edge_types=tuple(t for t in kept if t in followed))
@@ -184,8 +184,8 @@ class LinkTask:
         links = self.config.links
         mode = NegativeMode.TRIPLET if links.loss == "bpr" else NegativeMode.BINARY
         if links.negatives == "degree":
-            return DegreeNegatives(links.per_link, mode, links.exact)
-        return UniformNegatives(links.per_link, mode, links.exact)
+            return DegreeNegatives(links.negatives_per_positive, mode, links.exact)
+        return UniformNegatives(links.negatives_per_positive, mode, links.exact)
 
 
 def _hops(graph: Graph, fanouts: tuple[Fanout, ...]) -> _Hops:

@@ -26,15 +26,15 @@ def check_memory(config: RunConfig, graph: Folder, raw: RawRun, limit: int | Non
     limit = memory_limit_bytes() if limit is None else limit
     needed = {
         "model.hidden": (_weight_bytes(config, graph), "the weights and their updates take"),
-        "model.embedding": (_embedding_bytes(config, graph), "the learned rows take"),
+        "model.embedding": (_embedding_bytes(config, graph), "the embeddings take"),
     }
     if config.task.kind == "link-prediction":
         (edge_type,) = (t for t in graph.schema.edge_types if words_of(t) == config.task.target)
         links, count = config.links, graph.num_edges(edge_type)
-        pairs = min(config.training.batch_size, count) * links.per_link
-        rivals = count * (links.val + links.test) * links.rivals
-        needed["links.per_link"] = (_PAIR_BYTES * float(pairs), "the pairs of a batch take")
-        needed["links.rivals"] = (_PAIR_BYTES / 2 * rivals, "the pairs of the held-out links take")
+        pairs = min(config.training.batch_size, count) * links.negatives_per_positive
+        negatives = count * (links.val + links.test) * links.eval_negatives
+        needed["links.negatives_per_positive"] = (_PAIR_BYTES * float(pairs), "the pairs of a batch take")
+        needed["links.eval_negatives"] = (_PAIR_BYTES / 2 * negatives, "the pairs of the held-out links take")
     for path, (size, what) in needed.items():
         value = value_at(config, path)
         if size > limit:
@@ -52,7 +52,7 @@ def _weight_bytes(config: RunConfig, graph: Folder) -> float:
 
 
 def _embedding_bytes(config: RunConfig, graph: Folder) -> float:
-    if not config.model.embedding or config.model.learned_rows == "sharded":
+    if not config.model.embedding or config.model.embedding_update == "sharded":
         return 0.0
     count = sum(graph.num_nodes(t) for t in graph.schema.node_types if not _has_column(config, graph, t))
     return _FLOAT * float(count) * config.model.embedding

@@ -60,7 +60,7 @@ class NodeTask:
             config.model.column,
             task.label,
             embedding=config.model.embedding,
-            learned_rows=config.model.learned_rows,
+            embedding_update=config.model.embedding_update,
         )
         # Exact evaluation follows the edge types that the model has learned: only the ones of a training hop.
         sizes = replace(sizes, edge_types=followed_types(graph.schema, config.sampler.fanouts))

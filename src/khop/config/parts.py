@@ -64,7 +64,8 @@ def rule_of(sampler: Sampler) -> Rule:
     if sampler.time is None:
         return inner
     window = None if sampler.window is None else (sampler.window[0], sampler.window[1])
-    return Temporal(sampler.time, Keep(sampler.keep), window, inner)
+    strategy = {"sample": Keep.ANY, "latest": Keep.LATEST}[sampler.temporal_strategy]
+    return Temporal(sampler.time, strategy, window, inner)
 
 
 def expansion_of(config: RunConfig) -> Expansion:

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 
 from khop.config.fields import RunField, field_at, run_fields, sections
 from khop.config.values import RunConfig
+from khop.migrations import with_new_names
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,12 @@ class RawRun:
 
 
 def read_toml(path: Path) -> RawRun:
-    """Read a run from a TOML file. Raises ValueError if it is not TOML."""
+    """Read a run from a TOML file, also one with the names of an earlier version.
+
+    Raises ValueError if the file is not TOML.
+    """
     try:
-        return RawRun(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+        return RawRun(with_new_names(tomllib.loads(path.read_text(encoding="utf-8"))), str(path))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not TOML: {error}") from None
 

@@ -11,7 +11,7 @@ from khop.config.values import RunConfig
 # Settings of the machine and of the output. They do not change the identity of a run.
 MACHINE = frozenset({"device", "threads", "compute_threads", "prefetch", "prefetch_bytes"})
 # Settings of the communication between processes, and of the placement of the graph.
-_CACHES = {"parts.cache_bytes", "parts.device_bytes", "parts.cache_by"}
+_CACHES = {"parts.cache_bytes", "parts.device_cache_bytes", "parts.cache_by"}
 _PARTS = {"parts.placement", "parts.lanes", *_CACHES}
 TOGETHER = frozenset({"deadline", "interface", "allow_public", *_PARTS})
 HOW_NOT_WHAT = (

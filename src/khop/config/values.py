@@ -34,6 +34,20 @@ class Alias:
     option: str
 
 
+@dataclass(frozen=True)
+class OptionName:
+    """The name of a field's option, if it is not made from the field's path."""
+
+    option: str
+
+
+@dataclass(frozen=True)
+class Default:
+    """The meaning of a field's default in words, if its value does not say it."""
+
+    words: str
+
+
 Fanout = int | dict[str, int]  # for all edge types, or by edge type name or pattern
 
 
@@ -106,22 +120,26 @@ class Task(Section):
     """The prediction task of the model."""
 
     kind: Literal["node-classification", "link-prediction"] = "node-classification"
-    """what is learnt"""
-    target: Annotated[str | None, Field(min_length=1)] = None
-    """node type to classify, or edge type to predict, as "user buys item"; default: the only one there is"""
-    label: Annotated[str | None, Field(min_length=1)] = None
-    """its label column; default: the one column with classes"""
-    metric: (
-        Literal["accuracy", "f1-macro", "f1-micro", "roc-auc", "average-precision", "mrr", "hits@10"] | None
-    ) = None
-    """what evaluation measures: of nodes not mrr and hits@10, by default accuracy; of links none of the first
-    three, by default mrr"""
+    """Prediction task"""
+    target: Annotated[str | None, Field(min_length=1), Default("the only one of the graph")] = None
+    """Node type to classify, or edge type to predict, such as "user buys item" (three words)"""
+    label: Annotated[str | None, Field(min_length=1), Default("its only column with classes")] = None
+    """Label column of the node type to classify"""
+    metric: Annotated[
+        (
+            Literal["accuracy", "f1-macro", "f1-micro", "roc-auc", "average-precision", "mrr", "hits@10"]
+            | None
+        ),
+        Default("accuracy for nodes, mrr for links"),
+    ] = None
+    """Metric of evaluation; for nodes accuracy, f1-macro, f1-micro, roc-auc or average-precision, for links
+    roc-auc, average-precision, mrr or hits@10"""
     train_split: Text = "train"
-    """split whose nodes are learnt from"""
+    """Split with the nodes to train on"""
     val_split: Text = "val"
-    """split that chooses the best checkpoint"""
+    """Split that selects the best checkpoint"""
     test_split: Text = "test"
-    """split that is only measured"""
+    """Split that is evaluated, but selects nothing"""
 
 
 class Links(Section):
@@ -130,109 +148,111 @@ class Links(Section):
     option_prefix: ClassVar[str] = "link-"
 
     decoder: Literal["dot", "mlp", "distmult"] = "dot"
-    """what makes a score of two nodes' rows; mlp and no other tells a link from its reverse"""
+    """Function that scores a pair of nodes from their embeddings; only mlp is direction-aware"""
     loss: Literal["bce", "bpr"] = "bce"
-    """cross-entropy of each pair, or the ranking of a link before its negatives"""
+    """Loss of link prediction: cross-entropy of each pair (bce), or ranking of links above negatives (bpr)"""
     negatives: Literal["uniform", "degree"] = "uniform"
-    """how pairs that are no links are drawn in training: evenly, or by in-degree^0.75"""
-    per_link: Count = 1
-    """such pairs per link"""
+    """Distribution of training negatives: uniform, or proportional to in-degree^0.75 (degree)"""
+    negatives_per_positive: Annotated[Count, OptionName("--negatives-per-positive")] = 1
+    """Negatives per training link"""
     exact: bool = False
-    """draw none that is an edge of the training graph"""
+    """Exclude edges of the training graph from the training negatives"""
     val: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """share of the links that is held out to choose the best checkpoint"""
+    """Share of the links held out for validation"""
     test: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """share of the links that is held out and only measured"""
-    rivals: Annotated[int, Field(ge=1, le=10_000)] = 100
-    """pairs that no edge joins, per held-out link, that evaluation tells it from; the same ones each time"""
+    """Share of the links held out for test"""
+    eval_negatives: Annotated[int, Field(ge=1, le=10_000), OptionName("--eval-negatives")] = 100
+    """Negatives per held-out link; drawn once, and never edges of the graph"""
 
 
 class Sampler(Section):
     """Sampling of neighborhoods."""
 
     fanouts: Annotated[Fanouts, Field(min_length=1)] = (15, 10)
-    """neighbors drawn per node; the first is the hop at the seeds"""
+    """Neighbors drawn per node, one number per hop; the first is the hop at the seeds"""
     replacement: bool = False
-    """draw neighbors with replacement"""
+    """Draw neighbors with replacement"""
     expansion: Literal["layered", "subgraph"] = "layered"
-    """expand all nodes so far at every hop (DGL's blocks), or each where it is first seen (PyG)"""
-    weight: Annotated[str | None, Field(min_length=1)] = None
-    """edge column of weights that neighbors are drawn in proportion to; default: all are alike"""
-    time: Annotated[str | None, Field(min_length=1)] = None
-    """column of times, of the target and of edges or nodes: nothing later than a seed is drawn"""
-    keep: Literal["any", "latest"] = "any"
-    """with time: draw among the edges that it leaves, or take the latest of them"""
-    window: Window = None
-    """with time: how long before a seed its edges begin, and end"""
+    """Nodes that a hop expands: all nodes so far (layered, as DGL), or only new nodes (subgraph, as PyG)"""
+    weight: Annotated[str | None, Field(min_length=1), Default("uniform draws")] = None
+    """Edge column of weights; neighbors are drawn in proportion to them"""
+    time: Annotated[str | None, Field(min_length=1), Default("no time limit")] = None
+    """Column of times of seeds and of edges or nodes; neighbors later than the seed are not drawn"""
+    temporal_strategy: Literal["sample", "latest"] = "sample"
+    """Neighbors drawn if a time column is set: a sample of the allowed ones, or the latest of them"""
+    window: Annotated[Window, Default("all earlier times")] = None
+    """Range of times before the seed, if a time column is set: BEFORE,AFTER, such as 86400,0 for a day"""
 
 
 class Model(Section):
     """The network."""
 
     kind: Literal["sage", "rgcn"] = "sage"
-    """the network; sage is GraphSAGE with the mean of neighbors, rgcn shares own weights among node types"""
+    """Network: GraphSAGE with mean aggregation (sage), or relational GCN (rgcn)"""
     hidden: Count = 256
-    """width of the hidden layers"""
-    layers: Annotated[int | None, Field(ge=1, le=LARGEST)] = None
-    """layers; default: one per fanout"""
+    """Width of the hidden layers"""
+    layers: Annotated[int | None, Field(ge=1, le=LARGEST), Default("one per fanout")] = None
+    """Number of layers"""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """share of hidden values that training drops"""
+    """Dropout probability of hidden values"""
     norm: Literal["none", "layer"] = "none"
-    """normalization after each layer"""
+    """Normalization after each layer"""
     residual: bool = False
-    """add a layer's input to its output"""
+    """Add the input of each layer to its output"""
     column: Text = "x"
-    """the input column, of every node type that has it"""
-    embedding: Annotated[int | None, Field(ge=0, le=LARGEST)] = None
-    """width of learned rows for node types without the column; 0 = they go without; default: an error"""
-    learned_rows: Literal["dense", "sparse", "sharded"] = "dense"
-    """how learned rows train: as all else, only those that a batch reads, or those, each on one process"""
+    """Input column, of all node types that have it"""
+    embedding: Annotated[int | None, Field(ge=0, le=LARGEST), Default("an error for these types")] = None
+    """Width of trained embeddings for node types without the input column; 0: no input for these types"""
+    embedding_update: Literal["dense", "sparse", "sharded"] = "dense"
+    """Update of embeddings: all rows (dense), only the rows of the batch (sparse), or the same with each row
+    stored on one process (sharded)"""
     encoder: Literal["none", "linear"] = "none"
-    """what stands before the first layer: nothing, or a linear layer per node type, which rgcn always has"""
-    bases: CountOrNone = 0
-    """of rgcn: matrices that edge types mix; 0 = one for each edge type"""
+    """Layer before the first layer: none, or linear for each node type; rgcn always has linear"""
+    bases: Annotated[CountOrNone, Default("one matrix per edge type")] = 0
+    """Basis matrices that the edge types of rgcn share"""
 
 
 class Parts(Section):
     """Placement and caching of a partitioned graph on several processes."""
 
     placement: Literal["features", "all", "whole"] = "features"
-    """what a process has of its own parts alone: columns, columns and edges, or nothing: it has all parts"""
+    """Data partitioned across processes: features; features and edges (all); nothing (whole)"""
     lanes: Count = 4
-    """batches that processes exchange rows for at once"""
+    """Batches for which processes exchange rows at the same time"""
     wire: Literal["stored", "float16", "int8"] = "stored"
-    """how features travel between processes; float16 and int8 round them"""
+    """Format of features sent between processes; float16 and int8 round them"""
     locality: bool = True
-    """give seeds to processes that have them, as far as shares stay equal"""
-    cache_bytes: BytesOrNone = 0
-    """as 2GiB: for rows of other processes that a process's batches need often, which it keeps; 0 = none"""
-    device_bytes: BytesOrNone = 0
-    """the same on the device, for rows needed most often: they do not travel there either; 0 = none"""
+    """Prefer seeds that are stored on the process; all processes still get equal shares"""
+    cache_bytes: Annotated[BytesOrNone, Default("no cache")] = 0
+    """Host memory for cached remote rows, e.g. 2GiB"""
+    device_cache_bytes: Annotated[BytesOrNone, Default("no cache")] = 0
+    """Device memory for cached remote rows, e.g. 2GiB"""
     cache_by: Literal["auto", "visits", "counts"] = "auto"
-    """how it is known which: by the chance that a batch has a node, or by drawing the first epoch ahead"""
+    """Estimate that selects the cached rows: probability of a visit (visits), counts of the first epoch
+    (counts), or visits where possible (auto)"""
 
 
 class Training(Section):
     """Training of the model."""
 
     epochs: Count = 10
-    """passes over the training nodes"""
+    """Passes over the training seeds"""
     batch_size: Count = 1024
-    """training nodes per optimizer step"""
+    """Training seeds per optimizer step, over all processes"""
     drop_last: bool = False
-    """leave out the last step of an epoch where it has fewer nodes than batch_size"""
+    """Omit the last step of an epoch if it has fewer than batch_size seeds"""
     learning_rate: Annotated[float, Field(gt=0), Alias("--lr")] = 3e-3
-    """Adam's step size"""
+    """Learning rate of Adam"""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """how it goes: constant, or down to 0 over the run's epochs"""
+    """Learning rate schedule: constant, or linear or cosine decay to 0 at the end of the run"""
     warmup: CountOrNone = 0
-    """updates over which it rises first"""
+    """Warm-up steps, in which the learning rate rises from 0"""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """Adam's L2 penalty"""
+    """L2 penalty of Adam"""
     seed: Annotated[int, Field(ge=0, lt=2**63), Allowed("a whole number from 0 to 2^63 - 1")] = 0
-    """decides weights, order, neighbors and dropout"""
-    patience: CountOrNone = 0
-    """stop after so many evaluations that were no better than the best; 0 = never"""
+    """Seed of initial weights, seed order, neighbors, negatives and dropout"""
+    patience: Annotated[CountOrNone, Default("never")] = 0
+    """Evaluations without improvement before training stops"""
 
 
 class Evaluation(Section):
@@ -240,12 +260,12 @@ class Evaluation(Section):
 
     option_prefix: ClassVar[str] = "evaluation-"
 
-    fanouts: Fanouts = ()
-    """neighbors drawn per node; empty = exact, layer by layer over all neighbors"""
+    fanouts: Annotated[Fanouts, Default("exact, over all neighbors")] = ()
+    """Neighbors drawn per node in evaluation, one number per hop"""
     batch_size: Count = 4096
-    """nodes at a time"""
+    """Nodes per chunk of evaluation and inference"""
     every: Count = 1
-    """epochs between evaluations; the last epoch is always evaluated"""
+    """Epochs between evaluations; the last epoch is always evaluated"""
 
 
 class Checkpoint(Section):
@@ -253,44 +273,45 @@ class Checkpoint(Section):
 
     option_prefix: ClassVar[str] = "checkpoint-"
 
-    steps: CountOrNone = 0
-    """updates between checkpoints; 0 = not by their number"""
+    steps: Annotated[CountOrNone, Default("no checkpoints by steps")] = 0
+    """Optimizer steps between checkpoints within an epoch"""
     minutes: Annotated[float, Field(ge=0)] = 5.0
-    """minutes between checkpoints; 0 = not by the clock"""
+    """Minutes between checkpoints within an epoch; 0: no checkpoints by time"""
     keep: Count = 2
-    """checkpoints that are kept; a damaged one leaves those before"""
+    """Number of last checkpoints to keep"""
 
 
 class RunConfig(Section):
     """All settings of a run."""
 
     graph: Text
-    """graph folder, or the name of a built-in graph"""
-    out: Annotated[str | None, Field(min_length=1)] = None
-    """run folder; default: runs/<graph>-<n>, always a new one"""
+    """Graph folder, or name of a built-in graph"""
+    out: Annotated[str | None, Field(min_length=1), Default("the first free runs/<graph>-<n>")] = None
+    """Run folder, new or empty"""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$"), Allowed("cpu, cuda or cuda:<number>")] = (
         "cpu"
     )
-    """where the model computes"""
+    """Device of the model"""
     precision: Literal["float32", "float64", "bfloat16"] = "float32"
-    """dtype of weights and activations"""
-    threads: Threads = 0
-    """sampler threads, any number gives the same batches; 0 = chosen from the cores of this machine"""
-    compute_threads: Threads = 0
-    """threads of torch and of khop's kernels; 0 = one per core of this machine"""
+    """Dtype of weights and activations; bfloat16 is autocast"""
+    threads: Annotated[Threads, Default("chosen from the cores")] = 0
+    """Sampler threads; batches do not depend on their number"""
+    compute_threads: Annotated[Threads, Default("one per core")] = 0
+    """Threads of torch and of khop's kernels"""
     prefetch: Count = 4
-    """batches made ahead of the model"""
-    prefetch_bytes: Bytes = 1 << 30
-    """bytes that batches made ahead may take, as 500MB; one batch always may"""
+    """Batches prepared ahead of the model"""
+    prefetch_bytes: Annotated[Bytes, Default("1 GiB")] = 1 << 30
+    """Memory for prepared batches, e.g. 500MB; one batch may always be prepared"""
     deadline: Annotated[float, Field(gt=0, le=1e8)] = 300.0
-    """seconds that processes wait for one another before all end"""
-    interface: Annotated[str | None, Field(min_length=1)] = None
-    """network that processes listen on: an interface's name or address, or as 10.0.0.0/8; default: loopback,
-    and of several machines the network that leads to rank 0's"""
+    """Seconds that a process waits for another one before all processes end"""
+    interface: Annotated[
+        str | None, Field(min_length=1), Default("loopback, or on several machines the network to rank 0")
+    ] = None
+    """Network interface to listen on: its name, its address, or a network, e.g. 10.0.0.0/8"""
     allow_public: bool = False
-    """let processes listen on a public address, which a firewall has to protect"""
+    """Allow processes to listen on a public address; a firewall has to protect it"""
     tensorboard: bool = False
-    """write curves for TensorBoard into the run folder; needs the package tensorboard"""
+    """Write TensorBoard curves to the run folder; needs the package tensorboard"""
     task: Task = Field(default_factory=Task)
     links: Links = Field(default_factory=Links)
     sampler: Sampler = Field(default_factory=Sampler)
@@ -310,20 +331,21 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _there_are_learned_rows(self) -> RunConfig:
-        if self.model.learned_rows != "dense" and not self.model.embedding:
+    def _has_embeddings_to_update(self) -> RunConfig:
+        if self.model.embedding_update != "dense" and not self.model.embedding:
             raise ValueError(
-                f"model.learned_rows is {self.model.learned_rows!r}, but no rows are learned: give "
-                "model.embedding their width, as 64, or leave learned_rows out"
+                f"model.embedding_update is {self.model.embedding_update!r}, but the model has no "
+                "embeddings: set model.embedding to their width, such as 64, or leave embedding_update out"
             )
         return self
 
     @model_validator(mode="after")
     def _times_are_kept_to(self) -> RunConfig:
         sampler = self.sampler
-        if sampler.time is None and (sampler.keep != "any" or sampler.window is not None):
+        if sampler.time is None and (sampler.temporal_strategy != "sample" or sampler.window is not None):
             raise ValueError(
-                "sampler.keep and sampler.window say which times are drawn: give sampler.time too"
+                "sampler.temporal_strategy and sampler.window need times: set sampler.time to the column of "
+                "times"
             )
         if sampler.time is not None and not self.evaluation.fanouts:
             raise ValueError(

@@ -143,7 +143,7 @@ def _links(
     for edge_type, (sources, _) in edges.items() if facts.negatives else ():
         until = None if times is None else times[edge_type]
         wanted = Positives(sources, torch.arange(sources.numel()), until, facts.time)
-        negatives[edge_type] = topology.sample_negatives(edge_type, facts.rivals, wanted, key)
+        negatives[edge_type] = topology.sample_negatives(edge_type, facts.eval_negatives, wanted, key)
     return Links(edges, labels, times, negatives or None)
 
 

@@ -38,8 +38,8 @@ class CacheBy(StrEnum):
 class CacheBudgets:
     """Bytes available on a rank for cached remote rows: in host memory and in device memory."""
 
-    host_bytes: int = 0
-    device_bytes: int = 0
+    host_cache_bytes: int = 0
+    device_cache_bytes: int = 0
 
 
 def with_caches(maker: BatchMaker, graph: GraphStore, budgets: CacheBudgets, by: CacheBy) -> BatchMaker:
@@ -66,8 +66,8 @@ def with_caches(maker: BatchMaker, graph: GraphStore, budgets: CacheBudgets, by:
             visits[node_type][ids] = 0  # the next cache must not hold the same rows again
         return RowCache.filled(plan, replace(features, kept=RowCache.empty()), schema, device)
 
-    on_device = cache(budgets.device_bytes, maker.device)
-    kept: FeatureStore = replace(features, kept=cache(budgets.host_bytes, "cpu"))
+    on_device = cache(budgets.device_cache_bytes, maker.device)
+    kept: FeatureStore = replace(features, kept=cache(budgets.host_cache_bytes, "cpu"))
     if isinstance(store, RenumberedRows):
         kept = replace(store, below=kept)
     return replace(maker, features=kept, on_device=on_device)
@@ -76,7 +76,7 @@ def with_caches(maker: BatchMaker, graph: GraphStore, budgets: CacheBudgets, by:
 def count_on_device(peers: Peers, batch: Batch) -> None:
     """Count the rows of a batch in its device cache as wanted, remote and device rows."""
     rows = sum(places.rows.numel() for places in batch.on_device.values())
-    for name in ("wanted_rows", "remote_rows", "device_rows"):
+    for name in ("needed_rows", "remote_rows", "device_cache_rows"):
         peers.count(name, rows)
 
 

@@ -88,8 +88,8 @@ def _links(graph: PartitionedGraph, chosen: Chosen, facts: LinkColumns, key: Dra
         numbers, counts[edge_type] = _numbers(graph, edge_type, found[ENDS][:, 1])
         held[edge_type] = _handed_on(graph, numbers, counts[edge_type], found)
         if facts.negatives:
-            rivals = _rivals(graph, edge_type, counts[edge_type], held[edge_type], facts, key)
-            held[edge_type]["negatives"] = rivals
+            negatives = _eval_negatives(graph, edge_type, counts[edge_type], held[edge_type], facts, key)
+            held[edge_type]["negatives"] = negatives
     return partitioned_links(counts, held, graph.lanes)
 
 
@@ -162,7 +162,7 @@ def _handed_on(
     return held
 
 
-def _rivals(
+def _eval_negatives(
     graph: PartitionedGraph,
     edge_type: EdgeType,
     count: int,
@@ -183,5 +183,5 @@ def _rivals(
         numbers = torch.arange(first + some.start, first + some.stop)
         until = held["times"][some] if facts.time is not None else None
         wanted = Positives(held[ENDS][some, 0].contiguous(), numbers, until, facts.time)
-        drawn[some] = graph.sample_negatives(edge_type, facts.rivals, wanted, key)
+        drawn[some] = graph.sample_negatives(edge_type, facts.eval_negatives, wanted, key)
     return drawn

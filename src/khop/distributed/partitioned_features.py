@@ -141,9 +141,9 @@ class PartitionedFeatures:
 
         Columns that are requested for fewer ids count separately.
         """
-        for name in ("wanted_rows", "remote_rows", "kept_rows", "asked_rows", "asked_bytes"):
+        for name in ("needed_rows", "remote_rows", "host_cache_rows", "requested_rows", "requested_bytes"):
             peers.count(name, 0)
-        peers.count("wanted_rows", sum(rows.ids.numel() for rows in wanted.values()))
+        peers.count("needed_rows", sum(rows.ids.numel() for rows in wanted.values()))
         for each in questions:
             row_bytes = sum(
                 plane.row_bytes
@@ -151,6 +151,6 @@ class PartitionedFeatures:
                 for plane in planes(self.specs[each.type_][name], self.wire)
             )
             peers.count("remote_rows", each.rows.num_remote)
-            peers.count("kept_rows", each.rows.num_kept)
-            peers.count("asked_rows", each.rows.asked.numel())
-            peers.count("asked_bytes", each.rows.asked.numel() * row_bytes)
+            peers.count("host_cache_rows", each.rows.num_kept)
+            peers.count("requested_rows", each.rows.asked.numel())
+            peers.count("requested_bytes", each.rows.asked.numel() * row_bytes)

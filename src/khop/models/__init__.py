@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from khop.models.decoders import DistMult as DistMult
     from khop.models.decoders import Dot as Dot
     from khop.models.layered import Layered as Layered
-    from khop.models.learned_rows import LearnedRows as LearnedRows
-    from khop.models.learned_rows import gathered as gathered
     from khop.models.link_predictor import LinkPredictor as LinkPredictor
+    from khop.models.node_embedding import NodeEmbedding as NodeEmbedding
+    from khop.models.node_embedding import gathered as gathered
     from khop.models.rgcn import RGCN as RGCN
     from khop.models.sage import SAGE as SAGE
     from khop.models.sequential import Sequential as Sequential
@@ -25,8 +25,8 @@ _PUBLIC = {
     "MLP": "khop.models.decoders",
     "SAGE": "khop.models.sage",
     "Sequential": "khop.models.sequential",
-    "LearnedRows": "khop.models.learned_rows",
-    "gathered": "khop.models.learned_rows",
+    "NodeEmbedding": "khop.models.node_embedding",
+    "gathered": "khop.models.node_embedding",
     "Layered": "khop.models.layered",
     "LinkPredictor": "khop.models.link_predictor",
     "ModelSizes": "khop.models.sizes",

@@ -8,8 +8,8 @@ from typing import Literal, get_args
 from torch import Tensor, nn
 
 from khop.batch import Batch
-from khop.models.learned_rows import LearnedRows
 from khop.models.names import parameter_name
+from khop.models.node_embedding import NodeEmbedding
 from khop.models.sizes import ModelSizes
 from khop.schema import NodeType
 
@@ -21,7 +21,7 @@ class Encoder(nn.Module):
 
     Types without the column have an embedding of `sizes.embedding` numbers per node if that is above 0;
     otherwise the output lacks them. With "linear" all output rows have `width` numbers. `tables` holds the
-    embeddings: `torch.nn.Embedding` if they are dense, else `LearnedRows`.
+    embeddings: `torch.nn.Embedding` if they are dense, else `NodeEmbedding`.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class Encoder(nn.Module):
 
 def _table(count: int, sizes: ModelSizes) -> nn.Module:
     width = sizes.embedding or 0
-    if sizes.learned_rows != "dense":
-        return LearnedRows(count, width, sizes.learned_rows)
+    if sizes.embedding_update != "dense":
+        return NodeEmbedding(count, width, sizes.embedding_update)
     table = nn.Embedding(count, width)
     # A row as a whole has size 1, not each of its numbers: many rows are added up.
     nn.init.normal_(table.weight, std=width**-0.5)

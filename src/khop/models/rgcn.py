@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from khop.models.layer import LayerOptions, Norm, linear_weight
-from khop.models.learned_rows import RowKind
 from khop.models.names import parameter_name
+from khop.models.node_embedding import EmbeddingUpdate
 from khop.models.sizes import HasTypes, ModelSizes
 from khop.models.stack import Stack
 from khop.schema import EdgeType, NodeType
@@ -63,10 +63,10 @@ class RGCN(Stack):
         outputs: int | None = None,
         embedding: int | None = None,
         bases: int = 0,
-        learned_rows: RowKind = "dense",
+        embedding_update: EmbeddingUpdate = "dense",
     ) -> RGCN:
         """Make an R-GCN that fits the graph; the other arguments are as in `SAGE.for_graph`."""
-        sizes = ModelSizes.of(graph, target, column, label, outputs, embedding, learned_rows)
+        sizes = ModelSizes.of(graph, target, column, label, outputs, embedding, embedding_update)
         return cls(sizes, hidden, layers, dropout, norm, residual, bases)
 
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from khop.models.encoder import Encoding
 from khop.models.layer import LayerOptions, Norm, linear_weight
-from khop.models.learned_rows import RowKind
 from khop.models.names import parameter_name
+from khop.models.node_embedding import EmbeddingUpdate
 from khop.models.sizes import HasTypes, ModelSizes
 from khop.models.stack import Stack
 from khop.schema import EdgeType, NodeType
@@ -52,16 +52,16 @@ class SAGE(Stack):
         outputs: int | None = None,
         embedding: int | None = None,
         encoder: Encoding = "none",
-        learned_rows: RowKind = "dense",
+        embedding_update: EmbeddingUpdate = "dense",
     ) -> SAGE:
         """Make a SAGE that fits the graph and classifies `target` by `label`, by default the only ones.
 
         With a list of targets it is an encoder: it returns a row of `outputs` numbers per seed, in a mapping
         by type. Types without `column` have an embedding of `embedding` numbers per node. If that is 0 they
         have none, and send no messages before the first layer computes rows for them. Embeddings that are not
-        dense are trained by `khop.RowAdam`: see `khop.models.LearnedRows`.
+        dense are trained by `khop.RowAdam`: see `khop.models.NodeEmbedding`.
         """
-        sizes = ModelSizes.of(graph, target, column, label, outputs, embedding, learned_rows)
+        sizes = ModelSizes.of(graph, target, column, label, outputs, embedding, embedding_update)
         return cls(sizes, hidden, layers, dropout, norm, residual, encoder)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, get_args
 
-from khop.models.learned_rows import RowKind
+from khop.models.node_embedding import EmbeddingUpdate
 from khop.schema import EdgeType, NodeType, Schema
 
 Targets = NodeType | tuple[NodeType, ...]
@@ -37,7 +37,7 @@ class ModelSizes:
     column: str = "x"
     embedding: int | None = None  # width of embeddings of types without the column; 0 = none, None = an error
     embedded: Mapping[NodeType, int] = field(default_factory=dict)  # number of nodes of those types
-    learned_rows: RowKind = "dense"  # training of those embeddings
+    embedding_update: EmbeddingUpdate = "dense"  # training of those embeddings
 
     @property
     def target_types(self) -> tuple[NodeType, ...]:
@@ -53,7 +53,7 @@ class ModelSizes:
         label: str | None = None,
         outputs: int | None = None,
         embedding: int | None = None,
-        learned_rows: RowKind = "dense",
+        embedding_update: EmbeddingUpdate = "dense",
     ) -> ModelSizes:
         """Return sizes of a classifier of one type or, for a list of targets, an encoder of several types.
 
@@ -68,18 +68,19 @@ class ModelSizes:
             targets, outputs = _encoder(schema, tuple(target), label, outputs)
         if embedding is not None and embedding < 0:
             raise ValueError(f"embedding {embedding}: must be a width of at least 1, or 0 for none")
-        if learned_rows not in get_args(RowKind):
-            raise ValueError(f"learned_rows {learned_rows!r}: must be one of {get_args(RowKind)}")
+        if embedding_update not in get_args(EmbeddingUpdate):
+            allowed = ", ".join(get_args(EmbeddingUpdate))
+            raise ValueError(f"embedding_update {embedding_update!r}: must be one of {allowed}")
         specs = {t: schema.columns.get(t, {}) for t in schema.node_types}
         inputs = {t: math.prod(of_type[column].shape) for t, of_type in specs.items() if column in of_type}
         if not inputs and not embedding:
             there = {t: sorted(of_type) for t, of_type in specs.items()}
             raise ValueError(
                 f"column {column!r}: no node type has it; there are {there}. Name one of these, or give "
-                "embedding=64 for learned rows instead"
+                "embedding=64 for trained embeddings instead"
             )
         embedded = {t: graph.num_nodes(t) for t in schema.node_types if embedding and t not in inputs}
-        return cls(inputs, schema.edge_types, targets, outputs, column, embedding, embedded, learned_rows)
+        return cls(inputs, schema.edge_types, targets, outputs, column, embedding, embedded, embedding_update)
 
 
 def _classifier(

@@ -107,11 +107,11 @@ def _check_inputs(sizes: ModelSizes, types: Sequence[NodeType], widths: Mapping[
     if not widths:
         raise ValueError(
             f"column {sizes.column!r}: none of the node types that reach {sizes.targets!r}, "
-            f"{list(types)}, has it; name another column, or give embedding=64 for learned rows instead"
+            f"{list(types)}, has it; name another column, or give embedding=64 for trained embeddings"
         )
     for edge_type in sizes.edge_types if sizes.embedding is None else ():
         if {edge_type[0], edge_type[2]} <= set(types) and edge_type[0] not in widths:
             raise ValueError(
                 f"edge type {edge_type}: its node type {edge_type[0]!r} has no column {sizes.column!r}; give "
-                "embedding=64 for learned rows, embedding=0 to go without, or name another column"
+                "embedding=64 for trained embeddings, embedding=0 for none, or name another column"
             )

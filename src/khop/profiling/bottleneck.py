@@ -28,7 +28,7 @@ class Kind(StrEnum):
     COMMUNICATION = "communication"
     SLOW_RANK = "slow rank"
     UNEVEN_RANKS = "uneven ranks"
-    KEEPING = "keeping"
+    SAVING = "saving"
     CROWDED = "crowded machine"
     COMPUTE = "compute"
 
@@ -54,7 +54,7 @@ def bottleneck(summary: Summary, config: RunConfig, machine: Machine) -> Bottlen
         "waiting": summary.share("waiting"),
         "moving": summary.share("moving"),
         "communicating": summary.share("communicating"),
-        "keeping": summary.share("keeping"),
+        "saving": summary.share("saving"),
     }
     largest = max(costs, key=lambda stage: costs[stage])
     if costs[largest] < HOLDS_UP:
@@ -66,8 +66,8 @@ def bottleneck(summary: Summary, config: RunConfig, machine: Machine) -> Bottlen
     if largest == "communicating":
         return _communicating(summary, config)
     return Bottleneck(
-        Kind.KEEPING,
-        f"Writing down takes {_percent(costs['keeping'])} of the time",
+        Kind.SAVING,
+        f"Writing down takes {_percent(costs['saving'])} of the time",
         "put out, the run folder, on a faster disk",
         "out",
     )
@@ -120,7 +120,7 @@ def _slow_rank(slowest: RankSummary, summary: Summary, lost: float) -> Bottlenec
     others = [rank for rank in summary.ranks if rank is not slowest]
     more = {
         stage: slowest.share(stage) - sum(other.share(stage) for other in others) / len(others)
-        for stage in ("waiting", "moving", "computing", "keeping")
+        for stage in ("waiting", "moving", "computing", "saving")
     }
     stage = max(more, key=lambda name: more[name])
     doing, advice, setting = {
@@ -131,7 +131,7 @@ def _slow_rank(slowest: RankSummary, summary: Summary, lost: float) -> Bottlenec
             "look at what else runs there, or share out the cores by hand",
             "compute_threads",
         ),
-        "keeping": ("writes longer", "put out, the run folder, on a faster disk", "out"),
+        "saving": ("writes longer", "put out, the run folder, on a faster disk", "out"),
     }[stage]
     return Bottleneck(
         Kind.SLOW_RANK,

@@ -71,7 +71,7 @@ class LinkColumns:
         return replace(self, negatives=0)
 
     @property
-    def rivals(self) -> UniformNegatives:
+    def eval_negatives(self) -> UniformNegatives:
         """The rule by which negatives are drawn."""
         return UniformNegatives(self.negatives, exact=True)
 

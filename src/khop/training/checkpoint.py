@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from khop.arguments import instance_of, path_of
 from khop.distributed.group import Group
-from khop.models.learned_rows import sharded_rows, shown
+from khop.migrations import with_new_names, with_new_paths
+from khop.models.node_embedding import sharded_rows, shown
 from khop.training.checkpoint_files import (
     FILES,
     FORMAT,
@@ -118,7 +119,15 @@ def parsed(folder: Path, files: Mapping[str, bytes]) -> Checkpoint:
     """Check and decode the files of a checkpoint; ValueError names the damaged file in `folder`."""
     state = checked_state(folder, files)
     model, optimizer = (_tensors(folder / name, files[name]) for name in (MODEL, OPTIMIZER))
-    return Checkpoint(folder, model, optimizer, state["groups"], state["training"], state.get("records"))
+    records = state.get("records")
+    renamed = None if records is None else [with_new_names(record) for record in records]
+    return Checkpoint(folder, model, optimizer, state["groups"], _with_new_names(state["training"]), renamed)
+
+
+def _with_new_names(training: Mapping[str, object]) -> dict[str, object]:
+    """Rename the keys of a trainer's state that an earlier version wrote."""
+    renamed, facts = with_new_names(training), training.get("facts")
+    return renamed | {"facts": with_new_paths(facts)} if isinstance(facts, Mapping) else renamed
 
 
 def _newest(folder: Path, notice: Callable[[str], None]) -> tuple[Checkpoint, dict[str, bytes]]:

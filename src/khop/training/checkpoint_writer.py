@@ -23,11 +23,11 @@ class CheckpointWriter:
     tries again with the next checkpoint. `close` raises if data are still unwritten then.
     """
 
-    def __init__(self, out: Path, keeping: CheckpointPolicy, warn: Callable[[str], None]) -> None:
+    def __init__(self, out: Path, policy: CheckpointPolicy, warn: Callable[[str], None]) -> None:
         self.epochs = RunLog(out / "metrics.jsonl")
         self.steps = RunLog(out / "steps.jsonl")
         self.folder = out / "checkpoints"
-        self._keeping = keeping
+        self._policy = policy
         self._warn = warn
         self._unwritten: dict[str, Snapshot] = {}
         self._writer: threading.Thread | None = None
@@ -49,10 +49,10 @@ class CheckpointWriter:
 
     def is_due(self) -> bool:
         """Return True if a checkpoint within the epoch is due and the previous one is written."""
-        keeping = self._keeping
-        by_steps = keeping.steps is not None and self._steps_since >= keeping.steps
+        policy = self._policy
+        by_steps = policy.steps is not None and self._steps_since >= policy.steps
         elapsed = time.monotonic() - self._kept_at
-        by_clock = keeping.minutes is not None and elapsed >= 60 * keeping.minutes
+        by_clock = policy.minutes is not None and elapsed >= 60 * policy.minutes
         return (by_steps or by_clock) and not self._is_writing()
 
     def save(self, snapshots: dict[str, Snapshot]) -> None:
@@ -93,7 +93,7 @@ class CheckpointWriter:
         self._problem = None
         for name, snapshot in list(self._unwritten.items()):
             try:
-                snapshot.write(self.folder / name, self._keeping.keep if name == LAST else 1)
+                snapshot.write(self.folder / name, self._policy.keep if name == LAST else 1)
                 del self._unwritten[name]
             except OSError as error:
                 self._problem = error

@@ -17,7 +17,7 @@ from khop.graph.store import GraphStore, part_bounds
 from khop.loading.columns import ColumnChoice
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.layered import Layered, destination_types, followed_edge_types
-from khop.models.learned_rows import gathered
+from khop.models.node_embedding import gathered
 from khop.sampling.neighbor import NeighborSampler, check_seeds
 from khop.sampling.sampler import Sampler
 from khop.schema import NodeType

@@ -88,13 +88,13 @@ def link_scores(
         return {t: _scores(model, t, rows, links, sharing) for t in links.counts}
 
 
-def check_rivals(graph: GraphStore, links: LinkList) -> None:
+def check_negatives(graph: GraphStore, links: LinkList) -> None:
     """Raise ValueError unless links and their negatives connect nodes of the graph."""
     check_told_from(links)
     if isinstance(links, Links):  # others were made from a graph, and are valid
         check_links(graph, links)
-        for edge_type, rivals in (links.negatives or {}).items():
-            check_ids(f"negatives of {edge_type}", rivals.flatten(), graph.num_nodes(edge_type[2]))
+        for edge_type, negatives in (links.negatives or {}).items():
+            check_ids(f"negatives of {edge_type}", negatives.flatten(), graph.num_nodes(edge_type[2]))
 
 
 def check_untimed(links: LinkList) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from khop.models.learned_rows import LearnedRows
+from khop.models.node_embedding import NodeEmbedding
 from khop.training.row_adam import RowAdam
 
 
@@ -31,7 +31,7 @@ class HasState(Protocol):
 
 
 class ModelOptimizer:
-    """Adam for parameters and RowAdam for `LearnedRows`; one step updates both.
+    """Adam for parameters and RowAdam for `NodeEmbedding`; one step updates both.
 
     Weight decay applies to parameters only: it would change embedding rows that no batch reads.
     """
@@ -39,7 +39,7 @@ class ModelOptimizer:
     def __init__(self, model: nn.Module, learning_rate: float, weight_decay: float) -> None:
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         adam = torch.optim.Adam(parameters, lr=learning_rate, weight_decay=weight_decay)
-        has_rows = any(isinstance(module, LearnedRows) for module in model.modules())
+        has_rows = any(isinstance(module, NodeEmbedding) for module in model.modules())
         self._rows = RowAdam(model, learning_rate) if has_rows else None
         self.parts = (adam,) if self._rows is None else (adam, self._rows)
 
@@ -49,7 +49,7 @@ class ModelOptimizer:
             part.zero_grad()
 
     def exchange(self) -> None:
-        """Average the gradients of `LearnedRows` over the ranks. Collective if the model has any."""
+        """Average the gradients of `NodeEmbedding` over the ranks. Collective if the model has any."""
         if self._rows is not None:
             self._rows.exchange()
 
@@ -65,7 +65,7 @@ class ModelOptimizer:
 
     @property
     def state(self) -> Mapping[Tensor, Mapping[str, Any]]:
-        """State by parameter, and by the weight of each `LearnedRows`."""
+        """State by parameter, and by the weight of each `NodeEmbedding`."""
         return {parameter: state for part in self.parts for parameter, state in part.state.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -58,18 +58,18 @@ def average_precision(scores: Tensor, positive: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Places:
-    """Place of each positive among its rivals: from above + 1 to above + tied + 1, with equal probability."""
+    """Place of each positive among its negatives: from above + 1 to above + tied + 1, all equally likely."""
 
-    above: Tensor  # int64 (positives): rivals with a higher score
-    tied: Tensor  # int64 (positives): rivals with the same score
+    above: Tensor  # int64 (positives): negatives with a higher score
+    tied: Tensor  # int64 (positives): negatives with the same score
 
     @classmethod
-    def of(cls, positives: Tensor, rivals: Tensor) -> Places:
-        """Compute places from scores: (n) of the positives, (n, k) of each one's rivals."""
+    def of(cls, positives: Tensor, negatives: Tensor) -> Places:
+        """Compute places from scores: (n) of the positives, (n, k) of each one's negatives."""
         check_scores(positives, "ranking")
-        check_scores(rivals, "ranking")
+        check_scores(negatives, "ranking")
         own = positives.unsqueeze(1)
-        return cls((rivals > own).sum(1), (rivals == own).sum(1))
+        return cls((negatives > own).sum(1), (negatives == own).sum(1))
 
     def mean_reciprocal_rank(self) -> float:
         """Mean of 1 / place."""
@@ -215,8 +215,8 @@ def _places_in(scores: Tensor, row: Tensor, candidate: Tensor, depth: int) -> Pl
     # Some candidates with the score of the last of the first may have been cut off.
     boundary = top[:, -1:]
     at_boundary = (scores == boundary).sum(1)
-    rivals = torch.where((own == boundary[row]).squeeze(1), at_boundary[row], equal)
-    return Places(above, (rivals - 1).clamp(min=0))
+    tied = torch.where((own == boundary[row]).squeeze(1), at_boundary[row], equal)
+    return Places(above, (tied - 1).clamp(min=0))
 
 
 def _sums(places: Places, row: Tensor, found: Tensor, at: Sequence[int]) -> Tensor:

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from khop.arguments import instance_of
 from khop.distributed.rows import told_to_all, told_to_owners
-from khop.models.learned_rows import LearnedRows, summed
+from khop.models.node_embedding import NodeEmbedding, summed
 
 
 class RowAdam(torch.optim.SparseAdam):
-    """SparseAdam over a model's `khop.models.LearnedRows`, used next to another optimizer.
+    """SparseAdam over a model's `khop.models.NodeEmbedding`, used next to another optimizer.
 
     A row that no rank has read since the last step stays unchanged, and so do its moments. A step first
     exchanges gradients and is therefore collective: every rank must call it, even if its batch has read no
@@ -23,11 +23,11 @@ class RowAdam(torch.optim.SparseAdam):
 
     def __init__(self, model: nn.Module, lr: float = 1e-3) -> None:
         instance_of("model", model, nn.Module, "must be a torch.nn.Module")
-        self._tables = [module for module in model.modules() if isinstance(module, LearnedRows)]
+        self._tables = [module for module in model.modules() if isinstance(module, NodeEmbedding)]
         if not self._tables:
             raise ValueError(
-                "the model has no learned rows that train by themselves: give it khop.models.LearnedRows, or "
-                'a khop model learned_rows="sparse"; or leave RowAdam out'
+                "the model has no khop.models.NodeEmbedding: add one, or give "
+                'a khop model embedding_update="sparse"; or leave RowAdam out'
             )
         self._is_exchanged = False
         super().__init__([table.weight for table in self._tables], lr=lr)
@@ -53,7 +53,7 @@ class RowAdam(torch.optim.SparseAdam):
         self._is_exchanged = False
 
 
-def _averaged(table: LearnedRows) -> Tensor:
+def _averaged(table: NodeEmbedding) -> Tensor:
     """Return the gradient of this rank's rows, averaged over the ranks, in the shape of `table.weight`.
 
     Gradients are added in the order of the ranks, so every rank that holds a row gets the same bits.

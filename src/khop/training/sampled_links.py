@@ -13,8 +13,8 @@ from khop.draw import DrawKey, Purpose
 from khop.features.store import FeatureStore
 from khop.loading.columns import ColumnChoice, gather_columns
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
-from khop.models.learned_rows import gathered
 from khop.models.link_predictor import LinkPredictor
+from khop.models.node_embedding import gathered
 from khop.sampling.link_seeds import LinkList
 from khop.sampling.links import LinkSampler
 from khop.sampling.sampler import LinkSeeds, Seeds

@@ -44,7 +44,7 @@ class TrainerSettings:
     precision: Precision = "float32"  # bfloat16 by autocast: parameters, moments and losses stay float32
     seed: int = 0  # seed of dropout
     device: str = "cpu"
-    keeping: CheckpointPolicy = CheckpointPolicy()
+    checkpoints: CheckpointPolicy = CheckpointPolicy()
     # Identity of the run, such as the graph's fingerprint: equal on all ranks, and when the run is resumed.
     facts: Mapping[str, str] = field(default_factory=dict)
 

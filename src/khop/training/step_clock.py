@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from khop.batch import Batch, Span
 
 BESIDE = ("sampling", "gathering")  # in other threads, in parallel to training
-WITHIN = ("waiting", "moving", "computing", "communicating", "keeping")  # in the thread that trains
+WITHIN = ("waiting", "moving", "computing", "communicating", "saving")  # in the thread that trains
 STAGES = (*BESIDE, *WITHIN)
 LATE = "late"  # delay of a rank behind the first one at the gradient exchange
 

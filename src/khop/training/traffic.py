@@ -51,8 +51,8 @@ def epoch_record(traffic: Mapping[str, float]) -> dict[str, Mapping[str, float]]
     remote = traffic.get("remote_rows", 0)
     if not remote:
         return {"traffic": traffic}
-    on_device = traffic["device_rows"]
-    kept = {"hit_rate": traffic["kept_rows"] + on_device, "device_hit_rate": on_device}
+    on_device = traffic["device_cache_rows"]
+    kept = {"hit_rate": traffic["host_cache_rows"] + on_device, "device_hit_rate": on_device}
     return {"traffic": {**traffic, **{name: round(rows / remote, 4) for name, rows in kept.items()}}}
 
 

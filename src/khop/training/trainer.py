@@ -22,7 +22,7 @@ from khop.distributed.group import this_group
 from khop.draw import DrawKey, Purpose, mix64
 from khop.errors import PeerLost, Terminated
 from khop.kernels.linear_choice import CHOICES
-from khop.models.learned_rows import sharded_rows
+from khop.models.node_embedding import sharded_rows
 from khop.training import traffic
 from khop.training.checkpoint import Checkpoint, Snapshot, restore_model, restore_optimizer, shared_checkpoint
 from khop.training.checkpoint_writer import BEST, LAST, CheckpointWriter
@@ -72,7 +72,7 @@ class TrainingResult:
 
 
 class Trainer:
-    """Trains a model with Adam and its `LearnedRows` with RowAdam; saves checkpoints in `out`/checkpoints.
+    """Trains a model with Adam and its `NodeEmbedding` with RowAdam; saves checkpoints in `out`/checkpoints.
 
     The checkpoints hold the best and the last state. Two runs with equal settings and the same number of
     compute threads are bit-identical, for any number of loader threads: dropout gets a new seed in every
@@ -107,7 +107,9 @@ class Trainer:
         self._group = this_group()
         self._is_sharded = bool(sharded_rows(self.model))
         self._keeper = (
-            CheckpointWriter(out, settings.keeping, self.observer.warned) if self._group.rank == 0 else None
+            CheckpointWriter(out, settings.checkpoints, self.observer.warned)
+            if self._group.rank == 0
+            else None
         )
         self._records: list[Record] = []  # of the finished epochs
         self._source: Path | None = None  # the checkpoint from which training resumes
@@ -291,7 +293,7 @@ class Trainer:
                 schedule.step()
             clock.lap("computing", "update")
             self._advance(told, batch.traffic)
-        clock.lap("keeping")
+        clock.lap("saving")
         self._end_step(batch)
         return int(told[:, 2].max())
 

@@ -35,7 +35,7 @@ Metrics = Annotated[
         show_default=False,
     ),
 ]
-_MEASURED_BY = MACHINE | TOGETHER | {"evaluation.fanouts", "evaluation.batch_size", "links.rivals"}
+_MEASURED_BY = MACHINE | TOGETHER | {"evaluation.fanouts", "evaluation.batch_size", "links.eval_negatives"}
 
 
 def register(app: typer.Typer) -> None:

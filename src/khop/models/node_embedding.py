@@ -15,16 +15,16 @@ from khop.distributed.rows import asked_of_owners, row_bounds, whole_table, whol
 from khop.kernels.segment import segment_sum
 
 # Training of embeddings: as any parameter; by the rows that a batch reads; the same, each row on one rank.
-RowKind = Literal["dense", "sparse", "sharded"]
+EmbeddingUpdate = Literal["dense", "sparse", "sharded"]
 _DRAWN_ROWS = 1 << 14  # initial rows drawn at a time
 
 
-class LearnedRows(nn.Module):
+class NodeEmbedding(nn.Module):
     """Embeddings of `count` nodes, `width` numbers each; `khop.RowAdam` trains the rows that batches read.
 
     "sparse": every rank holds all rows, and the ranks exchange the gradients of the rows that they read.
     "sharded": each rank holds a range of the rows and requests the others when it reads them, so calling the
-    module is collective, even with no ids. Training gives the same result for both kinds and any number of
+    module is collective, even with no ids. Training gives the same result for both and any number of
     ranks.
 
     `weight` holds this rank's rows. Autograd does not write to it, so DistributedDataParallel and optimizers
@@ -35,16 +35,18 @@ class LearnedRows(nn.Module):
 
     weight: Tensor  # (held rows, width)
 
-    def __init__(self, count: int, width: int, kind: RowKind = "sparse") -> None:
+    def __init__(self, count: int, width: int, update: EmbeddingUpdate = "sparse") -> None:
         super().__init__()
         if count < 0 or width < 1:
-            raise ValueError(f"learned rows ({count}, {width}): must be 0 or more of width 1 or more")
-        if kind not in ("sparse", "sharded"):
-            raise ValueError(f"learned rows {kind!r}: must be 'sparse' or 'sharded'")
+            raise ValueError(
+                f"embeddings ({count}, {width}): the count must be at least 0, the width at least 1"
+            )
+        if update not in ("sparse", "sharded"):
+            raise ValueError(f"embedding update {update!r}: must be 'sparse' or 'sharded'")
         group = this_group()
         self.count = count
         self.width = width
-        self.is_sharded = kind == "sharded" and group.world_size > 1
+        self.is_sharded = update == "sharded" and group.world_size > 1
         self.bounds = row_bounds(group, count) if self.is_sharded else [0, count]
         self.first = self.bounds[group.rank] if self.is_sharded else 0
         last = self.bounds[group.rank + 1] if self.is_sharded else count
@@ -89,8 +91,8 @@ class LearnedRows(nn.Module):
         group = this_group()
         if self.is_sharded and group.world_size != len(self.bounds) - 1:
             raise ValueError(
-                f"learned rows lie on {len(self.bounds) - 1} ranks and are used on {group.world_size}: make "
-                "the model inside khop.launch, and load a checkpoint into it"
+                f"embeddings of {len(self.bounds) - 1} ranks are used on {group.world_size}: make the model "
+                "inside khop.launch, and load a checkpoint into it"
             )
         return group
 
@@ -99,7 +101,7 @@ class LearnedRows(nn.Module):
         self._read.append((ids, rows.grad))
         rows.grad = None
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LearnedRows:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NodeEmbedding:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.is_sharded:
             self.weight.data = fn(self.weight.data)
@@ -111,7 +113,7 @@ class LearnedRows(nn.Module):
             return
         if self._shown is None:
             raise ValueError(
-                f"the state of {prefix}weight: its rows lie on {len(self.bounds) - 1} ranks; ask for it "
+                f"{prefix}weight: its rows are sharded over {len(self.bounds) - 1} ranks; get the state dict "
                 "inside `with khop.models.gathered(model):`, on every rank"
             )
         destination[f"{prefix}weight"] = self._shown
@@ -139,14 +141,14 @@ class LearnedRows(nn.Module):
             self.weight.copy_(self.held(state_dict[name]))
 
 
-def sharded_rows(model: nn.Module) -> dict[str, LearnedRows]:
+def sharded_rows(model: nn.Module) -> dict[str, NodeEmbedding]:
     """Find the tables of a model that are sharded over several ranks, by the name of their weight."""
-    tables = {f"{name}.weight": m for name, m in model.named_modules() if isinstance(m, LearnedRows)}
+    tables = {f"{name}.weight": m for name, m in model.named_modules() if isinstance(m, NodeEmbedding)}
     return {name: table for name, table in tables.items() if table.is_sharded}
 
 
 @contextmanager
-def shown(model: nn.Module, what: Callable[[LearnedRows], Tensor]) -> Iterator[None]:
+def shown(model: nn.Module, what: Callable[[NodeEmbedding], Tensor]) -> Iterator[None]:
     """Replace sharded tables, for reading and in the state dict, by the result of `what` inside the block."""
     before = [(table, table._shown) for table in sharded_rows(model).values()]
     try:

@@ -1,4 +1,4 @@
-"""Learned rows train as torch's embeddings with sparse gradients do, and keep their state like parameters."""
+"""Embeddings train as torch's embeddings with sparse gradients do, and keep their state like parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import khop
-from khop.models.learned_rows import LearnedRows, first_rows, summed
+from khop.models.node_embedding import NodeEmbedding, first_rows, summed
 from small_rated import ITEM, USER, write_rated
 
 IDS = st.lists(st.integers(0, 5), max_size=12)
@@ -21,7 +21,7 @@ IDS = st.lists(st.integers(0, 5), max_size=12)
 @given(st.lists(st.tuples(IDS, IDS), min_size=1, max_size=5))
 def test_rows_take_the_course_of_torchs_sparse_embedding(steps: list[tuple[list[int], list[int]]]) -> None:
     """Two lookups per step, with repeats and without any; what is not read stays."""
-    rows = LearnedRows(6, 3).double()
+    rows = NodeEmbedding(6, 3).double()
     embedding = nn.Embedding(6, 3, sparse=True, dtype=torch.float64)
     embedding.load_state_dict(rows.state_dict())
     ours, theirs = khop.RowAdam(rows, lr=0.1), torch.optim.SparseAdam(embedding.parameters(), lr=0.1)
@@ -35,7 +35,7 @@ def test_rows_take_the_course_of_torchs_sparse_embedding(steps: list[tuple[list[
 
 
 def test_gradients_of_two_backward_passes_add_up_and_zero_grad_drops_them() -> None:
-    rows = LearnedRows(4, 2)
+    rows = NodeEmbedding(4, 2)
     optimizer = khop.RowAdam(rows)
     rows(torch.tensor([1, 1, 3])).sum().backward()
     rows(torch.tensor([3])).sum().backward()
@@ -48,7 +48,7 @@ def test_gradients_of_two_backward_passes_add_up_and_zero_grad_drops_them() -> N
 
 
 def test_a_lookup_without_gradients_leaves_nothing_behind() -> None:
-    rows = LearnedRows(4, 2)
+    rows = NodeEmbedding(4, 2)
     with torch.no_grad():
         assert not rows(torch.tensor([1])).requires_grad
     looked_up = rows(torch.tensor([1, 2]))
@@ -83,7 +83,7 @@ def test_sums_are_of_each_id_in_order(ids: list[int]) -> None:
 
 def test_the_rest_of_a_model_does_not_see_them() -> None:
     """Adam of all parameters changes no row, and the state dict has them whole."""
-    rows = LearnedRows(4, 2)
+    rows = NodeEmbedding(4, 2)
     model = nn.Sequential(rows, nn.Linear(2, 1))
     before = rows.weight.clone()
     adam = torch.optim.Adam(model.parameters(), lr=0.1, weight_decay=0.1)
@@ -101,29 +101,27 @@ def test_the_rest_of_a_model_does_not_see_them() -> None:
 @pytest.mark.parametrize(
     ("count", "width", "kind", "sentence"),
     [
-        (-1, 2, "sparse", r"learned rows \(-1, 2\): must be 0 or more of width 1 or more"),
-        (3, 0, "sparse", r"learned rows \(3, 0\)"),
-        (3, 2, "dense", "learned rows 'dense': must be 'sparse' or 'sharded'"),
+        (-1, 2, "sparse", r"embeddings \(-1, 2\): the count must be at least 0, the width at least 1"),
+        (3, 0, "sparse", r"embeddings \(3, 0\)"),
+        (3, 2, "dense", "embedding update 'dense': must be 'sparse' or 'sharded'"),
     ],
 )
 def test_a_table_that_cannot_be_is_refused(count: int, width: int, kind: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        LearnedRows(count, width, kind)
+        NodeEmbedding(count, width, kind)
 
 
 def test_there_have_to_be_rows_to_train() -> None:
-    with pytest.raises(ValueError, match="has no learned rows that train by themselves"):
+    with pytest.raises(ValueError, match=r"has no khop\.models\.NodeEmbedding: add one"):
         khop.RowAdam(nn.Linear(2, 2))
 
 
 def test_a_model_of_a_graph_has_them_where_a_type_has_no_columns(tmp_path: Path) -> None:
     graph = khop.open_graph(write_rated(tmp_path / "rated"))
     for kind in ("dense", "sparse", "sharded"):
-        model = khop.models.SAGE.for_graph(graph, hidden=4, embedding=3, learned_rows=kind)
-        tables = [m for m in model.modules() if isinstance(m, LearnedRows)]
+        model = khop.models.SAGE.for_graph(graph, hidden=4, embedding=3, embedding_update=kind)
+        tables = [m for m in model.modules() if isinstance(m, NodeEmbedding)]
         assert len(tables) == (0 if kind == "dense" else 2)
         assert model.state_dict()[f"encoder.tables.node:{USER}.weight"].shape == (300, 3)
-    with pytest.raises(
-        ValueError, match=r"learned_rows 'spares': must be one of \('dense', 'sparse', 'sharded'\)"
-    ):
-        khop.models.RGCN.for_graph(graph, target=ITEM, embedding=3, learned_rows="spares")
+    with pytest.raises(ValueError, match="embedding_update 'spares': must be one of dense, sparse, sharded"):
+        khop.models.RGCN.for_graph(graph, target=ITEM, embedding=3, embedding_update="spares")
