@@ -135,7 +135,7 @@ def test_sort_writes_the_graph_in_the_order_of_time(khop_command: Callable[..., 
     plain, out = str(write_graph(tmp_path / "plain", {"a": NodeTable(3)}, edges)), tmp_path / "sorted"
     done = khop_command("graph", "sort", plain, str(out), "--by", "time")
     assert (done.code, done.stderr) == (0, "")
-    assert done.stdout == f"{out}: sorted by time. Look at it: khop info {out}\n"
+    assert done.stdout == f"{out}: sorted by time. Show it: khop info {out}\n"
     assert open_folder(out).csc(("a", "to", "a")).indices.tolist() == [1, 2, 0]
     wrong = khop_command("graph", "sort", plain, str(tmp_path / "other"), "--by", "when")
     assert wrong.code == 2

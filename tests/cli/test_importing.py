@@ -29,7 +29,7 @@ def lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_a_folder_is_written_and_what_it_is_is_said(khop_command: Command, lists: str) -> None:
     ran = khop_command("import", "debian", "mine", "--lists", lists)
-    assert (ran.code, ran.stdout) == (0, "mine: 2 packages. Look at it: khop info mine\n")
+    assert (ran.code, ran.stdout) == (0, "mine: 2 packages. Show it: khop info mine\n")
     assert open_folder("mine").schema.node_types == ("package",)
 
 
@@ -74,6 +74,6 @@ def test_other_data_is_named_with_the_way_to_import_it(khop_command: Command) ->
     ran = khop_command("import", "shop.toml")
     assert ran.code != 0
     assert ran.stderr.startswith(
-        "khop: shop.toml: khop import reads the package lists of a Debian or Ubuntu release"
+        "khop: shop.toml: khop import reads only the package lists of a Debian or Ubuntu release"
     )
     assert "khop.write_graph" in ran.stderr

@@ -95,7 +95,7 @@ def test_a_run_of_links_has_a_file_for_each_end(
         (["--out", "run.npy"], "run.npy: exists already; remove it or choose another name"),
         (["--node-type", "user"], "node type 'user': the graph has none of that name; it has item"),
         (["--split", "tset"], "toy: no split 'tset'; there are ['train', 'val', 'test']"),
-        (["--split", "val", "--ids", "x.npy"], "--split and --ids both say which nodes: give one of them"),
+        (["--split", "val", "--ids", "x.npy"], "--split and --ids both select nodes: give only one of them"),
         (["--ids", "x.npy"], "x.npy: no such file; --ids takes a .npy file of node ids"),
         (["--ids", "run.toml"], "run.toml: not a .npy file; --ids takes one of node ids"),
         (["--ids", "run.npy"], "run.npy: holds float64 of shape (3,); --ids takes a list of whole numbers"),

@@ -86,7 +86,7 @@ def test_a_run_that_was_trained_can_be_profiled_and_stays_as_it_was(
             "khop: nowhere.toml: no such file; give a run.toml, or a run that comes with khop",
         ),
         ((), "khop: which run? khop profile debian, khop profile run.toml, or khop profile --graph FOLDER"),
-        (("run.toml", "--steps", "0"), "khop: steps is 0: must be a whole number of at least 1 (--steps)"),
+        (("run.toml", "--steps", "0"), "khop: steps is 0: must be at least 1 (--steps)"),
         (("run.toml", "--procs", "0"), "khop: procs 0: must be a whole number, 1 or more"),
         (("run.toml", "--out", "."), "khop: out is '.': the folder is not empty; name another"),
         (

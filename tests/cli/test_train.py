@@ -160,10 +160,10 @@ def test_threads_are_those_of_the_run_and_recorded(khop_command: Command, small_
             "out is '.': the folder is not empty; name another, or leave it out for a new one under runs/",
         ),
         (["--resume", "a"], "a: not a run folder, it has no config.toml; name one that khop train has made"),
-        (["run.toml", "--resume", "a"], "--resume a goes on with a run of its own: leave out 'run.toml'"),
+        (["run.toml", "--resume", "a"], "--resume a already names the run to continue: leave out 'run.toml'"),
         (
             ["--resume", "a b", "--hidden", "3"],
-            "--hidden cannot change when a run goes on; start another: "
+            "--hidden cannot change in a resumed run; start a new run: "
             "khop train 'a b/config.toml' --hidden ...",
         ),
     ],

@@ -30,7 +30,9 @@ def test_embeddings_take_one_course_and_send_what_is_read(tmp_path: Path) -> Non
     (alone,) = found[1]
     for of_ranks in (found[2], found[3]):
         for of_rank in of_ranks:
-            assert "ask for it inside `with khop.models.gathered(model):`" in of_rank.pop("state of a part")
+            assert "get the state dict inside `with khop.models.gathered(model):`" in of_rank.pop(
+                "state of a part"
+            )
             for kind, course in of_rank.items():
                 expected = alone["large sparse" if "large" in kind else "sparse"]
                 assert course["losses"] == pytest.approx(expected["losses"], rel=1e-9)

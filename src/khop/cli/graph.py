@@ -39,7 +39,7 @@ def sort(graph: Path, out: Path, by: str) -> None:
     splits = {name: folder.split(name) for name in folder.split_names}
     with bytes_bar() as notice:
         save_graph(out, CscGraph.open(folder), folder.columns(), splits, notice, sort_by=by, origin=folder)
-    typer.echo(f"{out}: sorted by {by}. Look at it: khop info {out}")
+    typer.echo(f"{out}: sorted by {by}. Show it: khop info {out}")
 
 
 def _findings(count: int) -> str:

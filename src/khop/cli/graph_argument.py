@@ -10,7 +10,7 @@ import typer
 from khop.datasets.names import BUILTIN_NAMES, builtin_path
 from khop.user_cache import cache_folder
 
-GraphArgument = Annotated[str, typer.Argument(help="A graph folder, or the name of a built-in graph.")]
+GraphArgument = Annotated[str, typer.Argument(help="Graph folder, or name of a built-in graph.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 

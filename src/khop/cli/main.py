@@ -49,9 +49,9 @@ def _print_version(wanted: bool) -> None:
 def main(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version and stop.", callback=_print_version, is_eager=True),
+        typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
-    debug: Annotated[bool, typer.Option(DEBUG, help="Show the traceback of an error.")] = False,
+    debug: Annotated[bool, typer.Option(DEBUG, help="Print the traceback of an error.")] = False,
 ) -> None:
     """Train graph neural networks on sampled neighborhoods."""
 
@@ -65,10 +65,14 @@ def show_help(
     context: typer.Context,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="COMMAND", help="As train, or graph sort.", show_default=False),
+        typer.Argument(
+            metavar="COMMAND",
+            help="Command, e.g. train or graph sort (default: all commands).",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
-    """Show the help of khop, or of a command."""
+    """Show the help of khop or of a command."""
     assert context.parent is not None
     context.parent.command.main([*(words or ()), "--help"], prog_name="khop")
 

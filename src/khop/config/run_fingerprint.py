@@ -14,7 +14,7 @@ MACHINE = frozenset({"device", "threads", "compute_threads", "prefetch", "prefet
 _CACHES = {"parts.cache_bytes", "parts.device_cache_bytes", "parts.cache_by"}
 _PARTS = {"parts.placement", "parts.lanes", *_CACHES}
 TOGETHER = frozenset({"deadline", "interface", "allow_public", *_PARTS})
-HOW_NOT_WHAT = (
+NEUTRAL = (
     MACHINE
     | TOGETHER
     | {
@@ -25,7 +25,7 @@ HOW_NOT_WHAT = (
     }
 )
 # Settings that may change when a run is resumed.
-RESUMABLE = HOW_NOT_WHAT | {"training.epochs", "training.patience"}
+RESUMABLE = NEUTRAL | {"training.epochs", "training.patience"}
 
 
 def facts_of(config: RunConfig, graph_fingerprint: str) -> Mapping[str, str]:

@@ -16,7 +16,7 @@ from khop.config.run_fingerprint import MACHINE, TOGETHER
 
 
 class Split(StrEnum):
-    """The nodes, or links, that can be measured."""
+    """Splits that can be evaluated."""
 
     TRAIN = "train"
     VAL = "val"
@@ -24,14 +24,14 @@ class Split(StrEnum):
     ALL = "all"
 
 
-Measured = Annotated[Split, typer.Option("--split", help="What is measured; all = each split.")]
-Weights = Annotated[Checkpoint, typer.Option("--checkpoint", help="The weights that are measured.")]
+Measured = Annotated[Split, typer.Option("--split", help="Split to evaluate; all: every split.")]
+Weights = Annotated[Checkpoint, typer.Option("--checkpoint", help="Checkpoint to evaluate.")]
 Metrics = Annotated[
     list[str] | None,
     typer.Option(
         "--metric",
         metavar="TEXT",
-        help="What is measured beside the run's own metric; may be given several times.",
+        help="Further metric, next to the metric of the run; can be repeated.",
         show_default=False,
     ),
 ]
@@ -55,7 +55,7 @@ def _evaluate(
     *,
     options: Options,
 ) -> None:
-    """Measure a trained model again: on another split, with other weights, exactly or on samples."""
+    """Evaluate a trained model on a split, exactly or on sampled neighborhoods."""
     raw = with_options(read_run(run_folder), options)
     config = checked(raw)
     from khop.cli.evaluate import Request, evaluate

@@ -1,4 +1,4 @@
-"""`khop info`, `khop verify`, `khop graph ...`: look at a graph folder, check it, make others of it."""
+"""`khop info`, `khop verify` and `khop graph`: show, check and rewrite graph folders."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(info)
     app.command()(verify)
-    folders = typer.Typer(help="Make a graph folder of another.", no_args_is_help=True)
+    folders = typer.Typer(help="Write a new graph folder from another one.", no_args_is_help=True)
     folders.command("sort")(sort)
     folders.command("split")(split)
     app.add_typer(folders, name="graph")
 
 
 def info(graph: GraphArgument, as_json: AsJson = False) -> None:
-    """Show what a graph folder holds: types, counts, degrees, columns, splits, sizes on disk.
+    """Show types, counts, degrees, columns, splits and sizes on disk of a graph folder.
 
-    Of a partitioned graph the same of the whole, and its parts.
+    For a partitioned graph, the tables cover the whole graph and each part.
     """
     from khop.cli.info import print_info
 
@@ -32,11 +32,11 @@ def info(graph: GraphArgument, as_json: AsJson = False) -> None:
 
 
 def verify(graph: GraphArgument, as_json: AsJson = False) -> None:
-    """Read all of a graph folder and check it: checksums, ids, offsets, lengths, labels, splits.
+    """Check all data of a graph folder: checksums, ids, offsets, lengths, labels, splits.
 
-    Of a partitioned graph all parts, and that they hold every node and every edge of the whole once.
+    For a partitioned graph, also check that the parts contain every node and edge exactly once.
 
-    Exit code 0 when all is well, 1 with findings.
+    The exit code is 0 if no problem is found, otherwise 1.
     """
     folder = folder_of(graph)
     from khop.cli import graph as work
@@ -46,12 +46,14 @@ def verify(graph: GraphArgument, as_json: AsJson = False) -> None:
 
 def sort(
     graph: GraphArgument,
-    out: Annotated[Path, typer.Argument(help="The graph folder to write.", show_default=False)],
-    by: Annotated[str, typer.Option(help="The column of times.", metavar="COLUMN", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="Graph folder to write.", show_default=False)],
+    by: Annotated[
+        str, typer.Option(help="Column of times, of edges or nodes.", metavar="COLUMN", show_default=False)
+    ],
 ) -> None:
-    """Write a graph with the edges of each node in the order of time, as sampling by time needs them.
+    """Write a graph with the edges of each node sorted by time, as temporal sampling requires.
 
-    The column is one of edges, of nodes, or of both: then the later of the two counts.
+    If both edges and nodes have the column, the later of the two times counts.
     """
     folder = folder_of(graph)
     from khop.cli import graph as work

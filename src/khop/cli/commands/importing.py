@@ -1,4 +1,4 @@
-"""`khop import`: other people's data to a graph folder."""
+"""`khop import`: convert package lists to a graph folder."""
 
 from __future__ import annotations
 
@@ -17,25 +17,30 @@ def register(app: typer.Typer) -> None:
 
 def import_graph(
     source: Annotated[
-        str, typer.Argument(help="debian: the packages of a Debian or Ubuntu release.", show_default=False)
+        str,
+        typer.Argument(
+            help="Data to import. debian: the packages of a Debian or Ubuntu release.", show_default=False
+        ),
     ],
     out: Annotated[
-        Path | None, typer.Argument(help="The graph folder to write.", show_default="graphs/SOURCE")
+        Path | None, typer.Argument(help="Graph folder to write.", show_default="graphs/SOURCE")
     ] = None,
     lists: Annotated[
         Path | None,
-        typer.Option(help="A folder with *_Packages files.", metavar="DIR", show_default="apt's own lists"),
+        typer.Option(help="Folder with *_Packages files.", metavar="DIR", show_default="apt's own lists"),
     ] = None,
     typed: Annotated[
-        bool, typer.Option("--typed", help="All node and edge types, not only packages and their links.")
+        bool,
+        typer.Option(
+            "--typed", help="Import all node and edge types instead of packages and their links only."
+        ),
     ] = False,
 ) -> None:
-    """Make a graph folder of data that lies somewhere else."""
+    """Write a graph folder from data of another format."""
     if source != DEBIAN:
         raise ValueError(
-            f"{source}: khop import reads the package lists of a Debian or Ubuntu release and no other data: "
-            "khop import debian; write a graph folder of your own data in Python, with khop.write_graph "
-            "(docs/graph-folder.md)"
+            f"{source}: khop import reads only the package lists of a Debian or Ubuntu release; use khop "
+            "import debian, or write a graph folder in Python with khop.write_graph (docs/graph-folder.md)"
         )
     from khop.cli.bytes_bar import bytes_bar
     from khop.datasets.debian.importing import import_debian
@@ -44,4 +49,4 @@ def import_graph(
     folder = Path("graphs", name) if out is None else out
     with bytes_bar() as notice:
         facts = import_debian(folder, name, lists, notice)
-    typer.echo(f"{folder}: {facts.counts['package']:,} packages. Look at it: khop info {folder}")
+    typer.echo(f"{folder}: {facts.counts['package']:,} packages. Show it: khop info {folder}")

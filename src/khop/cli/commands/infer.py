@@ -17,7 +17,7 @@ from khop.config.run_fingerprint import MACHINE, TOGETHER
 
 
 class Values(StrEnum):
-    """What stands in a row."""
+    """Contents of the written rows."""
 
     EMBEDDINGS = "embeddings"
     OUTPUTS = "outputs"
@@ -28,7 +28,7 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="FILE",
-        help="What is written: FILE.npy, with FILE.ids.npy, or FILE.parquet.",
+        help="File to write: FILE.npy (and FILE.ids.npy with the ids), or FILE.parquet.",
         show_default=False,
     ),
 ]
@@ -37,26 +37,37 @@ NodeTypes = Annotated[
     typer.Option(
         "--node-type",
         metavar="TEXT",
-        help="Whose rows, may be given several times: then each has a file, FILE.TYPE.npy. "
-        "Default: the node types that the run is about.",
+        help="Node type to infer; can be repeated, with one file per type, FILE.TYPE.npy "
+        "(default: the node types of the run's task).",
         show_default=False,
     ),
 ]
 SplitName = Annotated[
     str | None,
-    typer.Option("--split", metavar="TEXT", help="Only the nodes of this split.", show_default=False),
+    typer.Option(
+        "--split",
+        metavar="TEXT",
+        help="Infer only the nodes of this split (default: all nodes).",
+        show_default=False,
+    ),
 ]
 Ids = Annotated[
     Path | None,
     typer.Option(
-        "--ids", metavar="FILE.npy", help="Only the nodes in this file, in its order.", show_default=False
+        "--ids",
+        metavar="FILE.npy",
+        help="Infer only the nodes listed in this file, in its order (default: all nodes).",
+        show_default=False,
     ),
 ]
-What = Annotated[
+RowValues = Annotated[
     Values,
-    typer.Option("--values", help="Rows of the last layer, or the model's outputs: logits of classes."),
+    typer.Option(
+        "--values",
+        help="Values to write: embeddings (rows of the last layer) or outputs (logits of classes).",
+    ),
 ]
-Weights = Annotated[Checkpoint, typer.Option("--checkpoint", help="The weights that are used.")]
+Weights = Annotated[Checkpoint, typer.Option("--checkpoint", help="Checkpoint to use.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -72,7 +83,7 @@ def _infer(
     node_type: NodeTypes = None,
     split: SplitName = None,
     ids: Ids = None,
-    values: What = Values.EMBEDDINGS,
+    values: RowValues = Values.EMBEDDINGS,
     checkpoint: Weights = Checkpoint.BEST,
     procs: Procs = None,
     oversubscribe: Oversubscribe = False,
@@ -80,12 +91,13 @@ def _infer(
     *,
     options: Options,
 ) -> None:
-    """Write a row for every node, over all neighbors, layer by layer: activations may be larger than memory.
+    """Write one row per node, computed exactly, layer by layer over all neighbors.
 
-    What was stopped goes on when the same command is called again, also with another number of processes.
+    Activations can be larger than memory. To continue a stopped inference, run the same command again; the
+    number of processes may change.
     """
     if split is not None and ids is not None:
-        raise ValueError("--split and --ids both say which nodes: give one of them")
+        raise ValueError("--split and --ids both select nodes: give only one of them")
     raw = with_options(read_run(run_folder), options)
     config = checked(raw)
     from khop.cli.infer import Request, infer

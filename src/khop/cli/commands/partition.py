@@ -1,4 +1,4 @@
-"""`khop partition` and `khop part-files`: a graph cut into parts, a folder for each machine."""
+"""`khop partition` and `khop part-files`: partition a graph and list the files of each machine."""
 
 from __future__ import annotations
 
@@ -24,40 +24,46 @@ def register(app: typer.Typer) -> None:
 
 def partition(
     graph: GraphArgument,
-    out: Annotated[Path, typer.Argument(help="The folder of parts to write.", show_default=False)],
-    parts: Annotated[int, typer.Option(help="How many: one for each machine.", show_default=False)],
+    out: Annotated[
+        Path, typer.Argument(help="Folder of the partitioned graph to write.", show_default=False)
+    ],
+    parts: Annotated[int, typer.Option(help="Number of parts, usually one per machine.", show_default=False)],
     method: Annotated[
         Method,
         typer.Option(
-            help="ldg and fennel stream over the edges, in memory that grows with the nodes alone; metis "
-            "cuts less, with all edges in memory, and needs khop\\[metis]; random, range and hash see no "
-            "edges."
+            help="Partitioning method. ldg and fennel stream over the edges, with memory per node only; "
+            "metis cuts fewer edges, holds all edges in memory and needs khop\\[metis]; random, range and "
+            "hash ignore edges."
         ),
     ] = Method("ldg"),  # noqa: B008  # a value of an enumeration
     balance: Annotated[
         str,
         typer.Option(
-            help="Of what no part may have more than its share: nodes, edges, bytes, names of splits, with "
-            "commas between them; default: nodes, and train where there is that split.",
+            help="Quantities to balance, separated by commas: nodes, edges, bytes, names of splits "
+            "(default: nodes, and train if that split exists).",
             metavar="NAMES",
             show_default=False,
         ),
     ] = "",
-    slack: Annotated[float, typer.Option(help="By how much of its share a part may exceed it.")] = 0.05,
-    seed: Annotated[int, typer.Option(help="Of random, hash and metis.")] = 0,
-    threads: Annotated[int, typer.Option(help="Any number gives the same parts; 0: one per core.")] = 0,
+    slack: Annotated[
+        float, typer.Option(help="Share by which a part may exceed its equal share of a balanced quantity.")
+    ] = 0.05,
+    seed: Annotated[int, typer.Option(help="Seed of the methods random, hash and metis.")] = 0,
+    threads: Annotated[
+        int, typer.Option(help="Threads; the parts do not depend on their number. 0: one per core.")
+    ] = 0,
     fanouts: Annotated[
         str,
         typer.Option(
-            help="As 15,10,5: say what share of a batch's nodes will be remote.",
+            help="Fanouts such as 15,10,5, to estimate the share of remote nodes (default: no estimate).",
             metavar="NUMBERS",
             show_default=False,
         ),
     ] = "",
-    batch_size: Annotated[int, typer.Option(help="Seeds of all machines together, for --fanouts.")] = 1024,
+    batch_size: Annotated[int, typer.Option(help="Seeds per step over all machines, for --fanouts.")] = 1024,
     as_json: AsJson = False,
 ) -> None:
-    """Cut a graph into parts: graph folders of the nodes each owns, with their in-edges and columns."""
+    """Partition a graph: each part is a graph folder of its nodes, their in-edges and columns."""
     hops = fanout_list(fanouts) if fanouts else []
     source = folder_of(graph)
     from khop.cli import partition as work
@@ -75,13 +81,17 @@ def partition(
 
 
 def part_files(
-    graph: Annotated[Path, typer.Argument(help="A folder of parts.", show_default=False)],
-    machine: Annotated[int, typer.Option(help="Which, from 0: torchrun's --node-rank.", show_default=False)],
-    machines: Annotated[int, typer.Option(help="How many there are.", show_default=False)],
-    procs: Annotated[int, typer.Option(help="Processes on each of them.")] = 1,
-    placement: Annotated[Placement, typer.Option(help="As of khop train.")] = Placement.FEATURES,
+    graph: Annotated[Path, typer.Argument(help="Folder of a partitioned graph.", show_default=False)],
+    machine: Annotated[
+        int, typer.Option(help="Number of the machine, from 0, as torchrun --node-rank.", show_default=False)
+    ],
+    machines: Annotated[int, typer.Option(help="Number of machines.", show_default=False)],
+    procs: Annotated[int, typer.Option(help="Processes per machine.")] = 1,
+    placement: Annotated[
+        Placement, typer.Option(help="Placement of the run, as in khop train --placement.")
+    ] = Placement.FEATURES,
 ) -> None:
-    """List the files of a folder of parts that one machine needs, for rsync --files-from=- and the like."""
+    """List the files of a partitioned graph that one machine needs, e.g. for rsync --files-from=-."""
     from khop.cli.partition import print_part_files
 
     print_part_files(graph, placement, machine, machines, procs)

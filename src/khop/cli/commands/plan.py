@@ -18,43 +18,65 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    nodes: Annotated[str, typer.Option(help="Of the graph, as 2449029 or 1e9.", show_default=False)],
-    edges: Annotated[str, typer.Option(help="Of the graph, as 1e11.", show_default=False)],
-    feature_bytes: Annotated[
-        int, typer.Option(help="Of a node: 400 for 100 float32 numbers.", show_default=False)
+    nodes: Annotated[
+        str, typer.Option(help="Number of nodes of the graph, e.g. 2449029 or 1e9.", show_default=False)
     ],
-    fanouts: Annotated[str, typer.Option(help="As 15,10,5.", metavar="NUMBERS", show_default=False)],
-    machines: Annotated[int, typer.Option(help="Each with a part, and a process.", show_default=False)],
-    network: Annotated[float, typer.Option(help="Gbit/s of each machine, each way.", show_default=False)],
-    latency: Annotated[float, typer.Option(help="Milliseconds of a message between two machines.")] = 0.1,
-    cores: Annotated[int, typer.Option(help="Of each machine; 0: as this one.")] = 0,
+    edges: Annotated[str, typer.Option(help="Number of edges of the graph, e.g. 1e11.", show_default=False)],
+    feature_bytes: Annotated[
+        int,
+        typer.Option(
+            help="Bytes of features per node, e.g. 400 for 100 float32 numbers.", show_default=False
+        ),
+    ],
+    fanouts: Annotated[
+        str, typer.Option(help="Fanouts, one per hop, e.g. 15,10,5.", metavar="NUMBERS", show_default=False)
+    ],
+    machines: Annotated[
+        int, typer.Option(help="Number of machines, each with one part and one process.", show_default=False)
+    ],
+    network: Annotated[
+        float,
+        typer.Option(help="Network bandwidth per machine and direction, in Gbit/s.", show_default=False),
+    ],
+    latency: Annotated[
+        float, typer.Option(help="Latency of a message between two machines, in milliseconds.")
+    ] = 0.1,
+    cores: Annotated[int, typer.Option(help="Cores per machine; 0: as many as this machine.")] = 0,
     batch_size: Annotated[
-        int, typer.Option(help="Seeds of a step over all machines; 0: 1024 for each.", show_default=False)
+        int,
+        typer.Option(
+            help="Seeds per step over all machines (default 0: 1024 per machine).", show_default=False
+        ),
     ] = 0,
-    hidden: Annotated[int, typer.Option(help="Width of the GraphSAGE that is trained.")] = 256,
-    outputs: Annotated[int, typer.Option(help="Of the model: classes.")] = 47,
+    hidden: Annotated[int, typer.Option(help="Width of the hidden layers of the GraphSAGE model.")] = 256,
+    outputs: Annotated[int, typer.Option(help="Width of the model's outputs: the number of classes.")] = 47,
     remote_share: Annotated[
         float | None,
         typer.Option(
-            help="Of a batch's nodes, on other machines, as khop partition --fanouts says; default: as parts "
-            "made by chance have it.",
+            help="Share of remote nodes per batch, as printed by khop partition --fanouts (default: the "
+            "share of random parts).",
             show_default=False,
         ),
     ] = None,
     cache: Annotated[
-        float, typer.Option(help="Rows of others that a machine keeps, as a share of its own.")
+        float, typer.Option(help="Cached remote rows per machine, as a share of its own rows.")
     ] = 0.2,
     memory: Annotated[
         float,
-        typer.Option(help="GB of each machine: says how many it takes. 0: does not.", show_default=False),
+        typer.Option(
+            help="Memory per machine in GB, to estimate the number of machines (default 0: no estimate).",
+            show_default=False,
+        ),
     ] = 0,
     measure: Annotated[
         bool,
-        typer.Option("--measure", help="Measure first what work costs here: some seconds, 1 GB."),
+        typer.Option(
+            "--measure", help="Measure the costs on this machine first; takes some seconds and 1 GB."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict memory, traffic and time per step of a graph on several machines, and what will hold it up."""
+    """Predict memory, traffic, time per step and the bottleneck of training on several machines."""
     graph = GraphSize(whole("--nodes", nodes), whole("--edges", edges), feature_bytes)
     cluster = Cluster(machines, cores or usable_cores(), network, latency / 1000, cache)
     run = Run(tuple(fanout_list(fanouts)), batch_size or 1024 * machines, hidden, outputs, remote_share)

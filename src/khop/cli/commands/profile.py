@@ -22,13 +22,13 @@ Source = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN",
-        help=f"A run.toml, a run folder, or a run that comes with khop: {', '.join(preset_names())}.",
+        help=f"Run to profile: a run.toml, a run folder, or a preset ({', '.join(preset_names())}).",
     ),
 ]
-Steps = Annotated[int, typer.Option("--steps", metavar="INT", help="Updates that are measured.")]
+Steps = Annotated[int, typer.Option("--steps", metavar="INT", help="Optimizer steps to measure.")]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="FOLDER", help="Where the profile goes.", show_default="profiles/GRAPH-N"),
+    typer.Option("--out", metavar="FOLDER", help="Folder for the profile.", show_default="profiles/GRAPH-N"),
 ]
 
 
@@ -48,12 +48,13 @@ def _profile(
     *,
     options: Options,
 ) -> None:
-    """Do a few steps of a run, say where their time goes, what holds them up, and which setting to change.
+    """Run some steps and report the time per stage, the bottleneck, and the setting to change.
 
-    Nothing is evaluated and nothing learnt is kept. The folder gets a trace for Perfetto and a picture.
+    The trained weights are discarded, and nothing is evaluated. The folder gets a trace for Perfetto and a
+    picture.
     """
     if steps < 1:
-        raise ValueError(f"steps is {steps}: must be a whole number of at least 1 (--steps)")
+        raise ValueError(f"steps is {steps}: must be at least 1 (--steps)")
     is_folder = source is not None and Path(source).is_dir()
     raw = read_run(Path(str(source))) if is_folder else written(source, options, "khop profile")
     raw = with_options(raw, {**options, **_BESIDE_STEPS, **({} if out is None else {"out": str(out)})})

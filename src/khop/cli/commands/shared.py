@@ -16,19 +16,18 @@ class Checkpoint(StrEnum):
     LAST = "last"
 
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="What khop train made.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="Folder of a run, made by khop train.")]
 JsonLast = Annotated[
-    bool, typer.Option("--json", help="End with one line of JSON on stdout; all else goes to stderr.")
+    bool,
+    typer.Option("--json", help="Print one JSON object to stdout at the end; other output goes to stderr."),
 ]
 Procs = Annotated[
     int | None,
     typer.Option(
         "--procs",
         metavar="INT",
-        help="Processes on this machine that share the work; on more machines: torchrun ... -m khop.",
+        help="Processes on this machine (default 1); on several machines use torchrun ... -m khop.",
         show_default=False,
     ),
 ]
-Oversubscribe = Annotated[
-    bool, typer.Option("--oversubscribe", help="Allow more than 4 processes per core of this machine.")
-]
+Oversubscribe = Annotated[bool, typer.Option("--oversubscribe", help="Allow more than 4 processes per core.")]

@@ -9,40 +9,43 @@ import typer
 
 from khop.cli.graph_argument import GraphArgument, folder_of
 
-_PART = "share of the links, or from 1 on their number"
+_PART = "a share of the links, or a number of links from 1 on"
 
 
 def split(
     graph: GraphArgument,
-    out: Annotated[Path, typer.Argument(help="The folder of the split to write.", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="Folder of the split to write.", show_default=False)],
     links: Annotated[
         list[str],
         typer.Option(
-            help='Edge type to split, as "user buys item", with its reverse; may be given several times.',
+            help='Edge type to split, e.g. "user buys item", together with its reverse; can be repeated.',
             metavar="TYPE",
             show_default=False,
         ),
     ],
-    val: Annotated[float, typer.Option(help=f"Held out to choose a model: {_PART}.")] = 0.1,
-    test: Annotated[float, typer.Option(help=f"Held out and only measured: {_PART}.")] = 0.1,
+    val: Annotated[float, typer.Option(help=f"Validation links: {_PART}.")] = 0.1,
+    test: Annotated[float, typer.Option(help=f"Test links: {_PART}.")] = 0.1,
     disjoint_share: Annotated[
-        float, typer.Option(help="Share of the training links that are asked and carry no message.")
+        float,
+        typer.Option(help="Share of the training links that are predicted but not used for message passing."),
     ] = 0.0,
     negatives: Annotated[
-        int, typer.Option(help="Pairs that no edge joins, for each link that is held out.")
+        int, typer.Option(help="Negatives per held-out link; never edges of the graph.")
     ] = 1,
     label: Annotated[
-        str | None, typer.Option(help="Edge column that is the links' labels.", metavar="COLUMN")
+        str | None,
+        typer.Option(help="Edge column with the labels of the links (default: no labels).", metavar="COLUMN"),
     ] = None,
     time: Annotated[
-        str | None, typer.Option(help="Edge column that is the links' times.", metavar="COLUMN")
+        str | None,
+        typer.Option(help="Edge column with the times of the links (default: no times).", metavar="COLUMN"),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides who gets what.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split and of the negatives.")] = 0,
 ) -> None:
-    """Deal the links of a graph to training, validation and test, and write what each part may hear of.
+    """Split the links of a graph into training, validation and test links.
 
-    Edges between the same two nodes stay together, those of the reverse type too. Programs open it by
-    khop.LinkSplit.open(OUT).
+    Edges between the same two nodes are assigned to the same part, and so are their reverse edges. Open the
+    result in Python with khop.LinkSplit.open(OUT).
     """
     folder = folder_of(graph)
     from khop.cli import split as work

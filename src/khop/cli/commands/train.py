@@ -20,13 +20,15 @@ from khop.config.run_fingerprint import RESUMABLE
 Source = Annotated[
     str | None,
     typer.Argument(
-        metavar="RUN", help=f"A run.toml, or a run that comes with khop: {', '.join(preset_names())}."
+        metavar="RUN", help=f"Run to train: a run.toml, or a preset ({', '.join(preset_names())})."
     ),
 ]
 Resume = Annotated[
     Path | None,
     typer.Option(
-        metavar="FOLDER", help="Go on with a stopped run, with the very next batch.", show_default=False
+        metavar="FOLDER",
+        help="Run folder of a stopped run to continue, from its next batch.",
+        show_default=False,
     ),
 ]
 
@@ -45,10 +47,10 @@ def _train(
     *,
     options: Options,
 ) -> None:
-    """Train a model: khop train debian, or khop train run.toml. Every field of a run is an option.
+    """Train a model. Every field of a run is an option, which overrides the file.
 
-    Memory that large tensors leave stays with the process, and huge pages are asked for: 1.5 x as fast on a
-    CPU with glibc. Left alone where GLIBC_TUNABLES, MALLOC_..._THRESHOLD_ or LD_PRELOAD set the allocator up.
+    The command tunes glibc's allocator: freed memory is kept, huge pages are requested (1.5 x as fast on a
+    CPU). If GLIBC_TUNABLES, MALLOC_..._THRESHOLD_ or LD_PRELOAD set the allocator, it stays unchanged.
     """
     _check_source(source)
     _check_resumable(source, resume, options)
@@ -72,11 +74,11 @@ def _check_resumable(source: str | None, resume: Path | None, options: Options) 
     if resume is None:
         return
     if source is not None:
-        raise ValueError(f"--resume {resume} goes on with a run of its own: leave out {source!r}")
+        raise ValueError(f"--resume {resume} already names the run to continue: leave out {source!r}")
     for path in options:
         entry = field_at(path)
         if path not in RESUMABLE and entry is not None:
             raise ValueError(
-                f"{entry.option} cannot change when a run goes on; start another: "
+                f"{entry.option} cannot change in a resumed run; start a new run: "
                 f"khop train {shlex.quote(str(resume / 'config.toml'))} {entry.option} ..."
             )
