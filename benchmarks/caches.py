@@ -25,8 +25,7 @@ from torch import Tensor
 
 from khop.features.cache_plan import CachePlan
 from khop.kernels.id_slots import IdSlots
-from khop.loading.columns import ColumnChoice
-from khop.loading.loader import BatchMaker, Position
+from khop.loading.loader import StepRequests
 from khop.loading.visit_counts import visit_counts
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.part_files import map_splits
@@ -56,14 +55,12 @@ def rank_of(graph: LocalPartitionGraph, number: int) -> Rank:
     train = map_splits(graph.folder.path, graph.folder.book)["train"][NODE]
     own = train[(train >= begin) & (train < end)]
     order = SeedOrder(NodeSeeds({NODE: own}), SEEDS, shuffle=True, run_seed=1)
-    maker = BatchMaker(
-        order, NeighborSampler(graph, FANOUTS), None, ColumnChoice(), device=torch.device("cpu")
-    )
+    sampler = NeighborSampler(graph, FANOUTS)
     count = {NODE: graph.num_nodes(NODE)}
 
     def counted(epoch: int) -> Tensor:
-        steps = [Position(epoch, step) for step in range(order.num_steps)]
-        return of_others(visit_counts(maker, steps, count)[NODE])
+        requests = StepRequests(order, epoch, range(order.num_steps))
+        return of_others(visit_counts(sampler, requests, count)[NODE])
 
     def of_others(visits: Tensor) -> Tensor:
         visits[begin:end] = 0

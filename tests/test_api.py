@@ -18,16 +18,20 @@ from torch import Tensor
 
 from khop import (
     Batch,
+    DrawKey,
     EdgeTable,
     FrontierSampler,
     Graph,
     Loader,
     NeighborSampler,
     NodeTable,
+    Sample,
+    SamplerBase,
+    Seeds,
     open_graph,
     write_graph,
 )
-from khop.features.store import Gathered, Wanted
+from khop.features.store import FeatureStoreBase, Gathered, Wanted
 from typed_shop import BUYS, bits, shop
 
 GRAPH = shop()
@@ -127,12 +131,12 @@ def test_a_graph_without_columns_gives_batches_without_columns() -> None:
 
 
 def test_a_sampler_of_ones_own_needs_nothing_but_sample() -> None:
-    class Mine:
-        def __init__(self) -> None:
-            self.sample = NeighborSampler(GRAPH, [3, 2], edge_ids=True).sample
+    class Mine(SamplerBase):
+        def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+            return NeighborSampler(self.graph, [3, 2], edge_ids=True).sample(seeds, key)
 
     theirs = loader_of()
-    mine = Loader(Mine(), SEEDS, 9, graph=GRAPH, shuffle=True, seed=5, columns=["x"], seed_columns=["x"])
+    mine = Loader(Mine(GRAPH), SEEDS, 9, shuffle=True, seed=5, columns=["x"], seed_columns=["x"])
     for step in range(5):
         assert torch.equal(mine.batch(0, step)["user", "x"], theirs.batch(0, step)["user", "x"])
 
@@ -294,7 +298,7 @@ def test_an_exception_in_the_training_loop_leaves_no_thread() -> None:
 
 
 def test_an_exception_in_a_worker_reaches_the_loop_with_its_traceback_and_the_state_stays_before_it() -> None:
-    class Broken:
+    class Broken(FeatureStoreBase):
         def __init__(self) -> None:
             self.calls = 0
 
@@ -347,7 +351,7 @@ def test_an_exception_in_a_worker_reaches_the_loop_with_its_traceback_and_the_st
         ({"seeds": torch.tensor([0])}, "seeds that are not given by node type: the graph has node types"),
         ({"columns": ["color"]}, "columns: no node type has a column 'color'; there are"),
         ({"seed_columns": ["color"]}, "seed_columns: no node type has a column 'color'; there are"),
-        ({"sampler": object()}, "has no attribute `graph`: give the loader graph="),
+        ({"sampler": object()}, "sampler <object.*must be a khop.NeighborSampler.*your own subclass"),
         (
             {"sampler": NeighborSampler(GRAPH.topology, [2]), "columns": ["x"]},
             "columns are wanted, but the graph has",

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from khop.sampling.neighbor import NeighborSampler as NeighborSampler
     from khop.sampling.outputs import Output as Output
     from khop.sampling.sampler import Sampler as Sampler
+    from khop.sampling.sampler import SamplerBase as SamplerBase
     from khop.sampling.sampler import Seeds as Seeds
     from khop.schema import ColumnSpec as ColumnSpec
     from khop.schema import Schema as Schema
@@ -117,6 +118,7 @@ _PUBLIC = {
     "RowAdam": "khop.training.row_adam",
     "Sample": "khop.batch",
     "Sampler": "khop.sampling.sampler",
+    "SamplerBase": "khop.sampling.sampler",
     "Schedule": "khop.training.schedule",
     "Schema": "khop.schema",
     "Seeds": "khop.sampling.sampler",

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from khop.arguments import instance_of, one_of, path_of, shown
+from khop.arguments import graph_of, instance_of, one_of, path_of, shown
 from khop.datasets.builtin import named_folder
 from khop.distributed.group import this_group
 from khop.distributed.lanes import Lanes
@@ -22,7 +22,7 @@ from khop.distributed.placements import LANES, Placement
 from khop.distributed.row_wire import Wire
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Hop, NeighborsByType, Positives
 from khop.features.store import FeatureStore
-from khop.features.table import FeatureTable, with_columns
+from khop.features.table import NO_COLUMNS, FeatureTable, with_columns
 from khop.graph.build import EdgeTable
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import Folder, open_folder
@@ -55,6 +55,12 @@ class Graph:
 
     def __post_init__(self) -> None:
         watch_forks()
+
+    @classmethod
+    def of(cls, store: GraphStore) -> Graph:
+        """Return a graph of these edges without columns; a `Graph` is returned as it is."""
+        graph_of("graph", store)
+        return store if isinstance(store, Graph) else cls(store, NO_COLUMNS)
 
     @property
     def schema(self) -> Schema:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -75,7 +75,7 @@ class Adjacency:
     def map(self, change: Change) -> Adjacency:
         """Return the same edges with `change` applied to every tensor."""
         edge_ids = None if self.edge_ids is None else change(self.edge_ids)
-        columns = _map_all(self.columns, change)
+        columns = map_all(self.columns, change)
         reverse = None if self.reverse is None else change(self.reverse)
         indptr, indices = change(self.indptr), change(self.indices)
         return Adjacency(indptr, indices, self.num_src, edge_ids, columns, reverse)
@@ -202,23 +202,10 @@ class Sample:
         """Return the same sample with `change` applied once to every tensor; views remain views."""
         subgraph = None if self.subgraph is None else self.subgraph.map(change)
         blocks = tuple(b.map(change) for b in self.blocks) if subgraph is None else subgraph.blocks()
-        trees = None if self.trees is None else _map_all(self.trees, change)
+        trees = None if self.trees is None else map_all(self.trees, change)
         links = {edge_type: rows.map(change) for edge_type, rows in self.links.items()}
-        nodes, seed_index = _map_all(self.nodes, change), _map_all(self.seed_index, change)
+        nodes, seed_index = map_all(self.nodes, change), map_all(self.seed_index, change)
         return Sample(nodes, blocks, seed_index, subgraph, trees, links)
-
-
-@dataclass(frozen=True)
-class DeviceRows:
-    """Rows of one type's columns that are cached on the batch's device and are not copied with the batch."""
-
-    slots: Tensor  # int64 (n), slots in the cache on the device
-    rows: Tensor  # int64 (n), the batch rows to fill from the cache
-    others: Tensor  # int64 (m), the batch rows in its columns until then
-
-    def map(self, change: Change) -> DeviceRows:
-        """Return the same rows with `change` applied to every tensor."""
-        return DeviceRows(change(self.slots), change(self.rows), change(self.others))
 
 
 @dataclass(frozen=True)
@@ -238,7 +225,6 @@ class Batch:
     world_size: int = 1
     spans: tuple[Span, ...] = ()  # the time spent making it
     traffic: Mapping[str, float] = field(default_factory=dict)  # data exchanged by this rank for it
-    on_device: Mapping[NodeType, DeviceRows] = field(default_factory=dict)  # empty after the copy
 
     def __getitem__(self, key: str | tuple[NodeType, str]) -> Tensor:
         """Return a column: `batch["x"]` if one node type has it, `batch["item", "x"]` always."""
@@ -291,10 +277,9 @@ class Batch:
         return replace(
             self,
             sample=self.sample.map(change),
-            seed_nodes=_map_all(self.seed_nodes, change),
-            columns={t: _map_all(c, change) for t, c in self.columns.items()},
-            seed_columns={t: _map_all(c, change) for t, c in self.seed_columns.items()},
-            on_device={t: rows.map(change) for t, rows in self.on_device.items()},
+            seed_nodes=map_all(self.seed_nodes, change),
+            columns={t: map_all(c, change) for t, c in self.columns.items()},
+            seed_columns={t: map_all(c, change) for t, c in self.seed_columns.items()},
         )
 
     def to(self, device: Place) -> Batch:
@@ -311,15 +296,23 @@ class Batch:
         return import_module("khop.pyg.convert").batch_to_pyg(self)
 
 
-def num_bytes(batch: Batch) -> int:
-    """Return the bytes that a batch's tensors hold; views of the same memory count once."""
+class HasTensors(Protocol):
+    """A value made of tensors, such as a batch."""
+
+    def map(self, change: Change) -> Self:
+        """Return the same value with `change` applied once to every tensor."""
+        ...
+
+
+def num_bytes(value: HasTensors) -> int:
+    """Return the bytes that the tensors of a batch hold; views of the same memory count once."""
     sizes: list[int] = []
 
     def note(tensor: Tensor) -> Tensor:
         sizes.append(tensor.nbytes)
         return tensor
 
-    batch.map(note)
+    value.map(note)
     return sum(sizes)
 
 
@@ -338,5 +331,6 @@ def _mover(device: Place) -> Change:
     return lambda tensor: tensor.to(device, non_blocking=True)
 
 
-def _map_all(tensors: Mapping[str, Tensor], change: Change) -> dict[str, Tensor]:
+def map_all(tensors: Mapping[str, Tensor], change: Change) -> dict[str, Tensor]:
+    """Return the same mapping with `change` applied to every tensor."""
     return {name: change(tensor) for name, tensor in tensors.items()}

@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from time import monotonic
 
 import torch
 
 from khop.api import Graph
-from khop.arguments import graph_of, one_of, shown, truth, whole_number
-from khop.batch import Batch, Span, num_bytes
-from khop.distributed.caching import CacheBudgets, CacheBy, count_on_device, with_caches
+from khop.arguments import one_of, truth, whole_number
+from khop.batch import Batch, Span
+from khop.distributed.caching import CacheBudgets, CacheBy, with_caches
 from khop.distributed.group import this_group
+from khop.distributed.lane_source import LaneSource
 from khop.distributed.partitioned_links import PartitionedLinks
 from khop.distributed.placement import homes_of
 from khop.features.store import FeatureStore
-from khop.features.table import FeatureTable
-from khop.graph.store import GraphStore
+from khop.features.table import NO_COLUMNS
 from khop.loading.byte_size import byte_size
 from khop.loading.columns import ColumnChoice, NamesByType, Narrow
 from khop.loading.cores import cores_of_rank, sampler_threads
 from khop.loading.forks import check_fork
-from khop.loading.loader import BatchMaker, Position, State
-from khop.loading.ordered_map import InFlight, ordered_map
+from khop.loading.loader import Position, State, StepRequests, finished, request_of
+from khop.loading.local_source import LocalSource
+from khop.loading.ordered_map import InFlight
 from khop.loading.seed_times import SeedTimes
 from khop.loading.seed_times import seed_times as times_of_seeds
+from khop.loading.source import BatchSource, Drawn
 from khop.loading.transfer import device_of
-from khop.partition.local_partition_features import LocalPartitionFeatures
 from khop.sampling.given_seeds import SeedIds, seed_ids
 from khop.sampling.link_seeds import Links, check_links
-from khop.sampling.links import LinkSampler
-from khop.sampling.neighbor import NeighborSampler
-from khop.sampling.sampler import Sampler
+from khop.sampling.sampler import Sampler, checked_sampler
 from khop.sampling.seeds import NodeSeeds, SeedList, SeedOrder
 from khop.schema import NodeType
 
@@ -91,34 +89,29 @@ class Loader:
         locality: bool = True,
     ) -> None:
         check_fork()
-        store = graph or getattr(sampler, "graph", None)
-        if store is None:
-            raise ValueError(f"sampler {sampler!r} has no attribute `graph`: give the loader graph=...")
-        graph_of("graph", store)
-        if not callable(getattr(sampler, "sample", None)):
-            raise ValueError(f"sampler {shown(sampler)}: must have a method sample(seeds, key)")
+        sampler = checked_sampler(sampler)
+        self._graph = Graph.of(sampler.graph if graph is None else graph)
         locality = truth("locality", locality)
-        seed_list, seed_types = _seed_list(store, seeds, seed_times)
+        seed_list, seed_types = _seed_list(self._graph, seeds, seed_times)
         self._group = this_group()
-        self._lanes = store.lanes if isinstance(store, Graph) else None
-        if not locality and isinstance(store, Graph) and store.partition_options is None:
+        if not locality and self._graph.lanes is None and self._graph.partition_options is None:
             _warn_of_locality(self._group.rank)
-        homes = homes_of(store, self._lanes) if locality else None
+        homes = homes_of(self._graph, self._graph.lanes) if locality else None
         ranks = (self._group.rank, self._group.world_size)
-        order = SeedOrder(seed_list, batch_size, shuffle, seed, *ranks, homes, drop_last)
+        self._order = SeedOrder(seed_list, batch_size, shuffle, seed, *ranks, homes, drop_last)
         choice = ColumnChoice.of(
-            store.schema, columns, seed_columns, seed_types, one_of("narrow", narrow, Narrow)
+            self._graph.schema, columns, seed_columns, seed_types, one_of("narrow", narrow, Narrow)
         )
         # Not named `sampler`: Lightning takes a loader with that attribute for a DataLoader and rebuilds it.
         self.graph_sampler, self.columns = sampler, choice  # choice of all batches
-        self._maker = BatchMaker(order, sampler, _features(store, choice), choice, device_of(device))
+        self._device = device_of(device)
+        self._local = LocalSource(sampler, _features(self._graph, choice), choice, self._device)
         if threads is None:
             threads = sampler_threads(cores_of_rank(self._group.local_world_size))
         in_flight_bytes = byte_size(prefetch_bytes, "prefetch_bytes", least=1)
         self._in_flight = InFlight(threads, prefetch, in_flight_bytes)
-        self._edges = store.topology if isinstance(store, Graph) else store
-        if self._lanes is not None and isinstance(sampler, LinkSampler):
-            sampler.prepare(*(t for t in seed_list.counts if isinstance(t, tuple)))
+        self._source = self._source_of(self._local)
+        self._source.prepare()
         self._loaded: Position | None = None  # until a loop starts there
         self._next = Position()  # of the loop that started last, or as loaded
         self._following = 0  # the epoch of the next plain loop
@@ -143,13 +136,10 @@ class Loader:
         budgets = CacheBudgets(
             byte_size(budget_bytes, "budget_bytes"), byte_size(device_cache_bytes, "device_cache_bytes")
         )
-        made = with_caches(self._maker, self._edges, budgets, one_of("by", by, CacheBy))
-        if (
-            made is self._maker
-            and (budgets.host_cache_bytes or budgets.device_cache_bytes)
-            and self._group.rank == 0
-        ):
-            why = "this process has all columns" if self._maker.features else "the loader has no columns"
+        topology, budget = self._graph.topology, budgets.host_cache_bytes or budgets.device_cache_bytes
+        cached = with_caches(self._local, self._order, topology, budgets, one_of("by", by, CacheBy))
+        if cached is self._local and budget and self._group.rank == 0:
+            why = "this process has all columns" if self._local.features else "the loader has no columns"
             warnings.warn(
                 f"a cache for rows of other processes, of {budgets.host_cache_bytes:,} bytes here and "
                 f"{budgets.device_cache_bytes:,} on a device, has no effect: {why}. Leave it out "
@@ -157,26 +147,22 @@ class Loader:
                 "partitioned graph",
                 stacklevel=2,
             )
-        self._maker = made
+        self._local, self._source = cached, self._source_of(cached)
 
     def __len__(self) -> int:
         """Return the number of steps per epoch, the same on every rank."""
-        return self._maker.order.num_steps
+        return self._order.num_steps
 
     def batch(self, epoch: int, step: int) -> Batch:
         """Make one batch now, with the same bits as in an iteration. The position does not change.
 
         The work is shared by torch's number of threads.
         """
-        _check_step(epoch, step)
-        maker = _split_over(self._maker, torch.get_num_threads())
-        return maker.placed(maker.batch(epoch, step))
+        return self._made(self._order, epoch, step)
 
     def whole_batch(self, epoch: int, step: int) -> Batch:
         """Make one batch of the seeds of all ranks, the same on each rank."""
-        _check_step(epoch, step)
-        order = replace(self._maker.order, rank=0, world_size=1)
-        return self._maker.placed(replace(self._maker, order=order).batch(epoch, step))
+        return self._made(replace(self._order, rank=0, world_size=1), epoch, step)
 
     def epoch(self, epoch: int) -> Batches:
         """Iterate over all batches of an epoch, in order.
@@ -199,11 +185,11 @@ class Loader:
 
     def state_dict(self) -> dict[str, object]:
         """Return the next batch not received in the loop that started last, as plain values for a file."""
-        return self._next.state(self._maker.order)
+        return self._next.state(self._order)
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a saved state, with any number of threads or ranks; ValueError if it does not fit."""
-        self._next = self._loaded = Position.of_state(state, self._maker.order)
+        self._next = self._loaded = Position.of_state(state, self._order)
         self._loops += 1
 
     def _start(self, epoch: int | None) -> Position:
@@ -224,31 +210,31 @@ class Loader:
         self._following = start.epoch + 1
         self._loops += 1
         loop, steps = self._loops, range(start.step, len(self))
-        with closing(self._made(start.epoch, steps)) as made:
+        requests = StepRequests(self._order, start.epoch, steps)
+        with closing(self._source.stream(requests, self._in_flight)) as drawn:
             for step in steps:
-                yield self._receive(made, Position(start.epoch, step), loop)
+                yield self._receive(drawn, Position(start.epoch, step), loop)
 
-    def _made(self, epoch: int, steps: range) -> Batches:
-        """Return the batches, made by threads or in lanes."""
-        lanes, in_flight = self._lanes, self._in_flight
+    def _source_of(self, local: LocalSource) -> BatchSource:
+        """Return the source of this process's batches: in lanes if the graph is partitioned across ranks."""
+        lanes = self._graph.lanes
         if lanes is None:
-            return ordered_map(partial(self._maker.batch, epoch), steps, in_flight, num_bytes)
-        maker = _split_over(self._maker, max(1, in_flight.threads // lanes.count))
+            return local
+        return LaneSource(local, lanes, tuple(t for t in self._order.seeds.counts if isinstance(t, tuple)))
 
-        def made(step: int) -> Batch:
-            batch = maker.batch(epoch, step)
-            count_on_device(lanes.peers, batch)
-            return replace(batch, traffic=lanes.peers.counts())
+    def _made(self, order: SeedOrder, epoch: int, step: int) -> Batch:
+        whole_number("epoch", epoch, 0)
+        whole_number("step", step)  # the order checks the upper limit
+        drawn = self._source.make(request_of(order, epoch, step))
+        return finished(drawn, order, Position(epoch, step), self._device)
 
-        return lanes.map(made, steps, in_flight.prefetch, epoch)
-
-    def _receive(self, made: Iterator[Batch], position: Position, loop: int) -> Batch:
+    def _receive(self, stream: Generator[Drawn], position: Position, loop: int) -> Batch:
         # A separate function, so that the suspended generator does not hold the batch.
         self._group.at("waiting for its batch", position.epoch, position.step)
         started = monotonic()
-        batch = next(made)
+        drawn = next(stream)
         waiting = Span.since(started, "waiting")
-        batch = self._maker.placed(batch)
+        batch = finished(drawn, self._order, position, self._device)
         moving = Span.since(waiting.ended, "moving")
         if loop == self._loops:
             self._next = position.after(len(self))
@@ -256,23 +242,8 @@ class Loader:
         return replace(batch, spans=(*batch.spans, waiting, moving))
 
 
-def _check_step(epoch: object, step: object) -> None:
-    whole_number("epoch", epoch, 0)
-    whole_number("step", step)  # the order checks the upper limit
-
-
-def _split_over(maker: BatchMaker, threads: int) -> BatchMaker:
-    """Return a maker of the same batches that uses several threads per batch, where its parts can."""
-    sampler, features = maker.sampler, maker.features
-    if isinstance(sampler, NeighborSampler | LinkSampler):
-        sampler = sampler.split_over(threads)
-    if isinstance(features, FeatureTable | LocalPartitionFeatures):
-        features = replace(features, threads=threads)
-    return replace(maker, sampler=sampler, features=features)
-
-
 def _seed_list(
-    store: GraphStore,
+    graph: Graph,
     seeds: SeedIds | Mapping[NodeType, SeedIds] | Links | PartitionedLinks,
     seed_times: SeedTimes | None,
 ) -> tuple[SeedList, tuple[NodeType, ...]]:
@@ -281,23 +252,23 @@ def _seed_list(
         if seed_times is not None:
             raise ValueError("seed_times with links: links carry their own, give khop.Links(..., times=...)")
         if isinstance(seeds, Links):
-            seeds = seeds.of_schema(store.schema)
-            check_links(store, seeds)
+            seeds = seeds.of_schema(graph.schema)
+            check_links(graph, seeds)
         ends = {end for source, _, destination in seeds.counts for end in (source, destination)}
-        return seeds, tuple(t for t in store.schema.node_types if t in ends)
-    nodes = seed_ids(store, seeds)
+        return seeds, tuple(t for t in graph.schema.node_types if t in ends)
+    nodes = seed_ids(graph, seeds)
     if seed_times is None:
         return NodeSeeds(nodes), tuple(nodes)
-    features = store.features if isinstance(store, Graph) else None
-    return NodeSeeds(nodes, times_of_seeds(seed_times, nodes, store.schema, features)), tuple(nodes)
+    features = None if graph.features is NO_COLUMNS else graph.features
+    return NodeSeeds(nodes, times_of_seeds(seed_times, nodes, graph.schema, features)), tuple(nodes)
 
 
-def _features(store: GraphStore, choice: ColumnChoice) -> FeatureStore | None:
+def _features(graph: Graph, choice: ColumnChoice) -> FeatureStore | None:
     if choice.is_empty:
         return None
-    if not isinstance(store, Graph):
+    if graph.features is NO_COLUMNS:
         raise ValueError("columns are wanted, but the graph has none: give the loader graph=khop.Graph(...)")
-    return store.features
+    return graph.features
 
 
 def _warn_of_locality(rank: int) -> None:

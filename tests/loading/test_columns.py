@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from khop import DrawKey, Expansion, NeighborSampler, Sample, Seeds
-from khop.features.store import Gathered, Rows, Wanted
+from khop.features.store import FeatureStoreBase, Gathered, Rows, Wanted
 from khop.loading.columns import ColumnChoice, NamesByType, gather_columns
 from typed_shop import BOUGHT_BY, BUYS, shop
 
@@ -14,7 +14,7 @@ GRAPH = shop()
 EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
 
 
-class Noting:
+class Noting(FeatureStoreBase):
     """A feature store that notes what it is asked for."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Noting:
         return GRAPH.features.gather(wanted)
 
 
-class Generous:
+class Generous(FeatureStoreBase):
     """A feature store that gives more rows than the limits ask for."""
 
     def gather(self, wanted: Wanted) -> Gathered:

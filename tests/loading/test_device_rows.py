@@ -13,12 +13,14 @@ from torch import Tensor
 from khop.batch import Batch
 from khop.features.cache_plan import CachePlan
 from khop.features.row_cache import RowCache
-from khop.features.store import FeatureStore, Gathered, Wanted
+from khop.features.store import FeatureStore, FeatureStoreBase, Gathered, Wanted
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.graph.quantize import quantize
 from khop.loading.columns import ColumnChoice, Narrow
-from khop.loading.loader import BatchMaker
+from khop.loading.loader import Position, finished, request_of
+from khop.loading.local_source import LocalSource
+from khop.loading.source import Drawn
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.seeds import NodeSeeds, SeedOrder
 from khop.schema import ColumnSpec, Schema
@@ -62,7 +64,7 @@ GRAPH = _graph()
 
 
 @dataclass
-class Noting:
+class Noting(FeatureStoreBase):
     """A store that notes which rows it was asked for, of columns of nodes alone."""
 
     store: FeatureStore = TABLE
@@ -73,15 +75,25 @@ class Noting:
         return self.store.gather(wanted)
 
 
-def maker(narrow: Narrow, disjoint: bool, seed_columns: list[str], device: str = "cpu") -> BatchMaker:
-    seeds = NodeSeeds({"user": torch.arange(0, USERS, 2), "item": torch.tensor([3, 3, 1])})
+SEEDS = NodeSeeds({"user": torch.arange(0, USERS, 2), "item": torch.tensor([3, 3, 1])})
+ORDER = SeedOrder(SEEDS, 6, shuffle=True, run_seed=4)
+
+
+def source(narrow: Narrow, disjoint: bool, seed_columns: list[str], device: str = "cpu") -> LocalSource:
     choice = ColumnChoice.of(SCHEMA, ["x", "age", "price"], seed_columns, ["user", "item"], narrow)
     sampler = NeighborSampler(GRAPH, [3, 2], disjoint=disjoint)
-    order = SeedOrder(seeds, 6, shuffle=True, run_seed=4)
-    return BatchMaker(order, sampler, Noting(), choice, torch.device(device))
+    return LocalSource(sampler, Noting(), choice, torch.device(device))
 
 
-def with_kept(plain: BatchMaker, kept: dict[str, Tensor]) -> BatchMaker:
+def drawn(plain: LocalSource, epoch: int, step: int) -> Drawn:
+    return plain.draw(request_of(ORDER, epoch, step))
+
+
+def batch_of(plain: LocalSource, epoch: int, step: int) -> Batch:
+    return finished(drawn(plain, epoch, step), ORDER, Position(epoch, step), plain.device)
+
+
+def with_kept(plain: LocalSource, kept: dict[str, Tensor]) -> LocalSource:
     """The same batches where the device has these rows."""
     names = {t: plain.columns.of_nodes[t] for t in kept}
     plan = CachePlan(kept, names, {"user": USERS, "item": ITEMS}, calls=2)
@@ -113,12 +125,10 @@ def same(found: Batch, wanted: Batch) -> bool:
 def test_no_batch_changes(
     users: Tensor, items: Tensor, narrow: Narrow, disjoint: bool, seed_columns: list[str], step: int
 ) -> None:
-    plain = maker(narrow, disjoint, seed_columns)
+    plain = source(narrow, disjoint, seed_columns)
     keeping = with_kept(plain, {"user": users, "item": items})
-    made, wanted = keeping.batch(1, step), plain.batch(1, step)
-    found = keeping.placed(made)
-    assert same(found, plain.placed(wanted))
-    assert found.on_device == {}
+    made = drawn(keeping, 1, step)
+    assert same(finished(made, ORDER, Position(1, step), keeping.device), batch_of(plain, 1, step))
     features = keeping.features
     assert isinstance(features, Noting)
     for node_type, ids in features.asked:
@@ -126,7 +136,7 @@ def test_no_batch_changes(
         index = made.sample.seed_index[node_type]
         first = int(index.max()) + 1 if index.numel() and node_type in plain.columns.of_seeds else 0
         assert not torch.isin(ids[first:], kept).any()  # rows of seeds are chosen from on the host
-        places = made.on_device.get(node_type)
+        places = made.device_rows.get(node_type)
         number = 0 if places is None else places.rows.numel()
         assert ids.numel() + number == made.sample.nodes[node_type].numel()
 
@@ -134,16 +144,16 @@ def test_no_batch_changes(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="where there is a GPU")
 @pytest.mark.parametrize("narrow", list(Narrow))
 def test_no_batch_changes_on_a_gpu(narrow: Narrow) -> None:
-    plain = maker(narrow, False, ["label"], "cuda")
+    plain = source(narrow, False, ["label"], "cuda")
     keeping = with_kept(plain, {"user": torch.arange(0, USERS, 3), "item": torch.arange(ITEMS)})
     for step in range(3):
-        assert same(keeping.placed(keeping.batch(0, step)), plain.placed(plain.batch(0, step)))
+        assert same(batch_of(keeping, 0, step), batch_of(plain, 0, step))
 
 
 def test_rows_are_put_together_where_the_device_is() -> None:
-    plain = maker(Narrow.FLOAT32, False, ["label"], "meta")
+    plain = source(Narrow.FLOAT32, False, ["label"], "meta")
     keeping = with_kept(plain, {"user": torch.arange(USERS)})
-    batch = keeping.placed(keeping.batch(0, 0))
+    batch = batch_of(keeping, 0, 0)
     assert batch.columns["user"]["x"].is_meta
     assert batch.columns["user"]["x"].shape == (batch.sample.nodes["user"].numel(), 4)
     assert batch.seed_columns["user"]["label"].is_meta

@@ -8,34 +8,39 @@ from dataclasses import replace
 import pytest
 import torch
 
-from khop import NeighborSampler
+from khop import Batch, NeighborSampler
 from khop.draw import DrawKey, Purpose
 from khop.loading.columns import ColumnChoice
-from khop.loading.loader import BatchMaker, Position
+from khop.loading.loader import Position, StepRequests, finished, request_of
+from khop.loading.local_source import LocalSource
 from khop.sampling.seeds import NodeSeeds, SeedOrder
 from typed_shop import bits, shop
 
 GRAPH = shop()
 NODES = NodeSeeds({"user": torch.arange(40), "item": torch.arange(5)})
 ORDER = SeedOrder(NODES, batch_size=8, shuffle=True, run_seed=3)
-MAKER = BatchMaker(
-    ORDER,
+CPU = torch.device("cpu")
+SOURCE = LocalSource(
     NeighborSampler(GRAPH, [3, 2]),
     GRAPH.features,
     ColumnChoice.of(GRAPH.schema, ["x"], ["x"], ["user", "item"]),
-    torch.device("cpu"),
+    CPU,
 )
 
 
+def made(epoch: int, step: int, order: SeedOrder = ORDER) -> Batch:
+    return finished(SOURCE.make(request_of(order, epoch, step)), order, Position(epoch, step), CPU)
+
+
 def test_a_batch_is_the_same_whenever_it_is_made() -> None:
-    first = bits(MAKER.batch(1, 4))
-    assert bits(MAKER.batch(1, 3)) != first
-    assert bits(MAKER.batch(2, 4)) != first
-    assert bits(MAKER.batch(1, 4)) == first
+    first = bits(made(1, 4))
+    assert bits(made(1, 3)) != first
+    assert bits(made(2, 4)) != first
+    assert bits(made(1, 4)) == first
 
 
 def test_a_batch_is_the_steps_seeds_sampled_with_the_steps_key() -> None:
-    batch = MAKER.batch(2, 5)
+    batch = made(2, 5)
     seeds = ORDER.share(2, 5)
     sample = NeighborSampler(GRAPH, [3, 2]).sample(seeds, DrawKey.of(3, Purpose.HOP, 2, 5))
     assert (batch.epoch, batch.step, batch.world_size, batch.num_global_seeds) == (2, 5, 1, 45 - 5 * 8)
@@ -45,19 +50,27 @@ def test_a_batch_is_the_steps_seeds_sampled_with_the_steps_key() -> None:
 
 
 def test_a_batch_says_how_long_its_stages_took() -> None:
-    seconds = MAKER.batch(0, 0).seconds
+    seconds = made(0, 0).seconds
     assert sorted(seconds) == ["gathering", "sampling"]
     assert all(value >= 0 for value in seconds.values())
 
 
 def test_a_rank_without_seeds_gets_a_batch_without_rows() -> None:
     order = replace(ORDER, batch_size=2, rank=0, world_size=4)
-    batch = replace(MAKER, order=order).batch(0, 0)
+    batch = made(0, 0, order)
     assert batch.num_global_seeds == 2
     assert sum(ids.numel() for ids in batch.seed_nodes.values()) == 0
     assert batch["user", "x"].shape == (0, 2)
     assert all(a.indptr.tolist() == [0] for block in batch.blocks for a in block.adjacencies.values())
     assert batch.global_mean(torch.empty(0, requires_grad=True)).item() == 0
+
+
+def test_requests_are_those_of_the_steps() -> None:
+    requests = StepRequests(ORDER, 4, range(2, 5))
+    assert [(each.epoch, each.step) for each in requests] == [(4, 2), (4, 3), (4, 4)]
+    assert [each.key for each in requests] == [DrawKey.of(3, Purpose.HOP, 4, step) for step in (2, 3, 4)]
+    assert [each.step for each in requests[1:]] == [3, 4]
+    assert requests[-1].seeds().nodes["user"].tolist() == ORDER.share(4, 4).nodes["user"].tolist()
 
 
 def test_positions_walk_through_epochs() -> None:

@@ -8,8 +8,7 @@ import torch
 
 from khop.api import open_graph
 from khop.loader import Loader
-from khop.loading.columns import ColumnChoice
-from khop.loading.loader import BatchMaker, Position
+from khop.loading.loader import Position, request_of
 from khop.loading.visit_counts import visit_counts
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.seeds import NodeSeeds, SeedOrder
@@ -21,10 +20,9 @@ def test_a_node_counts_once_in_every_batch_that_has_it(tmp_path: Path) -> None:
     seeds = graph.split("train")
     sampler = NeighborSampler(graph, [4, 3], disjoint=True)  # a node is in many trees of a batch
     order = SeedOrder(NodeSeeds(seeds), 50, shuffle=True, run_seed=3)
-    choice = ColumnChoice.of(graph.schema, ["x"], [], ["item"])
-    maker = BatchMaker(order, sampler, graph.features, choice, torch.device("cpu"))
     positions = [Position(epoch, step) for epoch in (0, 2) for step in range(3)]
-    counts = visit_counts(maker, positions, {"item": graph.num_nodes("item")})
+    requests = [request_of(order, position.epoch, position.step) for position in positions]
+    counts = visit_counts(sampler, requests, {"item": graph.num_nodes("item")})
     loader = Loader(sampler, seeds, 50, shuffle=True, seed=3)
     expected = torch.zeros(graph.num_nodes("item"), dtype=torch.int32)
     for position in positions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -33,6 +34,11 @@ def expected(step: int, world_size: int) -> list[int]:
     return [step * 100 + rank * 10 + turn for turn in range(3) for rank in range(world_size)]
 
 
+def in_epoch(epoch: int) -> Callable[[int], tuple[int, int]]:
+    """The place of each step of an epoch."""
+    return lambda step: (epoch, step)
+
+
 @covered
 def several_epochs(rank: int, device: torch.device, out: str) -> None:
     """Whole epochs, some left early, one within another, steps of none; what was wrong with them."""
@@ -45,13 +51,13 @@ def several_epochs(rank: int, device: torch.device, out: str) -> None:
     ):
         received = 0
         for step, told in enumerate(
-            lanes.map(lambda step, slow=epoch: met(lanes, step, slow), range(steps), ahead, epoch)
+            lanes.map(lambda step, slow=epoch: met(lanes, step, slow), range(steps), ahead, in_epoch(epoch))
         ):
             received += 1
             if told != expected(step, group.world_size):
                 wrong.append((epoch, step, told))
             if (epoch, step) in {(0, 4), (6, 1)}:  # as an evaluation within an epoch
-                inner = list(lanes.map(lambda step: met(lanes, step, 1), range(5), 3))
+                inner = list(lanes.map(lambda step: met(lanes, step, 1), range(5), 3, in_epoch(0)))
                 wrong += [told for step, told in enumerate(inner) if told != expected(step, group.world_size)]
             if received == taken:
                 time.sleep(0.01 * rank)
@@ -78,7 +84,7 @@ def fails(rank: int, device: torch.device, where: str) -> None:
             raise KeyError("mine")
         return met(lanes, step, 0)
 
-    for step, _ in enumerate(lanes.map(made, range(1000), 4)):
+    for step, _ in enumerate(lanes.map(made, range(1000), 4, in_epoch(0))):
         if (rank, step) == (1, 5):
             if where == "in the loop":
                 raise KeyError("mine")

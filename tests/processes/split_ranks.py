@@ -146,7 +146,7 @@ def unprepared(group: Group, path: Path, over_ranks: OverRanks) -> str:
         return graph.sample_negatives(LIKE, UniformNegatives(exact=True), links, DrawKey(step))
 
     try:
-        list(lanes.map(drawn, range(2), 2))
+        list(lanes.map(drawn, range(2), 2, lambda step: (0, step)))
     except ValueError as error:
         return str(error)
     return "nothing"

@@ -400,21 +400,21 @@ def test_a_sample_of_links_split_over_threads_has_the_same_bits(
         disjoint=disjoint,
     )
     wanted = link_seeds({EDGE: [(u, (u + 6000 - 1) % 6000) for u in sources.tolist()]})
-    alone, split = sampler.sample(wanted, KEY), sampler.split_over(threads).sample(wanted, KEY)
+    alone, split = sampler.sample(wanted, KEY), sampler.with_threads(threads).sample(wanted, KEY)
     assert as_plain(split) == as_plain(alone)
     assert ends(split, EDGE) == ends(alone, EDGE)
 
 
 def test_a_batch_made_here_and_now_is_split_over_torchs_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    whole = LinkSampler.split_over
+    whole = LinkSampler.with_threads
 
     def noted(sampler: LinkSampler, threads: int) -> LinkSampler:
         asked.append(threads)
         return whole(sampler, threads)
 
-    monkeypatch.setattr(LinkSampler, "split_over", noted)
+    monkeypatch.setattr(LinkSampler, "with_threads", noted)
     Loader(LinkSampler(ring(10, 2), [1]), Links({EDGE: torch.tensor([[1], [0]])}), 1).batch(0, 0)
     assert asked == [torch.get_num_threads()]
     with pytest.raises(ValueError, match="threads 0: must be a whole number, 1 or more"):
-        LinkSampler(ring(5, 2), [1]).split_over(0)
+        LinkSampler(ring(5, 2), [1]).with_threads(0)

@@ -223,9 +223,11 @@ def test_a_type_without_nodes_takes_part() -> None:
 def test_a_sample_split_over_threads_has_the_same_bits(expansion: Expansion, threads: int) -> None:
     sampler = NeighborSampler(ring(6000, 9), [5, 4], expansion=expansion, edge_ids=True)
     wanted = seeds(*range(0, 6000, 3))  # enough rows for every thread to get some
-    assert as_plain(sampler.split_over(threads).sample(wanted, KEY)) == as_plain(sampler.sample(wanted, KEY))
+    assert as_plain(sampler.with_threads(threads).sample(wanted, KEY)) == as_plain(
+        sampler.sample(wanted, KEY)
+    )
 
 
 def test_a_sampler_is_split_over_a_thread_at_least() -> None:
     with pytest.raises(ValueError, match="threads 0: must be a whole number, 1 or more"):
-        NeighborSampler(ring(5, 2), [1]).split_over(0)
+        NeighborSampler(ring(5, 2), [1]).with_threads(0)

@@ -8,21 +8,20 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from khop.batch import Batch
 from khop.distributed.partitioned_features import PartitionedFeatures
-from khop.distributed.peers import Peers
 from khop.draw import Uniform
 from khop.features.cache_plan import CachePlan
 from khop.features.renumbered import RenumberedRows
 from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
-from khop.loading.loader import BatchMaker, Position
+from khop.loading.loader import StepRequests
+from khop.loading.local_source import LocalSource
 from khop.loading.visit_counts import visit_counts
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.visits import Topology, visit_probabilities
 from khop.sampling.neighbor import NeighborSampler
-from khop.sampling.seeds import NodeSeeds
+from khop.sampling.seeds import NodeSeeds, SeedOrder
 from khop.schema import NodeType, Schema
 
 
@@ -42,49 +41,44 @@ class CacheBudgets:
     device_cache_bytes: int = 0
 
 
-def with_caches(maker: BatchMaker, graph: GraphStore, budgets: CacheBudgets, by: CacheBy) -> BatchMaker:
-    """Add caches of remote rows to a batch maker; its batches stay the same. Collective.
+def with_caches(
+    source: LocalSource, order: SeedOrder, graph: GraphStore, budgets: CacheBudgets, by: CacheBy
+) -> LocalSource:
+    """Add caches of remote rows to a source of batches; its batches stay the same. Collective.
 
     The rows that batches need most often are cached on the device, the next ones on the host. If every rank
-    has all columns, `maker` is returned unchanged.
+    has all columns, `source` is returned unchanged.
 
     ValueError if `by` is VISITS and the visit probabilities cannot be computed. They require uniform draws,
     seeds that are nodes, and the edges of all partitions.
     """
-    store = maker.features
+    store = source.features
     features = store.below if isinstance(store, RenumberedRows) else store
     if not isinstance(features, PartitionedFeatures):
-        return maker
-    visits = _visits_of_others(maker, graph, features, by)
+        return source
+    visits = _visits_of_others(source, order, graph, features, by)
     schema = Schema(graph.schema.node_types, (), columns=features.specs)
 
     def cache(budget_bytes: int, device: torch.device | str) -> RowCache:
         if not budget_bytes:
             return RowCache.empty()
-        plan = CachePlan.of(schema, maker.columns.of_nodes, visits, budget_bytes)
+        plan = CachePlan.of(schema, source.columns.of_nodes, visits, budget_bytes)
         for node_type, ids in plan.ids.items():
             visits[node_type][ids] = 0  # the next cache must not hold the same rows again
         return RowCache.filled(plan, replace(features, kept=RowCache.empty()), schema, device)
 
-    on_device = cache(budgets.device_cache_bytes, maker.device)
+    on_device = cache(budgets.device_cache_bytes, source.device)
     kept: FeatureStore = replace(features, kept=cache(budgets.host_cache_bytes, "cpu"))
     if isinstance(store, RenumberedRows):
         kept = replace(store, below=kept)
-    return replace(maker, features=kept, on_device=on_device)
-
-
-def count_on_device(peers: Peers, batch: Batch) -> None:
-    """Count the rows of a batch in its device cache as wanted, remote and device rows."""
-    rows = sum(places.rows.numel() for places in batch.on_device.values())
-    for name in ("needed_rows", "remote_rows", "device_cache_rows"):
-        peers.count(name, rows)
+    return replace(source, features=kept, on_device=on_device)
 
 
 def _visits_of_others(
-    maker: BatchMaker, graph: GraphStore, features: PartitionedFeatures, by: CacheBy
+    source: LocalSource, order: SeedOrder, graph: GraphStore, features: PartitionedFeatures, by: CacheBy
 ) -> dict[NodeType, Tensor]:
     """Return how often batches need each node, by node type; 0 for nodes stored on this rank."""
-    topology = _topology(maker, graph)
+    topology = _topology(source, order, graph)
     if by is CacheBy.VISITS and topology is None:
         raise ValueError(
             "a cache by visits: takes edges of all parts, uniform draws and seeds that are nodes; "
@@ -92,39 +86,36 @@ def _visits_of_others(
         )
     if topology is None or by is CacheBy.COUNTS:
         counts = {t: graph.num_nodes(t) for t in graph.schema.node_types}
-        steps = [Position(0, step) for step in range(maker.order.num_steps)]
-        visits = visit_counts(maker, steps, counts)
+        visits = visit_counts(source.sampler, StepRequests(order, 0, range(order.num_steps)), counts)
     else:
-        visits = _chances(maker, topology, features)
+        visits = _chances(source, order, topology, features)
     for node_type, of_type in visits.items():
         first, end = _held(features, node_type)
         of_type[first:end] = 0
     return visits
 
 
-def _topology(maker: BatchMaker, graph: GraphStore) -> Topology | None:
+def _topology(source: LocalSource, order: SeedOrder, graph: GraphStore) -> Topology | None:
     """Return the edges of all partitions, or None if visit probabilities cannot be computed.
 
     None means that this rank lacks some of the edges, or that they do not determine the nodes of a batch.
     """
-    sampler = maker.sampler
+    sampler = source.sampler
     is_uniform = isinstance(sampler, NeighborSampler) and isinstance(sampler.rule, Uniform)
-    if (
-        not is_uniform
-        or not isinstance(maker.order.seeds, NodeSeeds)
-        or not isinstance(graph, LocalPartitionGraph)
-    ):
+    if not is_uniform or not isinstance(order.seeds, NodeSeeds) or not isinstance(graph, LocalPartitionGraph):
         return None
     return Topology.of_parts(graph.folder.parts)
 
 
-def _chances(maker: BatchMaker, topology: Topology, features: PartitionedFeatures) -> dict[NodeType, Tensor]:
+def _chances(
+    source: LocalSource, order: SeedOrder, topology: Topology, features: PartitionedFeatures
+) -> dict[NodeType, Tensor]:
     """Return the probability that this rank's share of a batch contains each node.
 
     If seeds have affinity, only the seeds stored on this rank count. A rank that stores none gets surplus
     seeds of other ranks, so all seeds count.
     """
-    sampler, order = maker.sampler, maker.order
+    sampler = source.sampler
     assert isinstance(sampler, NeighborSampler)
     assert isinstance(order.seeds, NodeSeeds)
     seeds = order.seeds.nodes

@@ -11,22 +11,24 @@ from khop.distributed.peers import Peers
 from khop.loading.ordered_map import POLL_S
 from khop.loading.outcome import Outcome
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
+Place = Callable[[Item], tuple[int, int]]  # epoch and step of an item, for messages to other ranks
 
 
-class LaneWork(Generic[Result]):
-    """Steps made by lanes, and the progress of lanes and consumer.
+class LaneWork(Generic[Item, Result]):
+    """Items processed by lanes, one step each, and the progress of lanes and consumer.
 
     Fields change only under the lock of `_changed`.
     """
 
     def __init__(
-        self, function: Callable[[int], Result], steps: Sequence[int], ahead: int, epoch: int
+        self, function: Callable[[Item], Result], items: Sequence[Item], ahead: int, place: Place[Item]
     ) -> None:
         self._function = function
-        self._steps = steps
+        self._items = items
         self._ahead = ahead
-        self._epoch = epoch
+        self._place = place
         self._changed = threading.Condition()
         self._finished: dict[int, Outcome[Result]] = {}
         self._begun = 0  # steps up to the last one that any lane has begun
@@ -41,11 +43,12 @@ class LaneWork(Generic[Result]):
 
         A failed step ends the lane, as its exchanges are out of step with other ranks from then on.
         """
-        for index in range(lane, len(self._steps), lanes):
+        for index in range(lane, len(self._items), lanes):
             if not self._begins(index):
                 return
-            peers.begin(self._epoch, self._steps[index], self.is_unwanted)
-            outcome = Outcome.of(partial(self._function, self._steps[index]))
+            item = self._items[index]
+            peers.begin(*self._place(item), self.is_unwanted)
+            outcome = Outcome.of(partial(self._function, item))
             self._put(index, outcome)
             if outcome.error is not None:
                 return
@@ -62,7 +65,7 @@ class LaneWork(Generic[Result]):
         with self._changed:
             self._is_closed = True
             self._finished.clear()
-            return None if self._taken == len(self._steps) else self._begun
+            return None if self._taken == len(self._items) else self._begun
 
     def end_after(self, count: int) -> None:
         """Make the first `count` steps, which some rank has begun, and no more."""

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from khop.distributed.group import Group
-from khop.distributed.lane_work import LaneWork, Result
+from khop.distributed.lane_work import Item, LaneWork, Place, Result
 from khop.distributed.peers import Message, Peers, open_peers
 from khop.distributed.placements import LANES
 
@@ -43,7 +43,7 @@ class _Closing:
     """A map that its consumer left before the end."""
 
     road: _Road
-    work: LaneWork[Any]
+    work: LaneWork[Any, Any]
     thread: threading.Thread
 
 
@@ -79,16 +79,17 @@ class Lanes:
         return hasattr(self._of_thread, "peers")
 
     def map(
-        self, function: Callable[[int], Result], steps: Sequence[int], ahead: int, epoch: int = 0
+        self, function: Callable[[Item], Result], items: Sequence[Item], ahead: int, place: Place[Item]
     ) -> Generator[Result]:
-        """Yield `map(function, steps)` in order, computed in lanes; every rank calls it with as many steps.
+        """Yield `map(function, items)` in order, computed in lanes; every rank calls it with as many items.
 
-        A rank begins no step that is `ahead` or more steps after the next one to be taken. An error is raised
-        to the consumer in place of its step, and ends the iteration. The consumer may end it too, as `break`
-        does, at the same point on all ranks. Another map may run at the same time, on separate connections.
+        `place` gives the epoch and the step of an item, the same on all ranks. A rank begins no item that is
+        `ahead` or more items after the next one to be taken. An error is raised to the consumer in place of
+        its item, and ends the iteration. The consumer may end it too, as `break` does, at the same point on
+        all ranks. Another map may run at the same time, on separate connections.
         """
         road = self._road()
-        work = LaneWork(function, steps, ahead, epoch)
+        work = LaneWork(function, items, ahead, place)
         threads = [
             threading.Thread(target=self._run, args=(work, lane, road), name=f"khop-lane-{lane}")
             for lane in range(len(road.lanes))
@@ -96,7 +97,7 @@ class Lanes:
         try:
             for thread in threads:
                 thread.start()
-            for index in range(len(steps)):
+            for index in range(len(items)):
                 yield work.take(index)
         except GeneratorExit:
             closing = threading.Thread(target=_end_together, args=(road, work, threads), name="khop-closing")
@@ -127,12 +128,12 @@ class Lanes:
             return self._free.pop()
         return _Road(open_peers(self.group), tuple(open_peers(self.group) for _ in range(self.count)))
 
-    def _run(self, work: LaneWork[Result], lane: int, road: _Road) -> None:
+    def _run(self, work: LaneWork[Item, Result], lane: int, road: _Road) -> None:
         self._of_thread.peers = road.lanes[lane]
         work.run(lane, len(road.lanes), road.lanes[lane])
 
 
-def _end_together(road: _Road, work: LaneWork[Result], threads: Sequence[threading.Thread]) -> None:
+def _end_together(road: _Road, work: LaneWork[Any, Any], threads: Sequence[threading.Thread]) -> None:
     """Make all steps that some rank has begun, then end the lanes."""
     begun = work.hold()
     if begun is not None:

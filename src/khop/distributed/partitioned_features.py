@@ -17,7 +17,7 @@ from khop.distributed.row_server import RowServer, answer_bytes, rows_of_answer
 from khop.distributed.row_wire import Wire, is_rounded, planes, rounded
 from khop.features.column_pieces import ColumnPieces, read_rows
 from khop.features.row_cache import RowCache
-from khop.features.store import Gathered, Rows, Wanted
+from khop.features.store import FeatureStoreBase, Gathered, Rows, Wanted
 from khop.partition.by_owner import first_outside
 from khop.partition.remote_rows import RemoteRows
 
@@ -25,7 +25,7 @@ ANSWERING = Message("getting rows", "row")
 
 
 @dataclass(frozen=True, eq=False)
-class PartitionedFeatures:
+class PartitionedFeatures(FeatureStoreBase):
     """A feature store over rows partitioned across ranks.
 
     A gather is collective; each rank may request any rows. It makes three collectives: sizes of requests, row

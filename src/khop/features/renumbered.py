@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from khop.features.store import FeatureStore, Gathered, Rows, Wanted
+from khop.features.store import FeatureStore, FeatureStoreBase, Gathered, Rows, Wanted
 from khop.kernels.checks import check_ids
 from khop.schema import EdgeType, NodeType
 
 
 @dataclass(frozen=True, eq=False)
-class RenumberedRows:
+class RenumberedRows(FeatureStoreBase):
     """Rows of another store. For some types, chosen rows are numbered from 0."""
 
     below: FeatureStore
@@ -27,6 +27,10 @@ class RenumberedRows:
     def gather(self, wanted: Wanted) -> Gathered:
         """Gather the requested rows of all columns; see FeatureStore."""
         return self.below.gather({t: self._below(t, rows) for t, rows in wanted.items()})
+
+    def with_threads(self, threads: int) -> RenumberedRows:
+        """Return a store of the same columns that uses up to `threads` threads for each gather."""
+        return replace(self, below=self.below.with_threads(threads))
 
     def _below(self, type_: NodeType | EdgeType, rows: Rows) -> Rows:
         if type_ not in self.before:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 from torch import Tensor
 
@@ -26,7 +27,10 @@ Gathered = dict[NodeType | EdgeType, dict[str, Tensor]]
 
 
 class FeatureStore(Protocol):
-    """Columns that can be gathered by id. Every implementation passes tests/contracts/feature_store.py."""
+    """Columns that can be gathered by id. A store of your own subclasses `FeatureStoreBase`.
+
+    Every implementation passes tests/contracts/feature_store.py.
+    """
 
     def gather(self, wanted: Wanted) -> Gathered:
         """Gather type -> column -> (n, ...), rows in the order of the ids.
@@ -36,3 +40,19 @@ class FeatureStore(Protocol):
         quantized columns are multiplied by their scales.
         """
         ...
+
+    def with_threads(self, threads: int) -> FeatureStore:
+        """Return a store of the same columns that uses up to `threads` threads for each gather."""
+        ...
+
+
+class FeatureStoreBase(ABC):
+    """A feature store of your own: a subclass writes `gather`, which is called from several threads."""
+
+    @abstractmethod
+    def gather(self, wanted: Wanted) -> Gathered:
+        """Gather type -> column -> (n, ...), rows in the order of the ids; see FeatureStore."""
+
+    def with_threads(self, threads: int) -> Self:
+        """Return this store: it uses one thread for each gather."""
+        return self

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from khop.features.store import FeatureStore, Gathered, Rows, Wanted
+from khop.features.store import FeatureStore, FeatureStoreBase, Gathered, Rows, Wanted
 from khop.kernels.gather import SMALL_DTYPES, Column, column_reference, gather_columns
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 
@@ -16,7 +16,7 @@ Tensors = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureTable:
+class FeatureTable(FeatureStoreBase):
     """A feature store over whole columns, `type -> name -> (rows, ...)`, edge columns in CSC order.
 
     Gathering only reads, so threads may share a table. The result does not depend on `threads`.
@@ -45,6 +45,10 @@ class FeatureTable:
         """Gather the requested rows, in the order of the ids; ValueError names a missing column."""
         return {type_: self._rows(type_, rows) for type_, rows in wanted.items()}
 
+    def with_threads(self, threads: int) -> FeatureTable:
+        """Return a table of the same columns that uses up to `threads` threads for each gather."""
+        return replace(self, threads=threads)
+
     def known(self, type_: NodeType | EdgeType, rows: Rows) -> dict[str, Tensor]:
         """Gather rows of one type by ids that are known to be valid, so without synchronizing a GPU."""
         return {name: column_reference(self._column(type_, name, rows), rows.ids) for name in rows.columns}
@@ -62,6 +66,9 @@ class FeatureTable:
         if name not in columns:
             raise ValueError(f"no column {name!r} of {type_!r}; there are {sorted(columns)}")
         return column_of(columns[name], type_, name, rows, self.scales.get(type_, {}).get(name))
+
+
+NO_COLUMNS = FeatureTable({})  # of a graph without columns
 
 
 def column_of(

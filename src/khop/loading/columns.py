@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from khop.arguments import instance_of
-from khop.batch import Adjacency, Block, Columns, DeviceRows, Sample, Subgraph
+from khop.batch import Adjacency, Block, Columns, Sample, Subgraph
 from khop.features.store import FeatureStore, Rows
+from khop.loading.source import DeviceRows
 from khop.schema import EdgeType, NodeType, Schema, type_of
 
 Names = tuple[str, ...]

@@ -1,67 +1,69 @@
-"""Batch construction, and the position of a loader in a run."""
+"""Requests for the steps of a run, the batches made from their answers, and the position in the run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from time import monotonic
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import overload
 
 import torch
 
 from khop.arguments import mapping_of
-from khop.batch import Batch, Columns, Span
+from khop.batch import Batch
 from khop.draw import DrawKey, Purpose
-from khop.features.row_cache import RowCache
-from khop.features.store import FeatureStore
-from khop.loading.columns import ColumnChoice, gather_columns
-from khop.loading.device_rows import rows_on_device, with_device_rows
-from khop.loading.transfer import place, stage
-from khop.sampling.sampler import Sampler
+from khop.loading.source import BatchRequest, Drawn
+from khop.loading.transfer import place
 from khop.sampling.seeds import SeedOrder, check_fingerprint
 
 State = Mapping[str, object]
 
 
+def request_of(order: SeedOrder, epoch: int, step: int) -> BatchRequest:
+    """Return the request for this rank's share of a step."""
+    key = DrawKey.of(order.run_seed, Purpose.HOP, epoch, step)
+    return BatchRequest(partial(order.share, epoch, step), key, epoch, step)
+
+
 @dataclass(frozen=True)
-class BatchMaker:
-    """Maker of batch (epoch, step) of a run: a pure function, called from several threads at once."""
+class StepRequests(Sequence[BatchRequest]):
+    """The requests for some steps of an epoch, each made when it is read."""
 
     order: SeedOrder
-    sampler: Sampler
-    features: FeatureStore | None  # None if no column was requested
-    columns: ColumnChoice
-    device: torch.device  # device of the finished batch
-    on_device: RowCache = field(default_factory=RowCache.empty)  # node rows already on the device
+    epoch: int
+    steps: range
 
-    def batch(self, epoch: int, step: int) -> Batch:
-        """Make this rank's share of one step, with its columns, ready for `placed`."""
-        started = monotonic()
-        seeds = self.order.share(epoch, step)
-        sample = self.sampler.sample(seeds, DrawKey.of(self.order.run_seed, Purpose.HOP, epoch, step))
-        sampling = Span.since(started, "sampling")
-        columns: Columns = {}
-        seed_columns: Columns = {}
-        on_device = rows_on_device(self.on_device, self.columns, sample)
-        if self.features is not None:
-            sample, columns, seed_columns = gather_columns(self.features, self.columns, sample, on_device)
-        batch = Batch(
-            sample,
-            {node_type: sample.nodes[node_type][index] for node_type, index in sample.seed_index.items()},
-            columns,
-            seed_columns,
-            epoch,
-            step,
-            num_global_seeds=self.order.num_global_seeds(step),
-            world_size=self.order.world_size,
-            spans=(sampling, Span.since(sampling.ended, "gathering")),
-            on_device=on_device,
-        )
-        return stage(batch, self.device)
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return len(self.steps)
 
-    def placed(self, batch: Batch) -> Batch:
-        """Copy a batch to the device and insert the rows that are cached there."""
-        batch = place(batch, self.device)
-        return with_device_rows(batch, self.on_device, self.columns) if batch.on_device else batch
+    @overload
+    def __getitem__(self, index: int) -> BatchRequest: ...
+    @overload
+    def __getitem__(self, index: slice) -> StepRequests: ...
+    def __getitem__(self, index: int | slice) -> BatchRequest | StepRequests:
+        """Return the request for one step, or the requests for some of the steps."""
+        if isinstance(index, slice):
+            return replace(self, steps=self.steps[index])
+        return request_of(self.order, self.epoch, self.steps[index])
+
+
+def finished(drawn: Drawn, order: SeedOrder, position: Position, device: torch.device) -> Batch:
+    """Copy a drawn batch to the device, and insert the rows that are cached there."""
+    moved = place(drawn, device)
+    filled = {t: rows.fill(moved.columns[t]) for t, rows in moved.device_rows.items()}
+    return Batch(
+        moved.sample,
+        moved.seed_nodes,
+        {**moved.columns, **filled},
+        moved.seed_columns,
+        position.epoch,
+        position.step,
+        num_global_seeds=order.num_global_seeds(position.step),
+        world_size=order.world_size,
+        spans=moved.spans,
+        traffic=moved.traffic,
+    )
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
-from khop.batch import Batch
+from khop.batch import HasTensors
+
+Value = TypeVar("Value", bound=HasTensors)
 
 
 def device_of(given: object) -> torch.device:
@@ -28,11 +32,13 @@ def device_of(given: object) -> torch.device:
     return device
 
 
-def stage(batch: Batch, device: torch.device) -> Batch:
+def stage(batch: Value, device: torch.device) -> Value:
     """Copy a batch to pinned memory on a worker, if that speeds up the copy to the device."""
     return batch.map(Tensor.pin_memory) if device.type == "cuda" else batch
 
 
-def place(batch: Batch, device: torch.device) -> Batch:
+def place(batch: Value, device: torch.device) -> Value:
     """Copy a batch to its device on the consumer's thread, in the order of its current stream."""
-    return batch if device.type == "cpu" else batch.to(device)
+    if device.type == "cpu":
+        return batch
+    return batch.map(lambda tensor: tensor.to(device, non_blocking=True))

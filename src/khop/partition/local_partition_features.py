@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
 from khop.features.column_pieces import ColumnPieces, read_rows
 from khop.features.renumbered import RenumberedRows
-from khop.features.store import FeatureStore, Gathered, Rows, Wanted
+from khop.features.store import FeatureStore, FeatureStoreBase, Gathered, Rows, Wanted
 from khop.features.table import FeatureTable, Tensors
 from khop.kernels.chosen_rows import ChosenRows
 from khop.kernels.memory import memory_limit_bytes
@@ -19,7 +20,7 @@ from khop.schema import EdgeType, NodeType
 
 
 @dataclass(frozen=True, eq=False)
-class LocalPartitionFeatures:
+class LocalPartitionFeatures(FeatureStoreBase):
     """A feature store over consecutive parts. An edge is identified by its global position over all parts.
 
     A gather only reads, so threads may share the store. The result does not depend on `threads`.
@@ -50,6 +51,12 @@ class LocalPartitionFeatures:
         Raises ValueError that names the missing type, column or row.
         """
         return {type_: self._rows(type_, rows) for type_, rows in wanted.items()}
+
+    def with_threads(self, threads: int) -> LocalPartitionFeatures:
+        """Return a store of the same columns that uses up to `threads` threads for each gather."""
+        store = copy(self)  # not `replace`, which would map the columns again
+        object.__setattr__(store, "threads", threads)
+        return store
 
     def _rows(self, type_: NodeType | EdgeType, rows: Rows) -> dict[str, Tensor]:
         self._check(type_, rows)

@@ -22,7 +22,8 @@ from khop.graph.csc_graph import Columns, CscGraph
 from khop.kernels.csc import Csc
 from khop.launching import launch
 from khop.loading.columns import ColumnChoice
-from khop.loading.loader import BatchMaker
+from khop.loading.loader import Position, finished, request_of
+from khop.loading.local_source import LocalSource
 from khop.models.sage import SAGE
 from khop.planning.constants import MEASURED_EDGES, Constants
 from khop.planning.prediction import training_flop
@@ -46,10 +47,10 @@ _NODE, _TO = "node", ("node", "to", "node")
 def measured(nodes: int = MEASURED_EDGES // _DEGREE) -> Constants:
     """Measure the cost of work on this machine, with a graph of `nodes` nodes."""
     graph = _graph(nodes)
-    maker = _maker(graph)
+    batches = _batches(graph)
     sampling, gathering = [], []
     for step in range(_BATCHES):
-        batch = maker.batch(0, step)  # one at a time, so that memory is reused as in a loader
+        batch = batches.batch(0, step)  # one at a time, so that memory is reused as in a loader
         edges = sum(a.indices.numel() for block in batch.blocks for a in block.adjacencies.values())
         sampling.append(batch.seconds["sampling"] / edges)
         gathering.append(batch.columns[_NODE]["x"].nbytes / batch.seconds["gathering"])
@@ -76,13 +77,14 @@ def _graph(nodes: int) -> CscGraph:
     return CscGraph(schema, {_NODE: nodes}, edges, columns=columns)
 
 
-def _maker(graph: CscGraph, seeds: int = _SEEDS, group: Group = ALONE) -> BatchMaker:
-    """Make a batch maker of the graph, with a sampler of one thread."""
+def _batches(graph: CscGraph, seeds: int = _SEEDS, group: Group = ALONE) -> _Batches:
+    """Make a loader of the graph, with a sampler of one thread."""
     nodes = NodeSeeds({_NODE: torch.arange(graph.num_nodes(_NODE))})
     order = SeedOrder(nodes, seeds, shuffle=True, rank=group.rank, world_size=group.world_size)
     choice = ColumnChoice.of(graph.schema, ["x"], ["y"], [_NODE])
     sampler = NeighborSampler(graph, _FANOUTS)
-    return BatchMaker(order, sampler, FeatureTable(graph.columns), choice, torch.device("cpu"))
+    cpu = torch.device("cpu")
+    return _Batches(order, LocalSource(sampler, FeatureTable(graph.columns), choice, cpu), cpu)
 
 
 def _training(graph: CscGraph, batch: Batch) -> float:
@@ -148,7 +150,7 @@ def _smallest_step(place: Path) -> float:
     The time includes making the batch.
     """
     graph, observer = _graph(_TINY), _Stepping()
-    batches = _Batches(_maker(graph, 2, this_group()))
+    batches = _batches(graph, 2, this_group())
     settings = TrainerSettings(epochs=1)
     task = NodeClassification(_NODE, "y")
     trainer = Trainer(_model(graph), task, batches, lambda: {"val": 0.0}, settings, place / "run", observer)
@@ -171,15 +173,22 @@ class _Stepping(Unwatched):
 class _Batches:
     """A loader for the trainer that makes one batch at a time."""
 
-    maker: BatchMaker
+    order: SeedOrder
+    source: LocalSource
+    device: torch.device
 
     def __len__(self) -> int:
         """Return the number of steps per epoch."""
-        return self.maker.order.num_steps
+        return self.order.num_steps
+
+    def batch(self, epoch: int, step: int) -> Batch:
+        """Make one batch on the calling thread."""
+        drawn = self.source.draw(request_of(self.order, epoch, step))
+        return finished(drawn, self.order, Position(epoch, step), self.device)
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """Yield all batches of one epoch."""
-        return (self.maker.batch(epoch, step) for step in range(len(self)))
+        return (self.batch(epoch, step) for step in range(len(self)))
 
     def state_dict(self) -> dict[str, object]:
         """Return an empty state: a measurement is never resumed."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from khop.arguments import graph_of, instance_of, mapping_of, shown, whole_number
+from khop.arguments import instance_of, mapping_of, shown, whole_number
 from khop.batch import Sample
 from khop.draw import (
     DrawKey,
@@ -25,7 +25,7 @@ from khop.graph.store import GraphStore
 from khop.sampling.fanouts import Fanout, fanout_by_type
 from khop.sampling.neighbor import Expansion, check_seeds, expand
 from khop.sampling.node_set import NodeSet, NodeSetPool, check_ids
-from khop.sampling.sampler import Seeds
+from khop.sampling.sampler import SamplerBase, Seeds
 from khop.schema import EdgeType, NodeType, Schema, by_edge_type, only, sole_type
 
 
@@ -99,7 +99,7 @@ class FrontierView:
 EdgesFor = Callable[[int, FrontierView, NodesByType], EdgesByType | Edges]
 
 
-class FrontierSampler:
+class FrontierSampler(SamplerBase):
     """A sampler that calls `edges_for(layer, graph, nodes)` for layers `layers - 1` (at the seeds) down to 0.
 
     `nodes` are all nodes of the batch so far, by type. `graph` is a `FrontierView`. The function returns
@@ -108,12 +108,11 @@ class FrontierSampler:
     """
 
     def __init__(self, graph: GraphStore, edges_for: EdgesFor, layers: int) -> None:
-        graph_of("graph", graph)
+        super().__init__(graph)
         if not callable(edges_for):
             raise ValueError(f"edges_for {shown(edges_for)}: must be a function of (layer, graph, nodes)")
         if whole_number("layers", layers) < 1:
             raise ValueError(f"layers {layers}: must be 1 or more, one call of edges_for each")
-        self.graph = graph
         self.layers = layers
         self._edges_for = edges_for
         self._node_sets = NodeSetPool(graph, NodeSet)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from khop.arguments import graph_of
 from khop.batch import LinkRows, Sample
 from khop.draw import (
     DrawKey,
@@ -30,11 +30,11 @@ from khop.sampling.link_seeds import check_links
 from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.sampling.node_set import NodeSet, NodeSetPool, check_ids
 from khop.sampling.outputs import Output
-from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
+from khop.sampling.sampler import LinkSeeds, SamplerBase, SeedLinks, Seeds
 from khop.schema import EdgeType, EdgeTypeName, edge_type_of
 
 
-class LinkSampler:
+class LinkSampler(SamplerBase):
     """Sampler of the neighborhoods of links, as `NeighborSampler` is for nodes; it also draws negatives.
 
     The ends of links and negatives are the seeds. `sample.links` gives the index of each end among the
@@ -56,8 +56,7 @@ class LinkSampler:
         disjoint: bool = False,
         output: Output = Output.DIRECTIONAL,
     ) -> None:
-        graph_of("graph", graph)
-        self.graph = graph
+        super().__init__(graph)
         self.negatives = negatives
         if negatives is not None:
             check_negatives(negatives)
@@ -82,13 +81,13 @@ class LinkSampler:
         """Number of blocks in a sample: one per hop."""
         return self._neighbors.layers
 
-    def split_over(self, threads: int) -> LinkSampler:
+    def with_threads(self, threads: int) -> Self:
         """Return a copy that draws each sample with up to `threads` threads: the same bits, sooner.
 
-        Use it when one sample is waited for; see `NeighborSampler.split_over`.
+        Use it when one sample is waited for; see `NeighborSampler.with_threads`.
         """
         sampler = copy(self)
-        sampler._neighbors = self._neighbors.split_over(threads)
+        sampler._neighbors = self._neighbors.with_threads(threads)
         return sampler
 
     def prepare(self, *edge_types: EdgeTypeName) -> None:

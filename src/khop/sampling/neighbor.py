@@ -7,12 +7,12 @@ from copy import copy
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
-from typing import NoReturn
+from typing import NoReturn, Self
 
 import torch
 from torch import Tensor
 
-from khop.arguments import graph_of, truth, whole_number
+from khop.arguments import truth, whole_number
 from khop.batch import Adjacency, Block, Sample, Subgraph
 from khop.draw import (
     DrawKey,
@@ -29,7 +29,7 @@ from khop.kernels.memory import pooled
 from khop.sampling.fanouts import Fanout, fanouts_by_type
 from khop.sampling.node_set import NodeSet, NodeSetPool, Reached, check_ids
 from khop.sampling.outputs import ROWS_AT_ONCE, Output, bidirectional, check_output, induced
-from khop.sampling.sampler import Seeds
+from khop.sampling.sampler import SamplerBase, Seeds
 from khop.sampling.tree_set import TreeSet
 from khop.schema import EdgeType, NodeType
 
@@ -48,7 +48,7 @@ class Expansion(StrEnum):
         raise ValueError(f"expansion {value!r}: must be one of {[str(expansion) for expansion in cls]}")
 
 
-class NeighborSampler:
+class NeighborSampler(SamplerBase):
     """Sampler of up to `fanouts[i]` in-neighbors per node and edge type at hop i + 1. Hop 1 is at the seeds.
 
     A fanout is one number for all edge types, or a mapping from edge types or patterns to numbers, for
@@ -69,10 +69,9 @@ class NeighborSampler:
         disjoint: bool = False,
         output: Output = Output.DIRECTIONAL,
     ) -> None:
-        graph_of("graph", graph)
+        super().__init__(graph)
         check_rule(rule, graph.schema)
         edge_ids, disjoint = truth("edge_ids", edge_ids), truth("disjoint", disjoint)
-        self.graph = graph
         self.expansion = Expansion(expansion)
         self._hops = tuple(
             Hop(number, by_type, rule, edge_ids)
@@ -108,7 +107,7 @@ class NeighborSampler:
         """Number of blocks in a sample: one per hop."""
         return len(self._hops)
 
-    def split_over(self, threads: int) -> NeighborSampler:
+    def with_threads(self, threads: int) -> Self:
         """Return a copy that draws each sample with up to `threads` threads: the same bits, sooner.
 
         Use it when one sample is waited for. To draw many samples, one thread per sample costs less in all.

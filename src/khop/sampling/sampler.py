@@ -1,16 +1,19 @@
-"""The interface between a loader and samplers: seeds, and the `Sampler` protocol."""
+"""Protocol between a loader and samplers: seeds in, samples out."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 from torch import Tensor
 
+from khop.arguments import graph_of, shown
 from khop.batch import Sample
 from khop.draw import DrawKey
-from khop.schema import EdgeType, NodeType
+from khop.graph.store import GraphStore
+from khop.schema import EdgeType, EdgeTypeName, NodeType
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,61 @@ class Seeds:
 
 
 class Sampler(Protocol):
-    """A sampler of neighborhoods: a pure function of (seeds, key), called from several threads."""
+    """A sampler of neighborhoods. A sampler of your own subclasses `SamplerBase`."""
+
+    @property
+    def graph(self) -> GraphStore:
+        """The graph that samples are drawn from."""
+        ...
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
-        """Return the blocks (and, with the subgraph expansion, the subgraph) that reach the seeds."""
+        """Return the blocks (and, with the subgraph expansion, the subgraph) that reach the seeds.
+
+        A pure function of (seeds, key), called from several threads at once.
+        """
         ...
+
+    def prepare(self, *edge_types: EdgeTypeName) -> None:
+        """Build now the arrays that samples of links of these types need. Collective where the graph is."""
+        ...
+
+    def with_threads(self, threads: int) -> Sampler:
+        """Return a sampler of the same bits that uses up to `threads` threads for each sample."""
+        ...
+
+
+class SamplerBase(ABC):
+    """A sampler of your own: a subclass writes `sample`, a pure function of (seeds, key).
+
+    `sample` is called from several threads at once.
+    """
+
+    def __init__(self, graph: GraphStore) -> None:
+        graph_of("graph", graph)
+        self._graph = graph
+
+    @property
+    def graph(self) -> GraphStore:
+        """The graph that samples are drawn from."""
+        return self._graph
+
+    @abstractmethod
+    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+        """Return the blocks (and, with the subgraph expansion, the subgraph) that reach the seeds."""
+
+    def prepare(self, *edge_types: EdgeTypeName) -> None:  # noqa: B027
+        """Do nothing: samples need no other arrays than the graph's edges."""
+
+    def with_threads(self, threads: int) -> Self:
+        """Return this sampler: it uses one thread for each sample."""
+        return self
+
+
+def checked_sampler(sampler: object) -> Sampler:
+    """Return the sampler; ValueError if it is none."""
+    if not isinstance(sampler, SamplerBase):
+        raise ValueError(
+            f"sampler {shown(sampler)}: must be a khop.NeighborSampler, a khop.LinkSampler, or an instance "
+            "of your own subclass of khop.SamplerBase"
+        )
+    return sampler

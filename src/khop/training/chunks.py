@@ -15,7 +15,6 @@ from khop.draw import DrawKey
 from khop.features.store import FeatureStore
 from khop.graph.store import original_ids
 from khop.loading.columns import ColumnChoice, gather_columns
-from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.sampler import Sampler, Seeds
 from khop.schema import NodeType
 from khop.training.dynamic_chunks import Sharing
@@ -37,8 +36,8 @@ class ChunkSource(Protocol):
         """Move a tensor to the model's device."""
         ...
 
-    def split_over(self, threads: int) -> ChunkSource:
-        """Return a source that draws the same batches with several threads each, if the sampler can."""
+    def with_threads(self, threads: int) -> ChunkSource:
+        """Return a source that draws the same batches with up to `threads` threads each."""
         ...
 
     def made(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
@@ -56,17 +55,15 @@ class Chunks:
     key: DrawKey
     move: Change
 
-    def split_over(self, threads: int) -> Chunks:
-        """Return a source that draws the same batches with several threads each, if the sampler can."""
-        if threads == 1 or not isinstance(self.sampler, NeighborSampler):
-            return self
-        return replace(self, sampler=self.sampler.split_over(threads))
+    def with_threads(self, threads: int) -> Chunks:
+        """Return a source that draws the same batches with up to `threads` threads each."""
+        return replace(self, sampler=self.sampler.with_threads(threads))
 
     def made(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
         """Make the batch of some nodes on the sampler's device, e.g. in a thread that works ahead."""
         limits = None if times is None else {node_type: times}
         # A disjoint tree is keyed by its node's original id, independent of order and numbering.
-        originals = original_ids(self.sampler.graph, node_type) if hasattr(self.sampler, "graph") else None
+        originals = original_ids(self.sampler.graph, node_type)
         positions = nodes if originals is None else originals[nodes]
         seeds = Seeds({node_type: nodes}, {node_type: positions}, limits)
         sample = self.sampler.sample(seeds, self.key)
@@ -91,7 +88,7 @@ class Meter:
     def rows(self, stage: Stage, layer_store: LayerStore, chunks: ChunkSource, rows_of: RowsOf) -> Tensor:
         """Apply `rows_of` to all chunks; return the layer store's rows, on the CPU. Collective."""
 
-        together = chunks.split_over(self._sharing.threads_each)
+        together = chunks.with_threads(self._sharing.threads_each)
 
         def made(rows: slice) -> Batch:
             return together.made(stage.node_type, stage.nodes_of(rows), stage.times_of(rows))

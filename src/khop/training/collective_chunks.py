@@ -61,7 +61,7 @@ class CollectiveChunks:
         def made(turn: int) -> Made:
             return make(stage.span(mine[turn]) if turn < len(mine) else slice(0, 0))
 
-        with closing(self.lanes.map(made, rounds, self.in_flight.prefetch)) as ahead:
+        with closing(self.lanes.map(made, rounds, self.in_flight.prefetch, _round)) as ahead:
             for turn, each in enumerate(ahead):
                 if turn < len(mine):
                     yield Taken(mine[turn], each, sum(min(turn + 1, len(chunks)) for chunks in of_ranks))
@@ -107,6 +107,11 @@ class LayerPartition:
 
     def close(self) -> None:
         """Do nothing: Python frees all resources."""
+
+
+def _round(turn: int) -> tuple[int, int]:
+    """Return the place of a round among exchanges: rounds belong to no epoch."""
+    return 0, turn
 
 
 def shares(stage: Stage, ranks: int) -> list[range]:

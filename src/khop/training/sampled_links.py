@@ -82,9 +82,9 @@ class _LinkChunks:
     edge_type: EdgeType
     first: int  # position of the type's first link among the links of all types
 
-    def split_over(self, threads: int) -> _LinkChunks:
+    def with_threads(self, threads: int) -> _LinkChunks:
         """Return a source that draws the same batches with several threads each."""
-        return replace(self, sampler=self.sampler.split_over(threads)) if threads > 1 else self
+        return replace(self, sampler=self.sampler.with_threads(threads)) if threads > 1 else self
 
     def made(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
         """Make the batch of the links with these numbers."""

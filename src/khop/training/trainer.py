@@ -30,7 +30,7 @@ from khop.training.finite import check_loss, check_weights, evaluation_of
 from khop.training.interrupts import interrupts_held, interrupts_noted, terminations_raised
 from khop.training.linear_setup import settle_linear
 from khop.training.model_optimizer import ModelOptimizer
-from khop.training.move import mover
+from khop.training.move import in_dtype_of
 from khop.training.observer import Observer, Unwatched
 from khop.training.run_log import Record
 from khop.training.settings import TrainerSettings
@@ -267,13 +267,11 @@ class Trainer:
         """Do one update on all ranks; return the signal that one of them has recorded, or 0."""
         before, settings, group, clock = self.standing, self.settings, self._group, self._clock
         torch.manual_seed(_dropout_seed(settings.seed, before, group.rank))
-        moved = batch.map(mover(self.model))
-        clock.lap("moving")
         with (
             group.exchanging("computing the loss", before.epoch, before.step),
             torch.autocast(settings.device_type, torch.bfloat16, enabled=settings.precision == "bfloat16"),
         ):
-            losses = self.task.losses(self._parallel(moved), batch)
+            losses = self.task.losses(self._parallel(in_dtype_of(self.model, batch)), batch)
         loss_sum = float(losses.detach().double().sum())
         check_loss(loss_sum, before, self._folder(LAST))
         clock.lap("computing", "forward")
