@@ -1,0 +1,305 @@
+"""How close to the limits of the memory does a GPU sample, gather, aggregate and train?
+
+Stages, each kept as soon as it ends: the machine's own limits; sampling and numbering of [15, 10, 5] with
+1,024 seeds (eager, and as a CUDA graph); gathering from device and pinned memory; aggregation; loading by the
+CPU with training on the GPU; the tests of the kernels on the device. Batches are compared with the CPU's
+first. Times are medians of events on the device. `peer` is the limit that `ratio` is taken of.
+
+usage: python benchmarks/gpu.py [--stages limits,tests,sampling,gather,aggregation,loading] [--nodes 2449029]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import islice
+
+import gpu_graph
+import torch
+import torch.nn.functional as F
+from harness import ROOT, Figure, report
+from torch import Tensor
+
+import khop
+from khop.batch import Batch
+from khop.draw import DrawKey, Purpose
+from khop.kernels.csc import Csc
+from khop.kernels.pitch import empty_rows
+from khop.kernels.triton import gather as device_gather
+from khop.kernels.triton import segment
+from khop.sampling.on_device.device_sampler import DeviceSampler
+from khop.sampling.sampler import Seeds
+
+FANOUTS, BATCH, HIDDEN = [15, 10, 5], 1024, 256
+EQUAL_BATCHES = 5
+
+
+class Bench:
+    """The figures so far, and what stages share."""
+
+    def __init__(self, nodes: int) -> None:
+        self.figures: list[Figure] = []
+        self.nodes = nodes
+        self.copy_gbs = 0.0
+        self.link_gbs = 0.0
+
+    @cached_property
+    def products(self) -> gpu_graph.Products:
+        """The graph of all stages."""
+        return gpu_graph.products(self.nodes)
+
+    @cached_property
+    def sampler(self) -> DeviceSampler:
+        """The sampler on the device, with capacities of ten batches."""
+        sampler = khop.NeighborSampler(self.products.graph.topology, FANOUTS)
+        return DeviceSampler.measured(sampler, [self.seeds(step) for step in range(10)], "cuda")
+
+    def seeds(self, step: int) -> tuple[Seeds, DrawKey]:
+        """Seeds and key of a step."""
+        at = torch.arange(BATCH) + step * BATCH
+        ids = self.products.train[at % self.products.train.numel()]
+        return Seeds({"node": ids}, {"node": at}), DrawKey.of(0, Purpose.HOP, 0, step)
+
+    def add(
+        self,
+        figure: str,
+        value: float,
+        unit: str,
+        peer: tuple[str, float] | None = None,
+        **notes: object,
+    ) -> None:
+        """Keep a figure; `peer` is a name and the ratio to it."""
+        name, ratio = peer or (None, None)
+        rounded = None if ratio is None else round(ratio, 3)
+        self.figures.append(Figure(figure, round(value, 4), unit, name, rounded, None, notes))
+
+
+def device_ms(work: Callable[[], object], rounds: int = 30, warm_up: int = 5) -> float:
+    """The median time of some work on the device, in milliseconds."""
+    for _ in range(warm_up):
+        work()
+    times = []
+    for _ in range(rounds):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+def captured(work: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """The work as a CUDA graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        work()
+    return graph
+
+
+def limits(bench: Bench) -> None:
+    """What the machine does at most."""
+    x = torch.empty(1 << 30, dtype=torch.uint8, device="cuda").random_()
+    y = torch.empty_like(x)
+    bench.copy_gbs = 2 * x.nbytes / device_ms(lambda: y.copy_(x)) / 1e6
+    bench.add("copy on the device, read and written", bench.copy_gbs, "GB/s")
+    host = torch.empty(1 << 28, dtype=torch.uint8, pin_memory=True)
+    bench.link_gbs = host.nbytes / device_ms(lambda: y[: host.numel()].copy_(host, non_blocking=True)) / 1e6
+    bench.add("copy from pinned memory", bench.link_gbs, "GB/s")
+    for dtype in (torch.bfloat16, torch.float32):
+        a = torch.randn(8192, 8192, device="cuda", dtype=dtype)
+        torch.backends.cuda.matmul.allow_tf32 = True
+        bench.add(
+            f"product of 8192, {dtype}", 2 * 8192**3 / device_ms(lambda a=a: a @ a, 10) / 1e9, "TFLOP/s"
+        )
+
+
+def tests(bench: Bench) -> None:
+    """The tests of kernels and of batches with static shapes, on the device instead of the interpreter."""
+    paths = ["tests/kernels/triton", "tests/sampling/on_device"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "8", *paths]
+    begun = time.monotonic()
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print(done.stdout[-3000:], file=sys.stderr)
+    last = done.stdout.strip().splitlines()[-1]
+    bench.add("tests of kernels on the device: failures", float(done.returncode != 0), "", None, summary=last)
+    bench.add("tests of kernels on the device: time", time.monotonic() - begun, "s")
+
+
+def sampling(bench: Bench) -> None:
+    """Sampling and numbering of a batch, topology in device memory."""
+    made = bench.sampler
+    for step in range(10, 10 + EQUAL_BATCHES):
+        seeds, key = bench.seeds(step)
+        found, wanted = made.sample(seeds, key), made.plan.sampler.sample(seeds, key)
+        check_equal(found.map(lambda tensor: tensor.cpu()), wanted)
+    bench.add("batches equal to the CPU's", EQUAL_BATCHES - made.overflows, "", overflows=made.overflows)
+    batch = made._batch
+    batch.write(*bench.seeds(20))
+
+    def launch() -> None:
+        batch.inputs.stamp.add_(1)  # the next batch: nodes of the one before are unknown again
+        batch.launch()
+
+    bench.add("sample and number, launches alone", device_ms(launch), "ms")
+    replay = captured(launch)
+    bench.add("sample and number, captured", device_ms(replay.replay), "ms")
+    begun = time.perf_counter()
+    for _ in range(100):
+        replay.replay()
+    bench.add("sample and number, captured: host time", (time.perf_counter() - begun) * 10, "ms")
+    begun = time.perf_counter()
+    for _ in range(30):
+        launch()
+    bench.add("sample and number, eager: host time of launches", (time.perf_counter() - begun) / 30e-3, "ms")
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    for step in range(20, 70):
+        made.sample(*bench.seeds(step))
+    bench.add("sample and number, eager, one wait: whole call", (time.perf_counter() - begun) / 50e-3, "ms")
+    for name, part in kernel_times(launch).items():
+        bench.add(f"sample and number: {name}", part / 1e3, "ms")
+
+
+def check_equal(found: khop.batch.Sample, wanted: khop.batch.Sample) -> None:
+    """Raise AssertionError unless two samples have the same bits."""
+    tensors: list[Tensor] = []
+    wanted.map(lambda tensor: (tensors.append(tensor), tensor)[1])
+    expected = iter(tensors)
+    found.map(lambda tensor: (_same(tensor, next(expected)), tensor)[1])
+
+
+def _same(found: Tensor, wanted: Tensor) -> None:
+    assert found.dtype == wanted.dtype, (found.dtype, wanted.dtype)
+    assert torch.equal(found, wanted)
+
+
+def kernel_times(work: Callable[[], object], rounds: int = 10) -> dict[str, float]:
+    """Microseconds of each kernel per call of the work, by name."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(rounds):
+            work()
+        torch.cuda.synchronize()
+    return {event.key: event.self_device_time_total / rounds for event in profile.key_averages()}
+
+
+def gather(bench: Bench) -> None:
+    """Gathering the rows of a batch from device memory and from pinned memory."""
+    sample = bench.sampler.sample(*bench.seeds(20))
+    ids = sample.nodes["node"].clone()
+    for dtype in (torch.float32, torch.bfloat16):
+        columns = [bench.products.x.to(dtype)]
+        if dtype is torch.bfloat16:
+            columns.append(F.pad(columns[0], (0, 28)))  # 256 bytes per row
+        for column in columns:
+            width = column.shape[1]
+            out = empty_rows(ids.numel(), (width,), dtype, torch.device("cuda"))
+            near = empty_rows(column.shape[0], (width,), dtype, torch.device("cuda"))
+            near.copy_(column)
+            row_bytes = near.stride(0) * near.element_size()
+            moved = (2 * row_bytes + 8) * ids.numel()
+            ms = device_ms(lambda near=near, out=out: device_gather.gather(near, ids, out=out))
+            assert torch.equal(out, near[ids])
+            of_copy = moved / ms / 1e6 / bench.copy_gbs if bench.copy_gbs else 0.0
+            name = f"gather {dtype} {width}".replace("torch.", "")
+            bench.add(f"{name}, device", ms, "ms", ("bandwidth of a copy", of_copy), rows=ids.numel())
+            ms = device_ms(lambda near=near: near.index_select(0, ids))
+            bench.add(f"{name}, device, torch.index_select", ms, "ms")
+            far = torch.zeros(near.shape[0], near.stride(0), dtype=dtype, pin_memory=True)[:, :width]
+            far.copy_(column)
+            out.zero_()
+            ms = device_ms(lambda far=far, out=out: device_gather.gather(far, ids, out=out), 10)
+            assert torch.equal(out, near[ids])
+            of_link = row_bytes * ids.numel() / ms / 1e6 / bench.link_gbs if bench.link_gbs else 0.0
+            bench.add(f"{name}, pinned", ms, "ms", ("bandwidth of a copy", of_link), rows=ids.numel())
+
+
+def aggregation(bench: Bench) -> None:
+    """Means of neighbors, forward and backward, for each layer of a batch."""
+    blocks = bench.sampler.sample(*bench.seeds(20)).blocks
+    for number, block in enumerate(blocks, start=1):
+        edges = Csc(block.adjacency.indptr.clone(), block.adjacency.indices.clone())
+        width = gpu_graph.WIDTH if number == 1 else HIDDEN
+        for dtype in (torch.float32, torch.bfloat16):
+            x = empty_rows(block.num_src, (width,), dtype, torch.device("cuda")).normal_()
+            out = segment.segment_mean(x, edges)
+            of_edges = edges.indices.numel() * (x.stride(0) * x.element_size() + 4)
+            moved = of_edges + out.shape[0] * x.stride(0) * x.element_size()
+            ms = device_ms(lambda x=x, edges=edges: segment.segment_mean(x, edges))
+            of_copy = moved / ms / 1e6 / bench.copy_gbs if bench.copy_gbs else 0.0
+            name = f"mean of neighbors, layer {number}, {dtype} {width}".replace("torch.", "")
+            bench.add(name, ms, "ms", ("bandwidth of a copy", of_copy), edges=edges.indices.numel())
+
+
+def loading(bench: Bench) -> None:
+    """Batches made on the CPU, copied to the device, and trained on there."""
+    products = bench.products
+    model = khop.models.SAGE.for_graph(products.graph, hidden=HIDDEN, layers=3, label="y").cuda()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+    sampler = khop.NeighborSampler(products.graph, FANOUTS)
+    loader = khop.Loader(
+        sampler, products.train, BATCH, shuffle=True, columns=["x"], seed_columns=["y"], device="cuda"
+    )
+
+    def step(batch: Batch) -> None:
+        losses = F.cross_entropy(model(batch), batch.seed_column("y"), reduction="none")
+        optimizer.zero_grad()
+        batch.global_mean(losses).backward()
+        optimizer.step()
+
+    for name, work in (("loading alone", lambda batch: None), ("loading and training", step)):
+        steps = 0
+        for batch in islice(loader.epoch(0), 100):
+            if steps == 20:
+                torch.cuda.synchronize()
+                begun = time.perf_counter()
+            work(batch)
+            steps += 1
+        torch.cuda.synchronize()
+        bench.add(f"sampled by the CPU, {name}", (time.perf_counter() - begun) / (steps - 20) * 1e3, "ms")
+    ready = next(iter(loader.epoch(0)))
+    bench.add("training step on a ready batch, float32", device_ms(lambda: step(ready)), "ms")
+
+
+STAGES: dict[str, Callable[[Bench], None]] = {
+    "limits": limits,
+    "sampling": sampling,
+    "gather": gather,
+    "aggregation": aggregation,
+    "loading": loading,
+    "tests": tests,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--stages", default=",".join(STAGES))
+    parser.add_argument("--nodes", type=int, default=gpu_graph.NODES)
+    options = parser.parse_args(arguments)
+    bench = Bench(options.nodes)
+    failed = []
+    for name in options.stages.split(","):
+        begun = time.monotonic()
+        try:
+            STAGES[name](bench)
+        except Exception as error:  # the other stages' figures are worth having
+            failed.append(f"{name}: {type(error).__name__}: {error}")
+            print(failed[-1], file=sys.stderr)
+        bench.add(f"stage {name}", time.monotonic() - begun, "s")
+        report("gpu", bench.figures)
+    if failed:
+        sys.exit("\n".join(failed))
+
+
+if __name__ == "__main__":
+    main()

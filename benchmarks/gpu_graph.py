@@ -1,0 +1,54 @@
+"""A products-like graph, made on the GPU in seconds: Lomax degrees, as in graphs.py; sources by degree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import khop
+from khop.features.table import FeatureTable
+from khop.graph.csc_graph import CscGraph
+from khop.kernels.csc import Csc
+from khop.schema import ColumnSpec, Schema
+
+NODES, MEAN_DEGREE, MAX_DEGREE, TAIL = 2_449_029, 51.4, 20_000, 2.3
+WIDTH, CLASSES, TRAIN = 100, 47, 196_615
+EDGE_TYPE = ("node", "to", "node")
+
+
+@dataclass(frozen=True)
+class Products:
+    """The graph in host memory, with its features, and the seeds of training."""
+
+    graph: khop.Graph
+    csc: Csc  # in host memory
+    x: Tensor  # float32 (nodes, width), in host memory
+    y: Tensor  # int64 (nodes)
+    train: Tensor  # int64 (seeds)
+
+
+def products(nodes: int = NODES, seed: int = 0) -> Products:
+    """Make the graph. Edges of a row are in no order; self loops and repeated edges stay, and are few."""
+    generator = torch.Generator("cuda").manual_seed(seed)
+    weights = (1 - torch.rand(nodes, device="cuda", generator=generator)) ** (-1 / TAIL) - 1
+    for _ in range(4):  # the cap lowers the mean
+        weights = (weights * (MEAN_DEGREE / weights.mean())).clamp(max=MAX_DEGREE)
+    degrees = weights.long().clamp(min=1)
+    indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
+    owners = torch.repeat_interleave(torch.arange(nodes, device="cuda", dtype=torch.int32), degrees)
+    picks = torch.randint(owners.numel(), (owners.numel(),), device="cuda", generator=generator)
+    csc = Csc(indptr.cpu(), owners[picks].cpu(), nodes)
+    del owners, picks
+    y = torch.randint(CLASSES, (nodes,), device="cuda", generator=generator)
+    centers = torch.randn(CLASSES, WIDTH, device="cuda", generator=generator)
+    x = (centers[y] + torch.randn(nodes, WIDTH, device="cuda", generator=generator)).cpu()
+    columns = {"node": {"x": x, "y": y.cpu()}}
+    specs = {
+        "node": {"x": ColumnSpec("float32", (WIDTH,)), "y": ColumnSpec("int64", (), num_classes=CLASSES)}
+    }
+    schema = Schema(("node",), (EDGE_TYPE,), columns=specs)
+    topology = CscGraph(schema, {"node": nodes}, {EDGE_TYPE: csc}, columns=columns)
+    train = torch.randperm(nodes, device="cuda", generator=generator)[:TRAIN].cpu()
+    return Products(khop.Graph(topology, FeatureTable(columns)), csc, x, columns["node"]["y"], train)
