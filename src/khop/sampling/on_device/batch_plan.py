@@ -24,7 +24,14 @@ class BatchPlan:
     bytes per node, or 16 to 32 bytes per node of a batch with disjoint trees.
     """
 
-    def __init__(self, sampler: NeighborSampler, capacities: Capacities, device: torch.device | str) -> None:
+    def __init__(
+        self,
+        sampler: NeighborSampler,
+        capacities: Capacities,
+        device: torch.device | str,
+        *,
+        last_stamp: int = 0,
+    ) -> None:
         if not isinstance(sampler.graph, CscGraph):
             raise ValueError(
                 f"{type(sampler.graph).__name__}: sampling on the device needs a whole graph; "
@@ -42,10 +49,12 @@ class BatchPlan:
         self.seeds: Mapping[NodeType, int] = {t: n for t, n in capacities.nodes[0].items() if n}
         followed = [t for t in graph.schema.edge_types if any(hop.fanouts.get(t) for hop in sampler.hops)]
         self.arrays: Mapping[EdgeType, EdgeArrays] = edge_arrays(graph, followed, self.rule, self.device)
+        for arrays in self.arrays.values():
+            _ = arrays.csc.has_hubs  # read from the device now, not in the first batch
         self.tables: Mapping[NodeType, Table] = {
             t: self._table(t, graph.num_nodes(t)) for t in self.node_types
         }
-        self._stamp = 0
+        self._stamp = last_stamp
 
     @property
     def hops(self) -> tuple[Hop, ...]:

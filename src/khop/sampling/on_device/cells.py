@@ -44,5 +44,6 @@ class Cells:
 
 
 def counts_of(values: Tensor) -> Counts:
-    """Return the counts from a copy of `Cells.values` on the CPU."""
-    return Counts(int(values[0].view(torch.int64)[0]), values[:, 0].tolist())
+    """Return the counts in `Cells.values` or in a copy of them: one read."""
+    first = [cell[0] for cell in values.tolist()]
+    return Counts(first[0], first)  # stamps fit the lower half of `overflow`

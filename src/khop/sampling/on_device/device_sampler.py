@@ -45,7 +45,7 @@ class DeviceSampler:
         if self._batch.inputs.fits(seeds):
             self._batch.write(seeds, key)
             self._batch.launch()
-            counts = counts_of(self._batch.cells.values.cpu())  # the only wait for the device
+            counts = counts_of(self._batch.cells.values)  # the only wait for the device
             if counts.overflowed != self._batch.stamp:
                 return exact_sample(self._batch, counts, seeds)
         self.overflows += 1

@@ -29,7 +29,8 @@ class Inputs:
             sizes += [*most.values(), total] + [total] * times
         starts = _starts(sizes)
         self._host = torch.zeros(starts[-1], dtype=torch.int64, pin_memory=device.type != "cpu")
-        self._device = torch.zeros(starts[-1], dtype=torch.int64, device=device)
+        self._device = torch.full((starts[-1],), EMPTY, dtype=torch.int64, device=device)
+        self._device[: starts[2]] = 0  # no seeds, and a stamp before all others
         self._host_fields = _fields(self._host, starts, sizes)
         self._most = dict(most)
         of_device = iter(_fields(self._device, starts, sizes))

@@ -1,0 +1,62 @@
+"""Recorded launches make batch after batch, with other seeds and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from kernels.triton.device_rows import DEVICE
+from khop import DrawKey, Expansion, NeighborSampler, Seeds
+from khop.loading.captured import CapturedBatch, CudaRecorder, Recorder
+from khop.sampling.on_device.batch_plan import BatchPlan
+from khop.sampling.on_device.cells import counts_of
+from khop.sampling.on_device.device_batch import DeviceBatch
+from khop.sampling.on_device.device_sampler import measured_capacities
+from khop.sampling.on_device.views import exact_sample
+from random_graphs import as_seeds, ring
+from same_samples import assert_same
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A recording that runs the launches again: no more than a device does, but one launch after another."""
+
+    launches: Callable[[], None]
+
+    def replay(self) -> None:
+        self.launches()
+
+
+class RepeatingRecorder:
+    """Runs the launches as CudaRecorder does: once, and once more while it records."""
+
+    def record(self, launches: Callable[[], None]) -> Repeated:
+        launches()
+        return Repeated(launches)
+
+
+def recorder() -> Recorder:
+    return CudaRecorder(torch.cuda.Stream()) if DEVICE.type == "cuda" else RepeatingRecorder()
+
+
+def batch_of(size: int, number: int) -> tuple[Seeds, DrawKey]:
+    ids = torch.randint(200, (size,), generator=torch.Generator().manual_seed(number))
+    return as_seeds({"node": ids.tolist()}), DrawKey(number)
+
+
+@pytest.mark.parametrize("disjoint", [False, True], ids=["shared", "disjoint"])
+@pytest.mark.parametrize("expansion", list(Expansion))
+def test_a_recording_makes_the_batches_of_other_seeds_and_keys(expansion: Expansion, disjoint: bool) -> None:
+    sampler = NeighborSampler(ring(200, 9), [4, 3], expansion=expansion, disjoint=disjoint)
+    batches = [batch_of(size, number) for number, size in enumerate([8, 5, 8, 0, 1])]
+    plan = BatchPlan(sampler, measured_capacities(sampler, batches), DEVICE)
+    captured = [CapturedBatch(DeviceBatch(plan), recorder()) for _ in range(2)]  # two in turn, one table
+    for number, (seeds, key) in enumerate(batches):
+        own = captured[number % 2]
+        own.make(seeds, key)
+        counts = counts_of(own.batch.cells.values)
+        assert counts.overflowed != own.batch.stamp
+        assert_same(exact_sample(own.batch, counts, seeds), sampler.sample(seeds, key))
