@@ -35,26 +35,33 @@ def launch(kernel: Kernel, programs: int, on: Tensor, /, *operands: object, **co
     if programs == 0:
         return
     with torch.cuda.device_of(on):  # type: ignore[no-untyped-call]
-        # Triton takes 40 microseconds of the host to find the compiled kernel again, which is more than most
-        # kernels run on the device. A compiled kernel is launched in a few.
-        key = (kernel, on.device.index, *map(_kind, operands), *constants.items())
+        # Triton takes 40 microseconds of the host to find a compiled kernel again, and a driver call for each
+        # tensor: more than most kernels run on the device. Addresses as numbers need no call.
+        kinds, values = zip(*map(_operand, operands), strict=True)
+        key = (kernel, on.device.index, kinds, *constants.items())
         known = _compiled.get(key)
         if known is not None:
             rest = (constants[name] for name in kernel.arg_names[len(operands) :])
-            known[programs, 1, 1](*operands, *rest)
+            known[programs, 1, 1](*values, *rest)
             return
         compiled = kernel[(programs,)](*operands, **constants, enable_fp_fusion=False)
         if compiled is not None:
             _compiled[key] = compiled
 
 
-def _kind(operand: object) -> tuple[object, ...]:
-    """Return all that Triton compiles for: type and alignment; of numbers, 1 and multiples of 16."""
+def _operand(operand: object) -> tuple[tuple[object, ...], object]:
+    """Return all that Triton compiles for, and the value to pass.
+
+    It compiles for type and alignment; for numbers also for 1 and for multiples of 16. A tensor in pinned
+    host memory is passed as it is: the driver knows its address on the device.
+    """
     if isinstance(operand, Tensor):
-        return operand.dtype, operand.data_ptr() % 16 == 0
+        address = operand.data_ptr()
+        kind = (operand.dtype, address % 16 == 0, operand.is_cuda)
+        return kind, address if operand.is_cuda else operand
     if isinstance(operand, int):
-        return operand == 1, operand % 16 == 0, -(1 << 31) <= operand < 1 << 31
-    return (type(operand),)
+        return (operand == 1, operand % 16 == 0, -(1 << 31) <= operand < 1 << 31), operand
+    return (type(operand),), operand
 
 
 @dataclass(frozen=True)
