@@ -59,7 +59,10 @@ TEST(a_forked_child_works_on_alone) {
   if (child == 0) {
     std::atomic<int> visits = 0;
     khop::parallel_parts(4, [&](int) { ++visits; });
-    _exit(visits == 4 ? 0 : 1);
+    // Ends as another program: valgrind would look for leaks here, where nobody holds what was the lost threads'.
+    const char* const end = visits == 4 ? "true" : "false";
+    execlp(end, end, nullptr);
+    _exit(2);
   }
   int status = -1;
   CHECK_EQUAL(waitpid(child, &status, 0), child);
