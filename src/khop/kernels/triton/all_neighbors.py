@@ -1,0 +1,145 @@
+"""All in-edges of a frontier on the device, into a fixed number of places: `sample_hop` with fanout -1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from khop.kernels.csc import Csc
+from khop.kernels.triton.launch import Variant, launch
+from khop.kernels.triton.rows import Marks, Rows, mark, row_edges, stamped, store_slots
+from khop.kernels.triton.scan import sum_before
+from khop.kernels.triton.words import first_above
+
+_ROWS = 512  # per program
+_EDGES = 256  # per program
+_UNSPECIALIZED = ["base", "num_rows", "capacity", "room"]
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """All edges of rows, row after row without gaps."""
+
+    offsets: Tensor  # int64 (capacity + 1), true even where the edges do not fit
+    ids: Tensor  # int32 or int64 (room), source nodes; -1 behind the last edge
+    overflow: Tensor  # int32 (1), set to 1 if the edges do not fit, and never set to 0
+    edges: Tensor | None = None  # int64 (room), positions in the graph; -1 behind the last edge
+
+
+@triton.jit(do_not_specialize=_UNSPECIALIZED)
+def block_degrees(
+    indptr: tl.tensor,
+    nodes: tl.tensor,
+    ranges: tl.tensor,
+    count: tl.tensor,
+    sums: tl.tensor,
+    num_rows: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Write the number of edges of each block of rows."""
+    rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    _, _, begin, end = row_edges(indptr, nodes, ranges, count, num_rows, rows)
+    tl.store(sums + tl.program_id(0), tl.sum(end - begin, 0))
+
+
+@triton.jit(do_not_specialize=_UNSPECIALIZED)
+def row_offsets(
+    indptr: tl.tensor,
+    nodes: tl.tensor,
+    ranges: tl.tensor,
+    count: tl.tensor,
+    sums: tl.tensor,
+    offsets: tl.tensor,
+    overflow: tl.tensor,
+    num_rows: tl.tensor,
+    capacity: tl.tensor,
+    room: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Write the running number of edges before each row, and the flag if the last one exceeds the room."""
+    program = tl.program_id(0)
+    rows = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    _, _, begin, end = row_edges(indptr, nodes, ranges, count, num_rows, rows)
+    before = sum_before(sums, program)
+    degrees = end - begin
+    tl.store(offsets + rows + 1, before + tl.cumsum(degrees, 0), mask=rows < capacity)
+    if program == 0:
+        tl.store(offsets, tl.zeros([], tl.int64))
+    is_over = before + tl.sum(degrees, 0) > room
+    tl.store(overflow, 1, mask=is_over & (program == tl.num_programs(0) - 1))
+
+
+@triton.jit(do_not_specialize=_UNSPECIALIZED)
+def expand(
+    indptr: tl.tensor,
+    indices: tl.tensor,
+    nodes: tl.tensor,
+    ranges: tl.tensor,
+    count: tl.tensor,
+    offsets: tl.tensor,
+    ids: tl.tensor,
+    edges: tl.tensor,
+    table: tl.tensor,
+    stamp: tl.tensor,
+    base: tl.tensor,
+    num_rows: tl.tensor,
+    capacity: tl.tensor,
+    room: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Write the edges, a thread for each: its row is found in the offsets, so that hubs cost no more."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < room
+    there = inside & (at < tl.load(offsets + capacity))
+    zero = at * 0
+    row = first_above(offsets, zero, zero + capacity + 1, at, there) - 1
+    row = tl.where(there, row, 0)
+    _, _, begin, _ = row_edges(indptr, nodes, ranges, count, num_rows, row)
+    edge = begin + at - tl.load(offsets + row, mask=there, other=0)
+    source = store_slots(ids, edges, indices, at, edge, there, inside)
+    mark(table, stamped(stamp, base), at, source, there)
+
+
+def all_neighbors(csc: Csc, rows: Rows, expansion: Expansion, marks: Marks | None = None) -> None:
+    """Write all in-edges of every row, or those in its range, in row order.
+
+    With `marks`, the first position of every source node is marked in the same launch. If the edges do not
+    fit, the overflow flag is set and only the first ones are written. Nothing waits for the device.
+    """
+    room, on = expansion.ids.numel(), rows.nodes
+    if rows.capacity == 0:
+        expansion.offsets.zero_()
+        expansion.ids.fill_(-1)
+        return
+    blocks = triton.cdiv(rows.capacity, _ROWS)
+    sums = torch.empty(blocks, dtype=torch.int64, device=on.device)
+    frontier = (rows.nodes, rows.ranges, rows.count)
+    launch(block_degrees, blocks, on, csc.indptr, *frontier, sums, csc.num_rows, BLOCK=_ROWS)
+    offsets, size = (expansion.offsets, expansion.overflow), (csc.num_rows, rows.capacity, room)
+    launch(row_offsets, blocks, on, csc.indptr, *frontier, sums, *offsets, *size, BLOCK=_ROWS)
+    outputs = (expansion.offsets, expansion.ids, expansion.edges)
+    marked = (None, None, 0) if marks is None else (marks.table, marks.stamp, marks.base)
+    launch(
+        *(expand, triton.cdiv(room, _EDGES), on, csc.indptr, csc.indices, *frontier),
+        *(*outputs, *marked, *size),
+        BLOCK=_EDGES,
+    )
+
+
+_TYPES = {
+    **dict.fromkeys(("indptr", "nodes", "ranges", "sums", "offsets", "edges", "table", "stamp"), "*i64"),
+    **dict.fromkeys(("indices", "count", "ids", "overflow"), "*i32"),
+    **dict.fromkeys(_UNSPECIALIZED, "i32"),
+}
+_PLAIN = dict.fromkeys(("edges", "table", "stamp"))
+VARIANTS = (
+    Variant("degrees of blocks", block_degrees, _TYPES, {"ranges": None, "BLOCK": _ROWS}),
+    Variant("offsets of rows", row_offsets, _TYPES, {"ranges": None, "BLOCK": _ROWS}),
+    Variant("offsets of ranges", row_offsets, _TYPES, {"BLOCK": _ROWS}),
+    Variant("expand", expand, _TYPES, {**_PLAIN, "ranges": None, "BLOCK": _EDGES}),
+    Variant("expand, everything", expand, _TYPES, {"BLOCK": _EDGES}),
+)

@@ -1,0 +1,346 @@
+"""In-edges of a frontier on the device, drawn by weight: bits of `sample_hop` with `Weighted`."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from khop.draw import Weighted
+from khop.kernels.csc import Csc
+from khop.kernels.triton.launch import Variant, launch
+from khop.kernels.triton.picks import (
+    NO_PICK,
+    edge_weight,
+    is_picked,
+    next_pick,
+    no_picks,
+    weight_of_picks,
+    with_pick,
+)
+from khop.kernels.triton.rows import Marks, Rows, Slots, draw_ids, mark, row_edges, stamped, store_slots
+from khop.kernels.triton.words import first_above, row_keys, wide_draw
+
+MOST_PICKS = 4096  # distinct picks per row: a row's picks must fit the registers of one program
+_MOST_REPEATS = tl.constexpr(64)  # of a row; then the remaining edges are drawn from exactly
+_MOST_IN_REGISTERS = 15  # picks of a thread's own row; 16 spill registers
+_ROWS = 128  # per program, a thread for each
+_SLOTS = 128  # per program, where slots do not depend on each other
+_TILE = 32  # picks of all rows of a program, at least a row's
+_UNSPECIALIZED = ["stream", "base", "num_rows", "capacity", "per_row"]
+
+
+@triton.jit
+def row_weights(
+    indptr: tl.tensor,
+    sums: tl.tensor,
+    node: tl.tensor,
+    begin: tl.tensor,
+    end: tl.tensor,
+    live: tl.tensor,
+) -> tl.tensor:
+    """Return each row's first edge, the sum before `begin` and the sum of weights from `begin` to `end`."""
+    some = live & (begin < end)
+    first = tl.load(indptr + node, mask=some, other=0)
+    start = tl.load(sums + begin - 1, mask=some & (begin > first), other=0)
+    total = tl.where(some, tl.load(sums + end - 1, mask=some, other=0) - start, 0)
+    return first, start, total
+
+
+@triton.jit(do_not_specialize=_UNSPECIALIZED)
+def repeated(
+    indptr: tl.tensor,
+    indices: tl.tensor,
+    sums: tl.tensor,
+    nodes: tl.tensor,
+    original_ids: tl.tensor,
+    trees: tl.tensor,
+    ranges: tl.tensor,
+    count: tl.tensor,
+    key: tl.tensor,
+    ids: tl.tensor,
+    counts: tl.tensor,
+    edges: tl.tensor,
+    table: tl.tensor,
+    stamp: tl.tensor,
+    stream: tl.tensor,
+    base: tl.tensor,
+    num_rows: tl.tensor,
+    capacity: tl.tensor,
+    per_row: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Draws with replacement, a thread per slot: no slot depends on another."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    rows = at // per_row
+    number = (at % per_row).to(tl.int32)
+    inside = rows < capacity
+    live, node, begin, end = row_edges(indptr, nodes, ranges, count, num_rows, rows)
+    _, start, total = row_weights(indptr, sums, node, begin, end, live)
+    there = live & (total > 0)
+    tl.store(counts + rows, tl.where(there, per_row, 0), mask=inside & (number == 0))
+    keys = row_keys(key, trees, rows, live)
+    id = draw_ids(original_ids, node, live)
+    height = start + wide_draw(keys, id, stream, number, total)
+    edge = first_above(sums, begin, end, height, there)
+    source = store_slots(ids, edges, indices, at, edge, there, inside)
+    mark(table, stamped(stamp, base), at, source, there)
+
+
+@triton.jit
+def height_of_rest(
+    sums: tl.tensor,
+    picks: tl.tensor,
+    first: tl.tensor,
+    begin: tl.tensor,
+    height: tl.tensor,
+    picked: tl.tensor,
+    K: tl.constexpr,
+    TILED: tl.constexpr,
+) -> tl.tensor:
+    """Lift a height among unpicked edges over every pick that begins at or below it, in ascending order."""
+    last = picked * 0 - 1
+    for _ in range(tl.max(picked, 0)):
+        pick = next_pick(picks, last, K, TILED)
+        is_pick = (pick != NO_PICK) & (picked > 0)
+        weight, before = edge_weight(sums, begin + pick, first, is_pick)
+        height = tl.where(is_pick & (height >= before), height + weight, height)
+        last = tl.where(is_pick, pick, last)
+    return height
+
+
+@triton.jit
+def distinct_picks(
+    sums: tl.tensor,
+    first: tl.tensor,
+    start: tl.tensor,
+    total: tl.tensor,
+    begin: tl.tensor,
+    end: tl.tensor,
+    keys: tl.tensor,
+    id: tl.tensor,
+    stream: tl.tensor,
+    drawing: tl.tensor,
+    per_row: tl.tensor,
+    K: tl.constexpr,
+    TILED: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> tl.tensor:
+    """Return the first `per_row` distinct edges drawn for each row, and their number, int32 (rows)."""
+    picks = no_picks(K, TILED, BLOCK)
+    picked = tl.zeros([BLOCK], tl.int32)
+    repeats = tl.zeros([BLOCK], tl.int32)
+    active = drawing
+    while tl.max(active.to(tl.int32), 0) > 0:
+        height = start + wide_draw(keys, id, stream, picked + repeats, total)
+        pick = (first_above(sums, begin, end, height, active) - begin).to(tl.int32)
+        is_repeat = active & is_picked(picks, pick, K, TILED)
+        is_new = active & (is_repeat == 0)
+        picks = with_pick(picks, pick, picked, is_new, K, TILED)
+        picked += is_new.to(tl.int32)
+        repeats += is_repeat.to(tl.int32)
+        active = active & (picked < per_row) & (repeats < _MOST_REPEATS)
+    rest = drawing & (picked < per_row)
+    while tl.max(rest.to(tl.int32), 0) > 0:
+        left = total - weight_of_picks(picks, sums, begin, first, rest, K, TILED)
+        rest = rest & (left > 0)
+        height = start + wide_draw(keys, id, stream, picked + repeats, left)
+        height = height_of_rest(sums, picks, first, begin, height, tl.where(rest, picked, 0), K, TILED)
+        pick = (first_above(sums, begin, end, height, rest) - begin).to(tl.int32)
+        picks = with_pick(picks, pick, picked, rest, K, TILED)
+        picked += rest.to(tl.int32)
+        rest = rest & (picked < per_row)
+    return picks, picked
+
+
+@triton.jit(do_not_specialize=_UNSPECIALIZED)
+def distinct_in_registers(
+    indptr: tl.tensor,
+    indices: tl.tensor,
+    sums: tl.tensor,
+    nodes: tl.tensor,
+    original_ids: tl.tensor,
+    trees: tl.tensor,
+    ranges: tl.tensor,
+    count: tl.tensor,
+    key: tl.tensor,
+    ids: tl.tensor,
+    counts: tl.tensor,
+    edges: tl.tensor,
+    table: tl.tensor,
+    stamp: tl.tensor,
+    stream: tl.tensor,
+    base: tl.tensor,
+    num_rows: tl.tensor,
+    capacity: tl.tensor,
+    K: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Successive sampling with a thread per row and K picks in registers."""
+    rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = rows < capacity
+    live, node, begin, end = row_edges(indptr, nodes, ranges, count, num_rows, rows)
+    first, start, total = row_weights(indptr, sums, node, begin, end, live)
+    whole = end - begin <= K
+    entry = stamped(stamp, base)
+    # A row that is returned whole keeps its edges of weight above 0 in order, and closes the gaps.
+    filled = tl.zeros([BLOCK], tl.int32)
+    for j in tl.static_range(K):
+        edge = begin + j
+        weight, _ = edge_weight(sums, edge, first, whole & (edge < end))
+        at = rows * K + filled
+        source = store_slots(ids, edges, indices, at, edge, weight > 0, weight > 0)
+        mark(table, entry, at, source, weight > 0)
+        filled += (weight > 0).to(tl.int32)
+    # The other rows draw.
+    keys = row_keys(key, trees, rows, live)
+    id = draw_ids(original_ids, node, live)
+    drawing = live & (whole == 0) & (total > 0)
+    picks, picked = distinct_picks(
+        sums, first, start, total, begin, end, keys, id, stream, drawing, K, K, False, BLOCK
+    )
+    tl.store(counts + rows, tl.where(whole, filled, picked), mask=inside)
+    for j in tl.static_range(K):
+        is_pick = drawing & (j < picked)
+        is_slot = inside & (j >= filled)
+        source = store_slots(ids, edges, indices, rows * K + j, begin + picks[j], is_pick, is_slot)
+        mark(table, entry, rows * K + j, source, is_pick)
+
+
+@triton.jit(do_not_specialize=_UNSPECIALIZED)
+def distinct_in_tile(
+    indptr: tl.tensor,
+    indices: tl.tensor,
+    sums: tl.tensor,
+    nodes: tl.tensor,
+    original_ids: tl.tensor,
+    trees: tl.tensor,
+    ranges: tl.tensor,
+    count: tl.tensor,
+    key: tl.tensor,
+    ids: tl.tensor,
+    counts: tl.tensor,
+    edges: tl.tensor,
+    table: tl.tensor,
+    stamp: tl.tensor,
+    stream: tl.tensor,
+    base: tl.tensor,
+    num_rows: tl.tensor,
+    capacity: tl.tensor,
+    per_row: tl.tensor,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Successive sampling with the picks as a tile, rows by slots. WIDTH: `per_row`, as a power of two."""
+    rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = rows < capacity
+    live, node, begin, end = row_edges(indptr, nodes, ranges, count, num_rows, rows)
+    first, start, total = row_weights(indptr, sums, node, begin, end, live)
+    whole = end - begin <= per_row
+    entry = stamped(stamp, base)
+    # Whole rows first, as in registers.
+    slots = tl.arange(0, WIDTH)[None, :]
+    at = rows[:, None] * per_row + slots
+    edge = begin[:, None] + slots
+    weight, _ = edge_weight(sums, edge, first[:, None], whole[:, None] & (edge < end[:, None]))
+    weighs = weight > 0
+    place = at - slots + tl.cumsum(weighs.to(tl.int32), 1) - 1
+    filled = tl.sum(weighs.to(tl.int32), 1)
+    source = store_slots(ids, edges, indices, place, edge, weighs, weighs)
+    mark(table, entry, place, source, weighs)
+    # The other rows draw.
+    keys = row_keys(key, trees, rows, live)
+    id = draw_ids(original_ids, node, live)
+    drawing = live & (whole == 0) & (total > 0)
+    picks, picked = distinct_picks(
+        sums, first, start, total, begin, end, keys, id, stream, drawing, per_row, WIDTH, True, BLOCK
+    )
+    tl.store(counts + rows, tl.where(whole, filled, picked), mask=inside)
+    is_pick = drawing[:, None] & (slots < picked[:, None])
+    is_slot = inside[:, None] & (slots < per_row) & (slots >= filled[:, None])
+    source = store_slots(ids, edges, indices, at, begin[:, None] + picks, is_pick, is_slot)
+    mark(table, entry, at, source, is_pick)
+
+
+def sample_weighted(
+    csc: Csc,
+    sums: Tensor,
+    rows: Rows,
+    fanout: int,
+    rule: Weighted,
+    slots: Slots,
+    marks: Marks | None = None,
+) -> None:
+    """Draw up to `fanout` in-edges of every row by weight into `slots`, which have `fanout` slots per row.
+
+    `sums`, int64 (edges), is from `weight_sums`. Slots of a row are filled from its first one, in the order
+    of `sample_hop`; an edge of weight zero fills none. Slots that stay empty get -1. With `marks`, the first
+    position of every drawn node is marked in the same launch. Nothing waits for the device.
+    """
+    if not 0 < fanout <= most_picks(rule):
+        raise ValueError(f"fanout {fanout}: must be from 1 to {most_picks(rule)} on the device")
+    operands = (
+        *(csc.indptr, csc.indices, sums, rows.nodes, rows.original_ids, rows.trees, rows.ranges),
+        *(rows.count, rows.key, slots.ids, slots.counts, slots.edges),
+        *((None, None) if marks is None else (marks.table, marks.stamp)),
+        *(rows.signed_stream, 0 if marks is None else marks.base, csc.num_rows, rows.capacity),
+    )
+    on = rows.nodes
+    if rule.replacement:
+        programs = triton.cdiv(rows.capacity * fanout, _SLOTS)
+        launch(repeated, programs, on, *operands, fanout, BLOCK=_SLOTS)
+    elif fanout <= _MOST_IN_REGISTERS:
+        programs = triton.cdiv(rows.capacity, _ROWS)
+        launch(distinct_in_registers, programs, on, *operands, K=fanout, BLOCK=_ROWS, num_warps=_ROWS // 32)
+    else:
+        tile = _tile(fanout)
+        programs = triton.cdiv(rows.capacity, tile["BLOCK"])
+        launch(distinct_in_tile, programs, on, *operands, fanout, **tile, num_warps=_warps(fanout))
+
+
+def most_picks(rule: Weighted) -> int:
+    """Return the largest fanout that the kernels draw."""
+    return (1 << 31) - 1 if rule.replacement else MOST_PICKS
+
+
+def _tile(fanout: int) -> dict[str, int]:
+    """Return rows and slots of a program's tile."""
+    width = triton.next_power_of_2(fanout)
+    return {"WIDTH": width, "BLOCK": max(1, _TILE // width)}
+
+
+def _warps(fanout: int) -> int:
+    """Return the number of warps of a program, so that a thread has at most 8 picks."""
+    return max(1, int(triton.next_power_of_2(fanout)) // 256)
+
+
+_TYPES = {
+    **dict.fromkeys(("indptr", "sums", "nodes", "original_ids", "trees", "ranges", "key", "edges"), "*i64"),
+    **dict.fromkeys(("indices", "count", "ids", "counts"), "*i32"),
+    **dict.fromkeys(("table", "stamp"), "*i64"),
+    **dict.fromkeys(_UNSPECIALIZED, "i32"),
+}
+_PLAIN = dict.fromkeys(("original_ids", "trees", "ranges", "edges"))
+VARIANTS = (
+    Variant("weighted, replacement", repeated, _TYPES, {**_PLAIN, "BLOCK": _SLOTS}),
+    Variant("weighted, replacement, everything", repeated, _TYPES, {"BLOCK": _SLOTS}),
+    *(
+        Variant(
+            *(f"weighted {k}", distinct_in_registers, _TYPES),
+            {**_PLAIN, "K": k, "BLOCK": _ROWS},
+            _ROWS // 32,
+        )
+        for k in (1, 5, 10, 15)
+    ),
+    Variant(
+        *("weighted 15, everything", distinct_in_registers, _TYPES, {"K": 15, "BLOCK": _ROWS}, _ROWS // 32)
+    ),
+    *(
+        Variant(f"weighted {k}", distinct_in_tile, _TYPES, {**_PLAIN, **_tile(k)}, _warps(k))
+        for k in (16, 25, 100)
+    ),
+    *(
+        Variant(f"weighted {k}, everything", distinct_in_tile, _TYPES, _tile(k), _warps(k))
+        for k in (25, MOST_PICKS)
+    ),
+)

@@ -1,0 +1,86 @@
+"""All neighbors, expanded by Triton, are those of the CPU core."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from draws import sample_uniform
+from kernels.triton.device_rows import DEVICE, assert_same, csc_on_device, rows_on_device
+from khop.draw import DrawKey, Neighbors, Uniform
+from khop.kernels.csc import Csc
+from khop.kernels.hop_rows import HopRows
+from khop.kernels.triton.all_neighbors import Expansion, all_neighbors
+from khop.kernels.triton.rows import Marks
+
+
+def graph(degrees: list[int], dtype: torch.dtype = torch.int32) -> Csc:
+    indptr = torch.tensor([0, *degrees]).cumsum(0)
+    return Csc(indptr, (torch.arange(int(indptr[-1])) * 31 % 1009).to(dtype))
+
+
+CSC = graph([0, 1, 3, 0, 700, 2, 5, 1])
+
+
+def expansion(capacity: int, room: int, dtype: torch.dtype = torch.int32) -> Expansion:
+    return Expansion(
+        torch.full((capacity + 1,), -77, device=DEVICE),
+        torch.full((room,), -77, dtype=dtype, device=DEVICE),
+        torch.zeros(1, dtype=torch.int32, device=DEVICE),
+        torch.full((room,), -77, device=DEVICE),
+    )
+
+
+def rows_of(nodes: Tensor) -> HopRows:
+    return HopRows(nodes, DrawKey(0), 0)
+
+
+def expanded(csc: Csc, rows: HopRows, room: int) -> tuple[Neighbors, Expansion]:
+    of_device = rows_on_device(rows)
+    out = expansion(of_device.capacity, room, csc.indices.dtype)
+    all_neighbors(csc_on_device(csc), of_device, out)
+    count = rows.nodes.numel()
+    total = int(out.offsets[count])
+    assert out.offsets[count:].tolist() == [total] * (of_device.capacity + 1 - count)
+    assert out.ids[total:].tolist() == [-1] * max(0, room - total)
+    return Neighbors(out.offsets[: count + 1].cpu(), out.ids[:total].cpu(), out.edges[:total].cpu()), out
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 600])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_rows_give_all_edges_in_order(count: int, dtype: torch.dtype) -> None:
+    csc = graph([0, 1, 3, 0, 90, 2, 5, 1], dtype)
+    rows = rows_of(torch.arange(count) * 5 % 8)
+    expected = sample_uniform(csc, rows, -1, Uniform(), edge_ids=True)
+    found, out = expanded(csc, rows, expected.nodes.numel() + 4)
+    assert_same(found, expected)
+    assert not out.overflow.any()
+
+
+def test_ranges_limit_the_edges() -> None:
+    nodes = torch.tensor([4, 6, 4, 0])
+    rows = replace(rows_of(nodes), ranges=torch.tensor([104, 204, 707, 708, 300, 300, 0, 0]))
+    found, _ = expanded(CSC, rows, 101)
+    assert_same(found, sample_uniform(CSC, rows, -1, Uniform(), edge_ids=True))
+
+
+def test_edges_beyond_the_room_set_the_flag_and_leave_true_offsets() -> None:
+    rows = rows_of(torch.tensor([2, 4, 6]))
+    expected = sample_uniform(CSC, rows, -1, Uniform(), edge_ids=True)
+    _, out = expanded(CSC, rows, 100)
+    assert out.overflow.tolist() == [1]
+    assert out.offsets[:4].tolist() == expected.offsets.tolist()
+    assert out.ids.cpu().tolist() == expected.nodes[:100].tolist()
+
+
+def test_the_first_position_of_each_source_is_marked() -> None:
+    rows = rows_on_device(rows_of(torch.tensor([4, 2, 4])))
+    out = expansion(rows.capacity, 1500)
+    table = torch.zeros(1009, dtype=torch.int64, device=DEVICE)
+    all_neighbors(csc_on_device(CSC), rows, out, Marks(table, torch.tensor([9], device=DEVICE), 50))
+    ids = out.ids.tolist()
+    expected = {node: (9 << 32) | ((1 << 31) - 1 - 50 - ids.index(node)) for node in ids if node >= 0}
+    assert table.tolist() == [expected.get(node, 0) for node in range(1009)]

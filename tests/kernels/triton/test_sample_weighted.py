@@ -1,0 +1,110 @@
+"""Weighted draws by Triton have the bits of the CPU core."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from draws import rising
+from draws import sample_weighted as expected_draw
+from kernels.triton.device_rows import (
+    DEVICE,
+    assert_same,
+    csc_on_device,
+    empty_slots,
+    neighbors,
+    on_device,
+    rows_on_device,
+)
+from khop.draw import DrawKey, Neighbors, Weighted
+from khop.kernels.csc import Csc
+from khop.kernels.hop_rows import HopRows
+from khop.kernels.triton.rows import Marks
+from khop.kernels.triton.sample_weighted import MOST_PICKS, sample_weighted
+from khop.kernels.weight_sums import weight_sums
+
+KEY, STREAM = DrawKey(0xFEDCBA9876543210), 0x8D1C2A1B
+DISTINCT, REPEATED = Weighted("w"), Weighted("w", replacement=True)
+DEGREES = [0, 1, 2, 5, 7, 15, 16, 17, 40, 120, 3]
+
+
+def graph(dtype: torch.dtype = torch.int32) -> Csc:
+    indptr = torch.tensor([0, *DEGREES]).cumsum(0)
+    return Csc(indptr, (torch.arange(int(indptr[-1])) * 31 % 1009).to(dtype))
+
+
+CSC = graph()
+PLACE = torch.arange(CSC.num_edges)
+WEIGHTS = {
+    "even": PLACE * 7919 % 101 + 1.0,
+    "with zeros": (PLACE * 7919 % 101) * (PLACE % 3 == 0).double(),
+    "skewed": torch.where(PLACE % 9 == 2, 1e9, (PLACE % 4).double()),  # takes the exact remainder
+    "none": PLACE * 0.0,
+}
+
+
+def drawn(csc: Csc, sums: Tensor, rows: HopRows, fanout: int, rule: Weighted) -> Neighbors:
+    of_device = rows_on_device(rows)
+    slots = empty_slots(of_device, fanout, csc.indices.dtype)
+    sample_weighted(csc_on_device(csc), on_device(sums), of_device, fanout, rule, slots)
+    return neighbors(slots, rows.nodes.numel())
+
+
+def rows_of(count: int) -> HopRows:
+    return HopRows(torch.arange(count) * 7 % CSC.num_rows, KEY, STREAM)
+
+
+@pytest.mark.parametrize("rule", [DISTINCT, REPEATED], ids=["distinct", "repeated"])
+@pytest.mark.parametrize("fanout", [1, 4, 15, 16])
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_every_fanout_and_distribution_gives_the_bits_of_the_core(
+    weights: str, fanout: int, rule: Weighted
+) -> None:
+    sums, rows = weight_sums(CSC, WEIGHTS[weights]), rows_of(25 if fanout <= 15 else 11)
+    expected = expected_draw(CSC, rising(CSC, sums), rows, fanout, rule, edge_ids=True)
+    assert_same(drawn(CSC, sums, rows, fanout, rule), expected)
+
+
+@pytest.mark.parametrize("rule", [DISTINCT, REPEATED], ids=["distinct", "repeated"])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_original_ids_trees_and_ranges_key_and_limit_the_draws(dtype: torch.dtype, rule: Weighted) -> None:
+    csc, rows = graph(dtype), replace(rows_of(30), stream=0x7FFFFFFF)
+    sums = weight_sums(csc, WEIGHTS["with zeros"])
+    begin, end = csc.indptr[rows.nodes], csc.indptr[rows.nodes + 1]
+    begin = begin + (end - begin) // 3
+    end = torch.where(torch.arange(30) % 9 == 4, begin, end)  # nothing allowed
+    for changed in (
+        replace(rows, original_ids=torch.arange(csc.num_rows) * 3 + (1 << 40)),
+        replace(rows, tree=torch.arange(30) * ((1 << 41) + 1)),
+        replace(rows, ranges=torch.stack([begin, end], 1).flatten()),
+    ):
+        expected = expected_draw(csc, rising(csc, sums), changed, 5, rule, edge_ids=True)
+        assert_same(drawn(csc, sums, changed, 5, rule), expected)
+
+
+def test_an_empty_frontier_draws_nothing() -> None:
+    rows, sums = HopRows(torch.empty(0, dtype=torch.int64), KEY, STREAM), weight_sums(CSC, WEIGHTS["even"])
+    for rule in (DISTINCT, REPEATED):
+        assert drawn(CSC, sums, rows, 3, rule).offsets.tolist() == [0]
+
+
+@pytest.mark.parametrize("rule", [DISTINCT, REPEATED], ids=["distinct", "repeated"])
+def test_the_first_position_of_each_drawn_node_is_marked_in_the_same_launch(rule: Weighted) -> None:
+    csc, rows = csc_on_device(CSC), rows_on_device(rows_of(30))
+    sums = on_device(weight_sums(CSC, WEIGHTS["with zeros"]))
+    slots = empty_slots(rows, 6, torch.int64)
+    table = torch.zeros(1009, dtype=torch.int64, device=DEVICE)
+    sample_weighted(csc, sums, rows, 6, rule, slots, Marks(table, torch.tensor([6], device=DEVICE), 4000))
+    ids = slots.ids.tolist()
+    expected = {node: (6 << 32) | ((1 << 31) - 1 - 4000 - ids.index(node)) for node in ids if node >= 0}
+    assert table.tolist() == [expected.get(node, 0) for node in range(1009)]
+
+
+def test_a_fanout_that_does_not_fit_the_registers_is_refused() -> None:
+    rows, sums = rows_on_device(rows_of(2)), on_device(weight_sums(CSC, WEIGHTS["even"]))
+    slots = empty_slots(rows, 1, torch.int32)
+    with pytest.raises(ValueError, match=f"fanout 5000: must be from 1 to {MOST_PICKS} on the device"):
+        sample_weighted(csc_on_device(CSC), sums, rows, 5000, DISTINCT, slots)
