@@ -23,10 +23,14 @@ from common_arguments import Arguments, parsed
 from harness import Figure, report
 
 import khop
-from khop.draw import DrawKey, Keep, Purpose, Rule, Temporal, Uniform, Weighted
+from khop.draw import DrawKey, Purpose
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.memory import pooled
 from khop.kernels.sort_rows import sort_rows
+from khop.rules.rule import Rule
+from khop.rules.temporal import Temporal, TemporalStrategy
+from khop.rules.uniform import Uniform
+from khop.rules.weighted import Weighted
 from khop.schema import ColumnSpec
 
 EDGE = ("node", "to", "node")
@@ -41,7 +45,7 @@ RULES: Mapping[str, tuple[Rule, bool]] = {  # name -> (rule, whether every seed 
     "weighted, disjoint": (Weighted("weight"), True),
     "temporal": (Temporal("time"), True),
     "temporal, window": (Temporal("time", window=(LATEST_TIME // 4, 0)), True),
-    "temporal, latest": (Temporal("time", Keep.LATEST), True),
+    "temporal, latest": (Temporal("time", TemporalStrategy.LATEST), True),
     "temporal and weighted": (Temporal("time", inner=Weighted("weight")), True),
 }
 

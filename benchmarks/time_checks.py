@@ -24,9 +24,11 @@ import torch
 from harness import Figure, report
 
 import khop
-from khop.draw import DrawKey, Keep, Purpose, Rule, Temporal
+from khop.draw import DrawKey, Purpose
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.kernels.memory import pooled
+from khop.rules.rule import Rule
+from khop.rules.temporal import Temporal, TemporalStrategy
 from khop.schema import ColumnSpec
 
 EDGE = ("node", "to", "node")
@@ -34,7 +36,7 @@ FANOUTS, BATCH_SIZE, LATEST, WARMING = [15, 10, 5], 1024, 1 << 40, 5
 RULES: dict[str, Rule] = {
     "temporal": Temporal("time"),
     "temporal, window": Temporal("time", window=(LATEST // 4, 0)),
-    "temporal, latest": Temporal("time", Keep.LATEST),
+    "temporal, latest": Temporal("time", TemporalStrategy.LATEST),
 }
 
 

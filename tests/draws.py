@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from khop.draw import Neighbors, Uniform, Weighted
+from khop.draw import Neighbors
 from khop.kernels.csc import Csc
+from khop.kernels.draw_request import DrawRequest, Kernel
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.rising import Rising, outline
-from khop.kernels.sample_hop import EdgeDraw, sample_hop
+from khop.kernels.sample_hop import sample_hop
+from khop.kernels.sample_uniform import sample_uniform_reference
+from khop.kernels.sample_weighted import sample_weighted_reference
+from khop.rules.uniform import Uniform
+from khop.rules.weighted import Weighted
 
 
 def rising(csc: Csc, values: Tensor) -> Rising:
@@ -16,10 +21,18 @@ def rising(csc: Csc, values: Tensor) -> Rising:
     return Rising(values, outline(csc, values))
 
 
+def uniform_request(csc: Csc, rows: HopRows, fanout: int, rule: Uniform) -> DrawRequest:
+    return DrawRequest(csc, rows, fanout, sample_uniform_reference, Kernel.UNIFORM, rule.replacement)
+
+
+def weighted_request(csc: Csc, sums: Rising, rows: HopRows, fanout: int, rule: Weighted) -> DrawRequest:
+    return DrawRequest(csc, rows, fanout, sample_weighted_reference, Kernel.WEIGHTED, rule.replacement, sums)
+
+
 def sample_uniform(
     csc: Csc, rows: HopRows, fanout: int, rule: Uniform, *, edge_ids: bool = False, threads: int = 1
 ) -> Neighbors:
-    return sample_hop([EdgeDraw(csc, rows, fanout, rule)], edge_ids=edge_ids, threads=threads)[0]
+    return sample_hop([uniform_request(csc, rows, fanout, rule)], edge_ids=edge_ids, threads=threads)[0]
 
 
 def sample_weighted(
@@ -32,4 +45,5 @@ def sample_weighted(
     edge_ids: bool = False,
     threads: int = 1,
 ) -> Neighbors:
-    return sample_hop([EdgeDraw(csc, rows, fanout, rule, sums)], edge_ids=edge_ids, threads=threads)[0]
+    request = weighted_request(csc, sums, rows, fanout, rule)
+    return sample_hop([request], edge_ids=edge_ids, threads=threads)[0]

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from khop.batch import Adjacency, Sample
-from khop.draw import DrawKey, Frontier, FrontierByType, Hop, NeighborsByType
+from khop.draw import DrawKey, Frontier, FrontierByType, NeighborsByType
 from khop.features.store import FeatureStore, Gathered, Wanted
 from khop.graph.folder import GraphFolder
 from khop.graph.store import GraphStore
 from khop.partition.parts_folder import PartsFolder
+from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType, Schema
 
 

@@ -16,7 +16,8 @@ SOURCE = Path(khop.__file__).parent
 # design.md, section 9. A change to this table is a decision: docs/decisions.md says why.
 VALUES = {"arguments", "errors", "schema", "draw", "batch"}
 PARTS = {
-    "kernels", "graph", "features", "models", "sampling", "partition", "loading", "distributed", "training",
+    "kernels", "rules", "graph", "features", "models", "sampling", "partition", "loading", "distributed",
+    "training",
 }  # fmt: skip
 FRONT = {
     "api", "datasets", "evaluating", "inferring", "initializing", "launching", "loader", "partitioning",
@@ -32,19 +33,20 @@ MAY_IMPORT = {
     "draw": {"arguments", "schema"},
     "kernels": {"errors", "draw", "_core", "user_cache"},
     "batch": {"schema"},
-    "graph": {"arguments", "schema", "draw", "errors", "kernels"},
+    "rules": {"arguments", "schema", "draw", "kernels"},
+    "graph": {"arguments", "schema", "draw", "errors", "kernels", "rules"},
     "features": {"schema", "draw", "errors", "kernels"},
     "models": {"arguments", "schema", "batch", "kernels", "distributed"},
-    "sampling": {"arguments", "schema", "draw", "errors", "batch", "kernels", "graph"},
-    "partition": {"arguments", "schema", "draw", "errors", "kernels", "graph", "features"},
+    "sampling": {"arguments", "schema", "draw", "errors", "batch", "kernels", "rules", "graph"},
+    "partition": {"arguments", "schema", "draw", "errors", "kernels", "rules", "graph", "features"},
     "loading": {"arguments", "schema", "draw", "errors", "batch", "kernels", "sampling", "features"},
     "distributed": {
-        "arguments", "schema", "draw", "errors", "batch", "graph", "features", "partition", "sampling",
-        "loading",
+        "arguments", "schema", "draw", "errors", "batch", "rules", "graph", "features", "partition",
+        "sampling", "loading",
     },
     "training": {
-        "arguments", "schema", "draw", "errors", "batch", "kernels", "sampling", "loading", "models", "graph",
-        "features", "distributed", "migrations",
+        "arguments", "schema", "draw", "errors", "batch", "kernels", "rules", "sampling", "loading", "models",
+        "graph", "features", "distributed", "migrations",
     },
     **{part: VALUES | PARTS | FRONT | {"user_cache"} for part in FRONT},
     "config": VALUES | PARTS | FRONT | {"migrations"},

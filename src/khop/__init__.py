@@ -24,12 +24,8 @@ if TYPE_CHECKING:
     from khop.draw import DegreeNegatives as DegreeNegatives
     from khop.draw import DrawKey as DrawKey
     from khop.draw import GivenNegatives as GivenNegatives
-    from khop.draw import Keep as Keep
     from khop.draw import NegativeMode as NegativeMode
-    from khop.draw import Temporal as Temporal
-    from khop.draw import Uniform as Uniform
     from khop.draw import UniformNegatives as UniformNegatives
-    from khop.draw import Weighted as Weighted
     from khop.draw import WeightedNegatives as WeightedNegatives
     from khop.errors import PeerLost as PeerLost
     from khop.errors import Terminated as Terminated
@@ -50,6 +46,12 @@ if TYPE_CHECKING:
     from khop.process_memory import tune_memory as tune_memory
     from khop.pyg.convert import graph_from_pyg as graph_from_pyg
     from khop.pyg.label_links import links_from_pyg as links_from_pyg
+    from khop.rules.rule import Rule as Rule
+    from khop.rules.rule import RuleBase as RuleBase
+    from khop.rules.temporal import Temporal as Temporal
+    from khop.rules.temporal import TemporalStrategy as TemporalStrategy
+    from khop.rules.uniform import Uniform as Uniform
+    from khop.rules.weighted import Weighted as Weighted
     from khop.sampling.exclusion import Exclude as Exclude
     from khop.sampling.frontier import Edges as Edges
     from khop.sampling.frontier import FrontierSampler as FrontierSampler
@@ -99,7 +101,6 @@ _PUBLIC = {
     "FrontierView": "khop.sampling.frontier",
     "GivenNegatives": "khop.draw",
     "Graph": "khop.api",
-    "Keep": "khop.draw",
     "CheckpointPolicy": "khop.training.settings",
     "LinkRows": "khop.batch",
     "LinkSampler": "khop.sampling.links",
@@ -116,6 +117,8 @@ _PUBLIC = {
     "PeerLost": "khop.errors",
     "Quantized": "khop.graph.quantize",
     "RowAdam": "khop.training.row_adam",
+    "Rule": "khop.rules.rule",
+    "RuleBase": "khop.rules.rule",
     "Sample": "khop.batch",
     "Sampler": "khop.sampling.sampler",
     "SamplerBase": "khop.sampling.sampler",
@@ -123,13 +126,14 @@ _PUBLIC = {
     "Schema": "khop.schema",
     "Seeds": "khop.sampling.sampler",
     "Subgraph": "khop.batch",
-    "Temporal": "khop.draw",
+    "Temporal": "khop.rules.temporal",
+    "TemporalStrategy": "khop.rules.temporal",
     "Terminated": "khop.errors",
     "Trainer": "khop.training.trainer",
     "TrainerSettings": "khop.training.settings",
-    "Uniform": "khop.draw",
+    "Uniform": "khop.rules.uniform",
     "UniformNegatives": "khop.draw",
-    "Weighted": "khop.draw",
+    "Weighted": "khop.rules.weighted",
     "WeightedNegatives": "khop.draw",
     "cooccurrence": "khop.graph.cooccurrence",
     "evaluate": "khop.evaluating",

@@ -20,7 +20,7 @@ from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.distributed.placement import PartitionOptions, stores_of
 from khop.distributed.placements import LANES, Placement
 from khop.distributed.row_wire import Wire
-from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Hop, NeighborsByType, Positives
+from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
 from khop.features.store import FeatureStore
 from khop.features.table import NO_COLUMNS, FeatureTable, with_columns
 from khop.graph.build import EdgeTable
@@ -35,6 +35,7 @@ from khop.kernels.csc import Csc
 from khop.loading.forks import watch_forks
 from khop.partition.local_partition_features import whole_columns
 from khop.partition.local_partition_graph import LocalPartitionGraph
+from khop.rules.rule import Hop
 from khop.schema import EdgeType, EdgeTypeName, NodeType, Schema, by_edge_type, edge_type_of
 
 

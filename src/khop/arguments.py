@@ -84,6 +84,11 @@ def one_of(name: str, value: object, kind: type[Choice]) -> Choice:
         raise ValueError(f"{name} {shown(value)}: must be one of {words}") from error
 
 
+def column_name(value: object) -> None:
+    """Raise ValueError unless the value can be the name of a column."""
+    instance_of("column", value, str, "must be the name of a column, as text")
+
+
 def graph_of(name: str, value: object) -> None:
     """Raise ValueError for an object that cannot be a graph: it has no schema."""
     if not hasattr(value, "schema"):

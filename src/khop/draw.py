@@ -1,20 +1,19 @@
-"""Inputs and results of draws: keys, hops, frontiers, rules and neighbors.
+"""Inputs and results of draws: keys, frontiers, neighbors and negatives.
 
 The bits are specified in docs/randomness.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import lru_cache
-from typing import NoReturn
 
 from torch import Tensor
 
-from khop.arguments import instance_of, shown, truth, whole_number
-from khop.schema import EdgeType, NodeType, Schema
+from khop.arguments import column_name, truth, whole_number
+from khop.schema import EdgeType, NodeType
 
 MASK64 = (1 << 64) - 1
 MOST_PER_POSITIVE = (1 << 31) - 1
@@ -76,137 +75,18 @@ def stream(hop: int, edge_type: EdgeType) -> int:
 
 
 @dataclass(frozen=True)
-class Uniform:
-    """Every neighbor is equally likely."""
-
-    replacement: bool = False
-
-    def __post_init__(self) -> None:
-        truth("replacement", self.replacement)
-
-
-@dataclass(frozen=True)
-class Weighted:
-    """Edges are drawn in proportion to their weights; an edge of weight zero is never drawn.
-
-    Without replacement this is successive sampling: each pick is in proportion to the remaining weights. Edge
-    types without the column are drawn uniformly.
-    """
-
-    column: str  # an edge column: one number each, zero or more
-    replacement: bool = False
-
-    def __post_init__(self) -> None:
-        _check_column_name(self.column)
-        truth("replacement", self.replacement)
-
-
-class Keep(StrEnum):
-    """Selection among the edges that a time limit allows."""
-
-    ANY = "any"  # as the inner rule draws
-    LATEST = "latest"  # the last `fanout` edges; nothing is drawn
-
-    @classmethod
-    def _missing_(cls, value: object) -> NoReturn:
-        raise ValueError(f"keep {value!r}: must be one of {[str(keep) for keep in cls]}")
-
-
-@dataclass(frozen=True)
-class Temporal:
-    """Only edges and nodes that are not later than the seed; `inner` draws among these.
-
-    The time of an edge is its own column, or the column of its source node, or the later of both. Edge types
-    with neither column are not limited. With a window, the time also lies in [limit - before, limit + after].
-    """
-
-    column: str  # of edges or of nodes, integers; rows of the graph are sorted by it
-    keep: Keep = Keep.ANY
-    window: tuple[int, int] | None = None  # (before, after); after is 0 or less
-    inner: Uniform | Weighted = Uniform()
-
-    def __post_init__(self) -> None:
-        _check_column_name(self.column)
-        object.__setattr__(self, "keep", Keep(self.keep))
-        instance_of(
-            "inner", self.inner, (Uniform, Weighted), "must be khop.Uniform() or khop.Weighted(column)"
-        )
-        if self.keep is Keep.LATEST and self.inner != Uniform():
-            raise ValueError(
-                f"keep=LATEST with {self.inner}: the latest edges are not drawn; leave inner out"
-            )
-        if self.window is None:
-            return
-        if not isinstance(self.window, Sequence) or len(self.window) != 2 or isinstance(self.window, str):
-            raise ValueError(f"window {shown(self.window)}: must be two whole numbers, (before, after)")
-        before, after = (whole_number(f"window {self.window}:", time) for time in self.window)
-        object.__setattr__(self, "window", (before, after))
-        if after > 0:
-            raise ValueError(f"window {self.window}: after {after} would show the future; give 0 or less")
-        if -after > before:
-            raise ValueError(f"window {self.window}: no time lies in it; before must be {-after} or more")
-
-
-Rule = Uniform | Weighted | Temporal
-
-
-def _check_column_name(name: object) -> None:
-    instance_of("column", name, str, "must be the name of a column, as text")
-
-
-def check_rule(rule: Rule, schema: Schema) -> None:
-    """Raise ValueError unless some edge type has each column that the rule names, with usable numbers."""
-    instance_of(
-        "rule",
-        rule,
-        (Uniform, Weighted, Temporal),
-        "must be khop.Uniform(), Weighted(column) or Temporal(column)",
-    )
-    if isinstance(rule, Temporal):
-        check_rule(rule.inner, schema)
-        sources = {edge_type[0] for edge_type in schema.edge_types}
-        _check_column(schema, rule, "integer", (*schema.edge_types, *sources))
-    elif isinstance(rule, Weighted):
-        _check_column(schema, rule, "number", schema.edge_types)
-
-
-_NOT_INTEGERS = ("float16", "float32", "float64", "bfloat16", "bool")
-
-
-def _check_column(
-    schema: Schema, rule: Weighted | Temporal, kind: str, types: Sequence[NodeType | EdgeType]
-) -> None:
-    columns = {type_: schema.columns.get(type_, {}) for type_ in types}
-    having = {type_: of_type[rule.column] for type_, of_type in columns.items() if rule.column in of_type}
-    if not having:
-        there = {type_: sorted(of_type) for type_, of_type in columns.items()}
-        raise ValueError(f"{rule}: no column {rule.column!r}; there are {there}")
-    for type_, spec in having.items():
-        if spec.shape or (kind == "integer" and spec.dtype in _NOT_INTEGERS):
-            raise ValueError(
-                f"{rule}: column {rule.column!r} of {type_!r} is {spec.dtype} of shape {spec.shape}: "
-                f"one {kind} per row is needed; write the graph with such a column"
-            )
-
-
-@dataclass(frozen=True)
-class Hop:
-    """Parameters of the draws at one distance from the seeds."""
-
-    number: int  # 1 = the direct neighbors of the seeds
-    fanouts: Mapping[EdgeType, int]  # neighbors per frontier node; -1 = all, 0 = none
-    rule: Rule = Uniform()
-    edge_ids: bool = False  # True: return Neighbors.edges
-    threads: int = 1  # threads that may share the frontier; no number changes a draw
-
-
-@dataclass(frozen=True)
 class Frontier:
     """The nodes of one type to expand."""
 
     nodes: Tensor  # int64 (n), global ids
     until: Tensor | None = None  # int64 (n), no edge or node later than this; required by Temporal
     tree: Tensor | None = None  # int64 (n), the position of the seed of the node's disjoint tree
+
+    @property
+    def fields(self) -> dict[str, Tensor]:
+        """The given fields beside the nodes, by name."""
+        fields = (("until", self.until), ("tree", self.tree))
+        return {name: values for name, values in fields if values is not None}
 
 
 @dataclass(frozen=True)
@@ -216,6 +96,7 @@ class Neighbors:
     offsets: Tensor  # int64 (frontier + 1)
     nodes: Tensor  # int32 or int64 (edges), global ids of the source type; as wide as the graph stores them
     edges: Tensor | None = None  # int64 (edges), positions in the graph's CSC order, if Hop.edge_ids
+    weights: Tensor | None = None  # float32 (edges), if Rule.has_weights
 
 
 NeighborsByType = Mapping[EdgeType, Neighbors]
@@ -276,7 +157,7 @@ class WeightedNegatives:
     exact: bool = False
 
     def __post_init__(self) -> None:
-        _check_column_name(self.column)
+        column_name(self.column)
         _check_negatives(self)
 
 

@@ -11,11 +11,12 @@ import torch
 from khop.config.build import Run, prepare
 from khop.config.read import RawRun
 from khop.config.run_fingerprint import facts_of
-from khop.draw import DrawKey, FrontierByType, Hop, NeighborsByType
+from khop.draw import DrawKey, FrontierByType, NeighborsByType
 from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.graph.csc_graph import CscGraph
 from khop.models.rgcn import RGCN
 from khop.models.sage import SAGE
+from khop.rules.rule import Hop
 from khop.training.chunks import unwatched
 
 BUYS, BOUGHT_BY, ON = ("user", "buys", "item"), ("item", "bought_by", "user"), ("tag", "on", "item")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from khop import EdgeTable, Keep, NodeTable, Temporal, Uniform, Weighted, write_graph
+from khop import EdgeTable, NodeTable, Temporal, TemporalStrategy, Uniform, Weighted, write_graph
 from khop.config.build import prepare
 from khop.config.parts import rule_of
 from khop.config.read import RawRun, checked
@@ -44,7 +44,7 @@ def raw(graph: Path, **sampler: object) -> RawRun:
     [
         ({"replacement": True}, Uniform(replacement=True)),
         ({"weight": "weight"}, Weighted("weight")),
-        ({"time": "time", "temporal_strategy": "latest"}, Temporal("time", Keep.LATEST)),
+        ({"time": "time", "temporal_strategy": "latest"}, Temporal("time", TemporalStrategy.LATEST)),
         (
             {"time": "time", "window": [50, -1], "weight": "weight", "replacement": True},
             Temporal("time", window=(50, -1), inner=Weighted("weight", replacement=True)),

@@ -11,7 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.graph_store import BOUGHT_BY, BUYS, LIKE, SHOP, Make, Plain, int64, plain_graphs, rows_of
-from khop.draw import DrawKey, Frontier, Hop, Keep, Rule, Temporal, Uniform, Weighted, stream
+from khop.draw import DrawKey, Frontier, stream
+from khop.rules.rule import Hop, Rule
+from khop.rules.temporal import Temporal, TemporalStrategy
+from khop.rules.uniform import Uniform
+from khop.rules.weighted import Weighted
 from khop.schema import EdgeType, NodeType
 from reference.sampling import Row, allowed_range, whole_weights
 
@@ -67,7 +71,7 @@ def specified(row: list[Edge], limit: int, rule: Rule, fanout: int, draws: Row) 
     if isinstance(rule, Temporal):
         if row and row[0].time is not None:
             begin, end = allowed_range([edge.time or 0 for edge in row], limit, rule.window)
-            if rule.keep is Keep.LATEST:
+            if rule.strategy is TemporalStrategy.LATEST:
                 return list(range(begin if fanout == -1 else max(begin, end - fanout), end))
         rule = rule.inner
     draws = replace(draws, degree=end - begin)
@@ -80,7 +84,7 @@ def specified(row: list[Edge], limit: int, rule: Rule, fanout: int, draws: Row) 
 INNER = st.builds(Uniform, st.booleans()) | st.builds(Weighted, st.just("weight"), st.booleans())
 WINDOWS = st.none() | st.tuples(st.integers(4, 9), st.integers(-4, 0))
 TEMPORAL = st.builds(Temporal, st.just("time"), window=WINDOWS, inner=INNER) | st.builds(
-    Temporal, st.just("time"), st.just(Keep.LATEST), WINDOWS
+    Temporal, st.just("time"), st.just(TemporalStrategy.LATEST), WINDOWS
 )
 
 
@@ -154,7 +158,10 @@ def a_temporal_rule_needs_limits(make: Make) -> None:
 
 
 def edge_types_without_the_column_are_drawn_uniformly(make: Make) -> None:
-    graph, hop = make(with_columns(weight=[1.0] * LIKES, time=[3] * LIKES)), Hop(1, {BUYS: 3, BOUGHT_BY: 3})
+    graph, hop = (
+        make(with_columns(weight=[1.0] * LIKES, time=[3] * LIKES)),
+        Hop(1, {BUYS: 3, BOUGHT_BY: 3}, Uniform()),
+    )
     frontier = {"item": Frontier(int64([0, 4])), "user": Frontier(int64([1]))}
     plain = graph.sample_hop(frontier, hop, KEY)
     limited = {t: replace(of, until=of.nodes * 0 - 99) for t, of in frontier.items()}

@@ -17,8 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from khop.draw import DrawKey, Frontier, Hop, Neighbors, Uniform, stream
+from khop.draw import DrawKey, Frontier, Neighbors, stream
 from khop.graph.store import GraphStore
+from khop.rules.rule import Hop
+from khop.rules.uniform import Uniform
 from khop.schema import EdgeType, NodeType
 from reference.sampling import sample_hop
 
@@ -152,31 +154,33 @@ def it_says_what_it_holds(make: Make) -> None:
 def there_is_one_entry_per_edge_type_in_the_order_of_the_fanouts(make: Make) -> None:
     graph = make(SHOP)
     for order in ([BUYS, BOUGHT_BY, LIKE], [LIKE, BUYS, BOUGHT_BY]):
-        drawn = graph.sample_hop(shop_frontier(0, 1), Hop(1, dict.fromkeys(order, 2)), KEY)
+        drawn = graph.sample_hop(shop_frontier(0, 1), Hop(1, dict.fromkeys(order, 2), Uniform()), KEY)
         assert list(drawn) == order
 
 
 def types_that_are_not_asked_for_are_left_out(make: Make) -> None:
     graph = make(SHOP)
     frontier = {"item": Frontier(int64([1, 2]))}
-    assert list(graph.sample_hop(frontier, Hop(1, {BUYS: 2, BOUGHT_BY: 2}), KEY)) == [BUYS]
-    assert list(graph.sample_hop(frontier, Hop(1, {LIKE: 2}), KEY)) == [LIKE]
+    assert list(graph.sample_hop(frontier, Hop(1, {BUYS: 2, BOUGHT_BY: 2}, Uniform()), KEY)) == [BUYS]
+    assert list(graph.sample_hop(frontier, Hop(1, {LIKE: 2}, Uniform()), KEY)) == [LIKE]
 
 
 def an_empty_frontier_has_an_entry_too(make: Make) -> None:
-    hop = Hop(1, {LIKE: 2, BUYS: -1}, edge_ids=True)
+    hop = Hop(1, {LIKE: 2, BUYS: -1}, Uniform(), edge_ids=True)
     for drawn in make(SHOP).sample_hop({"item": Frontier(int64([]))}, hop, KEY).values():
         assert drawn.offsets.tolist() == [0]
         assert drawn.nodes.numel() == drawn.edges.numel() == 0
 
 
 def a_node_without_edges_has_an_empty_row(make: Make) -> None:
-    drawn = make(SHOP).sample_hop({"item": Frontier(int64([8, 0, 8]))}, Hop(1, {BUYS: -1}), KEY)[BUYS]
+    drawn = make(SHOP).sample_hop({"item": Frontier(int64([8, 0, 8]))}, Hop(1, {BUYS: -1}, Uniform()), KEY)[
+        BUYS
+    ]
     assert rows_of(drawn) == [[], [0, 1, 2, 3, 4, 5], []]
 
 
 def rows_keep_the_order_of_the_frontier(make: Make) -> None:
-    graph, hop = make(SHOP), Hop(2, {LIKE: 3})
+    graph, hop = make(SHOP), Hop(2, {LIKE: 3}, Uniform())
     one, other = (
         rows_of(graph.sample_hop({"item": Frontier(int64(items))}, hop, KEY)[LIKE])
         for items in ([0, 3, 5, 3], [5, 3, 0])
@@ -193,7 +197,9 @@ def draws_depend_on_key_hop_and_edge_type(make: Make) -> None:
     frontier = {"item": Frontier(int64([0]))}
 
     def drawn(key: DrawKey, number: int, edge_type: EdgeType) -> list[int]:
-        return graph.sample_hop(frontier, Hop(number, {edge_type: 10}), key)[edge_type].nodes.tolist()
+        return graph.sample_hop(frontier, Hop(number, {edge_type: 10}, Uniform()), key)[
+            edge_type
+        ].nodes.tolist()
 
     first = drawn(KEY, 1, a)
     assert drawn(KEY, 1, a) == first
@@ -201,7 +207,7 @@ def draws_depend_on_key_hop_and_edge_type(make: Make) -> None:
 
 
 def threads_may_share_it(make: Make) -> None:
-    graph, hop = make(SHOP), Hop(1, {BUYS: 3, LIKE: 4, BOUGHT_BY: -1})
+    graph, hop = make(SHOP), Hop(1, {BUYS: 3, LIKE: 4, BOUGHT_BY: -1}, Uniform())
     items = [[start, (start * 5) % 9, 7] for start in range(9)] * 8
     alone = [graph.sample_hop(shop_frontier(*some), hop, KEY) for some in items]
     with ThreadPoolExecutor(4) as pool:
@@ -212,15 +218,15 @@ def threads_may_share_it(make: Make) -> None:
 def edge_ids_come_on_request_only(make: Make) -> None:
     graph = make(SHOP)
     frontier = shop_frontier(3, 6)
-    assert graph.sample_hop(frontier, Hop(1, {LIKE: 4}), KEY)[LIKE].edges is None
-    drawn = graph.sample_hop(frontier, Hop(1, {LIKE: 4}, edge_ids=True), KEY)[LIKE]
+    assert graph.sample_hop(frontier, Hop(1, {LIKE: 4}, Uniform()), KEY)[LIKE].edges is None
+    drawn = graph.sample_hop(frontier, Hop(1, {LIKE: 4}, Uniform(), edge_ids=True), KEY)[LIKE]
     assert drawn.edges.dtype == torch.int64
     assert [SHOP.indices(LIKE)[edge] for edge in drawn.edges] == drawn.nodes.tolist()
 
 
 def what_it_is_given_stays_as_it_was(make: Make) -> None:
     nodes = int64([4, 4, 1])
-    make(SHOP).sample_hop({"item": Frontier(nodes)}, Hop(1, {LIKE: 2, BUYS: 2}), KEY)
+    make(SHOP).sample_hop({"item": Frontier(nodes)}, Hop(1, {LIKE: 2, BUYS: 2}, Uniform()), KEY)
     assert nodes.tolist() == [4, 4, 1]
 
 
@@ -228,26 +234,26 @@ def a_node_out_of_range_is_named(make: Make) -> None:
     graph = make(SHOP)
     for node in (9, -1, 1 << 40):
         with pytest.raises(ValueError, match=f"like.*{node}.*9"):
-            graph.sample_hop({"item": Frontier(int64([0, node]))}, Hop(1, {LIKE: 2}), KEY)
+            graph.sample_hop({"item": Frontier(int64([0, node]))}, Hop(1, {LIKE: 2}, Uniform()), KEY)
 
 
 def a_type_that_is_not_there_is_named(make: Make) -> None:
     graph = make(SHOP)
     with pytest.raises(ValueError, match=r"no edge type \('user', 'sells', 'item'\); there are .*'buys'"):
-        graph.sample_hop(shop_frontier(0), Hop(1, {("user", "sells", "item"): 2}), KEY)
+        graph.sample_hop(shop_frontier(0), Hop(1, {("user", "sells", "item"): 2}, Uniform()), KEY)
     with pytest.raises(ValueError, match=r"no node type 'shop'; there are .*'item'"):
         graph.num_nodes("shop")
 
 
 def a_fanout_below_minus_one_is_named(make: Make) -> None:
     with pytest.raises(ValueError, match=r"like.*fanout -2"):
-        make(SHOP).sample_hop(shop_frontier(0), Hop(1, {LIKE: -2}), KEY)
+        make(SHOP).sample_hop(shop_frontier(0), Hop(1, {LIKE: -2}, Uniform()), KEY)
 
 
 def time_limits_need_a_rule_that_knows_them(make: Make) -> None:
     frontier = {"item": Frontier(int64([0]), until=int64([5]))}
     with pytest.raises(ValueError, match=r"like.*time limits.*Uniform"):
-        make(SHOP).sample_hop(frontier, Hop(1, {LIKE: 2}), KEY)
+        make(SHOP).sample_hop(frontier, Hop(1, {LIKE: 2}, Uniform()), KEY)
 
 
 PROMISES: tuple[Callable[[Make], None], ...] = (

@@ -11,8 +11,9 @@ import torch
 from hypothesis import given
 
 from khop import DrawKey, Sample, Sampler, Seeds
-from khop.draw import FrontierByType, Hop, NeighborsByType
+from khop.draw import FrontierByType, NeighborsByType
 from khop.graph.store import GraphStore
+from khop.rules.rule import Hop
 from random_graphs import as_seeds, graphs_and_seeds, ring, seeds
 from reference.hops import PlainGraph, as_plain
 

@@ -11,12 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from damage.questions import KEY, Answer, Draw, ExactNegatives, RowQuery
-from khop.draw import Keep, Rule, Temporal, Weighted, stream
+from khop.draw import stream
 from khop.graph import layout
 from khop.graph.layout import is_partitioned
 from khop.graph.manifest import Manifest, read_manifest
 from khop.graph.npy import STORED, ArrayEntry
 from khop.partition.book import PartitionBook, part_folder, read_book
+from khop.rules.rule import Rule
+from khop.rules.temporal import Temporal, TemporalStrategy
+from khop.rules.weighted import Weighted
 from khop.schema import EdgeType, NodeType
 from reference.sampling import MASK64, Row, allowed_range, negatives, whole_weights
 
@@ -168,7 +171,7 @@ class AsTheyLie:
             if times is not None:
                 assert question.until is not None
                 first, last = allowed_range(times, question.until, rule.window)
-                if rule.keep is Keep.LATEST:
+                if rule.strategy is TemporalStrategy.LATEST:
                     return list(range(max(first, last - fanout), last))
             rule = rule.inner
         draws = Row(KEY.value, self.original_id(edge_type[2], node), word, last - first)

@@ -9,19 +9,12 @@ from pathlib import Path
 import torch
 
 import khop
-from khop.draw import (
-    DrawKey,
-    Frontier,
-    Hop,
-    Keep,
-    Positives,
-    Rule,
-    Temporal,
-    Uniform,
-    UniformNegatives,
-    Weighted,
-)
+from khop.draw import DrawKey, Frontier, Positives, UniformNegatives
 from khop.features.store import Rows
+from khop.rules.rule import Hop, Rule
+from khop.rules.temporal import Temporal, TemporalStrategy
+from khop.rules.uniform import Uniform
+from khop.rules.weighted import Weighted
 from khop.schema import EdgeType, NodeType
 
 KEY = DrawKey(0x1234_5678_9ABC_DEF1)
@@ -64,7 +57,13 @@ QUESTIONS: Mapping[str, tuple[RowQuery, ...]] = {
         Draw("weighted", _PAPERS, 2, Weighted("weight")),
         Draw("weighted with replacement", _PAPERS, 3, Weighted("weight", replacement=True)),
         Draw("temporal", _PAPERS, 2, Temporal("time"), until=60),
-        Draw("temporal, latest in a window", _PAPERS, 2, Temporal("time", Keep.LATEST, (40, -5)), until=70),
+        Draw(
+            "temporal, latest in a window",
+            _PAPERS,
+            2,
+            Temporal("time", TemporalStrategy.LATEST, (40, -5)),
+            until=70,
+        ),
         Draw("temporal, weighted", _PAPERS, 2, Temporal("time", inner=Weighted("weight")), until=80),
         ExactNegatives("exact negatives", CITES, (1, 30, 8)),
     ),

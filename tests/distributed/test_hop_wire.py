@@ -11,8 +11,11 @@ from torch import Tensor
 from contracts.graph_store import rows_of
 from khop.distributed.hop_wire import MOST_PADDED, HopWire
 from khop.distributed.negative_wire import NegativeWire
-from khop.draw import DrawKey, Frontier, Hop, Neighbors, Positives, Temporal, Uniform, UniformNegatives
+from khop.draw import DrawKey, Frontier, Neighbors, Positives, UniformNegatives
 from khop.graph.negatives import NothingLeft
+from khop.rules.rule import Hop
+from khop.rules.temporal import Temporal
+from khop.rules.uniform import Uniform
 from khop.schema import EdgeType
 
 A, B = ("user", "a", "item"), ("item", "b", "item")

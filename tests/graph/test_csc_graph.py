@@ -17,13 +17,16 @@ import torch
 
 from contracts.graph_rules import PROMISES as RULE_PROMISES
 from contracts.graph_store import BUYS, KEY, LIKE, PROMISES, SHOP, Make, Plain, int64, same, shop_frontier
-from khop.draw import Frontier, Hop, Weighted
+from khop.draw import Frontier
 from khop.graph.build import EdgeTable
 from khop.graph.csc_graph import Columns, CscGraph, csc_graph_from_edges
 from khop.graph.folder import open_folder
 from khop.graph.inputs import Array
 from khop.graph.quantize import Quantized, quantize
 from khop.kernels.csc import Csc
+from khop.rules.rule import Hop
+from khop.rules.uniform import Uniform
+from khop.rules.weighted import Weighted
 from khop.schema import EdgeType, Schema
 from plain_folders import in_memory, written
 
@@ -59,7 +62,7 @@ def test_renumbering_changes_no_draw(make: Make) -> None:
         },
         old_of,
     )
-    items, hop = [5, 1, 1, 8, 0], Hop(3, {LIKE: 4, BUYS: 2})
+    items, hop = [5, 1, 1, 8, 0], Hop(3, {LIKE: 4, BUYS: 2}, Uniform())
     old = make(SHOP).sample_hop({"item": Frontier(int64(items))}, hop, KEY)
     new = make(renumbered).sample_hop({"item": Frontier(int64([new_of["item"][n] for n in items]))}, hop, KEY)
     for edge_type, drawn in new.items():
@@ -85,12 +88,12 @@ def test_damaged_offsets_are_an_error_and_no_crash(tmp_path: Path) -> None:
         file.write(b"\x7f")  # the highest byte of the last offset
     graph = CscGraph.open(path)
     with pytest.raises(ValueError, match=r"like.*row 8.*damaged"):
-        graph.sample_hop({"item": Frontier(int64([0, 8]))}, Hop(1, {LIKE: 2}), KEY)
+        graph.sample_hop({"item": Frontier(int64([0, 8]))}, Hop(1, {LIKE: 2}, Uniform()), KEY)
 
 
 def test_a_folder_that_is_open_need_not_be_opened_again(tmp_path: Path) -> None:
     folder = open_folder(written(tmp_path / "g", SHOP))
-    graph, hop = CscGraph.open(folder), Hop(1, {LIKE: 2})
+    graph, hop = CscGraph.open(folder), Hop(1, {LIKE: 2}, Uniform())
     assert graph.edges[LIKE].indices.data_ptr() == folder.csc(LIKE).indices.data_ptr()
     assert same(
         graph.sample_hop(shop_frontier(1), hop, KEY), in_memory(SHOP).sample_hop(shop_frontier(1), hop, KEY)
@@ -235,7 +238,7 @@ def test_a_graph_of_fewer_edge_types_has_their_nodes_columns_and_ids_and_no_othe
     assert (dict(likes.counts), list(likes.edges)) == ({"item": 9}, [LIKE])
     assert likes.csc(LIKE) is graph.csc(LIKE)
     assert set(likes.columns) <= {"item", LIKE}
-    hop = Hop(1, {LIKE: 2})
+    hop = Hop(1, {LIKE: 2}, Uniform())
     items = {"item": Frontier(int64([0, 8]))}
     assert same(likes.sample_hop(items, hop, KEY), graph.sample_hop(items, hop, KEY))
 
@@ -247,7 +250,7 @@ def test_types_that_are_not_in_the_graph_are_named(make: Make) -> None:
     asked: list[Callable[[], object]] = [
         lambda: graph.csc(missing),
         lambda: graph.only([missing]),
-        lambda: graph.sample_hop({"item": Frontier(int64([0]))}, Hop(1, {missing: 2}), KEY),
+        lambda: graph.sample_hop({"item": Frontier(int64([0]))}, Hop(1, {missing: 2}, Uniform()), KEY),
     ]
     for ask in asked:
         with pytest.raises(ValueError, match=r"no edge type \('user', 'hates', 'item'\); there are \["):
@@ -260,7 +263,7 @@ def test_the_edge_type_whose_rows_are_damaged_is_named_among_several() -> None:
     edges = {BUYS: Csc(int64([0, 1]), int64([0])), LIKE: Csc(int64([0, 9]), int64([0]))}
     graph = CscGraph(Schema(("user", "item"), (BUYS, LIKE)), {"user": 1, "item": 1}, edges)
     with pytest.raises(ValueError, match=r"edge type \('item', 'like', 'item'\): .*damaged"):
-        graph.sample_hop({"item": Frontier(int64([0]))}, Hop(1, {BUYS: 1, LIKE: 1}), KEY)
+        graph.sample_hop({"item": Frontier(int64([0]))}, Hop(1, {BUYS: 1, LIKE: 1}, Uniform()), KEY)
 
 
 def _with_khop() -> dict[str, str]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from khop.draw import DrawKey, Frontier, Hop, Positives, Temporal, UniformNegatives, Weighted
+from khop.draw import DrawKey, Frontier, Positives, UniformNegatives
 from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.graph.csc_graph import CscGraph
 from khop.graph.store import NegativeStore
@@ -19,6 +19,9 @@ from khop.graph.verify import verify_folder
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts
 from khop.partitioning import partition_graph, verify_partition
+from khop.rules.rule import Hop
+from khop.rules.temporal import Temporal
+from khop.rules.weighted import Weighted
 
 TO = ("n", "to", "n")
 NODES, EDGES = 60, 900

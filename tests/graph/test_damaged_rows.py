@@ -13,10 +13,13 @@ import torch
 
 import khop
 from khop import EdgeTable, NodeTable, Temporal, UniformNegatives, Weighted, write_graph
-from khop.draw import DrawKey, Frontier, Hop, Keep, Positives, Rule, Uniform
+from khop.draw import DrawKey, Frontier, Positives
 from khop.graph.csc_graph import CscGraph
 from khop.graph.derived import FOLDER
 from khop.partition.local_partition_graph import LocalPartitionGraph
+from khop.rules.rule import Hop, Rule
+from khop.rules.temporal import TemporalStrategy
+from khop.rules.uniform import Uniform
 
 SENT = ("user", "sent", "user")
 NODES, EDGES = 100, 2000
@@ -26,7 +29,7 @@ RULES: dict[str, Rule] = {
     "uniform": Uniform(),
     "weighted": Weighted("weight"),
     "temporal": Temporal("time"),
-    "latest": Temporal("time", Keep.LATEST),
+    "latest": Temporal("time", TemporalStrategy.LATEST),
     "window": Temporal("time", window=(400, -10)),
     "temporal and weighted": Temporal("time", inner=Weighted("weight")),
 }

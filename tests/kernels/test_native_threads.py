@@ -13,12 +13,13 @@ import torch
 import khop._core as _core
 from draws import sample_uniform
 from gate import WAIT_S
-from khop.draw import DrawKey, Uniform
+from khop.draw import DrawKey
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.node_index import NodeIndex
 from khop.kernels.permutation import permutation_slice
 from khop.kernels.philox import philox
+from khop.rules.uniform import Uniform
 from ticking import ticking
 
 ROWS, DEGREE = 2_000_000, 6

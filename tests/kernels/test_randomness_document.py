@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from draws import rising, sample_uniform, sample_weighted
-from khop.draw import DrawKey, Purpose, Uniform, Weighted, mix64, stream
+from draws import rising, sample_uniform, sample_weighted, uniform_request, weighted_request
+from khop.draw import DrawKey, Purpose, mix64, stream
 from khop.kernels.csc import Csc
 from khop.kernels.draw_negatives import (
     Candidates,
@@ -25,6 +25,8 @@ from khop.kernels.sample_uniform import sample_uniform_reference
 from khop.kernels.sample_weighted import sample_weighted_reference
 from khop.kernels.time_ranges import time_ranges, time_ranges_reference
 from khop.kernels.weight_sums import weight_sums, weight_sums_reference
+from khop.rules.uniform import Uniform
+from khop.rules.weighted import Weighted
 from levels import LEVELS, dispatch_level
 from reference import sampling as reference
 
@@ -105,7 +107,7 @@ def test_picks_of_the_kernels(vector: dict[str, Any], level: str) -> None:
         drawn = sample_uniform(csc, rows, vector["fanout"], rule, edge_ids=True)
     assert drawn.edges is not None
     assert drawn.edges.tolist() == vector["picks"]
-    plain = sample_uniform_reference(csc, rows, vector["fanout"], rule, True)
+    plain = sample_uniform_reference(uniform_request(csc, rows, vector["fanout"], rule))
     assert plain.edges is not None
     assert plain.edges.tolist() == vector["picks"]
 
@@ -161,7 +163,8 @@ def test_weighted_picks(vector: dict[str, Any], level: str) -> None:
     rows = HopRows(torch.tensor([0]), DrawKey(key), stream_word, torch.tensor([vector["node"]]))
     with dispatch_level(level):
         assert sample_weighted(csc, rising(csc, sums), rows, fanout, rule).nodes.tolist() == vector["picks"]
-    assert sample_weighted_reference(csc, sums, rows, fanout, rule, False).nodes.tolist() == vector["picks"]
+    request = weighted_request(csc, rising(csc, sums), rows, fanout, rule)
+    assert sample_weighted_reference(request).nodes.tolist() == vector["picks"]
 
 
 @each("allowed")

@@ -3,12 +3,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draws import rising
-from khop.draw import DrawKey, Neighbors, Uniform, Weighted
+from draws import rising, uniform_request, weighted_request
+from khop.draw import DrawKey, Neighbors
 from khop.kernels.csc import Csc
+from khop.kernels.draw_request import DrawRequest
 from khop.kernels.hop_rows import HopRows
-from khop.kernels.sample_hop import EdgeDraw, sample_hop
+from khop.kernels.sample_hop import sample_hop
 from khop.kernels.weight_sums import weight_sums
+from khop.rules.uniform import Uniform
+from khop.rules.weighted import Weighted
 
 ROWS = 700
 NODES = torch.arange(ROWS).flip(0)
@@ -19,7 +22,7 @@ def csc_of(degrees: list[int], dtype: torch.dtype) -> Csc:
     return Csc(indptr, (torch.arange(int(indptr[-1])) * 13 % 1009).to(dtype))
 
 
-def draws() -> list[EdgeDraw]:
+def draws() -> list[DrawRequest]:
     """Narrow and wide indices, uniform and by weight, few, all and no neighbors, of one frontier."""
     narrow, wide = csc_of([0, 3, 9], torch.int32), csc_of([5, 1, 40, 2], torch.int64)
     sums = rising(narrow, weight_sums(narrow, torch.arange(narrow.num_edges) % 5.0))
@@ -28,12 +31,12 @@ def draws() -> list[EdgeDraw]:
         return HopRows(NODES, DrawKey(3), stream)
 
     return [
-        EdgeDraw(narrow, rows(1), 3),
-        EdgeDraw(wide, rows(2), 4, Uniform(replacement=True)),
-        EdgeDraw(narrow, rows(3), 2, Weighted("w"), sums),
-        EdgeDraw(wide, rows(4), 0),
-        EdgeDraw(wide, rows(5), -1),
-        EdgeDraw(narrow, rows(6), 70),
+        uniform_request(narrow, rows(1), 3, Uniform()),
+        uniform_request(wide, rows(2), 4, Uniform(replacement=True)),
+        weighted_request(narrow, sums, rows(3), 2, Weighted("w")),
+        uniform_request(wide, rows(4), 0, Uniform()),
+        uniform_request(wide, rows(5), -1, Uniform()),
+        uniform_request(narrow, rows(6), 70, Uniform()),
     ]
 
 
@@ -53,7 +56,8 @@ def test_edge_types_drawn_together_are_as_each_drawn_alone(edge_ids: bool, threa
 def test_a_fanout_of_zero_gives_empty_rows_and_reads_nothing_of_the_graph() -> None:
     damaged = Csc(torch.tensor([0, 10**9, 3]), torch.zeros(3, dtype=torch.int32))
     (found,) = sample_hop(
-        [EdgeDraw(damaged, HopRows(torch.tensor([0, 1, 1]), DrawKey(0), 1), 0)], edge_ids=True
+        [uniform_request(damaged, HopRows(torch.tensor([0, 1, 1]), DrawKey(0), 1), 0, Uniform())],
+        edge_ids=True,
     )
     assert parts(found) == (torch.int32, [0, 0, 0, 0], [], [])
 

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 from torch import Tensor
 
-from draws import sample_uniform
-from khop.draw import DrawKey, Neighbors, Uniform
+from draws import sample_uniform, uniform_request
+from khop.draw import DrawKey, Neighbors
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.sample_uniform import sample_uniform_reference
+from khop.rules.uniform import Uniform
 from levels import LEVELS, dispatch_level
 from reference import sampling as reference
 from reference.sampling import tree_key
@@ -47,7 +48,7 @@ class RowQuery:
         return sample_uniform(self.csc, self.rows(), self.fanout, self.rule, edge_ids=True, threads=threads)
 
     def answer_in_torch(self) -> Neighbors:
-        return sample_uniform_reference(self.csc, self.rows(), self.fanout, self.rule, True)
+        return sample_uniform_reference(uniform_request(self.csc, self.rows(), self.fanout, self.rule))
 
     def rows(self) -> HopRows:
         return HopRows(self.nodes, self.key, STREAM, self.original_ids, self.tree)
@@ -190,7 +191,8 @@ def test_a_range_of_a_row_is_drawn_from_as_a_row(question: RowQuery, data: st.Da
     ]
     rows = replace(question.rows(), ranges=torch.tensor(pairs, dtype=torch.int64).reshape(-1))
     found = sample_uniform(question.csc, rows, question.fanout, question.rule, edge_ids=True)
-    assert_same(found, sample_uniform_reference(question.csc, rows, question.fanout, question.rule, True))
+    request = uniform_request(question.csc, rows, question.fanout, question.rule)
+    assert_same(found, sample_uniform_reference(request))
     assert found.edges is not None
     for i, (begin, end) in enumerate(pairs):
         node = int(question.nodes[i])

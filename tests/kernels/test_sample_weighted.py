@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from draws import rising, sample_weighted
-from khop.draw import DrawKey, Neighbors, Weighted
+from draws import rising, sample_weighted, weighted_request
+from khop.draw import DrawKey, Neighbors
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.sample_weighted import sample_weighted_reference
 from khop.kernels.weight_sums import weight_sums
+from khop.rules.weighted import Weighted
 from reference import sampling as reference
 
 STREAM = 0xFEEDBEEF
@@ -48,7 +49,10 @@ class RowQuery:
         )
 
     def answer_in_torch(self) -> Neighbors:
-        return sample_weighted_reference(self.csc(), self.sums(), self.rows, self.fanout, self.rule, True)
+        sums = rising(self.csc(), self.sums())
+        return sample_weighted_reference(
+            weighted_request(self.csc(), sums, self.rows, self.fanout, self.rule)
+        )
 
     def specified(self) -> list[list[int]]:
         starts, picked = self.csc().indptr.tolist(), []

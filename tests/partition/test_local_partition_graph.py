@@ -17,7 +17,7 @@ from contracts.graph_rules import INNER, TEMPORAL, TIMES, plain_graphs_with_colu
 from contracts.graph_rules import PROMISES as RULE_PROMISES
 from contracts.graph_store import KEY, LIKE, PROMISES, Make, Plain, int64, same
 from khop import Expansion, Output, Seeds
-from khop.draw import DrawKey, Frontier, Hop, Temporal
+from khop.draw import DrawKey, Frontier
 from khop.features.store import Rows
 from khop.features.table import FeatureTable
 from khop.graph.build import EdgeTable, NodeTable, write_graph
@@ -29,6 +29,9 @@ from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts
 from khop.partitioning import METHODS as CUTS
 from khop.partitioning import partition_graph, verify_partition
+from khop.rules.rule import Hop
+from khop.rules.temporal import Temporal
+from khop.rules.uniform import Uniform
 from khop.sampling.neighbor import NeighborSampler
 from parts_as_whole import GraphAsWhole, OldIds, assert_same
 from plain_folders import written
@@ -149,7 +152,7 @@ def test_parts_answer_for_the_nodes_that_they_own_alone(shop: Path) -> None:
         LocalPartitionGraph.open(shop / "parts", [1, 2]),
     )
     first, end = some.folder.bounds("item")[0], some.folder.bounds("item")[-1]
-    hop = Hop(1, {("user", "buys", "item"): 3, ("item", "like", "item"): -1}, edge_ids=True)
+    hop = Hop(1, {("user", "buys", "item"): 3, ("item", "like", "item"): -1}, Uniform(), edge_ids=True)
     own = {"item": Frontier(torch.arange(first, end).flip(0))}
     assert same(some.sample_hop(own, hop, KEY), everything.sample_hop(own, hop, KEY))
     assert some.num_nodes("item") == everything.num_nodes("item") == 200
@@ -189,7 +192,7 @@ def test_times_of_sources_that_rows_do_not_follow_are_named_with_the_way_out(tmp
     graph, frontier = LocalPartitionGraph.open(tmp_path / "parts"), {"item": Frontier(int64([0]), int64([9]))}
     with pytest.raises(ValueError, match=r"like.*rows do not follow 'time'.*khop graph sort .* --by time"):
         graph.sample_hop(frontier, Hop(1, {LIKE: 2}, Temporal("time")), KEY)
-    untimed = graph.sample_hop({"item": Frontier(int64([0]))}, Hop(1, {LIKE: 2}), KEY)
+    untimed = graph.sample_hop({"item": Frontier(int64([0]))}, Hop(1, {LIKE: 2}, Uniform()), KEY)
     assert untimed[LIKE].nodes.tolist() == [1]
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from khop.draw import DrawKey, Frontier, Hop, Rule, Temporal, Uniform, Weighted
+from khop.draw import DrawKey, Frontier
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import open_folder
 from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_folder import open_parts
 from khop.partitioning import partition_graph
+from khop.rules.rule import Hop, Rule
+from khop.rules.temporal import Temporal
+from khop.rules.uniform import Uniform
+from khop.rules.weighted import Weighted
 from parts_as_whole import OldIds
 from small_typed_folders import BOUGHT, BUYS, LIKE, write_typed_graph
 

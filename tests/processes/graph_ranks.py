@@ -21,21 +21,15 @@ from khop.distributed.lanes import Lanes
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.distributed.peers import Message
-from khop.draw import (
-    DegreeNegatives,
-    DrawKey,
-    Keep,
-    Positives,
-    Temporal,
-    Uniform,
-    UniformNegatives,
-    Weighted,
-)
+from khop.draw import DegreeNegatives, DrawKey, Positives, UniformNegatives
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import open_folder
 from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_folder import open_parts
 from khop.partitioning import partition_graph
+from khop.rules.temporal import Temporal, TemporalStrategy
+from khop.rules.uniform import Uniform
+from khop.rules.weighted import Weighted
 from khop.sampling import neighbor
 from khop.sampling.links import LinkSampler
 from khop.sampling.neighbor import Expansion, NeighborSampler
@@ -57,7 +51,7 @@ RULES = {
     "with replacement": Uniform(replacement=True),
     "weighted": Weighted("weight"),
     "temporal": Temporal("time", window=(4000, -10)),
-    "latest": Temporal("time", Keep.LATEST),
+    "latest": Temporal("time", TemporalStrategy.LATEST),
     "temporal and weighted": Temporal("time", inner=Weighted("weight")),
 }
 

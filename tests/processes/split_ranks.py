@@ -15,23 +15,16 @@ import khop
 from khop.distributed.group import Group
 from khop.distributed.lanes import Lanes
 from khop.distributed.partitioned_graph import PartitionedGraph
-from khop.draw import (
-    DegreeNegatives,
-    DrawKey,
-    DrawnNegatives,
-    Positives,
-    Purpose,
-    Rule,
-    Temporal,
-    Uniform,
-    UniformNegatives,
-)
+from khop.draw import DegreeNegatives, DrawKey, DrawnNegatives, Positives, Purpose, UniformNegatives
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import open_folder
 from khop.partition.local_partition_features import LocalPartitionFeatures
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts
+from khop.rules.rule import Rule
+from khop.rules.temporal import Temporal
+from khop.rules.uniform import Uniform
 from khop.sampling.link_seeds import LinkList
 from khop.sampling.link_split import Shares, WholeEdges, split_edges
 from khop.schema import EdgeType

@@ -186,5 +186,5 @@ def test_weights_and_times_together() -> None:
     batch = next(iter(NeighborLoader(data, [2], NODES, limits, **settings)))
     assert bool((data.time[batch.e_id] <= 25).all())
     assert bool((data.weight[batch.e_id] > 0).all())
-    with pytest.raises(ValueError, match="keep=LATEST"):
+    with pytest.raises(ValueError, match="strategy=LATEST"):
         NeighborLoader(data, [2], NODES, limits, temporal_strategy="last", **settings)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from khop import DrawKey, Expansion, Keep, NeighborSampler, Seeds, Temporal, Uniform, Weighted
+from khop import DrawKey, Expansion, NeighborSampler, Seeds, Temporal, TemporalStrategy, Uniform, Weighted
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.schema import EdgeType, NodeType
 from random_graphs import FANOUTS, graphs_and_seeds
@@ -62,7 +62,7 @@ RULES = st.builds(
     st.just("time"),
     window=st.none() | st.tuples(st.integers(2, 9), st.integers(-2, 0)),
     inner=INNER,
-) | st.builds(Temporal, st.just("time"), st.just(Keep.LATEST))
+) | st.builds(Temporal, st.just("time"), st.just(TemporalStrategy.LATEST))
 
 
 @EXPANSIONS
@@ -116,7 +116,7 @@ def drawn(graph: CscGraph, rule: Temporal | Weighted, fanout: int, *times: int) 
 def test_each_seed_sees_its_own_past() -> None:
     graph = star([30, 10, 20], [1, 1, 1])
     assert drawn(graph, Temporal("time"), -1, 9, 10, 25, 99) == [[], [2], [2, 3], [2, 3, 1]]
-    assert drawn(graph, Temporal("time", Keep.LATEST), 1, 25, 99) == [[3], [1]]
+    assert drawn(graph, Temporal("time", TemporalStrategy.LATEST), 1, 25, 99) == [[3], [1]]
     assert drawn(graph, Temporal("time", window=(10, 0)), -1, 25, 30, 41) == [[3], [3, 1], []]
     assert drawn(graph, Temporal("time", window=(20, -1)), -1, 30) == [[2, 3]]
 

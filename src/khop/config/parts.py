@@ -10,7 +10,6 @@ import torch
 from khop.api import Graph
 from khop.config.values import RunConfig, Sampler
 from khop.distributed.partitioned_links import PartitionedLinks
-from khop.draw import Keep, Rule, Temporal, Uniform, Weighted
 from khop.loader import Loader
 from khop.loading.columns import NamesByType
 from khop.loading.ordered_map import InFlight
@@ -18,6 +17,10 @@ from khop.models.rgcn import RGCN
 from khop.models.sage import SAGE
 from khop.models.sizes import ModelSizes
 from khop.models.stack import Stack
+from khop.rules.rule import Rule
+from khop.rules.temporal import Temporal, TemporalStrategy
+from khop.rules.uniform import Uniform
+from khop.rules.weighted import Weighted
 from khop.sampling.link_seeds import Links
 from khop.sampling.neighbor import Expansion
 from khop.sampling.sampler import Sampler as SamplesSeeds
@@ -64,8 +67,7 @@ def rule_of(sampler: Sampler) -> Rule:
     if sampler.time is None:
         return inner
     window = None if sampler.window is None else (sampler.window[0], sampler.window[1])
-    strategy = {"sample": Keep.ANY, "latest": Keep.LATEST}[sampler.temporal_strategy]
-    return Temporal(sampler.time, strategy, window, inner)
+    return Temporal(sampler.time, TemporalStrategy(sampler.temporal_strategy), window, inner)
 
 
 def expansion_of(config: RunConfig) -> Expansion:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from khop.distributed.partitioned_features import PartitionedFeatures
-from khop.draw import Uniform
 from khop.features.cache_plan import CachePlan
 from khop.features.renumbered import RenumberedRows
 from khop.features.row_cache import RowCache
@@ -101,7 +100,7 @@ def _topology(source: LocalSource, order: SeedOrder, graph: GraphStore) -> Topol
     None means that this rank lacks some of the edges, or that they do not determine the nodes of a batch.
     """
     sampler = source.sampler
-    is_uniform = isinstance(sampler, NeighborSampler) and isinstance(sampler.rule, Uniform)
+    is_uniform = isinstance(sampler, NeighborSampler) and sampler.rule.is_uniform
     if not is_uniform or not isinstance(order.seeds, NodeSeeds) or not isinstance(graph, LocalPartitionGraph):
         return None
     return Topology.of_parts(graph.folder.parts)

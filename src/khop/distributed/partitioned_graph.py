@@ -18,7 +18,6 @@ from khop.draw import (
     DrawnNegatives,
     Frontier,
     FrontierByType,
-    Hop,
     Neighbors,
     NeighborsByType,
     Positives,
@@ -26,6 +25,7 @@ from khop.draw import (
 from khop.graph.edge_draws import asked_types, check_edge_type, check_hop
 from khop.partition.by_owner import ByOwner, first_outside
 from khop.partition.local_partitions import LocalPartitions
+from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType, Schema
 
 ASKING = Message("asking for edges", "id")
@@ -39,7 +39,7 @@ class PartitionedGraph:
 
     A hop is collective; each rank may have any frontier. All ranks make the same hops with the same keys. A
     hop takes three collectives for all edge types together: sizes of requests, frontiers, and drawn
-    neighbors. With a fanout of -1 or above `MOST_PADDED` it takes four, as answers then state their sizes.
+    neighbors. If rows may have more than `MOST_PADDED` edges, it takes four: answers then state their sizes.
     Draws equal the draws of the graph before partitioning.
     """
 
@@ -71,7 +71,7 @@ class PartitionedGraph:
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw in-edges of every frontier node; see GraphStore."""
-        check_hop(hop, self.schema)
+        check_hop(frontier, hop, self.schema)
         for edge_type in asked_types(frontier, hop):
             self._check_nodes(edge_type, frontier[edge_type[2]].nodes)
         folder = self.held.folder
@@ -86,7 +86,7 @@ class PartitionedGraph:
             asked = self._asked(peers, wire, shares)
             drawn = self._drawn(wire, asked, hop, key)
             answers = self._answers(peers, wire, drawn, shares)
-            return {t: owners[t[2]].neighbors([answer[t] for answer in answers]) for t in wire.fanouts}
+            return {t: owners[t[2]].neighbors([answer[t] for answer in answers]) for t in wire.most}
 
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
@@ -185,13 +185,9 @@ class PartitionedGraph:
 
 def _joined(frontiers: list[Frontier]) -> Frontier:
     """Concatenate frontiers."""
-    until = [of_rank.until for of_rank in frontiers if of_rank.until is not None]
-    tree = [of_rank.tree for of_rank in frontiers if of_rank.tree is not None]
-    return Frontier(
-        torch.cat([of_rank.nodes for of_rank in frontiers]),
-        torch.cat(until) if until else None,
-        torch.cat(tree) if tree else None,
-    )
+    fields = {name: [of_rank.fields[name] for of_rank in frontiers] for name in frontiers[0].fields}
+    nodes = torch.cat([of_rank.nodes for of_rank in frontiers])
+    return Frontier(nodes, **{name: torch.cat(of_ranks) for name, of_ranks in fields.items()})
 
 
 def _cut(drawn: Neighbors, counts: list[int]) -> list[Neighbors]:
@@ -201,6 +197,7 @@ def _cut(drawn: Neighbors, counts: list[int]) -> list[Neighbors]:
         offsets = drawn.offsets[row : row + count + 1]
         begin, end = int(offsets[0]), int(offsets[-1])
         edges = None if drawn.edges is None else drawn.edges[begin:end]
-        found.append(Neighbors(offsets - begin, drawn.nodes[begin:end], edges))
+        weights = None if drawn.weights is None else drawn.weights[begin:end]
+        found.append(Neighbors(offsets - begin, drawn.nodes[begin:end], edges, weights))
         row += count
     return found

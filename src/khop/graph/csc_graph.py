@@ -10,7 +10,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Hop, NeighborsByType, Positives
+from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
 from khop.graph.build import EdgeTable
 from khop.graph.checks import checked_reverses
 from khop.graph.derived import Derived
@@ -27,6 +27,7 @@ from khop.kernels.build_csc import build_csc
 from khop.kernels.chosen_rows import ChosenRows
 from khop.kernels.csc import Csc
 from khop.kernels.memory import expect_random_access
+from khop.rules.rule import Hop
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, edge_type_of
 
 
@@ -57,8 +58,8 @@ class CscGraph:
         derived = Derived()
         if folder is not None:
             derived = Derived(folder.path, folder.fingerprint, folder.manifest.arrays)
-        arrays = RuleArrays(self.edges, self.columns, sorted_by, derived)
-        object.__setattr__(self, "_draws", EdgeDraws(self.schema, self.original_ids, arrays))
+        arrays = RuleArrays(self.edges, self.columns, self.original_ids, sorted_by, derived)
+        object.__setattr__(self, "_draws", EdgeDraws(self.schema, arrays))
         links = WholeLinks(self.edges, self.counts, derived)
         tables = NegativeTables(self.counts, self.original_ids, self.columns, links)
         object.__setattr__(self, "_negatives", tables)

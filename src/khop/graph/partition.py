@@ -7,14 +7,15 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from khop.draw import DrawKey, Frontier, FrontierByType, Hop, NeighborsByType, Temporal
+from khop.draw import DrawKey, Frontier, FrontierByType, NeighborsByType
 from khop.graph.derived import Derived
-from khop.graph.edge_draws import EdgeDraws, asked_types
+from khop.graph.edge_draws import EdgeDraws
 from khop.graph.folder import GraphFolder
-from khop.graph.rule_arrays import RuleArrays
+from khop.graph.rule_arrays import RuleArrays, Sources
 from khop.kernels.chosen_rows import ChosenRows
 from khop.kernels.csc import Csc
 from khop.kernels.memory import expect_random_access
+from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType
 
 
@@ -22,12 +23,13 @@ from khop.schema import EdgeType, NodeType
 class Partition:
     """Draws of in-edges for the nodes of one partition. All ids are global.
 
-    A partition has neither columns nor original ids of nodes in other partitions. Threads may share it.
+    A partition has no columns of nodes in other partitions. Threads may share it.
     """
 
     folder: GraphFolder  # of the partition
     first_edges: Mapping[EdgeType, int]  # position of its first edge among the edges of all partitions
     original_ids: Mapping[NodeType, Tensor]  # int64 (own nodes) of each type
+    source_ids: Mapping[NodeType, Tensor]  # int64 (nodes of all partitions): original ids of sources
     kept: Mapping[EdgeType, Tensor] = field(default_factory=dict)
     # ^ int64, ascending: positions of the kept edges in the partition, for types with removed edges
     _draws: EdgeDraws = field(init=False, repr=False)
@@ -39,11 +41,13 @@ class Partition:
         arrays = RuleArrays(
             {entry.type: self._edges(entry.type) for entry in entries},
             {entry.type: self._numbers(entry.type, columns[entry.type]) for entry in entries},
+            self.original_ids,
             {entry.type: entry.row_order for entry in entries},
             Derived() if self.kept else Derived(folder.path, folder.fingerprint, folder.manifest.arrays),
             {t: self._some(t, of_type) for t, of_type in times.items() if of_type is not None},
+            Sources(self.source_ids, {t: folder.schema.columns.get(t, {}) for t in folder.schema.node_types}),
         )
-        object.__setattr__(self, "_draws", EdgeDraws(folder.schema, self.original_ids, arrays))
+        object.__setattr__(self, "_draws", EdgeDraws(folder.schema, arrays))
 
     def csc(self, edge_type: EdgeType) -> Csc:
         """Return the kept in-edges of the partition's nodes; row 0 is its first node."""
@@ -59,9 +63,6 @@ class Partition:
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw one hop as `GraphStore.sample_hop` does, for nodes of this partition."""
-        if isinstance(hop.rule, Temporal):
-            for edge_type in asked_types(frontier, hop):
-                self._check_times(edge_type, hop.rule.column)
         drawn = self._draws.sample_hop({t: self._rows(t, of) for t, of in frontier.items()}, hop, key)
         return {
             t: found
@@ -95,12 +96,3 @@ class Partition:
         part = self.folder.manifest.part
         assert part is not None  # the folder holds a partition
         return replace(frontier, nodes=frontier.nodes - part.offsets[node_type][part.number])
-
-    def _check_times(self, edge_type: EdgeType, column: str) -> None:
-        """Raise ValueError if times belong to sources in other partitions."""
-        of_sources = column in self.folder.schema.columns.get(edge_type[0], {})
-        if of_sources and self.folder.manifest.edge(edge_type).row_order != column:
-            raise ValueError(
-                f"edge type {edge_type}: rows do not follow {column!r}, a column of its sources, which lie "
-                f"in all parts; sort the graph, `khop graph sort GRAPH OUT --by {column}`, and cut that"
-            )

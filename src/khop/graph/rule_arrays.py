@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -16,26 +16,62 @@ from khop.kernels.memory import expect_random_access
 from khop.kernels.rising import Rising, outline, outline_size
 from khop.kernels.sort_rows import first_unsorted
 from khop.kernels.weight_sums import weight_sums
+from khop.rules.rule import Need, NeedKind
 from khop.schema import EdgeType, NodeType
 
 Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
 _THREADS = 2  # threads per array; the waiting process has others
 
 
+@dataclass(frozen=True)
+class Sources:
+    """Sources of the edges of a partition: nodes of all partitions."""
+
+    original_ids: Mapping[NodeType, Tensor]  # int64 (nodes of all partitions)
+    columns: Mapping[NodeType, Collection[str]]  # names of columns that lie in all partitions
+
+
 @dataclass(frozen=True, eq=False)
 class RuleArrays:
-    """Arrays for rules, made on first use and cached; threads may share the object."""
+    """Arrays for rules (`DrawArrays`), made on first use and cached; threads may share the object."""
 
     edges: Mapping[EdgeType, Csc]
     columns: Columns  # one row per node, or per edge in CSC order
+    original_ids: Mapping[NodeType, Tensor] = field(default_factory=dict)  # int64 (rows), if not the rows
     sorted_by: Mapping[EdgeType, str] = field(default_factory=dict)  # the column that rows are sorted by
     derived: Derived = field(default_factory=Derived)
     kept_times: Mapping[EdgeType, Tensor] = field(
         default_factory=dict
     )  # times of edges by the column in `sorted_by`, where `columns` lacks the times of sources
+    sources: Sources | None = None  # of a partition
+    _source_ids: dict[EdgeType, Tensor] = field(default_factory=dict)
     _rising: set[tuple[EdgeType, str]] = field(default_factory=set)  # columns known to ascend within rows
     _own_times: dict[tuple[EdgeType, str], EdgeTimes | None] = field(default_factory=dict)
     _prepared: set[str] = field(default_factory=set)  # arrays with prepared memory
+
+    def prepare(self, need: Need) -> None:
+        """Make an array that a rule needs."""
+        make: Mapping[NeedKind, Callable[[], object]] = {
+            NeedKind.COLUMN: lambda: self.column(need.edge_type, need.column),
+            NeedKind.WEIGHT_SUMS: lambda: self.weight_sums(need.edge_type, need.column),
+            NeedKind.TIMES: lambda: self.times(need.edge_type, need.column),
+            NeedKind.SOURCE_IDS: lambda: self.source_ids(need.edge_type),
+        }
+        make[need.kind]()
+
+    def column(self, edge_type: EdgeType, name: str) -> Tensor | None:
+        """Return a column of the edges; None without the column."""
+        return self.columns.get(edge_type, {}).get(name)
+
+    def source_ids(self, edge_type: EdgeType) -> Tensor:
+        """Return the original id of each edge's source, int64 (edges), and keep them in memory."""
+        if edge_type not in self._source_ids:
+            csc = self.edges[edge_type]
+            csc.check()
+            originals = self.original_ids if self.sources is None else self.sources.original_ids
+            ids, indices = originals.get(edge_type[0]), csc.indices.long()
+            self._source_ids[edge_type] = indices if ids is None else ids[indices]
+        return self._source_ids[edge_type]
 
     def weight_sums(self, edge_type: EdgeType, column: str) -> Rising | None:
         """Return running sums of an edge type's weights for `sample_weighted`; None without the column."""
@@ -59,6 +95,7 @@ class RuleArrays:
 
         ValueError unless the times ascend within each row. A process checks this on first use.
         """
+        self._check_sources(edge_type, column)
         csc, own = self.edges[edge_type], self.own_times(edge_type, column)
         if own is None:
             return None
@@ -112,6 +149,15 @@ class RuleArrays:
             expect_random_access(vector)
             self._prepared.add(name)
         return vector
+
+    def _check_sources(self, edge_type: EdgeType, column: str) -> None:
+        """Raise ValueError if times belong to sources in other partitions."""
+        names = () if self.sources is None else self.sources.columns.get(edge_type[0], ())
+        if column in names and self.sorted_by.get(edge_type) != column:
+            raise ValueError(
+                f"rows do not follow {column!r}, a column of its sources, which lie in all parts; sort the "
+                f"graph, `khop graph sort GRAPH OUT --by {column}`, and cut that"
+            )
 
     def _check_order(self, edge_type: EdgeType, column: str, own: EdgeTimes) -> None:
         """Raise ValueError unless every row is sorted by the graph's own times: one pass on first use."""

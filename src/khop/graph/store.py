@@ -7,7 +7,8 @@ from typing import Protocol, cast
 
 from torch import Tensor
 
-from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Hop, NeighborsByType, Positives
+from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
+from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType, Schema
 
 

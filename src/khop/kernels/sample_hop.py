@@ -4,39 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 import khop._core as _core
-from khop.draw import Neighbors, Uniform, Weighted
-from khop.kernels.csc import Csc
-from khop.kernels.hop_rows import HopRows
-from khop.kernels.rising import Rising
-from khop.kernels.sample_uniform import sample_uniform_reference
-from khop.kernels.sample_weighted import sample_weighted_reference
+from khop.draw import Neighbors
+from khop.kernels.draw_request import DrawRequest, Kernel
 
 
-@dataclass(frozen=True)
-class EdgeDraw:
-    """The draw of one edge type."""
-
-    csc: Csc
-    rows: HopRows
-    fanout: int  # -1: all
-    rule: Uniform | Weighted = Uniform()  # noqa: RUF009
-    sums: Rising | None = None  # from `weight_sums`, for a weighted rule
-
-    def check(self) -> None:
-        """Raise ValueError unless shapes, dtypes and devices are valid for a kernel."""
-        self.rows.check(self.csc, self.fanout)
-        if self.sums is not None:
-            self.sums.check("sums", self.csc)
-
-
-def sample_hop(draws: Sequence[EdgeDraw], *, edge_ids: bool = False, threads: int = 1) -> list[Neighbors]:
-    """Draw up to `fanout` in-edges (-1: all) of every row, uniformly or by weight.
+def sample_hop(
+    requests: Sequence[DrawRequest], *, edge_ids: bool = False, threads: int = 1
+) -> list[Neighbors]:
+    """Carry out draws: up to `fanout` in-edges (-1: all) of every row.
 
     ValueError if row pointers or sources do not fit the graph; for a single draw it names the damaged row
     and its file.
@@ -44,52 +25,61 @@ def sample_hop(draws: Sequence[EdgeDraw], *, edge_ids: bool = False, threads: in
     A row's picks depend only on (key, tree, stream, original id, its edges). They do not depend on other
     rows, the device, the number of threads or the processor. A row with at most `fanout` edges is returned
     whole, in row order. An edge of weight zero is never drawn, so a row may give fewer edges than both its
-    degree and the fanout. Results are views of a few tensors, which are allocated and freed together: twelve
-    edge types cost Python little more than one. Runs without the GIL.
+    degree and the fanout. Results of kernels are views of a few tensors, which are allocated and freed
+    together: twelve edge types cost Python little more than one. Kernels run without the GIL.
     """
-    for draw in draws:
-        draw.check()
-    if any(draw.csc.indptr.device.type != "cpu" for draw in draws):
-        return [_reference(draw, edge_ids) for draw in draws]
+    for request in requests:
+        request.check()
+    in_core = [request for request in requests if _has_kernel(request)]
+    if len(in_core) == len(requests):
+        return _by_core(requests, edge_ids, threads) if requests else []
+    found = iter(_by_core(in_core, edge_ids, threads) if in_core else [])
+    return [next(found) if _has_kernel(each) else _by_reference(each, edge_ids) for each in requests]
+
+
+def _has_kernel(request: DrawRequest) -> bool:
+    return request.kernel is not None and request.csc.indptr.device.type == "cpu"
+
+
+def _by_reference(request: DrawRequest, edge_ids: bool) -> Neighbors:
+    drawn = request.reference(request)
+    if request.kernel is None:
+        request.check_drawn(drawn)
+    return drawn if edge_ids else replace(drawn, edges=None)
+
+
+def _by_core(requests: Sequence[DrawRequest], edge_ids: bool, threads: int) -> list[Neighbors]:
     rows: dict[int, _core.Rows] = {}
-    with draws[0].csc.naming_damage() if len(draws) == 1 else nullcontext():
+    with requests[0].csc.naming_damage() if len(requests) == 1 else nullcontext():
         offsets, narrow, wide, edges, counts = _core.sample_hop(
-            [_as_core(draw, rows) for draw in draws], edge_ids, threads
+            [_as_core(request, rows) for request in requests], edge_ids, threads
         )
-    nodes = _split(draws, counts, narrow, wide)
-    of_edges = [None] * len(draws) if edges is None else edges.split_with_sizes(counts)
-    of_rows = offsets.split_with_sizes([draw.rows.nodes.numel() + 1 for draw in draws])
+    nodes = _split(requests, counts, narrow, wide)
+    of_edges = [None] * len(requests) if edges is None else edges.split_with_sizes(counts)
+    of_rows = offsets.split_with_sizes([request.rows.nodes.numel() + 1 for request in requests])
     return [Neighbors(*parts) for parts in zip(of_rows, nodes, of_edges, strict=True)]
 
 
-def _reference(draw: EdgeDraw, edge_ids: bool) -> Neighbors:
-    if isinstance(draw.rule, Weighted) and draw.sums is not None:
-        return sample_weighted_reference(
-            draw.csc, draw.sums.values, draw.rows, draw.fanout, draw.rule, edge_ids
-        )
-    rule = Uniform(draw.rule.replacement)
-    return sample_uniform_reference(draw.csc, draw.rows, draw.fanout, rule, edge_ids)
-
-
-def _as_core(draw: EdgeDraw, rows: dict[int, _core.Rows]) -> _core.Draw:
+def _as_core(request: DrawRequest, rows: dict[int, _core.Rows]) -> _core.Draw:
     """Return a draw in the core's form. `rows` holds earlier draws' rows, by their tensor of nodes."""
-    of_draw = draw.rows
+    of_draw = request.rows
     # Original ids and trees belong to the nodes: draws that share nodes share both.
     known = rows.get(id(of_draw.nodes))
     if known is None:
         known = rows[id(of_draw.nodes)] = _core.Rows(
             of_draw.nodes.contiguous(), _contiguous(of_draw.original_ids), _contiguous(of_draw.tree)
         )
+    sums = request.sums if request.kernel is Kernel.WEIGHTED else None
     return (
-        draw.csc.core,
+        request.csc.core,
         known,
-        draw.fanout,
-        draw.rule.replacement,
+        request.fanout,
+        request.replacement,
         of_draw.key.value,
         of_draw.stream,
         _contiguous(of_draw.ranges),
-        None if draw.sums is None else draw.sums.values.contiguous(),
-        None if draw.sums is None else draw.sums.outline,
+        None if sums is None else sums.values.contiguous(),
+        None if sums is None else sums.outline,
     )
 
 
@@ -98,12 +88,12 @@ def _contiguous(tensor: Tensor | None) -> Tensor | None:
 
 
 def _split(
-    draws: Sequence[EdgeDraw], counts: Sequence[int], narrow: Tensor, wide: Tensor | None
+    requests: Sequence[DrawRequest], counts: Sequence[int], narrow: Tensor, wide: Tensor | None
 ) -> Sequence[Tensor]:
     """Return the nodes of each draw from `narrow` (int32) or `wide` (int64)."""
     if wide is None:
         return narrow.split_with_sizes(counts)
-    is_wide = [draw.csc.indices.dtype == torch.int64 for draw in draws]
+    is_wide = [request.csc.indices.dtype == torch.int64 for request in requests]
     sizes: dict[bool, list[int]] = {True: [], False: []}
     for of_64, count in zip(is_wide, counts, strict=True):
         sizes[of_64].append(count)

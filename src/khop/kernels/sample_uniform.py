@@ -5,20 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from khop.draw import Neighbors, Uniform
-from khop.kernels.csc import Csc
-from khop.kernels.hop_rows import HopRows
+from khop.draw import Neighbors
+from khop.kernels.draw_request import DrawRequest
 from khop.kernels.philox import WIDE_DEGREE, WORD, philox_reference, reduce_wide, reduce_words
 
 
-def sample_uniform_reference(
-    csc: Csc, hop_rows: HopRows, fanout: int, rule: Uniform, edge_ids: bool
-) -> Neighbors:
+def sample_uniform_reference(request: DrawRequest) -> Neighbors:
     """Draw uniformly as `sample_hop` does, in plain torch, on any device."""
+    hop_rows, fanout = request.rows, request.fanout
     nodes = hop_rows.nodes
-    begin, end = hop_rows.bounds(csc)
+    begin, end = hop_rows.bounds(request.csc)
     degree = end - begin
-    whole = (degree <= fanout) if not rule.replacement else (degree == 0)
+    whole = (degree <= fanout) if not request.replacement else (degree == 0)
     if fanout == -1:
         whole = torch.ones_like(degree, dtype=torch.bool)
     counts = torch.where(whole, degree, fanout)
@@ -28,12 +26,11 @@ def sample_uniform_reference(
     if fanout > 0 and not bool(whole.all()):
         drawing = (~whole).nonzero().squeeze(1)
         words = _words(hop_rows.keys()[drawing], hop_rows.ids()[drawing], hop_rows.stream, 2 * fanout)
-        picks = (_repeated if rule.replacement else _distinct)(words, degree[drawing], fanout)
+        picks = (_repeated if request.replacement else _distinct)(words, degree[drawing], fanout)
         lanes = (~whole).cumsum(0) - 1
         drawn = ~whole[rows]
         slots[drawn] = picks[lanes[rows[drawn]], slots[drawn]]
-    edges = begin[rows] + slots
-    return Neighbors(offsets, csc.indices[edges], edges if edge_ids else None)
+    return request.neighbors(counts, begin[rows] + slots)
 
 
 def _words(keys: Tensor, ids: Tensor, stream: int, count: int) -> Tensor:

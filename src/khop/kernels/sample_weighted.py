@@ -7,23 +7,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from khop.draw import Neighbors, Weighted
+from khop.draw import Neighbors
 from khop.kernels.csc import Csc
-from khop.kernels.hop_rows import HopRows
+from khop.kernels.draw_request import DrawRequest
 from khop.kernels.philox import WORD, philox_reference, reduce_wide
 from khop.kernels.time_ranges import first_above
 
 MOST_REPEATS = 64  # of a row; then the remaining edges are drawn from exactly
 
 
-def sample_weighted_reference(
-    csc: Csc, sums: Tensor, hop_rows: HopRows, fanout: int, rule: Weighted, edge_ids: bool
-) -> Neighbors:
+def sample_weighted_reference(request: DrawRequest) -> Neighbors:
     """Draw by weight as `sample_hop` does, in plain torch, on any device."""
+    assert request.sums is not None  # given to draws by weight
+    csc, sums = request.csc, request.sums.values
+    hop_rows, fanout = request.rows, request.fanout
     begin, end = hop_rows.bounds(csc)
     degree, first = end - begin, csc.indptr[hop_rows.nodes]
     whole = torch.full_like(degree, fanout == -1, dtype=torch.bool)
-    if not rule.replacement:
+    if not request.replacement:
         whole |= degree <= fanout
     lengths = torch.where(whole, degree, max(fanout, 0))
     rows = torch.repeat_interleave(torch.arange(degree.numel(), device=degree.device), lengths)
@@ -33,15 +34,23 @@ def sample_weighted_reference(
         drawing = (~whole).nonzero().squeeze(1)
         weights = _Weights(sums, first[drawing], begin[drawing], end[drawing])
         draws = _Draws(hop_rows.keys()[drawing], hop_rows.ids()[drawing], hop_rows.stream)
-        picks = (_repeated if rule.replacement else _distinct)(weights, draws, fanout)
+        picks = (_repeated if request.replacement else _distinct)(weights, draws, fanout)
         lanes = (~whole).cumsum(0) - 1
         drawn = ~whole[rows]
         edges[drawn] = picks[lanes[rows[drawn]], slots[drawn]]
     there = _Weights(sums, first[rows], begin[rows], end[rows]).of(edges) > 0
     rows, edges = rows[there], edges[there]
-    counts = torch.bincount(rows, minlength=degree.numel())
-    offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    return Neighbors(offsets, csc.indices[edges], edges if edge_ids else None)
+    return request.neighbors(torch.bincount(rows, minlength=degree.numel()), edges)
+
+
+def row_shares(csc: Csc, sums: Tensor) -> Tensor:
+    """Return each edge's share of its row's weight, float64 (edges); 0 in rows without weight."""
+    rows = csc.destinations()
+    begin, end = csc.indptr[rows], csc.indptr[rows + 1]
+    weights = _Weights(sums, begin, begin, end)
+    total = weights.total()
+    of_edges = weights.of(torch.arange(csc.num_edges, device=sums.device))
+    return torch.where(total > 0, of_edges.double() / total.clamp(min=1), 0.0)
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,11 @@ class ByOwner:
 
     def frontiers(self, frontier: Frontier) -> list[Frontier]:
         """Split a frontier into the frontier of each owner."""
-        nothing = [None] * len(self.counts)
-        until = nothing if frontier.until is None else self.split(frontier.until)
-        tree = nothing if frontier.tree is None else self.split(frontier.tree)
-        return [Frontier(*rows) for rows in zip(self.split(frontier.nodes), until, tree, strict=True)]
+        fields = {name: self.split(values) for name, values in frontier.fields.items()}
+        return [
+            Frontier(nodes, **{name: of_owners[owner] for name, of_owners in fields.items()})
+            for owner, nodes in enumerate(self.split(frontier.nodes))
+        ]
 
     def positives(self, positives: Positives) -> list[Positives]:
         """Split links into the links of each owner; the rows are the sources."""
@@ -60,7 +61,13 @@ class ByOwner:
         if len(answers) == 1:
             return answers[0]
         pieces = [(drawn.offsets, drawn.nodes, drawn.edges) for drawn in answers]
-        return Neighbors(*join_drawn(pieces, self.order))
+        weights = [drawn.weights.view(torch.int32) for drawn in answers if drawn.weights is not None]
+        if not weights:
+            return Neighbors(*join_drawn(pieces, self.order))
+        words = [(offsets, of_owner, None) for (offsets, _, _), of_owner in zip(pieces, weights, strict=True)]
+        return Neighbors(
+            *join_drawn(pieces, self.order), join_drawn(words, self.order)[1].view(torch.float32)
+        )
 
 
 def first_outside(ids: Tensor, bounds: Sequence[int]) -> int:

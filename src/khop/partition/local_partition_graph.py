@@ -13,10 +13,8 @@ from khop.draw import (
     DrawKey,
     DrawnNegatives,
     FrontierByType,
-    Hop,
     NeighborsByType,
     Positives,
-    Uniform,
 )
 from khop.graph.csc_graph import CscGraph
 from khop.graph.edge_draws import check_edge_type, check_hop
@@ -26,6 +24,7 @@ from khop.partition.joined import joined_graph
 from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_folder import PartsFolder, held_parts, open_parts
 from khop.partition.parts_links import PartsLinks
+from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType, Schema
 
 
@@ -33,9 +32,10 @@ from khop.schema import EdgeType, NodeType, Schema
 class LocalPartitionGraph:
     """A graph store over consecutive parts. If parts are missing, it draws only for nodes of the held parts.
 
-    If all parts are held, uniform draws use the joined edges. These are built once and stored next to the
-    parts, because splitting a frontier and reordering the answers costs more than the draws. For draws by
-    weight or time, each part draws for its own nodes, from the arrays stored with it.
+    If all parts are held, rules that need no arrays but the edges draw from the joined edges. These are built
+    once and stored next to the parts, because splitting a frontier and reordering the answers costs more than
+    the draws. For other rules, as by weight or time, each part draws for its own nodes, from the arrays
+    stored with it.
     Draws equal the draws from the unpartitioned graph: they use original ids, and rows keep their order.
     Pickles as the path of the folder. Threads may share it.
     """
@@ -82,8 +82,8 @@ class LocalPartitionGraph:
 
         Raises ValueError for a node of a part that is not held.
         """
-        if self._is_whole and isinstance(hop.rule, Uniform):
-            check_hop(hop, self.schema)
+        if self._is_whole and not any(hop.rule.needs(edge_type) for edge_type in hop.fanouts):
+            check_hop(frontier, hop, self.schema)
             return self.joined().sample_hop(frontier, hop, key)
         return self._held.sample_hop(frontier, hop, key)
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from khop.draw import DrawKey, FrontierByType, Hop, NeighborsByType
+from khop.draw import DrawKey, FrontierByType, NeighborsByType
 from khop.graph.edge_draws import asked_types, check_edge_type, check_hop
 from khop.graph.partition import Partition
 from khop.kernels.csc import Csc
 from khop.partition.by_owner import ByOwner, first_outside
 from khop.partition.parts_folder import PartsFolder, held_parts, open_parts
+from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType, Schema
 
 
@@ -40,6 +41,7 @@ class LocalPartitions:
                 part,
                 {t: folder.book.first_edges(t)[number] for t in schema.edge_types},
                 {t: originals[t][offsets[t][number] : offsets[t][number + 1]] for t in schema.node_types},
+                originals,
             )
             for number, part in zip(folder.held, folder.parts, strict=True)
         )
@@ -93,7 +95,7 @@ class LocalPartitions:
 
         Raises ValueError for a node of a part that is not held.
         """
-        check_hop(hop, self.schema)
+        check_hop(frontier, hop, self.schema)
         asked = asked_types(frontier, hop)
         owners: dict[NodeType, ByOwner] = {}
         for edge_type in asked:

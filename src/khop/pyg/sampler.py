@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 
-from khop.draw import DrawKey, Keep, Purpose, Rule, Temporal, Uniform, Weighted
+from khop.draw import DrawKey, Purpose
 from khop.graph.store import GraphStore
 from khop.pyg.directions import Directed, Direction
 from khop.pyg.links import Links, drawn_ends
@@ -22,6 +22,10 @@ from khop.pyg.negatives import DrawnEnd
 from khop.pyg.outputs import Output, sampler_output
 from khop.pyg.source import EDGE, NODE, Attributes
 from khop.pyg.supervision import checked_reverse, excluded_pairs, warn_of_supervision
+from khop.rules.rule import Rule
+from khop.rules.temporal import Temporal, TemporalStrategy
+from khop.rules.uniform import Uniform
+from khop.rules.weighted import Weighted
 from khop.sampling.exclusion import Exclude, WithoutEdges, checked_exclude
 from khop.sampling.neighbor import Expansion
 from khop.sampling.neighbor import NeighborSampler as HopSampler
@@ -35,7 +39,7 @@ _EDGES = {
     SubgraphType.bidirectional: Edges.DIRECTIONAL,
     SubgraphType.induced: Edges.INDUCED,
 }
-_KEEP = {"uniform": Keep.ANY, "last": Keep.LATEST}
+_STRATEGIES = {"uniform": TemporalStrategy.SAMPLE, "last": TemporalStrategy.LATEST}
 
 
 @dataclass(frozen=True)
@@ -294,19 +298,19 @@ class BidirectionalNeighborSampler(NeighborSampler):
 
 def _rule(sampler: NeighborSampler) -> Rule:
     """Return the rule by which neighbors are drawn."""
-    if sampler.temporal_strategy not in _KEEP:
+    if sampler.temporal_strategy not in _STRATEGIES:
         raise ValueError(
-            f"No valid temporal strategy found: '{sampler.temporal_strategy}' is none of {list(_KEEP)}"
+            f"No valid temporal strategy found: '{sampler.temporal_strategy}' is none of {list(_STRATEGIES)}"
         )
-    inner: Uniform | Weighted = Uniform(sampler.replace)
+    inner: Rule = Uniform(sampler.replace)
     if sampler._weight_attr is not None:
         inner = Weighted(sampler._weight_attr, sampler.replace)
     if sampler._time_attr is None:
         return inner
-    keep = _KEEP[sampler.temporal_strategy]
-    if keep is Keep.LATEST and sampler._weight_attr is None:
+    strategy = _STRATEGIES[sampler.temporal_strategy]
+    if strategy is TemporalStrategy.LATEST and sampler._weight_attr is None:
         inner = Uniform()  # the last ones are taken, not drawn
-    return Temporal(sampler._time_attr, keep, sampler.time_window, inner)
+    return Temporal(sampler._time_attr, strategy, sampler.time_window, inner)
 
 
 def _fanouts(given: NumNeighbors, edges: Directed) -> list[dict[EdgeType, int]]:

@@ -9,9 +9,10 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from khop.draw import DrawKey, FrontierByType, Hop, NeighborsByType
+from khop.draw import DrawKey, FrontierByType, NeighborsByType
 from khop.graph.store import GraphStore
 from khop.kernels.exclude_edges import exclude_edges
+from khop.rules.rule import Hop
 from khop.sampling.sampler import LinkSeeds
 from khop.schema import EdgeType, NodeType, Schema
 

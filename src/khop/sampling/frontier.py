@@ -10,18 +10,10 @@ from torch import Tensor
 
 from khop.arguments import instance_of, mapping_of, shown, whole_number
 from khop.batch import Sample
-from khop.draw import (
-    DrawKey,
-    Frontier,
-    FrontierByType,
-    Hop,
-    Neighbors,
-    NeighborsByType,
-    Rule,
-    Uniform,
-    check_rule,
-)
+from khop.draw import DrawKey, Frontier, FrontierByType, Neighbors, NeighborsByType
 from khop.graph.store import GraphStore
+from khop.rules.rule import Hop, Rule, check_rule
+from khop.rules.uniform import Uniform
 from khop.sampling.fanouts import Fanout, fanout_by_type
 from khop.sampling.neighbor import Expansion, check_seeds, expand
 from khop.sampling.node_set import NodeSet, NodeSetPool, check_ids

@@ -17,12 +17,11 @@ from khop.draw import (
     NegativeMode,
     Negatives,
     Positives,
-    Rule,
-    Temporal,
-    Uniform,
     check_negatives,
 )
 from khop.graph.store import GraphStore, negative_store
+from khop.rules.rule import Rule, reads_times, time_column
+from khop.rules.uniform import Uniform
 from khop.sampling.exclusion import Exclude, WithoutEdges, checked_exclude, excluded_edges, reverse_types
 from khop.sampling.fanouts import Fanout
 from khop.sampling.link_ends import EndRows, first_seen, plant_apart, plant_merged
@@ -98,7 +97,7 @@ class LinkSampler(SamplerBase):
         if self.negatives is None or isinstance(self.negatives, GivenNegatives):
             return
         none = torch.empty(0, dtype=torch.int64)
-        until = none if isinstance(self._rule, Temporal) else None
+        until = none if reads_times(self._rule) else None
         for edge_type in map(edge_type_of, edge_types):
             links = SeedLinks(none.view(2, 0), none, none.view(2, 0), times=until)
             self._negatives_of(edge_type, LinkSeeds({edge_type: links}, DrawKey(0)))
@@ -124,7 +123,7 @@ class LinkSampler(SamplerBase):
         )
 
     def _check_times(self, links: LinkSeeds) -> None:
-        is_temporal = isinstance(self._rule, Temporal)
+        is_temporal = reads_times(self._rule)
         for edge_type, of_type in links.by_type.items():
             if is_temporal and of_type.times is None:
                 raise ValueError(
@@ -156,7 +155,7 @@ class LinkSampler(SamplerBase):
             )
         if negatives is None:
             return None
-        column = self._rule.column if isinstance(self._rule, Temporal) else None
+        column = time_column(self._rule, edge_type)
         wanted = Positives(of_type.edges[0], of_type.positions, of_type.times, column)
         store = negative_store(self.graph, negatives)
         return store.sample_negatives(edge_type, negatives, wanted, links.negative_key)

@@ -14,18 +14,11 @@ from torch import Tensor
 
 from khop.arguments import truth, whole_number
 from khop.batch import Adjacency, Block, Sample, Subgraph
-from khop.draw import (
-    DrawKey,
-    FrontierByType,
-    Hop,
-    NeighborsByType,
-    Rule,
-    Temporal,
-    Uniform,
-    check_rule,
-)
+from khop.draw import DrawKey, FrontierByType, NeighborsByType
 from khop.graph.store import GraphStore, is_collective
 from khop.kernels.memory import pooled
+from khop.rules.rule import FrontierField, Hop, Rule, check_rule, reads_times
+from khop.rules.uniform import Uniform
 from khop.sampling.fanouts import Fanout, fanouts_by_type
 from khop.sampling.node_set import NodeSet, NodeSetPool, Reached, check_ids
 from khop.sampling.outputs import ROWS_AT_ONCE, Output, bidirectional, check_output, induced
@@ -78,7 +71,9 @@ class NeighborSampler(SamplerBase):
             for number, by_type in enumerate(fanouts_by_type(graph.schema, fanouts), start=1)
         )
         self.rule = rule
-        self.is_disjoint = disjoint or isinstance(rule, Temporal)
+        self.is_disjoint = disjoint or reads_times(rule)
+        if self.is_disjoint and FrontierField.TREE not in rule.frontier_fields:
+            raise ValueError(f"{rule}: does not draw for disjoint trees; leave disjoint out")
         self.output = Output(output)
         check_output(self.output, graph.schema)
         if self.output is not Output.DIRECTIONAL and self.expansion is not Expansion.SUBGRAPH:
@@ -151,8 +146,8 @@ def check_seeds(graph: GraphStore, nodes: Mapping[NodeType, Tensor]) -> None:
 
 
 def check_times(seeds: Seeds, rule: Rule) -> None:
-    """Raise ValueError unless seeds have time limits exactly if the rule is temporal."""
-    if not isinstance(rule, Temporal):
+    """Raise ValueError unless seeds have time limits exactly if the rule reads them."""
+    if not reads_times(rule):
         if seeds.times is not None:
             raise ValueError(
                 f"seeds have times, which {rule} does not keep to: the sample would show their future; "

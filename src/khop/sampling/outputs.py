@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from khop.batch import Adjacency, Sample, Subgraph
-from khop.draw import DrawKey, Frontier, Hop
+from khop.draw import DrawKey, Frontier
 from khop.graph.store import GraphStore
 from khop.kernels.known_edges import known_edges
+from khop.rules.rule import Hop
+from khop.rules.uniform import Uniform
 from khop.sampling.node_set import NodeSet
 from khop.schema import EdgeType, NodeType, Schema
 
@@ -75,7 +77,7 @@ def induced(graph: GraphStore, node_set: NodeSet, sample: Sample, rows_at_once: 
     """Return the sample's nodes with every edge among them, by local destination id, then in graph order."""
     subgraph = sample.subgraph
     assert subgraph is not None
-    hop = Hop(0, dict.fromkeys(graph.schema.edge_types, -1), edge_ids=True)
+    hop = Hop(0, dict.fromkeys(graph.schema.edge_types, -1), Uniform(), edge_ids=True)
     pieces: dict[EdgeType, list[tuple[Tensor, Tensor, Tensor]]] = {t: [] for t in graph.schema.edge_types}
     for frontier in _frontiers(sample.nodes, rows_at_once):
         for edge_type, found in graph.sample_hop(frontier, hop, DrawKey(0)).items():

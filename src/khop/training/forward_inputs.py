@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from torch import nn
 
-from khop.draw import Temporal
 from khop.graph.folder import ORIGINAL_ID
 from khop.graph.store import GraphStore
 from khop.loading.columns import ColumnChoice, NamesByType
+from khop.rules.rule import reads_times
 from khop.sampling.fanouts import Fanout
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.sampler import Sampler
@@ -56,7 +56,7 @@ def evaluation_sampler(
     edge_ids = bool(columns.of_edges)
     if not isinstance(like, NeighborSampler):
         return NeighborSampler(graph, fanouts, edge_ids=edge_ids)
-    if isinstance(like.rule, Temporal):
+    if reads_times(like.rule):
         raise ValueError(
             f"the loader samples by {like.rule}, and evaluation gives nodes no times: score the batches of a "
             "loader over the split, with seed_times=..."

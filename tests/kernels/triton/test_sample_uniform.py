@@ -16,11 +16,12 @@ from kernels.triton.device_rows import (
     neighbors,
     rows_on_device,
 )
-from khop.draw import DrawKey, Neighbors, Uniform
+from khop.draw import DrawKey, Neighbors
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.triton.rows import Marks
 from khop.kernels.triton.sample_uniform import MOST_PICKS, sample_uniform
+from khop.rules.uniform import Uniform
 
 KEY, STREAM = DrawKey(0xFEDCBA9876543210), 0x8D1C2A1B
 HUB = (1 << 20) + 5
@@ -39,7 +40,7 @@ HUBS = graph([3, HUB, (1 << 20) - 1, 0, 1 << 20, 20])
 def drawn(csc: Csc, rows: HopRows, fanout: int, rule: Uniform) -> Neighbors:
     of_device = rows_on_device(rows)
     slots = empty_slots(of_device, fanout, csc.indices.dtype)
-    sample_uniform(csc_on_device(csc), of_device, fanout, rule, slots)
+    sample_uniform(csc_on_device(csc), of_device, fanout, rule.replacement, slots)
     return neighbors(slots, rows.nodes.numel())
 
 
@@ -103,7 +104,9 @@ def test_the_first_position_of_each_drawn_node_is_marked_in_the_same_launch(
     slots = empty_slots(rows, fanout, torch.int64)
     table = torch.full((1009,), (5 << 32) + 3, device=DEVICE)  # entries of an earlier batch
     base, stamp = 4000, 6
-    sample_uniform(csc, rows, fanout, rule, slots, Marks(table, torch.tensor([stamp], device=DEVICE), base))
+    sample_uniform(
+        csc, rows, fanout, rule.replacement, slots, Marks(table, torch.tensor([stamp], device=DEVICE), base)
+    )
     expected = {}
     for position, node in enumerate(slots.ids.tolist()):
         if node >= 0:
@@ -116,4 +119,4 @@ def test_a_fanout_that_does_not_fit_the_registers_is_refused() -> None:
     rows = rows_on_device(rows_of(SMALL, 2))
     slots = empty_slots(rows, 1, torch.int32)
     with pytest.raises(ValueError, match=f"fanout 9000: must be from 1 to {MOST_PICKS} on the device"):
-        sample_uniform(csc_on_device(SMALL), rows, 9000, DISTINCT, slots)
+        sample_uniform(csc_on_device(SMALL), rows, 9000, DISTINCT.replacement, slots)

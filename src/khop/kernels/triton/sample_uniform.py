@@ -1,11 +1,10 @@
-"""In-edges of a frontier on the device, all neighbors equally likely: bits of `sample_hop` with `Uniform`."""
+"""In-edges of a frontier on the device, all neighbors equally likely: bits of `sample_hop`."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from khop.draw import Uniform
 from khop.kernels.csc import Csc
 from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.rows import Marks, Rows, Slots, draw_ids, mark, row_edges, stamped, store_slots
@@ -181,7 +180,7 @@ def repeated(
 
 
 def sample_uniform(
-    csc: Csc, rows: Rows, fanout: int, rule: Uniform, slots: Slots, marks: Marks | None = None
+    csc: Csc, rows: Rows, fanout: int, replacement: bool, slots: Slots, marks: Marks | None = None
 ) -> None:
     """Draw up to `fanout` in-edges of every row into `slots`, which have `fanout` slots per row.
 
@@ -189,8 +188,8 @@ def sample_uniform(
     With `marks`, the first position of every drawn node is marked in the same launch. Nothing waits for the
     device, except the first call for a graph: it reads the largest degree.
     """
-    if not 0 < fanout <= most_picks(rule):
-        raise ValueError(f"fanout {fanout}: must be from 1 to {most_picks(rule)} on the device")
+    if not 0 < fanout <= most_picks(replacement):
+        raise ValueError(f"fanout {fanout}: must be from 1 to {most_picks(replacement)} on the device")
     pointers = (
         *(csc.indptr, csc.indices, rows.nodes, rows.original_ids, rows.trees, rows.ranges),
         *(rows.count, rows.key, slots.ids, slots.counts, slots.edges),
@@ -198,7 +197,7 @@ def sample_uniform(
     )
     numbers = (rows.signed_stream, 0 if marks is None else marks.base, csc.num_rows, rows.capacity)
     on, wide = rows.nodes, csc.has_hubs
-    if rule.replacement:
+    if replacement:
         programs = triton.cdiv(rows.capacity * fanout, _SLOTS)
         launch(repeated, programs, on, *pointers, *numbers, fanout, WIDE=wide, BLOCK=_SLOTS)
     elif fanout <= _MOST_IN_REGISTERS:
@@ -212,9 +211,9 @@ def sample_uniform(
         )
 
 
-def most_picks(rule: Uniform) -> int:
+def most_picks(replacement: bool) -> int:
     """Return the largest fanout that the kernels draw."""
-    return (1 << 31) - 1 if rule.replacement else MOST_PICKS
+    return (1 << 31) - 1 if replacement else MOST_PICKS
 
 
 def _tile(fanout: int) -> dict[str, int]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import torch
 
-from khop.draw import Hop, Rule, Temporal
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.triton.node_table import STAMP_LIMIT
+from khop.rules.rule import Hop, Rule, reads_times
 from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.sampling.on_device.capacities import Capacities
 from khop.sampling.on_device.edge_arrays import EdgeArrays, edge_arrays
@@ -74,7 +74,7 @@ class BatchPlan:
     @property
     def is_timed(self) -> bool:
         """True if seeds have time limits."""
-        return isinstance(self.rule, Temporal)
+        return reads_times(self.rule)
 
     def next_stamp(self) -> int:
         """Return the number of the next batch: it rises, and tables tell batches apart by it."""

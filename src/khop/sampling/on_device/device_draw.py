@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from khop.draw import Uniform
 from khop.kernels.triton.rows import Rows, Slots
 from khop.kernels.triton.sample_uniform import sample_uniform
 from khop.kernels.triton.to_csr import CsrBuffers, Place, num_row_blocks, row_sums, to_csr
+from khop.rules.uniform import Uniform
 from khop.sampling.on_device.cells import Cell
 from khop.sampling.on_device.edge_arrays import EdgeArrays
 from khop.sampling.on_device.type_nodes import FrontierRows, Numbers, SlotKeys
@@ -52,7 +52,7 @@ class DeviceDraw:
         """Draw into the section, and mark the drawn nodes in the table of the source type."""
         section = self.section
         marks = section.source.marks(section.first)
-        sample_uniform(self.arrays.csc, self.rows, self.fanout, self.rule, self.drawn, marks)
+        sample_uniform(self.arrays.csc, self.rows, self.fanout, self.rule.replacement, self.drawn, marks)
         section.source.reach(section.slots, section.first, section.count, self.frontier.trees)
 
 

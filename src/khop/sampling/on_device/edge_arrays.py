@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from khop.draw import Rule, Temporal, Weighted
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.csc import Csc
+from khop.rules.rule import NeedKind, Rule
 from khop.schema import EdgeType
 
 
@@ -28,14 +28,14 @@ def edge_arrays(
     graph: CscGraph, edge_types: Sequence[EdgeType], rule: Rule, device: torch.device
 ) -> dict[EdgeType, EdgeArrays]:
     """Return the arrays of some edge types on a device. Arrays that are there already are shared."""
-    inner = rule.inner if isinstance(rule, Temporal) else rule
     found = {}
     for edge_type in edge_types:
         sums = times = None
-        if isinstance(inner, Weighted):
-            sums = graph.rule_arrays.weight_sums(edge_type, inner.column)
-        if isinstance(rule, Temporal):
-            times = graph.rule_arrays.times(edge_type, rule.column)
+        for need in rule.needs(edge_type):
+            if need.kind is NeedKind.WEIGHT_SUMS:
+                sums = graph.rule_arrays.weight_sums(edge_type, need.column)
+            elif need.kind is NeedKind.TIMES:
+                times = graph.rule_arrays.times(edge_type, need.column)
         found[edge_type] = EdgeArrays(
             _csc_on(graph.csc(edge_type), device),
             _on(graph.original_ids.get(edge_type[2]), device),

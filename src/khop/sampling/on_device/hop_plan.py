@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from khop.draw import Hop, Uniform, stream
+from khop.draw import stream
 from khop.kernels.triton.rows import Rows, Slots
+from khop.rules.rule import Hop
+from khop.rules.uniform import Uniform
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.device_draw import DeviceDraw, Section
 from khop.sampling.on_device.inputs import EMPTY, Inputs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from khop import Keep, Temporal, Uniform, Weighted
-from khop.draw import check_rule
+from khop import Temporal, Uniform, Weighted
+from khop.rules.rule import check_rule
 from khop.schema import ColumnSpec, Schema
 
 BUYS, LIKES = ("user", "buys", "item"), ("item", "likes", "item")
@@ -22,25 +22,6 @@ SCHEMA = Schema(
         },
     },
 )
-
-
-def test_the_latest_edges_are_not_drawn() -> None:
-    with pytest.raises(ValueError, match=r"keep=LATEST with Weighted.*leave inner out"):
-        Temporal("at", Keep.LATEST, inner=Weighted("price"))
-    assert Temporal("at", keep="latest") == Temporal("at", Keep.LATEST)
-
-
-@pytest.mark.parametrize(
-    ("window", "message"),
-    [
-        ((5, 1), "after 1 would show the future"),
-        ((2, -3), "before must be 3 or more"),
-        ((-1, 0), "no time lies"),
-    ],
-)
-def test_a_window_is_in_the_past_and_not_empty(window: tuple[int, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Temporal("at", window=window)
 
 
 @pytest.mark.parametrize(

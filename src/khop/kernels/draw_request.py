@@ -1,0 +1,79 @@
+"""A draw of in-edges of one edge type, as a rule asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from khop.draw import Neighbors
+from khop.kernels.csc import Csc
+from khop.kernels.hop_rows import HopRows
+from khop.kernels.rising import Rising
+
+
+class Kernel(StrEnum):
+    """Operation of `sample_hop` that carries out a draw."""
+
+    UNIFORM = "uniform"
+    WEIGHTED = "weighted"  # reads `DrawRequest.sums`
+
+
+@dataclass(frozen=True, eq=False)
+class DrawRequest:
+    """The draw of one edge type for the rows of a frontier; `sample_hop` carries it out."""
+
+    csc: Csc
+    rows: HopRows
+    fanout: int  # edges per row; -1: all
+    reference: Callable[[DrawRequest], Neighbors]  # the draw in torch, on any device
+    kernel: Kernel | None = None  # the same draw; None: there is only the reference
+    replacement: bool = False
+    sums: Rising | None = None  # running sums of weights, from `weight_sums`
+    columns: Mapping[str, Tensor] = field(default_factory=dict)  # edge columns, (edges, ...)
+    source_ids: Tensor | None = None  # int64 (edges), the original id of each edge's source
+
+    def check(self) -> None:
+        """Raise ValueError unless shapes, dtypes and devices are valid for a kernel."""
+        self.rows.check(self.csc, self.fanout)
+        if self.sums is not None:
+            self.sums.check("sums", self.csc)
+
+    def within(self, ranges: Tensor, fanout: int) -> DrawRequest:
+        """Return the same draw from only a range of edges of each row; see `HopRows.ranges`."""
+        rows = self.rows
+        limited = HopRows(rows.nodes, rows.key, rows.stream, rows.original_ids, rows.tree, ranges)
+        return replace(self, rows=limited, fanout=fanout)
+
+    def neighbors(self, counts: Tensor, edges: Tensor, weights: Tensor | None = None) -> Neighbors:
+        """Return drawn neighbors: the number of edges of each row, and all edges, row after row.
+
+        `counts` are int64 (rows), `edges` int64 positions in `csc`, `weights` float32 (edges).
+        """
+        offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        return Neighbors(offsets, self.csc.indices[edges], edges, weights)
+
+    def check_drawn(self, drawn: Neighbors) -> None:
+        """Raise ValueError unless drawn neighbors are edges of the request's rows."""
+        rows, edges = self.rows.nodes.numel(), drawn.edges
+        if edges is None:
+            raise ValueError(f"{self.reference}: gave no edges; make Neighbors by request.neighbors(...)")
+        begin, end = self.rows.bounds(self.csc)
+        degrees = drawn.offsets.diff()
+        if degrees.numel() != rows or bool((degrees < 0).any()) or int(degrees.sum()) != edges.numel():
+            raise ValueError(f"{self.reference}: offsets do not split {edges.numel()} edges into {rows} rows")
+        row = torch.repeat_interleave(torch.arange(rows, device=edges.device), degrees)
+        if bool(((edges < begin[row]) | (edges >= end[row])).any()):
+            raise ValueError(
+                f"{self.reference}: gave an edge of another row; draw from request.rows.bounds(csc)"
+            )
+        if not torch.equal(drawn.nodes, self.csc.indices[edges]):
+            raise ValueError(f"{self.reference}: nodes are not the sources of the edges")
+        if drawn.weights is not None and (
+            drawn.weights.dtype != torch.float32 or drawn.weights.shape != edges.shape
+        ):
+            given = f"{drawn.weights.dtype} {tuple(drawn.weights.shape)}"
+            raise ValueError(f"{self.reference}: weights are {given}: must be float32 ({edges.numel()})")

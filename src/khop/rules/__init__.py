@@ -1,0 +1,1 @@
+"""Rules: how neighbors are drawn, one value per file."""

@@ -1,0 +1,1 @@
+"""The change test: components written outside khop, each in a file of its own."""
