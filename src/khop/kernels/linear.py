@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from khop.kernels.choice import Engine, engine
 from khop.kernels.linear_blocks import Activation, Blocks, linear_sum_blocks
 from khop.kernels.linear_choice import CHOICES, FEW_ROWS
 from khop.kernels.relu import relu_
@@ -65,7 +66,7 @@ def _block_dtype(operands: Sequence[Tensor], addend: Tensor | None) -> torch.dty
     tensors = operands if addend is None else [*operands, addend]
     if not operands or operands[0].shape[0] < FEW_ROWS:
         return None
-    if not all(tensor.device.type == "cpu" and tensor.dim() == 2 for tensor in tensors):
+    if not all(engine(tensor.device) is Engine.NATIVE and tensor.dim() == 2 for tensor in tensors):
         return None
     dtypes = {tensor.dtype for tensor in tensors}
     if torch.is_autocast_enabled("cpu"):

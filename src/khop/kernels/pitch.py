@@ -20,15 +20,12 @@ def padded_pitch(width: int, dtype: torch.dtype) -> int:
 
 
 def empty_rows(rows: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return uninitialized (rows, *shape) at padded pitch: a view that leaves the padding out."""
+    """Return uninitialized (rows, *shape) at padded pitch; the last row has its padding too."""
     pitch = padded_pitch(math.prod(shape), dtype)
-    return rows_at_pitch(torch.empty(rows, pitch, dtype=dtype, device=device), shape)
-
-
-def rows_at_pitch(buffer: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return the rows (rows, *shape) at the start of each row of a contiguous buffer (rows, pitch)."""
-    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    return buffer.as_strided((buffer.shape[0], *shape), (buffer.shape[1], *strides))
+    memory = torch.empty(rows * pitch, dtype=dtype, device=device).untyped_storage()
+    strides = pitch, *(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    # Not a view of the memory: a view cannot be changed in place once gradients flow through it.
+    return torch.empty(0, dtype=dtype, device=device).set_(memory, 0, (rows, *shape), strides)
 
 
 def flat_rows(table: Tensor) -> Tensor:

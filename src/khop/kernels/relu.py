@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from khop.kernels.choice import Engine, engine
 from khop.kernels.memory import pooled
 
 
@@ -16,7 +17,7 @@ def relu_(x: Tensor) -> Tensor:
 
     Differentiable once. On other devices than the CPU this is torch's own relu.
     """
-    return _apply(x) if x.device.type == "cpu" else x.relu_()
+    return _apply(x) if engine(x.device) is Engine.NATIVE else x.relu_()
 
 
 class _Context(FunctionCtx):

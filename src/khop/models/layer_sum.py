@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from khop.batch import Adjacency
+from khop.kernels.choice import Engine, engine
 from khop.kernels.linear import linear, linear_sum
 from khop.kernels.linear_blocks import Activation
 from khop.kernels.segment import prefix_and_mean, segment_mean
@@ -38,10 +39,9 @@ class LayerSum:
         if adjacency is None or not adjacency.indices.numel():
             self._bias = self._bias + linear(h[:0], weight).sum()
             return
-        reached = adjacency.indptr.diff().nonzero().squeeze(1)
-        if reached.numel() <= adjacency.num_dst * MOSTLY_REACHED:
-            # With many edge types, each reaches few destinations: only these are computed. Rows without edges
-            # end where the row before does.
+        reached = _few_reached(adjacency)
+        if reached is not None:
+            # Rows without edges end where the row before does.
             few = Adjacency(pad(adjacency.indptr[reached + 1], (1, 0)), adjacency.indices, adjacency.num_src)
             self._add_to(reached, mean_of_neighbors(h, few, weight))
         elif weight_comes_first(adjacency, weight):
@@ -76,6 +76,17 @@ class LayerSum:
         if self._addend is None:
             self._addend = rows.new_zeros(self._count, rows.shape[1])
         self._addend = self._addend.index_add_(0, reached, rows)
+
+
+def _few_reached(adjacency: Adjacency) -> Tensor | None:
+    """Return the destinations with edges if it pays to compute only these, as with many edge types.
+
+    On a device, counting them would wait for all queued work, and shapes would depend on the batch: None.
+    """
+    if engine(adjacency.indptr.device) is not Engine.NATIVE:
+        return None
+    reached = adjacency.indptr.diff().nonzero().squeeze(1)
+    return reached if reached.numel() <= adjacency.num_dst * MOSTLY_REACHED else None
 
 
 def mean_of_neighbors(h: Tensor, adjacency: Adjacency, weight: Tensor) -> Tensor:

@@ -16,7 +16,10 @@ from khop.training.trainer_state import TrainerState
 def check_loss(loss: float, standing: TrainerState, checkpoint: Path) -> None:
     """Raise ValueError if the loss is NaN or infinite."""
     if not math.isfinite(loss):
-        raise ValueError(f"the loss is {loss} in {_place(standing)}: {_way_out(checkpoint)}")
+        raise ValueError(
+            f"the loss is {loss} in {_place(standing)}: {_way_out(checkpoint)}; on a GPU a label "
+            "out of range gives such a loss"
+        )
 
 
 def check_weights(model: nn.Module, standing: TrainerState, checkpoint: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from khop.arguments import instance_of
 from khop.batch import Batch
+from khop.kernels.choice import Engine, engine
 from khop.schema import NodeType, Schema
 from khop.training.metrics import METRICS, NodeMetric
 from khop.training.ranking import LOOK_FOR_NAN
@@ -60,8 +62,15 @@ class NodeClassification:
         return cls(*schema.label_column(node_type, label))
 
     def losses(self, output: Tensor, batch: Batch) -> Tensor:
-        """Return (seeds): the cross-entropy of each seed; ValueError names a seed without a valid label."""
+        """Return (seeds): the cross-entropy of each seed; ValueError names a seed without a valid label.
+
+        On a device its loss is NaN instead: an error would wait for all queued work.
+        """
         labels = batch.seed_column(self.label, self.node_type)
+        if engine(output.device) is not Engine.NATIVE:
+            classes = output.shape[1]
+            losses = F.cross_entropy(output, labels.long().clamp(0, classes - 1), reduction="none")
+            return losses.masked_fill((labels < 0) | (labels >= classes), torch.nan)
         checked = self._checked(labels, batch.seed_nodes[self.node_type], output)
         return F.cross_entropy(output, checked, reduction="none")
 

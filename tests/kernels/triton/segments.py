@@ -12,10 +12,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kernels.triton import interpreter
 from khop.kernels.choice import Engine, forcing
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 FEW = settings(max_examples=16)  # the interpreter takes a tenth of a second for each
+if not torch.cuda.is_available():
+    interpreter.correct()
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

@@ -1,0 +1,145 @@
+"""Static shapes through every model: tail rows without edges and seeds of weight 0 change nothing.
+
+The same batches go through the kernels of devices, where a training step reads nothing on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from host_reads import counting
+from kernels.triton.segments import by_triton
+from khop import Graph
+from khop.batch import Adjacency, Batch
+from khop.draw import NegativeMode
+from khop.kernels.dropout import dropout_key
+from khop.kernels.segment import segment_max, segment_mean
+from khop.kernels.segment_softmax import segment_softmax
+from khop.models.rgcn import RGCN
+from khop.models.sage import SAGE
+from khop.models.sequential import Sequential
+from khop.training.link_prediction import LinkPrediction
+from khop.training.tasks import NodeClassification, Task
+from padded_batches import SPARE, in_use, padded
+from small_graphs import one_type, shop
+from small_links import LinkBatches, predictor
+
+
+class Attention(nn.Module):
+    """A convolution with a softmax over in-edges and maxima of neighbors."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.rows = nn.Linear(inputs, outputs)
+        self.score = nn.Linear(outputs, 1)
+
+    def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
+        h = self.rows(x)
+        of_edges = h.index_select(0, adjacency.indices.clamp(max=x.shape[0] - 1))
+        share = segment_softmax(self.score(of_edges), adjacency.indptr)
+        edges = torch.arange(adjacency.indices.numel(), dtype=torch.int32)
+        attended = segment_mean(of_edges * share, adjacency.indptr, edges)
+        return attended + segment_max(h, adjacency.indptr, adjacency.indices)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, a batch for it and its task, in float64."""
+
+    model: nn.Module
+    batch: Batch
+    task: Task
+
+
+def plain(make: Callable[[Graph], nn.Module]) -> Case:
+    small = one_type(torch.float64)
+    batch = small.batch(torch.arange(3, 20), [4, 3], "node")
+    return Case(make(Graph(small.store, small.features)).double(), batch, NodeClassification("node", "y"))
+
+
+def typed(make: Callable[[Graph], nn.Module]) -> Case:
+    small = shop(torch.float64)
+    batch = small.batch(torch.arange(2, 19), [4, 3], "item")
+    return Case(make(Graph(small.store, small.features)).double(), batch, NodeClassification("item", "y"))
+
+
+def links(mode: NegativeMode) -> Case:
+    return Case(predictor(), LinkBatches(mode).batch(), LinkPrediction())
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "sage": lambda: plain(lambda graph: SAGE.for_graph(graph, 8, 2, norm="layer", residual=True)),
+    "sage, typed": lambda: typed(lambda graph: SAGE.for_graph(graph, 8, 2, embedding=5, encoder="linear")),
+    "rgcn": lambda: typed(lambda graph: RGCN.for_graph(graph, 8, 2, embedding=5)),
+    "rgcn, bases": lambda: typed(lambda graph: RGCN.for_graph(graph, 8, 2, embedding=5, bases=2)),
+    "sequential": lambda: plain(lambda _: Sequential([Attention(7, 6), Attention(6, 3)])),
+    "links, binary": lambda: links(NegativeMode.BINARY),
+    "links, triplet": lambda: links(NegativeMode.TRIPLET),
+}
+every_case = pytest.mark.parametrize("make", CASES.values(), ids=CASES)
+
+
+def step(case: Case, batch: Batch, used: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+    """Losses, and the gradients of all parameters."""
+    case.model.zero_grad()
+    losses = case.task.losses(case.model(batch), batch)
+    torch.autograd.backward((losses if used is None else losses * used).sum())
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in case.model.parameters()]
+    return losses.detach(), gradients
+
+
+def assert_equal(
+    found: tuple[Tensor, list[Tensor]], used: Tensor, expected: tuple[Tensor, list[Tensor]]
+) -> None:
+    torch.testing.assert_close(found[0][used], expected[0], rtol=0, atol=1e-12)
+    assert any(bool(gradient.any()) for gradient in expected[1])
+    for a, b in zip(found[1], expected[1], strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+@every_case
+def test_padding_changes_neither_losses_nor_gradients(make: Callable[[], Case]) -> None:
+    torch.manual_seed(0)
+    case = make()
+    expected = step(case, case.batch)
+    used = in_use(case.batch)
+    assert_equal(step(case, padded(case.batch), used.double()), used, expected)
+
+
+@every_case
+def test_a_step_by_the_kernels_of_devices_is_that_of_the_cpu_and_reads_nothing(
+    make: Callable[[], Case],
+) -> None:
+    torch.manual_seed(0)
+    case = make()
+    expected = step(case, case.batch)
+    longer, used = padded(case.batch, spare_edges=SPARE), in_use(case.batch)
+    with by_triton(), counting() as found:
+        made = step(case, longer, used.double())
+    assert found == {}
+    assert_equal(made, used, expected)
+
+
+def test_dropout_by_a_key_reads_nothing() -> None:
+    case = plain(lambda graph: SAGE.for_graph(graph, 8, 2, dropout=0.5))
+    outputs = []
+    for key in (1, 1, 2):
+        with by_triton(), dropout_key(torch.tensor([key])), counting() as found:
+            outputs.append(step(case, case.batch)[0])
+        assert found == {}
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[0], outputs[2])
+
+
+def test_a_seed_without_a_valid_label_has_a_loss_that_is_not_a_number() -> None:
+    case = plain(lambda graph: SAGE.for_graph(graph, 8, 2))
+    case.batch.seed_column("y")[[2, 5]] = torch.tensor([-1, 99])
+    with by_triton(), counting() as found:
+        losses = case.task.losses(case.model(case.batch), case.batch)
+    assert found == {}
+    assert losses.isnan().nonzero().flatten().tolist() == [2, 5]
