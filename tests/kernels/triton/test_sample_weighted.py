@@ -19,12 +19,13 @@ from kernels.triton.device_rows import (
     on_device,
     rows_on_device,
 )
-from khop.draw import DrawKey, Neighbors, Weighted
+from khop.draw import DrawKey, Neighbors
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.triton.rows import Marks
 from khop.kernels.triton.sample_weighted import MOST_PICKS, sample_weighted
 from khop.kernels.weight_sums import weight_sums
+from khop.rules.weighted import Weighted
 
 KEY, STREAM = DrawKey(0xFEDCBA9876543210), 0x8D1C2A1B
 DISTINCT, REPEATED = Weighted("w"), Weighted("w", replacement=True)
@@ -49,7 +50,7 @@ WEIGHTS = {
 def drawn(csc: Csc, sums: Tensor, rows: HopRows, fanout: int, rule: Weighted) -> Neighbors:
     of_device = rows_on_device(rows)
     slots = empty_slots(of_device, fanout, csc.indices.dtype)
-    sample_weighted(csc_on_device(csc), on_device(sums), of_device, fanout, rule, slots)
+    sample_weighted(csc_on_device(csc), on_device(sums), of_device, fanout, rule.replacement, slots)
     return neighbors(slots, rows.nodes.numel())
 
 
@@ -97,7 +98,8 @@ def test_the_first_position_of_each_drawn_node_is_marked_in_the_same_launch(rule
     sums = on_device(weight_sums(CSC, WEIGHTS["with zeros"]))
     slots = empty_slots(rows, 6, torch.int64)
     table = torch.zeros(1009, dtype=torch.int64, device=DEVICE)
-    sample_weighted(csc, sums, rows, 6, rule, slots, Marks(table, torch.tensor([6], device=DEVICE), 4000))
+    marks = Marks(table, torch.tensor([6], device=DEVICE), 4000)
+    sample_weighted(csc, sums, rows, 6, rule.replacement, slots, marks)
     ids = slots.ids.tolist()
     expected = {node: (6 << 32) | ((1 << 31) - 1 - 4000 - ids.index(node)) for node in ids if node >= 0}
     assert table.tolist() == [expected.get(node, 0) for node in range(1009)]
@@ -107,4 +109,4 @@ def test_a_fanout_that_does_not_fit_the_registers_is_refused() -> None:
     rows, sums = rows_on_device(rows_of(2)), on_device(weight_sums(CSC, WEIGHTS["even"]))
     slots = empty_slots(rows, 1, torch.int32)
     with pytest.raises(ValueError, match=f"fanout 5000: must be from 1 to {MOST_PICKS} on the device"):
-        sample_weighted(csc_on_device(CSC), sums, rows, 5000, DISTINCT, slots)
+        sample_weighted(csc_on_device(CSC), sums, rows, 5000, False, slots)

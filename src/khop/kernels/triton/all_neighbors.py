@@ -11,8 +11,8 @@ from torch import Tensor
 
 from khop.kernels.csc import Csc
 from khop.kernels.triton.launch import Variant, launch
+from khop.kernels.triton.node_table import AT_ONCE, sum_before
 from khop.kernels.triton.rows import Marks, Rows, mark, row_edges, stamped, store_slots
-from khop.kernels.triton.scan import sum_before
 from khop.kernels.triton.words import first_above
 
 _ROWS = 512  # per program
@@ -59,18 +59,20 @@ def row_offsets(
     capacity: tl.tensor,
     room: tl.tensor,
     BLOCK: tl.constexpr,
+    AT_ONCE: tl.constexpr,
 ) -> None:
     """Write the running number of edges before each row, and the flag if the last one exceeds the room."""
     program = tl.program_id(0)
     rows = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     _, _, begin, end = row_edges(indptr, nodes, ranges, count, num_rows, rows)
-    before = sum_before(sums, program)
+    before = sum_before(sums, program, AT_ONCE)
     degrees = end - begin
     tl.store(offsets + rows + 1, before + tl.cumsum(degrees, 0), mask=rows < capacity)
     if program == 0:
         tl.store(offsets, tl.zeros([], tl.int64))
-    is_over = before + tl.sum(degrees, 0) > room
-    tl.store(overflow, 1, mask=is_over & (program == tl.num_programs(0) - 1))
+    if overflow is not None:
+        is_over = before + tl.sum(degrees, 0) > room
+        tl.store(overflow, 1, mask=is_over & (program == tl.num_programs(0) - 1))
 
 
 @triton.jit(do_not_specialize=_UNSPECIALIZED)
@@ -110,22 +112,34 @@ def all_neighbors(csc: Csc, rows: Rows, expansion: Expansion, marks: Marks | Non
     With `marks`, the first position of every source node is marked in the same launch. If the edges do not
     fit, the overflow flag is set and only the first ones are written. Nothing waits for the device.
     """
-    room, on = expansion.ids.numel(), rows.nodes
+    offsets_of_all(csc, rows, expansion.offsets, expansion.overflow, expansion.ids.numel())
+    expand_all(csc, rows, expansion, marks)
+
+
+def offsets_of_all(
+    csc: Csc, rows: Rows, offsets: Tensor, overflow: Tensor | None = None, room: int = 0
+) -> None:
+    """Write the first half of an expansion: `offsets`, and the flag if more than `room` edges follow."""
     if rows.capacity == 0:
-        expansion.offsets.zero_()
-        expansion.ids.fill_(-1)
+        offsets.zero_()
         return
     blocks = triton.cdiv(rows.capacity, _ROWS)
-    sums = torch.empty(blocks, dtype=torch.int64, device=on.device)
-    frontier = (rows.nodes, rows.ranges, rows.count)
-    launch(block_degrees, blocks, on, csc.indptr, *frontier, sums, csc.num_rows, BLOCK=_ROWS)
-    offsets, size = (expansion.offsets, expansion.overflow), (csc.num_rows, rows.capacity, room)
-    launch(row_offsets, blocks, on, csc.indptr, *frontier, sums, *offsets, *size, BLOCK=_ROWS)
-    outputs = (expansion.offsets, expansion.ids, expansion.edges)
-    marked = (None, None, 0) if marks is None else (marks.table, marks.stamp, marks.base)
+    sums = torch.empty(blocks, dtype=torch.int64, device=offsets.device)
+    frontier = (csc.indptr, rows.nodes, rows.ranges, rows.count, sums)
+    launch(block_degrees, blocks, offsets, *frontier, csc.num_rows, BLOCK=_ROWS)
+    size = (csc.num_rows, rows.capacity, room)
+    launch(row_offsets, blocks, offsets, *frontier, offsets, overflow, *size, BLOCK=_ROWS, AT_ONCE=AT_ONCE)
+
+
+def expand_all(csc: Csc, rows: Rows, expansion: Expansion, marks: Marks | None = None) -> None:
+    """Write the second half of an expansion: sources and positions of the edges, from its offsets."""
+    room = expansion.ids.numel()
     launch(
-        *(expand, triton.cdiv(room, _EDGES), on, csc.indptr, csc.indices, *frontier),
-        *(*outputs, *marked, *size),
+        *(expand, triton.cdiv(room, _EDGES), expansion.ids),
+        *(csc.indptr, csc.indices, rows.nodes, rows.ranges, rows.count),
+        *(expansion.offsets, expansion.ids, expansion.edges),
+        *((None, None, 0) if marks is None else (marks.table, marks.stamp, marks.base)),
+        *(csc.num_rows, rows.capacity, room),
         BLOCK=_EDGES,
     )
 
@@ -136,10 +150,11 @@ _TYPES = {
     **dict.fromkeys(_UNSPECIALIZED, "i32"),
 }
 _PLAIN = dict.fromkeys(("edges", "table", "stamp"))
+_SCAN = {"BLOCK": _ROWS, "AT_ONCE": AT_ONCE}
 VARIANTS = (
     Variant("degrees of blocks", block_degrees, _TYPES, {"ranges": None, "BLOCK": _ROWS}),
-    Variant("offsets of rows", row_offsets, _TYPES, {"ranges": None, "BLOCK": _ROWS}),
-    Variant("offsets of ranges", row_offsets, _TYPES, {"BLOCK": _ROWS}),
+    Variant("offsets of rows", row_offsets, _TYPES, {**_SCAN, "ranges": None, "overflow": None}),
+    Variant("offsets of ranges", row_offsets, _TYPES, _SCAN),
     Variant("expand", expand, _TYPES, {**_PLAIN, "ranges": None, "BLOCK": _EDGES}),
     Variant("expand, everything", expand, _TYPES, {"BLOCK": _EDGES}),
 )

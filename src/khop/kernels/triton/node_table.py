@@ -91,9 +91,9 @@ def local_or_slot(table: tl.tensor, v: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def sum_before(values: tl.tensor, place: tl.tensor, AT_ONCE: tl.constexpr) -> tl.tensor:
-    """Return the sum of the int32 values before a place: a scan that waits for no other block."""
+    """Return the sum of the values before a place: a scan that waits for no other block."""
     b = tl.arange(0, AT_ONCE)
-    total = tl.zeros([AT_ONCE], tl.int32)
+    total = tl.zeros([AT_ONCE], values.dtype.element_ty)
     start = 0
     while start < place:
         total += tl.load(values + start + b, mask=start + b < place, other=0)

@@ -1,4 +1,4 @@
-"""In-edges of a frontier on the device, drawn by weight: bits of `sample_hop` with `Weighted`."""
+"""In-edges of a frontier on the device, drawn by weight: bits of `sample_hop`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from khop.draw import Weighted
 from khop.kernels.csc import Csc
 from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.picks import (
@@ -267,7 +266,7 @@ def sample_weighted(
     sums: Tensor,
     rows: Rows,
     fanout: int,
-    rule: Weighted,
+    replacement: bool,
     slots: Slots,
     marks: Marks | None = None,
 ) -> None:
@@ -277,8 +276,8 @@ def sample_weighted(
     of `sample_hop`; an edge of weight zero fills none. Slots that stay empty get -1. With `marks`, the first
     position of every drawn node is marked in the same launch. Nothing waits for the device.
     """
-    if not 0 < fanout <= most_picks(rule):
-        raise ValueError(f"fanout {fanout}: must be from 1 to {most_picks(rule)} on the device")
+    if not 0 < fanout <= most_picks(replacement):
+        raise ValueError(f"fanout {fanout}: must be from 1 to {most_picks(replacement)} on the device")
     operands = (
         *(csc.indptr, csc.indices, sums, rows.nodes, rows.original_ids, rows.trees, rows.ranges),
         *(rows.count, rows.key, slots.ids, slots.counts, slots.edges),
@@ -286,7 +285,7 @@ def sample_weighted(
         *(rows.signed_stream, 0 if marks is None else marks.base, csc.num_rows, rows.capacity),
     )
     on = rows.nodes
-    if rule.replacement:
+    if replacement:
         programs = triton.cdiv(rows.capacity * fanout, _SLOTS)
         launch(repeated, programs, on, *operands, fanout, BLOCK=_SLOTS)
     elif fanout <= _MOST_IN_REGISTERS:
@@ -298,9 +297,9 @@ def sample_weighted(
         launch(distinct_in_tile, programs, on, *operands, fanout, **tile, num_warps=_warps(fanout))
 
 
-def most_picks(rule: Weighted) -> int:
+def most_picks(replacement: bool) -> int:
     """Return the largest fanout that the kernels draw."""
-    return (1 << 31) - 1 if rule.replacement else MOST_PICKS
+    return (1 << 31) - 1 if replacement else MOST_PICKS
 
 
 def _tile(fanout: int) -> dict[str, int]:
