@@ -48,7 +48,9 @@ class BatchPlan:
         self.node_types = graph.schema.node_types
         self.seeds: Mapping[NodeType, int] = {t: n for t, n in capacities.nodes[0].items() if n}
         followed = [t for t in graph.schema.edge_types if any(hop.fanouts.get(t) for hop in sampler.hops)]
-        self.arrays: Mapping[EdgeType, EdgeArrays] = edge_arrays(graph, followed, self.rule, self.device)
+        self.arrays: Mapping[EdgeType, EdgeArrays] = {
+            t: edge_arrays(graph, t, sampler.hops[0], self.device) for t in followed
+        }
         for arrays in self.arrays.values():
             _ = arrays.csc.has_hubs  # read from the device now, not in the first batch
         self.tables: Mapping[NodeType, Table] = {

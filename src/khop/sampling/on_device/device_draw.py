@@ -9,8 +9,9 @@ from torch import Tensor
 
 from khop.kernels.triton.rows import Rows, Slots
 from khop.kernels.triton.sample_uniform import sample_uniform
+from khop.kernels.triton.sample_weighted import sample_weighted
+from khop.kernels.triton.time_ranges import time_ranges
 from khop.kernels.triton.to_csr import CsrBuffers, Place, num_row_blocks, row_sums, to_csr
-from khop.rules.uniform import Uniform
 from khop.sampling.on_device.cells import Cell
 from khop.sampling.on_device.edge_arrays import EdgeArrays
 from khop.sampling.on_device.type_nodes import FrontierRows, Numbers, SlotKeys
@@ -41,19 +42,35 @@ class DeviceDraw:
     """In-edges of a hop's frontier, of one edge type."""
 
     arrays: EdgeArrays
-    rule: Uniform
     fanout: int
     frontier: FrontierRows
-    rows: Rows
+    rows: Rows  # the frontier as kernels read it; `ranges` are written by time limits
     section: Section
     drawn: Slots
 
     def run(self) -> None:
         """Draw into the section, and mark the drawn nodes in the table of the source type."""
-        section = self.section
+        section, csc, sums = self.section, self.arrays.csc, self.arrays.sums
         marks = section.source.marks(section.first)
-        sample_uniform(self.arrays.csc, self.rows, self.fanout, self.rule.replacement, self.drawn, marks)
+        replacement = self.arrays.replacement
+        self._limit()
+        if sums is None:
+            sample_uniform(csc, self.rows, self.fanout, replacement, self.drawn, marks)
+        else:
+            sample_weighted(csc, sums, self.rows, self.fanout, replacement, self.drawn, marks)
         section.source.reach(section.slots, section.first, section.count, self.frontier.trees)
+
+    def _limit(self) -> None:
+        """Find the edges of each row that its time limit allows."""
+        limits, trees, ranges = self.arrays.limits, self.frontier.trees, self.rows.ranges
+        if limits is None:
+            return
+        assert ranges is not None
+        assert trees is not None
+        assert trees.until is not None
+        # The latest edges are all edges of a range with as many: a draw returns such a row whole.
+        most = self.fanout if limits.is_latest else -1
+        time_ranges(self.arrays.csc, limits.times, self.rows, trees.until, ranges, limits.window, most)
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,29 @@
-"""Arrays of a graph that draws on the device read."""
+"""Operands of draws on the device: the edges of a type, and the arrays of the rule."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from khop.draw import DrawKey, Frontier
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.csc import Csc
-from khop.rules.rule import NeedKind, Rule
+from khop.kernels.draw_request import Kernel
+from khop.kernels.edge_times import EdgeTimes
+from khop.rules.rule import Hop
+from khop.rules.temporal import Temporal, TemporalStrategy
 from khop.schema import EdgeType
+
+
+@dataclass(frozen=True, eq=False)
+class TimeLimits:
+    """Times of the edges of one type, and the edges that a limit allows."""
+
+    times: EdgeTimes  # ascending within rows
+    window: tuple[int, int] | None  # see Temporal
+    is_latest: bool  # only the latest edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,29 +32,38 @@ class EdgeArrays:
 
     csc: Csc
     original_ids: Tensor | None  # int64 (rows), the ids that key draws; None: the rows
+    replacement: bool
     sums: Tensor | None  # int64 (edges), running sums of weights; None: all edges weigh the same
-    times: Tensor | None  # int64 (edges), ascending within rows; None: no limits
+    limits: TimeLimits | None
 
 
-def edge_arrays(
-    graph: CscGraph, edge_types: Sequence[EdgeType], rule: Rule, device: torch.device
-) -> dict[EdgeType, EdgeArrays]:
-    """Return the arrays of some edge types on a device. Arrays that are there already are shared."""
-    found = {}
-    for edge_type in edge_types:
-        sums = times = None
-        for need in rule.needs(edge_type):
-            if need.kind is NeedKind.WEIGHT_SUMS:
-                sums = graph.rule_arrays.weight_sums(edge_type, need.column)
-            elif need.kind is NeedKind.TIMES:
-                times = graph.rule_arrays.times(edge_type, need.column)
-        found[edge_type] = EdgeArrays(
-            _csc_on(graph.csc(edge_type), device),
-            _on(graph.original_ids.get(edge_type[2]), device),
-            _on(None if sums is None else sums.values, device),
-            _on(None if times is None else times.values, device),
-        )
-    return found
+def edge_arrays(graph: CscGraph, edge_type: EdgeType, hop: Hop, device: torch.device) -> EdgeArrays:
+    """Return the arrays for draws of a hop. Arrays that are on the device already are shared.
+
+    ValueError if kernels cannot carry out the draws of the rule.
+    """
+    rule = hop.rule
+    inner = rule.inner if isinstance(rule, Temporal) else rule
+    request = inner.plan(
+        edge_type, Frontier(torch.empty(0, dtype=torch.int64)), hop, DrawKey(0), graph.rule_arrays
+    )
+    if request.kernel is None or request.rows.ranges is not None:
+        raise ValueError(f"{rule}: no kernel draws by it on a device; sample on the CPU")
+    limits = None
+    if isinstance(rule, Temporal):
+        times = graph.rule_arrays.times(edge_type, rule.column)
+        if times is not None:
+            is_latest = rule.strategy is TemporalStrategy.LATEST
+            limits = TimeLimits(EdgeTimes(times.values.to(device)), rule.window, is_latest)
+    originals = graph.original_ids.get(edge_type[2])
+    sums = request.sums if request.kernel is Kernel.WEIGHTED else None
+    return EdgeArrays(
+        _csc_on(graph.csc(edge_type), device),
+        None if originals is None else originals.to(device),
+        request.replacement,
+        None if sums is None else sums.values.to(device),
+        limits,
+    )
 
 
 def _csc_on(csc: Csc, device: torch.device) -> Csc:
@@ -50,7 +71,3 @@ def _csc_on(csc: Csc, device: torch.device) -> Csc:
         return csc
     csc.check()  # kernels trust row pointers
     return Csc(csc.indptr.to(device), csc.indices.to(device), csc.num_sources, csc.home)
-
-
-def _on(tensor: Tensor | None, device: torch.device) -> Tensor | None:
-    return None if tensor is None else tensor.to(device)

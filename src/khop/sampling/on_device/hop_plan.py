@@ -10,7 +10,6 @@ import torch
 from khop.draw import stream
 from khop.kernels.triton.rows import Rows, Slots
 from khop.rules.rule import Hop
-from khop.rules.uniform import Uniform
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.device_draw import DeviceDraw, Section
 from khop.sampling.on_device.inputs import EMPTY, Inputs
@@ -27,7 +26,7 @@ class HopPlan:
     hop: Hop
     frontier: Mapping[NodeType, FrontierRows]
     slots: Mapping[NodeType, SlotKeys]  # by source type
-    draws: Mapping[EdgeType, DeviceDraw]  # edge types with a fanout of 0 or no rows have none
+    draws: Mapping[EdgeType, DeviceDraw]  # edge types with a fanout of 0, no rows or no edges have none
 
 
 def plan_hop(plan: BatchPlan, hop: Hop, nodes: Mapping[NodeType, TypeNodes], inputs: Inputs) -> HopPlan:
@@ -43,7 +42,7 @@ def plan_hop(plan: BatchPlan, hop: Hop, nodes: Mapping[NodeType, TypeNodes], inp
     wide = set()
     for edge_type, fanout in hop.fanouts.items():
         count, source = rows[edge_type[2]] * fanout, edge_type[0]
-        if count == 0:
+        if count == 0 or plan.arrays[edge_type].csc.num_edges == 0:
             continue
         firsts[edge_type] = sizes[source]
         sizes[source] += -(-count // _ALIGNED) * _ALIGNED
@@ -69,6 +68,9 @@ def _draw(
     plan: BatchPlan, hop: Hop, edge_type: EdgeType, frontier: FrontierRows, section: Section, inputs: Inputs
 ) -> DeviceDraw:
     arrays = plan.arrays[edge_type]
+    capacity, ranges = frontier.nodes.numel(), None
+    if arrays.limits is not None:
+        ranges = torch.zeros(2 * capacity, dtype=torch.int64, device=plan.device)
     rows = Rows(
         frontier.nodes,
         frontier.count.value,
@@ -76,11 +78,11 @@ def _draw(
         stream(hop.number, edge_type),
         arrays.original_ids,
         None if frontier.trees is None else frontier.trees.positions,
+        ranges,
     )
     edges = None
     if hop.edge_ids:
         edges = torch.full((section.count,), EMPTY, dtype=torch.int64, device=plan.device)
-    counts = torch.zeros(frontier.nodes.numel(), dtype=torch.int32, device=plan.device)
-    assert isinstance(hop.rule, Uniform)
+    counts = torch.zeros(capacity, dtype=torch.int32, device=plan.device)
     drawn = Slots(section.ids, counts, edges)
-    return DeviceDraw(arrays, hop.rule, hop.fanouts[edge_type], frontier, rows, section, drawn)
+    return DeviceDraw(arrays, hop.fanouts[edge_type], frontier, rows, section, drawn)
