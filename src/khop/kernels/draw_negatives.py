@@ -9,8 +9,9 @@ from torch import Tensor
 
 import khop._core as _core
 from khop.draw import DrawKey
+from khop.kernels.choice import Engine, engine
 from khop.kernels.csc import Csc
-from khop.kernels.philox import WIDE_DEGREE, WORD, philox_reference, reduce_wide, reduce_words
+from khop.kernels.philox import WIDE_DEGREE, WORD, philox_reference, reduce_wide, reduce_words, signed
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,15 @@ def draw_negatives(
     may repeat. With `limits`, int64 (links), only ranks below the link's limit are drawn. Runs without the
     GIL.
     """
-    _check(candidates, partners, sources, positions, limits)
-    if positions.device.type != "cpu":
+    _check_shapes(sources, positions, limits)
+    by = engine(positions.device)
+    if by is Engine.TRITON:
+        return _by_triton(candidates, partners, sources, positions, per_link, key, stream, limits)
+    for name, ids, bound in _bounded(candidates, partners, sources, limits):
+        if ids.numel():
+            low, high = ids.aminmax()
+            _check_range(name, int(low), int(high), bound)
+    if by is Engine.TORCH:
         return draw_negatives_reference(
             candidates, partners, sources, positions, per_link, key, stream, limits=limits
         )
@@ -136,25 +144,64 @@ def _below(key: DrawKey, position: int, stream: int, bound: int, count: int, dev
     return reduce_wide(words[0 : 2 * count : 2], words[1 : 2 * count : 2], bounds)
 
 
-def _check(
+def _by_triton(
     candidates: Candidates,
     partners: Partners | None,
     sources: Tensor,
     positions: Tensor,
+    per_link: int,
+    key: DrawKey,
+    stream: int,
     limits: Tensor | None,
-) -> None:
+) -> Tensor | NothingLeft:
+    """Draw on a GPU. The host reads the device once, after the draw: out of range, or without candidates?"""
+    from khop.kernels.triton.draw_negatives import Links
+    from khop.kernels.triton.draw_negatives import draw_negatives as by_triton
+
+    links, device = positions.numel(), positions.device
+    ranks = torch.empty(links, per_link, dtype=torch.int64, device=device)
+    if links == 0:
+        return ranks
+    culprit = torch.full((1,), links, device=device)
+    operands = Links(
+        sources.contiguous(),
+        positions.contiguous(),
+        torch.full((1,), links, dtype=torch.int32, device=device),
+        torch.full((1,), signed(key.value), device=device),
+        stream,
+        None if limits is None else limits.contiguous(),
+    )
+    rows, before = (None, None) if partners is None else (partners.ranks, partners.weights_before)
+    by_triton(candidates.count, candidates.weights_before, rows, before, operands, ranks, culprit)
+    bounded = _bounded(candidates, partners, sources, limits)
+    ends = [end.view(1) for _, ids, _ in bounded for end in ids.aminmax()]
+    first, *read = torch.cat([culprit, *ends]).tolist()
+    for (name, _, bound), low, high in zip(bounded, read[::2], read[1::2], strict=True):
+        _check_range(name, low, high, bound)
+    return ranks if first == links else NothingLeft(first)
+
+
+def _check_shapes(sources: Tensor, positions: Tensor, limits: Tensor | None) -> None:
     given = {"sources": sources, "positions": positions, "limits": limits}
     for name, ids in given.items():
         if ids is not None and (ids.dtype != torch.int64 or ids.shape != positions.shape or ids.dim() != 1):
             raise ValueError(
                 f"{name} are {ids.dtype} {tuple(ids.shape)}: must be int64 ({positions.numel()})"
             )
-    for name, ids, bound in (
-        ("sources", sources, None if partners is None else partners.ranks.num_rows),
-        ("limits", limits, candidates.count + 1),
-    ):
-        if ids is None or bound is None or not ids.numel():
-            continue
-        low, high = (int(end) for end in ids.aminmax())
-        if low < 0 or high >= bound:
-            raise ValueError(f"{name} from {low} to {high}: must be from 0 to {bound - 1}")
+
+
+def _bounded(
+    candidates: Candidates, partners: Partners | None, sources: Tensor, limits: Tensor | None
+) -> list[tuple[str, Tensor, int]]:
+    """Return names and values of the operands with a range, and its end."""
+    bounded = []
+    if partners is not None:
+        bounded.append(("sources", sources, partners.ranks.num_rows))
+    if limits is not None:
+        bounded.append(("limits", limits, candidates.count + 1))
+    return bounded
+
+
+def _check_range(name: str, low: int, high: int, bound: int) -> None:
+    if low < 0 or high >= bound:
+        raise ValueError(f"{name} from {low} to {high}: must be from 0 to {bound - 1}")

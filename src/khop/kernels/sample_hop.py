@@ -11,6 +11,7 @@ from torch import Tensor
 
 import khop._core as _core
 from khop.draw import Neighbors
+from khop.kernels.choice import Engine, engine
 from khop.kernels.draw_request import DrawRequest, Kernel
 
 
@@ -30,15 +31,37 @@ def sample_hop(
     """
     for request in requests:
         request.check()
-    in_core = [request for request in requests if _has_kernel(request)]
-    if len(in_core) == len(requests):
+    by = [_engine(request) for request in requests]
+    native = [request for request, of in zip(requests, by, strict=True) if of is Engine.NATIVE]
+    on_device = [request for request, of in zip(requests, by, strict=True) if of is Engine.TRITON]
+    if len(native) == len(requests):
         return _by_core(requests, edge_ids, threads) if requests else []
-    found = iter(_by_core(in_core, edge_ids, threads) if in_core else [])
-    return [next(found) if _has_kernel(each) else _by_reference(each, edge_ids) for each in requests]
+    found = {
+        Engine.NATIVE: iter(_by_core(native, edge_ids, threads) if native else []),
+        Engine.TRITON: iter(_by_triton(on_device, edge_ids) if on_device else []),
+    }
+    return [
+        _by_reference(request, edge_ids) if of is Engine.TORCH else next(found[of])
+        for request, of in zip(requests, by, strict=True)
+    ]
 
 
-def _has_kernel(request: DrawRequest) -> bool:
-    return request.kernel is not None and request.csc.indptr.device.type == "cpu"
+def _engine(request: DrawRequest) -> Engine:
+    """Return the engine of a draw: torch for rules without a kernel, and for fanouts too large for Triton."""
+    if request.kernel is None:
+        return Engine.TORCH
+    of_device = engine(request.csc.indptr.device)
+    if of_device is Engine.TRITON:
+        from khop.kernels.triton.draw_hop import can_draw
+
+        return Engine.TRITON if can_draw(request) else Engine.TORCH
+    return of_device
+
+
+def _by_triton(requests: Sequence[DrawRequest], edge_ids: bool) -> list[Neighbors]:
+    from khop.kernels.triton.draw_hop import draw_hop
+
+    return draw_hop(requests, edge_ids)
 
 
 def _by_reference(request: DrawRequest, edge_ids: bool) -> Neighbors:

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 import khop._core as _core
+from khop.draw import DrawKey
+from khop.kernels.choice import Engine, engine
 from khop.kernels.csc import Csc
 from khop.kernels.edge_times import EdgeTimes
-from khop.kernels.hop_rows import check_int64
+from khop.kernels.hop_rows import HopRows, check_int64
 from khop.kernels.rising import Rising
 
 _INT64 = torch.iinfo(torch.int64)
@@ -37,7 +39,10 @@ def time_ranges(
     own.check(csc)
     check_int64("nodes", nodes, csc, nodes.numel())
     check_int64("until", until, csc, nodes.numel())
-    if csc.indptr.device.type != "cpu":
+    by = engine(csc.indptr.device)
+    if by is Engine.TRITON:
+        return _by_triton(csc, own, nodes, until, window, most)
+    if by is Engine.TORCH:
         return time_ranges_reference(csc, own.of(csc), nodes, until, window, most)
     before, after = (-1, 0) if window is None else window
     with csc.naming_damage():
@@ -53,6 +58,19 @@ def time_ranges(
             most,
             threads,
         )
+
+
+def _by_triton(
+    csc: Csc, own: EdgeTimes, nodes: Tensor, until: Tensor, window: tuple[int, int] | None, most: int
+) -> Tensor:
+    from khop.kernels.triton.draw_hop import rows_of
+    from khop.kernels.triton.time_ranges import time_ranges as by_triton
+
+    ranges = torch.empty(2 * nodes.numel(), dtype=torch.int64, device=nodes.device)
+    rows = rows_of(HopRows(nodes, DrawKey(0), 0))
+    edges, sources = (None if times is None else times.contiguous() for times in (own.edges, own.sources))
+    by_triton(csc, EdgeTimes(edges, sources), rows, until.contiguous(), ranges, window, most)
+    return ranges
 
 
 def time_ranges_reference(

@@ -26,7 +26,7 @@ class Expansion:
 
     offsets: Tensor  # int64 (capacity + 1), true even where the edges do not fit
     ids: Tensor  # int32 or int64 (room), source nodes; -1 behind the last edge
-    overflow: Tensor  # int32 (1), set to 1 if the edges do not fit, and never set to 0
+    overflow: Tensor | None = None  # int32 (1), set to 1 if the edges do not fit, and never set to 0
     edges: Tensor | None = None  # int64 (room), positions in the graph; -1 behind the last edge
 
 

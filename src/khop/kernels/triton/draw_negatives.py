@@ -14,7 +14,7 @@ from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.words import draw_below, first_above
 
 _SLOTS = 128  # per program
-_UNSPECIALIZED = ["stream", "candidates", "capacity", "per_link"]
+_UNSPECIALIZED = ["stream", "candidates", "num_sources", "capacity", "per_link"]
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ def draw_ranks(
     culprit: tl.tensor,
     stream: tl.tensor,
     candidates: tl.tensor,
+    num_sources: tl.tensor,
     capacity: tl.tensor,
     per_link: tl.tensor,
     WIDE: tl.constexpr,
@@ -104,7 +105,8 @@ def draw_ranks(
     live = link < tl.load(count)
     limit = tl.zeros([BLOCK], tl.int64) + candidates
     if limits is not None:
-        limit = tl.load(limits + link, mask=live, other=0)
+        limit = tl.load(limits + link, mask=live, other=-1)
+        live = live & (limit >= 0) & (limit <= candidates)
     free = limit
     if weights_before is not None:
         free = tl.load(weights_before + limit, mask=live, other=0)
@@ -112,7 +114,8 @@ def draw_ranks(
     end = begin
     cut = begin
     if indptr is not None:
-        source = tl.load(sources + link, mask=live, other=0)
+        source = tl.load(sources + link, mask=live, other=-1)
+        live = live & (source >= 0) & (source < num_sources)
         begin = tl.load(indptr + source, mask=live, other=0)
         end = tl.load(indptr + source + 1, mask=live, other=0)
         if limits is not None:
@@ -149,7 +152,8 @@ def draw_negatives(
     """Draw ranks for every link into `ranks`, int64 (capacity, per link); -1 for links that are not in use.
 
     The operands before `links` are those of `khop.kernels.draw_negatives`. A link without drawable candidates
-    gets -1 and lowers `culprit`, int64 (1), to its number. Nothing waits for the device.
+    gets -1 and lowers `culprit`, int64 (1), to its number. A source or limit outside its range counts as a
+    link that is not in use. Nothing waits for the device.
     """
     capacity, per_link = ranks.shape
     stream = links.stream - (1 << 32) if links.stream >> 31 else links.stream
@@ -157,7 +161,8 @@ def draw_negatives(
         *(draw_ranks, triton.cdiv(capacity * per_link, _SLOTS), links.positions),
         *((None, None, None) if partners is None else (partners.indptr, partners.indices, partners_before)),
         *(weights_before, links.sources, links.positions, links.limits, links.count, links.key),
-        *(ranks, culprit, stream, candidates, capacity, per_link),
+        *(ranks, culprit, stream, candidates),
+        *(0 if partners is None else partners.num_rows, capacity, per_link),
         WIDE=weights_before is not None or candidates >= WIDE_DEGREE,
         BLOCK=_SLOTS,
     )
