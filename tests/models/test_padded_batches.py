@@ -143,3 +143,14 @@ def test_a_seed_without_a_valid_label_has_a_loss_that_is_not_a_number() -> None:
         losses = case.task.losses(case.model(case.batch), case.batch)
     assert found == {}
     assert losses.isnan().nonzero().flatten().tolist() == [2, 5]
+
+
+def test_products_add_up_in_the_dtype_that_autocast_chooses() -> None:
+    case = plain(lambda graph: SAGE.for_graph(graph, 8, 2))
+    case.model.float()
+    for column in case.batch.columns.values():
+        column["x"] = column["x"].float()  # type: ignore[index]
+    expected = step(case, case.batch)[0]
+    with by_triton(), torch.autocast("cpu", torch.bfloat16):
+        found = step(case, case.batch)[0]
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.1)

@@ -52,7 +52,10 @@ def _by_torch(
     if inputs:
         out = F.linear(inputs[0], weights[0], bias)
         for x, weight in zip(inputs[1:], weights[1:], strict=True):
-            out += F.linear(x, weight)
+            if engine(x.device) is Engine.NATIVE:
+                out += F.linear(x, weight)
+            else:  # added by the product itself; the dtype is that of out, which autocast may have chosen
+                out.addmm_(x.to(out.dtype), weight.t().to(out.dtype))
         if addend is not None:
             out += addend
     else:

@@ -89,7 +89,12 @@ def segment_max_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
 
 def transpose(indptr: Tensor, indices: Tensor, num_sources: int) -> Csc:
     """Turn the edges around: row s lists, in edge order, the rows that contain s. All int32, and valid."""
-    if engine(indices.device) is not Engine.NATIVE:
+    by = engine(indices.device)
+    if by is Engine.TRITON:
+        from khop.kernels.triton.transpose import transpose as by_triton
+
+        return by_triton(indptr, indices, num_sources)
+    if by is Engine.TORCH:
         return transpose_reference(indptr, indices, num_sources)
     edges = Csc(pooled((num_sources + 1,), torch.int64), pooled((indices.numel(),), torch.int32))
     _core.transpose(indptr, indices, edges.indptr, edges.indices)

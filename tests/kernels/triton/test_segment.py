@@ -12,7 +12,7 @@ from torch import Tensor
 from kernels.triton.device_rows import DEVICE
 from kernels.triton.segments import FEW, Edges, assert_same_bits, by_triton, some_edges, with_gradient
 from khop.kernels.csc import Csc
-from khop.kernels.segment import prefix_and_mean, segment_mean, segment_sum, transpose
+from khop.kernels.segment import prefix_and_mean, segment_mean, segment_sum
 from khop.kernels.triton.segment import segment_mean as mean_by_triton
 
 Segment = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -55,14 +55,3 @@ def test_rows_at_any_pitch_are_read_and_their_padding_is_not_summed() -> None:
         edges = Csc(indptr.to(DEVICE), indices.to(DEVICE))
         found = mean_by_triton(x.to(DEVICE), edges).cpu()
         assert_same_bits(found, segment_mean(x, indptr, indices))
-
-
-@FEW
-@given(edges=some_edges())
-def test_transposed_edges_are_those_of_the_core_and_ignore_indices_behind_the_last_row(edges: Edges) -> None:
-    expected = transpose(edges.indptr, edges.indices, edges.num_sources)
-    indices = torch.cat([edges.indices, edges.indices.new_full((5,), 1 << 30)]).to(DEVICE)
-    with by_triton():
-        found = transpose(edges.indptr.to(DEVICE), indices, edges.num_sources)
-    assert torch.equal(found.indptr.cpu(), expected.indptr)
-    assert torch.equal(found.indices.cpu()[: edges.indices.numel()], expected.indices)
