@@ -1,4 +1,5 @@
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
@@ -7,7 +8,9 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <tuple>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -61,28 +64,58 @@ struct Rows {
   std::optional<Ids> original_ids, trees;
 };
 
-// edges, rows, fanout, replacement, key, stream, ranges, weight sums and their outline
-using Draw = std::tuple<const Edges*, const Rows*, std::int64_t, bool, std::uint64_t, std::uint32_t, std::optional<Ids>,
-                        std::optional<Ids>, std::optional<In<std::int16_t>>>;
+// The kernel that carries out a draw.
+enum class Kernel { uniform, weighted };
 
-void check_draw(const Draw& draw) {
-  const auto& [edges, rows, fanout, replacement, key, stream, ranges, sums, outline] = draw;
-  if (edges == nullptr || rows == nullptr) throw nb::type_error("a draw needs edges and rows");
-  if (fanout < -1 || fanout > kMostFanout) {
-    throw std::invalid_argument("fanout " + std::to_string(fanout) + ": must be from 0 to 2^31 - 1, or -1 for all neighbors");
+Kernel kernel_named(std::string_view name) {
+  if (name == "uniform") return Kernel::uniform;
+  if (name == "weighted") return Kernel::weighted;
+  throw std::invalid_argument("kernel '" + std::string(name) + "': must be uniform or weighted");
+}
+
+// The draw of one edge type. Python keeps the edges and the rows alive as long as the request.
+struct DrawRequest {
+  DrawRequest(const Edges& edges_of_type, const Rows& frontier, std::string_view kernel_name, std::int64_t most, bool with_replacement,
+              std::uint64_t philox_key, std::uint32_t philox_stream, std::optional<Ids> row_ranges, std::optional<Ids> weight_sums,
+              std::optional<In<std::int16_t>> outline_of_sums)
+      : edges(edges_of_type),
+        rows(frontier),
+        kernel(kernel_named(kernel_name)),
+        fanout(most),
+        replacement(with_replacement ? Replacement::with : Replacement::without),
+        key(philox_key),
+        stream(philox_stream),
+        ranges(std::move(row_ranges)),
+        sums(std::move(weight_sums)),
+        outline(std::move(outline_of_sums)) {
+    if (fanout < -1 || fanout > kMostFanout) {
+      throw std::invalid_argument("fanout " + std::to_string(fanout) + ": must be from 0 to 2^31 - 1, or -1 for all neighbors");
+    }
+    if (rows.original_ids) check_size(rows.original_ids->size(), edges.rows(), "original_ids");
+    if (rows.trees) check_size(rows.trees->size(), rows.nodes.size(), "trees");
+    if (ranges) check_size(ranges->size(), 2 * rows.nodes.size(), "ranges, a begin and an end per frontier row,");
+    if (sums.has_value() != outline.has_value()) throw std::invalid_argument("weight sums come with their outline");
+    if (sums.has_value() != (kernel == Kernel::weighted)) throw std::invalid_argument("weight sums are given to the kernel 'weighted'");
   }
-  if (rows->original_ids) check_size(rows->original_ids->size(), edges->rows(), "original_ids");
-  if (rows->trees) check_size(rows->trees->size(), rows->nodes.size(), "trees");
-  if (ranges) check_size(ranges->size(), 2 * rows->nodes.size(), "ranges, a begin and an end per frontier row,");
-  if (sums.has_value() != outline.has_value()) throw std::invalid_argument("weight sums come with their outline");
-}
 
-HopRequest request_of(const Draw& draw, int threads) {
-  check_draw(draw);
-  const auto& [edges, rows, fanout, replacement, key, stream, ranges, sums, outline] = draw;
-  return {span_of(rows->nodes), optional_span(rows->original_ids), optional_span(rows->trees), fanout,
-          replacement ? Replacement::with : Replacement::without, key, stream, threads, optional_span(ranges)};
-}
+  HopRequest on(int threads) const {
+    return {span_of(rows.nodes), optional_span(rows.original_ids), optional_span(rows.trees), fanout, replacement, key, stream,
+            threads, optional_span(ranges)};
+  }
+
+  const Edges& edges;
+  const Rows& rows;
+  Kernel kernel;
+  std::int64_t fanout;  // -1: all
+  Replacement replacement;
+  std::uint64_t key;
+  std::uint32_t stream;
+  std::optional<Ids> ranges;  // begin and end of each frontier row's entries
+  std::optional<Ids> sums;    // running sums of weights, and their outline
+  std::optional<In<std::int16_t>> outline;
+};
+
+using Draws = std::vector<const DrawRequest*>;
 
 // What the draws of a hop are written into, one after another.
 struct HopBuffers {
@@ -100,11 +133,11 @@ struct HopBuffers {
   }
 };
 
-void make_room(HopBuffers& buffers, const std::vector<Draw>& draws, const std::vector<HopRequest>& requests, bool edge_ids) {
+void make_room(HopBuffers& buffers, const Draws& draws, const std::vector<HopRequest>& requests, bool edge_ids) {
   std::size_t rows = 0, narrow = 0, wide = 0;
   bool any_wide = false;
   for (std::size_t d = 0; d < draws.size(); ++d) {
-    const Edges& edges = *std::get<0>(draws[d]);
+    const Edges& edges = draws[d]->edges;
     const auto room = static_cast<std::size_t>(edges.visit([&](const auto& graph) { return edge_capacity(graph, requests[d]); }));
     (edges.is_wide() ? wide : narrow) += room;
     any_wide |= edges.is_wide();
@@ -116,37 +149,46 @@ void make_room(HopBuffers& buffers, const std::vector<Draw>& draws, const std::v
   if (edge_ids) buffers.edges.emplace(narrow + wide);
 }
 
-std::size_t draw_into(HopBuffers& buffers, const Draw& draw, const HopRequest& request) {
-  const auto& sums = std::get<7>(draw);
-  const auto& outline = std::get<8>(draw);
-  const auto count = std::get<0>(draw)->visit([&]<class Index>(const Csc<Index>& graph) {
+template <class Index>
+std::int64_t draw_by_kernel(const DrawRequest& draw, const Csc<Index>& graph, const HopRequest& request, const HopOutput<Index>& output) {
+  switch (draw.kernel) {
+    case Kernel::uniform:
+      return sample_hop(graph, request, output);
+    case Kernel::weighted:
+      return sample_weighted(graph, Rising{span_of(*draw.sums), span_of(*draw.outline)}, request, output);
+  }
+  throw std::logic_error("a draw without a kernel");
+}
+
+std::size_t draw_into(HopBuffers& buffers, const DrawRequest& draw, const HopRequest& request) {
+  const auto count = draw.edges.visit([&]<class Index>(const Csc<Index>& graph) {
     std::int64_t* const edges = buffers.edges ? buffers.edges->data() + buffers.narrow + buffers.wide : nullptr;
     const HopOutput<Index> output{buffers.offsets->data() + buffers.rows, buffers.template next_nodes<Index>(), edges};
-    const std::int64_t drawn = sums ? sample_weighted(graph, Rising{span_of(*sums), span_of(*outline)}, request, output)
-                                    : sample_hop(graph, request, output);
-    const std::int64_t num_sources = std::get<0>(draw)->num_sources();
+    const std::int64_t drawn = draw_by_kernel(draw, graph, request, output);
+    const std::int64_t num_sources = draw.edges.num_sources();
     if (num_sources >= 0) {
       check_sources(request, output.offsets, std::span<const Index>(output.nodes, static_cast<std::size_t>(drawn)), num_sources);
     }
     return drawn;
   });
   buffers.rows += request.nodes.size() + 1;
-  (std::get<0>(draw)->is_wide() ? buffers.wide : buffers.narrow) += static_cast<std::size_t>(count);
+  (draw.edges.is_wide() ? buffers.wide : buffers.narrow) += static_cast<std::size_t>(count);
   return static_cast<std::size_t>(count);
 }
 
 using Drawn = std::tuple<Out<std::int64_t>, Out<std::int32_t>, std::optional<Out<std::int64_t>>, std::optional<Out<std::int64_t>>,
                          std::vector<std::size_t>>;
 
-Drawn sample(const std::vector<Draw>& draws, bool edge_ids, int threads) {
+Drawn sample(const Draws& draws, bool edge_ids, int threads) {
+  if (std::ranges::find(draws, nullptr) != draws.end()) throw nb::type_error("a draw is None: give a DrawRequest");
   HopBuffers buffers;
   std::vector<std::size_t> counts;
   {
     const nb::gil_scoped_release release;
     std::vector<HopRequest> requests;
-    for (const Draw& draw : draws) requests.push_back(request_of(draw, threads));
+    for (const DrawRequest* const draw : draws) requests.push_back(draw->on(threads));
     make_room(buffers, draws, requests, edge_ids);
-    for (std::size_t d = 0; d < draws.size(); ++d) counts.push_back(draw_into(buffers, draws[d], requests[d]));
+    for (std::size_t d = 0; d < draws.size(); ++d) counts.push_back(draw_into(buffers, *draws[d], requests[d]));
   }
   std::optional<Out<std::int64_t>> wide_nodes, edges;
   if (buffers.wide_nodes) wide_nodes = buffers.wide_nodes->tensor({buffers.wide});
@@ -167,5 +209,11 @@ void bind_hop(nb::module_& module) {
   nb::class_<Rows>(module, "Rows")
       .def(nb::init<Ids, std::optional<Ids>, std::optional<Ids>>(), nb::arg("nodes").noconvert(),
            nb::arg("original_ids").noconvert().none(), nb::arg("trees").noconvert().none());
+  nb::class_<DrawRequest>(module, "DrawRequest")
+      .def(nb::init<const Edges&, const Rows&, std::string_view, std::int64_t, bool, std::uint64_t, std::uint32_t, std::optional<Ids>,
+                    std::optional<Ids>, std::optional<In<std::int16_t>>>(),
+           nb::arg("edges"), nb::arg("rows"), nb::arg("kernel"), nb::arg("fanout"), nb::arg("replacement"), nb::arg("key"),
+           nb::arg("stream"), nb::arg("ranges").noconvert().none(), nb::arg("sums").noconvert().none(),
+           nb::arg("outline").noconvert().none(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
   module.def("sample_hop", &sample, nb::arg("draws").noconvert(), nb::arg("edge_ids"), nb::arg("threads"));
 }

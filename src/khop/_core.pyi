@@ -19,15 +19,27 @@ class Edges:
 class Rows:
     def __init__(self, nodes: Tensor, original_ids: Tensor | None, trees: Tensor | None) -> None: ...
 
-# edges, rows, fanout, replacement, key, stream, ranges, weight sums and their outline
-Draw = tuple[Edges, Rows, int, bool, int, int, Tensor | None, Tensor | None, Tensor | None]
+class DrawRequest:
+    def __init__(
+        self,
+        edges: Edges,
+        rows: Rows,
+        kernel: str,  # uniform, or weighted: with sums and their outline
+        fanout: int,
+        replacement: bool,
+        key: int,
+        stream: int,
+        ranges: Tensor | None,
+        sums: Tensor | None,
+        outline: Tensor | None,
+    ) -> None: ...
 
 # times of edges, times of sources, the source of each edge
 OwnTimes = tuple[Tensor | None, Tensor | None, Tensor]
 
 # offsets, nodes of int32, nodes of int64, edges, edges per draw
 def sample_hop(
-    draws: Sequence[Draw], edge_ids: bool, threads: int
+    draws: Sequence[DrawRequest], edge_ids: bool, threads: int
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, list[int]]: ...
 def weight_sums(indptr: Tensor, weights: Tensor, sums: Tensor, threads: int) -> int: ...
 def time_ranges(

@@ -82,16 +82,17 @@ def sampled(weighted: bool, ranged: bool) -> Callable[..., object]:
         indptr: Tensor, indices: Tensor, nodes: Tensor, original: Tensor, trees: Tensor, *rest: Tensor
     ) -> object:
         fanout, ranges, sums, outline = rest
-        draw = (
-            core.Edges(indptr, indices, 5),
-            core.Rows(nodes, original, trees),
-            fanout,
-            False,
-            7,
-            1,
-            ranges if ranged else None,
-            sums if weighted else None,
-            outline if weighted else None,
+        draw = core.DrawRequest(
+            edges=core.Edges(indptr, indices, 5),
+            rows=core.Rows(nodes, original, trees),
+            kernel="weighted" if weighted else "uniform",
+            fanout=fanout,
+            replacement=False,
+            key=7,
+            stream=1,
+            ranges=ranges if ranged else None,
+            sums=sums if weighted else None,
+            outline=outline if weighted else None,
         )
         return core.sample_hop([draw], True, 1)
 
@@ -149,6 +150,7 @@ CALLS: dict[str, list[Call]] = {
         Call(core.Edges, (hint(4, torch.int64), hint(5, torch.int32)))
     ],  # looked at where rows are drawn
     "Rows": [],  # checked with the draws that it is given to, under sample_hop
+    "DrawRequest": [],  # made and drawn under sample_hop
     "DamagedArray": [],
     "NodeIndex": [
         Call(core.NodeIndex, (5, 1), (0,)),

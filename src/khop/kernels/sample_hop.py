@@ -83,26 +83,28 @@ def _by_core(requests: Sequence[DrawRequest], edge_ids: bool, threads: int) -> l
     return [Neighbors(*parts) for parts in zip(of_rows, nodes, of_edges, strict=True)]
 
 
-def _as_core(request: DrawRequest, rows: dict[int, _core.Rows]) -> _core.Draw:
+def _as_core(request: DrawRequest, rows: dict[int, _core.Rows]) -> _core.DrawRequest:
     """Return a draw in the core's form. `rows` holds earlier draws' rows, by their tensor of nodes."""
-    of_draw = request.rows
+    of_draw, kernel = request.rows, request.kernel
+    assert kernel is not None  # the core has no other draws
     # Original ids and trees belong to the nodes: draws that share nodes share both.
     known = rows.get(id(of_draw.nodes))
     if known is None:
         known = rows[id(of_draw.nodes)] = _core.Rows(
             of_draw.nodes.contiguous(), _contiguous(of_draw.original_ids), _contiguous(of_draw.tree)
         )
-    sums = request.sums if request.kernel is Kernel.WEIGHTED else None
-    return (
-        request.csc.core,
-        known,
-        request.fanout,
-        request.replacement,
-        of_draw.key.value,
-        of_draw.stream,
-        _contiguous(of_draw.ranges),
-        None if sums is None else sums.values.contiguous(),
-        None if sums is None else sums.outline,
+    sums = request.sums if kernel is Kernel.WEIGHTED else None
+    return _core.DrawRequest(
+        edges=request.csc.core,
+        rows=known,
+        kernel=kernel,
+        fanout=request.fanout,
+        replacement=request.replacement,
+        key=of_draw.key.value,
+        stream=of_draw.stream,
+        ranges=_contiguous(of_draw.ranges),
+        sums=None if sums is None else sums.values.contiguous(),
+        outline=None if sums is None else sums.outline,
     )
 
 
