@@ -152,7 +152,7 @@ def threads_change_nothing(rule: Rule) -> None:
 
 
 def partitions_change_nothing(rule: Rule) -> None:
-    @settings(max_examples=15)
+    @settings(max_examples=6)
     @given(question=questions(rule), parts=st.integers(2, 3))
     def check(question: Question, parts: int) -> None:
         with tempfile.TemporaryDirectory() as home:
