@@ -1,9 +1,9 @@
 """How close to the limits of the memory does a GPU sample, gather, aggregate and train?
 
 Stages, each kept as soon as it ends: the machine's own limits; sampling and numbering of [15, 10, 5] with
-1,024 seeds (eager, and as a CUDA graph); gathering from device and pinned memory; aggregation; loading by the
-CPU with training on the GPU; the tests of the kernels on the device. Batches are compared with the CPU's
-first. Times are medians of events on the device. `peer` is the limit that `ratio` is taken of.
+1,024 seeds (eager, and as a CUDA graph); gathering from device and pinned memory; aggregation; captured
+training steps; loading by the CPU with training on the GPU; the tests of the kernels on the device. Batches are
+compared with the CPU's first. Times are medians of events on the device. `peer` is the limit that `ratio` is taken of.
 
 usage: python benchmarks/gpu.py [--stages limits,tests,sampling,gather,aggregation,loading] [--nodes 2449029]
 """
@@ -28,14 +28,22 @@ from torch import Tensor
 import khop
 from khop.batch import Batch
 from khop.draw import DrawKey, Purpose
+from khop.features.table import FeatureTable
 from khop.kernels.csc import Csc
 from khop.kernels.pitch import empty_rows
 from khop.kernels.triton import gather as device_gather
 from khop.kernels.triton import segment
+from khop.loading.batch_slot import BatchSlot, StepInput
+from khop.loading.captured import CudaRecorder
+from khop.loading.columns import ColumnChoice
+from khop.loading.streams import CudaStreams
 from khop.sampling.on_device.device_sampler import DeviceSampler
 from khop.sampling.sampler import Seeds
+from khop.training.captured_steps import CapturedSteps
+from khop.training.tasks import NodeClassification
 
 FANOUTS, BATCH, HIDDEN = [15, 10, 5], 1024, 256
+EPOCH_STEPS, WARM_UP = 192, 20
 EQUAL_BATCHES = 5
 
 
@@ -247,6 +255,61 @@ def aggregation(bench: Bench) -> None:
             bench.add(name, ms, "ms", ("bandwidth of a copy", of_copy), edges=edges.indices.numel())
 
 
+def training(bench: Bench) -> None:
+    """Captured steps: batches made on the device ahead of the step, topology in device memory."""
+    for dtype in (torch.bfloat16, torch.float32):
+        x = bench.products.x.to(dtype)
+        near = empty_rows(x.shape[0], (x.shape[1],), dtype, torch.device("cuda"))
+        near.copy_(x)
+        far = torch.zeros(near.shape[0], near.stride(0), dtype=dtype, pin_memory=True)[:, : x.shape[1]]
+        far.copy_(x)
+        for place, column in (("device", near), ("pinned", far)):
+            captured_training(bench, column, f"{dtype}, features {place}".replace("torch.", ""))
+
+
+def captured_training(bench: Bench, x: Tensor, name: str) -> None:
+    """Time of a step, and its parts."""
+    torch.manual_seed(0)
+    products, plan = bench.products, bench.new_sampler().plan
+    choice = ColumnChoice({"node": ("x",)}, {}, {"node": ("y",)})
+    features = FeatureTable({"node": {"x": x, "y": products.y.cuda()}})
+    streams = CudaStreams(torch.device("cuda"))
+    recorder = CudaRecorder(torch.cuda.Stream())
+    slots = [BatchSlot(plan, features, choice, recorder) for _ in range(2)]
+    model = khop.models.SAGE.for_graph(products.graph, hidden=HIDDEN, layers=3, label="y").cuda()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+    task = NodeClassification("node", "y")
+    steps = CapturedSteps(model, task, slots, streams, recorder, x.dtype)
+    begun, losses = 0.0, []
+    inputs = (StepInput(*bench.seeds(step), 1 / BATCH) for step in range(10, 10 + EPOCH_STEPS))
+    for number, loss in enumerate(steps.losses(inputs)):
+        optimizer.step()
+        if number % 50 == 0:
+            losses.append(round(float(loss), 4))
+        if number == WARM_UP:
+            torch.cuda.synchronize()
+            begun = time.perf_counter()
+    torch.cuda.synchronize()
+    ended, count = time.perf_counter(), EPOCH_STEPS - WARM_UP - 1
+    bench.add(f"step, {name}", (ended - begun) / count * 1e3, "ms", overflows=steps.overflows, losses=losses)
+
+    def next_batch() -> None:
+        slots[0]._made.inputs.stamp.add_(1)
+        slots[0]._recording.replay()
+
+    for part, work in (
+        ("gradients alone", steps._steps[0].replay),
+        ("batch alone", next_batch),
+        ("update alone", optimizer.step),
+    ):
+        bench.add(f"step, {name}: {part}", device_ms(work), "ms")
+    begun = time.perf_counter()
+    optimizer.step()
+    bench.add(f"step, {name}: host time of the update", (time.perf_counter() - begun) * 1e3, "ms")
+    for kernel, part in sorted(kernel_times(steps._steps[0].replay).items(), key=lambda item: -item[1])[:12]:
+        bench.add(f"step, {name}: {kernel[:60]}", part / 1e3, "ms")
+
+
 def loading(bench: Bench) -> None:
     """Batches made on the CPU, copied to the device, and trained on there."""
     products = bench.products
@@ -282,6 +345,7 @@ STAGES: dict[str, Callable[[Bench], None]] = {
     "sampling": sampling,
     "gather": gather,
     "aggregation": aggregation,
+    "training": training,
     "loading": loading,
     "tests": tests,
 }

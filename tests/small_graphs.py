@@ -32,10 +32,11 @@ class SmallGraph:
         fanouts: list[int],
         node_type: NodeType,
         expansion: Expansion = Expansion.LAYERED,
+        key: DrawKey = DrawKey(1),  # noqa: B008
     ) -> Batch:
         """A batch of seeds with the columns x of all nodes and y of the seeds."""
         sampler = NeighborSampler(self.store, fanouts, expansion=expansion)
-        sample = sampler.sample(Seeds({node_type: seeds}, {node_type: torch.arange(len(seeds))}), DrawKey(1))
+        sample = sampler.sample(Seeds({node_type: seeds}, {node_type: torch.arange(len(seeds))}), key)
         of_nodes = {t: ("x",) for t, columns in self.features.columns.items() if "x" in columns}
         choice = ColumnChoice(of_nodes, {}, {node_type: ("y",)})
         sample, columns, seed_columns = gather_columns(self.features, choice, sample)

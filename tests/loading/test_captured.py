@@ -2,44 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import pytest
 import torch
 
 from kernels.triton.device_rows import DEVICE
 from khop import DrawKey, Expansion, NeighborSampler, Seeds
-from khop.loading.captured import CapturedBatch, CudaRecorder, Recorder
+from khop.loading.captured import CapturedBatch
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.cells import counts_of
 from khop.sampling.on_device.device_batch import DeviceBatch
 from khop.sampling.on_device.device_sampler import measured_capacities
 from khop.sampling.on_device.views import exact_sample
 from random_graphs import as_seeds, ring
+from recorders import recorder
 from same_samples import assert_same
-
-
-@dataclass(frozen=True)
-class Repeated:
-    """A recording that runs the launches again: no more than a device does, but one launch after another."""
-
-    launches: Callable[[], None]
-
-    def replay(self) -> None:
-        self.launches()
-
-
-class RepeatingRecorder:
-    """Runs the launches as CudaRecorder does: once, and once more while it records."""
-
-    def record(self, launches: Callable[[], None]) -> Repeated:
-        launches()
-        return Repeated(launches)
-
-
-def recorder() -> Recorder:
-    return CudaRecorder(torch.cuda.Stream()) if DEVICE.type == "cuda" else RepeatingRecorder()
 
 
 def batch_of(size: int, number: int) -> tuple[Seeds, DrawKey]:

@@ -222,7 +222,8 @@ def _check(table: Tensor, ids: Tensor, out: Tensor | None, out_dtype: torch.dtyp
         raise ValueError(f"ids are on {ids.device}, the table is on {table.device}: move one of them")
     if out is None:
         return by
-    given = (tuple(out.shape), out.dtype, out.device, out.is_contiguous())
+    is_dense = (out[:1] if by is Engine.TRITON else out).is_contiguous()
+    given = (tuple(out.shape), out.dtype, out.device, is_dense)
     wanted = ((ids.numel(), *table.shape[1:]), out_dtype, ids.device, True)
     if given != wanted:
         raise ValueError(f"out has (shape, dtype, device, contiguous) {given}: must have {wanted}")

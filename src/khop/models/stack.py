@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from khop.arguments import LARGEST_DEPTH, whole_number
@@ -72,9 +73,12 @@ class Stack(nn.Module):
         return max((depth for depth, types in enumerate(reach, 1) if node_type in types), default=0)
 
     def encode(self, batch: Batch) -> dict[NodeType, Tensor]:
-        """Return (rows, width) of each node type with inputs or embeddings, in the parameters' dtype."""
+        """Return (rows, width) of each node type with inputs or embeddings, in the parameters' dtype.
+
+        Rows that are stored in the dtype of autocast stay as they are while it is on.
+        """
         dtype = next(self.heads.parameters()).dtype
-        return {node_type: rows.to(dtype) for node_type, rows in self.encoder(batch).items()}
+        return {node_type: _converted(rows, dtype) for node_type, rows in self.encoder(batch).items()}
 
     def layer(self, index: int, h: Mapping[NodeType, Tensor], block: Block) -> dict[NodeType, Tensor]:
         """Return (destinations, hidden) of each destination type that this layer has."""
@@ -100,6 +104,12 @@ class Stack(nn.Module):
         }
         out = {node_type: self.head(node_type, of_type) for node_type, of_type in rows.items()}
         return out[self.sizes.targets] if isinstance(self.sizes.targets, str) else out
+
+
+def _converted(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    kind = rows.device.type
+    is_fit = torch.is_autocast_enabled(kind) and rows.dtype == torch.get_autocast_dtype(kind)
+    return rows if is_fit else rows.to(dtype)
 
 
 def _check_inputs(sizes: ModelSizes, types: Sequence[NodeType], widths: Mapping[NodeType, int]) -> None:

@@ -1,0 +1,147 @@
+"""A batch with static shapes and its columns, made on the device by recorded launches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from khop.batch import Batch
+from khop.draw import DrawKey
+from khop.features.store import Rows
+from khop.features.table import FeatureTable, column_of
+from khop.kernels.gather import Column, gather_columns
+from khop.kernels.philox import signed
+from khop.kernels.pitch import empty_rows
+from khop.loading.captured import Recorder
+from khop.loading.columns import ColumnChoice
+from khop.sampling.on_device.batch_plan import BatchPlan
+from khop.sampling.on_device.device_batch import DeviceBatch
+from khop.sampling.on_device.views import padded_sample
+from khop.sampling.sampler import Seeds
+from khop.schema import NodeType
+
+
+@dataclass(frozen=True)
+class StepInput:
+    """Seeds of one training step on this rank, and the keys of its draws."""
+
+    seeds: Seeds
+    key: DrawKey
+    weight: float  # of each seed's loss: the loss of the step is the weighted sum
+    dropout_key: DrawKey = DrawKey(0)  # noqa: RUF009
+
+
+class BatchSlot:
+    """Buffers of one batch in flight: its sample, its columns, and a weight for each loss.
+
+    Shapes are the capacities of the plan. Rows behind the last node have no edges and are 0; seeds behind the
+    last one weigh 0. The features are in device memory or in pinned host memory.
+    """
+
+    def __init__(
+        self, plan: BatchPlan, features: FeatureTable, choice: ColumnChoice, recorder: Recorder
+    ) -> None:
+        if choice.of_edges:
+            raise ValueError(
+                f"columns of {list(choice.of_edges)}: edge columns have no static shapes; leave them out, or "
+                "train without captured steps"
+            )
+        self._plan = plan
+        self._made = DeviceBatch(plan)
+        self._features, self._choice = features, choice
+        padded = padded_sample(self._made)
+        self._padded = padded
+        seeds, device = self._made.inputs.seeds, plan.device
+        self._of_nodes = {
+            t: self._columns(t, names, padded.sample.nodes[t]) for t, names in choice.of_nodes.items()
+        }
+        self._of_seeds = {t: self._columns(t, names, seeds[t]) for t, names in choice.of_seeds.items()}
+        self.dropout_key = torch.zeros(1, dtype=torch.int64, device=device)
+        self._weight = torch.zeros(1, dtype=torch.float64, device=device)
+        count = sum(ids.numel() for ids in seeds.values())
+        self.weights = torch.zeros(count, dtype=torch.float64, device=device)
+        self._stamps = torch.zeros(2, dtype=torch.int64, device=device)
+        self._seen = torch.zeros(2, dtype=torch.int64, pin_memory=device.type != "cpu")
+        self.batch = Batch(
+            padded.sample,
+            dict(seeds),
+            {t: _outputs(columns) for t, columns in self._of_nodes.items()},
+            {t: _outputs(columns) for t, columns in self._of_seeds.items()},
+            epoch=0,
+            step=0,
+            num_global_seeds=self.weights.numel(),
+        )
+        self._recording = recorder.record(self._launch)
+
+    def fits(self, seeds: Seeds) -> bool:
+        """Return True if there is a place for every seed."""
+        return self._made.inputs.fits(seeds)
+
+    def make(self, given: StepInput) -> None:
+        """Issue all work of a batch to the current stream; nothing waits.
+
+        The work of the slot's last batch must have ended on the device, or be earlier in the stream; its
+        `overflowed` must have been read.
+        """
+        self._made.write(given.seeds, given.key)
+        self._weight.fill_(given.weight)
+        self.dropout_key.fill_(signed(given.dropout_key.value))
+        self._recording.replay()
+
+    def overflowed(self) -> bool:
+        """Return True if the batch exceeded a capacity. Call it when the work of `make` has ended."""
+        overflow, stamp = self._seen.tolist()
+        return bool(overflow == stamp)
+
+    def exact(self, given: StepInput) -> Batch:
+        """Return the batch of any seeds with its own shapes, sampled on the CPU."""
+        device, choice = self._plan.device, self._choice
+        sample = self._plan.sampler.sample(given.seeds, given.key).map(lambda tensor: tensor.to(device))
+        seeds = {t: ids.to(device) for t, ids in given.seeds.nodes.items()}
+        nodes = {t: self._columns(t, names, sample.nodes[t]) for t, names in choice.of_nodes.items()}
+        of_seeds = {t: self._columns(t, names, seeds[t]) for t, names in choice.of_seeds.items()}
+        for ids, columns in [(sample.nodes[t], nodes[t]) for t in nodes] + [
+            (seeds[t], of_seeds[t]) for t in of_seeds
+        ]:
+            gather_columns(list(columns.values()), ids)
+        return Batch(
+            sample,
+            seeds,
+            {t: _outputs(columns) for t, columns in nodes.items()},
+            {t: _outputs(columns) for t, columns in of_seeds.items()},
+            epoch=0,
+            step=0,
+            num_global_seeds=given.seeds.count,
+        )
+
+    def _columns(self, node_type: NodeType, names: tuple[str, ...], ids: Tensor) -> dict[str, Column]:
+        """Return the columns to gather for ids, with memory for the rows."""
+        wanted = Rows(ids, names, as_float32=self._choice.as_float32.get(node_type, frozenset()))
+        return {name: self._column(node_type, name, wanted) for name in names}
+
+    def _column(self, node_type: NodeType, name: str, wanted: Rows) -> Column:
+        table = self._features.columns[node_type][name]
+        scales = self._features.scales.get(node_type, {}).get(name)
+        column = column_of(table, node_type, name, wanted, scales)
+        dtype = torch.float32 if column.as_float32 else table.dtype
+        shape = tuple(table.shape[1:])
+        return replace(column, out=empty_rows(wanted.ids.numel(), shape, dtype, self._plan.device))
+
+    def _launch(self) -> None:
+        self._made.launch()
+        for node_type, columns in self._of_nodes.items():
+            live = self._padded.num_nodes[node_type]
+            gather_columns(list(columns.values()), self._padded.sample.nodes[node_type], live=live)
+        seeds = self._made.inputs.seeds
+        for node_type, columns in self._of_seeds.items():
+            gather_columns(list(columns.values()), seeds[node_type])  # rows of empty places, -1, are 0
+        torch.mul(torch.cat(list(seeds.values())) >= 0, self._weight, out=self.weights)
+        torch.cat([self._padded.overflow, self._padded.stamp], out=self._stamps)
+        self._seen.copy_(self._stamps, non_blocking=True)
+
+
+def _outputs(columns: dict[str, Column]) -> dict[str, Tensor]:
+    outputs = {name: column.out for name, column in columns.items()}
+    return {name: out for name, out in outputs.items() if out is not None}

@@ -1,0 +1,81 @@
+"""Recorders and streams of the device that tests run on: a GPU, or the CPU in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.triton.device_rows import DEVICE
+from khop.loading.captured import CudaRecorder, Recorder
+from khop.loading.streams import CudaStreams, Event, Stream, Streams
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A recording that runs the launches again: no more than a device does, but one launch after another."""
+
+    launches: Callable[[], None]
+
+    def replay(self) -> None:
+        self.launches()
+
+
+class RepeatingRecorder:
+    """Runs the launches as CudaRecorder does: once, and once more while it records."""
+
+    def record(self, launches: Callable[[], None]) -> Repeated:
+        launches()
+        return Repeated(launches)
+
+
+class Passed:
+    """An event that has passed, and the only stream."""
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+
+class NoStreams:
+    """Streams of a device that does all work at once, in the order of its issue."""
+
+    device = torch.device("cpu")
+
+    def side(self) -> Stream:
+        return Passed()
+
+    def current(self) -> Stream:
+        return Passed()
+
+    @contextmanager
+    def issuing(self, stream: Stream) -> Iterator[None]:
+        yield
+
+    def record(self, stream: Stream) -> Event:
+        return Passed()
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        pass
+
+    def pinned(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def copied(self, tensor: Tensor) -> Tensor:
+        return tensor.clone()
+
+    def used_on(self, tensor: Tensor, stream: Stream) -> None:
+        pass
+
+
+def recorder() -> Recorder:
+    return CudaRecorder(torch.cuda.Stream()) if DEVICE.type == "cuda" else RepeatingRecorder()
+
+
+def streams() -> Streams:
+    return CudaStreams(DEVICE) if DEVICE.type == "cuda" else NoStreams()

@@ -1,0 +1,86 @@
+"""Captured steps have the losses and gradients of ordinary ones, also for batches that exceed a capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernels.triton.device_rows import DEVICE
+from kernels.triton.segments import by_triton
+from khop import DrawKey, Graph, NeighborSampler, Seeds
+from khop.features.table import FeatureTable
+from khop.loading.batch_slot import BatchSlot, StepInput
+from khop.loading.columns import ColumnChoice
+from khop.models.sage import SAGE
+from khop.sampling.on_device.batch_plan import BatchPlan
+from khop.sampling.on_device.device_sampler import measured_capacities
+from khop.training.captured_steps import CapturedSteps
+from khop.training.tasks import NodeClassification
+from recorders import recorder, streams
+from small_graphs import SmallGraph, one_type, shop
+
+FANOUTS = [4, 3]
+Step = tuple[float, list[Tensor]]
+
+
+def inputs(small: SmallGraph, node_type: str, sizes: list[int]) -> list[StepInput]:
+    count = small.store.num_nodes(node_type)
+    made = []
+    for number, size in enumerate(sizes):
+        ids = torch.randint(count, (size,), generator=torch.Generator().manual_seed(number))
+        seeds = Seeds({node_type: ids}, {node_type: torch.arange(size)})
+        made.append(StepInput(seeds, DrawKey(number + 1), 1 / size))
+    return made
+
+
+def ordinary(small: SmallGraph, model: nn.Module, task: NodeClassification, given: StepInput) -> Step:
+    """Loss and gradients of a step on the CPU."""
+    node_type, seeds = next(iter(given.seeds.nodes.items()))
+    batch = small.batch(seeds, FANOUTS, node_type, key=given.key)
+    model.zero_grad()
+    loss = (task.losses(model(batch), batch) * given.weight).sum()
+    torch.autograd.backward(loss)
+    return float(loss.detach()), [p.grad.clone() for p in model.parameters()]
+
+
+@pytest.fixture(params=["one type", "typed"])
+def case(request: pytest.FixtureRequest) -> Iterator[tuple[SmallGraph, str, nn.Module]]:
+    torch.manual_seed(0)
+    if request.param == "one type":
+        small = one_type(torch.float64)
+        yield small, "node", SAGE.for_graph(Graph(small.store, small.features), 8, 2).double()
+    else:
+        small = shop(torch.float64)
+        yield small, "item", SAGE.for_graph(Graph(small.store, small.features), 8, 2, embedding=5).double()
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_losses_and_gradients_are_those_of_ordinary_steps(
+    case: tuple[SmallGraph, str, nn.Module], slots: int
+) -> None:
+    small, node_type, model = case
+    task = NodeClassification(node_type, "y")
+    given = inputs(small, node_type, [6, 6, 3, 30, 6])  # 30 seeds have no place: made on the CPU
+    expected = [ordinary(small, model, task, one) for one in given]
+    sampler = NeighborSampler(small.store, FANOUTS)
+    warm_up = [(one.seeds, one.key) for one in given if one.seeds.count == 6]
+    columns = {
+        t: {name: column.to(DEVICE) for name, column in of_type.items()}
+        for t, of_type in small.features.columns.items()
+    }
+    choice = ColumnChoice({t: ("x",) for t in columns if "x" in columns[t]}, {}, {node_type: ("y",)})
+    with by_triton():
+        plan = BatchPlan(sampler, measured_capacities(sampler, warm_up), DEVICE)
+        made = [BatchSlot(plan, FeatureTable(columns), choice, recorder()) for _ in range(slots)]
+        steps = CapturedSteps(model.to(DEVICE), task, made, streams(), recorder(), torch.float64)
+        found = 0
+        for loss, one in zip(steps.losses(given), expected, strict=True):
+            assert float(loss) == pytest.approx(one[0], abs=1e-12)
+            for parameter, gradient in zip(model.parameters(), one[1], strict=True):
+                torch.testing.assert_close(parameter.grad.cpu(), gradient, rtol=0, atol=1e-12)
+            found += 1
+    assert found == len(given)
+    assert steps.overflows >= 1
