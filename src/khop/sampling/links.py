@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -31,6 +31,15 @@ from khop.sampling.node_set import NodeSet, NodeSetPool, check_ids
 from khop.sampling.outputs import Output
 from khop.sampling.sampler import LinkSeeds, SamplerBase, SeedLinks, Seeds
 from khop.schema import EdgeType, EdgeTypeName, edge_type_of
+
+
+@dataclass(frozen=True)
+class PlantedLinks:
+    """The links of a batch before the first hop."""
+
+    seeds: Seeds  # nodes only
+    links: Mapping[EdgeType, LinkRows]
+    excluded: Mapping[EdgeType, Tensor]  # int64 (2, pairs), ends of the edges that carry no message
 
 
 class LinkSampler(SamplerBase):
@@ -76,6 +85,11 @@ class LinkSampler(SamplerBase):
         self._node_sets = NodeSetPool(graph, NodeSet)
 
     @property
+    def neighbors(self) -> NeighborSampler:
+        """The sampler of the ends' neighborhoods."""
+        return self._neighbors
+
+    @property
     def layers(self) -> int:
         """Number of blocks in a sample: one per hop."""
         return self._neighbors.layers
@@ -104,9 +118,17 @@ class LinkSampler(SamplerBase):
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """Sample the neighborhood of links and of seed nodes, if any. Rows of seed nodes come first."""
+        planted = self.planted(seeds)
+        if planted is None:
+            return self._neighbors.sample(seeds, key)
+        view = WithoutEdges(self.graph, planted.excluded) if planted.excluded else self.graph
+        return replace(self._neighbors.sample_from(view, planted.seeds, key), links=planted.links)
+
+    def planted(self, seeds: Seeds) -> PlantedLinks | None:
+        """Draw the negatives of links and turn all ends into seed nodes; None for seeds without links."""
         links = seeds.links
         if links is None:
-            return self._neighbors.sample(seeds, key)
+            return None
         check_links(self.graph, links)
         self._check_times(links)
         negatives = {t: self._negatives_of(t, links) for t in links.by_type}
@@ -116,11 +138,8 @@ class LinkSampler(SamplerBase):
             with self._node_sets.lend() as node_set:
                 planted = plant_merged(seeds, negatives, first_seen(node_set))
         excluded = excluded_edges(links, self.exclude, self._reverses)
-        view = WithoutEdges(self.graph, excluded) if excluded else self.graph
-        sample = self._neighbors.sample_from(view, planted.seeds, key)
-        return replace(
-            sample, links={t: self._rows(t, links.by_type[t], rows) for t, rows in planted.rows.items()}
-        )
+        rows = {t: self._rows(t, links.by_type[t], of_type) for t, of_type in planted.rows.items()}
+        return PlantedLinks(planted.seeds, rows, excluded)
 
     def _check_times(self, links: LinkSeeds) -> None:
         is_temporal = reads_times(self._rule)

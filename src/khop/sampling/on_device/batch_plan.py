@@ -7,11 +7,13 @@ from collections.abc import Mapping
 import torch
 
 from khop.graph.csc_graph import CscGraph
+from khop.kernels.triton.exclude_edges import check_pairs
 from khop.kernels.triton.node_table import STAMP_LIMIT
 from khop.rules.rule import Hop, Rule, reads_times
 from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.sampling.on_device.capacities import Capacities
 from khop.sampling.on_device.edge_arrays import EdgeArrays, edge_arrays
+from khop.sampling.on_device.inputs import PairsByType
 from khop.sampling.on_device.type_nodes import DenseTable, Table, TreeTable
 from khop.sampling.outputs import Output
 from khop.schema import EdgeType, NodeType
@@ -56,6 +58,11 @@ class BatchPlan:
         self.tables: Mapping[NodeType, Table] = {
             t: self._table(t, graph.num_nodes(t)) for t in self.node_types
         }
+        self.excluded: PairsByType = {
+            t: (n, graph.num_nodes(t[0])) for t, n in capacities.excluded.items() if n
+        }
+        for edge_type in self.excluded:
+            check_pairs(graph.num_nodes(edge_type[0]), graph.num_nodes(edge_type[2]))
         self._stamp = last_stamp
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from khop.batch import Block, Sample
@@ -22,6 +22,7 @@ class Capacities:
     nodes: tuple[Mapping[NodeType, int], ...]  # so far: seeds (with duplicates), after hop 1, ...
     rows: tuple[Mapping[NodeType, int], ...]  # expanded at hop 1, 2, ...
     edges: tuple[Mapping[EdgeType, int], ...]  # drawn at hop 1, 2, ..., of types that take all neighbors
+    excluded: Mapping[EdgeType, int] = field(default_factory=dict)  # pairs of ends that carry no message
 
     @classmethod
     def measured(
@@ -54,7 +55,8 @@ class Capacities:
         return {
             "nodes": [dict(level) for level in self.nodes],
             "rows": [dict(hop) for hop in self.rows],
-            "edges": [{" ".join(t): count for t, count in hop.items()} for hop in self.edges],
+            "edges": [_by_name(hop) for hop in self.edges],
+            "excluded": [_by_name(self.excluded)],
         }
 
     @classmethod
@@ -64,7 +66,7 @@ class Capacities:
         """Return the capacities of `state`; ValueError if it names a missing edge type."""
         named = {" ".join(t): t for t in edge_types}
         edges = []
-        for hop in state["edges"]:
+        for hop in (*state["edges"], *state["excluded"]):
             unknown = [name for name in hop if name not in named]
             if unknown:
                 raise ValueError(
@@ -73,7 +75,11 @@ class Capacities:
                 )
             edges.append({named[name]: count for name, count in hop.items()})
         nodes, rows = (tuple(dict(hop) for hop in state[name]) for name in ("nodes", "rows"))
-        return cls(nodes, rows, tuple(edges))
+        return cls(nodes, rows, tuple(edges[:-1]), edges[-1])
+
+
+def _by_name(counts: Mapping[EdgeType, int]) -> dict[str, int]:
+    return {" ".join(edge_type): count for edge_type, count in counts.items()}
 
 
 def _most(counts: Sequence[Mapping[Type, int]], slack: float) -> dict[Type, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.cells import Cell, Cells
 from khop.sampling.on_device.device_draw import CsrOutput, csr_buffers, sums_of
 from khop.sampling.on_device.hop_plan import HopPlan, plan_hop
-from khop.sampling.on_device.inputs import Inputs
+from khop.sampling.on_device.inputs import Excluded, Inputs
 from khop.sampling.on_device.type_nodes import SlotKeys, TypeNodes
 from khop.sampling.sampler import Seeds
 from khop.schema import EdgeType, NodeType
@@ -34,7 +35,8 @@ class DeviceBatch:
 
     def __init__(self, plan: BatchPlan) -> None:
         self.plan = plan
-        self.inputs = Inputs(plan.seeds, plan.device, trees=plan.sampler.is_disjoint, times=plan.is_timed)
+        disjoint = plan.sampler.is_disjoint
+        self.inputs = Inputs(plan.seeds, plan.excluded, plan.device, trees=disjoint, times=plan.is_timed)
         num_levels = len(plan.hops) + 1
         num_edges = sum(len(hop.fanouts) for hop in plan.hops)
         self.cells = Cells(1 + 2 * num_levels * len(plan.node_types) + num_edges, plan.device)
@@ -47,10 +49,10 @@ class DeviceBatch:
         self._launches: list[Callable[[], None]] = []
         self._plan_launches()
 
-    def write(self, seeds: Seeds, key: DrawKey) -> None:
-        """Copy the input of the next batch to the device."""
+    def write(self, seeds: Seeds, key: DrawKey, excluded: Excluded = MappingProxyType({})) -> None:
+        """Copy the input of the next batch to the device; edges of `excluded` carry no message."""
         self.stamp = self.plan.next_stamp()
-        self.inputs.write(seeds, key, self.stamp)
+        self.inputs.write(seeds, key, self.stamp, excluded)
 
     def launch(self) -> None:
         """Start all kernels of the batch in the current stream; nothing waits."""

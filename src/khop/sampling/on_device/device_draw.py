@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from khop.kernels.triton.exclude_edges import ExcludedPairs, exclude_edges
 from khop.kernels.triton.rows import Rows, Slots
 from khop.kernels.triton.sample_uniform import sample_uniform
 from khop.kernels.triton.sample_weighted import sample_weighted
@@ -47,17 +48,20 @@ class DeviceDraw:
     rows: Rows  # the frontier as kernels read it; `ranges` are written by time limits
     section: Section
     drawn: Slots
+    excluded: ExcludedPairs | None = None  # edges that are left out after the draw
 
     def run(self) -> None:
         """Draw into the section, and mark the drawn nodes in the table of the source type."""
         section, csc, sums = self.section, self.arrays.csc, self.arrays.sums
-        marks = section.source.marks(section.first)
-        replacement = self.arrays.replacement
+        replacement, after = self.arrays.replacement, section.source.marks(section.first)
+        marks = after if self.excluded is None else None
         self._limit()
         if sums is None:
             sample_uniform(csc, self.rows, self.fanout, replacement, self.drawn, marks)
         else:
             sample_weighted(csc, sums, self.rows, self.fanout, replacement, self.drawn, marks)
+        if self.excluded is not None:
+            exclude_edges(self.frontier.nodes, self.excluded, self.drawn, after)
         section.source.reach(section.slots, section.first, section.count, self.frontier.trees)
 
     def _limit(self) -> None:

@@ -85,4 +85,5 @@ def _draw(
         edges = torch.full((section.count,), EMPTY, dtype=torch.int64, device=plan.device)
     counts = torch.zeros(capacity, dtype=torch.int32, device=plan.device)
     drawn = Slots(section.ids, counts, edges)
-    return DeviceDraw(arrays, hop.fanouts[edge_type], frontier, rows, section, drawn)
+    excluded = inputs.excluded.get(edge_type)
+    return DeviceDraw(arrays, hop.fanouts[edge_type], frontier, rows, section, drawn, excluded)
