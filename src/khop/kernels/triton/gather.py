@@ -19,7 +19,7 @@ LOADS = 4  # widest loads of a thread, all in flight at once
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # rows are copied as one of these
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "capacity"])
 def copy_rows(
     table: tl.tensor,
     ids: tl.tensor,
@@ -150,7 +150,7 @@ def _variant(stored: str, made: str, width: int, without: tuple[str, ...]) -> Va
     )
 
 
-_CACHED, _WHOLE = ("scales",), ("slots", "cache", "scales")
+_CACHED, _WHOLE = ("scales",), ("slots", "cache", "scales", "count")
 VARIANTS = (
     *(_variant("i32", "i32", width, without) for width in (100, 256) for without in (_CACHED, _WHOLE)),
     *(_variant("i16", "i16", width, _CACHED) for width in (100, 128)),

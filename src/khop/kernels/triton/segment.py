@@ -15,7 +15,7 @@ from khop.kernels.triton.tiles import Tiles, row_span, tile
 AHEAD = 4  # edges of a row whose source rows are loaded before the first of them is added
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def sum_rows(
     x: tl.tensor,
     shares: tl.tensor,

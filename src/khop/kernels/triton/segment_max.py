@@ -13,7 +13,7 @@ from khop.kernels.triton.launch import Kernel, Variant, launch
 from khop.kernels.triton.tiles import Tiles, row_span, tile
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def max_rows(
     x: tl.tensor,
     indptr: tl.tensor,
@@ -50,7 +50,7 @@ def max_rows(
         tl.store(winners + at, winner, mask=is_inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_sources"])
 def max_rows_gradient(
     gradient: tl.tensor,
     indptr: tl.tensor,

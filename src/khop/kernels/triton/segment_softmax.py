@@ -42,7 +42,7 @@ def exp_negative(x: tl.tensor) -> tl.tensor:
         return tl.where(x < LOWEST_32, 0.0, series * power)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def softmax_rows(
     scores: tl.tensor,
     indptr: tl.tensor,
@@ -78,7 +78,7 @@ def softmax_rows(
         tl.store(out + at, result.to(out.dtype.element_ty), mask=is_edge)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def softmax_rows_gradient(
     result: tl.tensor,
     gradient: tl.tensor,

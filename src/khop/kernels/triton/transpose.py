@@ -15,7 +15,7 @@ EDGES = 128  # of a program
 AHEAD = 4  # edges of a source that are loaded before the first of them is compared
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "capacity"])
 def count_edges(
     indptr: tl.tensor,
     indices: tl.tensor,
@@ -36,7 +36,7 @@ def count_edges(
     tl.store(places + edge, place, mask=is_edge)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "capacity"])
 def list_edges(
     indptr: tl.tensor,
     indices: tl.tensor,
@@ -56,7 +56,7 @@ def list_edges(
     tl.store(listed + begin + place, edge, mask=is_edge)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "capacity"])
 def put_in_order(
     indptr: tl.tensor,
     indices: tl.tensor,
