@@ -110,8 +110,9 @@ class DelayingStreams:
 
     def used_on(self, tensor: Tensor, stream: Stream) -> None:
         assert isinstance(stream, Queue)
-        if tensor.nbytes:
-            self._by_address[tensor.untyped_storage().data_ptr()].users.add(stream)
+        block = self._by_address.get(tensor.untyped_storage().data_ptr())
+        if block is not None:  # results of `read` are never reused
+            block.users.add(stream)
 
     def read(self, tensor: Tensor) -> Tensor:
         """Issue a kernel that reads a tensor; return its result, to look at after the kernel has run."""
@@ -144,3 +145,11 @@ class DelayingStreams:
 
     def _move(self, to: int, origin: int, size: int) -> None:
         self.current().work.append(lambda: ctypes.memmove(to, origin, size) if size else None)
+
+
+class PromptStreams(DelayingStreams):
+    """Streams whose work runs at once."""
+
+    def _move(self, to: int, origin: int, size: int) -> None:
+        super()._move(to, origin, size)
+        self.current().run()

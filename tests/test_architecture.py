@@ -20,8 +20,8 @@ PARTS = {
     "training",
 }  # fmt: skip
 FRONT = {
-    "api", "datasets", "evaluating", "inferring", "initializing", "launching", "loader", "partitioning",
-    "pyg",
+    "api", "datasets", "device_caching", "evaluating", "inferring", "initializing", "launching", "loader",
+    "partitioning", "pyg",
 }  # fmt: skip
 MAY_IMPORT = {
     "errors": set(),
@@ -39,7 +39,9 @@ MAY_IMPORT = {
     "models": {"arguments", "schema", "batch", "kernels", "distributed"},
     "sampling": {"arguments", "schema", "draw", "errors", "batch", "kernels", "rules", "graph"},
     "partition": {"arguments", "schema", "draw", "errors", "kernels", "rules", "graph", "features"},
-    "loading": {"arguments", "schema", "draw", "errors", "batch", "kernels", "sampling", "features"},
+    "loading": {
+        "arguments", "schema", "draw", "errors", "batch", "kernels", "rules", "graph", "sampling", "features",
+    },
     "distributed": {
         "arguments", "schema", "draw", "errors", "batch", "rules", "graph", "features", "partition",
         "sampling", "loading",

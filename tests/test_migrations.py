@@ -69,3 +69,14 @@ def test_lines_of_logs_are_read_with_new_names_and_others_byte_for_byte(tmp_path
     first, second = log.lines()
     assert json.loads(first) == {"epoch": 0, "seconds": {"saving": 0.25}, "traffic": {"host_cache_rows": 2}}
     assert second == new.encode()
+
+
+def test_a_key_may_move_to_another_table() -> None:
+    old = {"parts": {"lanes": 2, "device_bytes": 1000}, "gpu": {"topology": "host"}}
+    new = {"parts": {"lanes": 2}, "gpu": {"topology": "host", "cache": 1000}}
+    assert with_new_names(old) == new
+    assert with_new_names({"parts": {"device_bytes": 1000}}) == {"parts": {}, "gpu": {"cache": 1000}}
+    assert with_new_names({"gpu": {"cache": "1%"}, "parts": {"device_bytes": 3}}) == {
+        "gpu": {"cache": "1%"},
+        "parts": {"device_bytes": 3},
+    }

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from khop.arguments import graph_of, instance_of, one_of, path_of, shown
@@ -31,8 +32,14 @@ from khop.graph.progress import ProgressCallback
 from khop.graph.save import save_graph
 from khop.graph.store import GraphStore, negative_store, original_ids, part_bounds
 from khop.graph.text import graph_text
+from khop.kernels.choice import why_no_kernels
 from khop.kernels.csc import Csc
-from khop.loading.forks import watch_forks
+from khop.loading.byte_size import byte_size
+from khop.loading.device_memory import memory_of
+from khop.loading.device_placement import AUTO, DevicePlacement, StorePlace
+from khop.loading.forks import check_fork, watch_forks
+from khop.loading.memory_plan import WorkSizes
+from khop.loading.placed_stores import Conditions, PlacedStores, placed_stores, with_host_columns
 from khop.partition.local_partition_features import whole_columns
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.rules.rule import Hop
@@ -53,6 +60,7 @@ class Graph:
     splits: Mapping[str, Mapping[NodeType, Tensor]] = field(default_factory=dict)  # of a graph in memory
     partition_options: PartitionOptions | None = None  # distribution of a partitioned folder over ranks
     origin: Folder | None = None  # for a graph in memory: the folder of arrays that it shares
+    stores: PlacedStores | None = None  # copies for the kernels of a GPU; None: the CPU makes all batches
 
     def __post_init__(self) -> None:
         watch_forks()
@@ -91,6 +99,39 @@ class Graph:
         """Original ids of renumbered node types, int64 (nodes). Draws are keyed by them."""
         found = {t: original_ids(self.topology, t) for t in self.schema.node_types}
         return {t: ids for t, ids in found.items() if ids is not None}
+
+    @property
+    def device(self) -> torch.device:
+        """The device of batches: of the GPU that the graph is placed on, else the CPU."""
+        return torch.device("cpu") if self.stores is None else self.stores.device
+
+    def on(
+        self,
+        device: torch.device | str = "cuda",
+        *,
+        topology: StorePlace | str = AUTO,
+        columns: StorePlace | str | Mapping[str, StorePlace | str] = AUTO,
+        cache: int | str | Mapping[str, int | str] = 0,
+        beside: int | str = "2GiB",
+    ) -> Graph:
+        """Return the graph for batches on a GPU, with its stores placed in device, pinned or host memory.
+
+        "cuda" is the GPU of this rank. `topology` is "device", "pinned" (host memory that the GPU reads) or
+        "host" (the CPU samples). `columns` is one of these or "mapped" (the graph's files) for all columns of
+        nodes, or a mapping from column names. "auto" is planned within the free memory of GPU and host;
+        `beside` bytes are left to model, optimizer and batches. `placement` says what was chosen and why.
+        `cache` is the GPU memory for rows of a column that is not there: "4GB", or "20%" of the column.
+
+        The placed graph pickles as this graph and the request. docs/gpu.md says what is unproven.
+        """
+        check_fork()
+        request = DevicePlacement.of(device, topology, columns, cache)
+        return placed_on(self, request, WorkSizes(pool_bytes=byte_size(beside, "beside")))
+
+    @property
+    def placement(self) -> str:
+        """The memory of every store, and why it was chosen, in one line."""
+        return "cpu: all stores are read by the CPU" if self.stores is None else self.stores.line
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw in-edges of every frontier node, by the topology."""
@@ -169,6 +210,9 @@ class Graph:
         return import_module("khop.pyg.convert").graph_to_pyg(self)
 
     def __reduce__(self) -> tuple[Callable[..., Graph], tuple[object, ...]]:
+        if self.stores is not None:
+            plan = self.stores.plan
+            return placed_on, (replace(self, stores=None), plan.request, plan.work)
         if self.folder is None:
             return Graph, (self.topology, self.features, None, self.splits, None, self.origin)
         return _opened, (self.folder.path, self.partition_options)
@@ -243,3 +287,20 @@ def _opened(path: str | os.PathLike[str], partition_options: PartitionOptions | 
         return Graph(*stores_of(path, this_group(), partition_options), partition_options=partition_options)
     folder = open_folder(path)
     return Graph(CscGraph.open(folder), FeatureTable.of(folder.schema, folder.feature_columns()), folder)
+
+
+def placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
+    """Return the graph with its stores placed on a GPU of this process, as `Graph.on` does."""
+    memory = memory_of(request.device)
+    if not isinstance(graph.topology, CscGraph):
+        if request.is_explicit or request.caches:
+            raise ValueError(
+                f"{request.device}: stores of a partitioned graph stay in host memory; leave topology, "
+                "columns and cache out, or open a graph that is not partitioned"
+            )
+        return replace(graph, stores=PlacedStores.none(request, work, memory.device))
+    conditions = Conditions(
+        work, no_kernels=why_no_kernels(memory.device.index), is_mapped=graph.folder is not None
+    )
+    stores = placed_stores(graph.topology, graph.columns, request, memory, conditions)
+    return replace(graph, stores=stores, features=with_host_columns(graph.features, stores))

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from importlib import import_module
 from time import monotonic
 
 import torch
@@ -13,16 +14,21 @@ import torch
 from khop.api import Graph
 from khop.arguments import one_of, truth, whole_number
 from khop.batch import Batch, Span
+from khop.device_caching import pinned_copies, rows_of_host, visits_of
 from khop.distributed.caching import CacheBudgets, CacheBy, with_caches
 from khop.distributed.group import this_group
 from khop.distributed.lane_source import LaneSource
 from khop.distributed.partitioned_links import PartitionedLinks
 from khop.distributed.placement import homes_of
+from khop.draw import DrawKey
+from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStore
 from khop.features.table import NO_COLUMNS
+from khop.graph.csc_graph import CscGraph
 from khop.loading.byte_size import byte_size
 from khop.loading.columns import ColumnChoice, NamesByType, Narrow
 from khop.loading.cores import cores_of_rank, sampler_threads
+from khop.loading.device_columns import DeviceColumns, split_choice
 from khop.loading.forks import check_fork
 from khop.loading.loader import Position, State, StepRequests, finished, request_of
 from khop.loading.local_source import LocalSource
@@ -30,14 +36,16 @@ from khop.loading.ordered_map import InFlight
 from khop.loading.seed_times import SeedTimes
 from khop.loading.seed_times import seed_times as times_of_seeds
 from khop.loading.source import BatchSource, Drawn
-from khop.loading.transfer import device_of
+from khop.loading.streams import streams_of
+from khop.loading.transfer import Transfer, device_of
 from khop.sampling.given_seeds import SeedIds, seed_ids
 from khop.sampling.link_seeds import Links, check_links
-from khop.sampling.sampler import Sampler, checked_sampler
+from khop.sampling.sampler import Sampler, Seeds, checked_sampler
 from khop.sampling.seeds import NodeSeeds, SeedList, SeedOrder
 from khop.schema import NodeType
 
 Batches = Generator[Batch, None, None]
+_WARM_UP = 4  # batches of the CPU that measure how large batches of a GPU are
 
 
 class Loader:
@@ -59,6 +67,9 @@ class Loader:
     mapping from type to names; `columns` may also name edge types (see `Adjacency.columns`). `khop.Temporal`
     needs `seed_times`: one time per seed node, or the name of a column of the seed nodes. Columns of float16
     and bfloat16 and quantized columns come as float32 unless `narrow` is "stored".
+
+    `device` is by default the GPU that the graph is placed on (`Graph.on`), else the CPU. If the GPU samples,
+    one thread issues its work and `threads` has no effect.
 
     By default `threads` is chosen from the machine's cores. At most `prefetch` batches are in flight. No new
     batch starts while finished ones hold more than `prefetch_bytes`, a number or a text such as "1GB".
@@ -82,7 +93,7 @@ class Loader:
         seed_columns: Sequence[str] | NamesByType = (),
         seed_times: SeedTimes | None = None,
         narrow: Narrow | str = Narrow.FLOAT32,
-        device: torch.device | str | int = "cpu",
+        device: torch.device | str | int | None = None,
         threads: int | None = None,
         prefetch: int = 4,
         prefetch_bytes: int | str = 1 << 30,
@@ -104,8 +115,9 @@ class Loader:
         )
         # Not named `sampler`: Lightning takes a loader with that attribute for a DataLoader and rebuilds it.
         self.graph_sampler, self.columns = sampler, choice  # choice of all batches
-        self._device = device_of(device)
-        self._local = LocalSource(sampler, _features(self._graph, choice), choice, self._device)
+        self._device = _device(device, self._graph)
+        self._streams = streams_of(self._device)
+        self._local = self._local_source(sampler, choice)
         if threads is None:
             threads = sampler_threads(cores_of_rank(self._group.local_world_size))
         in_flight_bytes = byte_size(prefetch_bytes, "prefetch_bytes", least=1)
@@ -143,7 +155,7 @@ class Loader:
             warnings.warn(
                 f"a cache for rows of other processes, of {budgets.host_cache_bytes:,} bytes here and "
                 f"{budgets.device_cache_bytes:,} on a device, has no effect: {why}. Leave it out "
-                "(cache_features, --cache-bytes, --device-cache-bytes), or let several processes share a "
+                "(cache_features, --cache-bytes, --cache), or let several processes share a "
                 "partitioned graph",
                 stacklevel=2,
             )
@@ -215,12 +227,39 @@ class Loader:
             for step in steps:
                 yield self._receive(drawn, Position(start.epoch, step), loop)
 
+    def _local_source(self, sampler: Sampler, choice: ColumnChoice) -> LocalSource:
+        """Return the source of batches that the CPU samples, with gathers of placed columns on the device."""
+        graph, order, stores = self._graph, self._order, self._graph.stores
+        features = _features(graph, choice)
+        transfer = None if self._streams is None else Transfer(self._streams)
+        if stores is None or not isinstance(graph.topology, CscGraph):
+            return LocalSource(sampler, features, choice, self._device, transfer=transfer)
+        of_host, of_device = split_choice(choice, stores)
+        visits = visits_of(sampler, order, graph.topology) if stores.plan.caches else {}
+        copies = pinned_copies(stores, graph.topology, of_device, visits)
+        cached = RowCache.empty()
+        if features is not None and visits:
+            cached = rows_of_host(stores, graph.topology, of_host, features, visits)
+        columns = None if of_device.is_empty else DeviceColumns(stores, graph.schema, of_device, copies)
+        features = None if of_host.is_empty else features
+        return LocalSource(sampler, features, of_host, self._device, cached, transfer, columns)
+
     def _source_of(self, local: LocalSource) -> BatchSource:
         """Return the source of this process's batches: in lanes if the graph is partitioned across ranks."""
-        lanes = self._graph.lanes
+        lanes, stores = self._graph.lanes, self._graph.stores
+        if stores is not None and stores.edges is not None and self._streams is not None:
+            # Imported on use: it imports Triton, which comes with CUDA builds of torch alone.
+            module = import_module("khop.loading.device_source")
+            source: BatchSource = module.DeviceSource(local, stores, self._streams, self._warm_up)
+            return source
         if lanes is None:
             return local
         return LaneSource(local, lanes, tuple(t for t in self._order.seeds.counts if isinstance(t, tuple)))
+
+    def _warm_up(self) -> list[tuple[Seeds, DrawKey]]:
+        """Return seeds and keys of the first batches."""
+        requests = StepRequests(self._order, 0, range(min(_WARM_UP, len(self))))
+        return [(request.seeds(), request.key) for request in requests]
 
     def _made(self, order: SeedOrder, epoch: int, step: int) -> Batch:
         whole_number("epoch", epoch, 0)
@@ -240,6 +279,19 @@ class Loader:
             self._next = position.after(len(self))
         self._group.at("computing", position.epoch, position.step)
         return replace(batch, spans=(*batch.spans, waiting, moving))
+
+
+def _device(given: torch.device | str | int | None, graph: Graph) -> torch.device:
+    """Return the device of batches: the graph's, unless another one is given."""
+    if given is None:
+        return graph.device
+    device = device_of(given)
+    if graph.stores is not None and (device.type, device.index or 0) != (
+        graph.device.type,
+        graph.device.index or 0,
+    ):
+        raise ValueError(f"device {given!r}: the graph is placed on {graph.device}; leave device out")
+    return device
 
 
 def _seed_list(

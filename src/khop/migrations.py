@@ -23,7 +23,7 @@ RENAMED = (
     Renamed("links.per_link", "links.negatives_per_positive"),
     Renamed("sampler.keep", "sampler.temporal_strategy", {"any": "sample"}),
     Renamed("model.learned_rows", "model.embedding_update"),
-    Renamed("parts.device_bytes", "parts.device_cache_bytes"),
+    Renamed("parts.device_bytes", "gpu.cache"),
     Renamed("seconds.keeping", "seconds.saving"),
     Renamed("traffic.wanted_rows", "traffic.needed_rows"),
     Renamed("traffic.kept_rows", "traffic.host_cache_rows"),
@@ -35,16 +35,24 @@ _BY_OLD_NAME = {entry.old: entry for entry in RENAMED}
 
 
 def with_new_names(content: Mapping[str, object]) -> dict[str, object]:
-    """Rename the keys in the tables of a file; their order stays.
+    """Rename the keys in the tables of a file, also into another table; their order stays.
 
     If a table has a key under both names, both stay, and the check of the file reports the old one.
     """
-    return {
-        name: _tail(with_new_paths({f"{name}.{key}": value for key, value in table.items()}))
-        if isinstance(table, Mapping)
-        else table
+    paths = {
+        f"{name}.{key}": value
         for name, table in content.items()
+        if isinstance(table, Mapping)
+        for key, value in table.items()
     }
+    renamed = with_new_paths(paths)
+    changed = {name: {} if isinstance(table, Mapping) else table for name, table in content.items()}
+    for path, value in renamed.items():
+        name, _, key = path.partition(".")
+        table = changed.setdefault(name, {})
+        if isinstance(table, dict):
+            table[key] = value
+    return changed
 
 
 def with_new_paths(settings: Mapping[str, object]) -> dict[str, object]:
@@ -57,7 +65,3 @@ def with_new_paths(settings: Mapping[str, object]) -> dict[str, object]:
         else:
             renamed[entry.new] = entry.values.get(value, value) if isinstance(value, str) else value
     return renamed
-
-
-def _tail(table: Mapping[str, object]) -> dict[str, object]:
-    return {path.partition(".")[2]: value for path, value in table.items()}

@@ -77,6 +77,11 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, where: tuple
         (KeyError("bug"), "khop: KeyError: 'bug' (unexpected; this is likely a bug in khop, its traceback: "),
         (AssertionError(), "khop: AssertionError (unexpected; this is likely a bug in khop, its traceback: "),
         (MemoryError(), "khop: not enough memory: lower the batch size, "),
+        (
+            RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB\nfree"),
+            "khop: not enough memory on the GPU (CUDA out of memory. Tried to allocate 2.00 GiB): "
+            "keep less on the GPU (--topology pinned or host; --features pinned",
+        ),
         (MemoryError("std::bad_alloc"), "khop: not enough memory (std::bad_alloc): lower the batch size, "),
         (
             RuntimeError("[enforce] DefaultCPUAllocator: can't allocate memory: 9 bytes\n  frame #0: c10"),

@@ -94,9 +94,7 @@ def test_a_part_that_is_missing_is_said_before_anything_is_made(khop_command: Co
 def test_a_run_file_with_caches_trains_on_one_process_and_says_that_they_have_no_effect(
     small_run: Path,
 ) -> None:
-    small_run.write_text(
-        small_run.read_text() + 'parts = { cache_bytes = "1MB", device_cache_bytes = 1000 }\n'
-    )
+    small_run.write_text(small_run.read_text() + 'gpu = { cache = "1kB" }\nparts = { cache_bytes = "1MB" }\n')
     finished = subprocess.run(
         [sys.executable, "-m", "khop", "train", "run.toml", "--epochs", "1", "--out", "cached"],
         cwd=small_run.parent,

@@ -131,8 +131,8 @@ def test_plans_fit_and_keep_to_requests_and_shrink(
         assert request.topology in (None, plan.topology)
         assert all(request.place_of(name) in (None, place) for name, place in plan.columns.items())
         stamps = STAMP_BYTES * nodes if plan.topology in (DEVICE, PINNED) else 0
-        assert plan.device_bytes >= WORK.total + stamps
-    amounts = [(plan.device_bytes, plan.pinned_bytes) for plan in found]
+        assert plan.bytes_on_device >= WORK.total + stamps
+    amounts = [(plan.bytes_on_device, plan.pinned_bytes) for plan in found]
     assert amounts == sorted(amounts, reverse=True)
     assert len({(plan.topology, *plan.columns.values()) for plan in found}) == len(found)
     last = found[-1]

@@ -182,7 +182,7 @@ def test_khop_train_on_parts_has_the_losses_and_scores_of_one_process(run_toml: 
     khop.partition_graph("toy", "toy-3", 3)
     given = ("--precision", "float64", "--dropout", "0", "--epochs", "2")
     train_here(str(run_toml), "--out", "alone", *given)
-    kept = ("--cache-bytes", "2kB", "--device-cache-bytes", "2kB")
+    kept = ("--cache-bytes", "2kB", "--cache", "2kB")
     train(str(run_toml), "--graph", "toy-3", "--out", "parts", "--procs", "2", "--lanes", "3", *kept, *given)
     for log in ("steps", "metrics"):
         alone, parts = records("alone", log), records("parts", log)

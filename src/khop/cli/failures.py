@@ -12,6 +12,11 @@ _SMALLER = (
     "lower the batch size, the fanouts, model.hidden or links.negatives_per_positive, or use a machine with "
     "more memory"
 )
+_NO_GPU_MEMORY = ("CUDA out of memory", "HIP out of memory")
+_LESS_ON_GPU = (
+    "keep less on the GPU (--topology pinned or host; --features pinned, host or mapped; a smaller --cache), "
+    "lower the batch size, the fanouts or model.hidden, or use a GPU with more memory"
+)
 
 
 def exit_code(error: Exception) -> int:
@@ -26,6 +31,8 @@ def sentence(error: Exception, again: str) -> str:
     if isinstance(error, (ValueError, PeerLost)):
         return str(error)
     reason = str(error).strip().partition("\n")[0]
+    if any(words in str(error) for words in _NO_GPU_MEMORY):
+        return f"not enough memory on the GPU ({reason}): {_LESS_ON_GPU}"
     if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
         return f"not enough memory{f' ({reason})' if reason else ''}: {_SMALLER}"
     named = f"{type(error).__name__}: {reason}" if reason else type(error).__name__

@@ -71,6 +71,8 @@ def train_rank(rank: int, device: torch.device, request: Request) -> None:
         if rank == 0:
             write_config(folder, run.config)
         say(console, f"{_title(run)}; results in {folder}")
+        if run.graph.stores is not None:
+            say(console, run.graph.placement)
         result = trainer.fit()
     if rank == 0:
         _conclude(console, run, folder, result, request)

@@ -9,9 +9,10 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from khop.api import Graph, open_graph
+from khop.config.gpu import placed_graph
 from khop.config.link_run_task import LinkTask
 from khop.config.node_task import NodeTask
-from khop.config.parts import in_flight_of
+from khop.config.parts import device_cache_bytes, in_flight_of
 from khop.config.read import RawRun, checked
 from khop.config.resolve import graph_folder, resolve
 from khop.config.run_fingerprint import facts_of
@@ -80,10 +81,9 @@ class Run:
             facts=facts_of(config, self.fingerprint),
         )
         loader, parts = self.loader(), config.parts
-        if parts.cache_bytes or parts.device_cache_bytes:
-            loader.cache_features(
-                parts.cache_bytes, parts.cache_by, device_cache_bytes=parts.device_cache_bytes
-            )
+        on_device = device_cache_bytes(config, self.graph)
+        if parts.cache_bytes or on_device:
+            loader.cache_features(parts.cache_bytes, parts.cache_by, device_cache_bytes=on_device)
         return Trainer(
             self.model,
             self.task,
@@ -144,5 +144,7 @@ def prepare(raw: RawRun, cache: Path, notice: ProgressCallback | None = None) ->
     config = resolve(written, folder, raw)
     parts = config.parts
     graph = open_graph(folder.path, placement=parts.placement, lanes=parts.lanes, wire=parts.wire)
+    if config.device != "cpu":
+        graph = placed_graph(config, graph, folder, raw)
     make = LinkTask.of if config.task.kind == "link-prediction" else NodeTask.of
     return Run(config, graph, make(config, graph))

@@ -25,7 +25,7 @@ def check_memory(config: RunConfig, graph: Folder, raw: RawRun, limit: int | Non
     """
     limit = memory_limit_bytes() if limit is None else limit
     needed = {
-        "model.hidden": (_weight_bytes(config, graph), "the weights and their updates take"),
+        "model.hidden": (weight_bytes(config, graph), "the weights and their updates take"),
         "model.embedding": (_embedding_bytes(config, graph), "the embeddings take"),
     }
     if config.task.kind == "link-prediction":
@@ -44,7 +44,8 @@ def check_memory(config: RunConfig, graph: Folder, raw: RawRun, limit: int | Non
             )
 
 
-def _weight_bytes(config: RunConfig, graph: Folder) -> float:
+def weight_bytes(config: RunConfig, graph: Folder) -> float:
+    """Return the least bytes of the weights, their gradients and Adam's moments."""
     outputs = config.model.hidden if config.task.kind == "link-prediction" else 1
     inner = [config.model.hidden] * (len(config.sampler.fanouts) - 1)
     widths = [_input_width(config, graph), *inner, outputs]

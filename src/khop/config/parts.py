@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ from khop.config.values import RunConfig, Sampler
 from khop.distributed.partitioned_links import PartitionedLinks
 from khop.loader import Loader
 from khop.loading.columns import NamesByType
+from khop.loading.device_placement import CacheSize
 from khop.loading.ordered_map import InFlight
 from khop.models.rgcn import RGCN
 from khop.models.sage import SAGE
@@ -58,6 +60,22 @@ def seeds_loader(
 def in_flight_of(config: RunConfig) -> InFlight:
     """Return the prefetch limits of evaluation."""
     return InFlight(config.threads, config.prefetch, config.prefetch_bytes)
+
+
+def device_cache_bytes(config: RunConfig, graph: Graph) -> int:
+    """Return the bytes of the cache for remote rows on the device: of each rank of a partitioned graph.
+
+    Of another graph on a GPU, `Graph.on` plans the cache.
+    """
+    if graph.lanes is None and config.device != "cpu":
+        return 0
+    columns = [
+        graph.num_nodes(t) * math.prod(spec.shape) * getattr(torch, spec.dtype).itemsize
+        for t in graph.schema.node_types
+        for spec in [graph.schema.columns.get(t, {}).get(config.model.column)]
+        if spec is not None
+    ]
+    return CacheSize.of(config.gpu.cache).bytes_of(sum(columns))
 
 
 def rule_of(sampler: Sampler) -> Rule:

@@ -8,10 +8,11 @@ import khop
 from khop.config.fields import run_fields, value_at
 from khop.config.values import RunConfig
 
+_GPU = {"gpu.topology", "gpu.features", "gpu.cache"}
 # Settings of the machine and of the output. They do not change the identity of a run.
-MACHINE = frozenset({"device", "threads", "compute_threads", "prefetch", "prefetch_bytes"})
+MACHINE = frozenset({"device", "threads", "compute_threads", "prefetch", "prefetch_bytes", *_GPU})
 # Settings of the communication between processes, and of the placement of the graph.
-_CACHES = {"parts.cache_bytes", "parts.device_cache_bytes", "parts.cache_by"}
+_CACHES = {"parts.cache_bytes", "parts.cache_by"}
 _PARTS = {"parts.placement", "parts.lanes", *_CACHES}
 TOGETHER = frozenset({"deadline", "interface", "allow_public", *_PARTS})
 NEUTRAL = (

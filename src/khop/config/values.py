@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from khop.loading.byte_size import byte_size
+from khop.loading.device_placement import CacheSize
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,10 @@ def _bytes(value: object) -> object:
     return byte_size(value, "bytes") if isinstance(value, str) else value
 
 
+def _cache(value: object) -> object:
+    return str(CacheSize.of(value)) if isinstance(value, str | int) and not isinstance(value, bool) else value
+
+
 # TOML and options give a list, so the tuple is not strict; the numbers in it are.
 Fanouts = Annotated[
     tuple[Fanout, ...],
@@ -99,6 +104,12 @@ BytesOrNone = Annotated[
     Field(ge=0, le=LARGEST_BYTES),
     BeforeValidator(_bytes),
     Allowed('bytes, as 500000000, "500MB" or "2GiB", 0 for none'),
+]
+
+CacheText = Annotated[
+    str,
+    BeforeValidator(_cache),
+    Allowed('bytes, as "4GB", or a share of each column, as "20%"; 0 for none'),
 ]
 
 
@@ -225,11 +236,22 @@ class Parts(Section):
     """Prefer seeds that are stored on the process; all processes still get equal shares"""
     cache_bytes: Annotated[BytesOrNone, Default("no cache")] = 0
     """Host memory for cached remote rows, e.g. 2GiB"""
-    device_cache_bytes: Annotated[BytesOrNone, Default("no cache")] = 0
-    """Device memory for cached remote rows, e.g. 2GiB"""
     cache_by: Literal["auto", "visits", "counts"] = "auto"
     """Estimate that selects the cached rows: probability of a visit (visits), counts of the first epoch
     (counts), or visits where possible (auto)"""
+
+
+class Gpu(Section):
+    """Memory of the graph if the device is a GPU (docs/gpu.md)."""
+
+    topology: Literal["auto", "device", "pinned", "host"] = "auto"
+    """Memory of the edges: the GPU's (device), host memory read by the GPU (pinned) or by the CPU, which then
+    samples (host), or planned (auto)"""
+    features: Literal["auto", "device", "pinned", "host", "mapped"] = "auto"
+    """Memory of the columns: the GPU's (device), host memory read by the GPU (pinned) or by the CPU (host),
+    the graph's files (mapped), or planned (auto)"""
+    cache: Annotated[CacheText, Default("no cache")] = "0"
+    """GPU memory for rows that batches need often, e.g. 4GB, or a share of each column, e.g. 20%"""
 
 
 class Training(Section):
@@ -316,10 +338,22 @@ class RunConfig(Section):
     links: Links = Field(default_factory=Links)
     sampler: Sampler = Field(default_factory=Sampler)
     model: Model = Field(default_factory=Model)
+    gpu: Gpu = Field(default_factory=Gpu)
     parts: Parts = Field(default_factory=Parts)
     training: Training = Field(default_factory=Training)
     evaluation: Evaluation = Field(default_factory=Evaluation)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
+
+    @model_validator(mode="after")
+    def _stores_are_placed_on_a_gpu(self) -> RunConfig:
+        for name in ("topology", "features"):
+            place = getattr(self.gpu, name)
+            if self.device == "cpu" and place in ("device", "pinned"):
+                raise ValueError(
+                    f"gpu.{name} is {place!r}, device is 'cpu': only a GPU reads that memory; give --device "
+                    f"cuda, or leave gpu.{name} out"
+                )
+        return self
 
     @model_validator(mode="after")
     def _bases_are_of_rgcn(self) -> RunConfig:

@@ -23,6 +23,7 @@ from khop.graph.quantize import Quantized
 from khop.graph.row_order import RowOrder, sort_notice
 from khop.graph.rule_arrays import Columns as Columns
 from khop.graph.rule_arrays import RuleArrays
+from khop.graph.stored_arrays import Store, StoredArrays, stored_csc
 from khop.kernels.build_csc import build_csc
 from khop.kernels.chosen_rows import ChosenRows
 from khop.kernels.csc import Csc
@@ -110,7 +111,7 @@ class CscGraph:
         return self.edges[edge_type]
 
     @property
-    def rule_arrays(self) -> RuleArrays:
+    def rule_arrays(self) -> RuleArrays | StoredArrays:
         """Arrays that rules need, made on first use: running sums of weights, and times within rows."""
         return self._draws.arrays
 
@@ -184,6 +185,19 @@ class CscGraph:
             {**self.columns, **columns},
             bounds=self.bounds,
         )
+
+    def stored(self, store: Store) -> CscGraph:
+        """Return the graph for draws on a device: `store` copies edges, original ids and arrays of rules.
+
+        Arrays of rules are copied when they are first needed. Columns stay on the host. ValueError names a
+        damaged row: kernels of a device do not check edges.
+        """
+        edges = {edge_type: stored_csc(csc, store) for edge_type, csc in self.edges.items()}
+        originals = {node_type: store(ids) for node_type, ids in self.original_ids.items()}
+        made = CscGraph(self.schema, self.counts, edges, originals, self.columns, bounds=self.bounds)
+        arrays = StoredArrays(self._draws.arrays, made.edges, originals, store)
+        object.__setattr__(made, "_draws", EdgeDraws(self.schema, arrays))
+        return made
 
     def part_bounds(self, node_type: NodeType) -> tuple[int, ...]:
         """Return the first node id of each partition, then the end of the last one.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from khop.draw import DrawKey, FrontierByType, Neighbors, NeighborsByType
 from khop.graph.rule_arrays import RuleArrays
+from khop.graph.stored_arrays import StoredArrays
 from khop.kernels.draw_request import DrawRequest
 from khop.kernels.sample_hop import sample_hop
 from khop.rules.rule import Hop, check_frontier
@@ -17,7 +18,7 @@ class EdgeDraws:
     """Draws of in-edges of rows. Threads may share the object; kernels run without the GIL."""
 
     schema: Schema
-    arrays: RuleArrays  # the edges, and the arrays that rules need
+    arrays: RuleArrays | StoredArrays  # the edges, and the arrays that rules need
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw one hop as `GraphStore.sample_hop` does; frontiers are rows and edges are positions here."""

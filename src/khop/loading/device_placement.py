@@ -58,6 +58,7 @@ class CacheSize:
         return bool(self.num_bytes or self.share)
 
     def __str__(self) -> str:
+        """Return the size as `of` takes it."""
         return f"{float(self.share * 100):g}%" if self.share else str(self.num_bytes)
 
 

@@ -49,8 +49,13 @@ class StepRequests(Sequence[BatchRequest]):
 
 
 def finished(drawn: Drawn, order: SeedOrder, position: Position, device: torch.device) -> Batch:
-    """Copy a drawn batch to the device, and insert the rows that are cached there."""
-    moved = place(drawn, device)
+    """Wait in the current stream for a drawn batch, and insert the rows that are cached on the device.
+
+    A batch that is not on its way there is copied.
+    """
+    if drawn.arrival is not None:
+        drawn.arrival.wait()
+    moved = place(drawn, device) if drawn.arrival is None else drawn
     filled = {t: rows.fill(moved.columns[t]) for t, rows in moved.device_rows.items()}
     return Batch(
         moved.sample,

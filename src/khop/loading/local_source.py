@@ -12,10 +12,11 @@ from khop.batch import Columns, Span, num_bytes
 from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStore
 from khop.loading.columns import ColumnChoice, gather_columns
+from khop.loading.device_columns import DeviceColumns
 from khop.loading.device_rows import rows_on_device
 from khop.loading.ordered_map import InFlight, ordered_map
 from khop.loading.source import BatchRequest, Drawn
-from khop.loading.transfer import stage
+from khop.loading.transfer import Transfer
 from khop.sampling.sampler import Sampler
 
 
@@ -25,9 +26,11 @@ class LocalSource:
 
     sampler: Sampler
     features: FeatureStore | None  # None if no column was requested
-    columns: ColumnChoice
-    device: torch.device  # of the finished batches: for a GPU, they are copied to pinned memory
+    columns: ColumnChoice  # gathered on the CPU
+    device: torch.device  # of the finished batches
     on_device: RowCache = field(default_factory=RowCache.empty)  # node rows already on the device
+    transfer: Transfer | None = None  # copies to the device ahead of the consumer; None: the loader copies
+    device_columns: DeviceColumns | None = None  # gathered on the device after the copy
 
     def prepare(self) -> None:
         """Do nothing: the first draw that needs an array builds it, while other threads wait."""
@@ -63,4 +66,14 @@ class LocalSource:
             spans=(sampling, Span.since(sampling.ended, "gathering")),
             device_rows=device_rows,
         )
-        return stage(drawn, self.device)
+        return self._sent(drawn)
+
+    def _sent(self, drawn: Drawn) -> Drawn:
+        """Issue the copy to the device, and the gathers there."""
+        if self.transfer is None:
+            return drawn
+        columns = self.device_columns
+        sent, arrival = (
+            self.transfer.send(drawn) if columns is None else self.transfer.send(drawn, columns.add)
+        )
+        return replace(sent, arrival=arrival)

@@ -17,7 +17,7 @@ _STEPS = (StorePlace.DEVICE, StorePlace.PINNED)  # where the plan tries a store 
 class FreeMemory:
     """Free bytes of a card (or of its MIG instance) and of the host (or of its control group)."""
 
-    device_bytes: int
+    bytes_on_device: int
     host_bytes: int
     device_total: int = 0
     host_total: int = 0
@@ -25,7 +25,7 @@ class FreeMemory:
     @property
     def device_room(self) -> int:
         """Bytes to plan with on the card: a reserve of 0.5 GiB, or 5 % of the card, stays free."""
-        return max(0, self.device_bytes - max(GIB // 2, self.device_total // 20))
+        return max(0, self.bytes_on_device - max(GIB // 2, self.device_total // 20))
 
     @property
     def host_room(self) -> int:
@@ -82,7 +82,7 @@ class MemoryPlan:
         return found
 
     @property
-    def device_bytes(self) -> int:
+    def bytes_on_device(self) -> int:
         """Bytes that the plan takes on the card."""
         stores = self._bytes_in(StorePlace.DEVICE)
         stamps = STAMP_BYTES * self.sizes.num_nodes if self.topology.is_read_by_gpu else 0
@@ -101,7 +101,7 @@ class MemoryPlan:
 
     def fits(self, free: FreeMemory) -> bool:
         """Return True if card and host have room for it."""
-        return self.device_bytes <= free.device_room and self.pinned_bytes <= free.host_room
+        return self.bytes_on_device <= free.device_room and self.pinned_bytes <= free.host_room
 
     def line(self, free: FreeMemory, why: str) -> str:
         """Return the plan and its reason in one line."""
@@ -109,7 +109,7 @@ class MemoryPlan:
         caches = "".join(f", {gigabytes(size)} of {name} cached" for name, size in self.caches.items())
         return (
             f"{self.request.device}: topology {self.topology}, columns {columns}{caches}: "
-            f"{gigabytes(self.device_bytes)} of {gigabytes(free.device_bytes)} free on the card, "
+            f"{gigabytes(self.bytes_on_device)} of {gigabytes(free.bytes_on_device)} free on the card, "
             f"{gigabytes(self.pinned_bytes)} of {gigabytes(free.host_bytes)} free on the host pinned; {why}"
         )
 
@@ -179,9 +179,9 @@ def _smaller(plan: MemoryPlan) -> MemoryPlan | None:
 
 
 def _check(plan: MemoryPlan, free: FreeMemory) -> None:
-    if plan.device_bytes > free.device_room:
+    if plan.bytes_on_device > free.device_room:
         raise ValueError(
-            f"{_asked(plan, StorePlace.DEVICE)}: {gigabytes(plan.device_bytes)} are needed on "
+            f"{_asked(plan, StorePlace.DEVICE)}: {gigabytes(plan.bytes_on_device)} are needed on "
             f"{plan.request.device}, batches and model included, and {gigabytes(free.device_room)} are free "
             f"beside a reserve; {_remedy(plan)}"
         )

@@ -14,6 +14,7 @@ from khop.draw import DrawKey
 from khop.features.store import Rows
 from khop.features.table import FeatureTable
 from khop.loading.ordered_map import InFlight
+from khop.loading.transfer import Arrival
 from khop.sampling.sampler import Seeds
 from khop.schema import NodeType
 
@@ -63,7 +64,7 @@ class DeviceRows:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A sample with its columns, before the loader copies it to the device and makes a batch of it."""
+    """A sample with its columns, of which the loader makes a batch. It may be on the way to the device."""
 
     sample: Sample
     seed_nodes: Mapping[NodeType, Tensor]  # int64 (seeds), global ids, in the epoch's global order
@@ -72,6 +73,7 @@ class Drawn:
     spans: tuple[Span, ...] = ()  # the time spent making it
     traffic: Mapping[str, float] = field(default_factory=dict)  # data exchanged by this rank for it
     device_rows: Mapping[NodeType, DeviceRows] = field(default_factory=dict)  # filled in after the copy
+    arrival: Arrival | None = None  # work of another stream that makes the tensors; None: they are complete
 
     def map(self, change: Change) -> Drawn:
         """Return the same value with `change` applied once to every tensor."""
@@ -88,7 +90,7 @@ class Drawn:
 class BatchSource(Protocol):
     """A source of batches: a pure function from requests, and the scheduling of several of them.
 
-    The loader keeps the order of the seeds, the position in the run, and the copy to the device.
+    The loader keeps the order of the seeds, the position in the run, and the arrival on the device.
     """
 
     def prepare(self) -> None:

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from khop.kernels.memory import PinningCalls, pin_pooled
 
+Symbol = Callable[[str], int | None]  # name of a function -> its address
+
 
 class Stream(Protocol):
     """A queue of work of a device, in order."""
@@ -128,18 +130,25 @@ def streams_of(device: torch.device) -> Streams | None:
     return CudaStreams(device) if device.type == "cuda" else None
 
 
-def pin_pool(device: int, symbol: Callable[[str], int | None] | None = None) -> bool:
+def pin_pool(device: int, symbol: Symbol | None = None) -> bool:
     """Pin the pool of khop's results from now on, once per block; False if the runtime's calls are not found.
 
     Copies then go through memory that torch pins, which costs a copy on the host.
     """
+    calls = runtime_calls(device, symbol)
+    if calls is not None:
+        pin_pooled(calls)
+    return calls is not None
+
+
+def runtime_calls(device: int, symbol: Symbol | None = None) -> PinningCalls | None:
+    """Return the addresses of the runtime's functions that pin memory; None if they are not found."""
     runtime = "cuda" if torch.version.hip is None else "hip"
     names = ("SetDevice", "HostRegister", "HostUnregister", "GetLastError")
     select, pin, unpin, last_error = ((symbol or _address)(runtime + name) for name in names)
     if not (select and pin and unpin and last_error):
-        return False
-    pin_pooled(PinningCalls(select, pin, unpin, last_error, device))
-    return True
+        return None
+    return PinningCalls(select, pin, unpin, last_error, device)
 
 
 def _address(name: str) -> int | None:

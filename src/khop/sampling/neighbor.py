@@ -112,6 +112,12 @@ class NeighborSampler(SamplerBase):
         sampler._hops = tuple(replace(hop, threads=threads) for hop in self._hops)
         return sampler
 
+    def over(self, graph: GraphStore) -> Self:
+        """Return a copy with another store of the same graph, for example one on a device."""
+        sampler = copy(self)
+        sampler._graph = graph
+        return sampler
+
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """Sample the seeds' neighborhood. Duplicate seeds share one row; local ids are in first-seen order.
 

@@ -1,0 +1,74 @@
+"""Placement of a run's graph on a GPU: the request, and the memory that the run takes beside it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from khop.api import Graph, placed_on
+from khop.config.memory import weight_bytes
+from khop.config.read import RawRun
+from khop.config.values import RunConfig
+from khop.graph.folder import Folder
+from khop.loading.device_placement import AUTO, DevicePlacement
+from khop.loading.memory_plan import WorkSizes
+from khop.sampling.fanouts import fanouts_by_type
+from khop.schema import NodeType
+
+_INDEX_BYTES = 8  # of a node of a batch, and of a row of a block
+_EDGE_BYTES = 4  # of a drawn edge
+_ACTIVATIONS = 4  # per layer: outputs of sum and product, kept for the gradients, and their gradients
+
+
+def placed_graph(config: RunConfig, graph: Graph, folder: Folder, raw: RawRun) -> Graph:
+    """Place the stores of a run's graph as its table `gpu` says. Raises ValueError if that cannot be."""
+    gpu = config.gpu
+    names = [name for name in (config.model.column, config.task.label) if name is not None]
+    known = {name for t in graph.schema.node_types for name in graph.schema.columns.get(t, {})}
+    places = {name: gpu.features for name in names if name in known and gpu.features != AUTO}
+    cache = {config.model.column: gpu.cache} if config.model.column in known else {}
+    request = DevicePlacement.of(config.device, gpu.topology, places, cache)
+    where = raw.where("gpu.topology", "gpu.features", "gpu.cache")
+    if request.is_explicit and config.task.kind == "link-prediction":
+        raise ValueError(
+            f"gpu.topology is {gpu.topology!r}, gpu.features is {gpu.features!r}: batches of links are made "
+            f"by the CPU; leave them out ({where})"
+        )
+    try:
+        return placed_on(graph, request, work_sizes(config, folder))
+    except ValueError as error:
+        raise ValueError(f"{error} ({where})") from error
+
+
+def work_sizes(config: RunConfig, folder: Folder) -> WorkSizes:
+    """Estimate the memory of batches, model and optimizer, from above for batches."""
+    schema, training = folder.schema, config.training
+    counts = {t: folder.num_nodes(t) for t in schema.node_types}
+    nodes: dict[NodeType, float] = dict.fromkeys(counts, 0.0)
+    if config.task.target in nodes:
+        nodes[config.task.target] = min(training.batch_size, counts[config.task.target])
+    else:
+        nodes = {t: float(min(2 * training.batch_size, count)) for t, count in counts.items()}
+    edges, rows = 0.0, sum(nodes.values())
+    for fanouts in fanouts_by_type(schema, config.sampler.fanouts):
+        drawn = {t: nodes[t[2]] * _degree(folder, t, fanout) for t, fanout in fanouts.items()}
+        edges += sum(drawn.values())
+        added = {t: sum(count for edge, count in drawn.items() if edge[0] == t) for t in counts}
+        nodes = {t: min(float(counts[t]), nodes[t] + added[t]) for t in counts}
+        rows += sum(nodes.values())
+    features = sum(nodes[t] * _row_bytes(config, folder, t) for t in counts)
+    batch_bytes = features + _EDGE_BYTES * edges + _INDEX_BYTES * rows
+    activations = _ACTIVATIONS * rows * config.model.hidden * torch.float32.itemsize
+    return WorkSizes(int(batch_bytes), config.prefetch, int(activations), int(weight_bytes(config, folder)))
+
+
+def _degree(folder: Folder, edge_type: tuple[str, str, str], fanout: int) -> float:
+    """Return the edges drawn per row: the fanout, or about the mean degree if that is less."""
+    mean = folder.num_edges(edge_type) / max(1, folder.num_nodes(edge_type[2]))
+    return mean if fanout < 0 else float(fanout)
+
+
+def _row_bytes(config: RunConfig, folder: Folder, node_type: NodeType) -> int:
+    spec = folder.schema.columns.get(node_type, {}).get(config.model.column)
+    return 0 if spec is None else math.prod(spec.shape) * torch.float32.itemsize

@@ -1,0 +1,168 @@
+"""Batches whose neighbors are drawn on a device: one issuing thread, one stream."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Lock
+from time import monotonic
+
+import torch
+from torch import Tensor
+
+from khop.batch import Sample, Span, num_bytes
+from khop.draw import DrawKey
+from khop.loading.columns import gather_columns
+from khop.loading.local_source import LocalSource
+from khop.loading.ordered_map import InFlight, ordered_map
+from khop.loading.outcome import Outcome
+from khop.loading.placed_stores import PlacedStores
+from khop.loading.source import BatchRequest, Drawn
+from khop.loading.streams import Event, Streams
+from khop.loading.transfer import Arrival, storages
+from khop.sampling.neighbor import NeighborSampler, check_seeds, check_times
+from khop.sampling.on_device.batch_plan import BatchPlan
+from khop.sampling.on_device.cells import counts_of
+from khop.sampling.on_device.device_batch import DeviceBatch
+from khop.sampling.on_device.device_sampler import measured_capacities
+from khop.sampling.on_device.views import exact_sample
+from khop.sampling.sampler import Sampler, Seeds
+
+WarmUp = Callable[[], Sequence[tuple[Seeds, DrawKey]]]
+_AHEAD = 1  # batches whose kernels are started before the host waits for the one before them
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Buffers of a batch on the device, and of its counts on the host."""
+
+    batch: DeviceBatch
+    counts: Tensor  # pinned, as batch.cells.values
+
+
+@dataclass(frozen=True)
+class _Issued:
+    """A batch whose kernels are started; without a slot, its seeds exceed the buffers."""
+
+    request: BatchRequest
+    seeds: Seeds
+    started: float
+    slot: _Slot | None = None
+    counted: Event | None = None  # the counts are on the host
+
+
+class DeviceSource:
+    """A batch source over edges that kernels of a device read; see BatchSource.
+
+    Its batches are those of `host`, bit for bit. The kernels of the next batch are started before the host
+    waits for the counts of the current one: one wait per batch. A finished batch has memory of its own, so
+    its slot is used again in the order of the stream. A batch that exceeds the slots is made by `host`.
+    """
+
+    def __init__(self, host: LocalSource, stores: PlacedStores, streams: Streams, warm_up: WarmUp) -> None:
+        self._host = host
+        self._sampler = _drawable(host.sampler)
+        self._stores = stores
+        self._streams = streams
+        self._stream = streams.side()
+        self._warm_up = warm_up
+        self._plan: BatchPlan | None = None
+        self._idle: deque[_Slot] = deque()
+        self._lock = Lock()
+        self.overflows = 0  # batches that exceeded the slots
+
+    def prepare(self) -> None:
+        """Measure on a few batches of the CPU how large slots have to be, and allocate the tables."""
+        if self._plan is None:
+            capacities = measured_capacities(self._sampler, self._warm_up())
+            assert self._stores.edges is not None
+            on_device = self._sampler.over(self._stores.edges)
+            with self._streams.issuing(self._stream):
+                self._plan = BatchPlan(on_device, capacities, self._stores.device)
+
+    def make(self, request: BatchRequest) -> Drawn:
+        """Make one batch that is waited for."""
+        return self._finish(self._issue(request))
+
+    def stream(self, requests: Sequence[BatchRequest], in_flight: InFlight) -> Generator[Drawn]:
+        """Make batches ahead on one thread and yield them in order; see BatchSource."""
+        issued: deque[Outcome[_Issued]] = deque()
+        ahead = min(_AHEAD, in_flight.prefetch - 1)
+
+        def made(number: int) -> Drawn:
+            for later in range(number + len(issued), min(number + 1 + ahead, len(requests))):
+                issued.append(Outcome.of(partial(self._issue, requests[later])))
+            return self._finish(issued.popleft().given())
+
+        limits = replace(in_flight, threads=1, prefetch=in_flight.prefetch - ahead)
+        return ordered_map(made, range(len(requests)), limits, num_bytes)
+
+    def _issue(self, request: BatchRequest) -> _Issued:
+        """Start the kernels of a batch. The host does not wait."""
+        started, seeds = monotonic(), request.seeds()
+        check_seeds(self._sampler.graph, seeds.nodes)
+        check_times(seeds, self._sampler.rule)
+        with self._lock, self._streams.issuing(self._stream):
+            slot = self._idle.popleft() if self._idle else self._new_slot()
+            if not slot.batch.inputs.fits(seeds):
+                self._idle.append(slot)
+                return _Issued(request, seeds, started)
+            slot.batch.write(seeds, request.key)
+            slot.batch.launch()
+            slot.counts.copy_(slot.batch.cells.values, non_blocking=True)
+            return _Issued(request, seeds, started, slot, self._streams.record(self._stream))
+
+    def _finish(self, issued: _Issued) -> Drawn:
+        """Wait for the counts of a batch, and start its copies and gathers."""
+        if issued.slot is not None and issued.counted is not None:
+            issued.counted.synchronize()
+            counts, batch = counts_of(issued.slot.counts), issued.slot.batch
+            with self._lock, self._streams.issuing(self._stream):
+                fits = counts.overflowed != batch.stamp
+                sample = exact_sample(batch, counts, issued.seeds).map(Tensor.clone) if fits else None
+                self._idle.append(issued.slot)
+                if sample is not None:
+                    return self._drawn(sample, issued.started)
+        self.overflows += 1
+        request = issued.request
+        return self._host.draw(BatchRequest.of(issued.seeds, request.key, request.epoch, request.step))
+
+    def _new_slot(self) -> _Slot:
+        assert self._plan is not None, "prepare comes first"
+        batch = DeviceBatch(self._plan)
+        is_cpu = self._stores.device.type == "cpu"
+        return _Slot(batch, torch.empty_like(batch.cells.values, device="cpu", pin_memory=not is_cpu))
+
+    def _drawn(self, sample: Sample, started: float) -> Drawn:
+        """Return a batch with its columns. The stream of this source is the current one."""
+        sampling = Span.since(started, "sampling")
+        seed_nodes = {t: sample.nodes[t][index] for t, index in sample.seed_index.items()}
+        drawn = self._with_host_columns(Drawn(sample, seed_nodes, {}, {}))
+        if self._host.device_columns is not None:
+            drawn = self._host.device_columns.add(drawn)
+        made = self._streams.record(self._stream)
+        spans = (sampling, Span.since(sampling.ended, "gathering"))
+        return replace(drawn, spans=spans, arrival=Arrival(self._streams, made, storages(drawn)))
+
+    def _with_host_columns(self, drawn: Drawn) -> Drawn:
+        """Add the columns that the CPU gathers. It waits for the sample, and its rows are copied."""
+        features, choice = self._host.features, self._host.columns
+        if features is None or choice.is_empty:
+            return drawn
+        on_host = drawn.sample.map(lambda tensor: tensor.to("cpu"))
+        found, columns, seed_columns = gather_columns(features, choice, on_host)
+        device = self._stores.device
+        gathered = Drawn(found, {}, columns, seed_columns).map(lambda tensor: tensor.to(device))
+        sample = gathered.sample if choice.of_edges else drawn.sample
+        return replace(drawn, sample=sample, columns=gathered.columns, seed_columns=gathered.seed_columns)
+
+
+def _drawable(sampler: Sampler) -> NeighborSampler:
+    if not isinstance(sampler, NeighborSampler):
+        raise ValueError(
+            f"{type(sampler).__name__}: draws on a GPU are those of a khop.NeighborSampler; leave the "
+            'topology to the CPU, topology="host"'
+        )
+    return sampler

@@ -1,0 +1,159 @@
+"""The stores of a graph that kernels of a device read, beside the graph on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from khop.features.store import FeatureStore
+from khop.features.table import FeatureTable
+from khop.graph.csc_graph import CscGraph
+from khop.kernels.pitch import padded_pitch
+from khop.loading.device_memory import OUT_OF_MEMORY, DeviceMemory, PinningRefused
+from khop.loading.device_placement import DevicePlacement, StorePlace
+from khop.loading.memory_plan import MemoryPlan, StoreSizes, WorkSizes, plans
+from khop.schema import EdgeType, NodeType
+
+Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
+
+# True once the tests of tests/gpu have passed on a device and their results are committed.
+PROVEN = False
+_ARRAY_BYTES = 8  # per edge: a running sum, or a time
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Facts that placing depends on, beside request and graph."""
+
+    work: WorkSizes = WorkSizes()  # noqa: RUF009
+    arrays_of_rule: int = 0  # per edge: sums, and times
+    proven: bool = PROVEN
+    no_kernels: str | None = None  # the reason why kernels cannot run on the device
+    is_mapped: bool = False  # the columns are files
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedStores:
+    """Copies of edges and columns for the kernels of a device. The other stores stay with the graph."""
+
+    plan: MemoryPlan
+    device: torch.device
+    edges: CscGraph | None  # None: the CPU draws
+    columns: Columns  # columns of nodes that kernels read, with rows at padded pitch
+    line: str  # the plan, and why it was chosen
+
+    @classmethod
+    def none(cls, request: DevicePlacement, work: WorkSizes, device: torch.device) -> PlacedStores:
+        """Return no copies: the CPU draws and gathers for the device."""
+        plan = MemoryPlan(request, StoreSizes(0, {}, {}, 0), work, StorePlace.HOST, {})
+        return cls(plan, device, None, {}, f"{request.device}: the CPU draws and gathers")
+
+    def reads(self, column: str) -> bool:
+        """Return True if kernels of the device read a column of nodes."""
+        return self.plan.columns.get(column, StorePlace.HOST).is_read_by_gpu
+
+
+def placed_stores(
+    edges: CscGraph,
+    columns: Columns,
+    request: DevicePlacement,
+    memory: DeviceMemory,
+    conditions: Conditions,
+) -> PlacedStores:
+    """Copy stores to where a request or its plan keeps them, and say in one line what was chosen and why.
+
+    If an allocation fails, the next plan is tried. ValueError if a requested store fits nowhere, if kernels
+    cannot run on the device, or if an array is damaged.
+    """
+    of_nodes: Columns = {t: columns[t] for t in edges.schema.node_types if t in columns}
+    _check(request, of_nodes, conditions)
+    sizes, free = store_sizes(edges, of_nodes, conditions), memory.free()
+    why = _reason(request, conditions)
+    proven = conditions.proven and conditions.no_kernels is None
+    for plan in plans(request, sizes, conditions.work, free, proven=proven):
+        try:
+            return _stored(plan, edges, of_nodes, memory, plan.line(free, why))
+        except (OUT_OF_MEMORY, PinningRefused) as error:  # not kept: it holds what was allocated so far
+            why = f"a larger placement failed: {str(error).splitlines()[0]}"
+    raise ValueError(
+        f"{request.device}: the requested stores could not be allocated; {why}. Give topology or columns a "
+        'smaller placement: "pinned", "host", or "mapped" for a column'
+    )
+
+
+def store_sizes(edges: CscGraph, columns: Columns, conditions: Conditions) -> StoreSizes:
+    """Return the bytes of a graph's stores, as they are when placed."""
+    topology = sum(csc.indptr.nbytes + csc.indices.nbytes for csc in edges.edges.values())
+    topology += sum(ids.nbytes for ids in edges.original_ids.values())
+    topology += conditions.arrays_of_rule * _ARRAY_BYTES * sum(csc.num_edges for csc in edges.edges.values())
+    num_bytes: dict[str, int] = {}
+    rows: dict[str, int] = {}
+    for of_type in columns.values():
+        for name, column in of_type.items():
+            width = column.shape[1:].numel()
+            row_bytes = padded_pitch(width, column.dtype) * column.element_size()
+            num_bytes[name] = num_bytes.get(name, 0) + column.shape[0] * row_bytes
+            rows[name] = rows.get(name, 0) + column.shape[0]
+    unread = StorePlace.MAPPED if conditions.is_mapped else StorePlace.HOST
+    return StoreSizes(topology, num_bytes, rows, sum(edges.counts.values()), unread)
+
+
+def with_host_columns(features: FeatureStore, stores: PlacedStores) -> FeatureStore:
+    """Return the features with mapped columns in memory, if they are placed there."""
+    if not isinstance(features, FeatureTable) or stores.plan.sizes.unread is not StorePlace.MAPPED:
+        return features
+    in_memory = {name for name, place in stores.plan.columns.items() if place is StorePlace.HOST}
+    columns = {
+        type_: {name: column.clone() if name in in_memory else column for name, column in of_type.items()}
+        if isinstance(type_, str)
+        else of_type
+        for type_, of_type in features.columns.items()
+    }
+    return replace(features, columns=columns)
+
+
+def _stored(
+    plan: MemoryPlan, edges: CscGraph, columns: Columns, memory: DeviceMemory, line: str
+) -> PlacedStores:
+    on_device = None
+    if plan.topology.is_read_by_gpu:
+        on_device = edges.stored(partial(memory.stored, place=plan.topology))
+    copies = {
+        node_type: {
+            name: memory.stored_rows(column, plan.columns[name])
+            for name, column in of_type.items()
+            if plan.columns[name].is_read_by_gpu
+        }
+        for node_type, of_type in columns.items()
+    }
+    return PlacedStores(plan, memory.device, on_device, copies, line)
+
+
+def _check(request: DevicePlacement, columns: Columns, conditions: Conditions) -> None:
+    if request.is_explicit and conditions.no_kernels is not None:
+        raise ValueError(
+            f"{request.device}: kernels cannot run there: {conditions.no_kernels}; or leave the stores to "
+            'the CPU: topology="host", columns="host"'
+        )
+    names = {name for of_type in columns.values() for name in of_type}
+    asked = [name for name in sorted(names) if request.place_of(name) is StorePlace.MAPPED]
+    if asked and not conditions.is_mapped:
+        raise ValueError(
+            f'column {asked[0]!r} "mapped": the graph is in memory, not in a folder; give "host", or save '
+            "the graph and open its folder"
+        )
+
+
+def _reason(request: DevicePlacement, conditions: Conditions) -> str:
+    if request.is_explicit:
+        unproven = "; this path is unproven: no GPU's batches were compared with the CPU's yet"
+        return "as requested" + unproven * (not conditions.proven)
+    if conditions.no_kernels is not None:
+        return f"the CPU draws and gathers: {conditions.no_kernels}"
+    if not conditions.proven:
+        return "the CPU draws and gathers, because the path on the GPU is unproven; ask for it by a placement"
+    return "as much on the card as fits"

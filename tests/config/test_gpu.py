@@ -1,0 +1,82 @@
+"""A run's table `gpu` decides where its graph is placed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from host_as_device import HostAsDevice
+from khop import open_folder
+from khop.config.build import prepare
+from khop.config.gpu import work_sizes
+from khop.config.read import RawRun, checked
+from khop.config.resolve import resolve
+from khop.graph.folder import GraphFolder
+from khop.loading.device_placement import StorePlace
+from small_typed_folders import write_typed_graph
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_typed_graph(tmp_path_factory.mktemp("graph") / "g")
+
+
+@pytest.fixture(autouse=True)
+def _host_as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("khop.api.memory_of", lambda device: HostAsDevice())
+    monkeypatch.setattr("khop.api.why_no_kernels", lambda index: None)
+    monkeypatch.setattr("khop.config.resolve._check_device", lambda device, raw: None)
+
+
+def raw(folder: Path, gpu: dict[str, str], **values: object) -> RawRun:
+    written = {
+        "graph": str(folder),
+        "device": "cuda",
+        "task": {"target": "user", "label": "age"},
+        "model": {"embedding": 8, "hidden": 16},
+        "sampler": {"fanouts": [4, 3]},
+        "gpu": gpu,
+        **values,
+    }
+    return RawRun(written, "run.toml")
+
+
+def test_stores_are_where_the_run_says(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
+    run = prepare(raw(folder, {"topology": "pinned", "features": "device"}), tmp_path)
+    stores = run.graph.stores
+    assert stores is not None
+    assert stores.plan.topology is StorePlace.PINNED
+    assert {stores.plan.columns[name] for name in ("x", "age")} == {StorePlace.DEVICE}
+    run = prepare(raw(folder, {"cache": "20%"}), tmp_path)
+    assert run.graph.stores is not None
+    assert run.graph.stores.plan.topology is StorePlace.HOST
+    assert list(run.graph.stores.plan.caches) == ["x"]
+
+
+def test_an_error_names_the_fields(folder: Path, tmp_path: Path) -> None:
+    memory = HostAsDevice(most={StorePlace.DEVICE: 10})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("khop.api.memory_of", lambda device: memory)
+        with pytest.raises(ValueError, match=r"could not be allocated.*\(run\.toml\)$"):
+            prepare(raw(folder, {"topology": "device"}), tmp_path)
+
+
+def test_links_are_made_by_the_cpu(folder: Path, tmp_path: Path) -> None:
+    links = {"task": {"kind": "link-prediction", "target": "user buys item"}}
+    with pytest.raises(ValueError, match="batches of links are made by the CPU; leave them out"):
+        prepare(raw(folder, {"features": "pinned"}, **links), tmp_path)
+
+
+def test_a_batch_is_estimated_from_above(folder: Path) -> None:
+    opened = open_folder(folder)
+    assert isinstance(opened, GraphFolder)
+    written = raw(folder, {}, training={"batch_size": 20})
+    config = resolve(checked(written), opened, written)
+    sizes = work_sizes(config, opened)
+    # At most 20 seeds, all 300 users, 200 items; x is 3 numbers of users, and of float32.
+    assert 20 * 3 * 4 < sizes.batch_bytes < 300 * 12 + 200 * 400 * 12
+    assert sizes.ring_slots == config.prefetch
+    assert sizes.model_bytes > 0

@@ -1,0 +1,49 @@
+"""Memory of a device that is the host's: what is stored there is a copy at another address."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from weakref import finalize
+
+import torch
+from torch import Tensor
+
+from khop.kernels.pitch import empty_rows
+from khop.loading.device_memory import OUT_OF_MEMORY, PinningRefused
+from khop.loading.device_placement import StorePlace
+from khop.loading.memory_plan import FreeMemory
+
+
+@dataclass
+class HostAsDevice:
+    """A device with room for `most` bytes in each memory, however much it says is free."""
+
+    most: dict[StorePlace, int] = field(default_factory=dict)
+    said: FreeMemory = FreeMemory(1 << 40, 1 << 40)  # noqa: RUF009
+    device: torch.device = torch.device("cpu")  # noqa: RUF009
+    taken: Counter[StorePlace] = field(default_factory=Counter)
+
+    def free(self) -> FreeMemory:
+        return self.said
+
+    def stored(self, tensor: Tensor, place: StorePlace) -> Tensor:
+        self._check(tensor.nbytes, place)
+        return self._counted(tensor.clone(), place)
+
+    def stored_rows(self, column: Tensor, place: StorePlace) -> Tensor:
+        rows = empty_rows(column.shape[0], tuple(column.shape[1:]), column.dtype, self.device)
+        self._check(rows.untyped_storage().nbytes(), place)
+        return self._counted(rows, place).copy_(column)
+
+    def _check(self, size: int, place: StorePlace) -> None:
+        if self.taken[place] + size > self.most.get(place, 1 << 40):
+            if place is StorePlace.DEVICE:
+                raise OUT_OF_MEMORY(f"out of memory: {size} bytes\nof the allocator's advice")
+            raise PinningRefused(f"{size} bytes could not be pinned")
+
+    def _counted(self, tensor: Tensor, place: StorePlace) -> Tensor:
+        storage = tensor.untyped_storage()
+        self.taken.update({place: storage.nbytes()})
+        finalize(storage, self.taken.subtract, {place: storage.nbytes()})
+        return tensor

@@ -1,0 +1,98 @@
+"""A device that samples gives the batches of the CPU. Without a GPU, kernels run in Triton's interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+
+from contracts.batch_source import (
+    GRAPH,
+    ORDER,
+    PROMISES,
+    Make,
+    an_error_comes_in_place_of_its_batch_and_ends_the_stream,
+    local,
+    requests,
+    values,
+)
+from delaying_streams import PromptStreams
+from host_as_device import HostAsDevice
+from khop import LinkSampler
+from khop.graph.csc_graph import CscGraph
+from khop.kernels.choice import Engine, forcing
+from khop.loading.device_columns import DeviceColumns, split_choice
+from khop.loading.device_placement import DevicePlacement
+from khop.loading.device_source import DeviceSource
+from khop.loading.loader import StepRequests
+from khop.loading.local_source import LocalSource
+from khop.loading.ordered_map import InFlight
+from khop.loading.placed_stores import Conditions, placed_stores
+from khop.loading.transfer import Transfer
+from khop.sampling.sampler import Seeds
+
+PLACEMENTS = [("device", "host"), ("device", "device"), ("pinned", "pinned")]
+OWN = (an_error_comes_in_place_of_its_batch_and_ends_the_stream,)  # its sampler is not a NeighborSampler
+
+
+def device_source(host: LocalSource, topology: str, columns: str, warm_up: range = range(4)) -> DeviceSource:
+    """A source of the same batches, drawn by kernels."""
+    assert isinstance(GRAPH.topology, CscGraph)
+    request = DevicePlacement.of("cuda", topology, columns)
+    stores = placed_stores(GRAPH.topology, GRAPH.columns, request, HostAsDevice(), Conditions())
+    of_host, of_device = split_choice(host.columns, stores)
+    added = DeviceColumns(stores, GRAPH.schema, of_device, {})
+    first = [(request.seeds(), request.key) for request in StepRequests(ORDER, 1, warm_up)]
+    streams = PromptStreams()
+    placed = replace(host, columns=of_host, transfer=Transfer(streams), device_columns=added)
+    source = DeviceSource(placed, stores, streams, lambda: first)
+    source.prepare()
+    return source
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS, ids="-".join)
+def test_batches_are_those_of_the_cpu_wherever_the_stores_are(placement: tuple[str, str]) -> None:
+    some = requests()[2:5]
+    expected = [values(local().draw(request)) for request in some]
+    with forcing(Engine.TORCH):
+        source = device_source(local(), *placement)
+        assert [values(drawn) for drawn in source.stream(some, InFlight())] == expected
+    assert source.overflows == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("placement", PLACEMENTS, ids="-".join)
+@pytest.mark.parametrize("promise", [p for p in PROMISES if p not in OWN], ids=lambda p: p.__name__)
+def test_it_keeps(promise: Callable[[Make], None], placement: tuple[str, str]) -> None:
+    with forcing(Engine.TORCH):
+        promise(lambda host: device_source(host, *placement))
+
+
+def test_a_batch_that_exceeds_the_slots_is_made_by_the_cpu() -> None:
+    with forcing(Engine.TORCH):
+        source = device_source(local(), "device", "device", range(ORDER.num_steps - 1, ORDER.num_steps))
+        some = requests()[4:6]
+        expected = [values(local().draw(request)) for request in some]
+        assert [values(drawn) for drawn in source.stream(some, InFlight())] == expected
+    assert source.overflows == 2
+
+
+def test_an_error_of_a_batch_ends_the_stream_there() -> None:
+    def fails() -> Seeds:
+        raise OSError("the disk is gone")
+
+    asked = list(requests()[:4])
+    asked[1] = replace(asked[1], seeds=fails)
+    stream = device_source(local(), "device", "host").stream(asked, InFlight(2, 4))
+    assert len(list(islice(stream, 1))) == 1
+    with pytest.raises(OSError, match="disk is gone"):
+        next(stream)
+    assert list(stream) == []
+
+
+def test_other_samplers_are_refused() -> None:
+    host = replace(local(), sampler=LinkSampler(GRAPH, [2]))
+    with pytest.raises(ValueError, match=r'LinkSampler: .* khop.NeighborSampler; .*topology="host"'):
+        device_source(host, "device", "host")

@@ -1,0 +1,102 @@
+"""`Graph.on`: a graph whose stores are placed for a GPU gives the batches of the CPU."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import khop
+from delaying_streams import PromptStreams
+from host_as_device import HostAsDevice
+from khop.kernels.choice import Engine, forcing
+from khop.loading.device_placement import StorePlace
+from small_typed_folders import write_typed_graph
+from typed_shop import bits
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_typed_graph(tmp_path_factory.mktemp("graph") / "g", renumbered=True)
+
+
+@pytest.fixture(autouse=True)
+def _host_as_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A GPU with the memory of the host, whose kernels are the references."""
+    monkeypatch.setattr("khop.api.memory_of", lambda device: HostAsDevice())
+    monkeypatch.setattr("khop.api.why_no_kernels", lambda index: None)
+    monkeypatch.setattr("khop.loader.streams_of", lambda device: PromptStreams())
+    with forcing(Engine.TORCH):
+        yield
+
+
+def loader(graph: khop.Graph, device: str | None = None) -> khop.Loader:
+    sampler = khop.NeighborSampler(graph, [3, 2])
+    seeds = {"user": torch.arange(0, 300, 7), "item": torch.arange(20)}
+    return khop.Loader(sampler, seeds, 25, columns=["x"], seed_columns=["age"], shuffle=True, device=device)
+
+
+def batches(graph: khop.Graph) -> list[object]:
+    return [bits(batch) for batch in loader(graph).epoch(0)]
+
+
+@pytest.mark.parametrize("columns", list(StorePlace))
+@pytest.mark.parametrize("cache", [0, "2kB", "30%"])
+def test_columns_of_any_placement_are_those_of_the_cpu(folder: Path, columns: str, cache: int | str) -> None:
+    graph = khop.open_graph(folder)
+    placed = graph.on("cuda", topology="host", columns=columns, cache=cache)
+    assert batches(placed) == batches(graph)
+
+
+@pytest.mark.parametrize(("topology", "columns"), [("device", "mapped"), ("pinned", "device")])
+def test_batches_of_any_topology_are_those_of_the_cpu(folder: Path, topology: str, columns: str) -> None:
+    graph = khop.open_graph(folder)
+    placed = graph.on("cuda", topology=topology, columns=columns)
+    assert bits(loader(placed).batch(0, 1)) == bits(loader(graph).batch(0, 1))
+
+
+def test_without_a_request_the_cpu_works_until_the_gpu_is_proven(folder: Path) -> None:
+    placed = khop.open_graph(folder).on()
+    assert placed.stores is not None
+    assert placed.stores.edges is None
+    assert placed.placement.startswith("cuda: topology host, columns ")
+    assert "the path on the GPU is unproven" in placed.placement
+    assert khop.open_graph(folder).placement == "cpu: all stores are read by the CPU"
+
+
+def test_a_placed_graph_pickles_as_the_graph_and_the_request(folder: Path) -> None:
+    placed = khop.open_graph(folder).on("cuda", columns={"x": "pinned"}, cache={"x": "4kB"}, beside="1GB")
+    content = pickle.dumps(placed)
+    assert len(content) < 2000
+    again = pickle.loads(content)
+    assert again.stores is not placed.stores
+    assert again.placement == placed.placement
+    assert again.stores.plan.work.total == 10**9
+
+
+def test_a_partitioned_graph_keeps_its_stores_on_the_host(folder: Path, tmp_path: Path) -> None:
+    khop.partition_graph(folder, tmp_path / "parts", parts=2)
+    graph = khop.open_graph(tmp_path / "parts")
+    placed = graph.on("cuda")
+    assert [bits(batch) for batch in loader(placed).epoch(0)] == [
+        bits(batch) for batch in loader(graph).epoch(0)
+    ]
+    with pytest.raises(
+        ValueError, match="partitioned graph stay in host memory; leave topology, columns and"
+    ):
+        graph.on("cuda", topology="device")
+
+
+def test_a_loader_on_another_device_is_refused(folder: Path) -> None:
+    placed = khop.open_graph(folder).on("cuda")
+    with pytest.raises(ValueError, match="device 'meta': the graph is placed on cpu; leave device out"):
+        loader(placed, device="meta")
+
+
+def test_columns_on_the_host_are_no_longer_mapped(folder: Path) -> None:
+    placed = khop.open_graph(folder).on("cuda", columns={"x": "host"})
+    features, before = placed.features, khop.open_graph(folder).features
+    assert features.columns["user"]["x"].data_ptr() != before.columns["user"]["x"].data_ptr()
