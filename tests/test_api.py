@@ -251,7 +251,7 @@ def test_another_epoch_than_the_loaded_one_is_an_error_that_names_both() -> None
     loader = loader_of()
     loader.load_state_dict(loader.state_dict() | {"epoch": 1, "step": 3})
     with pytest.raises(
-        ValueError, match=r"epoch 0: the loaded state stands at epoch 1, step 3; go on with epoch\(1\)"
+        ValueError, match=r"epoch 0: the loaded state is at epoch 1, step 3; continue with epoch\(1\)"
     ):
         loader.epoch(0)
     assert [bits(batch) for batch in loader.epoch(1)] == EPOCHS[1][3:]
@@ -335,7 +335,7 @@ def test_an_exception_in_a_worker_reaches_the_loop_with_its_traceback_and_the_st
         ({"prefetch_bytes": "much"}, "prefetch_bytes 'much': must be a whole number of bytes.*\"500MB\""),
         (
             {"drop_last": True, "batch_size": 100},
-            "drop_last with 44 seeds and batch_size 100: no batch is whole",
+            "drop_last with 44 seeds and batch_size 100: no batch is complete",
         ),
         ({"seeds": {}}, "seeds: none given"),
         (
@@ -354,7 +354,7 @@ def test_an_exception_in_a_worker_reaches_the_loop_with_its_traceback_and_the_st
         ({"sampler": object()}, "sampler <object.*must be a khop.NeighborSampler.*your own subclass"),
         (
             {"sampler": NeighborSampler(GRAPH.topology, [2]), "columns": ["x"]},
-            "columns are wanted, but the graph has",
+            "columns are requested, but the graph has",
         ),
     ],
 )

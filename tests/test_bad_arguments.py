@@ -442,7 +442,7 @@ REFUSED: dict[str, Cases] = {
         ('column 5: must be the name of a column, as text', lambda: khop.WeightedNegatives(5)),
     ],
     "with_negatives": [
-        ('links 5: give khop.Links(...) whose links lie in this process', lambda: khop.with_negatives(GRAPH, 5, khop.UniformNegatives())),
+        ('links 5: give khop.Links(...) with the links in this process', lambda: khop.with_negatives(GRAPH, 5, khop.UniformNegatives())),
         ('negatives 5: must be khop.UniformNegatives(...),', lambda: khop.with_negatives(GRAPH, khop.Links(ENDS), 5)),
         ('seed 1.5: must be a whole number from 0 to 2**64 - 1', lambda: khop.with_negatives(GRAPH, khop.Links(ENDS), khop.UniformNegatives(), seed=1.5)),
         ('time 5: the links have no times; give khop.Links(times=...)', lambda: khop.with_negatives(GRAPH, khop.Links(ENDS), khop.UniformNegatives(), time=5)),

@@ -148,9 +148,9 @@ def test_work_of_another_model_graph_or_choice_is_refused(graph: Graph, model: S
     with pytest.raises(KeyboardInterrupt):
         infer(model, graph, out, node_types="item", chunk_size=10, progress=stopped_after(6))
     other = SAGE.for_graph(graph, hidden=8, layers=2)
-    with pytest.raises(ValueError, match=r"e.npy.unfinished: was begun with another model \("):
+    with pytest.raises(ValueError, match=r"e.npy.unfinished: was started with another model \("):
         infer(other, graph, out, node_types="item", chunk_size=10)
-    with pytest.raises(ValueError, match=r"begun with another chunk size \(10, now 9\)"):
+    with pytest.raises(ValueError, match=r"started with another chunk size \(10, now 9\)"):
         infer(model, graph, out, node_types="item", chunk_size=9)
     with pytest.raises(ValueError, match=r"another choice of values \(embeddings of item, now outputs"):
         infer(model, graph, out, node_types="item", chunk_size=10, values="outputs")
@@ -180,8 +180,8 @@ def test_a_graph_in_memory_will_do(graph: Graph, model: SAGE, tmp_path: Path) ->
             {"node_types": "tag"},
             r"node type 'tag': no layer of the model gives rows of it; its targets are item",
         ),
-        ({"node_types": ["item", "user"]}, r"come after different layers, .*ask for one type at a time"),
-        ({"node_types": ["item", "user"], "nodes": torch.tensor([1])}, "item, user: ids are of one of them"),
+        ({"node_types": ["item", "user"]}, r"different numbers of layers, .*infer one type at a time"),
+        ({"node_types": ["item", "user"], "nodes": torch.tensor([1])}, "item, user: ids need one node type"),
         ({"nodes": torch.tensor([50])}, r"seeds of 'item'.*50"),
         ({"values": "logits"}, "values 'logits': must be one of embeddings, outputs"),
         ({"chunk_size": 0}, "chunk_size 0: must be at least 1"),

@@ -229,7 +229,7 @@ class Graph:
             return self.topology.joined()
         if not isinstance(self.topology, CscGraph):
             raise ValueError(
-                f"{what}: the edges of a {type(self.topology).__name__} do not lie in this process; open the "
+                f"{what}: the edges of a {type(self.topology).__name__} are not in this process; open the "
                 'graph with placement="features", or in one process'
             )
         return self.topology

@@ -324,7 +324,7 @@ def _column(columns: Columns, name: str, node_type: NodeType | None = None) -> T
         raise ValueError(f"column {name!r}: node types {owners} have it in this batch, name one")
     asked = {t: sorted(of_type) for t, of_type in columns.items()}
     of = "" if node_type is None else f" of {node_type!r}"
-    raise ValueError(f"column {name!r}{of}: not in this batch; the loader was asked for {asked}")
+    raise ValueError(f"column {name!r}{of}: not in this batch; the columns of the loader are {asked}")
 
 
 def _mover(device: Place) -> Change:

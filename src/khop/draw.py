@@ -189,7 +189,7 @@ def check_drawn(negatives: DrawnNegatives) -> None:
     check_negatives(negatives)
     if isinstance(negatives, GivenNegatives):
         raise ValueError(
-            f"{negatives}: are not drawn; take khop.UniformNegatives(...) or DegreeNegatives(...)"
+            f"{negatives}: cannot be drawn; use khop.UniformNegatives(...) or DegreeNegatives(...)"
         )
 
 

@@ -153,8 +153,8 @@ class Inference:
             if error.errno not in _FULL:
                 raise
             raise OSError(
-                f"{self.out}: no space for the rows ({os.strerror(error.errno)}); free some and call it "
-                f"again, it goes on from {self.work_folder}"
+                f"{self.out}: no space for the rows ({os.strerror(error.errno)}); free some and "
+                f"run it again, to continue from {self.work_folder}"
             ) from error
 
     def _run(self, progress: Progress, in_flight: InFlight, group: Group) -> dict[NodeType, Path]:
@@ -216,7 +216,7 @@ def _check_nodes(graph: Graph, node_types: Sequence[NodeType], nodes: Tensor | N
     if nodes is not None:
         if len(node_types) > 1:
             raise ValueError(
-                f"nodes with the node types {', '.join(node_types)}: ids are of one of them, name it"
+                f"nodes with the node types {', '.join(node_types)}: ids need one node type, name it"
             )
         check_seeds(graph, {node_types[0]: nodes})
 
@@ -244,8 +244,8 @@ def _depth(model: nn.Module, node_types: Sequence[NodeType]) -> int:
             )
     if len(set(depths.values())) > 1:
         raise ValueError(
-            f"node types {', '.join(node_types)}: their last rows come after different layers, {depths}; "
-            "ask for one type at a time"
+            f"node types {', '.join(node_types)}: they have different numbers of layers, {depths}; "
+            "infer one type at a time"
         )
     return depths[node_types[0]]
 

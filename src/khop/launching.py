@@ -121,14 +121,12 @@ def check_procs(procs: int, device: str, *, oversubscribe: bool) -> None:
     whole_number("procs", procs, 1)
     gpus = torch.cuda.device_count()
     if torch.device(device).type == "cuda" and procs > gpus:
-        raise ValueError(
-            f"procs {procs}: each needs a GPU of its own, this machine has {gpus}; use device cpu"
-        )
+        raise ValueError(f"procs {procs}: each needs a separate GPU, this machine has {gpus}; use device cpu")
     cores = usable_cores()
     if procs > RANKS_PER_CORE * cores and not oversubscribe:
         raise ValueError(
             f"procs {procs}: more than {RANKS_PER_CORE} per core, and this process may use {cores} of this "
-            f"machine; use {RANKS_PER_CORE * cores} at most, or ask for it: --oversubscribe, "
+            f"machine; use {RANKS_PER_CORE * cores} at most, or allow more: --oversubscribe, "
             "oversubscribe=True in khop.launch"
         )
 

@@ -211,8 +211,8 @@ class Loader:
             return Position(self._following if epoch is None else epoch)
         if epoch not in (None, loaded.epoch):
             raise ValueError(
-                f"epoch {epoch}: the loaded state stands at epoch {loaded.epoch}, step {loaded.step}; "
-                f"go on with epoch({loaded.epoch})"
+                f"epoch {epoch}: the loaded state is at epoch {loaded.epoch}, step {loaded.step}; "
+                f"continue with epoch({loaded.epoch})"
             )
         return loaded
 
@@ -302,7 +302,9 @@ def _seed_list(
     """Return the checked seeds, and the node types that the model outputs rows for."""
     if isinstance(seeds, Links | PartitionedLinks):
         if seed_times is not None:
-            raise ValueError("seed_times with links: links carry their own, give khop.Links(..., times=...)")
+            raise ValueError(
+                "seed_times with links: times of links belong to the links, give khop.Links(..., times=...)"
+            )
         if isinstance(seeds, Links):
             seeds = seeds.of_schema(graph.schema)
             check_links(graph, seeds)
@@ -319,7 +321,9 @@ def _features(graph: Graph, choice: ColumnChoice) -> FeatureStore | None:
     if choice.is_empty:
         return None
     if graph.features is NO_COLUMNS:
-        raise ValueError("columns are wanted, but the graph has none: give the loader graph=khop.Graph(...)")
+        raise ValueError(
+            "columns are requested, but the graph has none: give the loader graph=khop.Graph(...)"
+        )
     return graph.features
 
 

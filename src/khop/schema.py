@@ -52,7 +52,7 @@ class Schema:
         object.__setattr__(self, "reverse_of", reverse_of)
         for kind, names in (("node", self.node_types), ("edge", self.edge_types)):
             if len(set(names)) != len(names):
-                raise ValueError(f"{kind} types {names}: a name stands twice")
+                raise ValueError(f"{kind} types {names}: a name is repeated")
         for edge_type in self.edge_types:
             for end in (edge_type[0], edge_type[2]):
                 if end not in self.node_types:
@@ -127,7 +127,7 @@ def by_edge_type(given: Mapping[EdgeType, Value] | Mapping[str, Value]) -> dict[
     for name, value in given.items():
         edge_type = edge_type_of(name)
         if edge_type in found:
-            raise ValueError(f"edge type {name!r}: stands twice, as text and as a tuple; give it once")
+            raise ValueError(f"edge type {name!r}: is given twice, as text and as a tuple; give it once")
         found[edge_type] = value
     return found
 

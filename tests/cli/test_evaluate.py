@@ -73,8 +73,7 @@ def test_further_metrics_stand_beside_the_runs_own(khop_command: Command, traine
     wrong = khop_command("evaluate", "a", "--metric", "f1")
     assert wrong.code == 2
     assert wrong.stderr == (
-        "khop: metric 'f1': what can be measured here is accuracy, f1-macro, f1-micro, roc-auc, "
-        "average-precision\n"
+        "khop: metric 'f1': must be one of accuracy, f1-macro, f1-micro, roc-auc, average-precision\n"
     )
 
 
@@ -118,5 +117,7 @@ def test_a_damaged_setting_of_the_run_is_named(
     ran = khop_command(*command)
     assert ran.code == 2
     warning, error = ran.stderr.splitlines()
-    assert warning.startswith("khop: a/config.toml: was changed or damaged since khop train wrote it")
-    assert error.startswith("khop: a/checkpoints/best: the run was begun otherwise: model.residual was ")
+    assert warning.startswith("khop: a/config.toml: was changed or damaged after khop train wrote it")
+    assert error.startswith(
+        "khop: a/checkpoints/best: the run was started with other settings: model.residual was "
+    )

@@ -81,11 +81,11 @@ def test_a_built_in_graph_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.M
     assert summary["path"].startswith(str(tmp_path))
     assert [node["type"] for node in summary["nodes"]] == ["package"]
     code, output = khop("verify", "debian")
-    assert (code, output) == (0, f"{summary['path']}: all is well\n")
+    assert (code, output) == (0, f"{summary['path']}: no problems found\n")
 
 
 def test_verify_of_a_good_folder_is_silent_about_files(graph: Path) -> None:
-    assert khop("verify", str(graph)) == (0, f"{graph}: all is well\n")
+    assert khop("verify", str(graph)) == (0, f"{graph}: no problems found\n")
     assert json.loads(khop("verify", "--json", str(graph))[1]) == {"path": str(graph), "findings": []}
 
 

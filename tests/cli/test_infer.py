@@ -136,7 +136,7 @@ def test_a_run_by_time_is_told_that_all_neighbors_show_the_future(
     """)
     assert khop_command("train", "run.toml", "--out", "a").code == 0
     ran = khop_command("infer", "a", "--out", "e.npy")
-    assert "inference over all neighbors would show the future" in ran.stderr
+    assert "inference over all neighbors would use later edges" in ran.stderr
 
 
 @contextmanager
@@ -156,7 +156,7 @@ def test_a_full_disk_is_one_line_and_the_work_goes_on_later(khop_command: Comman
         ran = khop_command("infer", "a", "--out", "e.npy", "--values", "outputs")
     assert ran.code == 1
     assert ran.stderr == (
-        "khop: e.npy: no space for the rows (File too large); free some and call it again, it goes on from "
+        "khop: e.npy: no space for the rows (File too large); free some and run it again, to continue from "
         "e.npy.unfinished\n"
     )
     assert not Path("e.npy").exists()
@@ -212,7 +212,7 @@ def test_killed_and_stopped_work_goes_on_with_other_ranks_to_the_same_bytes(
         _, errors = one.communicate(timeout=WAIT_S)
     assert one.returncode == 130
     assert errors == (
-        "khop: stopped; what is done is in parts.npy.unfinished; call the same command to go on\n"
+        "khop: stopped; finished rows are in parts.npy.unfinished; run the same command again to continue\n"
     )
     assert len(set(chunks_done())) == 3  # none of them twice
 

@@ -54,7 +54,7 @@ def test_a_run_on_parts_goes_on_where_it_was(khop_command: Command, parts: str) 
 def test_commands_about_one_folder_say_what_to_give_them_instead(khop_command: Command, parts: str) -> None:
     ran = khop_command("partition", parts, "again", "--parts", "2")
     assert ran.code != 0
-    assert "is a graph cut into parts; for this give the graph before it was cut, or one of" in ran.stderr
+    assert "is a partitioned graph; give the graph before partitioning, or one of" in ran.stderr
 
 
 def test_info_of_parts_is_that_of_the_graph_and_of_each(

@@ -48,7 +48,7 @@ def test_a_hundred_billion_edges_are_printed(khop_command: Command) -> None:
     said = " ".join(done.stdout.split())
     assert "1,000,000,000 nodes, 100,000,000,000 edges" in said
     assert "No machines of 128 GB hold it with all edges on every machine." in said
-    found = re.search(r"(\d+) machines of 128 GB hold it with edges shared out like features\.", said)
+    found = re.search(r"(\d+) machines of 128 GB hold it with edges partitioned like features\.", said)
     assert found is not None
     document = json.loads(khop_command(*ASKED, *huge, "--memory", "128", "--json").stdout)
     assert document["fewest_machines"] == {"replicated": None, "partitioned": int(found[1])}

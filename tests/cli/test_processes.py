@@ -45,7 +45,7 @@ def test_ctrl_c_keeps_the_last_checkpoint_and_the_run_goes_on_exactly(
     _, errors = training.communicate(timeout=WAIT_S)
     assert training.returncode == 130
     assert errors == (
-        "khop: stopped; the last checkpoint is a/checkpoints/last; go on with: khop train --resume a\n"
+        "khop: stopped; the last checkpoint is a/checkpoints/last; continue with: khop train --resume a\n"
     )
     assert [path for path in Path("a").rglob("*") if path.name.startswith(".")] == []
     epochs = str(len(metrics_of("a")) + 2)
@@ -64,7 +64,7 @@ def test_a_disk_without_space_is_told_of_and_nothing_is_half_written(small_run: 
     *warnings, last = done.stderr.splitlines()
     assert warnings
     assert all(
-        line.startswith("khop: a/checkpoints/") and line.endswith("; the run goes on") for line in warnings
+        line.startswith("khop: a/checkpoints/") and line.endswith("; the run continues") for line in warnings
     )
     assert last.startswith("khop: a/checkpoints/")
     assert "File too large: the checkpoint could not be written" in last

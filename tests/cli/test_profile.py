@@ -36,12 +36,12 @@ def test_a_profile_says_where_the_time_goes_and_which_setting_to_change(
     assert done.code == 0, done.stderr
     for word in ("waits for", "transfer", "compute", "sampling", "gather", "seeds/s", "edges/s", "busy"):
         assert word in done.stdout
-    assert "an epoch has 6 steps: they were taken over several" in done.stdout
+    assert "an epoch has 6 steps: the profile covers several" in done.stdout
     *_, finding, advice, where = done.stdout.splitlines()
     assert finding.endswith(".")
     named = [word for word in advice.split() if field_at(word) is not None]
     assert named, advice
-    assert where.startswith("Bars over time: profiles/toy-1/timeline.png")
+    assert where.startswith("Timeline: profiles/toy-1/timeline.png")
     folder = Path("profiles/toy-1")
     assert sorted(path.name for path in folder.iterdir()) == [
         "config.toml",
@@ -83,9 +83,13 @@ def test_a_run_that_was_trained_can_be_profiled_and_stays_as_it_was(
     [
         (
             ("nowhere.toml",),
-            "khop: nowhere.toml: no such file; give a run.toml, or a run that comes with khop",
+            "khop: nowhere.toml: no such file; give a run.toml, or a preset",
         ),
-        ((), "khop: which run? khop profile debian, khop profile run.toml, or khop profile --graph FOLDER"),
+        (
+            (),
+            "khop: no run is given: use khop profile debian, khop profile run.toml, or khop profile --graph "
+            "FOLDER",
+        ),
         (("run.toml", "--steps", "0"), "khop: steps is 0: must be at least 1 (--steps)"),
         (("run.toml", "--procs", "0"), "khop: procs 0: must be a whole number, 1 or more"),
         (("run.toml", "--out", "."), "khop: out is '.': the folder is not empty; name another"),
@@ -143,7 +147,7 @@ def test_ctrl_c_prints_what_there_is_and_leaves_no_process(small_run: Path, proc
     assert running.returncode == 130
     assert errors == ""
     assert "stopped after " in out
-    assert "Bars over time: p/timeline.png" in out
+    assert "Timeline: p/timeline.png" in out
     assert Path("p/trace.json").exists()
     wait_until(lambda: _at_work_here() == [])
 

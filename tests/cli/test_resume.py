@@ -21,15 +21,17 @@ def test_another_graph_or_model_under_a_checkpoint_is_refused_and_named(
     write_learnable_graph(Path("mine"), nodes=310)
     refused = khop_command("train", "--resume", "a", "--epochs", "2")
     assert refused.code == 2
-    assert refused.stderr.startswith("khop: a/checkpoints/last: the run was begun otherwise: graph was ")
-    assert refused.stderr.endswith("Put back what it was begun with, or start another run\n")
+    assert refused.stderr.startswith(
+        "khop: a/checkpoints/last: the run was started with other settings: graph was "
+    )
+    assert refused.stderr.endswith("Restore these settings, or start a new run\n")
 
     config = Path("a/config.toml")
     config.write_text(config.read_text().replace("hidden = 16", "hidden = 17"))
     refused = khop_command("train", "--resume", "a", "--epochs", "2")
     assert refused.code == 2
     warning, error = refused.stderr.splitlines()
-    assert warning.startswith("khop: a/config.toml: was changed or damaged since khop train wrote it; its")
+    assert warning.startswith("khop: a/config.toml: was changed or damaged after khop train wrote it; its")
     assert "model.hidden was 16 and is 17" in error
 
 

@@ -47,7 +47,7 @@ def test_what_stands_in_the_way_is_never_overwritten() -> None:
         ValueError, match=r"^out is 'full': the folder is not empty; name another, or leave it out"
     ):
         new_run_folder(run_of(out="full"))
-    with pytest.raises(ValueError, match=r"^out is 'full/notes': a file stands there; name another folder$"):
+    with pytest.raises(ValueError, match=r"^out is 'full/notes': is a file; name another folder$"):
         new_run_folder(run_of(out="full/notes"))
     assert Path("full/notes").read_text() == "keep"
 

@@ -21,8 +21,7 @@ def test_split_writes_what_split_links_gives(khop_command: Command, tmp_path: Pa
     done = khop_command("graph", "split", str(shop), str(out), *given)
     assert (done.code, done.stderr) == (0, "")
     assert done.stdout == (
-        f"{out}: links of user buys item: train 851, val 220, test 30. "
-        f"Look at a part: khop info {out}/train\n"
+        f"{out}: links of user buys item: train 851, val 220, test 30. Show a part: khop info {out}/train\n"
     )
     expected, opened = split_links(open_graph(shop), BUYS, 0.2, 30, negatives=2, seed=7), LinkSplit.open(out)
     assert torch.equal(opened.test_links.edges[BUYS], expected.test_links.edges[BUYS])

@@ -136,11 +136,10 @@ def test_threads_are_those_of_the_run_and_recorded(khop_command: Command, small_
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ([], "which run? khop train debian, khop train run.toml, or khop train --graph FOLDER"),
+        ([], "no run is given: use khop train debian, khop train run.toml, or khop train --graph FOLDER"),
         (
             ["nope.toml"],
-            "nope.toml: no such file; give a run.toml, or a run that comes with khop: "
-            "debian, debian-links, debian-typed",
+            "nope.toml: no such file; give a run.toml, or a preset: debian, debian-links, debian-typed",
         ),
         (
             ["run.toml", "--epochs", "x"],

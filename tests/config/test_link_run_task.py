@@ -117,9 +117,7 @@ def test_every_metric_of_every_split_is_measured(prepared: Prepare) -> None:
 
 
 def test_links_are_measured_where_they_are_held_out(prepared: Prepare) -> None:
-    with pytest.raises(
-        ValueError, match=r"split 'train': links are measured where they are held out, in \['val'"
-    ):
+    with pytest.raises(ValueError, match=r"split 'train': only held-out links can be evaluated, in \['val'"):
         subject_of(prepared()).scores(("train",), unwatched)
 
 
@@ -170,13 +168,13 @@ def test_a_graph_without_a_reverse_leaves_the_edges_themselves_out(prepared: Pre
         ({"links__val": 0.0001}, "links.val is 0.0001: of 1101 links of user buys item that holds out none"),
         (
             {"links__val": 0.5, "links__test": 0.5},
-            "links.val is 0.5 and links.test 0.5: nothing is left to learn",
+            "links.val is 0.5 and links.test 0.5: no training links are left",
         ),
         (
             {"sampler__time": "t", "evaluation__fanouts": [5, 5]},
             "sampler.time is 't': each link needs a time, and the columns of user buys item are none (",
         ),
-        ({"sampler__time": "t"}, "sampler.time is 't': evaluation over all neighbors would show the future"),
+        ({"sampler__time": "t"}, "sampler.time is 't': evaluation over all neighbors would use later edges"),
         ({"evaluation__fanouts": [5]}, "evaluation.fanouts has 1 entry, sampler.fanouts make 2 layers"),
         ({"evaluation__fanouts": [{"user buy item": 5}, 5]}, "evaluation.fanouts, hop 1: fanout 5 for"),
     ],

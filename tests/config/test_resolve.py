@@ -89,7 +89,7 @@ def test_what_a_run_leaves_open_is_filled_in(shop: Path, monkeypatch: pytest.Mon
         ),
         (
             {"device": "cuda:9"},
-            "device is 'cuda:9': this torch sees no CUDA device; use cpu or one that is there (--device)",
+            "device is 'cuda:9': torch finds no CUDA device; use cpu or an existing device (--device)",
         ),
         (
             {"graph": "debain"},

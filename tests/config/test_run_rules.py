@@ -69,7 +69,7 @@ def test_the_table_says_the_rule(
     ("sampler", "message"),
     [
         ({"weight": "cost"}, "no column 'cost'"),
-        ({"time": "time", "window": [5, 6]}, "after 6 would show the future"),
+        ({"time": "time", "window": [5, 6]}, "after 6 would allow later edges"),
         ({"time": "time", "temporal_strategy": "latest", "weight": "weight"}, "leave inner out"),
     ],
     ids=str,
@@ -91,7 +91,7 @@ def test_what_belongs_to_times_wants_times(sampler: dict[str, object]) -> None:
 
 def test_times_want_a_sampled_evaluation() -> None:
     values = {**raw(Path("g"), time="time").values, "evaluation": {}}
-    with pytest.raises(ValueError, match=r"sampler\.time is 'time'.*the future, give evaluation\.fanouts"):
+    with pytest.raises(ValueError, match=r"sampler\.time is 'time'.*later edges; set evaluation\.fanouts"):
         checked(RawRun(values, "run.toml"))
 
 

@@ -165,7 +165,7 @@ def test_whoever_comes_second_takes_what_the_first_wrote(
     def overtaken(folder: Path, *_: object) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.symlink_to(plain.path)
-        raise ValueError(f"{folder}: was written by another process meanwhile")
+        raise ValueError(f"{folder}: was written by another process at the same time")
 
     monkeypatch.setattr(builtin, "write_debian", overtaken)
     assert open_folder(builtin_folder("debian", tmp_path)).fingerprint == plain.fingerprint

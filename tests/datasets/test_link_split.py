@@ -186,9 +186,9 @@ def test_a_split_of_a_folder_is_trained_on(tmp_path: Path) -> None:
         ({"negatives": 1.5}, "negatives 1.5: must be 0 or more"),
         ({"val": True}, "val True: must be a share"),
         ({"test": float("nan")}, "test nan: must be a share"),
-        ({"edge_type": ()}, "split_links of no edge type: name one or more"),
-        ({"edge_type": [BUYS, BOUGHT_BY]}, "split_links of .*bought_by.*: it is split already"),
-        ({"edge_type": [BUYS, BUYS]}, "split_links of .*buys.*: it is split already"),
+        ({"edge_type": ()}, "split_links: no edge type is given; name at least one"),
+        ({"edge_type": [BUYS, BOUGHT_BY]}, "split_links of .*bought_by.*: is given twice"),
+        ({"edge_type": [BUYS, BUYS]}, "split_links of .*buys.*: is given twice"),
     ],
 )
 def test_what_cannot_be_split_is_named(settings: dict[str, object], message: str) -> None:
@@ -230,7 +230,7 @@ def test_edges_that_lie_elsewhere_cannot_be_split() -> None:
 
         schema = shop(every_pair()).schema
 
-    with pytest.raises(ValueError, match="the edges of a RemoteRows do not lie in this process"):
+    with pytest.raises(ValueError, match="the edges of a RemoteRows are not in this process"):
         split_links(Graph(RemoteRows(), FeatureTable({})), BUYS)  # type: ignore[arg-type]
 
 
@@ -247,7 +247,7 @@ def test_edge_columns_that_lie_elsewhere_are_asked_for_where_the_edges_stood_bef
     for part, of_one in zip((split.train, split.test), (expected.train, expected.test), strict=True):
         rows = Rows(torch.arange(part.csc(BUYS).num_edges), ("stars",))
         assert torch.equal(part.features.gather({BUYS: rows})[BUYS]["stars"], of_one.columns[BUYS]["stars"])
-    with pytest.raises(ValueError, match="columns: those of a RemoteRows do not lie in this process"):
+    with pytest.raises(ValueError, match="columns: those of a RemoteRows are not in this process"):
         split_links(graph, BUYS, negatives=0, label="stars")
 
 

@@ -90,7 +90,7 @@ def test_ids_travel_in_64_bits_where_32_are_too_few() -> None:
 
 def test_a_question_drawn_with_another_key_is_refused() -> None:
     message = wire().question({"item": Frontier(*[torch.tensor([10])] * 3)}, SPANS)
-    with pytest.raises(ValueError, match="another hop, or drawn with another key"):
+    with pytest.raises(ValueError, match="another hop, or for another key"):
         wire(key=8).frontier(message, SPANS)
 
 

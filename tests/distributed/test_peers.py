@@ -84,7 +84,7 @@ def test_a_header_with_any_wrong_number_names_its_sender(bodies: list[bytes], da
     if field == 3:
         whole = whole.filter(lambda size: not 0 <= size <= LIMIT)
     numbers[rank, field] = data.draw(whole.filter(lambda number: number != int(numbers[rank, field])))
-    with pytest.raises(ValueError, match=f"^rank {rank} sent something else .* in epoch 1, step 2: "):
+    with pytest.raises(ValueError, match=f"^rank {rank} sent another message .* in epoch 1, step 2: "):
         exchanged(Forged(numbers.numpy().tobytes()))
 
 
@@ -97,7 +97,7 @@ def test_a_message_cut_short_or_garbled_names_its_sender(bodies: list[bytes], da
     at = data.draw(st.integers(len(garbled) - 24, len(garbled) - 1))
     garbled[at] ^= data.draw(st.integers(1, 255))
     messages[rank] = bytes(garbled)
-    with pytest.raises(ValueError, match=f"^rank {rank} sent something else"):
+    with pytest.raises(ValueError, match=f"^rank {rank} sent another message"):
         exchanged(Forged(headers, b"".join(messages)))
 
 

@@ -135,7 +135,7 @@ def test_a_writer_that_has_no_lock_yet_is_left_alone(tmp_path: Path) -> None:
 
 def test_of_two_writers_the_second_to_finish_says_so(tmp_path: Path) -> None:
     with (
-        pytest.raises(ValueError, match=r"g: was written by another process meanwhile"),
+        pytest.raises(ValueError, match=r"g: was written by another process at the same time"),
         new_folder(tmp_path / "g"),
     ):
         write_graph(tmp_path / "g", {"n": NodeTable(3)}, {})

@@ -90,7 +90,7 @@ class RemoteRows:
 
 def test_what_lies_elsewhere_is_not_joined() -> None:
     far = Graph(RemoteRows(), FeatureTable({}))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="the edges of a RemoteRows do not lie in this process"):
+    with pytest.raises(ValueError, match="the edges of a RemoteRows are not in this process"):
         far.csc(BUYS)
     near = Graph(GRAPH, RemoteRows())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="columns of edges cannot join RemoteRows; leave them out"):

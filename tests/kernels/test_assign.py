@@ -136,5 +136,5 @@ def test_rows_that_no_node_has_are_an_error() -> None:
 
 
 def test_something_has_to_be_shared_out() -> None:
-    with pytest.raises(ValueError, match="no limits: say what parts are to share out"):
+    with pytest.raises(ValueError, match="no limits: give the quantities to balance"):
         Assigner([0, 1], [], [], NO_MEMBERS, parts=2)

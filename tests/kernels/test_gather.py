@@ -101,7 +101,7 @@ def test_the_first_id_out_of_range_is_named(bad: int, threads: int) -> None:
     ("table", "ids", "out", "message"),
     [
         (torch.zeros(4, 6).t(), torch.tensor([0]), None, r"strides \(1, 6\)"),
-        (torch.tensor(1.0), torch.tensor([0]), None, "rows must lie one after another"),
+        (torch.tensor(1.0), torch.tensor([0]), None, "rows must be contiguous"),
         (torch.zeros(4, 6), torch.tensor([0], dtype=torch.int32), None, "must be int64"),
         (torch.zeros(4, 6), torch.tensor([[0]]), None, r"row ids are torch.int64 \(1, 1\)"),
         (torch.zeros(4, 6), torch.tensor([0]), torch.zeros(2, 6), "out has"),

@@ -80,7 +80,7 @@ def test_a_public_network_is_refused(with_public: tuple[Host, Host]) -> None:
     for outcome in ended(by_hand(with_public, "--interface", "wan0")):
         assert outcome.code == 2
         assert "would listen on 141.30." in outcome.errors
-        assert "a public address, where anyone may take part: name a private network" in outcome.errors
+        assert "a public address that anyone can connect to: name a private network" in outcome.errors
 
 
 def test_ranks_that_a_firewall_keeps_apart_say_so(hosts: tuple[Host, Host]) -> None:
@@ -91,7 +91,5 @@ def test_ranks_that_a_firewall_keeps_apart_say_so(hosts: tuple[Host, Host]) -> N
     await_ranks_end(hosts, STARTING_S + 20 + SECONDS)
     outcomes = ended(running)
     assert all(outcome.code for outcome in outcomes)
-    said = (
-        "met the others but could not connect to all of them: machines of a run need all ports between them"
-    )
+    said = "found the other ranks but could not connect to all of them: open all ports between the machines"
     assert any(said in outcome.errors for outcome in outcomes), outcomes

@@ -181,7 +181,7 @@ def test_a_part_that_is_not_here_is_named(shop: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("held", [[1, 3], [3, 2], [3, 4], [-1, 0]])
 def test_parts_that_do_not_follow_each_other_are_refused(shop: Path, held: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"are asked for; give consecutive ones, from 0 to 3"):
+    with pytest.raises(ValueError, match=r"are requested; give consecutive ones, from 0 to 3"):
         LocalPartitionGraph.open(shop / "parts", held)
 
 

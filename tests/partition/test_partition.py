@@ -207,7 +207,7 @@ def test_verify_finds_edges_that_are_not_those_of_the_graph(shop: Path, tmp_path
     digests = {**book.edge_digests, edge_key(BUYS): book.edge_digests[edge_key(BUYS)] ^ 1}
     _rewrite(out, PartitionBook(**{**book.__dict__, "edge_digests": digests}))
     assert [finding.problem for finding in verify_partition(out)] == [
-        f"the edges of {BUYS} are not those of the graph before; write the graph again"
+        f"the edges of {BUYS} differ from those of the graph before partitioning; write the graph again"
     ]
 
 

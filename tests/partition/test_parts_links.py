@@ -145,7 +145,7 @@ def test_where_no_part_has_all_partners_of_a_source_the_way_out_is_named(shop: P
     some, rule = LocalPartitionGraph.open(shop / "parts", [0]), UniformNegatives(exact=True)
     asked = Positives(torch.tensor([0]), torch.tensor([0]))
     with pytest.raises(
-        ValueError, match=r"like.*lie in all 3 parts; .*EdgeTable\(reverse_of=.*or take exact=False"
+        ValueError, match=r"like.*are in all 3 parts; .*EdgeTable\(reverse_of=.*or use exact=False"
     ):
         some.sample_negatives(LIKE, rule, asked, KEY)
     assert LocalPartitionGraph.open(shop / "parts").sample_negatives(LIKE, rule, asked, KEY).shape == (1, 1)

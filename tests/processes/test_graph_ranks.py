@@ -98,5 +98,5 @@ def test_who_asks_is_told_that_nothing_is_left_to_draw(told: list[dict[str, Any]
 def test_ranks_that_do_not_draw_the_same_hop_find_out(told: list[dict[str, Any]]) -> None:
     for rank, other in ((0, 1), (1, 0)):
         sentence = told[rank]["another hop"]
-        assert f"rank {other} sent something else" in sentence
-        assert "about another hop, or drawn with another key" in sentence
+        assert f"rank {other} sent another message" in sentence
+        assert "for another hop, or for another key" in sentence

@@ -192,8 +192,8 @@ def test_ranks_that_met_but_do_not_connect_within_the_deadline_say_so(
     launched(monkeypatch, RANK=0, WORLD_SIZE=1, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
     with pytest.raises(
         PeerLost,
-        match=r"rank 0 \(host .*\) met the others but could not connect to all of them: machines of a run "
-        r"need all ports between them.*There was no answer within 1 s$",
+        match=r"rank 0 \(host .*\) found the other ranks but could not connect to all of them: open "
+        r"all ports between the machines.*There was no answer within 1 s$",
     ):
         khop.launch(nothing, device="cpu", deadline=1.0)
     over.set()
@@ -214,7 +214,7 @@ def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_numbers_of_processes_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="procs 0: must be a whole number, 1 or more"):
         khop.launch(nothing, procs=0, device="cpu")
-    too_many = "procs 1000: each needs a GPU of its own, this machine has"
+    too_many = "procs 1000: each needs a separate GPU, this machine has"
     without_gpu = "device 'cuda': torch finds none of CUDA's GPUs here"
     with pytest.raises(ValueError, match=too_many if torch.cuda.is_available() else without_gpu):
         khop.launch(nothing, procs=1000, device="cuda")

@@ -61,7 +61,7 @@ def test_whoever_sends_something_else_is_named(
 ) -> None:
     sentence = told[0][sent]
     assert isinstance(sentence, str)
-    assert sentence.startswith("rank 1 sent something else than rank 0 waited for, asking for rows in epoch")
+    assert sentence.startswith("rank 1 sent another message than rank 0 waited for, asking for rows in epoch")
     assert problem in sentence
 
 
@@ -74,4 +74,4 @@ def test_a_rank_that_is_gone_ends_the_wait(told: list[dict[str, object]]) -> Non
 
 
 def test_a_wait_that_nobody_wants_any_more_ends(told: list[dict[str, object]]) -> None:
-    assert told[0]["given up"] == "PeerLost: nobody waits any more for asking for rows in epoch 0, step 3"
+    assert told[0]["given up"] == "PeerLost: no rank waits any more for asking for rows in epoch 0, step 3"

@@ -71,7 +71,7 @@ def test_sigterm_writes_a_checkpoint_within_ten_seconds_and_another_number_of_pr
     assert running.returncode == 143
     assert (
         errors
-        == "khop: stopped; the last checkpoint is a/checkpoints/last; go on with: khop train --resume a\n"
+        == "khop: stopped; the last checkpoint is a/checkpoints/last; continue with: khop train --resume a\n"
     )
     assert len(re.findall(r"epoch +1/1000", out)) == 1  # rank 0 alone talks
     assert [pid for pid in ranks if Path(f"/proc/{pid}").exists()] == shared_memory_of(ranks) == []
@@ -188,9 +188,9 @@ def test_ranks_that_were_started_unlike_are_named_before_the_first_step(run_toml
     for process in ranks:
         _, errors = process.communicate(timeout=WAIT_S)
         assert process.returncode == 2
-        assert errors.startswith("khop: the ranks are not of one run: ")
+        assert errors.startswith("khop: the ranks have different settings: ")
         assert "khop is 9.9 on rank 1, " in errors
-        assert "training.seed is 5 on rank 1, 0 on rank 0. Start all of them alike" in errors
+        assert "training.seed is 5 on rank 1, 0 on rank 0. Start all ranks with the same settings" in errors
         assert "training.learning_rate is 0.1 on rank 1, 0.03 on rank 0; " in errors
         assert "graph is " in errors
 

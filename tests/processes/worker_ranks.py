@@ -144,7 +144,7 @@ def worker(rank: int, device: torch.device, folders: list[str], out: str, given:
             told[f"{Path(folder).name} kept by {kept_by}"] = own_loop(khop.open_graph(folder), kept_by)
     told["on the device"] = own_loop(khop.open_graph(folders[0]), "visits", CACHE_BYTES)
     in_parts = khop.open_graph(folders[0], placement="all")
-    with pytest.raises(ValueError, match=r"edges of all parts.*plan it by counts"):
+    with pytest.raises(ValueError, match=r"edges of all parts.*use counts"):
         loader_of(in_parts, "visits")
     told["edges in parts"] = own_loop(in_parts, "auto")
     Path(out, f"{rank}.json").write_text(json.dumps(told))

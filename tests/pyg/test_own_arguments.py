@@ -80,7 +80,7 @@ def test_a_window_leaves_edges_at_most_so_old(workers: int) -> None:
         time_window=(10, 0), batch_size=4,
     )  # fmt: skip
     assert all(30 <= time <= 40 for batch in links for time in batch.time.tolist())
-    with pytest.raises(ValueError, match=r"time_window .*: says nothing without times; give time_attr"):
+    with pytest.raises(ValueError, match=r"time_window .*: has no effect without times; give time_attr"):
         NeighborLoader(data, [2], time_window=(10, 0))
 
 

@@ -129,7 +129,7 @@ def one_layer(sources: Tensor, destinations: Tensor, edge_ids: Tensor | None = N
 @pytest.mark.parametrize(
     ("edges", "message"),
     [
-        (([3, 4], [0, 5]), "into node 5, which is not among the nodes"),
+        (([3, 4], [0, 5]), "into node 5, which is not in `nodes`"),
         (([3, 10], [0, 1]), "sources: there is no node 10; ids go from 0 to 9"),
         (([3, 4], [0, 10]), "destinations: there is no node 10"),
         (([3, 4], [0]), "{'sources': 2, 'destinations': 1}: one of each per edge"),

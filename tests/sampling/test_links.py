@@ -282,15 +282,15 @@ def last_rows(sample: Sample) -> dict[tuple[EdgeType, int], list[int]]:
 @pytest.mark.parametrize(
     ("settings", "facts", "message"),
     [
-        ({"negatives": GivenNegatives()}, {}, "bring no negatives along, which GivenNegatives"),
-        ({}, {"negatives": GIVEN}, "bring negatives along, which negatives=None would not use"),
+        ({"negatives": GivenNegatives()}, {}, "have no negatives, which GivenNegatives"),
+        ({}, {"negatives": GIVEN}, "have negatives, which negatives=None would not use"),
         ({"negatives": GivenNegatives()}, {"negatives": GIVEN + 2}, "negatives of .*: there is no node 7"),
         (
             {"negatives": UniformNegatives()},
             {"labels": torch.tensor([0, 3])},
             "labels of .* hold 0, which is what",
         ),
-        ({}, {"times": LABELS}, r"links of .* have times, which Uniform\(.*\) does not keep to"),
+        ({}, {"times": LABELS}, r"links of .* have times, but Uniform\(.*\) ignores them"),
         ({"rule": Temporal("day")}, {}, r"links of .* have no times, which Temporal\(.*\) needs"),
     ],
 )

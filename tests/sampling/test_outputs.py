@@ -214,5 +214,5 @@ def test_a_graph_that_has_its_reverses_is_not_turned_round(schema: Schema) -> No
     assert isinstance(topology, CscGraph)
     edges = dict(zip(schema.edge_types, topology.edges.values(), strict=True))
     store = CscGraph(schema, topology.counts, edges)
-    with pytest.raises(ValueError, match=r"the graph has the reverse of .* sample it directional"):
+    with pytest.raises(ValueError, match=r"the graph has the reverse of .* use directional"):
         NeighborSampler(store, [2], expansion=Expansion.SUBGRAPH, output=Output.BIDIRECTIONAL)

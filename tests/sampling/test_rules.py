@@ -91,7 +91,7 @@ def test_seed_times_and_rules_that_do_not_fit_are_named() -> None:
         ValueError, match=r"seeds of 'node' have no times, which Temporal\(.*give the loader seed_times"
     ):
         NeighborSampler(graph, [1], rule=Temporal("time")).sample(seeds, KEY)
-    with pytest.raises(ValueError, match=r"seeds have times, which Weighted\(.*sample by khop.Temporal"):
+    with pytest.raises(ValueError, match=r"seeds have times, but Weighted\(.*use khop.Temporal"):
         NeighborSampler(graph, [1], rule=Weighted("weight")).sample(timed, KEY)
     for times in (torch.tensor([5.0]), torch.tensor([5, 6])):
         with pytest.raises(ValueError, match=r"times of 'node' are .*: give int64, one for each of 1 seeds"):

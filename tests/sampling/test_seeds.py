@@ -50,7 +50,7 @@ def test_drop_last_omits_the_last_short_global_batch_alike_on_any_number_of_rank
 ) -> None:
     order = order_of(by_type, batch_size)
     if order.num_seeds < batch_size:
-        with pytest.raises(ValueError, match="no batch is whole; give a smaller batch_size"):
+        with pytest.raises(ValueError, match="no batch is complete; give a smaller batch_size"):
             replace(order, drop_last=True)
         return
     whole = replace(order, drop_last=True)

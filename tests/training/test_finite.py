@@ -93,7 +93,7 @@ def test_weights_that_become_nan_end_the_run_and_are_not_kept(
     run = SmallRun(tmp_path / "spoiled", evaluate=evaluate)
     wanted = replace(run, out=tmp_path / "sound").trainer().fit()
     place = f"epoch 1, step {STEPS}" if evaluate is None else "epoch 2, step 0"
-    message = rf"the weights '.*' are not finite .* before {place}: lower .*last holds is intact"
+    message = rf"the weights '.*' are not finite .* before {place}: lower .*last is intact"
     with pytest.raises(ValueError, match=message):
         spoiled(run, 1, STEPS - 1).fit()
     again = run.trainer()
@@ -107,7 +107,9 @@ def test_a_checkpoint_within_an_epoch_holds_no_nan(tmp_path: Path) -> None:
         spoiled(run, 1, 1).fit()
     again = run.trainer()
     again.resume()
-    assert (1, 0) < (again.standing.epoch, again.standing.step) <= (1, 2)
+    assert (
+        (1, 0) <= (again.standing.epoch, again.standing.step) <= (1, 2)
+    )  # one is skipped while another is written
     assert all(weights.isfinite().all() for weights in again.model.parameters())
 
 

@@ -101,7 +101,7 @@ def test_on_another_machine_the_run_is_told_that_it_goes_another_way(monkeypatch
         moved, choices, warnings = settled(Finding(SECOND), recorded)
         assert way_of(choices) == SECOND.blocks
         assert len(warnings) == 1
-        assert "another order here" in warnings[0]
+        assert "the order of sums differs here" in warnings[0]
         _, _, warnings = settled(Finding(FIRST), recorded)
         assert warnings == []  # it goes the same way there
     _, choices, warnings = settled(Finding(SECOND), moved)

@@ -168,7 +168,7 @@ OUTSIDE = {t: torch.full((ends.shape[1], 1), 40) for t, ends in links().edges.it
             "links of .*buys.*, sources: there is no node 30",
         ),
         (timed(), {}, r"links have times, .*: give fanouts=\[\.\.\.\] and rule=khop.Temporal"),
-        (timed(), {"fanouts": [2, 2]}, "links of .* have times, which Uniform"),
+        (timed(), {"fanouts": [2, 2]}, "links of .* have times, but Uniform"),
         (links(), {"fanouts": [2, 2]}, "links without negatives cannot be evaluated"),
     ],
 )
@@ -192,5 +192,5 @@ def test_negatives_for_links_in_time_are_there_in_time() -> None:
     assert bool((drawn[BUYS] <= torch.arange(5, 21)[:, None]).all())
     with pytest.raises(ValueError, match="time 'day': the links have no times"):
         with_negatives(topology, replace(of, times=None), UniformNegatives(2), time="day")
-    with pytest.raises(ValueError, match=r"GivenNegatives\(.*\): are not drawn; take khop.UniformNegatives"):
+    with pytest.raises(ValueError, match=r"GivenNegatives\(.*\): cannot be drawn; use khop.UniformNegatives"):
         with_negatives(topology, of, GivenNegatives())  # type: ignore[arg-type]

@@ -59,7 +59,7 @@ def test_a_half_written_line_does_not_count_and_goes_with_the_next_cut(tmp_path:
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     log = RunLog(tmp_path / "metrics.jsonl")
     log.path.write_bytes(b'{"epoch": 0}\n{"epoch"\xba 1}\n')
-    with pytest.raises(ValueError, match=r"metrics\.jsonl: line 2 is damaged; put the file back"):
+    with pytest.raises(ValueError, match=r"metrics\.jsonl: line 2 is damaged; restore the file"):
         log.records()
 
 

@@ -137,7 +137,7 @@ def test_only_some_epochs_are_evaluated_and_always_the_last(tmp_path: Path) -> N
 
 
 def test_scores_without_validation_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"evaluate\(\) gave scores of \['test'\]: 'val' must be one"):
+    with pytest.raises(ValueError, match=r"evaluate\(\) gave scores of \['test'\]: 'val' is needed"):
         SmallRun(tmp_path, evaluate=lambda: {"test": 1.0}).trainer().fit()
 
 
@@ -221,7 +221,7 @@ def test_a_loss_that_is_no_number_names_the_step_and_leaves_the_last_checkpoint(
     trainer = without_numbers(run).trainer()
     trainer.resume()
     threads = threading.active_count()
-    with pytest.raises(ValueError, match=r"the loss is nan in epoch 1, step 0: lower .*last holds is intact"):
+    with pytest.raises(ValueError, match=r"the loss is nan in epoch 1, step 0: lower .*last is intact"):
         trainer.fit()
     assert checkpoint_bytes(tmp_path / "checkpoints" / "last") == before
     assert threading.active_count() == threads
@@ -261,7 +261,7 @@ def test_the_run_goes_on_while_the_disk_is_full_and_nothing_is_lost(tmp_path: Pa
     expected = SmallRun(tmp_path / "undisturbed").trainer().fit()
     assert without_seconds(result.records) == without_seconds(expected.records)
     assert any("metrics.jsonl: File too large" in sentence for sentence in observer.warnings)
-    assert all(sentence.endswith("the run goes on") for sentence in observer.warnings)
+    assert all(sentence.endswith("the run continues") for sentence in observer.warnings)
     assert len(lines(SmallRun(tmp_path / "run"))) == 3
     first, second = (
         load_checkpoint(tmp_path / name / "checkpoints" / "last") for name in ("run", "undisturbed")
@@ -389,7 +389,7 @@ def test_a_state_that_contradicts_itself_is_refused_before_anything_changes(
         run.trainer().fit()
     in_format_1(tmp_path / "checkpoints" / "last", **changed)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(ValueError, match=r"last: epoch .* do not fit the rest of it"):
+    with pytest.raises(ValueError, match=r"last: epoch .* contradict the rest of the state"):
         run.trainer().resume()
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
@@ -540,7 +540,7 @@ def test_a_checkpoint_that_is_no_trainers_is_refused(tmp_path: Path) -> None:
     run = SmallRun(tmp_path)
     trainer = run.trainer()
     Snapshot.of(trainer.model, trainer.optimizer, {"epoch": 1}).write(tmp_path / "checkpoints" / "last")
-    with pytest.raises(ValueError, match=r"last: says \['epoch'\] of where training stood, .* are needed"):
+    with pytest.raises(ValueError, match=r"last: has the training state \['epoch'\], .* is expected"):
         trainer.resume()
 
 
@@ -548,7 +548,7 @@ def test_a_run_that_was_begun_otherwise_is_not_gone_on_with(tmp_path: Path) -> N
     run = SmallRun(tmp_path)
     run.with_(epochs=1, facts={"graph": "abc", "khop": "1"}).trainer().fit()
     with pytest.raises(
-        ValueError, match=r"last: the run was begun otherwise: graph was abc and is abd\. Put"
+        ValueError, match=r"last: the run was started with other settings: graph was abc and is abd\. Restore"
     ):
         run.with_(facts={"graph": "abd", "khop": "1"}).trainer().resume()
 

@@ -67,7 +67,7 @@ def test_layers_that_are_released_leave_the_disk(tmp_path: Path) -> None:
 def test_one_process_at_a_time_is_at_work_in_it(tmp_path: Path) -> None:
     with (
         work_folder(tmp_path / "w", FACTS, ALONE),
-        pytest.raises(ValueError, match=r"w: another process is at work in it; wait for it"),
+        pytest.raises(ValueError, match=r"w: another process uses it; wait for it"),
         work_folder(tmp_path / "w", FACTS, ALONE),
     ):
         pass
@@ -77,7 +77,9 @@ def test_other_facts_are_named(tmp_path: Path) -> None:
     with work_folder(tmp_path / "w", FACTS, ALONE):
         pass
     with (
-        pytest.raises(ValueError, match=r"w: was begun with another graph \(a, now b\); go on as it was"),
+        pytest.raises(
+            ValueError, match=r"w: was started with another graph \(a, now b\); continue as it was"
+        ),
         work_folder(tmp_path / "w", {"graph": "b"}, ALONE),
     ):
         pass

@@ -28,7 +28,7 @@ def verify(folder: Path, as_json: bool) -> None:
     else:
         for finding in findings:
             typer.echo(f"{folder / finding.file}: {finding.problem}")
-        typer.echo(f"{folder}: {_findings(len(findings))}" if findings else f"{folder}: all is well")
+        typer.echo(f"{folder}: {_findings(len(findings))}" if findings else f"{folder}: no problems found")
     if findings:
         raise typer.Exit(1)
 

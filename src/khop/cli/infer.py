@@ -87,7 +87,7 @@ def _nodes(run: Run, request: Request, node_types: tuple[str, ...]) -> Tensor | 
     if request.split is None:
         return None
     if len(node_types) > 1:
-        raise ValueError(f"--split {request.split}: of which of {', '.join(node_types)}? give --node-type")
+        raise ValueError(f"--split {request.split}: has nodes of {', '.join(node_types)}; give --node-type")
     of_types = run.graph.split(request.split)
     if node_types[0] not in of_types:
         raise ValueError(
@@ -145,5 +145,8 @@ def _stoppable(inference: Inference, rank: int) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if rank == 0:
-            tell(f"stopped; what is done is in {inference.work_folder}; call the same command to go on")
+            tell(
+                f"stopped; finished rows are in {inference.work_folder}; run the same command again to "
+                "continue"
+            )
         raise

@@ -13,9 +13,9 @@ def tell(sentence: str, *command: str) -> None:
     """Print a message of khop on stderr, and a command to continue with: on a terminal, on a new line."""
     line, width = f"khop: {sentence}", _terminal_width()
     if width is None:
-        lines = [f"{line}; go on with: {shlex.join(command)}" if command else line]
+        lines = [f"{line}; continue with: {shlex.join(command)}" if command else line]
     elif command:
-        lines = [*wrapped(f"{line}; go on with:", width), *command_lines(command, width)]
+        lines = [*wrapped(f"{line}; continue with:", width), *command_lines(command, width)]
     else:
         lines = wrapped(line, width)
     print(*lines, sep="\n", file=sys.stderr, flush=True)

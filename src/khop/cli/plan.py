@@ -24,12 +24,12 @@ from khop.process_memory import tune_memory
 
 _SHOWN = {
     Placement.REPLICATED: "all edges\non every machine",
-    Placement.PARTITIONED: "edges shared out\nlike features",
+    Placement.PARTITIONED: "edges partitioned\nlike features",
 }
 
 _IN_WORDS = {
     Placement.REPLICATED: "all edges on every machine",
-    Placement.PARTITIONED: "edges shared out like features",
+    Placement.PARTITIONED: "edges partitioned like features",
 }
 
 

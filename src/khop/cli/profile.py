@@ -79,7 +79,7 @@ def profile_rank(rank: int, device: torch.device, request: Request) -> None:
     if rank == 0:
         steps_per_epoch = len(run.loader())
         if done > steps_per_epoch:
-            say(console, f"an epoch has {steps_per_epoch} steps: they were taken over several")
+            say(console, f"an epoch has {steps_per_epoch} steps: the profile covers several")
         if done < asked:
             say(console, f"stopped after {done} of {asked} steps")
         _conclude(console, run, folder, _found(records, run.config), request)
@@ -121,9 +121,7 @@ def _conclude(console: Console, run: Run, folder: Path, profile: Profile, reques
     for table in profile_tables(profile.summary):
         wide.print(fitting(wide, table, *LEAST))
     say(console, *_sentences(profile.bottleneck, run.config))
-    say(
-        console, f"Bars over time: {folder / TIMELINE}; all of them: open {folder / TRACE} in ui.perfetto.dev"
-    )
+    say(console, f"Timeline: {folder / TIMELINE}; full trace: open {folder / TRACE} in ui.perfetto.dev")
     if request.as_json:
         print(json.dumps(_outcome(folder, profile)))
 

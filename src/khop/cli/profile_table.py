@@ -26,7 +26,7 @@ def _training(summary: Summary) -> Table:
     stages = {"waiting": "waits for\nits batch", "moving": "transfer", "computing": "compute"}
     stages |= {"communicating": "communi-\ncation"} if has_others else {}
     stages["saving"] = "logs"
-    table = _table("training: ms a step, share of the time", "rank", "step", *stages.values())
+    table = _table("training: ms per step, share of the time", "rank", "step", *stages.values())
     if has_others:
         table.add_column("waits on", no_wrap=True)
     for rank in summary.ranks:
@@ -38,7 +38,7 @@ def _training(summary: Summary) -> Table:
 
 def _loading(summary: Summary) -> Table:
     names = ("rank", "threads", "busy", "sampling", "gather", "seeds/s", "edges/s", "batch", "cores busy")
-    table = _table("making batches: ms of a thread for each", *names)
+    table = _table("making batches: ms of thread time per batch", *names)
     for rank in summary.ranks:
         table.add_row(
             _name(rank, summary),

@@ -25,7 +25,7 @@ def new_run_folder(config: RunConfig, among: Path = RUNS) -> Path:
     folder = Path(config.out)
     refuse_dangling(folder)
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"out is {config.out!r}: a file stands there; name another folder")
+        raise ValueError(f"out is {config.out!r}: is a file; name another folder")
     if folder.is_dir() and any(folder.iterdir()):
         raise ValueError(
             f"out is {config.out!r}: the folder is not empty; name another, "
@@ -93,7 +93,7 @@ def read_run(folder: Path) -> RawRun:
     _, is_signed, rest = file.read_bytes().partition(_DIGEST)
     digest, _, body = rest.partition(b"\n")
     if is_signed and digest != _digest(body):
-        tell(f"{file}: was changed or damaged since khop train wrote it; its settings hold as they stand")
+        tell(f"{file}: was changed or damaged after khop train wrote it; its present settings are used")
     return read_toml(file)
 
 

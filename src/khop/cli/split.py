@@ -53,7 +53,7 @@ def split(folder: Path, out: Path, links: Sequence[str], settings: Settings) -> 
         parts.save(out, notice=notice)
     asked = {"train": parts.train_links, "val": parts.val_links, "test": parts.test_links}
     counts = ", ".join(f"{name} {sum(of.counts.values()):,}" for name, of in asked.items())
-    typer.echo(f"{out}: links of {', '.join(links)}: {counts}. Look at a part: khop info {out / 'train'}")
+    typer.echo(f"{out}: links of {', '.join(links)}: {counts}. Show a part: khop info {out / 'train'}")
 
 
 def _part(number: float) -> float | int:

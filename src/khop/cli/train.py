@@ -157,7 +157,7 @@ def _stoppable(folder: Path, rank: int) -> Iterator[None]:
             tell("stopped; there is no checkpoint yet")
         raise
     except PeerLost as lost:
-        hint = f"go on with: {shlex.join(resume)}" if last.is_dir() else "there is no checkpoint yet"
+        hint = f"continue with: {shlex.join(resume)}" if last.is_dir() else "there is no checkpoint yet"
         raise PeerLost(f"{lost}. All ranks stop; {hint}") from lost
 
 

@@ -12,12 +12,14 @@ from khop.config.read import RawRun, read_toml
 def written(source: str | None, options: Options, command: str) -> RawRun:
     """Return the run of this name, before its options are applied. Raises ValueError if there is none."""
     if source is None and "graph" not in options:
-        raise ValueError(f"which run? {command} debian, {command} run.toml, or {command} --graph FOLDER")
+        raise ValueError(
+            f"no run is given: use {command} debian, {command} run.toml, or {command} --graph FOLDER"
+        )
     if source is None:
         return RawRun({}, "the command line")
     if source in preset_names():
         return preset(source)
     if not Path(source).is_file():
         presets = ", ".join(preset_names())
-        raise ValueError(f"{source}: no such file; give a run.toml, or a run that comes with khop: {presets}")
+        raise ValueError(f"{source}: no such file; give a run.toml, or a preset: {presets}")
     return read_toml(Path(source))

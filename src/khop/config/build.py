@@ -116,8 +116,8 @@ class Run:
         """Prepare inference for all nodes of the node types, or for `nodes` only. Checks all arguments."""
         if self.config.sampler.time is not None:
             raise ValueError(
-                f"sampler.time is {self.config.sampler.time!r}: inference over all neighbors would show the "
-                "future; khop.sampled_inference in a script keeps to the times"
+                f"sampler.time is {self.config.sampler.time!r}: inference over all neighbors would use "
+                "later edges; use khop.sampled_inference in a script"
             )
         chunk_size = self.config.evaluation.batch_size
         return Inference.of(self.model, self.subject.whole, out, node_types, nodes, values, chunk_size)

@@ -137,7 +137,7 @@ class LinkTask:
         for name in splits:
             if name not in self._held_out:
                 raise ValueError(
-                    f"split {name!r}: links are measured where they are held out, in {list(self._held_out)}"
+                    f"split {name!r}: only held-out links can be evaluated, in {list(self._held_out)}"
                 )
             metrics = dict.fromkeys((self.task.metric, *BESIDE, *asked))
             measured = mean_metrics(self._link_scores(*self._held_out[name], progress), tuple(metrics))

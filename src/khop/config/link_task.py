@@ -35,7 +35,7 @@ def resolved_link_task(config: RunConfig, graph: Folder, raw: RawRun) -> Task:
             )
     if links.val + links.test >= 1:
         raise ValueError(
-            f"links.val is {links.val} and links.test {links.test}: nothing is left to learn from; "
+            f"links.val is {links.val} and links.test {links.test}: no training links are left; "
             f"lower them ({raw.where('links.val', 'links.test')})"
         )
     return task.model_copy(update={"target": target, "metric": metric})

@@ -121,7 +121,7 @@ def known_metric(name: str | None, known: Iterable[Name]) -> Name:
     for each in names:
         if each == name:
             return each
-    raise ValueError(f"metric {name!r}: what can be measured here is {', '.join(names)}")
+    raise ValueError(f"metric {name!r}: must be one of {', '.join(names)}")
 
 
 def words_of(edge_type: EdgeType) -> str:

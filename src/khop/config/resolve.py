@@ -140,7 +140,7 @@ def _check_device(device: str, raw: RawRun) -> None:
         return
     there = torch.cuda.device_count()
     if (wanted.index or 0) >= there:
-        devices = f"this torch sees {there} CUDA devices" if there else "this torch sees no CUDA device"
+        devices = f"torch finds {there} CUDA devices" if there else "torch finds no CUDA device"
         raise ValueError(
-            f"device is {device!r}: {devices}; use cpu or one that is there ({raw.where('device')})"
+            f"device is {device!r}: {devices}; use cpu or an existing device ({raw.where('device')})"
         )

@@ -383,8 +383,8 @@ class RunConfig(Section):
             )
         if sampler.time is not None and not self.evaluation.fanouts:
             raise ValueError(
-                f"sampler.time is {sampler.time!r}: evaluation over all neighbors would show the future, "
-                "give evaluation.fanouts"
+                f"sampler.time is {sampler.time!r}: evaluation over all neighbors would use "
+                "later edges; set evaluation.fanouts"
             )
         return self
 

@@ -87,7 +87,8 @@ def split_links(
     direction. With `disjoint_share`, this share of the training links is to be predicted and carries no
     message. Without it, all training links are predicted and carry messages. Validation and test links have
     `negatives` each, which are no edges of the whole graph. `label` and `time` are edge columns to use as
-    the links' labels and times. The split depends on `seed` alone.
+    the links' labels and times. The split is a function of the graph, the arguments and `seed`;
+    partitions and ranks do not change it.
 
     The parts share the node columns with `graph`, and stay in memory until they are saved. Where ranks hold
     partitions of the edges, each rank gets its own edges and a share of the links, and the call is
@@ -161,15 +162,15 @@ def _edge_types(given: EdgeTypeName | Sequence[EdgeTypeName]) -> tuple[EdgeType,
 
 def _check(graph: Graph, edge_types: Sequence[EdgeType], facts: LinkColumns) -> None:
     if not edge_types:
-        raise ValueError("split_links of no edge type: name one or more")
+        raise ValueError("split_links: no edge type is given; name at least one")
     for number, edge_type in enumerate(edge_types):
         if edge_type not in graph.schema.edge_types:
             there = list(graph.schema.edge_types)
             raise ValueError(f"split_links of {edge_type}: not an edge type; there are {there}")
         if edge_type in edge_types[:number] or graph.schema.reverse(edge_type) in edge_types[:number]:
             raise ValueError(
-                f"split_links of {edge_type}: it is split already, with the type that it is or turns round; "
-                "name it once"
+                f"split_links of {edge_type}: is given twice, directly or as the reverse of "
+                "another type; name it once"
             )
         if facts.label is not None:
             graph.schema.column(edge_type, facts.label)

@@ -80,8 +80,7 @@ def _visits_of_others(
     topology = _topology(source, order, graph)
     if by is CacheBy.VISITS and topology is None:
         raise ValueError(
-            "a cache by visits: takes edges of all parts, uniform draws and seeds that are nodes; "
-            "plan it by counts"
+            "cache by visits: requires the edges of all parts, uniform draws and node seeds; use counts"
         )
     if topology is None or by is CacheBy.COUNTS:
         counts = {t: graph.num_nodes(t) for t in graph.schema.node_types}

@@ -156,7 +156,10 @@ class Group:
             told = self.gather_bytes("; ".join(differing).encode()[:4000])
         sentences = [sentence.decode(errors="replace") for sentence in told if sentence]
         if sentences:
-            raise ValueError(f"the ranks are not of one run: {'; '.join(sentences)}. Start all of them alike")
+            raise ValueError(
+                f"the ranks have different settings: {'; '.join(sentences)}. "
+                "Start all ranks with the same settings"
+            )
 
     def lost(self, problem: str) -> PeerLost:
         """Return the error of a failed exchange, which names the missing ranks. Mark the group as broken."""

@@ -85,7 +85,7 @@ class HopWire:
         reader = Reader(message)
         digest, *counts = reader.take(torch.int64, 1 + len(types)).tolist()
         if digest != self.digest:
-            raise ValueError("the question is about another hop, or drawn with another key")
+            raise ValueError("the request is for another hop, or for another key")
         found = {}
         for node_type, count in zip(types, counts, strict=True):
             first, end = spans[node_type]

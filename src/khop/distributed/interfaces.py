@@ -60,9 +60,9 @@ def listening_interface(listening: Listening, rank_info: RankInfo) -> Interface:
     found = _found(listening.interface, rank_info, interfaces())
     if found.is_public and not listening.allow_public:
         raise ValueError(
-            f"rank {rank_info.rank} would listen on {found.address} ({found.name}), a public address, where "
-            "anyone may take part: name a private network with --interface, as 10.0.0.0/8, or, behind a "
-            "firewall, say --allow-public"
+            f"rank {rank_info.rank} would listen on {found.address} ({found.name}), a public address "
+            "that anyone can connect to: name a private network with --interface, as 10.0.0.0/8, or, behind "
+            "a firewall, use --allow-public"
         )
     return found
 

@@ -66,9 +66,9 @@ def split_over_ranks(
 ) -> tuple[RankPart, RankPart, RankPart]:
     """Split links into training, validation and test as `split_edges` does. Collective, outside of lanes.
 
-    A rank keeps in memory the edges of its partitions that any part of the split uses for message passing, at
-    their old positions. It also keeps a range of the links. The split itself takes one number per edge, and a
-    few numbers per node that links lead to.
+    A rank keeps in memory the edges of its partitions that any part of the split uses for message passing.
+    Edge ids remain the positions in the graph before the split. It also keeps a range of the links. The split
+    itself takes one number per edge, and a few numbers per node that links lead to.
     """
     split = split_edges(RankEdges(graph), edge_types, shares, key)
     heard = {id(part.kept): graph.keeping(part.kept) for part in (split.train, split.val, split.test)}
@@ -158,7 +158,7 @@ def _handed_on(
                         raise ValueError(f"{found.shape[0]} {name}, where {places_of.numel()} links came")
             held[name].index_copy_(0, place, torch.cat(rows))
     if bool(missing.any()):
-        raise ValueError(f"link {first + int(missing.int().argmax())}: no rank has handed it on")
+        raise ValueError(f"link {first + int(missing.int().argmax())}: no rank has sent it")
     return held
 
 

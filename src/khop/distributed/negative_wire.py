@@ -52,7 +52,7 @@ class NegativeWire:
         reader = Reader(message)
         digest, count = reader.take(torch.int64, 2).tolist()
         if digest != self.digest:
-            raise ValueError("the question is about other negatives, or drawn with another key")
+            raise ValueError("the request is for other negatives, or for another key")
         sources = reader.take(narrowest(span[1] - span[0]), count)
         check_below(sources, span[1] - span[0], "source")
         positions = reader.take(torch.int64, count)

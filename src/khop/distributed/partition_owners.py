@@ -22,8 +22,8 @@ class PartitionOwners:
     def __post_init__(self) -> None:
         if self.parts < 1 or not 0 <= self.rank < self.world_size:
             raise ValueError(
-                f"{self.parts} parts held by rank {self.rank} of {self.world_size}: there has to be a part, "
-                "and a rank from 0"
+                f"{self.parts} parts held by rank {self.rank} of {self.world_size}: there must be at least "
+                "one part, and ranks count from 0"
             )
 
     def parts_of(self, rank: int) -> range:

@@ -163,8 +163,8 @@ class Peers:
         """Return the error for an invalid message of a rank."""
         due = f"{message.stage}{self._due(message).where}"
         return ValueError(
-            f"rank {rank} sent something else than rank {self.rank} waited for, {due}: {problem}. "
-            "All ranks have to run one khop, on one graph, in one order"
+            f"rank {rank} sent another message than rank {self.rank} expected, {due}: {problem}. "
+            "All ranks must run the same version of khop on the same graph, in the same order"
         )
 
     def _written(self, payloads: Sequence[Tensor]) -> Messages:
@@ -189,7 +189,9 @@ class Peers:
             try:
                 while not _is_done(work):
                     if self._is_given_up():
-                        raise PeerLost(f"nobody waits any more for {message.stage}{self._due(message).where}")
+                        raise PeerLost(
+                            f"no rank waits any more for {message.stage}{self._due(message).where}"
+                        )
             finally:
                 if not work.is_completed():
                     _keep_for_ever(self._channel)

@@ -58,7 +58,7 @@ def stores_of(
             f"{error}. With placement {partition_options.placement}, rank {group.rank} of {group.world_size} "
             "needs the "
             f"edges of {named_parts(edges_of)} and the columns of {named_parts(own)}; `khop part-files` "
-            "lists what a machine does"
+            "lists the files of a machine"
         ) from error
     lanes = Lanes(group, partition_options.lanes)
     schema = held.schema
@@ -91,8 +91,8 @@ def machine_files(
     """
     if machines < 1 or procs < 1 or not 0 <= machine < machines:
         raise ValueError(
-            f"machine {machine} of {machines} with {procs} processes each: there has to be a process, and a "
-            "machine from 0"
+            f"machine {machine} of {machines} with {procs} processes each: there must be at least one "
+            "process, and machines count from 0"
         )
     parts, found = read_book(path).num_parts, set[str]()
     for rank in range(machine * procs, (machine + 1) * procs):

@@ -69,8 +69,8 @@ class RankLinks:
     def _peers(self, what: str) -> Peers:
         if self.lanes.is_lane:
             raise ValueError(
-                f"{what}: ranks tell one another before batches are made, all in one order; a khop.Loader of "
-                "a khop.LinkSampler sees to it, before other batches draw once from the graph, for no links"
+                f"{what}: the ranks must exchange this before batches are made. A khop.Loader "
+                "of a khop.LinkSampler does so; otherwise first draw negatives for no links, on all ranks"
             )
         return self.lanes.peers
 

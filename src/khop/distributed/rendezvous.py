@@ -141,9 +141,9 @@ def _make_torch_group(store: Store, meeting: _Meeting, device: torch.device) -> 
             raise
         problem = str(error).splitlines()[0]
     raise PeerLost(
-        f"rank {at.rank} (host {socket.gethostname()}, {interface.address} of {interface.name}) met the "
-        "others but could not connect to all of them: machines of a run need all ports between them, and "
-        f"--interface where they have several networks. {problem}"
+        f"rank {at.rank} (host {socket.gethostname()}, {interface.address} of {interface.name}) found "
+        "the other ranks but could not connect to all of them: open all ports between the machines, and use "
+        f"--interface if they have several networks. {problem}"
     )
 
 
@@ -169,8 +169,8 @@ def _met(store: Store, meeting: _Meeting) -> Round:
     hidden = [rank for rank, arrived in ranks.items() if Interface("", arrived.address).is_loopback]
     if hidden and len({arrived.host for arrived in ranks.values()}) > 1:
         raise ValueError(
-            f"rank {hidden[0]} (host {ranks[hidden[0]].host}) listens on {ranks[hidden[0]].address}, where "
-            "no other machine reaches it: its name or MASTER_ADDR leads to itself. Name the network of the "
-            "machines with --interface, as eth1 or 10.0.0.0/8"
+            f"rank {hidden[0]} (host {ranks[hidden[0]].host}) listens on {ranks[hidden[0]].address}, which "
+            "other machines cannot reach: its host name or MASTER_ADDR is a loopback address. Name the "
+            "network of the machines with --interface, as eth1 or 10.0.0.0/8"
         )
     return found[0]

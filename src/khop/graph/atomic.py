@@ -86,7 +86,7 @@ def _publish(hidden: Path, path: Path) -> None:
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise ValueError(
-                f"{path}: was written by another process meanwhile; this one's work is dropped"
+                f"{path}: was written by another process at the same time; this result is discarded"
             ) from error
         raise
     flush_entries(path.parent)

@@ -36,7 +36,7 @@ def check_splits(splits: Mapping[str, Given], count: int, nodes: str) -> None:
             other = names[before[at] - 1]
             raise ValueError(
                 f"{ids.name}[{at}] is {ids.values[at]}: the node is in split {other!r} too; drop it in one, "
-                f"or name a split that may overlap with a group of its own, such as '{name}.b'"
+                f"or put the split in another group by its name, such as '{name}.b'"
             )
         split_of[ids.values] = number
         if np.count_nonzero(split_of == number) != len(ids):

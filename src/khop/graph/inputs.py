@@ -86,7 +86,7 @@ class Given:
         self.refuse(
             lambda labels: (labels < -1) | (labels >= num_classes),
             f"there are {num_classes} classes, labels 0 to {num_classes - 1}, and -1 for unknown; "
-            f"raise num_classes or mend the label",
+            f"raise num_classes or correct the label",
         )
 
     def check_original_ids(self) -> None:
@@ -101,8 +101,8 @@ class Given:
         if len(twice):
             first, second = np.flatnonzero(self.values == twice[0])[:2]
             raise ValueError(
-                f"{self.name}[{second}] is {twice[0]}, and so is [{first}]: each node has an id of its own, "
-                "draws are keyed by it; correct it, or rename the column if it holds anything else"
+                f"{self.name}[{second}] is {twice[0]}, and so is [{first}]: original ids must be "
+                "unique, because draws are keyed by them; correct it, or rename the column"
             )
 
     def tensor(self) -> Tensor:

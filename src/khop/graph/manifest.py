@@ -243,7 +243,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
         raise ValueError(f"{folder}: no such folder; write_graph makes one")
     if (folder / layout.BOOK).is_file():
         raise ValueError(
-            f"{folder}: is a graph cut into parts; for this give the graph before it was cut, or one of its "
+            f"{folder}: is a partitioned graph; give the graph before partitioning, or one of its "
             f"parts, {folder / 'part-0000'}"
         )
     if not path.is_file():

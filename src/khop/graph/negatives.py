@@ -324,10 +324,10 @@ def all_drawn(
     if not negatives.exact:
         raise ValueError(
             f"negatives of {edge_type}: no {destination!r} node{when} can be drawn by {negatives}; "
-            "leave such links out, or bring negatives along by khop.GivenNegatives()"
+            "leave such links out, or give negatives with khop.GivenNegatives()"
         )
     node = int(positives.sources[drawn.link])
     raise ValueError(
         f"negatives of {edge_type}: {source!r} node {node} is connected to every "
-        f"{destination!r} node that {negatives} could draw{when}; leave its links out, or take exact=False"
+        f"{destination!r} node that {negatives} could draw{when}; leave its links out, or use exact=False"
     )

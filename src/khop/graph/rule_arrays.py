@@ -155,8 +155,8 @@ class RuleArrays:
         names = () if self.sources is None else self.sources.columns.get(edge_type[0], ())
         if column in names and self.sorted_by.get(edge_type) != column:
             raise ValueError(
-                f"rows do not follow {column!r}, a column of its sources, which lie in all parts; sort the "
-                f"graph, `khop graph sort GRAPH OUT --by {column}`, and cut that"
+                f"rows do not follow {column!r}, a column of its sources, which are in all parts; sort the "
+                f"graph, `khop graph sort GRAPH OUT --by {column}`, and partition the result"
             )
 
     def _check_order(self, edge_type: EdgeType, column: str, own: EdgeTimes) -> None:

@@ -53,7 +53,7 @@ def negative_store(graph: GraphStore, negatives: DrawnNegatives) -> NegativeStor
     if not hasattr(graph, "sample_negatives"):
         raise ValueError(
             f"{negatives}: {type(graph).__name__} has no method sample_negatives; "
-            "bring negatives along by khop.Links(negatives=...) and khop.GivenNegatives()"
+            "give negatives with khop.Links(negatives=...) and khop.GivenNegatives()"
         )
     return cast(NegativeStore, graph)
 

@@ -64,7 +64,7 @@ class Assigner:
         if not 1 <= parts <= MOST_PARTS:
             raise ValueError(f"parts {parts}: must be 1 to {MOST_PARTS}")
         if not limits:
-            raise ValueError("no limits: say what parts are to share out")
+            raise ValueError("no limits: give the quantities to balance")
         self.num_nodes = first_node[-1]
         for in_edges in edges:
             in_edges.csc.check()

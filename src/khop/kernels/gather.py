@@ -211,8 +211,8 @@ def _check(table: Tensor, ids: Tensor, out: Tensor | None, out_dtype: torch.dtyp
     # Kernels read rows at any pitch.
     if table.dim() == 0 or not (table[:1] if by is Engine.TRITON else table).is_contiguous():
         raise ValueError(
-            f"table {tuple(table.shape)} with strides {table.stride()}: rows must lie one after another; "
-            "pass table.contiguous()"
+            f"table {tuple(table.shape)} with strides {table.stride()}: rows must be "
+            "contiguous; pass table.contiguous()"
         )
     if ids.dtype != torch.int64:
         raise ValueError(f"ids are {ids.dtype}: must be int64; pass ids.long()")

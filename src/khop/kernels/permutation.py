@@ -14,5 +14,7 @@ def permutation_slice(key: DrawKey, count: int, start: int, stop: int) -> Tensor
     Time and memory depend on the slice alone, so every rank computes its own share. On the CPU.
     """
     if not 0 <= start <= stop <= count < 1 << 63:
-        raise ValueError(f"slice [{start}, {stop}) of a permutation of {count}: must lie in it, below 2^63")
+        raise ValueError(
+            f"slice [{start}, {stop}) of a permutation of {count}: must be within it and below 2^63"
+        )
     return _core.permutation_slice(key.value, count, start, stop)

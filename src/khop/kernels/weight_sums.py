@@ -36,7 +36,7 @@ def weight_sums(csc: Csc, weights: Tensor, *, threads: int = 1) -> Tensor:
     if position >= 0:
         raise ValueError(
             f"weight {float(weights[position])} at position {position}: must be a finite number, 0 or more; "
-            "mend the column and write the graph again"
+            "correct the column and write the graph again"
         )
     return sums
 

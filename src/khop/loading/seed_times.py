@@ -39,7 +39,7 @@ def _column(
     if name not in there:
         raise ValueError(
             f"seed_times: column {name!r} of {node_type!r}: not in the graph; there are {sorted(there)}; "
-            "each seed needs a time of its own, write the graph with such a column of its nodes"
+            "each seed needs a time; write the graph with this column for its node type"
         )
     if features is None:
         raise ValueError(f"seed_times {name!r}: the graph has no columns; give the times themselves")

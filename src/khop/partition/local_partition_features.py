@@ -91,4 +91,4 @@ def whole_columns(features: FeatureStore) -> Tensors:
         case RenumberedRows():
             below = whole_columns(features.below)
             return {**below, **{t: ChosenRows(below.get(t, {}), at) for t, at in features.before.items()}}
-    raise ValueError(f"columns: those of a {type(features).__name__} do not lie in this process")
+    raise ValueError(f"columns: those of a {type(features).__name__} are not in this process")

@@ -138,8 +138,8 @@ class _Columns(Mapping[str, Tensor]):
         for part in folder.parts:
             if file in part.absent:
                 raise ValueError(
-                    f"column {name!r} of {type_!r}: {part.path / file} is not on this machine; "
-                    "ask a process that has all parts"
+                    f"column {name!r} of {type_!r}: {part.path / file} is not on this "
+                    "machine; use a process with all parts"
                 )
         return folder.made(file, lambda: torch.cat([part.columns()[type_][name] for part in folder.parts]))
 
@@ -157,8 +157,8 @@ def check_whole(folder: PartsFolder, what: str) -> None:
     """Raise ValueError unless all parts are held."""
     if len(folder.held) < folder.book.num_parts:
         raise ValueError(
-            f"{what}: lies in {folder.book.num_parts} parts, of which {held_parts(folder)} of {folder.path} "
-            "is open here; ask a process that has all of them"
+            f"{what}: lies in {folder.book.num_parts} parts, and only {held_parts(folder)} of {folder.path} "
+            "is open here; use a process with all parts"
         )
 
 
@@ -185,7 +185,7 @@ def open_parts(
     whole = numbers if columns_of is None else columns_of
     if held is not None and (list(held) != list(numbers) or not 0 <= held[0] <= held[-1] < book.num_parts):
         raise ValueError(
-            f"{folder}: parts {list(held)} are asked for; give consecutive ones, from 0 to "
+            f"{folder}: parts {list(held)} are requested; give consecutive ones, from 0 to "
             f"{book.num_parts - 1}"
         )
     _check_described(folder, book, numbers)

@@ -100,9 +100,9 @@ class PartsLinks:
             return sources, destinations
         if self.others is None:
             raise ValueError(
-                f"exact negatives of {edge_type}: the partners of a source lie in all "
-                f"{folder.book.num_parts} parts; write the graph with the edges turned round, which lie with "
-                "it, EdgeTable(reverse_of=...), and cut that, or take exact=False"
+                f"exact negatives of {edge_type}: the partners of a source are in all "
+                f"{folder.book.num_parts} parts; write the graph with the reverse edge "
+                "type, EdgeTable(reverse_of=...), and partition the result, or use exact=False"
             )
         return self.others.connected(edge_type, self._own(edge_type))
 

@@ -110,7 +110,10 @@ def _lost_or_twice(folder: Path, book: PartitionBook) -> Iterator[Finding]:
             for part in parts
         )
         if digest & _WORD != book.edge_digests[edge_key(edge_type)]:
-            yield Finding(BOOK, f"the edges of {edge_type} are not those of the graph before; {WRITE_AGAIN}")
+            yield Finding(
+                BOOK,
+                f"the edges of {edge_type} differ from those of the graph before partitioning; {WRITE_AGAIN}",
+            )
 
 
 def _original_ids(part: GraphFolder, node_type: NodeType) -> torch.Tensor:

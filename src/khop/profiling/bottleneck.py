@@ -67,8 +67,8 @@ def bottleneck(summary: Summary, config: RunConfig, machine: Machine) -> Bottlen
         return _communicating(summary, config)
     return Bottleneck(
         Kind.SAVING,
-        f"Writing down takes {_percent(costs['saving'])} of the time",
-        "put out, the run folder, on a faster disk",
+        f"Writing logs takes {_percent(costs['saving'])} of the time",
+        "move the run folder to a faster disk",
         "out",
     )
 
@@ -103,14 +103,14 @@ def _of_ranks(summary: Summary, config: RunConfig, machine: Machine) -> Bottlene
         return Bottleneck(
             Kind.UNEVEN_RANKS,
             f"{finding}, and the cores are full",
-            "leave them to the training: fewer threads that make batches",
+            "use fewer threads to make batches",
             "threads",
             str(config.threads // 2),
         )
     return Bottleneck(
         Kind.UNEVEN_RANKS,
         finding,
-        "shares of larger batches differ less",
+        "use larger batches, because their shares differ less",
         "training.batch_size",
         str(2 * config.training.batch_size),
     )
@@ -124,14 +124,14 @@ def _slow_rank(slowest: RankSummary, summary: Summary, lost: float) -> Bottlenec
     }
     stage = max(more, key=lambda name: more[name])
     doing, advice, setting = {
-        "waiting": ("waits longer for its batches", "let more threads make them", "threads"),
-        "moving": ("takes longer to move its batches", "look at what else uses its device", "device"),
+        "waiting": ("waits longer for its batches", "use more threads to make them", "threads"),
+        "moving": ("takes longer to move its batches", "check for other programs on its device", "device"),
         "computing": (
             "computes longer",
-            "look at what else runs there, or share out the cores by hand",
+            "check for other programs there, or divide the cores by hand",
             "compute_threads",
         ),
-        "saving": ("writes longer", "put out, the run folder, on a faster disk", "out"),
+        "saving": ("writes longer", "move the run folder to a faster disk", "out"),
     }[stage]
     return Bottleneck(
         Kind.SLOW_RANK,
@@ -149,7 +149,7 @@ def _waiting(summary: Summary, config: RunConfig, machine: Machine) -> Bottlenec
         return Bottleneck(
             Kind.FIRST_BATCHES,
             f"{waits}, mostly for the first one of an epoch",
-            "smaller batches are sooner there",
+            "use smaller batches, because the first ones are ready sooner",
             "training.batch_size",
             str(max(1, config.training.batch_size // 2)),
         )
@@ -163,8 +163,8 @@ def _waiting(summary: Summary, config: RunConfig, machine: Machine) -> Bottlenec
     )
     if config.threads < machine.cores_per_rank and not _are_cores_full(summary, machine):
         more = min(2 * config.threads, machine.cores_per_rank)
-        return Bottleneck(kind, finding, "let more threads make batches", "threads", str(more))
-    full = "every core is at work"
+        return Bottleneck(kind, finding, "use more threads to make batches", "threads", str(more))
+    full = "all cores are busy"
     if kind is Kind.SAMPLING:
         return Bottleneck(kind, finding, f"{full}: draw fewer neighbors", "sampler.fanouts")
     return Bottleneck(kind, finding, f"{full}: store the input column in fewer bits", "model.column")
@@ -176,9 +176,9 @@ def _held_back(summary: Summary, config: RunConfig, waits: str, busy: float) -> 
     finding = f"{waits}, while the threads that make them are busy {_percent(busy)} of it only"
     if config.prefetch * batch_bytes > config.prefetch_bytes:
         enough = str(2 * config.prefetch * round(batch_bytes))
-        advice = "give batches that are made ahead more memory"
+        advice = "allow more memory for prepared batches"
         return Bottleneck(Kind.PREFETCH, finding, advice, "prefetch_bytes", enough)
-    advice = "let them work further ahead"
+    advice = "prepare more batches ahead"
     return Bottleneck(Kind.PREFETCH, finding, advice, "prefetch", str(2 * config.prefetch))
 
 
@@ -206,7 +206,7 @@ def _communicating(summary: Summary, config: RunConfig) -> Bottleneck:
         Kind.COMMUNICATION,
         f"Exchanging gradients takes {share} of the time, when all ranks are there: "
         "communication is the bottleneck",
-        "exchange them less often, by larger batches",
+        "use larger batches, for fewer exchanges",
         "training.batch_size",
         str(2 * config.training.batch_size),
     )
@@ -228,13 +228,13 @@ def _computing(summary: Summary, config: RunConfig, machine: Machine) -> Bottlen
         return Bottleneck(
             Kind.COMPUTE,
             f"{finding}. It keeps {busy:.1f} of {threads} cores busy",
-            f"let processes of fewer threads share every batch (--procs {threads})",
+            f"use several processes with fewer threads (--procs {threads})",
             "compute_threads",
             "1",
         )
     if config.precision == "float32" and machine.has_fast_bfloat16:
-        return Bottleneck(Kind.COMPUTE, finding, "multiply in fewer bits", "precision", "bfloat16")
-    return Bottleneck(Kind.COMPUTE, finding, "a narrower model computes less", "model.hidden")
+        return Bottleneck(Kind.COMPUTE, finding, "compute in a smaller dtype", "precision", "bfloat16")
+    return Bottleneck(Kind.COMPUTE, finding, "use a narrower model", "model.hidden")
 
 
 def _busy_cores(summary: Summary) -> float | None:

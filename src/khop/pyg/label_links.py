@@ -36,7 +36,7 @@ def links_from_pyg(data: Data | HeteroData, key: str = LABEL) -> Links:
     if not found:
         raise ValueError(
             f"{key}_index: no edge type of the data has it; split the data by RandomLinkSplit(...), or make "
-            "khop.Links({edge_type: ends}) of ends of your own"
+            "khop.Links({edge_type: ends}) from other ends"
         )
     by_fact = {
         what: {edge_type: of_type[what] for edge_type, of_type in found.items() if what in of_type}

@@ -96,7 +96,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
                 stacklevel=2,
             )
         if time_window is not None and time_attr is None:
-            raise ValueError(f"time_window {time_window}: says nothing without times; give time_attr")
+            raise ValueError(f"time_window {time_window}: has no effect without times; give time_attr")
         self.sample_direction = Direction(sample_direction)
         self.exclude = None if exclude is None else checked_exclude(exclude)
         self.time_window = time_window

@@ -58,9 +58,9 @@ class Temporal(RuleBase):
         before, after = (whole_number(f"window {self.window}:", time) for time in self.window)
         object.__setattr__(self, "window", (before, after))
         if after > 0:
-            raise ValueError(f"window {self.window}: after {after} would show the future; give 0 or less")
+            raise ValueError(f"window {self.window}: after {after} would allow later edges; give 0 or less")
         if -after > before:
-            raise ValueError(f"window {self.window}: no time lies in it; before must be {-after} or more")
+            raise ValueError(f"window {self.window}: contains no time; before must be {-after} or more")
 
     @property
     def frontier_fields(self) -> frozenset[FrontierField]:

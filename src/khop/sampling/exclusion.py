@@ -37,9 +37,9 @@ def checked_exclude(given: Exclude | str) -> Exclude:
 class WithoutEdges:
     """A graph store without some edges. They are drawn as usual and then left out, hop by hop.
 
-    The remaining edges of a row are an even draw of all its remaining edges, at most as many as the fanout.
-    A row may give fewer edges than the fanout although it has more. No node is reached through an excluded
-    edge.
+    Excluded edges are not replaced by further draws, so a row may give fewer edges than the fanout although
+    it has more. With uniform draws, all remaining edges of a row are equally likely. No node is reached
+    through an excluded edge.
     """
 
     graph: GraphStore

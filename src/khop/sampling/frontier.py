@@ -167,8 +167,8 @@ def _group_type(edge_type: EdgeType, edges: Edges, num_rows: int, node_set: Node
     strangers = edges.destinations[rows >= num_rows]
     if strangers.numel():
         raise ValueError(
-            f"edges_for gave {edge_type} into node {int(strangers[0])}, which is not among the nodes it was "
-            "asked for: return only edges whose destination is in `nodes`"
+            f"edges_for gave {edge_type} into node {int(strangers[0])}, which is not in "
+            "`nodes`: return only edges whose destination is in `nodes`"
         )
     offsets = torch.zeros(num_rows + 1, dtype=torch.int64)
     torch.cumsum(torch.bincount(rows, minlength=num_rows), 0, out=offsets[1:])

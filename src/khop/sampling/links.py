@@ -45,8 +45,8 @@ class PlantedLinks:
 class LinkSampler(SamplerBase):
     """Sampler of the neighborhoods of links, as `NeighborSampler` is for nodes; it also draws negatives.
 
-    The ends of links and negatives are the seeds. `sample.links` gives the index of each end among the
-    model's rows: one row per node, or one row per end with disjoint trees. With `exclude`, the edges that
+    The ends of links and negatives become seeds: one seed per node, or with disjoint trees one per end.
+    `sample.links` gives the row of each end in the model's output. With `exclude`, the edges that
     correspond to links of the step, on all ranks, carry no message; see `WithoutEdges` for the effect on the
     draw. A pure function of (graph, settings, seeds, key). Any number of threads may share one sampler.
     """
@@ -151,8 +151,8 @@ class LinkSampler(SamplerBase):
                 )
             if not is_temporal and of_type.times is not None:
                 raise ValueError(
-                    f"links of {edge_type} have times, which {self._rule} does not keep to: the sample would "
-                    "show their future; sample by khop.Temporal(column), or leave the times out"
+                    f"links of {edge_type} have times, but {self._rule} ignores them: the sample "
+                    "would contain later edges; use khop.Temporal(column), or leave the times out"
                 )
 
     def _negatives_of(self, edge_type: EdgeType, links: LinkSeeds) -> Tensor | None:
@@ -161,7 +161,7 @@ class LinkSampler(SamplerBase):
         if isinstance(negatives, GivenNegatives):
             if of_type.negatives is None:
                 raise ValueError(
-                    f"links of {edge_type} bring no negatives along, which {negatives} takes: "
+                    f"links of {edge_type} have no negatives, which {negatives} takes: "
                     "give khop.Links(negatives=...)"
                 )
             count = self.graph.num_nodes(edge_type[2])
@@ -169,8 +169,8 @@ class LinkSampler(SamplerBase):
             return of_type.negatives
         if of_type.negatives is not None:
             raise ValueError(
-                f"links of {edge_type} bring negatives along, which negatives={negatives} would not use: "
-                "take negatives=khop.GivenNegatives(), or leave them out of the links"
+                f"links of {edge_type} have negatives, which negatives={negatives} would not "
+                "use: use negatives=khop.GivenNegatives(), or leave them out of the links"
             )
         if negatives is None:
             return None
@@ -187,8 +187,8 @@ class LinkSampler(SamplerBase):
         labels = torch.ones(rows.source.numel()) if links.labels is None else links.labels
         if bool((labels == 0).any()):
             raise ValueError(
-                f"labels of {edge_type} hold 0, which is what negatives are labeled: number them from 1 on, "
-                "or draw no binary negatives"
+                f"labels of {edge_type} hold 0, which is what negatives are labeled: use labels from "
+                "1 on, or no binary negatives"
             )
         return LinkRows(
             torch.cat([rows.source, rows.source.repeat_interleave(count)]),

@@ -156,8 +156,8 @@ def check_times(seeds: Seeds, rule: Rule) -> None:
     if not reads_times(rule):
         if seeds.times is not None:
             raise ValueError(
-                f"seeds have times, which {rule} does not keep to: the sample would show their future; "
-                "sample by khop.Temporal(column), or leave the times out"
+                f"seeds have times, but {rule} ignores them: the sample would contain later "
+                "edges; use khop.Temporal(column), or leave the times out"
             )
         return
     for node_type, ids in seeds.nodes.items():

@@ -42,8 +42,8 @@ def check_output(output: Output, schema: Schema) -> None:
         clash = clash or schema.reverse_of.get(edge_type)
         if output is Output.BIDIRECTIONAL and clash:
             raise ValueError(
-                f"output {output}: the graph has the reverse of {edge_type}, {clash}, as a type of its own; "
-                "sample it directional, both directions are there"
+                f"output {output}: the graph has the reverse of {edge_type}, {clash}, as another type; "
+                "use directional, because both directions exist"
             )
 
 

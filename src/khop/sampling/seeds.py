@@ -144,7 +144,8 @@ class SeedOrder:
             )
         if self.num_steps == 0:
             raise ValueError(
-                f"drop_last with {self.num_seeds} seeds and batch_size {self.batch_size}: no batch is whole; "
+                f"drop_last with {self.num_seeds} seeds and batch_size {self.batch_size}: no batch is "
+                "complete; "
                 "give a smaller batch_size, or leave drop_last out"
             )
         if not 0 <= self.rank < self.world_size:
@@ -232,5 +233,5 @@ def check_fingerprint(found: Fingerprint, expected: Fingerprint) -> None:
     if differing:
         raise ValueError(
             f"the loader's state was saved with another {' and another '.join(differing)}: "
-            "its epoch and step would mean other seeds. Load it into a loader made as the saved one was"
+            "its epoch and step would mean other seeds. Load it into a loader with the saved settings"
         )

@@ -106,7 +106,7 @@ class CheckpointWriter:
             self._writer.join()
             self._writer = None
             if self._problem is not None:
-                self._warn(f"{_sentence(self._problem)}; the run goes on")
+                self._warn(f"{_sentence(self._problem)}; the run continues")
 
     def _flush(self) -> bool:
         """Flush the logs to disk; return True on success."""
@@ -115,7 +115,7 @@ class CheckpointWriter:
             self.epochs.flush()
             self.steps.flush()
         except OSError as error:
-            self._warn(f"{_sentence(error)}; the run goes on")
+            self._warn(f"{_sentence(error)}; the run continues")
             return False
         return True
 

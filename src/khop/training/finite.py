@@ -53,4 +53,4 @@ def _way_out(checkpoint: Path) -> str:
 
 
 def _holds(checkpoint: Path) -> str:
-    return f"what {checkpoint} holds is intact"
+    return f"{checkpoint} is intact"

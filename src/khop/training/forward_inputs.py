@@ -82,7 +82,7 @@ def all_neighbors(model: nn.Module, like: Sampler | None, *, warn: bool) -> list
     hops = getattr(like, "layers", None) or getattr(model, "num_layers", None)
     if not isinstance(hops, int):
         raise ValueError(
-            f"{name} does not expose its layers, and nothing says how many hops it needs: give the loader "
+            f"{name} does not expose its layers, so the number of hops is unknown: give the loader "
             "that it is trained with, loader=..., or layers with forward(x, adjacency) in a "
             "khop.models.Sequential; or sample, with fanouts=[...]"
         )

@@ -104,8 +104,8 @@ def _recorded(
     ways = [(entry.get("layers"), entry["blocks"]) for entry in recorded.values()]
     if ways and any((entry["layers"], entry["blocks"]) not in ways for entry in added.values()):
         warned(
-            "this run was begun on another processor or with another torch: layers are summed in another "
-            "order here, and losses may differ from those there in their last digits"
+            "this run was started on another processor or with another torch: the order of sums "
+            "differs here, and losses may differ in their last digits"
         )
     return {**recorded, **added}
 

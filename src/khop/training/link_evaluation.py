@@ -101,7 +101,7 @@ def check_untimed(links: LinkList) -> None:
     """Raise ValueError for links with times: evaluation over all neighbors cannot respect them."""
     if "times" in links.facts:
         raise ValueError(
-            "links have times, and over all neighbors they would hear of their future: give fanouts=[...] "
+            "links have times, and evaluation over all neighbors would use later edges: give fanouts=[...] "
             "and rule=khop.Temporal(column), or leave the times out"
         )
 
@@ -110,8 +110,8 @@ def check_told_from(links: LinkList) -> None:
     """Raise ValueError for links without negatives: they cannot be evaluated."""
     if "negatives" not in links.facts:
         raise ValueError(
-            "links without negatives cannot be evaluated: nothing says what they should be told from; "
-            "give khop.Links(..., negatives=...)"
+            "links without negatives cannot be evaluated: there is nothing to compare "
+            "them with; give khop.Links(..., negatives=...)"
         )
 
 
@@ -126,7 +126,7 @@ def with_negatives(
     """
     check_drawn(negatives)
     graph_of("graph", graph)
-    instance_of("links", links, Links, "give khop.Links(...) whose links lie in this process")
+    instance_of("links", links, Links, "give khop.Links(...) with the links in this process")
     links = links.of_schema(graph.schema)
     check_links(graph, links)
     if time is not None and links.times is None:

@@ -72,8 +72,8 @@ class LinkPrediction:
             return torch.cat([right, F.softplus(scores.negatives)], dim=1).mean(1)
         if rows.labels is None:
             raise ValueError(
-                f"links of {edge_type}: have neither labels nor negatives, so nothing tells them apart; "
-                "give the LinkSampler negatives=khop.UniformNegatives()"
+                f"links of {edge_type}: have neither labels nor negativesto learn "
+                "from; give the LinkSampler negatives=khop.UniformNegatives()"
             )
         if rows.labels.shape != scores.pairs.shape:
             raise ValueError(

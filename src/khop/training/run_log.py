@@ -36,7 +36,7 @@ class RunLog:
         records = [_record(line) for line in self.lines()]
         for number, record in enumerate(records, 1):
             if record is None:
-                raise ValueError(f"{self.path}: line {number} is damaged; put the file back, or train again")
+                raise ValueError(f"{self.path}: line {number} is damaged; restore the file, or train again")
         return [record for record in records if record is not None]
 
     def append(self, record: Record) -> None:

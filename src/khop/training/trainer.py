@@ -349,7 +349,7 @@ class Trainer:
         self._seconds["evaluating"] = time.perf_counter() - begun
         if CHOSEN_BY not in scores:
             raise ValueError(
-                f"evaluate() gave scores of {sorted(scores)}: {CHOSEN_BY!r} must be one, to choose the best"
+                f"evaluate() gave scores of {sorted(scores)}: {CHOSEN_BY!r} is needed, to choose the best"
             )
         return scores
 

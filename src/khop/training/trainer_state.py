@@ -58,13 +58,14 @@ class TrainerState:
             or (ahead is not None and ahead != divmod(self.epoch * steps + self.step, steps))
         ):
             raise ValueError(
-                f"{folder}: epoch {self.epoch}, step {self.step} do not fit the rest of it, or this run's "
+                f"{folder}: epoch {self.epoch}, step {self.step} contradict the rest of the state, "
+                "or this run's "
                 f"{steps} steps an epoch: it is damaged; use another checkpoint, or train again"
             )
         if records < self.epoch:
             raise ValueError(
-                f"{folder}: is after {self.epoch} epochs, metrics.jsonl has {records}: put the file back, or "
-                "train again"
+                f"{folder}: is after {self.epoch} epochs, metrics.jsonl has {records}: restore the "
+                "file, or train again"
             )
 
     def _is_of_loader(self) -> bool:
@@ -79,8 +80,8 @@ def standing_of(saved: Mapping[str, Any], facts: Mapping[str, str], folder: Path
     # Checkpoints written before layers were measured lack `linear`.
     if saved.keys() | {"linear"} != expected or not isinstance(saved["facts"], Mapping):
         raise ValueError(
-            f"{folder}: says {sorted(saved)} of where training stood, {sorted(expected)} are needed; "
-            "it is not a trainer's, or of another khop"
+            f"{folder}: has the training state {sorted(saved)}, {sorted(expected)} is expected; "
+            "it is not from a khop.Trainer, or from another version of khop"
         )
     standing = TrainerState(**saved)
     check_facts(standing.facts, facts, folder)
@@ -96,6 +97,6 @@ def check_facts(saved: Mapping[str, str], facts: Mapping[str, str], folder: Path
     ]
     if differing:
         raise ValueError(
-            f"{folder}: the run was begun otherwise: {'; '.join(differing)}. "
-            "Put back what it was begun with, or start another run"
+            f"{folder}: the run was started with other settings: {'; '.join(differing)}. "
+            "Restore these settings, or start a new run"
         )

@@ -165,7 +165,7 @@ def _held(path: Path, facts: Mapping[str, str], group: Group) -> Iterator[dict[s
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
-                f"{path}: another process is at work in it; wait for it, or write to another name"
+                f"{path}: another process uses it; wait for it, or write to another name"
             ) from None
         _check_facts(path, facts)
         yield _journalled(path)
@@ -184,8 +184,8 @@ def _check_facts(path: Path, facts: Mapping[str, str]) -> None:
     for name in facts:
         if before.get(name) != facts[name]:
             raise ValueError(
-                f"{path}: was begun with another {name} ({before.get(name)}, now {facts[name]}); go on as it "
-                "was begun, remove the folder, or write to another name"
+                f"{path}: was started with another {name} ({before.get(name)}, now {facts[name]}); continue "
+                "as it was started, remove the folder, or write to another name"
             )
 
 
