@@ -45,9 +45,9 @@ def test_the_latest_edges_are_not_drawn() -> None:
 @pytest.mark.parametrize(
     ("window", "message"),
     [
-        ((5, 1), "after 1 would show the future"),
+        ((5, 1), "after 1 would allow later edges"),
         ((2, -3), "before must be 3 or more"),
-        ((-1, 0), "no time lies"),
+        ((-1, 0), "contains no time"),
     ],
 )
 def test_a_window_is_in_the_past_and_not_empty(window: tuple[int, int], message: str) -> None:
