@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 import torch
 
-from draws import uniform_request
+from draws import rising, uniform_request
 from khop.draw import DrawKey
 from khop.kernels.csc import Csc
+from khop.kernels.draw_request import RowLimits
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.sample_hop import sample_hop
 from khop.rules.uniform import Uniform
@@ -13,11 +17,22 @@ CSC = Csc(torch.tensor([0, 4, 6]), torch.tensor([9, 8, 7, 6, 5, 4], dtype=torch.
 REQUEST = uniform_request(CSC, HopRows(torch.tensor([1, 0]), DrawKey(1), 2), 2, Uniform())
 
 
-def test_a_draw_within_ranges_is_of_these_edges_alone() -> None:
-    (found,) = sample_hop([REQUEST.within(torch.tensor([5, 6, 1, 3]), -1)], edge_ids=True)
-    assert found.edges is not None
-    assert found.edges.tolist() == [5, 1, 2]
-    assert found.offsets.tolist() == [0, 1, 3]
+@pytest.mark.parametrize(
+    ("window", "is_latest", "ranges"),
+    [(None, False, [4, 5, 0, 3]), ((10, 0), False, [5, 5, 1, 3]), (None, True, [4, 5, 1, 3])],
+)
+def test_time_limits_become_ranges_of_edges(
+    window: tuple[int, int] | None, is_latest: bool, ranges: list[int]
+) -> None:
+    times = rising(CSC, torch.tensor([10, 20, 30, 40, 10, 50]))
+    limits = RowLimits(times, None, torch.tensor([25, 30]), window, is_latest)
+    resolved = replace(REQUEST, limits=limits).resolved()
+    assert resolved.rows.ranges is not None
+    assert resolved.rows.ranges.tolist() == ranges
+    assert resolved.fanout == (-1 if is_latest else 2)
+    (found,) = sample_hop([replace(REQUEST, limits=limits)], edge_ids=True)
+    (expected,) = sample_hop([resolved], edge_ids=True)
+    assert torch.equal(found.nodes, expected.nodes)
 
 
 def test_neighbors_are_the_sources_of_edges_row_after_row() -> None:

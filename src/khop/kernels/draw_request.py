@@ -11,8 +11,10 @@ from torch import Tensor
 
 from khop.draw import Neighbors
 from khop.kernels.csc import Csc
+from khop.kernels.edge_times import EdgeTimes
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.rising import Rising
+from khop.kernels.time_ranges import time_ranges
 
 
 class Kernel(StrEnum):
@@ -20,6 +22,24 @@ class Kernel(StrEnum):
 
     UNIFORM = "uniform"
     WEIGHTED = "weighted"  # reads `DrawRequest.sums`
+
+
+@dataclass(frozen=True, eq=False)
+class RowLimits:
+    """Time limits of the rows of a draw, in a graph whose rows are sorted by time."""
+
+    times: Rising  # of the edges
+    own: EdgeTimes | None  # the same times as the graph stores them; None: the values of `times`
+    until: Tensor  # int64 (n), no edge of a row is later than this
+    window: tuple[int, int] | None  # (before, after) the limit; None: all edges up to it
+    is_latest: bool  # True: the last `fanout` allowed edges are taken, none is drawn
+
+    def ranges(self, csc: Csc, nodes: Tensor, fanout: int, threads: int) -> Tensor:
+        """Return begin and end of each row's allowed edges; see `time_ranges`."""
+        most = fanout if self.is_latest else -1
+        return time_ranges(
+            csc, self.times, nodes, self.until, self.window, most, own=self.own, threads=threads
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +55,7 @@ class DrawRequest:
     sums: Rising | None = None  # running sums of weights, from `weight_sums`
     columns: Mapping[str, Tensor] = field(default_factory=dict)  # edge columns, (edges, ...)
     source_ids: Tensor | None = None  # int64 (edges), the original id of each edge's source
+    limits: RowLimits | None = None  # instead of `rows.ranges`: times that limit each row
 
     def check(self) -> None:
         """Raise ValueError unless shapes, dtypes and devices are valid for a kernel."""
@@ -42,11 +63,20 @@ class DrawRequest:
         if self.sums is not None:
             self.sums.check("sums", self.csc)
 
-    def within(self, ranges: Tensor, fanout: int) -> DrawRequest:
-        """Return the same draw from only a range of edges of each row; see `HopRows.ranges`."""
-        rows = self.rows
+    def allowed(self, threads: int = 1) -> tuple[Tensor | None, int]:
+        """Return the ranges of edges to draw from (None: whole rows), and the edges to draw from each."""
+        if self.limits is None:
+            return self.rows.ranges, self.fanout
+        ranges = self.limits.ranges(self.csc, self.rows.nodes, self.fanout, threads)
+        return ranges, -1 if self.limits.is_latest else self.fanout
+
+    def resolved(self) -> DrawRequest:
+        """Return the same draw without time limits, from the ranges of edges that they allow."""
+        if self.limits is None:
+            return self
+        rows, (ranges, fanout) = self.rows, self.allowed()
         limited = HopRows(rows.nodes, rows.key, rows.stream, rows.original_ids, rows.tree, ranges)
-        return replace(self, rows=limited, fanout=fanout)
+        return replace(self, rows=limited, fanout=fanout, limits=None)
 
     def neighbors(self, counts: Tensor, edges: Tensor, weights: Tensor | None = None) -> Neighbors:
         """Return drawn neighbors: the number of edges of each row, and all edges, row after row.

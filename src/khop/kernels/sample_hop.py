@@ -31,6 +31,8 @@ def sample_hop(
     """
     for request in requests:
         request.check()
+    # The core finds the ranges of time limits when it draws; all others get them with the request.
+    requests = [request if _is_native(request) else request.resolved() for request in requests]
     by = [_engine(request) for request in requests]
     native = [request for request, of in zip(requests, by, strict=True) if of is Engine.NATIVE]
     on_device = [request for request, of in zip(requests, by, strict=True) if of is Engine.TRITON]
@@ -44,6 +46,10 @@ def sample_hop(
         _by_reference(request, edge_ids) if of is Engine.TORCH else next(found[of])
         for request, of in zip(requests, by, strict=True)
     ]
+
+
+def _is_native(request: DrawRequest) -> bool:
+    return request.kernel is not None and engine(request.csc.indptr.device) is Engine.NATIVE
 
 
 def _engine(request: DrawRequest) -> Engine:
@@ -75,7 +81,7 @@ def _by_core(requests: Sequence[DrawRequest], edge_ids: bool, threads: int) -> l
     rows: dict[int, _core.Rows] = {}
     with requests[0].csc.naming_damage() if len(requests) == 1 else nullcontext():
         offsets, narrow, wide, edges, counts = _core.sample_hop(
-            [_as_core(request, rows) for request in requests], edge_ids, threads
+            [_as_core(request, rows, threads) for request in requests], edge_ids, threads
         )
     nodes = _split(requests, counts, narrow, wide)
     of_edges = [None] * len(requests) if edges is None else edges.split_with_sizes(counts)
@@ -83,7 +89,7 @@ def _by_core(requests: Sequence[DrawRequest], edge_ids: bool, threads: int) -> l
     return [Neighbors(*parts) for parts in zip(of_rows, nodes, of_edges, strict=True)]
 
 
-def _as_core(request: DrawRequest, rows: dict[int, _core.Rows]) -> _core.DrawRequest:
+def _as_core(request: DrawRequest, rows: dict[int, _core.Rows], threads: int) -> _core.DrawRequest:
     """Return a draw in the core's form. `rows` holds earlier draws' rows, by their tensor of nodes."""
     of_draw, kernel = request.rows, request.kernel
     assert kernel is not None  # the core has no other draws
@@ -93,16 +99,17 @@ def _as_core(request: DrawRequest, rows: dict[int, _core.Rows]) -> _core.DrawReq
         known = rows[id(of_draw.nodes)] = _core.Rows(
             of_draw.nodes.contiguous(), _contiguous(of_draw.original_ids), _contiguous(of_draw.tree)
         )
+    ranges, fanout = request.allowed(threads)
     sums = request.sums if kernel is Kernel.WEIGHTED else None
     return _core.DrawRequest(
         edges=request.csc.core,
         rows=known,
         kernel=kernel,
-        fanout=request.fanout,
+        fanout=fanout,
         replacement=request.replacement,
         key=of_draw.key.value,
         stream=of_draw.stream,
-        ranges=_contiguous(of_draw.ranges),
+        ranges=_contiguous(ranges),
         sums=None if sums is None else sums.values.contiguous(),
         outline=None if sums is None else sums.outline,
     )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NoReturn
 
 from khop.arguments import column_name, instance_of, shown, whole_number
 from khop.draw import DrawKey, Frontier, Neighbors
-from khop.kernels.draw_request import DrawRequest
-from khop.kernels.time_ranges import time_ranges
+from khop.kernels.draw_request import DrawRequest, RowLimits
 from khop.rules.rule import DrawArrays, FrontierField, Hop, Need, NeedKind, Rule, RuleBase, reads_times
 from khop.rules.uniform import Uniform
 from khop.schema import EdgeType, Schema
@@ -93,23 +92,13 @@ class Temporal(RuleBase):
         times = arrays.times(edge_type, self.column)
         if times is None:
             return self.inner.plan(edge_type, frontier, hop, key, arrays)
-        is_latest = self.strategy is TemporalStrategy.LATEST
-        ranges = time_ranges(
-            arrays.edges[edge_type],
-            times,
-            frontier.nodes,
-            frontier.until,
-            self.window,
-            hop.fanouts[edge_type] if is_latest else -1,
-            own=arrays.own_times(edge_type, self.column),
-            threads=hop.threads,
-        )
+        own, is_latest = arrays.own_times(edge_type, self.column), self.strategy is TemporalStrategy.LATEST
         request = self.inner.plan(edge_type, frontier, hop, key, arrays)
-        return request.within(ranges, -1 if is_latest else request.fanout)
+        return replace(request, limits=RowLimits(times, own, frontier.until, self.window, is_latest))
 
     def reference(self, request: DrawRequest) -> Neighbors:
-        """Carry out a draw in torch: the inner rule's, from the ranges of the request."""
-        return self.inner.reference(request)
+        """Carry out a draw in torch: the inner rule's, from the edges that the time limits allow."""
+        return self.inner.reference(request.resolved())
 
     def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> NoReturn:
         """Raise ValueError: each seed has its own edges."""

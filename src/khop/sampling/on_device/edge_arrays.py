@@ -12,8 +12,7 @@ from khop.graph.csc_graph import CscGraph
 from khop.kernels.csc import Csc
 from khop.kernels.draw_request import Kernel
 from khop.kernels.edge_times import EdgeTimes
-from khop.rules.rule import Hop
-from khop.rules.temporal import Temporal, TemporalStrategy
+from khop.rules.rule import Hop, reads_times
 from khop.schema import EdgeType
 
 
@@ -42,19 +41,14 @@ def edge_arrays(graph: CscGraph, edge_type: EdgeType, hop: Hop, device: torch.de
 
     ValueError if kernels cannot carry out the draws of the rule.
     """
-    rule = hop.rule
-    inner = rule.inner if isinstance(rule, Temporal) else rule
-    request = inner.plan(
-        edge_type, Frontier(torch.empty(0, dtype=torch.int64)), hop, DrawKey(0), graph.rule_arrays
-    )
+    none = torch.empty(0, dtype=torch.int64)
+    frontier = Frontier(none, none if reads_times(hop.rule) else None)
+    request = hop.rule.plan(edge_type, frontier, hop, DrawKey(0), graph.rule_arrays)
     if request.kernel is None or request.rows.ranges is not None:
-        raise ValueError(f"{rule}: no kernel draws by it on a device; sample on the CPU")
+        raise ValueError(f"{hop.rule}: no kernel draws by it on a device; sample on the CPU")
     limits = None
-    if isinstance(rule, Temporal):
-        times = graph.rule_arrays.times(edge_type, rule.column)
-        if times is not None:
-            is_latest = rule.strategy is TemporalStrategy.LATEST
-            limits = TimeLimits(EdgeTimes(times.values.to(device)), rule.window, is_latest)
+    if (given := request.limits) is not None:
+        limits = TimeLimits(EdgeTimes(given.times.values.to(device)), given.window, given.is_latest)
     originals = graph.original_ids.get(edge_type[2])
     sums = request.sums if request.kernel is Kernel.WEIGHTED else None
     return EdgeArrays(
