@@ -137,5 +137,7 @@ def _assert_same_edges(old: Tensor, ours: Adjacency, theirs: Adjacency) -> None:
     assert ours.num_src == theirs.num_src
     assert theirs.edge_ids is not None
     assert torch.equal(old[ours.edge_ids], theirs.edge_ids)
+    assert (ours.weight is None) == (theirs.weight is None)
+    assert theirs.weight is None or torch.equal(ours.weight, theirs.weight)
     assert ours.columns.keys() == theirs.columns.keys()
     assert all(torch.equal(ours.columns[name], column) for name, column in theirs.columns.items())

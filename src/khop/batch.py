@@ -50,6 +50,7 @@ class Adjacency:
     edge_ids: Tensor | None = None  # int64 (edges), positions in the graph's CSC order
     columns: Mapping[str, Tensor] = field(default_factory=dict)  # edge column name -> (edges, ...)
     reverse: Tensor | None = None  # bool (edges), of bidirectional output: True if the edge was reversed
+    weight: Tensor | None = None  # float32 (edges), given by a rule or sampler with weights
 
     @property
     def num_dst(self) -> int:
@@ -69,16 +70,18 @@ class Adjacency:
         edge_ids = None if self.edge_ids is None else self.edge_ids[:num_edges]
         columns = {name: column[:num_edges] for name, column in self.columns.items()}
         reverse = None if self.reverse is None else self.reverse[:num_edges]
+        weight = None if self.weight is None else self.weight[:num_edges]
         indptr, indices = self.indptr[: num_dst + 1], self.indices[:num_edges]
-        return Adjacency(indptr, indices, num_src, edge_ids, columns, reverse)
+        return Adjacency(indptr, indices, num_src, edge_ids, columns, reverse, weight)
 
     def map(self, change: Change) -> Adjacency:
         """Return the same edges with `change` applied to every tensor."""
         edge_ids = None if self.edge_ids is None else change(self.edge_ids)
         columns = map_all(self.columns, change)
         reverse = None if self.reverse is None else change(self.reverse)
+        weight = None if self.weight is None else change(self.weight)
         indptr, indices = change(self.indptr), change(self.indices)
-        return Adjacency(indptr, indices, self.num_src, edge_ids, columns, reverse)
+        return Adjacency(indptr, indices, self.num_src, edge_ids, columns, reverse, weight)
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,8 @@ def drawn_on_ranks(rank: int, device: torch.device, home: str) -> None:
             for of, asked in ((whole, nodes), (graph, {t: ids.new_nodes(t, of) for t, of in nodes.items()}))
         )
         assert_same(ids, found, wanted)
+        weights = [adjacency.weight for block in found.blocks for adjacency in block.adjacencies.values()]
+        assert all((weight is not None) == rule.has_weights for weight in weights)
         compared[name] = sum(adjacency.indices.numel() for adjacency in found.blocks[0].adjacencies.values())
     (here / f"{rank}.json").write_text(json.dumps(compared))
 

@@ -13,10 +13,10 @@ def exclude_edges(found: Neighbors, rows: Tensor, excluded: Tensor) -> Neighbors
     """Remove from `found` the edges with ends in a column of `excluded`, int64 (2, pairs), sources first.
 
     `rows` are the destinations, int64 (frontier). All parallel edges between two such ends are removed. The
-    other edges keep their order. Runs without the GIL.
+    other edges keep their order. Runs without the GIL, except for edges with weights.
     """
     _check(found, rows, excluded)
-    if rows.device.type != "cpu":
+    if rows.device.type != "cpu" or found.weights is not None:
         return exclude_edges_reference(found, rows, excluded)
     offsets, nodes, edges = _core.exclude_edges(
         found.offsets.contiguous(),
@@ -39,7 +39,8 @@ def exclude_edges_reference(found: Neighbors, rows: Tensor, excluded: Tensor) ->
     keep = ~torch.isin(numbers[pairs:], numbers[:pairs])
     kept_per_row = torch.bincount(row_of_edge[keep], minlength=rows.numel())
     offsets = torch.cat([kept_per_row.new_zeros(1), kept_per_row.cumsum(0)])
-    return Neighbors(offsets, found.nodes[keep], None if found.edges is None else found.edges[keep])
+    edges, weights = (None if each is None else each[keep] for each in (found.edges, found.weights))
+    return Neighbors(offsets, found.nodes[keep], edges, weights)
 
 
 def _check(found: Neighbors, rows: Tensor, excluded: Tensor) -> None:

@@ -127,7 +127,8 @@ def _repeat(adjacency: Adjacency, sources: _Repeated, destinations: _Repeated) -
     positions = torch.arange(int(indptr[-1])) + torch.repeat_interleave(shift, degrees)
     indices = sources.new[adjacency.indices[positions].long()]
     edge_ids = None if adjacency.edge_ids is None else adjacency.edge_ids[positions]
-    return Adjacency(indptr, indices, sources.old.numel(), edge_ids)
+    weight = None if adjacency.weight is None else adjacency.weight[positions]
+    return Adjacency(indptr, indices, sources.old.numel(), edge_ids, weight=weight)
 
 
 def single(output: HeteroSamplerOutput) -> SamplerOutput:

@@ -28,6 +28,7 @@ class Edges:
     sources: Tensor  # int32 or int64 (edges), global ids
     destinations: Tensor  # int64 (edges), global ids
     edge_ids: Tensor | None = None  # int64 (edges), positions in the graph's CSC order
+    weights: Tensor | None = None  # float32 (edges)
 
 
 EdgesByType = Mapping[EdgeType, Edges] | Mapping[str, Edges]
@@ -83,6 +84,7 @@ class FrontierView:
                 found.nodes,
                 torch.repeat_interleave(nodes[edge_type[2]], found.offsets.diff()),
                 found.edges,
+                found.weights,
             )
             for edge_type, found in drawn.items()
         }
@@ -156,7 +158,8 @@ def _check(graph: GraphStore, edge_type: EdgeType, edges: Edges) -> None:
     check_ids(f"edges_for gave {edge_type}, sources", edges.sources, graph.num_nodes(edge_type[0]))
     check_ids(f"edges_for gave {edge_type}, destinations", edges.destinations, graph.num_nodes(edge_type[2]))
     ends = {"sources": edges.sources, "destinations": edges.destinations}
-    columns = ends if edges.edge_ids is None else {**ends, "edge_ids": edges.edge_ids}
+    given = {"edge_ids": edges.edge_ids, "weights": edges.weights}
+    columns = ends | {name: column for name, column in given.items() if column is not None}
     lengths = {name: column.numel() for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"edges_for gave {edge_type} with {lengths}: one of each per edge is needed")
@@ -173,6 +176,7 @@ def _group_type(edge_type: EdgeType, edges: Edges, num_rows: int, node_set: Node
     offsets = torch.zeros(num_rows + 1, dtype=torch.int64)
     torch.cumsum(torch.bincount(rows, minlength=num_rows), 0, out=offsets[1:])
     if bool((rows[1:] >= rows[:-1]).all()):
-        return Neighbors(offsets, edges.sources, edges.edge_ids)
+        return Neighbors(offsets, edges.sources, edges.edge_ids, edges.weights)
     order = rows.argsort(stable=True)
-    return Neighbors(offsets, edges.sources[order], None if edges.edge_ids is None else edges.edge_ids[order])
+    edge_ids, weights = (None if each is None else each[order] for each in (edges.edge_ids, edges.weights))
+    return Neighbors(offsets, edges.sources[order], edge_ids, weights)

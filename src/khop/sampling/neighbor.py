@@ -81,6 +81,11 @@ class NeighborSampler(SamplerBase):
         self._node_sets: NodeSetPool[TreeSet] | NodeSetPool[NodeSet] = (
             NodeSetPool(graph, TreeSet) if self.is_disjoint else NodeSetPool(graph, NodeSet)
         )
+        if self.output is Output.INDUCED and rule.has_weights:
+            raise ValueError(
+                f"output {self.output} with {rule}: edges that are not drawn have no weights; "
+                "use directional or bidirectional"
+            )
         if self.output is Output.INDUCED and self.is_disjoint:
             raise ValueError(
                 f"output {self.output} of disjoint trees: edges among all nodes would cross trees; "
@@ -191,7 +196,7 @@ def expand(seeds: Seeds, draw: Draw, num_hops: int, expansion: Expansion, node_s
         indices = node_set.reach(neighbors)
         src_counts = node_set.counts()
         rows = {
-            t: Adjacency(found.offsets, indices[t], src_counts[t[0]], found.edges)
+            t: Adjacency(found.offsets, indices[t], src_counts[t[0]], found.edges, weight=found.weights)
             for t, found in neighbors.items()
         }
         drawn.append(_DrawnHop(rows, first, dst_counts, src_counts))
@@ -242,4 +247,6 @@ def _join_rows(drawn: Sequence[_DrawnHop], edge_type: EdgeType, counts: Counts) 
     indices = torch.cat([piece.indices for _, piece in pieces], out=pooled((num_edges,), torch.int32))
     ids = [piece.edge_ids for _, piece in pieces if piece.edge_ids is not None]
     edge_ids = torch.cat(ids, out=pooled((num_edges,), torch.int64)) if ids else None
-    return Adjacency(indptr, indices, counts[source], edge_ids)
+    weights = [piece.weight for _, piece in pieces if piece.weight is not None]
+    weight = torch.cat(weights, out=pooled((num_edges,), torch.float32)) if weights else None
+    return Adjacency(indptr, indices, counts[source], edge_ids, weight=weight)

@@ -104,19 +104,22 @@ class _Ends:
     pairs: Tensor  # int64 (2, edges), sources over destinations
     edge_ids: Tensor | None  # int64 (edges)
     reverse: Tensor  # bool (edges), true for a reversed edge
+    weight: Tensor | None  # float32 (edges)
 
     @classmethod
     def of(cls, drawn: Adjacency) -> _Ends:
-        return cls(drawn.edge_index, drawn.edge_ids, torch.zeros(drawn.indices.numel(), dtype=torch.bool))
+        reverse = torch.zeros(drawn.indices.numel(), dtype=torch.bool)
+        return cls(drawn.edge_index, drawn.edge_ids, reverse, drawn.weight)
 
     def turned(self) -> _Ends:
-        return _Ends(self.pairs.flip(0), self.edge_ids, ~self.reverse)
+        return _Ends(self.pairs.flip(0), self.edge_ids, ~self.reverse, self.weight)
 
     def and_turned(self) -> _Ends:
         turned = self.turned()
         edge_ids = None if self.edge_ids is None else self.edge_ids.repeat(2)
+        weight = None if self.weight is None else self.weight.repeat(2)
         pairs = torch.cat([self.pairs, turned.pairs], dim=1)
-        return _Ends(pairs, edge_ids, torch.cat([self.reverse, turned.reverse]))
+        return _Ends(pairs, edge_ids, torch.cat([self.reverse, turned.reverse]), weight)
 
 
 def _both_ways(drawn: Adjacency) -> Adjacency:
@@ -137,6 +140,7 @@ def _by_destination(ends: _Ends, num_src: int, num_dst: int) -> Adjacency:
         num_src,
         None if ends.edge_ids is None else ends.edge_ids[kept],
         reverse=ends.reverse[kept],
+        weight=None if ends.weight is None else ends.weight[kept],
     )
 
 
