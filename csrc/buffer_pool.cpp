@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "memory.h"
 
@@ -142,9 +143,24 @@ void BufferPool::shrink(std::size_t limit_bytes) noexcept {
   }
 }
 
-BufferPool& buffer_pool() {
+namespace {
+
+thread_local bool uses_pinned = false;
+
+}  // namespace
+
+BufferPool& ordinary_pool() {
   static BufferPool* const pool = new BufferPool(kDefaultLimit);
   return *pool;
 }
+
+BufferPool& pinned_pool() {
+  static BufferPool* const pool = new BufferPool(kDefaultLimit);
+  return *pool;
+}
+
+BufferPool& buffer_pool() { return uses_pinned ? pinned_pool() : ordinary_pool(); }
+
+bool use_pinned_pool(bool is_chosen) { return std::exchange(uses_pinned, is_chosen); }
 
 }  // namespace khop

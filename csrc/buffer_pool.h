@@ -77,7 +77,14 @@ class BufferPool {
   std::array<Shelf, 4 * 65 + 1> shelves_;  // four sizes per doubling, in rising order
 };
 
-// The pool of this process. It is never destroyed: results may outlive every static object.
+// The pool of results of the calling thread: an ordinary one, or the one whose blocks are pinned. A pinned block must not go back
+// while a GPU copies from it, so only threads that take care of that use the second. Pools are never destroyed: results may outlive
+// every static object.
 BufferPool& buffer_pool();
+BufferPool& ordinary_pool();
+BufferPool& pinned_pool();
+
+// Choose the pool of the calling thread; returns the choice before.
+bool use_pinned_pool(bool is_chosen);
 
 }  // namespace khop

@@ -9,12 +9,12 @@
 namespace {
 
 std::tuple<std::size_t, std::size_t, std::size_t, std::size_t> buffer_pool_usage() {
-  const khop::BufferPool::Usage usage = khop::buffer_pool().usage();
+  const khop::BufferPool::Usage usage = khop::ordinary_pool().usage();
   return {usage.free_bytes, usage.lent_bytes, usage.reused, usage.fresh};
 }
 
 std::tuple<std::size_t, std::size_t> pinned_pool_usage() {
-  const khop::BufferPool::Usage usage = khop::buffer_pool().usage();
+  const khop::BufferPool::Usage usage = khop::pinned_pool().usage();
   return {usage.pinned_bytes, usage.refused};
 }
 
@@ -26,7 +26,7 @@ void pin_buffer_pool(std::uintptr_t select_device, std::uintptr_t pin, std::uint
   pinning.unpin = reinterpret_cast<decltype(pinning.unpin)>(unpin);
   pinning.last_error = reinterpret_cast<decltype(pinning.last_error)>(last_error);
   const nb::gil_scoped_release release;
-  khop::buffer_pool().set_pinning(pinning);
+  khop::pinned_pool().set_pinning(pinning);
 }
 
 khop::bindings::Out<std::uint8_t> pooled_bytes(std::size_t count) {
@@ -59,8 +59,12 @@ void bind_memory(nb::module_& module) {
   module.def("digest", &digest, nb::arg("bytes").noconvert(), nb::arg("threads"));
   module.def("buffer_pool_usage", &buffer_pool_usage);
   module.def("pinned_pool_usage", &pinned_pool_usage);
+  module.def("use_pinned_pool", &khop::use_pinned_pool, nb::arg("is_chosen"));
   module.def("pin_buffer_pool", &pin_buffer_pool, nb::arg("select_device"), nb::arg("pin"), nb::arg("unpin"), nb::arg("last_error"),
              nb::arg("device"));
-  module.def("set_buffer_pool_limit", [](std::size_t limit_bytes) { khop::buffer_pool().set_limit(limit_bytes); },
+  module.def("set_buffer_pool_limit", [](std::size_t limit_bytes) {
+               khop::ordinary_pool().set_limit(limit_bytes);
+               khop::pinned_pool().set_limit(limit_bytes);
+             },
              nb::arg("limit_bytes"));
 }

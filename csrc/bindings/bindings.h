@@ -34,9 +34,9 @@ std::span<const T> span_of(const In<T>& array) {
 template <class T>
 class Buffer {
  public:
-  explicit Buffer(std::size_t count) : block_(buffer_pool().acquire(bytes_of(count))) {}
+  explicit Buffer(std::size_t count) : pool_(buffer_pool()), block_(pool_.acquire(bytes_of(count))) {}
   ~Buffer() {
-    if (block_.data != nullptr) buffer_pool().release(block_);
+    if (block_.data != nullptr) pool_.release(block_);
   }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -45,11 +45,11 @@ class Buffer {
 
   // The first entries as a tensor that owns the block and gives it back when it dies. Call with the GIL held, once.
   Out<T> tensor(std::initializer_list<std::size_t> shape) {
-    auto* const owned = new MemoryBlock(block_);
-    nb::capsule owner(owned, [](void* pointer) noexcept {
-      auto* const block = static_cast<MemoryBlock*>(pointer);
-      buffer_pool().release(*block);
-      delete block;
+    auto* const lent = new Lent{pool_, block_};
+    nb::capsule owner(lent, [](void* pointer) noexcept {
+      auto* const back = static_cast<Lent*>(pointer);
+      back->pool.release(back->block);
+      delete back;
     });
     T* const values = data();
     block_ = {};
@@ -62,6 +62,12 @@ class Buffer {
     return __builtin_mul_overflow(count, sizeof(T), &bytes) ? std::numeric_limits<std::size_t>::max() : bytes;
   }
 
+  struct Lent {
+    BufferPool& pool;
+    MemoryBlock block;
+  };
+
+  BufferPool& pool_;
   MemoryBlock block_;
 };
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import khop
-from khop.kernels.memory import pinned_pool_bytes, pooled
+from khop.kernels.memory import pinned_pool_bytes, pinned_results, pooled
 from khop.loading.device_memory import CudaMemory
 from khop.loading.device_placement import StorePlace
 from khop.loading.streams import CudaStreams
@@ -81,6 +81,11 @@ def test_batches_of_the_cpu_are_copied_unchanged_while_the_consumer_works(folder
     assert_same(loader(graph, device="cuda").epoch(0), loader(graph).epoch(0))
 
 
+def pinned(shape: tuple[int, ...]) -> Tensor:
+    with pinned_results():
+        return pooled(shape, torch.int64)
+
+
 class Several:
     """A value of several tensors."""
 
@@ -96,7 +101,7 @@ def test_memory_is_not_reused_before_a_late_consumer_has_read_it() -> None:
     transfer = Transfer(CudaStreams(torch.device("cuda")))
     busy, results = torch.randn(4096, 4096, device="cuda"), []
     for number in range(60):
-        block = pooled((1 << 20,), torch.int64).fill_(number)
+        block = pinned((1 << 20,)).fill_(number)
         sent, arrival = transfer.send(Several([block[: 1 << 19], block[1 << 19 :]]))
         del block
         for _ in range(10):
@@ -110,18 +115,18 @@ def test_memory_is_not_reused_before_a_late_consumer_has_read_it() -> None:
 
 def test_the_pool_pins_each_block_once() -> None:
     CudaStreams(torch.device("cuda"))
-    first = pooled((1 << 20,), torch.int64)
+    first = pinned((1 << 20,))
     assert first.is_pinned()
-    pinned = pinned_pool_bytes()
-    address = first.data_ptr()
+    assert not pooled((1 << 20,), torch.int64).is_pinned()
+    usage, address = pinned_pool_bytes(), first.data_ptr()
     del first
-    again = pooled((1 << 20,), torch.int64)
-    assert (again.data_ptr(), pinned_pool_bytes()) == (address, pinned)
+    again = pinned((1 << 20,))
+    assert (again.data_ptr(), pinned_pool_bytes()) == (address, usage)
 
 
 def test_sending_and_arriving_do_not_wait() -> None:
     transfer = Transfer(CudaStreams(torch.device("cuda")))
-    block = pooled((1 << 20,), torch.int64).fill_(3)
+    block = pinned((1 << 20,)).fill_(3)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:

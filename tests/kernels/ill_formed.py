@@ -232,6 +232,7 @@ CALLS: dict[str, list[Call]] = {
     "forget_sparse_reads": [Call(core.forget_sparse_reads, (4096,), (0,))],
     "digest": [Call(core.digest, (hint(10, torch.uint8), 1))],
     "buffer_pool_usage": [Call(core.buffer_pool_usage, ())],
+    "use_pinned_pool": [Call(core.use_pinned_pool, (False,))],
     "pinned_pool_usage": [Call(core.pinned_pool_usage, ())],
     "pin_buffer_pool": [
         Call(core.pin_buffer_pool, (0, 0, 0, 0, 0))

@@ -1,11 +1,18 @@
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
 import khop._core as _core
-from khop.kernels.memory import expect_random_access, free_memory_bytes, memory_limit_bytes, pooled
+from khop.kernels.memory import (
+    expect_random_access,
+    free_memory_bytes,
+    memory_limit_bytes,
+    pinned_results,
+    pooled,
+)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 5), (0, 7), (4, 1, 3)])
@@ -37,6 +44,20 @@ def test_a_block_comes_back_when_its_last_tensor_dies() -> None:
     del view
     assert _core.buffer_pool_usage()[1] < lent
     assert pooled(shape, torch.float32).data_ptr() == address
+
+
+def test_pinned_results_have_memory_of_their_own_in_this_thread_alone() -> None:
+    """Ordinary results may be copied to a GPU by anyone, without care for their memory."""
+    shape = (321, 4567)
+    with pinned_results():
+        inside = pooled(shape, torch.float32)
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(pooled, shape, torch.float32).result()
+    addresses = inside.data_ptr(), other.data_ptr()
+    del inside, other
+    assert pooled(shape, torch.float32).data_ptr() == addresses[1]
+    with pinned_results():
+        assert pooled(shape, torch.float32).data_ptr() == addresses[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.bfloat16, torch.bool])

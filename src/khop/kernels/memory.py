@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path, PurePosixPath
 from weakref import finalize
@@ -39,11 +39,24 @@ class PinningCalls:
 
 
 def pin_pooled(calls: PinningCalls) -> None:
-    """Pin blocks of the core's pool from now on, each once: a GPU copies from them without a wait.
+    """Pin blocks of the pool for `pinned_results` from now on, each once.
 
     Blocks below 128 KiB stay as they are. If the runtime refuses a block, no further one is pinned.
     """
     _core.pin_buffer_pool(*astuple(calls))
+
+
+@contextmanager
+def pinned_results() -> Iterator[None]:
+    """Let results of this thread come from pinned memory: a GPU copies from it without a wait.
+
+    The caller keeps the results until they are copied. Memory that goes back earlier is written again.
+    """
+    before = _core.use_pinned_pool(True)
+    try:
+        yield
+    finally:
+        _core.use_pinned_pool(before)
 
 
 def pinned_pool_bytes() -> tuple[int, int]:

@@ -11,6 +11,7 @@ import torch
 from khop.batch import Columns, Span, num_bytes
 from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStore
+from khop.kernels.memory import pinned_results
 from khop.loading.columns import ColumnChoice, gather_columns
 from khop.loading.device_columns import DeviceColumns
 from khop.loading.device_rows import rows_on_device
@@ -50,6 +51,12 @@ class LocalSource:
 
     def draw(self, request: BatchRequest) -> Drawn:
         """Make one batch on the calling thread. Several threads may do so at once."""
+        if self.transfer is None:
+            return self._made(request)
+        with pinned_results():
+            return self._sent(self._made(request), self.transfer)
+
+    def _made(self, request: BatchRequest) -> Drawn:
         started = monotonic()
         sample = self.sampler.sample(request.seeds(), request.key)
         sampling = Span.since(started, "sampling")
@@ -58,7 +65,7 @@ class LocalSource:
         device_rows = rows_on_device(self.on_device, self.columns, sample)
         if self.features is not None:
             sample, columns, seed_columns = gather_columns(self.features, self.columns, sample, device_rows)
-        drawn = Drawn(
+        return Drawn(
             sample,
             {node_type: sample.nodes[node_type][index] for node_type, index in sample.seed_index.items()},
             columns,
@@ -66,14 +73,9 @@ class LocalSource:
             spans=(sampling, Span.since(sampling.ended, "gathering")),
             device_rows=device_rows,
         )
-        return self._sent(drawn)
 
-    def _sent(self, drawn: Drawn) -> Drawn:
+    def _sent(self, drawn: Drawn, transfer: Transfer) -> Drawn:
         """Issue the copy to the device, and the gathers there."""
-        if self.transfer is None:
-            return drawn
         columns = self.device_columns
-        sent, arrival = (
-            self.transfer.send(drawn) if columns is None else self.transfer.send(drawn, columns.add)
-        )
+        sent, arrival = transfer.send(drawn) if columns is None else transfer.send(drawn, columns.add)
         return replace(sent, arrival=arrival)

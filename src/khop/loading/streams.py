@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -87,7 +88,7 @@ class CudaStreams:
     def __init__(self, device: torch.device) -> None:
         index = torch.cuda.current_device() if device.index is None else device.index
         self.device = torch.device(device.type, index)
-        pin_pool(index)
+        _pin_pool_once(index)
 
     def side(self) -> torch.cuda.Stream:
         """Return another stream; see Streams."""
@@ -130,8 +131,13 @@ def streams_of(device: torch.device) -> Streams | None:
     return CudaStreams(device) if device.type == "cuda" else None
 
 
+@cache
+def _pin_pool_once(device: int) -> bool:
+    return pin_pool(device)
+
+
 def pin_pool(device: int, symbol: Symbol | None = None) -> bool:
-    """Pin the pool of khop's results from now on, once per block; False if the runtime's calls are not found.
+    """Pin the pool of results that are copied, once per block; False if the runtime's calls are not found.
 
     Copies then go through memory that torch pins, which costs a copy on the host.
     """
