@@ -20,12 +20,12 @@ from khop.kernels.triton.picks import (
 from khop.kernels.triton.rows import Marks, Rows, Slots, draw_ids, mark, row_edges, stamped, store_slots
 from khop.kernels.triton.words import first_above, row_keys, wide_draw
 
-MOST_PICKS = 4096  # distinct picks per row: a row's picks must fit the registers of one program
+MOST_PICKS = 128  # distinct picks per row: a wider tile spills registers
 _MOST_REPEATS = tl.constexpr(64)  # of a row; then the remaining edges are drawn from exactly
-_MOST_IN_REGISTERS = 15  # picks of a thread's own row; 16 spill registers
+_MOST_IN_REGISTERS = 10  # picks of a thread's own row: more exceed the registers of some GPU
 _ROWS = 128  # per program, a thread for each
 _SLOTS = 128  # per program, where slots do not depend on each other
-_TILE = 32  # picks of all rows of a program, at least a row's
+_TILE = 64  # picks of all rows of a program, at least a row's; a warp for each
 _UNSPECIALIZED = ["stream", "base", "num_rows", "capacity", "per_row"]
 
 
@@ -309,8 +309,8 @@ def _tile(fanout: int) -> dict[str, int]:
 
 
 def _warps(fanout: int) -> int:
-    """Return the number of warps of a program, so that a thread has at most 8 picks."""
-    return max(1, int(triton.next_power_of_2(fanout)) // 256)
+    """Return the number of warps of a program."""
+    return max(1, int(triton.next_power_of_2(fanout)) // _TILE)
 
 
 _TYPES = {
@@ -329,17 +329,17 @@ VARIANTS = (
             {**_PLAIN, "K": k, "BLOCK": _ROWS},
             _ROWS // 32,
         )
-        for k in (1, 5, 10, 15)
+        for k in (1, 5, 10)
     ),
     Variant(
-        *("weighted 15, everything", distinct_in_registers, _TYPES, {"K": 15, "BLOCK": _ROWS}, _ROWS // 32)
+        *("weighted 10, everything", distinct_in_registers, _TYPES, {"K": 10, "BLOCK": _ROWS}, _ROWS // 32)
     ),
     *(
         Variant(f"weighted {k}", distinct_in_tile, _TYPES, {**_PLAIN, **_tile(k)}, _warps(k))
-        for k in (16, 25, 100)
+        for k in (15, 25, 64, 100)
     ),
     *(
         Variant(f"weighted {k}, everything", distinct_in_tile, _TYPES, _tile(k), _warps(k))
-        for k in (25, MOST_PICKS)
+        for k in (15, 25, MOST_PICKS)
     ),
 )
