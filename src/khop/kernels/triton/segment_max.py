@@ -39,7 +39,7 @@ def max_rows(
         source = tl.load(indices + begin + edge, mask=is_edge, other=0)
         at = source.to(tl.int64)[:, None] * PITCH + column[None, :]
         value = tl.load(x + at, mask=is_edge[:, None] & is_column, other=0).to(wide)
-        is_larger = (edge == 0) | (value > largest) | ((value != value) & (largest == largest))
+        is_larger = (winner < 0) | (value > largest) | ((value != value) & (largest == largest))
         is_larger = is_edge[:, None] & is_larger
         largest = tl.where(is_larger, value, largest)
         winner = tl.where(is_larger, source[:, None], winner)
