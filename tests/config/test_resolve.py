@@ -12,6 +12,7 @@ from khop.config.resolve import graph_folder, resolve
 from khop.config.values import RunConfig
 from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.loading.cores import sampler_threads, usable_cores
+from khop.loading.streams import gpu_remedy
 
 TABLES = {
     "item": NodeTable(
@@ -89,7 +90,7 @@ def test_what_a_run_leaves_open_is_filled_in(shop: Path, monkeypatch: pytest.Mon
         ),
         (
             {"device": "cuda:9"},
-            "device is 'cuda:9': torch finds no CUDA device; use cpu or an existing device (--device)",
+            f"device is 'cuda:9': torch finds no CUDA device; use cpu, or {gpu_remedy()} (--device)",
         ),
         (
             {"graph": "debain"},

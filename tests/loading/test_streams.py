@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+from dataclasses import dataclass
 
 import pytest
 import torch
 
 from khop.kernels.memory import pinned_pool_bytes
 from khop.loading.streams import _address, pin_pool, streams_of
+from khop.loading.transfer import device_of
 
 
 def test_without_the_runtime_nothing_is_pinned() -> None:
@@ -39,3 +41,58 @@ def test_an_address_is_that_of_a_loaded_function() -> None:
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_copies_to_the_host_need_no_streams(device: str) -> None:
     assert streams_of(torch.device(device)) is None
+
+
+@dataclass
+class Machine:
+    """What torch says about a machine."""
+
+    cuda: str | None = "13.0"
+    gpus: int = 0
+    error: str | None = None
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def init() -> None:
+            if self.error is not None:
+                raise RuntimeError(self.error)
+
+        monkeypatch.setattr(torch.version, "cuda", self.cuda)
+        monkeypatch.setattr(torch.version, "hip", None)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: self.gpus > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: self.gpus)
+        monkeypatch.setattr(torch.cuda, "init", init)
+
+
+OLD = (
+    "The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver by "
+    "downloading and installing a new version"
+)
+NONE = "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU"
+
+
+@pytest.mark.parametrize(
+    ("machine", "device", "words"),
+    [
+        (
+            Machine(cuda=None),
+            "cuda",
+            "finds none of CUDA's GPUs here; .*install torch with CUDA: this one is built",
+        ),
+        (Machine(error=OLD), "cuda", r"update the driver: torch says '.* too old \(found version 11040\)'$"),
+        (
+            Machine(error=NONE),
+            "cuda",
+            "install or update the driver: torch says 'Found no NVIDIA driver on your",
+        ),
+        (Machine(), "cuda", "check the driver by `nvidia-smi`, and the variable CUDA_VISIBLE_DEVICES"),
+        (Machine(gpus=1), "cuda:3", 'torch has 1 of CUDA\'s GPUs here; give device="cpu", or cuda:0$'),
+        (Machine(gpus=4), "cuda:4", "or one of the 4 that are there, cuda:0 to cuda:3$"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_gpu_that_is_not_there_is_an_error_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, machine: Machine, device: str, words: str
+) -> None:
+    machine.install(monkeypatch)
+    with pytest.raises(ValueError, match=words):
+        device_of(device)

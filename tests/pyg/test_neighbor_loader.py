@@ -135,6 +135,19 @@ def test_columns_of_every_kind_are_cut() -> None:
     assert batch.name == "plain"
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_columns_on_a_device_are_gathered_there_and_edges_stay(workers: int) -> None:
+    """As after `data.to(rank, "x", "y")`."""
+    data = ring()
+    data.y = torch.arange(400)
+    data = data.to("meta", "x", "y")
+    for batch in NeighborLoader(data, [5, 3], batch_size=64, num_workers=workers):
+        assert batch.x.is_meta
+        assert batch.y.is_meta
+        assert batch.x.shape == (batch.n_id.numel(), 1)
+        assert batch.edge_index.device.type == "cpu"
+
+
 def test_transforms_see_the_output_and_the_batch() -> None:
     seen = []
 

@@ -16,6 +16,7 @@ from khop.datasets.builtin import builtin_folder, builtin_names
 from khop.graph.folder import Folder
 from khop.graph.progress import ProgressCallback
 from khop.loading.cores import sampler_threads, usable_cores
+from khop.loading.streams import gpu_remedy, num_gpus
 from khop.partition.parts_folder import known_folder
 from khop.sampling.fanouts import fanout_by_type
 from khop.schema import ColumnSpec, NodeType, Schema
@@ -138,9 +139,9 @@ def _check_device(device: str, raw: RawRun) -> None:
     wanted = torch.device(device)
     if wanted.type == "cpu":
         return
-    there = torch.cuda.device_count()
+    there = num_gpus()
     if (wanted.index or 0) >= there:
         devices = f"torch finds {there} CUDA devices" if there else "torch finds no CUDA device"
         raise ValueError(
-            f"device is {device!r}: {devices}; use cpu or an existing device ({raw.where('device')})"
+            f"device is {device!r}: {devices}; use cpu, or {gpu_remedy()} ({raw.where('device')})"
         )

@@ -126,6 +126,25 @@ class CudaStreams:
         tensor.record_stream(_cuda(stream))
 
 
+def num_gpus() -> int:
+    """Return the number of GPUs that torch can use in this process."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def gpu_remedy() -> str:
+    """Return how torch comes to use a GPU here, with the reason why it uses none of that index."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return "install torch with CUDA: this one is built for CPUs"
+    if count := num_gpus():
+        return f"one of the {count} that are there, cuda:0 to cuda:{count - 1}" if count > 1 else "cuda:0"
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().partition(". ")[0].partition("\n")[0]
+        return f"install or update the driver: torch says {reason!r}"
+    return "check the driver by `nvidia-smi`, and the variable CUDA_VISIBLE_DEVICES"
+
+
 def streams_of(device: torch.device) -> Streams | None:
     """Return the streams of a device; None for a device whose copies need none."""
     return CudaStreams(device) if device.type == "cuda" else None

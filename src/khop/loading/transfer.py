@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from khop.batch import HasTensors
-from khop.loading.streams import Event, Streams
+from khop.loading.streams import Event, Streams, gpu_remedy, num_gpus
 
 Value = TypeVar("Value", bound=HasTensors)
 
@@ -28,12 +28,11 @@ def device_of(given: object) -> torch.device:
         ) from error
     assert isinstance(device, torch.device)
     if device.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        count = num_gpus()
         if count <= (device.index or 0):
             there = f"has {count}" if count else "finds none"
             raise ValueError(
-                f'device {given!r}: torch {there} of CUDA\'s GPUs here; give device="cpu", or install '
-                "torch with CUDA where there is a GPU"
+                f'device {given!r}: torch {there} of CUDA\'s GPUs here; give device="cpu", or {gpu_remedy()}'
             )
     return device
 
