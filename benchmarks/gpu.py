@@ -2,10 +2,11 @@
 
 Stages, each kept as soon as it ends: the machine's own limits; sampling and numbering of [15, 10, 5] with
 1,024 seeds (eager, and as a CUDA graph); gathering from device and pinned memory; aggregation; captured
-training steps; loading by the CPU with training on the GPU; the tests of the kernels on the device. Batches are
-compared with the CPU's first. Times are medians of events on the device. `peer` is the limit that `ratio` is taken of.
+training steps; loading by the CPU with training on the GPU; the tests of the kernels on the device. Batches
+are compared with the CPU's first. Times are medians of events on the device; kernels run ten times in a CUDA
+graph, so that launches cost nothing. `peer` is the limit that `ratio` is taken of.
 
-usage: python benchmarks/gpu.py [--stages limits,tests,sampling,gather,aggregation,loading] [--nodes 2449029]
+usage: python benchmarks/gpu.py [--stages limits,sampling,...] [--nodes 2449029]
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from khop.batch import Batch
 from khop.draw import DrawKey, Purpose
 from khop.features.table import FeatureTable
 from khop.kernels.csc import Csc
+from khop.kernels.gather import Copies
 from khop.kernels.pitch import empty_rows
 from khop.kernels.triton import gather as device_gather
 from khop.kernels.triton import segment
@@ -44,6 +46,7 @@ from khop.training.tasks import NodeClassification
 
 FANOUTS, BATCH, HIDDEN = [15, 10, 5], 1024, 256
 EPOCH_STEPS, WARM_UP = 192, 20
+CACHED = 0.2
 EQUAL_BATCHES = 5
 
 
@@ -106,6 +109,16 @@ def device_ms(work: Callable[[], object], rounds: int = 30, warm_up: int = 5) ->
     return statistics.median(times)
 
 
+def kernel_ms(work: Callable[[], object], times: int = 10) -> float:
+    """The median time of a few kernels on the device, without their launches, in milliseconds."""
+
+    def repeated() -> None:
+        for _ in range(times):
+            work()
+
+    return device_ms(captured(repeated).replay, 10, 2) / times
+
+
 def captured(work: Callable[[], object]) -> torch.cuda.CUDAGraph:
     """The work as a CUDA graph."""
     stream = torch.cuda.Stream()
@@ -138,7 +151,15 @@ def limits(bench: Bench) -> None:
 
 def tests(bench: Bench) -> None:
     """The tests of kernels and of batches with static shapes, on the device instead of the interpreter."""
-    paths = ["tests/kernels/triton", "tests/sampling/on_device"]
+    paths = [
+        *(
+            "tests/gpu",
+            "tests/kernels/triton",
+            "tests/kernels/test_linear_device.py",
+            "tests/sampling/on_device",
+        ),
+        *("tests/loading", "tests/training/test_captured_steps.py", "tests/models/test_padded_batches.py"),
+    ]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:benchmark", "-n", "8", *paths]
     begun = time.monotonic()
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -222,17 +243,17 @@ def gather(bench: Bench) -> None:
             near.copy_(column)
             row_bytes = near.stride(0) * near.element_size()
             moved = (2 * row_bytes + 8) * ids.numel()
-            ms = device_ms(lambda near=near, out=out: device_gather.gather(near, ids, out=out))
+            ms = kernel_ms(lambda near=near, out=out: device_gather.gather(near, ids, out=out))
             assert torch.equal(out, near[ids])
             of_copy = moved / ms / 1e6 / bench.copy_gbs if bench.copy_gbs else 0.0
             name = f"gather {dtype} {width}".replace("torch.", "")
             bench.add(f"{name}, device", ms, "ms", ("bandwidth of a copy", of_copy), rows=ids.numel())
-            ms = device_ms(lambda near=near: near.index_select(0, ids))
+            ms = kernel_ms(lambda near=near: near.index_select(0, ids))
             bench.add(f"{name}, device, torch.index_select", ms, "ms")
             far = torch.zeros(near.shape[0], near.stride(0), dtype=dtype, pin_memory=True)[:, :width]
             far.copy_(column)
             out.zero_()
-            ms = device_ms(lambda far=far, out=out: device_gather.gather(far, ids, out=out), 10)
+            ms = kernel_ms(lambda far=far, out=out: device_gather.gather(far, ids, out=out), 4)
             assert torch.equal(out, near[ids])
             of_link = row_bytes * ids.numel() / ms / 1e6 / bench.link_gbs if bench.link_gbs else 0.0
             bench.add(f"{name}, pinned", ms, "ms", ("bandwidth of a copy", of_link), rows=ids.numel())
@@ -249,7 +270,7 @@ def aggregation(bench: Bench) -> None:
             out = segment.segment_mean(x, edges)
             of_edges = edges.indices.numel() * (x.stride(0) * x.element_size() + 4)
             moved = of_edges + out.shape[0] * x.stride(0) * x.element_size()
-            ms = device_ms(lambda x=x, edges=edges: segment.segment_mean(x, edges))
+            ms = kernel_ms(lambda x=x, edges=edges: segment.segment_mean(x, edges))
             of_copy = moved / ms / 1e6 / bench.copy_gbs if bench.copy_gbs else 0.0
             name = f"mean of neighbors, layer {number}, {dtype} {width}".replace("torch.", "")
             bench.add(name, ms, "ms", ("bandwidth of a copy", of_copy), edges=edges.indices.numel())
@@ -263,11 +284,32 @@ def training(bench: Bench) -> None:
         near.copy_(x)
         far = torch.zeros(near.shape[0], near.stride(0), dtype=dtype, pin_memory=True)[:, : x.shape[1]]
         far.copy_(x)
-        for place, column in (("device", near), ("pinned", far)):
-            captured_training(bench, column, f"{dtype}, features {place}".replace("torch.", ""))
+        cached = cached_rows(bench, near, CACHED)
+        places = {
+            "device": (near, None),
+            "pinned": (far, None),
+            f"pinned, {CACHED:.0%} cached": (far, cached),
+        }
+        for place, (column, copies) in places.items():
+            captured_training(bench, column, copies, f"{dtype}, features {place}".replace("torch.", ""))
 
 
-def captured_training(bench: Bench, x: Tensor, name: str) -> None:
+def cached_rows(bench: Bench, x: Tensor, share: float) -> Copies:
+    """The rows that the batches of two epochs before need most often."""
+    counts = torch.zeros(x.shape[0], dtype=torch.int32, device="cuda")
+    for step in range(EPOCH_STEPS):
+        seeds, _ = bench.seeds(step)
+        nodes = bench.sampler.sample(seeds, DrawKey.of(1, Purpose.HOP, 0, step)).nodes["node"]
+        counts[nodes] += 1
+    rows = counts.argsort(descending=True, stable=True)[: int(share * x.shape[0])]
+    slots = torch.full((x.shape[0],), -1, dtype=torch.int32, device="cuda")
+    slots[rows] = torch.arange(rows.numel(), dtype=torch.int32, device="cuda")
+    cache = empty_rows(rows.numel(), (x.shape[1],), x.dtype, x.device)
+    bench.add(f"rows of batches in a cache of {share:.0%}", float(counts[rows].sum() / counts.sum()), "share")
+    return Copies(slots, cache.copy_(x[rows]))
+
+
+def captured_training(bench: Bench, x: Tensor, copies: Copies | None, name: str) -> None:
     """Time of a step, and its parts."""
     torch.manual_seed(0)
     products, plan = bench.products, bench.new_sampler().plan
@@ -275,7 +317,8 @@ def captured_training(bench: Bench, x: Tensor, name: str) -> None:
     features = FeatureTable({"node": {"x": x, "y": products.y.cuda()}})
     streams = CudaStreams(torch.device("cuda"))
     recorder = CudaRecorder(torch.cuda.Stream())
-    slots = [BatchSlot(plan, features, choice, recorder) for _ in range(2)]
+    caches = {} if copies is None else {"node": {"x": copies}}
+    slots = [BatchSlot(plan, features, choice, recorder, caches) for _ in range(2)]
     model = khop.models.SAGE.for_graph(products.graph, hidden=HIDDEN, layers=3, label="y").cuda()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     task = NodeClassification("node", "y")
@@ -311,14 +354,10 @@ def captured_training(bench: Bench, x: Tensor, name: str) -> None:
 
 
 def loading(bench: Bench) -> None:
-    """Batches made on the CPU, copied to the device, and trained on there."""
+    """khop.Loader with stores on the CPU and on the device, alone and with ordinary training steps."""
     products = bench.products
     model = khop.models.SAGE.for_graph(products.graph, hidden=HIDDEN, layers=3, label="y").cuda()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-    sampler = khop.NeighborSampler(products.graph, FANOUTS)
-    loader = khop.Loader(
-        sampler, products.train, BATCH, shuffle=True, columns=["x"], seed_columns=["y"], device="cuda"
-    )
 
     def step(batch: Batch) -> None:
         losses = F.cross_entropy(model(batch), batch.seed_column("y"), reduction="none")
@@ -326,18 +365,47 @@ def loading(bench: Bench) -> None:
         batch.global_mean(losses).backward()
         optimizer.step()
 
-    for name, work in (("loading alone", lambda batch: None), ("loading and training", step)):
-        steps = 0
-        for batch in islice(loader.epoch(0), 100):
-            if steps == 20:
-                torch.cuda.synchronize()
-                begun = time.perf_counter()
+    expected = first_batch(products.graph, products.train, None)
+    for topology, columns in (
+        ("host", "host"),
+        ("host", "pinned"),
+        ("device", "pinned"),
+        ("device", "device"),
+    ):
+        graph = products.graph.on("cuda", topology=topology, columns=columns)
+        name = f"loader, topology {topology}, columns {columns}"
+        found = first_batch(graph, products.train, None)
+        check_equal(found.sample.map(lambda tensor: tensor.cpu()), expected.sample)
+        _same(found["x"].cpu(), expected["x"])
+        for work, part in ((None, "alone"), (step, "with ordinary training steps")):
+            bench.add(f"{name}, {part}", loader_ms(graph, products.train, work), "ms")
+    ready = first_batch(products.graph, products.train, "cuda")
+    bench.add("ordinary training step on a ready batch, float32", device_ms(lambda: step(ready)), "ms")
+
+
+def new_loader(graph: khop.Graph, train: Tensor, device: str | None) -> khop.Loader:
+    sampler = khop.NeighborSampler(graph, FANOUTS)
+    return khop.Loader(
+        sampler, train, BATCH, shuffle=True, columns=["x"], seed_columns=["y"], device=device, prefetch=8
+    )
+
+
+def first_batch(graph: khop.Graph, train: Tensor, device: str | None) -> Batch:
+    return new_loader(graph, train, device).batch(0, 0)
+
+
+def loader_ms(graph: khop.Graph, train: Tensor, work: Callable[[Batch], None] | None) -> float:
+    """Wall time per batch of an epoch, after the first ones."""
+    begun, steps = 0.0, 0
+    for batch in islice(new_loader(graph, train, None).epoch(0), 120):
+        if steps == WARM_UP:
+            torch.cuda.synchronize()
+            begun = time.perf_counter()
+        if work is not None:
             work(batch)
-            steps += 1
-        torch.cuda.synchronize()
-        bench.add(f"sampled by the CPU, {name}", (time.perf_counter() - begun) / (steps - 20) * 1e3, "ms")
-    ready = next(iter(loader.epoch(0)))
-    bench.add("training step on a ready batch, float32", device_ms(lambda: step(ready)), "ms")
+        steps += 1
+    torch.cuda.synchronize()
+    return (time.perf_counter() - begun) / (steps - WARM_UP) * 1e3
 
 
 STAGES: dict[str, Callable[[Bench], None]] = {

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from host_reads import counting
+from kernels.triton.device_rows import DEVICE
 from kernels.triton.segments import by_triton
 from khop import Graph
 from khop.batch import Adjacency, Batch
@@ -42,7 +43,7 @@ class Attention(nn.Module):
         h = self.rows(x)
         of_edges = h.index_select(0, adjacency.indices.clamp(max=x.shape[0] - 1))
         share = segment_softmax(self.score(of_edges), adjacency.indptr)
-        edges = torch.arange(adjacency.indices.numel(), dtype=torch.int32)
+        edges = torch.arange(adjacency.indices.numel(), dtype=torch.int32, device=x.device)
         attended = segment_mean(of_edges * share, adjacency.indptr, edges)
         return attended + segment_max(h, adjacency.indptr, adjacency.indices)
 
@@ -118,19 +119,22 @@ def test_a_step_by_the_kernels_of_devices_is_that_of_the_cpu_and_reads_nothing(
     torch.manual_seed(0)
     case = make()
     expected = step(case, case.batch)
-    longer, used = padded(case.batch, spare_edges=SPARE), in_use(case.batch)
+    longer, used = padded(case.batch, spare_edges=SPARE).to(DEVICE), in_use(case.batch)
+    case.model.to(DEVICE)
     with by_triton(), counting() as found:
-        made = step(case, longer, used.double())
+        made = step(case, longer, used.double().to(DEVICE))
+    made = made[0].cpu(), [gradient.cpu() for gradient in made[1]]
     assert found == {}
     assert_equal(made, used, expected)
 
 
 def test_dropout_by_a_key_reads_nothing() -> None:
     case = plain(lambda graph: SAGE.for_graph(graph, 8, 2, dropout=0.5))
-    outputs = []
-    for key in (1, 1, 2):
-        with by_triton(), dropout_key(torch.tensor([key])), counting() as found:
-            outputs.append(step(case, case.batch)[0])
+    case.model.to(DEVICE)
+    batch, outputs = case.batch.to(DEVICE), []
+    for key in (torch.tensor([number], device=DEVICE) for number in (1, 1, 2)):
+        with by_triton(), dropout_key(key), counting() as found:
+            outputs.append(step(case, batch)[0])
         assert found == {}
     assert torch.equal(outputs[0], outputs[1])
     assert not torch.equal(outputs[0], outputs[2])
@@ -139,8 +143,10 @@ def test_dropout_by_a_key_reads_nothing() -> None:
 def test_a_seed_without_a_valid_label_has_a_loss_that_is_not_a_number() -> None:
     case = plain(lambda graph: SAGE.for_graph(graph, 8, 2))
     case.batch.seed_column("y")[[2, 5]] = torch.tensor([-1, 99])
+    case.model.to(DEVICE)
+    batch = case.batch.to(DEVICE)
     with by_triton(), counting() as found:
-        losses = case.task.losses(case.model(case.batch), case.batch)
+        losses = case.task.losses(case.model(batch), batch)
     assert found == {}
     assert losses.isnan().nonzero().flatten().tolist() == [2, 5]
 
@@ -151,6 +157,7 @@ def test_products_add_up_in_the_dtype_that_autocast_chooses() -> None:
     for column in case.batch.columns.values():
         column["x"] = column["x"].float()  # type: ignore[index]
     expected = step(case, case.batch)[0]
-    with by_triton(), torch.autocast("cpu", torch.bfloat16):
-        found = step(case, case.batch)[0]
-    torch.testing.assert_close(found, expected, rtol=0, atol=0.1)
+    case.model.to(DEVICE)
+    with by_triton(), torch.autocast(DEVICE.type, torch.bfloat16):
+        found = step(case, case.batch.to(DEVICE))[0]
+    torch.testing.assert_close(found.cpu().float(), expected.float(), rtol=0, atol=0.1)

@@ -11,6 +11,7 @@ from torch import Tensor
 from khop.kernels.choice import Engine, engine
 from khop.kernels.linear_blocks import Activation, Blocks, linear_sum_blocks
 from khop.kernels.linear_choice import CHOICES, FEW_ROWS
+from khop.kernels.linear_device import linear_sum_device
 from khop.kernels.relu import relu_
 
 
@@ -36,6 +37,8 @@ def linear_sum(
     """
     dtype = _block_dtype([*inputs, *weights], addend)
     blocks = None if dtype is None else _blocks(dtype, weights)
+    if bias is not None and addend is None and inputs and engine(bias.device) is Engine.TRITON:
+        return linear_sum_device(inputs, weights, bias, activation)
     if dtype is None or blocks is None:
         return _by_torch(inputs, weights, bias, addend, activation)
     return linear_sum_blocks(blocks, dtype, inputs, weights, bias, addend, activation)

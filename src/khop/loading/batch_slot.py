@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -11,7 +13,7 @@ from khop.batch import Batch
 from khop.draw import DrawKey
 from khop.features.store import Rows
 from khop.features.table import FeatureTable, column_of
-from khop.kernels.gather import Column, gather_columns
+from khop.kernels.gather import Column, Copies, gather_columns
 from khop.kernels.philox import signed
 from khop.kernels.pitch import empty_rows
 from khop.loading.captured import Recorder
@@ -37,11 +39,17 @@ class BatchSlot:
     """Buffers of one batch in flight: its sample, its columns, and a weight for each loss.
 
     Shapes are the capacities of the plan. Rows behind the last node have no edges and are 0; seeds behind the
-    last one weigh 0. The features are in device memory or in pinned host memory.
+    last one weigh 0. The features are in device memory or in pinned host memory; `copies` are rows of pinned
+    columns that are cached on the device.
     """
 
     def __init__(
-        self, plan: BatchPlan, features: FeatureTable, choice: ColumnChoice, recorder: Recorder
+        self,
+        plan: BatchPlan,
+        features: FeatureTable,
+        choice: ColumnChoice,
+        recorder: Recorder,
+        copies: Mapping[NodeType, Mapping[str, Copies]] = MappingProxyType({}),
     ) -> None:
         if choice.of_edges:
             raise ValueError(
@@ -50,7 +58,7 @@ class BatchSlot:
             )
         self._plan = plan
         self._made = DeviceBatch(plan)
-        self._features, self._choice = features, choice
+        self._features, self._choice, self._copies = features, choice, copies
         padded = padded_sample(self._made)
         self._padded = padded
         seeds, device = self._made.inputs.seeds, plan.device
@@ -127,7 +135,8 @@ class BatchSlot:
         column = column_of(table, node_type, name, wanted, scales)
         dtype = torch.float32 if column.as_float32 else table.dtype
         shape = tuple(table.shape[1:])
-        return replace(column, out=empty_rows(wanted.ids.numel(), shape, dtype, self._plan.device))
+        out = empty_rows(wanted.ids.numel(), shape, dtype, self._plan.device)
+        return replace(column, out=out, copies=self._copies.get(node_type, {}).get(name))
 
     def _launch(self) -> None:
         self._made.launch()

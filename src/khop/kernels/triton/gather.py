@@ -13,9 +13,11 @@ from torch import Tensor
 
 from khop.kernels.pitch import accessible_width, empty_rows, flat_rows, padded_pitch
 from khop.kernels.triton.launch import Variant, launch
-from khop.kernels.triton.tiles import Tiles, tile
+from khop.kernels.triton.tiles import Tiles, tile_of
 
 LOADS = 4  # widest loads of a thread, all in flight at once
+# Enough to fill the link to the host. More would keep the device from computing while they wait for it.
+PINNED_PROGRAMS = 128
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # rows are copied as one of these
 
 
@@ -30,6 +32,7 @@ def copy_rows(
     out: tl.tensor,
     num_rows: tl.tensor,
     capacity: tl.tensor,
+    num_tiles: tl.tensor,
     PITCH: tl.constexpr,
     CACHE_PITCH: tl.constexpr,
     OUT_PITCH: tl.constexpr,
@@ -40,23 +43,25 @@ def copy_rows(
 ) -> None:
     """Write row ids[i] of the table into row i of out, in the type of out; zeros behind the count.
 
-    A row with a slot is read from the cache. With scales, each number is multiplied by its column's.
+    A row with a slot is read from the cache. With scales, each number is multiplied by its column's. Programs
+    share the tiles if there are more tiles than programs.
     """
-    row, column = tile(WIDTH, ROWS, COLUMNS)
-    is_live = row < (capacity if count is None else tl.load(count))
-    id = tl.load(ids + row, mask=is_live, other=-1).to(tl.int64)
-    is_live = is_live & (id >= 0) & (id < num_rows)
-    at = table + id[:, None] * PITCH + column[None, :]
-    if slots is not None:
-        slot = tl.load(slots + id, mask=is_live, other=-1).to(tl.int64)[:, None]
-        # One load through the chosen address: two loads would read both.
-        at = tl.where(slot >= 0, cache + slot * CACHE_PITCH + column[None, :], at)
-    is_read = is_live[:, None] & (column < READABLE)[None, :]
-    value = tl.load(at, mask=is_read, other=0).to(out.dtype.element_ty)
-    if scales is not None:
-        value *= tl.load(scales + column, mask=column < WIDTH, other=0)[None, :]
-    is_inside = (row < capacity)[:, None] & (column < WIDTH)[None, :]
-    tl.store(out + row[:, None] * OUT_PITCH + column[None, :], value, mask=is_inside)
+    for number in range(tl.program_id(0), num_tiles, tl.num_programs(0)):
+        row, column = tile_of(number, WIDTH, ROWS, COLUMNS)
+        is_live = row < (capacity if count is None else tl.load(count))
+        id = tl.load(ids + row, mask=is_live, other=-1).to(tl.int64)
+        is_live = is_live & (id >= 0) & (id < num_rows)
+        at = table + id[:, None] * PITCH + column[None, :]
+        if slots is not None:
+            slot = tl.load(slots + id, mask=is_live, other=-1).to(tl.int64)[:, None]
+            # One load through the chosen address: two loads would read both.
+            at = tl.where(slot >= 0, cache + slot * CACHE_PITCH + column[None, :], at)
+        is_read = is_live[:, None] & (column < READABLE)[None, :]
+        value = tl.load(at, mask=is_read, other=0).to(out.dtype.element_ty)
+        if scales is not None:
+            value *= tl.load(scales + column, mask=column < WIDTH, other=0)[None, :]
+        is_inside = (row < capacity)[:, None] & (column < WIDTH)[None, :]
+        tl.store(out + row[:, None] * OUT_PITCH + column[None, :], value, mask=is_inside)
 
 
 def gather(
@@ -116,11 +121,13 @@ def _launched(
     if not into.numel():
         return
     tiles = Tiles.of(accessible_width(into), into.element_size(), LOADS)
-    operands = (rows, ids, count, slots, cache, scales, into, rows.shape[0], ids.numel())
+    num_tiles = tiles.programs(ids.numel())
+    operands = (rows, ids, count, slots, cache, scales, into, rows.shape[0], ids.numel(), num_tiles)
     readable = min(accessible_width(tensor) for tensor in (rows, rows if cache is None else cache))
     cache_pitch = rows.stride(0) if cache is None else cache.stride(0)
     constants = _constants(tiles, rows.stride(0), cache_pitch, into.stride(0), readable)
-    launch(copy_rows, tiles.programs(ids.numel()), into, *operands, **constants)
+    programs = num_tiles if rows.is_cuda else min(num_tiles, PINNED_PROGRAMS)
+    launch(copy_rows, programs, into, *operands, **constants)
 
 
 def _constants(tiles: Tiles, pitch: int, cache_pitch: int, out_pitch: int, readable: int) -> dict[str, int]:
@@ -140,7 +147,7 @@ def _variant(stored: str, made: str, width: int, without: tuple[str, ...]) -> Va
         {
             **dict.fromkeys(("table", "cache"), f"*{stored}"),
             **{"out": f"*{made}", "ids": "*i64", "count": "*i32", "slots": "*i32", "scales": "*fp32"},
-            **dict.fromkeys(("num_rows", "capacity"), "i32"),
+            **dict.fromkeys(("num_rows", "capacity", "num_tiles"), "i32"),
         },
         {
             **dict.fromkeys(without),

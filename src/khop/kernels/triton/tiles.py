@@ -39,12 +39,17 @@ class Tiles:
 
 
 @triton.jit
+def tile_of(number: tl.tensor, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr) -> tl.tensor:
+    """Return rows, int64 (ROWS), and columns, int32 (COLUMNS), of a tile."""
+    across: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
+    row = (tl.zeros([ROWS], tl.int64) + number // across) * ROWS + tl.arange(0, ROWS)
+    return row, number % across * COLUMNS + tl.arange(0, COLUMNS)
+
+
+@triton.jit
 def tile(WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr) -> tl.tensor:
     """Return rows, int64 (ROWS), and columns, int32 (COLUMNS), of this program's tile."""
-    across: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
-    program = tl.program_id(0)
-    row = (program // across).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    return row, program % across * COLUMNS + tl.arange(0, COLUMNS)
+    return tile_of(tl.program_id(0), WIDTH, ROWS, COLUMNS)
 
 
 @triton.jit
