@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 from dataclasses import dataclass
 from typing import Protocol
 from weakref import finalize
@@ -64,7 +65,7 @@ class CudaMemory:
         """Return a copy on the GPU, or a pinned copy; see DeviceMemory."""
         if place is StorePlace.DEVICE:
             return tensor.to(self.device, copy=True)
-        return self._pinned(torch.empty_like(tensor).copy_(tensor))
+        return self._pinned(own_pages(tensor.numel(), tensor.dtype).view(tensor.shape).copy_(tensor))
 
     def stored_rows(self, column: Tensor, place: StorePlace) -> Tensor:
         """Return a copy of a column with padded rows; see DeviceMemory."""
@@ -101,6 +102,12 @@ def memory_of(given: str) -> DeviceMemory:
         raise ValueError(f'device {given!r}: stores are placed on a GPU, as "cuda" or "cuda:1"; leave it out')
     index = torch.cuda.current_device() if device.index is None else device.index
     return CudaMemory(torch.device(device.type, index))
+
+
+def own_pages(count: int, dtype: torch.dtype) -> Tensor:
+    """Return `count` zeros in pages that hold nothing else: a page is pinned as a whole, and once."""
+    pages = mmap.mmap(-1, max(1, count * dtype.itemsize), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=dtype, count=count) if count else torch.empty(0, dtype=dtype)
 
 
 class _Pinned:
