@@ -76,13 +76,13 @@ def launch(
         instance_of("interface", interface, str, "must be a name or an address, as text")
     listening = Listening(interface, allow_public)
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    placement = rank_info_of(os.environ)
-    if placement is not None:
-        if procs not in (None, placement.world_size):
+    rank_info = rank_info_of(os.environ)
+    if rank_info is not None:
+        if procs not in (None, rank_info.world_size):
             raise ValueError(
-                f"procs {procs}: a launcher has started {placement.world_size} ranks already; leave procs out"
+                f"procs {procs}: a launcher has started {rank_info.world_size} ranks already; leave procs out"
             )
-        run_rank(placement, function, arguments, kind, deadline, listening)
+        run_rank(rank_info, function, arguments, kind, deadline, listening)
         return
     count = procs if procs is not None else max(1, torch.cuda.device_count() if kind == "cuda" else 1)
     check_procs(count, kind, oversubscribe=oversubscribe)
@@ -137,7 +137,7 @@ def launched_by_others() -> RankInfo | None:
 
 
 def run_rank(
-    placement: RankInfo,
+    rank_info: RankInfo,
     function: Work,
     arguments: Iterable[object],
     kind: str,
@@ -147,18 +147,18 @@ def run_rank(
     """Run one rank: join the others, call the function, leave."""
     device = torch.device(kind)
     if device.type == "cuda":
-        device = torch.device("cuda", placement.local_rank)
+        device = torch.device("cuda", rank_info.local_rank)
         torch.cuda.set_device(device)
-    torch.set_num_threads(cores_of_rank(placement.local_world_size))
+    torch.set_num_threads(cores_of_rank(rank_info.local_world_size))
     if distributed.is_initialized():  # e.g. by Ray Train: used as it is
-        function(placement.rank, device, *arguments)
+        function(rank_info.rank, device, *arguments)
         return
     said = listening.interface or os.environ.get(_INTERFACE_OF_GLOO, "").split(",")[0]
-    interface = listening_interface(replace(listening, interface=said), placement)
+    interface = listening_interface(replace(listening, interface=said), rank_info)
     named = {_INTERFACE_OF_GLOO: interface.name, _INTERFACE_OF_NCCL: f"={interface.name}"}
     environment = _environment(named if listening.interface else _unset(named))
-    with environment, joined(placement, device, deadline, interface):
-        function(placement.rank, device, *arguments)
+    with environment, joined(rank_info, device, deadline, interface):
+        function(rank_info.rank, device, *arguments)
 
 
 def _unset(values: Mapping[str, str]) -> Mapping[str, str]:

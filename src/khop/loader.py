@@ -19,7 +19,7 @@ from khop.distributed.caching import CacheBudgets, CacheBy, with_caches
 from khop.distributed.group import this_group
 from khop.distributed.lane_source import LaneSource
 from khop.distributed.partitioned_links import PartitionedLinks
-from khop.distributed.placement import homes_of
+from khop.distributed.placement import affinity_of
 from khop.draw import DrawKey
 from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStore
@@ -107,9 +107,9 @@ class Loader:
         self._group = this_group()
         if not locality and self._graph.lanes is None and self._graph.partition_options is None:
             _warn_of_locality(self._group.rank)
-        homes = homes_of(self._graph, self._graph.lanes) if locality else None
+        affinity = affinity_of(self._graph, self._graph.lanes) if locality else None
         ranks = (self._group.rank, self._group.world_size)
-        self._order = SeedOrder(seed_list, batch_size, shuffle, seed, *ranks, homes, drop_last)
+        self._order = SeedOrder(seed_list, batch_size, shuffle, seed, *ranks, affinity, drop_last)
         choice = ColumnChoice.of(
             self._graph.schema, columns, seed_columns, seed_types, one_of("narrow", narrow, Narrow)
         )

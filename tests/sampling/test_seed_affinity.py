@@ -20,7 +20,7 @@ LIKES = ("user", "likes", "item")
 LINKS = Links({LIKES: torch.stack([torch.arange(40) % 20, torch.arange(40) % 9])})
 
 
-def homes_of(world_size: int) -> SeedAffinity:
+def affinity_of(world_size: int) -> SeedAffinity:
     return SeedAffinity(BOUNDS, [PartitionOwners(3, 0, world_size).ranks_of(part) for part in range(3)])
 
 
@@ -33,7 +33,7 @@ def test_every_seed_is_in_one_share_and_shares_are_as_even_as_ever(
     world_size: int, batch_size: int, epoch: int
 ) -> None:
     plain = SeedOrder(NODES, batch_size, shuffle=True, world_size=world_size)
-    local = replace(plain, homes=homes_of(world_size))
+    local = replace(plain, affinity=affinity_of(world_size))
     for step in range(plain.num_steps):
         before, after = shares(plain, epoch, step), shares(local, epoch, step)
         assert [share.count for share in after] == [share.count for share in before]
@@ -50,7 +50,7 @@ def test_every_seed_is_in_one_share_and_shares_are_as_even_as_ever(
 @given(world_size=st.integers(2, 7), epoch=st.integers(0, 3))
 def test_no_rank_has_anothers_seed_while_that_one_has_its(world_size: int, epoch: int) -> None:
     """Or room for it: a seed lies elsewhere only where its holders have no more room."""
-    order = SeedOrder(NODES, 13, shuffle=True, world_size=world_size, homes=homes_of(world_size))
+    order = SeedOrder(NODES, 13, shuffle=True, world_size=world_size, affinity=affinity_of(world_size))
     holders = PartitionOwners(3, 0, world_size)
     for step in range(order.num_steps):
         of_ranks = [
@@ -69,7 +69,7 @@ def test_no_rank_has_anothers_seed_while_that_one_has_its(world_size: int, epoch
 
 
 def test_links_go_to_who_holds_their_sources() -> None:
-    order = SeedOrder(LINKS, 40, world_size=3, homes=homes_of(3))
+    order = SeedOrder(LINKS, 40, world_size=3, affinity=affinity_of(3))
     parts = []
     for share in shares(order, 0, 0):
         assert share.links is not None
@@ -79,5 +79,5 @@ def test_links_go_to_who_holds_their_sources() -> None:
 
 
 def test_alone_a_rank_has_all() -> None:
-    order = SeedOrder(NODES, 49, homes=homes_of(3))
+    order = SeedOrder(NODES, 49, affinity=affinity_of(3))
     assert torch.equal(order.share(0, 0).nodes["user"], NODES.nodes["user"])

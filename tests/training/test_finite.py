@@ -108,7 +108,7 @@ def test_a_checkpoint_within_an_epoch_holds_no_nan(tmp_path: Path) -> None:
     again = run.trainer()
     again.resume()
     assert (
-        (1, 0) <= (again.standing.epoch, again.standing.step) <= (1, 2)
+        (1, 0) <= (again.state.epoch, again.state.step) <= (1, 2)
     )  # one is skipped while another is written
     assert all(weights.isfinite().all() for weights in again.model.parameters())
 

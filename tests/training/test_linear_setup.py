@@ -183,12 +183,12 @@ def test_a_checkpoint_keeps_the_way_and_one_from_before_still_opens(
     run.trainer().fit()
     trainer = run.with_(epochs=2).trainer()
     trainer.resume()
-    recorded = trainer.standing.linear
+    recorded = trainer.state.linear
     assert {entry["layers"] for entry in recorded.values()} == {"float32 narrow", "float32 wide"}
     choosing.found = SECOND
     CHOICES._settled.clear()
     calls = choosing.calls
     trainer.fit()
     assert way_of(CHOICES) == FIRST.blocks
-    assert trainer.standing.linear == recorded
+    assert trainer.state.linear == recorded
     assert choosing.calls == calls

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from khop.training.replace_folder import replace_folder, standing_folder
+from khop.training.replace_folder import existing_folder, replace_folder
 
 OLD = {"a": b"old a", "b": b"old b", "c": b"old c"}
 NEW = {"a": b"new a" * 10, "b": b"new b" * 10}
@@ -39,7 +39,7 @@ replace_folder(folder, {"a": b"new a" * 10, "b": b"new b" * 10})
 
 
 def held(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in standing_folder(folder).iterdir()}
+    return {path.name: path.read_bytes() for path in existing_folder(folder).iterdir()}
 
 
 @contextmanager

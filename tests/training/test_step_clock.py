@@ -53,13 +53,13 @@ def test_a_lap_can_end_before_now() -> None:
 def test_what_follows_the_telling_is_told_with_the_next_step() -> None:
     clock = StepClock()
     clock.received(BATCH)
-    clock.untold()
+    clock.unreported()
     time.sleep(0.002)
     clock.lap("computing", "update")
     spans = clock.finish()
     clock.start()
     clock.received(BATCH)
-    told = clock.untold()
+    told = clock.unreported()
     assert tuple(told) == STAGES
     assert told["computing"] == spans[-1].seconds >= 0.002
 

@@ -303,7 +303,7 @@ def test_checkpoints_come_every_few_steps_and_a_killed_run_goes_on_from_the_last
     trainer = SmallRun(tmp_path / "run").trainer()
     trainer.resume()
     # The last one may have been in the making: it then counts for nothing.
-    assert (0, 2) <= (trainer.standing.epoch, trainer.standing.step) <= (1, 3)
+    assert (0, 2) <= (trainer.state.epoch, trainer.state.step) <= (1, 3)
     expected = SmallRun(tmp_path / "undisturbed").trainer().fit()
     assert without_seconds(trainer.fit().records) == without_seconds(expected.records)
     steps = [
@@ -325,7 +325,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path: P
     observer = Watching()
     trainer = replace(run, observer=observer).trainer()
     trainer.resume()
-    assert trainer.standing.epoch == 2
+    assert trainer.state.epoch == 2
     (warning,) = observer.warnings
     assert warning.endswith(
         "last/model.safetensors: cut short or damaged; " + f"{damaged.parent}-1 is used instead"
@@ -460,7 +460,7 @@ def test_sigterm_is_as_ctrl_c(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     trainer = SmallRun(tmp_path / "run").trainer()
     trainer.resume()
-    assert (trainer.standing.epoch, trainer.standing.step) == (1, 3)
+    assert (trainer.state.epoch, trainer.state.step) == (1, 3)
     assert without_seconds(trainer.fit().records) == without_seconds(expected.records)
 
 
@@ -501,7 +501,7 @@ def test_a_killed_run_goes_on_from_an_epoch_that_is_whole(tmp_path: Path) -> Non
     trainer = SmallRun(tmp_path / "run").trainer()
     trainer.resume()
     # Of epoch 1, where the kill came while the checkpoint after it was in the making.
-    assert (trainer.standing.epoch, trainer.standing.step) in ((1, 0), (2, 0))
+    assert (trainer.state.epoch, trainer.state.step) in ((1, 0), (2, 0))
     assert without_seconds(trainer.fit().records) == without_seconds(expected.records)
 
 

@@ -120,8 +120,8 @@ def _folder_of(run: Run, request: Request, group: Group) -> tuple[Path, bool]:
     if group.rank == 0:
         found = (request.resume, True) if request.resume else _new_or_restarted(run, group.attempt)
     with group.exchanging("sharing the run folder"):
-        told = group.share_bytes(json.dumps([str(found[0]), found[1]]).encode() if found else None)
-    folder, is_resumed = json.loads(told)
+        shared = group.share_bytes(json.dumps([str(found[0]), found[1]]).encode() if found else None)
+    folder, is_resumed = json.loads(shared)
     return Path(folder), is_resumed
 
 

@@ -117,7 +117,7 @@ def _chances(
     assert isinstance(sampler, NeighborSampler)
     assert isinstance(order.seeds, NodeSeeds)
     seeds = order.seeds.nodes
-    if order.homes is not None:
+    if order.affinity is not None:
         spans = {t: _held(features, t) for t in seeds}
         own = {t: ids[(ids >= spans[t][0]) & (ids < spans[t][1])] for t, ids in seeds.items()}
         seeds = own if any(ids.numel() for ids in own.values()) else seeds

@@ -153,8 +153,8 @@ class Group:
                 for name in names
                 if facts.get(name) != expected.get(name)
             ]
-            told = self.gather_bytes("; ".join(differing).encode()[:4000])
-        sentences = [sentence.decode(errors="replace") for sentence in told if sentence]
+            answers = self.gather_bytes("; ".join(differing).encode()[:4000])
+        sentences = [sentence.decode(errors="replace") for sentence in answers if sentence]
         if sentences:
             raise ValueError(
                 f"the ranks have different settings: {'; '.join(sentences)}. "

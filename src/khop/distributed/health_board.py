@@ -57,20 +57,20 @@ class HealthBoard:
     def statuses(self) -> dict[int, Status]:
         """Return the status of every rank; {} if the store is gone or unreachable."""
         keys = [f"status/{rank}" for rank in range(self._world_size)]
-        told: list[bytes] = []
-        self._within(lambda: told.extend(self._asking.multi_get(keys)))
-        return {rank: Status(**json.loads(text)) for rank, text in enumerate(told)}
+        texts: list[bytes] = []
+        self._within(lambda: texts.extend(self._asking.multi_get(keys)))
+        return {rank: Status(**json.loads(text)) for rank, text in enumerate(texts)}
 
     def failures(self) -> list[str]:
         """Return one sentence for each rank that has reported its own error."""
-        told: list[bytes] = []
+        texts: list[bytes] = []
 
         def read() -> None:
             count = self._asking.add(_FAILURES, 0)
-            told.extend(self._asking.multi_get([f"{_FAILURES}/{n}" for n in range(1, count + 1)]))
+            texts.extend(self._asking.multi_get([f"{_FAILURES}/{n}" for n in range(1, count + 1)]))
 
         self._within(read)
-        return [text.decode() for text in told]
+        return [text.decode() for text in texts]
 
     def tell_failure(self, sentence: str) -> None:
         """Report that this rank ends with its own error."""

@@ -140,8 +140,8 @@ def _end_together(road: _Road, work: LaneWork[Any, Any], threads: Sequence[threa
         own = torch.tensor([begun]).view(torch.uint8)
         road.control.begin(0, 0, work.is_unwanted)
         try:
-            told = road.control.exchange([own] * road.control.world_size, _CLOSING, own.numel())
-            work.end_after(max(int(of_rank.view(torch.int64)) for of_rank in told))
+            answers = road.control.exchange([own] * road.control.world_size, _CLOSING, own.numel())
+            work.end_after(max(int(of_rank.view(torch.int64)) for of_rank in answers))
         except (RuntimeError, ValueError) as error:  # raised at the next use of the lanes
             work.give_up(error)
     for thread in threads:

@@ -9,9 +9,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from khop.distributed.moved_rows import moved, rounds, told
+from khop.distributed.moved_rows import moved, rounds, sent_to_all
 from khop.distributed.partitioned_graph import PartitionedGraph
-from khop.distributed.partitioned_links import ENDS, PartitionedLinks, partitioned_links, stretches
+from khop.distributed.partitioned_links import ENDS, PartitionedLinks, partitioned_links, rank_bounds_of
 from khop.distributed.peers import Message, naming
 from khop.distributed.pieces import check_below
 from khop.distributed.rank_links import of_all_nodes
@@ -40,7 +40,7 @@ class RankEdges:
         """Ids before partitioning, int64 (nodes of all partitions), by node type."""
         return self.graph.original_ids
 
-    def stretches(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
+    def edge_ranges(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
         """Return the edges of each partition."""
         return [EdgeRange(csc, first) for csc, first in self.graph.held.rows(edge_type)]
 
@@ -50,7 +50,7 @@ class RankEdges:
         Ranks that store the same partitions count once.
         """
         own = counts if self.graph.holders.is_first else torch.zeros_like(counts)
-        return torch.stack(told(self.graph.lanes.peers, own, DEALING)).sum(0)
+        return torch.stack(sent_to_all(self.graph.lanes.peers, own, DEALING)).sum(0)
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ def split_over_ranks(
     itself takes one number per edge, and a few numbers per node that links lead to.
     """
     split = split_edges(RankEdges(graph), edge_types, shares, key)
-    heard = {id(part.kept): graph.keeping(part.kept) for part in (split.train, split.val, split.test)}
+    views = {id(part.kept): graph.keeping(part.kept) for part in (split.train, split.val, split.test)}
     parts = []
     for draw, part in enumerate((split.train, split.val, split.test)):
         links = _links(graph, part.links, facts if draw else facts.of_training, key.plus(draw))
-        parts.append(RankPart(heard[id(part.kept)], links))
+        parts.append(RankPart(views[id(part.kept)], links))
     return parts[0], parts[1], parts[2]
 
 
@@ -97,8 +97,8 @@ def _facts(
     graph: PartitionedGraph, edge_type: EdgeType, positions: Sequence[Tensor], facts: LinkColumns
 ) -> dict[str, Tensor]:
     """Return the ends, labels and times of this rank's chosen edges, one row per edge."""
-    stretches_of = RankEdges(graph).stretches(edge_type)
-    ends = [stretch.ends(at).T for stretch, at in zip(stretches_of, positions, strict=True)]
+    ranges_of = RankEdges(graph).edge_ranges(edge_type)
+    ends = [edge_range.ends(at).T for edge_range, at in zip(ranges_of, positions, strict=True)]
 
     def column(name: str) -> Tensor:
         return torch.cat(graph.held.column(edge_type, name, positions))
@@ -137,7 +137,7 @@ def _handed_on(
     if not graph.holders.is_first:  # another rank sends the same links
         numbers, facts = numbers[:0], {name: fact[:0] for name, fact in facts.items()}
     numbers, order = numbers.sort()
-    bounds = stretches(count, peers.world_size)
+    bounds = rank_bounds_of(count, peers.world_size)
     first, end = bounds[rank : rank + 2]
     held = {name: fact.new_empty(end - first, *fact.shape[1:]) for name, fact in facts.items()}
     missing = torch.ones(end - first, dtype=torch.bool)
@@ -174,7 +174,7 @@ def _eval_negatives(
 
     `count` is the number of links on all ranks.
     """
-    bounds, rank = stretches(count, graph.lanes.world_size), graph.lanes.group.rank
+    bounds, rank = rank_bounds_of(count, graph.lanes.world_size), graph.lanes.group.rank
     first, own = bounds[rank], bounds[rank + 1] - bounds[rank]
     turns = -(-max(end - begin for begin, end in pairwise(bounds)) // _LINKS_AT_ONCE)
     drawn = torch.empty(own, facts.negatives, dtype=torch.int64)

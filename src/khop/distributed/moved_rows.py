@@ -32,14 +32,14 @@ def moved(peers: Peers, rows: Sequence[Tensor], message: Message) -> list[Tensor
     return found
 
 
-def told(peers: Peers, rows: Tensor, message: Message) -> list[Tensor]:
+def sent_to_all(peers: Peers, rows: Tensor, message: Message) -> list[Tensor]:
     """Return the rows (n, ...) of every rank, on every rank."""
     return moved(peers, [rows] * peers.world_size, message)
 
 
 def rounds(peers: Peers, count: int, message: Message) -> Iterator[slice]:
     """Yield slices of this rank's `count` rows that fit in one message; equally many on every rank."""
-    most = max(int(of_rank) for of_rank in told(peers, torch.tensor([count]), message))
+    most = max(int(of_rank) for of_rank in sent_to_all(peers, torch.tensor([count]), message))
     number = -(-most // _AT_ONCE)
     for turn in range(number):
         yield slice(count * turn // number, count * (turn + 1) // number)

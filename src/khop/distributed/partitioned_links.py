@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from khop.distributed.lanes import Lanes
-from khop.distributed.moved_rows import told
+from khop.distributed.moved_rows import sent_to_all
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.peers import Message
@@ -67,10 +67,10 @@ class PartitionedLinks:
         links, step = self.at_hand(share)
         return links.taken(step)
 
-    def homes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
+    def affinity_nodes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
         """Yield the sources of the links and the positions of the links, by edge type. Collective."""
         links, step = self.at_hand(share)
-        return links.homes(step)
+        return links.affinity_nodes(step)
 
     def hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
         """Call `update` with the same bytes as `Links` does."""
@@ -93,9 +93,9 @@ def partitioned_links(
     held: Mapping[EdgeType, Mapping[str, Tensor]],
     lanes: Lanes,
 ) -> PartitionedLinks:
-    """Build the links of all ranks; `held` are this rank's columns by name, for its `stretch`. Collective."""
+    """Build the links of all ranks; `held` are this rank's columns by name, for its `range`. Collective."""
     ranks, rank = lanes.world_size, lanes.group.rank
-    offsets: dict[Type, list[int]] = {t: stretches(count, ranks) for t, count in counts.items()}
+    offsets: dict[Type, list[int]] = {t: rank_bounds_of(count, ranks) for t, count in counts.items()}
     specs: dict[Type, dict[str, ColumnSpec]] = {
         t: {
             name: ColumnSpec(str(fact.dtype).removeprefix("torch."), tuple(fact.shape[1:]))
@@ -109,7 +109,7 @@ def partitioned_links(
     table = PartitionedFeatures(pieces, specs, offsets, PartitionOwners(ranks, rank, ranks), lanes)
     sums = [links_digest(offsets[t][rank], list(of_type.values())) for t, of_type in held.items()]
     words = torch.tensor([[word & 0xFFFFFFFF, word >> 32] for word in sums])
-    totals = torch.stack(told(lanes.peers, words, SUMMING)).sum(0).tolist()
+    totals = torch.stack(sent_to_all(lanes.peers, words, SUMMING)).sum(0).tolist()
     digests = {t: low + (high << 32) & (1 << 64) - 1 for t, (low, high) in zip(held, totals, strict=True)}
     return PartitionedLinks(counts, table, digests)
 
@@ -127,6 +127,6 @@ def in_this_process(links: Links | PartitionedLinks, what: str) -> Links:
     return links
 
 
-def stretches(count: int, ranks: int) -> list[int]:
+def rank_bounds_of(count: int, ranks: int) -> list[int]:
     """Return (ranks + 1) numbers: the first link of each rank among `count`, and the end of the last."""
     return [count * rank // ranks for rank in range(ranks + 1)]

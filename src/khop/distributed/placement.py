@@ -101,7 +101,7 @@ def machine_files(
     return sorted(found)
 
 
-def homes_of(graph: GraphStore, lanes: Lanes | None) -> SeedAffinity | None:
+def affinity_of(graph: GraphStore, lanes: Lanes | None) -> SeedAffinity | None:
     """Return the ranks that store each node; None if every rank has all nodes."""
     if lanes is None:
         return None

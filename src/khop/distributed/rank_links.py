@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from khop.distributed.lanes import Lanes
-from khop.distributed.moved_rows import moved, rounds, told
+from khop.distributed.moved_rows import moved, rounds, sent_to_all
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.peers import Message, Peers, naming
 from khop.distributed.pieces import check_below
@@ -81,7 +81,7 @@ def of_all_nodes(peers: Peers, holders: PartitionOwners, bounds: Sequence[int], 
     `bounds` hold the first node of each partition, and the end of the last.
     """
     found = torch.empty(bounds[-1], dtype=torch.int64)
-    for rank, of_rank in enumerate(told(peers, counts, COUNTING)):
+    for rank, of_rank in enumerate(sent_to_all(peers, counts, COUNTING)):
         first, end = holders.held(bounds, rank)
         with naming(peers, rank, COUNTING):
             if of_rank.numel() != end - first:

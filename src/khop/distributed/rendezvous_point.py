@@ -84,8 +84,8 @@ def _joined(store: Store, keys: Mapping[int, str], rank: int, own: Rendezvous, d
 
 
 def _read(part: Store, keys: Mapping[int, str]) -> dict[int, Rendezvous]:
-    told = part.multi_get(list(keys.values()))
-    return {rank: Rendezvous(**json.loads(text)) for rank, text in zip(keys, told, strict=True)}
+    texts = part.multi_get(list(keys.values()))
+    return {rank: Rendezvous(**json.loads(text)) for rank, text in zip(keys, texts, strict=True)}
 
 
 def _absent(part: Store, keys: Mapping[int, str], deadline_s: float) -> PeerLost:

@@ -21,7 +21,7 @@ def row_bounds(group: Group, count: int) -> list[int]:
     return [-(-count * rank // group.world_size) for rank in range(group.world_size + 1)]
 
 
-def told_to_all(group: Group, ids: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+def gathered_from_all(group: Group, ids: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Return the ids (n) and values (n, ...) of every rank, in rank order, on every rank."""
     counts = group.gather(torch.tensor([ids.numel()])).flatten().tolist()
 
@@ -33,7 +33,7 @@ def told_to_all(group: Group, ids: Tensor, values: Tensor) -> tuple[Tensor, Tens
     return joined(ids), joined(values)
 
 
-def told_to_owners(group: Group, bounds: Sequence[int], ids: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+def sent_to_owners(group: Group, bounds: Sequence[int], ids: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Send ids and values to the ranks that store these rows; return the received ones in rank order.
 
     `ids` ascend.

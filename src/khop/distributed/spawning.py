@@ -55,7 +55,7 @@ class Failure:
 
 
 def run_ranks(target: Callable[..., None], procs: int, arguments: Sequence[object]) -> None:
-    """Call `target(placement, *arguments)` in `procs` new processes; return when all have succeeded.
+    """Call `target(rank_info, *arguments)` in `procs` new processes; return when all have succeeded.
 
     No process survives the call. An error in one ends the others within seconds, and is raised here. Ctrl-C
     and SIGTERM are forwarded once to every rank, and ranks get time to save their work.
@@ -66,15 +66,15 @@ def run_ranks(target: Callable[..., None], procs: int, arguments: Sequence[objec
         rank_info = RankInfo(rank, procs, rank, procs, store.host, store.port, launcher_hosts_store=True)
         process = RankProcess(target=_rank, args=(target, rank_info, *arguments), name=_name(rank))
         ranks.append(process)
-    told: list[int] = []
+    signals: list[int] = []
     try:
-        with _passing_on(ranks, told):
+        with _passing_on(ranks, signals):
             for process in ranks:
                 _start(process)
-            _await_end(ranks, told)
+            _await_end(ranks, signals)
     finally:
         ended = [process for process in ranks if _end(process)]
-    _raise_for([process for process in ranks if process not in ended], told, store)
+    _raise_for([process for process in ranks if process not in ended], signals, store)
 
 
 def _name(rank: int) -> str:
@@ -131,14 +131,14 @@ def _tell(rank_info: RankInfo, error: BaseException) -> None:
 
 
 @contextmanager
-def _passing_on(ranks: Sequence[RankProcess], told: list[int]) -> Iterator[None]:
-    """Forward the signals of this process to every rank, and record them in `told`."""
+def _passing_on(ranks: Sequence[RankProcess], signals: list[int]) -> Iterator[None]:
+    """Forward the signals of this process to every rank, and record them in `signals`."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        told.append(number)
+        signals.append(number)
         for process in ranks:
             if process.pid is not None and process.exitcode is None:
                 os.kill(process.pid, number)
@@ -151,14 +151,14 @@ def _passing_on(ranks: Sequence[RankProcess], told: list[int]) -> Iterator[None]
             signal.signal(number, handler)
 
 
-def _await_end(ranks: Sequence[RankProcess], told: Sequence[int]) -> None:
+def _await_end(ranks: Sequence[RankProcess], signals: Sequence[int]) -> None:
     """Wait until every rank has ended, or until the grace period after a failure or a signal is over."""
     end = float("inf")
     while alive := [process for process in ranks if process.exitcode is None]:
         wait([process.sentinel for process in alive], timeout=0.2)
         has_failed = any(process.exitcode for process in ranks)
-        if told or has_failed:
-            end = min(end, time.monotonic() + (STOPPING_S if told else GRACE_S))
+        if signals or has_failed:
+            end = min(end, time.monotonic() + (STOPPING_S if signals else GRACE_S))
         if time.monotonic() > end:
             return
 
@@ -174,10 +174,10 @@ def _end(process: RankProcess) -> bool:
     return has_to_be_killed
 
 
-def _raise_for(ranks: Sequence[RankProcess], told: Sequence[int], store: TCPStore) -> None:
+def _raise_for(ranks: Sequence[RankProcess], signals: Sequence[int], store: TCPStore) -> None:
     """Raise the first error among ranks that have ended by themselves."""
-    if told:
-        raise Terminated if signal.SIGTERM in told else KeyboardInterrupt
+    if signals:
+        raise Terminated if signal.SIGTERM in signals else KeyboardInterrupt
     failures = [
         Failure(**json.loads(store.get(f"failure/{process.name}")))
         for process in ranks

@@ -169,8 +169,8 @@ class Watch:
             end = min(end, now + GRACE_S) if self._broken or is_cut_off else float("inf")
             if now > end:
                 why = "; ".join(self._failures or []) or self._broken or self._cut_off()
-                told = f"khop: rank {self.rank} was still {self._status.place}: {why}"
-                print(told, file=sys.stderr, flush=True)
+                sentence = f"khop: rank {self.rank} was still {self._status.place}: {why}"
+                print(sentence, file=sys.stderr, flush=True)
                 os._exit(BROKEN)
 
 

@@ -67,9 +67,9 @@ def _pass(meter: Meter, nodes: int, unit: int, what: str, work: _Range, count: i
 
     In the progress bar, each pass counts as `nodes`.
     """
-    step, told = unit * _CALL_BLOCKS, 0
+    step, reported = unit * _CALL_BLOCKS, 0
     for begin in range(0, count, step):
         end = min(begin + step, count)
         work(begin, end)
-        meter.at(what, nodes * end // count - told)
-        told = nodes * end // count
+        meter.at(what, nodes * end // count - reported)
+        reported = nodes * end // count

@@ -132,7 +132,7 @@ class Links:
         }
         return Seeds({}, {}, links=LinkSeeds(by_type, share.negative_key))
 
-    def homes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
+    def affinity_nodes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
         """Yield by edge type the links' sources, where negatives are drawn, and the links' positions."""
         for edge_type, numbers, positions in numbers_by_type(self.counts, share):
             yield edge_type[0], self.edges[edge_type][0, numbers], positions

@@ -103,7 +103,7 @@ class DistributedEdges(Protocol):
         """int64 (nodes) for renumbered types: ids before the renumbering."""
         ...
 
-    def stretches(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
+    def edge_ranges(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
         """Return the ranges of rows in this process."""
         ...
 
@@ -128,7 +128,7 @@ class WholeEdges:
         """int64 (nodes) for renumbered types: ids before the renumbering."""
         return self.graph.original_ids
 
-    def stretches(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
+    def edge_ranges(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
         """Return all rows as one range."""
         return (EdgeRange(self.graph.csc(edge_type)),)
 
@@ -231,11 +231,11 @@ def _dealt(edges: DistributedEdges, edge_type: EdgeType, shares: Shares, key: Dr
 def _are_links(edges: DistributedEdges, edge_type: EdgeType) -> list[Tensor]:
     """Return masks of the edges that are links: of a type that is its own reverse, only one direction."""
     found = []
-    for stretch in edges.stretches(edge_type):
-        is_link = torch.ones(stretch.csc.num_edges, dtype=torch.bool)
+    for edge_range in edges.edge_ranges(edge_type):
+        is_link = torch.ones(edge_range.csc.num_edges, dtype=torch.bool)
         if edges.schema.reverse(edge_type) == edge_type:
-            for start, positions in _chunks(stretch.csc.num_edges):
-                sources, destinations = _first_numbered(edges, edge_type, stretch.ends(positions))
+            for start, positions in _chunks(edge_range.csc.num_edges):
+                sources, destinations = _first_numbered(edges, edge_type, edge_range.ends(positions))
                 torch.le(sources, destinations, out=is_link[start : start + _AT_ONCE])
         found.append(is_link)
     return found
@@ -249,10 +249,10 @@ def _pair_numbers(
     `of` is the edge type itself or its reverse.
     """
     found = []
-    for stretch in edges.stretches(of):
-        numbers = torch.empty(stretch.csc.num_edges, dtype=torch.int64)
-        for start, positions in _chunks(stretch.csc.num_edges):
-            ends = stretch.ends(positions) if of == edge_type else stretch.ends(positions).flip(0)
+    for edge_range in edges.edge_ranges(of):
+        numbers = torch.empty(edge_range.csc.num_edges, dtype=torch.int64)
+        for start, positions in _chunks(edge_range.csc.num_edges):
+            ends = edge_range.ends(positions) if of == edge_type else edge_range.ends(positions).flip(0)
             sources, destinations = _first_numbered(edges, edge_type, ends)
             if edge_type[0] == edge_type[2]:
                 sources, destinations = (

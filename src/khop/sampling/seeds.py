@@ -62,7 +62,7 @@ class SeedList(Protocol):
         """Return the seeds of a rank's share, by type, in global order."""
         ...
 
-    def homes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
+    def affinity_nodes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
         """Yield by type the nodes near which seeds of a share are best sampled, and the seeds' positions."""
         ...
 
@@ -97,7 +97,7 @@ class NodeSeeds:
             None if times is None else {t: times[t][numbers] for t, (numbers, _) in picked.items()},
         )
 
-    def homes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
+    def affinity_nodes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
         """Yield by type the seed nodes and their positions."""
         for node_type, numbers, at in numbers_by_type(self.counts, share):
             yield node_type, self.nodes[node_type][numbers], at
@@ -129,7 +129,7 @@ class SeedOrder:
     run_seed: int = 0
     rank: int = 0
     world_size: int = 1
-    homes: SeedAffinity | None = None
+    affinity: SeedAffinity | None = None
     drop_last: bool = False  # leave out the last step of an epoch if it has fewer than `batch_size` seeds
 
     def __post_init__(self) -> None:
@@ -191,11 +191,11 @@ class SeedOrder:
 
     def _mine(self, seeds: SeedList, step: StepShare) -> Tensor:
         ends = [step.order.numel() * rank // self.world_size for rank in range(self.world_size + 1)]
-        if self.homes is None or self.world_size == 1:
+        if self.affinity is None or self.world_size == 1:
             return torch.arange(ends[self.rank], ends[self.rank + 1])
-        nodes = ((t, ids, positions - step.start) for t, ids, positions in seeds.homes(step))
+        nodes = ((t, ids, positions - step.start) for t, ids, positions in seeds.affinity_nodes(step))
         sizes = [end - begin for begin, end in pairwise(ends)]
-        return (self.homes.ranks_of(nodes, sizes) == self.rank).nonzero().view(-1)
+        return (self.affinity.ranks_of(nodes, sizes) == self.rank).nonzero().view(-1)
 
     def _bounds(self, step: int) -> tuple[int, int]:
         if not 0 <= step < self.num_steps:

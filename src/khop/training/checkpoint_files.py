@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import khop
-from khop.training.replace_folder import standing_folder
+from khop.training.replace_folder import existing_folder
 
 FORMAT = 2
 FILES = MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
@@ -35,7 +35,7 @@ def encoded(tensors: Mapping[str, bytes], state: Mapping[str, object]) -> dict[s
 
 def read_files(folder: Path) -> dict[str, bytes]:
     """Read the files of a checkpoint without checks; ValueError names a missing or unreadable file."""
-    there = standing_folder(folder)
+    there = existing_folder(folder)
     if not there.is_dir():
         raise ValueError(f"{folder}: no checkpoint there; train first, or name another run folder")
     return {name: _read(there / name) for name in FILES}

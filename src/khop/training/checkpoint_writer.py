@@ -33,7 +33,7 @@ class CheckpointWriter:
         self._writer: threading.Thread | None = None
         self._problem: OSError | None = None
         self._steps_since = 0
-        self._kept_at = self._flushed_at = time.monotonic()
+        self._saved_at = self._flushed_at = time.monotonic()
 
     def log_step(self, record: Record) -> None:
         """Add a line to steps.jsonl; it reaches the disk with the next flush."""
@@ -51,7 +51,7 @@ class CheckpointWriter:
         """Return True if a checkpoint within the epoch is due and the previous one is written."""
         policy = self._policy
         by_steps = policy.steps is not None and self._steps_since >= policy.steps
-        elapsed = time.monotonic() - self._kept_at
+        elapsed = time.monotonic() - self._saved_at
         by_clock = policy.minutes is not None and elapsed >= 60 * policy.minutes
         return (by_steps or by_clock) and not self._is_writing()
 
@@ -59,7 +59,7 @@ class CheckpointWriter:
         """Write checkpoints by name in the background, after earlier checkpoints and after the logs."""
         self._wait()
         self._unwritten.update(snapshots)
-        self._steps_since, self._kept_at = 0, time.monotonic()
+        self._steps_since, self._saved_at = 0, time.monotonic()
         # Flush the logs first: resume drops surplus lines, but cannot recreate missing ones.
         if self._flush():
             self._writer = threading.Thread(target=self._write, name="khop-checkpoint")

@@ -13,39 +13,39 @@ from khop.training.ranking import LOOK_FOR_NAN
 from khop.training.trainer_state import TrainerState
 
 
-def check_loss(loss: float, standing: TrainerState, checkpoint: Path) -> None:
+def check_loss(loss: float, state: TrainerState, checkpoint: Path) -> None:
     """Raise ValueError if the loss is NaN or infinite."""
     if not math.isfinite(loss):
         raise ValueError(
-            f"the loss is {loss} in {_place(standing)}: {_way_out(checkpoint)}; on a GPU a label "
+            f"the loss is {loss} in {_place(state)}: {_way_out(checkpoint)}; on a GPU a label "
             "out of range gives such a loss"
         )
 
 
-def check_weights(model: nn.Module, standing: TrainerState, checkpoint: Path) -> None:
+def check_weights(model: nn.Module, state: TrainerState, checkpoint: Path) -> None:
     """Raise ValueError if a weight is NaN or infinite: such a model must not be saved in a checkpoint."""
     for name, weights in model.named_parameters():
         if not weights.detach().isfinite().all():
             raise ValueError(
-                f"the weights {name!r} are not finite numbers after the update before {_place(standing)}: "
+                f"the weights {name!r} are not finite numbers after the update before {_place(state)}: "
                 f"{_way_out(checkpoint)}"
             )
 
 
 @contextmanager
-def evaluation_of(model: nn.Module, standing: TrainerState, checkpoint: Path) -> Iterator[None]:
+def evaluation_of(model: nn.Module, state: TrainerState, checkpoint: Path) -> Iterator[None]:
     """Add the training position to an evaluation's error, and report NaN weights as its cause."""
     try:
         yield
     except ValueError as error:
-        check_weights(model, standing, checkpoint)
+        check_weights(model, state, checkpoint)
         if LOOK_FOR_NAN not in str(error):
             raise
-        raise ValueError(f"the evaluation at {_place(standing)}: {error}; {_holds(checkpoint)}") from error
+        raise ValueError(f"the evaluation at {_place(state)}: {error}; {_holds(checkpoint)}") from error
 
 
-def _place(standing: TrainerState) -> str:
-    return f"epoch {standing.epoch}, step {standing.step}"
+def _place(state: TrainerState) -> str:
+    return f"epoch {state.epoch}, step {state.step}"
 
 
 def _way_out(checkpoint: Path) -> str:

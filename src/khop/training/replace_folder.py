@@ -37,7 +37,7 @@ def pushed_folders(folder: Path) -> list[Path]:
         if path.name[len(folder.name) + 1 :].isdecimal()
     ]
     older = sorted(ages, key=lambda path: int(path.name[len(folder.name) + 1 :]))
-    return [path for path in [standing_folder(folder), *older] if path.is_dir()]
+    return [path for path in [existing_folder(folder), *older] if path.is_dir()]
 
 
 def make_youngest(folder: Path, kept: Path) -> None:
@@ -61,10 +61,10 @@ def replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     """Make `folder` hold exactly `files`. After an error it holds its earlier content.
 
     No file system can replace a non-empty folder in one step. For an instant the old folder is therefore next
-    to it under another name; readers ask `standing_folder` for the path.
+    to it under another name; readers ask `existing_folder` for the path.
     """
     old = _beside(folder, "old")
-    if standing_folder(folder) == old:
+    if existing_folder(folder) == old:
         old.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
     new = _written_beside(folder, files)
@@ -75,7 +75,7 @@ def replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def standing_folder(folder: Path) -> Path:
+def existing_folder(folder: Path) -> Path:
     """Path of the content: `folder`, or its backup if a writer died before it renamed the new folder."""
     old = _beside(folder, "old")
     return old if old.exists() and not folder.exists() else folder

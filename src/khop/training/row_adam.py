@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from khop.arguments import instance_of
-from khop.distributed.rows import told_to_all, told_to_owners
+from khop.distributed.rows import gathered_from_all, sent_to_owners
 from khop.models.node_embedding import NodeEmbedding, summed
 
 
@@ -62,9 +62,9 @@ def _averaged(table: NodeEmbedding) -> Tensor:
     group = table.group()
     if group.world_size > 1:
         if table.is_sharded:
-            ids, gradients = told_to_owners(group, table.bounds, ids, gradients)
+            ids, gradients = sent_to_owners(group, table.bounds, ids, gradients)
         else:
-            ids, gradients = told_to_all(group, ids, gradients)
+            ids, gradients = gathered_from_all(group, ids, gradients)
         ids, gradients = summed(ids, gradients / group.world_size)
     held = (ids - table.first).unsqueeze(0)
     shape = table.weight.shape

@@ -41,8 +41,8 @@ class Stage:
     @cached_property
     def starts(self) -> tuple[int, ...]:
         """First row of every chunk, and the end."""
-        stretches = pairwise(self.pieces or (0, self.count))
-        return (*(first for stretch in stretches for first in range(*stretch, self.chunk_size)), self.count)
+        ranges = pairwise(self.pieces or (0, self.count))
+        return (*(first for one_range in ranges for first in range(*one_range, self.chunk_size)), self.count)
 
     @property
     def num_chunks(self) -> int:

@@ -36,7 +36,7 @@ class StepClock:
     def __init__(self, settled: Callable[[], None] = on_its_own) -> None:
         self._settled = settled
         self._spans: list[Span] = []  # spans of this step
-        self._untold: list[Span] = []
+        self._unreported: list[Span] = []
         self._lap_began = time.monotonic()
 
     def start(self) -> None:
@@ -63,9 +63,9 @@ class StepClock:
         self._add(span)
         self._lap_began = span.ended
 
-    def untold(self) -> Mapping[str, float]:
+    def unreported(self) -> Mapping[str, float]:
         """Return the seconds by stage since the last call."""
-        spans, self._untold = self._untold, []
+        spans, self._unreported = self._unreported, []
         return seconds_by_stage(spans)
 
     def finish(self) -> tuple[Span, ...]:
@@ -75,7 +75,7 @@ class StepClock:
 
     def _add(self, span: Span) -> None:
         self._spans.append(span)
-        self._untold.append(span)
+        self._unreported.append(span)
 
 
 def seconds_by_stage(spans: Iterable[Span]) -> dict[str, float]:

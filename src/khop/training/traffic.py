@@ -15,11 +15,11 @@ def values_of(traffic: Mapping[str, float]) -> list[float]:
     return [traffic[name] for name in sorted(traffic)]
 
 
-def of_ranks(traffic: Mapping[str, float], told: Tensor) -> dict[str, list[float]]:
+def of_ranks(traffic: Mapping[str, float], gathered: Tensor) -> dict[str, list[float]]:
     """Map each name in `traffic` to all ranks' values of a batch, from gathered (ranks, counts)."""
     return {
         name: [_plain(value) for value in column.tolist()]
-        for name, column in zip(sorted(traffic), told.T, strict=True)
+        for name, column in zip(sorted(traffic), gathered.T, strict=True)
     }
 
 

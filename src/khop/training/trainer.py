@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +23,7 @@ from khop.errors import PeerLost, Terminated
 from khop.kernels.linear_choice import CHOICES
 from khop.models.node_embedding import sharded_rows
 from khop.training import traffic
+from khop.training.batch_loader import BatchLoader
 from khop.training.checkpoint import Checkpoint, Snapshot, restore_model, restore_optimizer, shared_checkpoint
 from khop.training.checkpoint_writer import BEST, LAST, CheckpointWriter
 from khop.training.finite import check_loss, check_weights, evaluation_of
@@ -36,29 +36,9 @@ from khop.training.run_log import Record
 from khop.training.settings import TrainerSettings
 from khop.training.step_clock import LATE, STAGES, StepClock, TimedStep, on_its_own, seconds_by_stage
 from khop.training.tasks import Task, score_name
-from khop.training.trainer_state import TrainerState, standing_of
+from khop.training.trainer_state import TrainerState, trainer_state_of
 
 CHOSEN_BY = "val"  # split with the score that decides which epoch is the best
-
-
-class BatchLoader(Protocol):
-    """Interface of a loader to the trainer; khop.Loader implements it."""
-
-    def __len__(self) -> int:
-        """Number of steps per epoch."""
-        ...
-
-    def epoch(self, epoch: int) -> Iterator[Batch]:
-        """Iterate over the batches of an epoch; in the epoch of a loaded state, over the remaining ones."""
-        ...
-
-    def state_dict(self) -> dict[str, object]:
-        """Return the position of the consumer, as JSON values."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Continue from the position; ValueError if the state is for other seeds."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -103,10 +83,10 @@ class Trainer:
         self.optimizer = ModelOptimizer(self.model, settings.learning_rate, settings.weight_decay)
         updates = settings.epochs * len(loader)
         self._schedules = [settings.schedule.over(part, updates) for part in self.optimizer.parts]
-        self.standing = TrainerState(facts=settings.facts)
+        self.state = TrainerState(facts=settings.facts)
         self._group = this_group()
         self._is_sharded = bool(sharded_rows(self.model))
-        self._keeper = (
+        self._writer = (
             CheckpointWriter(out, settings.checkpoints, self.observer.warned)
             if self._group.rank == 0
             else None
@@ -130,16 +110,16 @@ class Trainer:
         with self._group.exchanging("reading the checkpoint"):
             checkpoint = shared_checkpoint(self._folder(LAST), self._group, self.observer.warned)
             records = self._records_of(checkpoint)
-        standing = standing_of(checkpoint.training, self.settings.facts, checkpoint.folder)
-        standing.check(len(self.loader), len(records), checkpoint.folder)
-        if standing.loader:
-            self.loader.load_state_dict(standing.loader)
+        state = trainer_state_of(checkpoint.training, self.settings.facts, checkpoint.folder)
+        state.check(len(self.loader), len(records), checkpoint.folder)
+        if state.loader:
+            self.loader.load_state_dict(state.loader)
         restore_model(self.model, checkpoint)
         restore_optimizer(self.model, self.optimizer, checkpoint)
-        for schedule in self._schedules if standing.schedule else ():
-            schedule.load_state_dict(dict(standing.schedule))
-        self.standing = standing
-        self._records = records[: standing.epoch]
+        for schedule in self._schedules if state.schedule else ():
+            schedule.load_state_dict(dict(state.schedule))
+        self.state = state
+        self._records = records[: state.epoch]
         self._source = checkpoint.folder
 
     def fit(self) -> TrainingResult:
@@ -156,7 +136,7 @@ class Trainer:
             noting = interrupts_noted() if self._is_sharded else nullcontext(self._interrupts)
             with terminations_raised(), self._own_generator(), noting as self._interrupts:
                 self.observer.started(self.settings.epochs, len(self.loader))
-                while not self.standing.is_over(self.settings):
+                while not self.state.is_over(self.settings):
                     self._train_epoch()
         except (KeyboardInterrupt, PeerLost):
             with interrupts_held():
@@ -172,7 +152,7 @@ class Trainer:
         with self._group.exchanging("ending"):
             self._close()
             self._group.meet("ending")  # if rank 0 could not write its last data, all ranks fail
-        best, score = self.standing.best_epoch, self.standing.best_score
+        best, score = self.state.best_epoch, self.state.best_score
         assert score is not None, "the last epoch is always evaluated"
         return TrainingResult(best, score, self._records, time.perf_counter() - begun)
 
@@ -200,8 +180,8 @@ class Trainer:
                             done += 1
                             if is_stopped:
                                 break
-                    if self.standing.step == len(self.loader):
-                        self.standing = self.standing.ended(None)
+                    if self.state.step == len(self.loader):
+                        self.state = self.state.ended(None)
         finally:
             self._close()
         return done
@@ -213,7 +193,7 @@ class Trainer:
 
     def _begin(self) -> None:
         """Compare the ranks' settings, parallelize the model, and truncate the logs to the current state."""
-        settings, standing = self.settings, self.standing
+        settings, state = self.settings, self.state
         loader = self.loader.state_dict().get("fingerprint", "")
         own = {
             "epochs": str(settings.epochs),
@@ -225,17 +205,17 @@ class Trainer:
             "seeds, batch size and order": json.dumps(loader, sort_keys=True),
         }
         self._group.agree({**own, **settings.facts})
-        if self._keeper is not None:
-            if self._source is None and (self._keeper.epochs.lines() or self._folder(LAST).exists()):
+        if self._writer is not None:
+            if self._source is None and (self._writer.epochs.lines() or self._folder(LAST).exists()):
                 raise ValueError(
                     f"{self.out}: there is a run in it already; resume it, or choose another folder"
                 )
-            updates = standing.epoch * len(self.loader) + standing.step
-            self._keeper.begin(self._records, updates, len(self.loader), self._source)
+            updates = state.epoch * len(self.loader) + state.step
+            self._writer.begin(self._records, updates, len(self.loader), self._source)
         with self._group.exchanging("sharing the weights"):
             self._parallel = averaging(self._group, self.model, self._gradients)
-        linear = settle_linear(self._group, self.model, settings, self.standing.linear, self.observer.warned)
-        self.standing = replace(self.standing, linear=linear)
+        linear = settle_linear(self._group, self.model, settings, self.state.linear, self.observer.warned)
+        self.state = replace(self.state, linear=linear)
         self._clock_offset = clock_offset(self._group)
 
     def _train_epoch(self) -> None:
@@ -252,20 +232,20 @@ class Trainer:
 
     def _received(self) -> Generator[Batch]:
         """Yield the remaining batches of the epoch."""
-        standing = self.standing
+        state = self.state
         self.model.train()
-        if standing.step == len(self.loader):
+        if state.step == len(self.loader):
             return
-        self._group.at("waiting for its batch", standing.epoch, standing.step)
+        self._group.at("waiting for its batch", state.epoch, state.step)
         self._clock.start()
-        for batch in self.loader.epoch(standing.epoch):
+        for batch in self.loader.epoch(state.epoch):
             self._clock.received(batch)
             yield batch
-            self._group.at("waiting for its batch", standing.epoch, batch.step + 1)
+            self._group.at("waiting for its batch", state.epoch, batch.step + 1)
 
     def _update(self, batch: Batch) -> int:
         """Do one update on all ranks; return the signal that one of them has recorded, or 0."""
-        before, settings, group, clock = self.standing, self.settings, self._group, self._clock
+        before, settings, group, clock = self.state, self.settings, self._group, self._clock
         torch.manual_seed(_dropout_seed(settings.seed, before, group.rank))
         with (
             group.exchanging("computing the loss", before.epoch, before.step),
@@ -283,30 +263,31 @@ class Trainer:
         clock.lap("communicating", "gradients")
         # Before the update, so that no rank makes the update if this exchange fails.
         with group.exchanging("exchanging losses", before.epoch, before.step):
-            told = self._told(loss_sum, losses.numel(), batch.traffic)
+            gathered = self._gather_step(loss_sum, losses.numel(), batch.traffic)
         clock.lap("communicating", "losses")
         with interrupts_held():
             self.optimizer.step()
             for schedule in self._schedules:
                 schedule.step()
             clock.lap("computing", "update")
-            self._advance(told, batch.traffic)
+            self._advance(gathered, batch.traffic)
         clock.lap("saving")
         self._end_step(batch)
-        return int(told[:, 2].max())
+        return int(gathered[:, 2].max())
 
-    def _told(self, loss_sum: float, count: int, counts: Mapping[str, float]) -> Tensor:
+    def _gather_step(self, loss_sum: float, count: int, counts: Mapping[str, float]) -> Tensor:
         """Gather (ranks, 4 + stages + counts), float64: all ranks' values of this step, equal on all."""
         ready_at = (self._gradients.ready_at or 0.0) - self._clock_offset
-        own = [loss_sum, count, max(self._interrupts, default=0), ready_at, *self._clock.untold().values()]
+        signal_number, seconds = max(self._interrupts, default=0), self._clock.unreported().values()
+        own = [loss_sum, count, signal_number, ready_at, *seconds]
         return self._group.gather(torch.tensor([*own, *traffic.values_of(counts)], dtype=torch.float64))
 
-    def _advance(self, told: Tensor, counts: Mapping[str, float]) -> None:
+    def _advance(self, gathered: Tensor, counts: Mapping[str, float]) -> None:
         """Advance the state by one update, with the values gathered from all ranks."""
-        before = self.standing
-        loss_sum, seeds = float(told[:, 0].sum()), int(told[:, 1].sum())
-        counted = traffic.of_ranks(counts, told[:, 4 + len(STAGES) :])
-        self.standing = replace(
+        before = self.state
+        loss_sum, seeds = float(gathered[:, 0].sum()), int(gathered[:, 1].sum())
+        counted = traffic.of_ranks(counts, gathered[:, 4 + len(STAGES) :])
+        self.state = replace(
             before,
             step=before.step + 1,
             loss_sum=before.loss_sum + loss_sum,
@@ -316,14 +297,14 @@ class Trainer:
             schedule=self._schedules[0].state_dict(),
         )
         loss = loss_sum / max(seeds, 1)
-        if self._keeper is not None:
-            columns = (told[:, 3] - told[:, 3].min(), *told[:, 4 : 4 + len(STAGES)].T)
+        if self._writer is not None:
+            columns = (gathered[:, 3] - gathered[:, 3].min(), *gathered[:, 4 : 4 + len(STAGES)].T)
             seconds = {
                 name: [round(s, 6) for s in of_ranks.tolist()]
                 for name, of_ranks in zip((LATE, *STAGES), columns, strict=True)
             }
             record = {"epoch": before.epoch, "step": before.step, "loss": loss, "seeds": seeds}
-            self._keeper.log_step({**record, **traffic.step_record(seconds, counted)})
+            self._writer.log_step({**record, **traffic.step_record(seconds, counted)})
         if self._is_due():
             self._save(LAST)
         self.observer.stepped(before.epoch, before.step, loss)
@@ -336,14 +317,14 @@ class Trainer:
         self._clock.start()
 
     def _scores(self) -> Mapping[str, float]:
-        epoch, settings = self.standing.epoch + 1, self.settings
+        epoch, settings = self.state.epoch + 1, self.settings
         if epoch % settings.evaluate_every and epoch != settings.epochs:
             return {}
         begun = time.perf_counter()
         self._group.meet("evaluating")
         with (
-            self._group.exchanging("evaluating", self.standing.epoch, self.standing.step),
-            evaluation_of(self.model, self.standing, self._folder(LAST)),
+            self._group.exchanging("evaluating", self.state.epoch, self.state.step),
+            evaluation_of(self.model, self.state, self._folder(LAST)),
         ):
             scores = self.evaluate()
         self._seconds["evaluating"] = time.perf_counter() - begun
@@ -354,7 +335,7 @@ class Trainer:
         return scores
 
     def _end_epoch(self, scores: Mapping[str, float]) -> None:
-        ended = self.standing
+        ended = self.state
         record: Record = {
             "epoch": ended.epoch,
             "step": (ended.epoch + 1) * len(self.loader),
@@ -364,43 +345,43 @@ class Trainer:
             "seconds": {stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
         }
         with interrupts_held():
-            self.standing = ended.ended(scores.get(CHOSEN_BY))
+            self.state = ended.ended(scores.get(CHOSEN_BY))
             self._records.append(record)
-            if self._keeper is not None:
-                self._keeper.log_epoch(record)
-            is_best = bool(scores) and self.standing.best_epoch == ended.epoch
+            if self._writer is not None:
+                self._writer.log_epoch(record)
+            is_best = bool(scores) and self.state.best_epoch == ended.epoch
             self._save(*([BEST, LAST] if is_best else [LAST]))
         self.observer.epoch_ended(record)
 
     def _is_due(self) -> bool:
         """Return True if rank 0 wants a checkpoint within the epoch; with sharded rows all ranks know."""
-        due = self._keeper is not None and self._keeper.is_due()
+        due = self._writer is not None and self._writer.is_due()
         return bool(self._group.gather(torch.tensor(due))[0]) if self._is_sharded else due
 
     def _save(self, *names: str) -> None:
         """Write checkpoints on rank 0; with sharded rows all ranks send it theirs."""
-        if self._keeper is None and not self._is_sharded:
+        if self._writer is None and not self._is_sharded:
             return
-        check_weights(self.model, self.standing, self._folder(LAST))
-        snapshot = Snapshot.of(self.model, self.optimizer, asdict(self.standing), self._records)
-        if self._keeper is not None:
-            self._keeper.save(dict.fromkeys(names, snapshot))
+        check_weights(self.model, self.state, self._folder(LAST))
+        snapshot = Snapshot.of(self.model, self.optimizer, asdict(self.state), self._records)
+        if self._writer is not None:
+            self._writer.save(dict.fromkeys(names, snapshot))
 
     def _close(self) -> None:
-        if self._keeper is not None:
-            self._keeper.close()
+        if self._writer is not None:
+            self._writer.close()
 
     def _records_of(self, checkpoint: Checkpoint) -> list[Record]:
         """Return the epochs' records from the checkpoint; for format 1, from rank 0's metrics.jsonl."""
         if checkpoint.records is not None:
             return list(checkpoint.records)
-        epochs = self._keeper.epochs.records() if self._keeper else []
+        epochs = self._writer.epochs.records() if self._writer else []
         return list(json.loads(self._group.share_bytes(json.dumps(epochs).encode())))
 
     def _folder(self, name: str) -> Path:
         return self.out / "checkpoints" / name
 
 
-def _dropout_seed(seed: int, standing: TrainerState, rank: int) -> int:
-    key = DrawKey.of(seed, Purpose.DROPOUT, standing.epoch, standing.step)
+def _dropout_seed(seed: int, state: TrainerState, rank: int) -> int:
+    key = DrawKey.of(seed, Purpose.DROPOUT, state.epoch, state.step)
     return mix64(key.value ^ mix64(rank))

@@ -74,7 +74,7 @@ class TrainerState:
         return isinstance(loader, Mapping) and {"epoch", "step"} <= loader.keys()
 
 
-def standing_of(saved: Mapping[str, Any], facts: Mapping[str, str], folder: Path) -> TrainerState:
+def trainer_state_of(saved: Mapping[str, Any], facts: Mapping[str, str], folder: Path) -> TrainerState:
     """Decode the state in a checkpoint; ValueError if it is no trainer's, or for other facts."""
     expected = {entry.name for entry in fields(TrainerState)}
     # Checkpoints written before layers were measured lack `linear`.
@@ -83,9 +83,9 @@ def standing_of(saved: Mapping[str, Any], facts: Mapping[str, str], folder: Path
             f"{folder}: has the training state {sorted(saved)}, {sorted(expected)} is expected; "
             "it is not from a khop.Trainer, or from another version of khop"
         )
-    standing = TrainerState(**saved)
-    check_facts(standing.facts, facts, folder)
-    return standing
+    state = TrainerState(**saved)
+    check_facts(state.facts, facts, folder)
+    return state
 
 
 def check_facts(saved: Mapping[str, str], facts: Mapping[str, str], folder: Path) -> None:

@@ -134,13 +134,13 @@ def work_folder(path: Path, facts: Mapping[str, str], group: Group) -> Iterator[
     see it.
     """
     with _held(path, facts, group) as found:
-        told = group.share_bytes(json.dumps(found).encode() if found is not None else None)
+        shared = group.share_bytes(json.dumps(found).encode() if found is not None else None)
         if not (path / _FACTS).is_file():
             raise ValueError(
                 f"{path}: rank {group.rank} does not see this folder of rank 0's; "
                 "write to a place that all machines share"
             )
-        written = {name: frozenset(chunks) for name, chunks in json.loads(told).items()}
+        written = {name: frozenset(chunks) for name, chunks in json.loads(shared).items()}
         journal = path / _JOURNALS / f"{uuid.uuid4().hex}.jsonl"
         yield WorkFolder(path, group, journal, written)
 
