@@ -87,7 +87,7 @@ def test_what_ranks_have_to_tell_one_another_of_links_is_not_asked_for_in_a_lane
     told: list[dict[str, Any]],
 ) -> None:
     for of_rank in told[:2]:
-        assert "before batches are made, all in one order; a khop.Loader of a" in of_rank["unprepared"]
+        assert "before batches are made. A khop.Loader of a" in of_rank["unprepared"]
 
 
 def test_who_asks_is_told_that_nothing_is_left_to_draw(told: list[dict[str, Any]]) -> None:
