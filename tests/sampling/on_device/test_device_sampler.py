@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from host_reads import counting
 from kernels.triton.device_rows import DEVICE
-from khop import DrawKey, Expansion, NeighborSampler, Seeds, Uniform
+from khop import DrawKey, Expansion, NeighborSampler, Output, Seeds, Uniform
 from khop.graph.csc_graph import csc_graph_from_edges
 from khop.kernels.triton.launch import launch
 from khop.kernels.triton.node_table import STAMP_LIMIT
@@ -160,3 +160,13 @@ def test_a_padded_sample_is_the_exact_one_with_rows_without_edges_behind_it(
             assert torch.equal(adjacency.indptr[: block.num_dst + 1].cpu(), block.adjacency.indptr)
             assert (adjacency.indptr[block.num_dst :] == edges).all()
             assert torch.equal(adjacency.indices[:edges].cpu(), block.adjacency.indices)
+
+
+def test_samplers_without_static_shapes_are_refused() -> None:
+    measured = measured_capacities(ring_sampler(), [batch_of(8)])
+    every = NeighborSampler(ring(500, 9), [4, -1, 2])
+    with pytest.raises(ValueError, match="fanout -1: all neighbors have no static shape"):
+        BatchPlan(every, measured, DEVICE)
+    induced = NeighborSampler(ring(9, 2), [2], expansion=Expansion.SUBGRAPH, output=Output.INDUCED)
+    with pytest.raises(ValueError, match="output induced: has no static shapes"):
+        BatchPlan(induced, measured, DEVICE)

@@ -1,0 +1,43 @@
+"""Capacities are the largest counts of the measured batches with slack, and survive a checkpoint."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from khop import DrawKey, Expansion, NeighborSampler
+from khop.sampling.on_device.capacities import Capacities
+from khop.sampling.on_device.device_sampler import measured_capacities
+from random_graphs import EDGE, as_seeds, ring
+
+EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
+WARM_UP = [(as_seeds({"node": nodes}), DrawKey(1)) for nodes in ([0, 100], [0, 100, 200, 300])]
+
+
+def capacities(expansion: Expansion) -> Capacities:
+    return measured_capacities(NeighborSampler(ring(400, 3), [3, 3], expansion=expansion), WARM_UP)
+
+
+@EXPANSIONS
+def test_they_are_the_largest_counts_with_slack(expansion: Expansion) -> None:
+    """All three in-edges are drawn: 4 seeds reach 12 nodes, and those 12 others; 5 % are added."""
+    found = capacities(expansion)
+    assert [level["node"] for level in found.nodes] == [4, 17, 30]
+    is_layered = expansion is Expansion.LAYERED
+    assert [rows["node"] for rows in found.rows] == ([4, 17] if is_layered else [4, 13])
+    assert [hop[EDGE] for hop in found.edges] == ([13, 51] if is_layered else [13, 38])
+
+
+@EXPANSIONS
+def test_a_checkpoint_holds_them(expansion: Expansion) -> None:
+    found = capacities(expansion)
+    state = json.loads(json.dumps(found.state()))
+    assert Capacities.from_state(state, [EDGE]) == found
+    with pytest.raises(ValueError, match="take the graph of the checkpoint, or measure capacities anew"):
+        Capacities.from_state(state, [("node", "of", "node")])
+
+
+def test_no_batches_are_refused() -> None:
+    with pytest.raises(ValueError, match="sample a few batches first"):
+        Capacities.measured([], {}, ["node"], Expansion.LAYERED)
