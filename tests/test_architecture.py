@@ -212,6 +212,22 @@ def test_no_other_generator_is_used() -> None:
     assert wrong == []
 
 
+def test_only_rules_ask_which_rule_it_is() -> None:
+    """All others read what a rule states: its needs, its fields, its most edges, its request."""
+    rules = {name for name, module in khop._PUBLIC.items() if module.startswith("khop.rules.")}
+    asked = {"isinstance", "issubclass", "type"}
+    wrong = [
+        f"{module.at(node.lineno)}: {ast.unparse(node)}"
+        for module in MODULES
+        if module.part != "rules"
+        for node in ast.walk(module.tree)
+        if (isinstance(node, ast.Call) and ast.unparse(node.func) in asked)
+        or isinstance(node, ast.MatchClass | ast.MatchValue)
+        if rules & {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+    ]
+    assert wrong == []
+
+
 def test_nothing_is_pickled_or_unpickled() -> None:
     """But the arguments of `khop.launch`, on their way to the processes that it starts."""
     wrong = [

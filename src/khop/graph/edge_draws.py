@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from khop.draw import DrawKey, FrontierByType, Neighbors, NeighborsByType
 from khop.graph.rule_arrays import RuleArrays
 from khop.graph.stored_arrays import StoredArrays
 from khop.kernels.draw_request import DrawRequest
 from khop.kernels.sample_hop import sample_hop
-from khop.rules.rule import Hop, check_frontier
+from khop.rules.rule import Hop, Rule, check_frontier
 from khop.schema import EdgeType, Schema
 
 
@@ -19,10 +19,14 @@ class EdgeDraws:
 
     schema: Schema
     arrays: RuleArrays | StoredArrays  # the edges, and the arrays that rules need
+    _fitting: set[Rule] = field(default_factory=set, repr=False)  # rules that passed their check
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw one hop as `GraphStore.sample_hop` does; frontiers are rows and edges are positions here."""
-        check_hop(frontier, hop, self.schema)
+        if hop.rule not in self._fitting:  # a check costs more than the draw of a short row
+            hop.rule.check(self.schema)
+            self._fitting.add(hop.rule)
+        check_types(frontier, hop, self.schema)
         requests: dict[EdgeType, DrawRequest] = {}
         for edge_type in asked_types(frontier, hop):
             try:
@@ -61,6 +65,11 @@ def _check_promises(edge_type: EdgeType, hop: Hop, drawn: Neighbors) -> None:
 def check_hop(frontier: FrontierByType, hop: Hop, schema: Schema) -> None:
     """Raise ValueError unless the graph has what a hop names, and frontiers have what its rule reads."""
     hop.rule.check(schema)
+    check_types(frontier, hop, schema)
+
+
+def check_types(frontier: FrontierByType, hop: Hop, schema: Schema) -> None:
+    """Raise ValueError unless the graph has a hop's edge types, and frontiers have what its rule reads."""
     for edge_type in hop.fanouts:
         check_edge_type(edge_type, schema)
     for edge_type in asked_types(frontier, hop):
