@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -26,12 +27,11 @@ def test_they_are_the_largest_counts_with_slack(expansion: Expansion) -> None:
     assert [level["node"] for level in found.nodes] == [4, 17, 30]
     is_layered = expansion is Expansion.LAYERED
     assert [rows["node"] for rows in found.rows] == ([4, 17] if is_layered else [4, 13])
-    assert [hop[EDGE] for hop in found.edges] == ([13, 51] if is_layered else [13, 38])
 
 
 @EXPANSIONS
 def test_a_checkpoint_holds_them(expansion: Expansion) -> None:
-    found = capacities(expansion)
+    found = replace(capacities(expansion), excluded={EDGE: 7})
     state = json.loads(json.dumps(found.state()))
     assert Capacities.from_state(state, [EDGE]) == found
     with pytest.raises(ValueError, match="take the graph of the checkpoint, or measure capacities anew"):

@@ -1,4 +1,4 @@
-"""Room for nodes, rows and edges of batches with static shapes, measured on a few ordinary batches."""
+"""Room for nodes and rows of batches with static shapes, measured on a few ordinary batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from khop.batch import Block, Sample
+from khop.batch import Sample
 from khop.sampling.neighbor import Expansion
 from khop.schema import EdgeType, NodeType
 
@@ -17,11 +17,10 @@ SLACK = 1.05  # sizes of random batches differ by less: their largest in an epoc
 
 @dataclass(frozen=True)
 class Capacities:
-    """The most nodes, rows and edges that a batch with static shapes holds, by hop and type."""
+    """The most nodes and rows that a batch with static shapes holds, by hop and type."""
 
     nodes: tuple[Mapping[NodeType, int], ...]  # so far: seeds (with duplicates), after hop 1, ...
     rows: tuple[Mapping[NodeType, int], ...]  # expanded at hop 1, 2, ...
-    edges: tuple[Mapping[EdgeType, int], ...]  # drawn at hop 1, 2, ..., of types that take all neighbors
     excluded: Mapping[EdgeType, int] = field(default_factory=dict)  # pairs of ends that carry no message
 
     @classmethod
@@ -47,16 +46,14 @@ class Capacities:
             _most([_difference(block.src_counts, block.dst_counts) for block in hop], slack) for hop in hops
         ]
         rows = nodes[:-1] if expansion is Expansion.LAYERED else [nodes[0], *added][:num_hops]
-        edges = [_most([_num_edges(of, hop, expansion) for of in blocks], slack) for hop in range(num_hops)]
-        return cls(tuple(nodes), tuple(rows), tuple(edges))
+        return cls(tuple(nodes), tuple(rows))
 
     def state(self) -> dict[str, list[dict[str, int]]]:
         """Return the capacities as plain values, for a checkpoint."""
         return {
             "nodes": [dict(level) for level in self.nodes],
             "rows": [dict(hop) for hop in self.rows],
-            "edges": [_by_name(hop) for hop in self.edges],
-            "excluded": [_by_name(self.excluded)],
+            "excluded": [{" ".join(edge_type): count for edge_type, count in self.excluded.items()}],
         }
 
     @classmethod
@@ -65,21 +62,15 @@ class Capacities:
     ) -> Capacities:
         """Return the capacities of `state`; ValueError if it names a missing edge type."""
         named = {" ".join(t): t for t in edge_types}
-        edges = []
-        for hop in (*state["edges"], *state["excluded"]):
-            unknown = [name for name in hop if name not in named]
-            if unknown:
-                raise ValueError(
-                    f"capacities of edge type {unknown[0]!r}: the graph has {sorted(named)}; "
-                    "take the graph of the checkpoint, or measure capacities anew"
-                )
-            edges.append({named[name]: count for name, count in hop.items()})
+        (excluded,) = state["excluded"]
+        unknown = [name for name in excluded if name not in named]
+        if unknown:
+            raise ValueError(
+                f"capacities of edge type {unknown[0]!r}: the graph has {sorted(named)}; "
+                "take the graph of the checkpoint, or measure capacities anew"
+            )
         nodes, rows = (tuple(dict(hop) for hop in state[name]) for name in ("nodes", "rows"))
-        return cls(nodes, rows, tuple(edges[:-1]), edges[-1])
-
-
-def _by_name(counts: Mapping[EdgeType, int]) -> dict[str, int]:
-    return {" ".join(edge_type): count for edge_type, count in counts.items()}
+        return cls(nodes, rows, {named[name]: count for name, count in excluded.items()})
 
 
 def _most(counts: Sequence[Mapping[Type, int]], slack: float) -> dict[Type, int]:
@@ -88,11 +79,3 @@ def _most(counts: Sequence[Mapping[Type, int]], slack: float) -> dict[Type, int]
 
 def _difference(more: Mapping[NodeType, int], fewer: Mapping[NodeType, int]) -> dict[NodeType, int]:
     return {t: count - fewer[t] for t, count in more.items()}
-
-
-def _num_edges(blocks: Sequence[Block], hop: int, expansion: Expansion) -> dict[EdgeType, int]:
-    """Return the edges that a hop drew. Blocks of the subgraph expansion also have those of earlier hops."""
-    counts = {t: adjacency.indices.numel() for t, adjacency in blocks[hop].adjacencies.items()}
-    if expansion is Expansion.LAYERED or hop == 0:
-        return counts
-    return {t: n - blocks[hop - 1].adjacencies[t].indices.numel() for t, n in counts.items()}
