@@ -111,6 +111,11 @@ class CscGraph:
         return self.edges[edge_type]
 
     @property
+    def device(self) -> torch.device:
+        """The device of the edges."""
+        return next((csc.indptr.device for csc in self.edges.values()), torch.device("cpu"))
+
+    @property
     def rule_arrays(self) -> RuleArrays | StoredArrays:
         """Arrays that rules need, made on first use: running sums of weights, and times within rows."""
         return self._draws.arrays

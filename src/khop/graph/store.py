@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, cast
 
+import torch
 from torch import Tensor
 
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
@@ -56,6 +57,11 @@ def negative_store(graph: GraphStore, negatives: DrawnNegatives) -> NegativeStor
             "give negatives with khop.Links(negatives=...) and khop.GivenNegatives()"
         )
     return cast(NegativeStore, graph)
+
+
+def device_of(graph: GraphStore) -> torch.device:
+    """Return the device of frontiers and drawn neighbors: that of the graph's edges."""
+    return cast(torch.device, getattr(graph, "device", torch.device("cpu")))
 
 
 def is_collective(graph: GraphStore) -> bool:

@@ -16,6 +16,7 @@ def exclude_edges(found: Neighbors, rows: Tensor, excluded: Tensor) -> Neighbors
     other edges keep their order. Runs without the GIL, except for edges with weights.
     """
     _check(found, rows, excluded)
+    excluded = excluded.to(rows.device)
     if rows.device.type != "cpu" or found.weights is not None:
         return exclude_edges_reference(found, rows, excluded)
     offsets, nodes, edges = _core.exclude_edges(

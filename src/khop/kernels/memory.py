@@ -16,6 +16,11 @@ from torch import Tensor
 import khop._core as _core
 
 
+def pooled_on(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return a new tensor with uninitialized contents: in main memory from the pool, else from torch."""
+    return pooled(shape, dtype) if device.type == "cpu" else torch.empty(shape, dtype=dtype, device=device)
+
+
 def pooled(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Return a new tensor in main memory with uninitialized contents.
 

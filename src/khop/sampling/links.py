@@ -27,7 +27,7 @@ from khop.sampling.fanouts import Fanout
 from khop.sampling.link_ends import EndRows, first_seen, plant_apart, plant_merged
 from khop.sampling.link_seeds import check_links
 from khop.sampling.neighbor import Expansion, NeighborSampler
-from khop.sampling.node_set import NodeSet, NodeSetPool, check_ids
+from khop.sampling.node_set import CPU, NodeSet, NodeSetPool, check_ids
 from khop.sampling.outputs import Output
 from khop.sampling.sampler import LinkSeeds, SamplerBase, SeedLinks, Seeds
 from khop.schema import EdgeType, EdgeTypeName, edge_type_of
@@ -82,7 +82,7 @@ class LinkSampler(SamplerBase):
             output=output,
         )
         self._reverses = reverse_types(graph.schema, self.exclude)
-        self._node_sets = NodeSetPool(graph, NodeSet)
+        self._node_sets = NodeSetPool(graph, NodeSet, CPU)  # links come from the host
 
     @property
     def neighbors(self) -> NeighborSampler:

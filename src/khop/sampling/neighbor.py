@@ -16,7 +16,7 @@ from khop.arguments import truth, whole_number
 from khop.batch import Adjacency, Block, Sample, Subgraph
 from khop.draw import DrawKey, FrontierByType, NeighborsByType
 from khop.graph.store import GraphStore, is_collective
-from khop.kernels.memory import pooled
+from khop.kernels.memory import pooled_on
 from khop.rules.rule import FrontierField, Hop, Rule, check_rule, reads_times
 from khop.rules.uniform import Uniform
 from khop.sampling.fanouts import Fanout, fanouts_by_type
@@ -237,16 +237,19 @@ def _join_rows(drawn: Sequence[_DrawnHop], edge_type: EdgeType, counts: Counts) 
     pieces = [(hop.first[destination], hop.rows[edge_type]) for hop in drawn if edge_type in hop.rows]
     # Pooled memory: fresh pages for 640,000 edges cost a fifth of drawing them. The kernel serves page
     # faults to one thread of a process at a time.
-    indptr = pooled((counts[destination] + 1,), torch.int64)
+    device = pieces[0][1].indptr.device
+    indptr = pooled_on(device, (counts[destination] + 1,), torch.int64)
     num_edges, end = 0, 0
     for first, piece in pieces:
         indptr[end:first] = num_edges
         torch.add(piece.indptr, num_edges, out=indptr[first : first + piece.num_dst + 1])
         num_edges, end = num_edges + piece.indices.numel(), first + piece.num_dst + 1
     indptr[end:] = num_edges
-    indices = torch.cat([piece.indices for _, piece in pieces], out=pooled((num_edges,), torch.int32))
+    indices = torch.cat(
+        [piece.indices for _, piece in pieces], out=pooled_on(device, (num_edges,), torch.int32)
+    )
     ids = [piece.edge_ids for _, piece in pieces if piece.edge_ids is not None]
-    edge_ids = torch.cat(ids, out=pooled((num_edges,), torch.int64)) if ids else None
+    edge_ids = torch.cat(ids, out=pooled_on(device, (num_edges,), torch.int64)) if ids else None
     weights = [piece.weight for _, piece in pieces if piece.weight is not None]
-    weight = torch.cat(weights, out=pooled((num_edges,), torch.float32)) if weights else None
+    weight = torch.cat(weights, out=pooled_on(device, (num_edges,), torch.float32)) if weights else None
     return Adjacency(indptr, indices, counts[source], edge_ids, weight=weight)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from khop.draw import Frontier, NeighborsByType
-from khop.graph.store import GraphStore
-from khop.kernels.node_index import NodeIndex, insert_all
+from khop.graph.store import GraphStore, device_of
+from khop.kernels.node_index import NodeIndex, insert_all, node_index
 from khop.sampling.sampler import Seeds
 from khop.schema import EdgeType, NodeType
 
@@ -49,18 +49,20 @@ class Reached(Protocol):
         ...
 
 
+CPU = torch.device("cpu")
 Set = TypeVar("Set", bound=Reached)
 
 
 class NodeSet:
     """Nodes by type, numbered in first-seen order. Not thread-safe: borrow one from a `NodeSetPool`."""
 
-    def __init__(self, num_nodes: Mapping[NodeType, int]) -> None:
-        self._indexes = {node_type: NodeIndex(count) for node_type, count in num_nodes.items()}
+    def __init__(self, num_nodes: Mapping[NodeType, int], device: torch.device = CPU) -> None:
+        self._indexes = {node_type: node_index(count, device) for node_type, count in num_nodes.items()}
+        self._device = device
 
     def plant(self, seeds: Seeds) -> dict[NodeType, Tensor]:
         """Insert the seeds; return their local ids, int64. Duplicates share one."""
-        return {node_type: self.insert(node_type, ids).long() for node_type, ids in seeds.nodes.items()}
+        return {t: self.insert(t, ids.to(self._device)).long() for t, ids in seeds.nodes.items()}
 
     def frontier(self, start: Mapping[NodeType, int]) -> dict[NodeType, Frontier]:
         """Return the nodes in local order from `start` on."""
@@ -76,8 +78,14 @@ class NodeSet:
         return self._indexes[node_type].insert(ids)
 
     def index(self, node_type: NodeType) -> NodeIndex:
-        """Return the lookup table of a type's nodes."""
-        return self._indexes[node_type]
+        """Return the lookup table of a type's nodes; ValueError if they are on a device."""
+        index = self._indexes[node_type]
+        if not isinstance(index, NodeIndex):
+            raise ValueError(
+                f"edges among nodes on {self._device}: are found on the CPU only; sample there, or take "
+                "output=directional"
+            )
+        return index
 
     def counts(self) -> dict[NodeType, int]:
         """Return the number of nodes so far."""
@@ -99,8 +107,14 @@ class NodeSet:
 class NodeSetPool(Generic[Set]):
     """A pool with as many sets as there were concurrent users, so that a batch allocates none."""
 
-    def __init__(self, graph: GraphStore, make: Callable[[Mapping[NodeType, int]], Set]) -> None:
+    def __init__(
+        self,
+        graph: GraphStore,
+        make: Callable[[Mapping[NodeType, int], torch.device], Set],
+        device: torch.device | None = None,
+    ) -> None:
         self._make = make
+        self._device = device_of(graph) if device is None else device
         self._num_nodes = {node_type: graph.num_nodes(node_type) for node_type in graph.schema.node_types}
         self._idle: deque[Set] = deque()
 
@@ -114,7 +128,7 @@ class NodeSetPool(Generic[Set]):
         try:
             node_set = self._idle.pop()
         except IndexError:
-            node_set = self._make(self._num_nodes)
+            node_set = self._make(self._num_nodes, self._device)
         try:
             yield node_set
         finally:

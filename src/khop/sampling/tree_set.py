@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from khop.draw import Frontier, NeighborsByType
-from khop.kernels.memory import pooled
-from khop.kernels.tree_index import TreeIndex
+from khop.kernels.memory import pooled_on
+from khop.kernels.tree_index import tree_index
+from khop.sampling.node_set import CPU
 from khop.sampling.sampler import Seeds
 from khop.schema import EdgeType, NodeType
 
@@ -20,8 +21,9 @@ class TreeSet:
     Every seed is the root of a separate tree. Trees are numbered in the order of the seeds, type after type.
     """
 
-    def __init__(self, num_nodes: Mapping[NodeType, int]) -> None:
-        self._indexes = {node_type: TreeIndex(count) for node_type, count in num_nodes.items()}
+    def __init__(self, num_nodes: Mapping[NodeType, int], device: torch.device = CPU) -> None:
+        self._indexes = {node_type: tree_index(count, device) for node_type, count in num_nodes.items()}
+        self._device = device
         self._positions = torch.empty(0, dtype=torch.int64)  # of each tree's seed in the epoch's global order
         self._until: Tensor | None = None  # the time limit of each tree
         self._expanded: dict[NodeType, Tensor] = {}  # the trees of the last frontier's rows
@@ -31,14 +33,13 @@ class TreeSet:
         count = seeds.count
         for index in self._indexes.values():
             index.reset(count)
-        self._positions = _joined(seeds.positions)
-        self._until = None if seeds.times is None else _joined(seeds.times)
+        self._positions = _joined(seeds.positions).to(self._device)
+        self._until = None if seeds.times is None else _joined(seeds.times).to(self._device)
         roots, planted = {}, 0
         for node_type, ids in seeds.nodes.items():
-            trees = torch.arange(planted, planted + ids.numel())
-            roots[node_type] = (
-                self._indexes[node_type].insert(ids, torch.arange(ids.numel() + 1), trees).long()
-            )
+            trees = torch.arange(planted, planted + ids.numel(), device=self._device)
+            offsets = torch.arange(ids.numel() + 1, device=self._device)
+            roots[node_type] = self._indexes[node_type].insert(ids.to(self._device), offsets, trees).long()
             planted += ids.numel()
         return roots
 
@@ -79,7 +80,7 @@ class TreeSet:
 
 def _of_trees(values: Tensor, trees: Tensor) -> Tensor:
     # Pooled memory: the page faults of a new tensor cost more than the copy.
-    return torch.index_select(values, 0, trees, out=pooled(tuple(trees.shape), values.dtype))
+    return torch.index_select(values, 0, trees, out=pooled_on(trees.device, tuple(trees.shape), values.dtype))
 
 
 def _joined(by_type: Mapping[NodeType, Tensor]) -> Tensor:

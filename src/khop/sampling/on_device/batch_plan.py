@@ -43,6 +43,10 @@ class BatchPlan:
             raise ValueError(
                 f"output {sampler.output}: has no static shapes; take directional, or sample on the CPU"
             )
+        if any(fanout < 0 for hop in sampler.hops for fanout in hop.fanouts.values()):
+            raise ValueError(
+                "fanout -1: all neighbors have no static shape; give a number, or sample on the CPU"
+            )
         graph = sampler.graph
         self.sampler = sampler
         self.capacities = capacities
