@@ -1,7 +1,7 @@
 """Corrections of Triton's interpreter, which runs kernels on the CPU: for tests alone.
 
 It cuts float32 off where a device rounds to bfloat16, takes 64-bit products one element at a time, and
-converts numbers to Python's in a way that NumPy 2.4 refuses.
+converts numbers to Python's in a way that NumPy 2.4 refuses. That of Triton 3.3 has no type for one bit.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def correct() -> None:
             setattr(builder, name, cast_impl)
     builder.create_fp_trunc = cast_impl
     interpreter.np_umulhi_u64 = high_product
+    if not hasattr(builder, "get_int1_ty"):  # Triton 3.3
+        builder.get_int1_ty = lambda self: tl.int1
     given_patch = interpreter._patch_lang_tensor
 
     def patch_lang_tensor(tensor: type[tl.tensor], *scope: object) -> None:
