@@ -220,7 +220,7 @@ def test_numbers_of_processes_that_cannot_be_are_refused(monkeypatch: pytest.Mon
         khop.launch(nothing, procs=1000, device="cuda")
     most = 4 * usable_cores()
     with pytest.raises(
-        ValueError, match=rf"procs {most + 1}: more than 4 per core.*use {most} at most, or ask"
+        ValueError, match=rf"procs {most + 1}: more than 4 per core.*use {most} at most, or allow more"
     ):
         khop.launch(nothing, procs=most + 1, device="cpu")
     check_procs(most + 1, "cpu", oversubscribe=True)
