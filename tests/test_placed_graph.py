@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import kernels.triton.device_rows  # noqa: F401 # corrects Triton's interpreter
 import khop
 from delaying_streams import PromptStreams
 from host_as_device import HostAsDevice
@@ -56,6 +57,21 @@ def test_batches_of_any_topology_are_those_of_the_cpu(folder: Path, topology: st
     graph = khop.open_graph(folder)
     placed = graph.on("cuda", topology=topology, columns=columns)
     assert bits(loader(placed).batch(0, 1)) == bits(loader(graph).batch(0, 1))
+
+
+def test_links_on_a_gpu_are_those_of_the_cpu(folder: Path) -> None:
+    graph = khop.open_graph(folder)
+    edges = torch.stack(
+        [graph.csc("user buys item").indices.long(), graph.csc("user buys item").destinations()]
+    )
+    links = khop.Links({"user buys item": edges[:, :200]})
+
+    def batch(graph: khop.Graph) -> object:
+        negatives = khop.UniformNegatives(2, exact=True)
+        sampler = khop.LinkSampler(graph, [3, 2], negatives=negatives, exclude="edge+reverse")
+        return bits(khop.Loader(sampler, links, 50, columns=["x"], shuffle=True, seed=4).batch(0, 2))
+
+    assert batch(graph.on("cuda", topology="device", columns="device")) == batch(graph)
 
 
 def test_without_a_request_the_cpu_works_until_the_gpu_is_proven(folder: Path) -> None:

@@ -8,10 +8,12 @@ from itertools import islice
 
 import pytest
 
+import kernels.triton.device_rows  # noqa: F401 # corrects Triton's interpreter
 from contracts.batch_source import (
     GRAPH,
     ORDER,
     PROMISES,
+    FailsAt,
     Make,
     an_error_comes_in_place_of_its_batch_and_ends_the_stream,
     local,
@@ -20,7 +22,7 @@ from contracts.batch_source import (
 )
 from delaying_streams import PromptStreams
 from host_as_device import HostAsDevice
-from khop import LinkSampler
+from khop import DrawKey
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.choice import Engine, forcing
 from khop.loading.device_columns import DeviceColumns, split_choice
@@ -93,6 +95,6 @@ def test_an_error_of_a_batch_ends_the_stream_there() -> None:
 
 
 def test_other_samplers_are_refused() -> None:
-    host = replace(local(), sampler=LinkSampler(GRAPH, [2]))
-    with pytest.raises(ValueError, match=r'LinkSampler: .* khop.NeighborSampler; .*topology="host"'):
+    host = local(FailsAt(DrawKey(0)))
+    with pytest.raises(ValueError, match=r'FailsAt: a GPU samples as khop.NeighborSampler .*topology="host"'):
         device_source(host, "device", "host")

@@ -22,11 +22,17 @@ from khop.loading.placed_stores import PlacedStores
 from khop.loading.source import BatchRequest, Drawn
 from khop.loading.streams import Event, Streams
 from khop.loading.transfer import Arrival, storages
-from khop.sampling.neighbor import NeighborSampler, check_seeds, check_times
+from khop.sampling.links import PlantedLinks
+from khop.sampling.neighbor import check_seeds, check_times
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.cells import counts_of
 from khop.sampling.on_device.device_batch import DeviceBatch
-from khop.sampling.on_device.device_sampler import measured_capacities
+from khop.sampling.on_device.device_sampler import (
+    HostSampler,
+    measured_capacities,
+    neighbors_of,
+    planted_seeds,
+)
 from khop.sampling.on_device.views import exact_sample
 from khop.sampling.sampler import Sampler, Seeds
 
@@ -48,6 +54,7 @@ class _Issued:
 
     request: BatchRequest
     seeds: Seeds
+    planted: PlantedLinks  # the seed nodes, and of links their rows
     started: float
     slot: _Slot | None = None
     counted: Event | None = None  # the counts are on the host
@@ -63,7 +70,7 @@ class DeviceSource:
 
     def __init__(self, host: LocalSource, stores: PlacedStores, streams: Streams, warm_up: WarmUp) -> None:
         self._host = host
-        self._sampler = _drawable(host.sampler)
+        self._sampler = _samples_on_device(host.sampler)
         self._stores = stores
         self._streams = streams
         self._stream = streams.side()
@@ -78,7 +85,7 @@ class DeviceSource:
         if self._plan is None:
             capacities = measured_capacities(self._sampler, self._warm_up())
             assert self._stores.edges is not None
-            on_device = self._sampler.over(self._stores.edges)
+            on_device = neighbors_of(self._sampler).over(self._stores.edges)
             with self._streams.issuing(self._stream):
                 self._plan = BatchPlan(on_device, capacities, self._stores.device)
 
@@ -102,17 +109,18 @@ class DeviceSource:
     def _issue(self, request: BatchRequest) -> _Issued:
         """Start the kernels of a batch. The host does not wait."""
         started, seeds = monotonic(), request.seeds()
-        check_seeds(self._sampler.graph, seeds.nodes)
-        check_times(seeds, self._sampler.rule)
+        planted = planted_seeds(self._sampler, seeds)
+        check_seeds(self._sampler.graph, planted.seeds.nodes)
+        check_times(planted.seeds, neighbors_of(self._sampler).rule)
         with self._lock, self._streams.issuing(self._stream):
             slot = self._idle.popleft() if self._idle else self._new_slot()
-            if not slot.batch.inputs.fits(seeds):
+            if not slot.batch.inputs.fits(planted.seeds, planted.excluded):
                 self._idle.append(slot)
-                return _Issued(request, seeds, started)
-            slot.batch.write(seeds, request.key)
+                return _Issued(request, seeds, planted, started)
+            slot.batch.write(planted.seeds, request.key, planted.excluded)
             slot.batch.launch()
             slot.counts.copy_(slot.batch.cells.values, non_blocking=True)
-            return _Issued(request, seeds, started, slot, self._streams.record(self._stream))
+            return _Issued(request, seeds, planted, started, slot, self._streams.record(self._stream))
 
     def _finish(self, issued: _Issued) -> Drawn:
         """Wait for the counts of a batch, and start its copies and gathers."""
@@ -121,13 +129,17 @@ class DeviceSource:
             counts, batch = counts_of(issued.slot.counts), issued.slot.batch
             with self._lock, self._streams.issuing(self._stream):
                 fits = counts.overflowed != batch.stamp
-                sample = exact_sample(batch, counts, issued.seeds).map(Tensor.clone) if fits else None
+                sample = exact_sample(batch, counts, issued.planted.seeds).map(Tensor.clone) if fits else None
                 self._idle.append(issued.slot)
                 if sample is not None:
-                    return self._drawn(sample, issued.started)
+                    links = {t: rows.map(self._sent) for t, rows in issued.planted.links.items()}
+                    return self._drawn(replace(sample, links=links), issued.started)
         self.overflows += 1
         request = issued.request
         return self._host.draw(BatchRequest.of(issued.seeds, request.key, request.epoch, request.step))
+
+    def _sent(self, tensor: Tensor) -> Tensor:
+        return self._streams.copied(self._streams.pinned(tensor))
 
     def _new_slot(self) -> _Slot:
         assert self._plan is not None, "prepare comes first"
@@ -159,10 +171,10 @@ class DeviceSource:
         return replace(drawn, sample=sample, columns=gathered.columns, seed_columns=gathered.seed_columns)
 
 
-def _drawable(sampler: Sampler) -> NeighborSampler:
-    if not isinstance(sampler, NeighborSampler):
+def _samples_on_device(sampler: Sampler) -> HostSampler:
+    if not isinstance(sampler, HostSampler):
         raise ValueError(
-            f"{type(sampler).__name__}: draws on a GPU are those of a khop.NeighborSampler; leave the "
-            'topology to the CPU, topology="host"'
+            f"{type(sampler).__name__}: a GPU samples as khop.NeighborSampler and khop.LinkSampler do; "
+            'leave the topology to the CPU, topology="host"'
         )
     return sampler
