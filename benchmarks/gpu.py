@@ -316,9 +316,9 @@ def captured_training(bench: Bench, x: Tensor, copies: Copies | None, name: str)
     choice = ColumnChoice({"node": ("x",)}, {}, {"node": ("y",)})
     features = FeatureTable({"node": {"x": x, "y": products.y.cuda()}})
     streams = CudaStreams(torch.device("cuda"))
-    recorder = CudaRecorder(torch.cuda.Stream())
+    recorder, ahead = CudaRecorder(torch.cuda.Stream()), CudaRecorder(torch.cuda.Stream(priority=-1))
     caches = {} if copies is None else {"node": {"x": copies}}
-    slots = [BatchSlot(plan, features, choice, recorder, caches) for _ in range(2)]
+    slots = [BatchSlot(plan, features, choice, ahead, caches) for _ in range(2)]
     model = khop.models.SAGE.for_graph(products.graph, hidden=HIDDEN, layers=3, label="y").cuda()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     task = NodeClassification("node", "y")

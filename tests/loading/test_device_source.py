@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
+import torch
 
 import kernels.triton.device_rows  # noqa: F401 # corrects Triton's interpreter
 from contracts.batch_source import (
@@ -35,6 +36,10 @@ from khop.loading.placed_stores import Conditions, placed_stores
 from khop.loading.transfer import Transfer
 from khop.sampling.sampler import Seeds
 
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(),
+    reason="kernels cannot run on the CPU beside a GPU; tests/gpu places graphs there",
+)
 PLACEMENTS = [("device", "host"), ("device", "device"), ("pinned", "pinned")]
 OWN = (an_error_comes_in_place_of_its_batch_and_ends_the_stream,)  # its sampler is not a NeighborSampler
 

@@ -103,7 +103,10 @@ places = st.sampled_from(["auto", "device", "pinned", "host"])
 
 @given(
     topology=places,
-    columns=st.dictionaries(st.sampled_from("xyz"), st.tuples(st.integers(0, 8 * GB), places), max_size=3),
+    # A column of a few bytes is smaller than the slots of its cache.
+    columns=st.dictionaries(
+        st.sampled_from("xyz"), st.tuples(st.integers(10**6, 8 * GB), places), max_size=3
+    ),
     cache=st.sampled_from([0, "10%", "1GB"]),
     nodes=st.integers(0, 10**8),
     device=st.floats(0, 30),

@@ -90,7 +90,9 @@ def step(case: Case, batch: Batch, used: Tensor | None = None) -> tuple[Tensor, 
     case.model.zero_grad()
     losses = case.task.losses(case.model(batch), batch)
     torch.autograd.backward((losses if used is None else losses * used).sum())
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in case.model.parameters()]
+    gradients = [
+        torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in case.model.parameters()
+    ]  # moving the model would move its own
     return losses.detach(), gradients
 
 

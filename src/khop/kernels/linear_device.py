@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from khop.kernels.linear_blocks import Activation
+from khop.kernels.pitch import LOAD_BYTES
 
 
 def linear_sum_device(
@@ -28,6 +30,7 @@ class _Context(FunctionCtx):
     saved_tensors: tuple[Tensor, ...]
     activation: Activation
     dtypes: tuple[torch.dtype, ...]
+    widths: tuple[int, ...]  # of the inputs, and so of their weights
 
 
 class _LinearSum(torch.autograd.Function):
@@ -36,7 +39,7 @@ class _LinearSum(torch.autograd.Function):
         ctx: _Context, activation: Activation, dtype: torch.dtype, bias: Tensor, *both: Tensor
     ) -> Tensor:
         count = len(both) // 2
-        operands = [tensor.to(dtype) for tensor in both]
+        operands = [_aligned(tensor.to(dtype)) for tensor in both]
         with torch.autocast(bias.device.type, enabled=False):
             out = torch.addmm(bias.to(dtype), operands[0], operands[count].t())
             for x, weight in zip(operands[1:count], operands[count + 1 :], strict=True):
@@ -44,6 +47,7 @@ class _LinearSum(torch.autograd.Function):
             if activation == "relu":
                 out.relu_()
         ctx.activation, ctx.dtypes = activation, (bias.dtype, *(tensor.dtype for tensor in both))
+        ctx.widths = tuple(x.shape[1] for x in both[:count])
         ctx.save_for_backward(out, *operands)
         return out
 
@@ -61,13 +65,22 @@ class _LinearSum(torch.autograd.Function):
             *((gradient, weight) for weight in weights),
             *((gradient.t(), x) for x in inputs),
         ]
-        found = [a @ b if wanted else None for (a, b), wanted in zip(products, needs, strict=True)]
+        found = [
+            (a @ b)[:, :width] if wanted else None
+            for (a, b), width, wanted in zip(products, ctx.widths * 2, needs, strict=True)
+        ]
         gradients = [of_bias, *found]
         return (
             None,
             None,
             *(None if g is None else g.to(dtype) for g, dtype in zip(gradients, ctx.dtypes, strict=True)),
         )
+
+
+def _aligned(rows: Tensor) -> Tensor:
+    """Return rows with zeros behind them up to a multiple of 16 bytes, as the fast products need."""
+    over = rows.shape[1] * rows.element_size() % LOAD_BYTES
+    return F.pad(rows, (0, (LOAD_BYTES - over) // rows.element_size())) if over else rows
 
 
 # torch has no types for this.

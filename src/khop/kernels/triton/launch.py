@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,11 +35,12 @@ def launch(kernel: Kernel, programs: int, on: Tensor, /, *operands: object, **co
     """
     if programs == 0:
         return
-    with torch.cuda.device_of(on):  # type: ignore[no-untyped-call]
+    elsewhere = on.is_cuda and on.get_device() != torch.cuda.current_device()
+    with torch.cuda.device_of(on) if elsewhere else nullcontext():  # type: ignore[no-untyped-call]
         # Triton takes 40 microseconds of the host to find a compiled kernel again, and a driver call for each
         # tensor: more than most kernels run on the device. Addresses as numbers need no call.
         kinds, values = zip(*map(_operand, operands), strict=True)
-        key = (kernel, on.device.index, kinds, *constants.items())
+        key = (kernel, on.get_device(), kinds, *constants.items())
         known = _compiled.get(key)
         if known is not None:
             rest = (constants[name] for name in kernel.arg_names[len(operands) :])

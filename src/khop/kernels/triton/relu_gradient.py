@@ -10,7 +10,7 @@ from torch import Tensor
 from khop.kernels.triton.launch import Variant, launch
 
 _ROWS = 128  # of a program, whose sums are one row of partial sums
-_AT_ONCE = 16
+_AT_ONCE = 8
 _MOST_COLUMNS = 256
 
 
@@ -31,7 +31,7 @@ def masked_rows(
     part = (tl.program_id(0) // across).to(tl.int64)
     column = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
     is_column = column < WIDTH
-    total = tl.zeros([COLUMNS], sums.dtype.element_ty)
+    total = tl.zeros([AT_ONCE, COLUMNS], sums.dtype.element_ty)
     for step in range(ROWS // AT_ONCE):
         row = part * ROWS + step * AT_ONCE + tl.arange(0, AT_ONCE)
         at = row[:, None] * WIDTH + column[None, :]
@@ -40,8 +40,8 @@ def masked_rows(
         if result is not None:
             value = tl.where(tl.load(result + at, mask=inside, other=0) <= 0, 0, value)
             tl.store(out + at, value, mask=inside)
-        total += tl.sum(value.to(total.dtype), 0)
-    tl.store(sums + part * WIDTH + column, total, mask=is_column)
+        total += value.to(total.dtype)
+    tl.store(sums + part * WIDTH + column, tl.sum(total, 0), mask=is_column)
 
 
 def relu_and_bias_gradient(gradient: Tensor, result: Tensor | None) -> tuple[Tensor, Tensor]:
