@@ -10,9 +10,9 @@ from torch import Tensor
 
 from khop.batch import Adjacency, Sample
 from khop.draw import DrawKey, Frontier, FrontierByType, NeighborsByType
-from khop.features.store import FeatureStore, Gathered, Wanted
+from khop.features.store import FeatureStore, FeatureStoreBase, Gathered, Specs, Wanted
 from khop.graph.folder import GraphFolder
-from khop.graph.store import GraphStore
+from khop.graph.store import GraphStore, GraphStoreBase
 from khop.partition.parts_folder import PartsFolder
 from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType, Schema
@@ -53,7 +53,7 @@ class OldIds:
 
 
 @dataclass(frozen=True)
-class GraphAsWhole:
+class GraphAsWhole(GraphStoreBase):
     """A graph store of the old ids over one of the new."""
 
     ids: OldIds
@@ -82,11 +82,15 @@ class GraphAsWhole:
 
 
 @dataclass(frozen=True)
-class TableAsWhole:
+class TableAsWhole(FeatureStoreBase):
     """A feature store of the old ids over one of the new."""
 
     ids: OldIds
     table: FeatureStore
+
+    @property
+    def specs(self) -> Specs:
+        return self.table.specs
 
     def gather(self, wanted: Wanted) -> Gathered:
         return self.table.gather({t: replace(rows, ids=self._new(t, rows.ids)) for t, rows in wanted.items()})

@@ -299,6 +299,8 @@ def test_an_exception_in_the_training_loop_leaves_no_thread() -> None:
 
 def test_an_exception_in_a_worker_reaches_the_loop_with_its_traceback_and_the_state_stays_before_it() -> None:
     class Broken(FeatureStoreBase):
+        specs = GRAPH.features.specs
+
         def __init__(self) -> None:
             self.calls = 0
 

@@ -149,7 +149,7 @@ REFUSED: dict[str, Cases] = {
         ('edge types 5: must be a mapping from edge types to their values', lambda: GRAPH.with_edges(5)),
         ("edge type ('n', 'a', 'n'): None: give a khop.EdgeTable", lambda: GRAPH.with_edges({'n a n': None})),
         ('path 5: must be a path, as text or as a pathlib.Path', lambda: GRAPH.save(5)),
-        ("no node type 'zz'; there are ['n']", lambda: GRAPH.part_bounds('zz')),
+        ("no node type 'zz'; there are ['n']", lambda: GRAPH.partition_bounds('zz')),
     ],
     "infer": [
         ('graph 5: must be a graph, as khop.open_graph gives it', lambda: khop.infer(MODEL, 5, TMP / 'o')),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -23,14 +23,15 @@ from khop.distributed.placements import LANES, Placement
 from khop.distributed.row_wire import Wire
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
 from khop.features.store import FeatureStore
-from khop.features.table import NO_COLUMNS, FeatureTable, with_columns
+from khop.features.table import NO_COLUMNS, FeatureTable
 from khop.graph.build import EdgeTable
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import Folder, open_folder
 from khop.graph.layout import is_partitioned
+from khop.graph.needs import Need
 from khop.graph.progress import ProgressCallback
 from khop.graph.save import save_graph
-from khop.graph.store import GraphStore, negative_store, original_ids, part_bounds
+from khop.graph.store import GraphStore
 from khop.graph.text import graph_text
 from khop.kernels.choice import why_no_kernels
 from khop.kernels.csc import Csc
@@ -40,8 +41,6 @@ from khop.loading.device_placement import AUTO, DevicePlacement, StorePlace
 from khop.loading.forks import check_fork, watch_forks
 from khop.loading.memory_plan import WorkSizes
 from khop.loading.placed_stores import Conditions, PlacedStores, placed_stores, with_host_columns
-from khop.partition.local_partition_features import whole_columns
-from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.rules.rule import Hop
 from khop.schema import EdgeType, EdgeTypeName, NodeType, Schema, by_edge_type, edge_type_of
 
@@ -61,6 +60,8 @@ class Graph:
     partition_options: PartitionOptions | None = None  # distribution of a partitioned folder over ranks
     origin: Folder | None = None  # for a graph in memory: the folder of arrays that it shares
     stores: PlacedStores | None = None  # copies for the kernels of a GPU; None: the CPU makes all batches
+    lanes: Lanes | None = None  # connections to ranks that hold other parts; None if all of it is local
+    rank_edges: PartitionedGraph | None = None  # the topology, if ranks hold the edges in parts
 
     def __post_init__(self) -> None:
         watch_forks()
@@ -80,25 +81,34 @@ class Graph:
         """Return the number of nodes of a type."""
         return self.topology.num_nodes(node_type)
 
-    def part_bounds(self, node_type: NodeType) -> tuple[int, ...]:
+    @property
+    def is_collective(self) -> bool:
+        """True if a hop asks other ranks: every rank then makes the same number of hops."""
+        return self.topology.is_collective
+
+    @property
+    def frontier_device(self) -> torch.device:
+        """The device of frontiers and drawn neighbors: that of the topology's edges."""
+        return self.topology.frontier_device
+
+    def num_edges(self, edge_type: EdgeTypeName) -> int:
+        """Return the number of edges of a type, over all partitions."""
+        return self.topology.num_edges(edge_type_of(edge_type))
+
+    def original_ids(self, node_type: NodeType) -> Tensor | None:
+        """Return the ids before renumbering, int64 (nodes), which key all draws; None if never renumbered."""
+        return self.topology.original_ids(node_type)
+
+    def partition_bounds(self, node_type: NodeType) -> tuple[int, ...]:
         """Return the first node id of each partition, then the end of the last one.
 
         A graph without partitions counts as one partition.
         """
-        return part_bounds(self.topology, node_type)
+        return self.topology.partition_bounds(node_type)
 
-    @property
-    def lanes(self) -> Lanes | None:
-        """Lanes for requests to ranks that hold other parts of the graph; None if all of it is local."""
-        found = getattr(self.features, "lanes", None) or getattr(self.topology, "lanes", None)
-        assert found is None or isinstance(found, Lanes)
-        return found
-
-    @property
-    def original_ids(self) -> Mapping[NodeType, Tensor]:
-        """Original ids of renumbered node types, int64 (nodes). Draws are keyed by them."""
-        found = {t: original_ids(self.topology, t) for t in self.schema.node_types}
-        return {t: ids for t, ids in found.items() if ids is not None}
+    def prepare(self, needs: Collection[Need]) -> None:
+        """Build now the arrays that draws need. Collective if the graph is."""
+        self.topology.prepare(needs)
 
     @property
     def device(self) -> torch.device:
@@ -139,8 +149,22 @@ class Graph:
 
     def csc(self, edge_type: EdgeTypeName) -> Csc:
         """Return the edges of a type by destination."""
-        edge_type = edge_type_of(edge_type)
-        return self.in_one_piece(f"the edges of {edge_type}").csc(edge_type)
+        return self.topology.local_csc(edge_type_of(edge_type))
+
+    def local_csc(self, edge_type: EdgeTypeName) -> Csc:
+        """Return the edges of a type by destination, as `csc` does."""
+        return self.csc(edge_type)
+
+    def in_one_piece(self, what: str) -> CscGraph:
+        """Return the topology with all its edges in this process, partitions joined.
+
+        `what` names the caller in the error.
+        """
+        return self.topology.in_one_piece(what)
+
+    def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> GraphStore:
+        """Return the edges alone, with only some of them; see GraphStore."""
+        return self.topology.keeping(kept)
 
     def with_edges(self, edges: Mapping[EdgeType, EdgeTable] | Mapping[str, EdgeTable]) -> Graph:
         """Return the graph, in memory, with additional edge types. Existing arrays are shared, not copied."""
@@ -148,34 +172,35 @@ class Graph:
         for edge_type, table in edges.items():
             instance_of(f"edge type {edge_type}:", table, EdgeTable, "give a khop.EdgeTable")
         topology = self.in_one_piece("with_edges").with_edges(edges)
-        features = with_columns(self.features, {t: topology.columns.get(t, {}) for t in edges})
+        features = self.features.with_columns({t: topology.columns.get(t, {}) for t in edges})
         splits = {name: self.split(name) for name in self.split_names}
-        return Graph(topology, features, splits=splits, origin=self.folder or self.origin)
+        origin = self.folder or self.origin
+        return Graph(topology, features, splits=splits, origin=origin, lanes=self.lanes)
 
     def sample_negatives(
         self, edge_type: EdgeTypeName, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
         """Draw destinations for the sources of links, by the topology."""
-        store, edge_type = negative_store(self.topology, negatives), edge_type_of(edge_type)
-        return store.sample_negatives(edge_type, negatives, positives, key)
+        return self.topology.sample_negatives(edge_type_of(edge_type), negatives, positives, key)
 
     def only(self, edge_types: Collection[EdgeTypeName]) -> Graph:
         """Return the graph, in memory, with only these edge types and the node types at their ends."""
         if isinstance(edge_types, str) or not isinstance(edge_types, Collection):
             raise ValueError(f"edge types {shown(edge_types)}: must be a list, as [{edge_types!r}]")
-        topology, kept = self.topology, [edge_type_of(edge_type) for edge_type in edge_types]
-        if not isinstance(topology, PartitionedGraph):
-            topology = self.in_one_piece("only")
-        return Graph(topology.only(kept), self.features, origin=self.folder or self.origin)
+        kept = [edge_type_of(edge_type) for edge_type in edge_types]
+        rank_edges = None if self.rank_edges is None else self.rank_edges.only(kept)
+        topology = rank_edges or self.topology.only(kept)
+        origin = self.folder or self.origin
+        return Graph(topology, self.features, origin=origin, lanes=self.lanes, rank_edges=rank_edges)
 
     @property
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
         """Every column of every type, over all partitions; mapped for a folder. Edge columns in CSC order."""
         if self.folder is not None:
             return self.folder.columns()
-        if isinstance(self.topology, CscGraph) and self.lanes is not None:
-            return self.topology.columns  # of all partitions: these columns are local, as the edges are
-        return whole_columns(self.features)
+        if self.features.is_collective and not self.is_collective:
+            return self.in_one_piece("columns").columns  # of all partitions: local, as the edges are
+        return self.features.whole_columns()
 
     @property
     def split_names(self) -> tuple[str, ...]:
@@ -219,20 +244,6 @@ class Graph:
 
     def __repr__(self) -> str:
         return graph_text(self)
-
-    def in_one_piece(self, what: str) -> CscGraph:
-        """Return the topology with all its edges in this process, partitions joined.
-
-        `what` names the caller in the error.
-        """
-        if isinstance(self.topology, LocalPartitionGraph):
-            return self.topology.joined()
-        if not isinstance(self.topology, CscGraph):
-            raise ValueError(
-                f"{what}: the edges of a {type(self.topology).__name__} are not in this process; open the "
-                'graph with placement="features", or in one process'
-            )
-        return self.topology
 
 
 def open_graph(
@@ -284,7 +295,15 @@ def _warn_of_unused(folder: str | os.PathLike[str], partition_options: Partition
 def _opened(path: str | os.PathLike[str], partition_options: PartitionOptions | None) -> Graph:
     if is_partitioned(path):
         partition_options = partition_options or PartitionOptions()
-        return Graph(*stores_of(path, this_group(), partition_options), partition_options=partition_options)
+        stores = stores_of(path, this_group(), partition_options)
+        return Graph(
+            stores.topology,
+            stores.features,
+            stores.folder,
+            partition_options=partition_options,
+            lanes=stores.lanes,
+            rank_edges=stores.rank_edges,
+        )
     folder = open_folder(path)
     return Graph(CscGraph.open(folder), FeatureTable.of(folder.schema, folder.feature_columns()), folder)
 
@@ -292,7 +311,7 @@ def _opened(path: str | os.PathLike[str], partition_options: PartitionOptions | 
 def placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
     """Return the graph with its stores placed on a GPU of this process, as `Graph.on` does."""
     memory = memory_of(request.device)
-    if not isinstance(graph.topology, CscGraph):
+    if graph.partition_options is not None or graph.is_collective:
         if request.is_explicit or request.caches:
             raise ValueError(
                 f"{request.device}: stores of a partitioned graph stay in host memory; leave topology, "
@@ -302,5 +321,7 @@ def placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
     conditions = Conditions(
         work, no_kernels=why_no_kernels(memory.device.index), is_mapped=graph.folder is not None
     )
-    stores = placed_stores(graph.topology, graph.columns, request, memory, conditions)
+    stores = placed_stores(
+        graph.in_one_piece("stores on a device"), graph.columns, request, memory, conditions
+    )
     return replace(graph, stores=stores, features=with_host_columns(graph.features, stores))

@@ -15,8 +15,6 @@ from khop.loading.device_columns import CopiesByColumn
 from khop.loading.loader import StepRequests
 from khop.loading.placed_stores import PlacedStores
 from khop.loading.visit_counts import visit_counts
-from khop.partition.visits import Topology, visit_probabilities
-from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.sampler import Sampler
 from khop.sampling.seeds import NodeSeeds, SeedOrder
 from khop.schema import NodeType
@@ -26,13 +24,10 @@ Visits = dict[NodeType, Tensor]
 
 def visits_of(sampler: Sampler, order: SeedOrder, graph: CscGraph) -> Visits:
     """Return how often batches need each node: the probability, else the count in the first epoch."""
-    if (
-        isinstance(sampler, NeighborSampler)
-        and sampler.rule.is_uniform
-        and isinstance(order.seeds, NodeSeeds)
-    ):
-        share = -(-order.batch_size // order.world_size)
-        return visit_probabilities(Topology.of(graph), order.seeds.nodes, share, sampler.fanouts)
+    if isinstance(order.seeds, NodeSeeds):
+        known = sampler.visits(order.seeds.nodes, -(-order.batch_size // order.world_size))
+        if known is not None:
+            return dict(known)
     counts = {t: graph.num_nodes(t) for t in graph.schema.node_types}
     return visit_counts(sampler, StepRequests(order, 0, range(order.num_steps)), counts)
 

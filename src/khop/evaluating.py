@@ -73,7 +73,14 @@ def evaluate(
     def outputs_of(nodes: Tensor) -> Tensor:
         if fanouts is None:
             return layerwise_inference(
-                model, graph, graph.features, node_type, nodes=nodes, progress=progress, group=group
+                model,
+                graph,
+                graph.features,
+                node_type,
+                nodes=nodes,
+                progress=progress,
+                group=group,
+                lanes=graph.lanes,
             )
         chosen = columns_read(model, graph.schema, columns, None if loader is None else loader.columns)
         return sampled_inference(
@@ -85,6 +92,7 @@ def evaluate(
             columns=chosen,
             progress=progress,
             group=group,
+            lanes=graph.lanes,
         )
 
     nodes_by_type = graph.split(split)
@@ -145,7 +153,9 @@ def evaluate_links(
     group.meet("evaluating")
     with group.exchanging("evaluating"):
         if fanouts is None:
-            exact = exact_link_scores(predictor, graph, graph.features, links, progress=progress, group=group)
+            exact = exact_link_scores(
+                predictor, graph, graph.features, links, progress=progress, group=group, lanes=graph.lanes
+            )
             return mean_metrics(exact, metrics)
         scores_of_links = sampled_link_scores(
             predictor,
@@ -155,5 +165,6 @@ def evaluate_links(
             columns=columns_read(encoder, graph.schema, columns, of_loader),
             progress=progress,
             group=group,
+            lanes=graph.lanes,
         )
         return mean_metrics(scores_of_links, metrics)

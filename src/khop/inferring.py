@@ -19,6 +19,7 @@ import khop
 from khop.api import Graph
 from khop.arguments import graph_of, path_of, whole_number
 from khop.distributed.group import ALONE, Group, this_group, unwrapped
+from khop.distributed.lanes import Lanes
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import LinkPredictor
 from khop.models.node_embedding import gathered
@@ -82,6 +83,7 @@ class Inference:
     layers: Layers
     outputs: tuple[RowOutput, ...]  # one for each stage of the last layer
     facts: dict[str, str]  # must be equal for a later call to reuse the work of this one
+    lanes: Lanes | None = None  # of a graph that ranks hold in parts
 
     @classmethod
     def of(
@@ -121,7 +123,7 @@ class Inference:
             "choice of values": f"{values} of {', '.join(node_types)}",
             "chunk size": str(chunk_size),
         }
-        return cls(out, layers, tuple(outputs), facts)
+        return cls(out, layers, tuple(outputs), facts, graph.lanes)
 
     @property
     def bytes_kept(self) -> int:
@@ -158,7 +160,7 @@ class Inference:
             ) from error
 
     def _run(self, progress: Progress, in_flight: InFlight, group: Group) -> dict[NodeType, Path]:
-        sharing = self.layers.sharing(group, in_flight)
+        sharing = self.layers.sharing(self.lanes, group, in_flight)
         if isinstance(sharing, CollectiveChunks) and not is_seen_by_all(
             self.out.absolute().parent, sharing.group
         ):

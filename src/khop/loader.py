@@ -24,7 +24,6 @@ from khop.draw import DrawKey
 from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStore
 from khop.features.table import NO_COLUMNS
-from khop.graph.csc_graph import CscGraph
 from khop.loading.byte_size import byte_size
 from khop.loading.columns import ColumnChoice, NamesByType, Narrow
 from khop.loading.cores import cores_of_rank, sampler_threads
@@ -100,7 +99,8 @@ class Loader:
         locality: bool = True,
     ) -> None:
         check_fork()
-        sampler = checked_sampler(sampler)
+        are_links = isinstance(seeds, Links | PartitionedLinks)
+        sampler = checked_sampler(sampler, "links" if are_links else "nodes")
         self._graph = Graph.of(sampler.graph if graph is None else graph)
         locality = truth("locality", locality)
         seed_list, seed_types = _seed_list(self._graph, seeds, seed_times)
@@ -232,14 +232,15 @@ class Loader:
         graph, order, stores = self._graph, self._order, self._graph.stores
         features = _features(graph, choice)
         transfer = None if self._streams is None else Transfer(self._streams)
-        if stores is None or not isinstance(graph.topology, CscGraph):
+        if stores is None or graph.partition_options is not None or graph.is_collective:
             return LocalSource(sampler, features, choice, self._device, transfer=transfer)
+        edges = graph.in_one_piece("stores on a device")
         of_host, of_device = split_choice(choice, stores)
-        visits = visits_of(sampler, order, graph.topology) if stores.plan.caches else {}
-        copies = pinned_copies(stores, graph.topology, of_device, visits)
+        visits = visits_of(sampler, order, edges) if stores.plan.caches else {}
+        copies = pinned_copies(stores, edges, of_device, visits)
         cached = RowCache.empty()
         if features is not None and visits:
-            cached = rows_of_host(stores, graph.topology, of_host, features, visits)
+            cached = rows_of_host(stores, edges, of_host, features, visits)
         columns = None if of_device.is_empty else DeviceColumns(stores, graph.schema, of_device, copies)
         features = None if of_host.is_empty else features
         return LocalSource(sampler, features, of_host, self._device, cached, transfer, columns)
@@ -254,7 +255,7 @@ class Loader:
             return source
         if lanes is None:
             return local
-        return LaneSource(local, lanes, tuple(t for t in self._order.seeds.counts if isinstance(t, tuple)))
+        return LaneSource(local, lanes, tuple(self._order.seeds.counts))
 
     def _warm_up(self) -> list[tuple[Seeds, DrawKey]]:
         """Return seeds and keys of the first batches."""

@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 
 import khop
 from khop import EdgeTable, Graph, LinkSplit, NodeTable, open_graph, split_links, write_graph
-from khop.features.store import Gathered, Rows, Wanted
+from khop.draw import DrawKey, FrontierByType, NeighborsByType
+from khop.features.store import FeatureStoreBase, Gathered, Rows, Specs, Wanted
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import csc_graph_from_edges
-from khop.schema import EdgeType
+from khop.graph.store import GraphStoreBase
+from khop.rules.rule import Hop
+from khop.schema import EdgeType, NodeType
 
 BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "bought_by", "user")
 TO = ("node", "to", "node")
@@ -225,18 +228,28 @@ def test_a_source_that_knows_every_destination_has_no_exact_negatives() -> None:
 
 
 def test_edges_that_lie_elsewhere_cannot_be_split() -> None:
-    class RemoteRows:
+    class RemoteRows(GraphStoreBase):
         """A graph store of another process."""
 
         schema = shop(every_pair()).schema
 
+        def num_nodes(self, node_type: NodeType) -> int:
+            return 10
+
+        def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+            raise OSError("the other process is gone")
+
     with pytest.raises(ValueError, match="the edges of a RemoteRows are not in this process"):
-        split_links(Graph(RemoteRows(), FeatureTable({})), BUYS)  # type: ignore[arg-type]
+        split_links(Graph(RemoteRows(), FeatureTable({})), BUYS)
 
 
 def test_edge_columns_that_lie_elsewhere_are_asked_for_where_the_edges_stood_before(tmp_path: Path) -> None:
-    class RemoteRows:
+    class RemoteRows(FeatureStoreBase):
         """A feature store of another process."""
+
+        @property
+        def specs(self) -> Specs:
+            return here.features.specs
 
         def gather(self, wanted: Wanted) -> Gathered:
             return here.features.gather(wanted)
@@ -256,7 +269,7 @@ def test_renumbering_does_not_decide() -> None:
     order = torch.tensor([4, 0, 6, 2, 5, 1, 3, 9, 7, 8])  # the original id of each new number
     number = order.argsort()
     renumbered = shop([(u, int(number[v])) for u, v in every_pair()])
-    topology = replace(renumbered.topology, original_ids={"item": order})  # type: ignore[type-var]
+    topology = replace(renumbered.topology, originals={"item": order})  # type: ignore[type-var]
     split, other = split_links(graph, BUYS), split_links(replace(renumbered, topology=topology), BUYS)
     assert links_of(split.val_links, BUYS) == [(u, int(order[v])) for u, v in links_of(other.val_links, BUYS)]
 
@@ -267,7 +280,7 @@ def test_renumbering_does_not_decide_which_direction_of_an_undirected_link_is_as
 ) -> None:
     number = torch.tensor(order).argsort().tolist()
     renumbered = friends([(number[u], number[v]) for u, v in pairs], is_own_reverse=True)
-    topology = replace(renumbered.topology, original_ids={"node": torch.tensor(order)})  # type: ignore[type-var]
+    topology = replace(renumbered.topology, originals={"node": torch.tensor(order)})  # type: ignore[type-var]
     split, other = (
         split_links(graph, TO, val=0.2, test=0.2, negatives=0, seed=seed)
         for graph in (friends(pairs, is_own_reverse=True), replace(renumbered, topology=topology))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from contracts.feature_store import SHOP, int64
 from khop.features.cache_plan import CachePlan
 from khop.features.row_cache import RowCache
-from khop.features.store import Gathered, Rows, Wanted
+from khop.features.store import FeatureStoreBase, Gathered, Rows, Specs, Wanted
 from khop.features.table import FeatureTable
 from khop.schema import ColumnSpec, Schema
 
@@ -28,11 +28,15 @@ SCHEMA = Schema(
 
 
 @dataclass
-class Asked:
+class Asked(FeatureStoreBase):
     """A table that knows how often it was asked for how many rows."""
 
     table: FeatureTable = field(default_factory=lambda: FeatureTable(SHOP))
     calls: list[dict[str, int]] = field(default_factory=list)
+
+    @property
+    def specs(self) -> Specs:
+        return self.table.specs
 
     def gather(self, wanted: Wanted) -> Gathered:
         self.calls.append({str(t): rows.ids.numel() for t, rows in wanted.items()})

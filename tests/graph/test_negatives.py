@@ -129,7 +129,7 @@ def test_original_ids_decide_and_not_the_numbering() -> None:
     renumbered = graph_of(
         [(0, int(number[1])), (1, int(number[2])), (2, int(number[2])), (4, int(number[5]))], []
     )
-    renumbered = replace(renumbered, original_ids={"item": order})
+    renumbered = replace(renumbered, originals={"item": order})
     for rule in (UniformNegatives(9, exact=True), DegreeNegatives(9)):
         drawn = [g.sample_negatives(BUYS, rule, positives([0, 1, 2]), KEY) for g in (graph, renumbered)]
         assert torch.equal(drawn[0], order[drawn[1]])

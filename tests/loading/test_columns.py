@@ -17,6 +17,8 @@ EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
 class Noting(FeatureStoreBase):
     """A feature store that notes what it is asked for."""
 
+    specs = GRAPH.features.specs
+
     def __init__(self) -> None:
         self.asked: list[Wanted] = []
 
@@ -27,6 +29,8 @@ class Noting(FeatureStoreBase):
 
 class Generous(FeatureStoreBase):
     """A feature store that gives more rows than the limits ask for."""
+
+    specs = GRAPH.features.specs
 
     def gather(self, wanted: Wanted) -> Gathered:
         return GRAPH.features.gather({t: Rows(rows.ids, rows.columns) for t, rows in wanted.items()})

@@ -13,7 +13,7 @@ from torch import Tensor
 from khop.batch import Batch
 from khop.features.cache_plan import CachePlan
 from khop.features.row_cache import RowCache
-from khop.features.store import FeatureStore, FeatureStoreBase, Gathered, Wanted
+from khop.features.store import FeatureStore, FeatureStoreBase, Gathered, Specs, Wanted
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.graph.quantize import quantize
@@ -69,6 +69,10 @@ class Noting(FeatureStoreBase):
 
     store: FeatureStore = TABLE
     asked: list[tuple[str, Tensor]] = field(default_factory=list)
+
+    @property
+    def specs(self) -> Specs:
+        return self.store.specs
 
     def gather(self, wanted: Wanted) -> Gathered:
         self.asked += [(str(t), rows.ids) for t, rows in wanted.items()]

@@ -39,7 +39,7 @@ def every_third_left_out(ids: OldIds) -> tuple[CscGraph, LocalPartitions, torch.
         old = ids.edges[BUYS][first : first + csc.num_edges]
         kept.append(is_kept[old].nonzero().squeeze(1))
     positions = is_kept.nonzero().squeeze(1)
-    return whole.keeping({BUYS: positions}), held.keeping({BUYS: kept}), positions
+    return whole.keeping({BUYS: [positions]}), held.keeping({BUYS: kept}), positions
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)

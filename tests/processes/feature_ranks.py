@@ -131,7 +131,7 @@ def widened_rows(group: Group) -> None:
     store = store_of({"n": {"x": quantized.values}}, holders, lanes)
     scales = quantized.scales
     spec = ColumnSpec("int8", (3,), scales=tuple(scales.tolist()))
-    store = replace(store, specs={"n": {"x": spec}})
+    store = replace(store, column_specs={"n": {"x": spec}})
     ids = own_wants(group.rank)
     rows = store.gather({"n": Rows(ids, ("x",), as_float32=frozenset({"x"}))})["n"]["x"]
     assert torch.equal(rows, quantized.values[ids].float() * scales)

@@ -62,17 +62,20 @@ def _nodes(case: Case, graph: khop.Graph, out: Path) -> dict[str, Tensor]:
     target, model, new = case.target, model_of(case, graph), new_ids(graph)
     assert target is not None
     nodes, sampler = new[target][NODES], khop.NeighborSampler(graph, [4, 3])
-    group, columns = this_group(), ColumnChoice.of(graph.schema, ["x"], (), ())
+    ranks, columns = (
+        {"group": this_group(), "lanes": graph.lanes},
+        ColumnChoice.of(graph.schema, ["x"], (), ()),
+    )
     task = khop.NodeClassification(target, case.label)
     rows = {
-        "all": layerwise_inference(model, graph, graph.features, target, chunk_size=CHUNK, group=group),
+        "all": layerwise_inference(model, graph, graph.features, target, chunk_size=CHUNK, **ranks),
         "some": layerwise_inference(
-            model, graph, graph.features, target, nodes=nodes, chunk_size=CHUNK, group=group
+            model, graph, graph.features, target, nodes=nodes, chunk_size=CHUNK, **ranks
         ),
-        "none": layerwise_inference(model, graph, graph.features, target, nodes=nodes[:0], group=group),
+        "none": layerwise_inference(model, graph, graph.features, target, nodes=nodes[:0], **ranks),
         "sampled": sampled_inference(
             model, sampler, graph.features, target,
-            nodes=nodes, columns=columns, chunk_size=CHUNK, group=group,
+            nodes=nodes, columns=columns, chunk_size=CHUNK, **ranks,
         ),
         "score": torch.tensor([khop.evaluate(model, graph, split="test", task=task)]),
     }  # fmt: skip
@@ -96,13 +99,22 @@ def _links(graph: khop.Graph) -> dict[str, Tensor]:
         torch.manual_seed(4)
         encoder = SAGE.for_graph(graph, 8, 2, ["user", "item"], outputs=6, embedding=0)
         model = LinkPredictor.of(encoder, [BUYS], "mlp", 6).double()
-    group, columns = this_group(), ColumnChoice.of(graph.schema, ["x"], (), ())
-    sampler = khop.LinkSampler(graph, [4, 3], negatives=khop.GivenNegatives(khop.NegativeMode.TRIPLET))
-    exact = exact_link_scores(model, graph, graph.features, links, chunk_size=CHUNK, group=group)
-    sampled = sampled_link_scores(
-        model, sampler, graph.features, links, columns=columns, chunk_size=CHUNK, group=group
+    ranks, columns = (
+        {"group": this_group(), "lanes": graph.lanes},
+        ColumnChoice.of(graph.schema, ["x"], (), ()),
     )
-    rows = khop.node_rows(encoder, graph, graph.features, ["user", "item"], chunk_size=CHUNK, group=group)
+    sampler = khop.LinkSampler(graph, [4, 3], negatives=khop.GivenNegatives(khop.NegativeMode.TRIPLET))
+    exact = exact_link_scores(model, graph, graph.features, links, chunk_size=CHUNK, **ranks)
+    sampled = sampled_link_scores(
+        model,
+        sampler,
+        graph.features,
+        links,
+        columns=columns,
+        chunk_size=CHUNK,
+        **ranks,
+    )
+    rows = khop.node_rows(encoder, graph, graph.features, ["user", "item"], chunk_size=CHUNK, **ranks)
     metrics = khop.evaluate_links(model, graph, links, metrics=("mrr", "roc-auc", "average-precision"))
     return {
         "exact": torch.cat([exact[BUYS][0].unsqueeze(1), exact[BUYS][1]], dim=1),
@@ -117,7 +129,7 @@ def new_ids(graph: khop.Graph) -> dict[str, Tensor]:
     """Of each node as first numbered; the graphs that were cut have ids from 0."""
     counts = {t: graph.num_nodes(t) for t in graph.schema.node_types}
     return {
-        t: graph.original_ids[t].argsort() if t in graph.original_ids else torch.arange(count)
+        t: torch.arange(count) if (ids := graph.original_ids(t)) is None else ids.argsort()
         for t, count in counts.items()
     }
 

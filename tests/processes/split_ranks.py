@@ -75,7 +75,8 @@ def splits(group: Group, home: Path, methods: Sequence[str], over_ranks: OverRan
             OldIds(stored, folder),
             khop.Graph(LocalPartitionGraph(folder), LocalPartitionFeatures(folder), folder),
         )
-        graph = khop.Graph(over_ranks(home / method, group, lanes), FeatureTable({}))
+        edges = over_ranks(home / method, group, lanes)
+        graph = khop.Graph(edges, FeatureTable({}), lanes=lanes, rank_edges=edges)
         wanted, found, beside = (
             khop.split_links(g.only([LIKE, BUYS, BOUGHT]), case.edge_types, seed=SEED, **case.settings)
             for g in (whole, graph, alone)

@@ -55,7 +55,7 @@ def own_loop(graph: khop.Graph, kept_by: str | None = None, device_cache_bytes: 
     def learn(batch: Batch) -> None:
         losses.append(learnt(parallel, optimizer, batch) / batch.num_global_seeds)
         seeds = batch.seeds
-        originals.append((graph.original_ids["item"][seeds] if graph.original_ids else seeds).tolist())
+        originals.append((seeds if (ids := graph.original_ids("item")) is None else ids[seeds]).tolist())
         traffic.append(dict(batch.traffic))
 
     for batch in loader:
@@ -77,7 +77,7 @@ def own_loop(graph: khop.Graph, kept_by: str | None = None, device_cache_bytes: 
 def seeds_of_one_part(folder: str) -> list[dict[str, float]]:
     """What batches cost whose seeds all lie in part 0: ranks that hold others take their share."""
     graph = khop.open_graph(folder)
-    seeds = torch.arange(graph.part_bounds("item")[1])
+    seeds = torch.arange(graph.partition_bounds("item")[1])
     sampler = khop.NeighborSampler(graph, fanouts=[3, 2])
     loader = khop.Loader(sampler, seeds, BATCH_SIZE, shuffle=True, columns=["x"])
     loader.cache_features(1 << 20, "visits")

@@ -29,11 +29,14 @@ from khop import (
     Temporal,
     UniformNegatives,
 )
-from khop.draw import DrawnNegatives
+from khop.draw import DrawnNegatives, FrontierByType, NeighborsByType
+from khop.errors import Unsupported
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
+from khop.graph.store import GraphStoreBase
+from khop.rules.rule import Hop
 from khop.sampling.sampler import LinkSeeds, SeedLinks
 from khop.sampling.seeds import SeedOrder
-from khop.schema import EdgeType
+from khop.schema import EdgeType, NodeType
 from random_graphs import EDGE, ring
 from reference.hops import as_plain
 
@@ -345,15 +348,24 @@ def test_links_are_no_seeds_of_a_node_sampler() -> None:
         NeighborSampler(shop(), [2]).sample(link_seeds({BUYS: [(0, 2)]}), KEY)
 
 
+class Bare(GraphStoreBase):
+    """A graph store and no more."""
+
+    schema = shop().schema
+
+    def num_nodes(self, node_type: NodeType) -> int:
+        return shop().num_nodes(node_type)
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        return shop().sample_hop(frontier, hop, key)
+
+
 def test_a_graph_that_cannot_draw_negatives_is_named() -> None:
-    class Bare:
-        """A graph store and no more."""
-
-        def __init__(self) -> None:
-            self.schema, self.num_nodes, self.sample_hop = shop().schema, shop().num_nodes, shop().sample_hop
-
-    with pytest.raises(ValueError, match="Bare has no method sample_negatives"):
-        LinkSampler(Bare(), [2], negatives=UniformNegatives())
+    sampler = LinkSampler(Bare(), [2], negatives=UniformNegatives())
+    with pytest.raises(Unsupported, match="Bare draws no negatives; give negatives with"):
+        sampler.graph.prepare(sampler.needs([BUYS]))
+    with pytest.raises(Unsupported, match="Bare draws no negatives; give negatives with"):
+        Loader(sampler, Links({BUYS: torch.tensor([[1], [0]])}), 1).batch(0, 0)
 
 
 @given(

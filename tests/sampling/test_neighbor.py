@@ -128,6 +128,7 @@ class Watched:
     def __init__(self, inner: CscGraph, monkeypatch: pytest.MonkeyPatch) -> None:
         self.schema = inner.schema
         self.num_nodes = inner.num_nodes
+        self.frontier_device = inner.frontier_device
         self.drawing: list[tuple[float, float]] = []
         self.inserting: list[tuple[float, float]] = []
         self.sample_hop = self._noting(inner.sample_hop, self.drawing)

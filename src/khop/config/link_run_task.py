@@ -159,6 +159,7 @@ class LinkTask:
                 progress=progress,
                 in_flight=in_flight_of(config),
                 group=group,
+                lanes=graph.lanes,
             )
         return exact_link_scores(
             self.model,
@@ -169,6 +170,7 @@ class LinkTask:
             progress=progress,
             in_flight=in_flight_of(config),
             group=group,
+            lanes=graph.lanes,
         )
 
     def _sampler(

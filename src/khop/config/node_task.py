@@ -118,6 +118,7 @@ class NodeTask:
                 progress=progress,
                 in_flight=in_flight_of(config),
                 group=this_group(),
+                lanes=self.graph.lanes,
             )
         return sampled_inference(
             self.model,
@@ -132,6 +133,7 @@ class NodeTask:
             progress=progress,
             in_flight=in_flight_of(config),
             group=this_group(),
+            lanes=self.graph.lanes,
         )
 
     def _times(self, nodes: Tensor) -> Tensor | None:

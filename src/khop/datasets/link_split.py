@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,15 +17,13 @@ from khop.distributed.link_split import split_over_ranks
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.distributed.partitioned_links import PartitionedLinks, in_this_process
 from khop.draw import DrawKey, Positives, Purpose
-from khop.features.renumbered import RenumberedRows
 from khop.features.store import FeatureStore
-from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph
 from khop.graph.progress import ProgressCallback
 from khop.graph.store import GraphStore
-from khop.kernels.chosen_rows import ChosenRows
 from khop.sampling.link_seeds import Links
 from khop.sampling.link_split import (
+    Chosen,
     EdgeRange,
     LinkColumns,
     Shares,
@@ -99,9 +97,9 @@ def split_links(
     _check(graph, edge_types, facts)
     shares, key = Shares(val, test, disjoint_share), DrawKey.of(seed_number(seed), Purpose.SPLIT)
     parts: list[tuple[Graph, Links | PartitionedLinks]]
-    if isinstance(graph.topology, PartitionedGraph):
-        of_ranks = split_over_ranks(graph.topology, edge_types, shares, key, facts)
-        parts = [(_beside(graph, part.graph, graph.features), part.links) for part in of_ranks]
+    if graph.rank_edges is not None:
+        of_ranks = split_over_ranks(graph.rank_edges, edge_types, shares, key, facts)
+        parts = [(_beside(graph, part.graph, graph.features, part.graph), part.links) for part in of_ranks]
     else:
         parts = _split_whole(graph, graph.in_one_piece("split_links"), edge_types, shares, key, facts)
     (train, train_links), (val_graph, val_links), (test_graph, test_links) = parts
@@ -122,7 +120,7 @@ def _split_whole(
     parts: list[tuple[Graph, Links | PartitionedLinks]] = []
     for draw, part in enumerate((split.train, split.val, split.test)):
         if id(part.kept) not in graphs:
-            graphs[id(part.kept)] = _hearing(graph, topology, {t: at for t, (at,) in part.kept.items()})
+            graphs[id(part.kept)] = _hearing(graph, topology, part.kept)
         asked = {t: as_first_numbered(topology, t, at) for t, (at,) in part.links.items()}
         links = _links(graph, topology, asked, facts if draw else facts.of_training, key.plus(draw))
         parts.append((graphs[id(part.kept)], links))
@@ -181,20 +179,20 @@ def _check(graph: Graph, edge_types: Sequence[EdgeType], facts: LinkColumns) -> 
             )
 
 
-def _hearing(whole: Graph, topology: CscGraph, kept: Mapping[EdgeType, Tensor]) -> Graph:
+def _hearing(whole: Graph, topology: CscGraph, kept: Chosen) -> Graph:
     """Return a graph with only the kept edges and their columns, and everything else of the whole graph."""
     features = whole.features
     chosen: dict[NodeType | EdgeType, Tensor] = {
-        t: at for t, at in kept.items() if whole.schema.columns.get(t)
+        t: at for t, (at,) in kept.items() if whole.schema.columns.get(t)
     }
-    if isinstance(features, FeatureTable):
-        columns = {t: ChosenRows(features.columns.get(t, {}), at) for t, at in chosen.items()}
-        features = replace(features, columns={**features.columns, **columns})
-    elif chosen:
-        features = RenumberedRows(features, chosen)
+    if chosen:
+        features = features.choosing(chosen)
     return _beside(whole, topology.keeping(kept), features)
 
 
-def _beside(whole: Graph, topology: GraphStore, features: FeatureStore) -> Graph:
+def _beside(
+    whole: Graph, topology: GraphStore, features: FeatureStore, rank_edges: PartitionedGraph | None = None
+) -> Graph:
     splits = {name: whole.split(name) for name in whole.split_names}
-    return Graph(topology, features, splits=splits, origin=whole.folder or whole.origin)
+    origin = whole.folder or whole.origin
+    return Graph(topology, features, splits=splits, origin=origin, lanes=whole.lanes, rank_edges=rank_edges)

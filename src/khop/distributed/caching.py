@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-import torch
 from torch import Tensor
 
-from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.features.cache_plan import CachePlan
-from khop.features.renumbered import RenumberedRows
 from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
 from khop.loading.loader import StepRequests
 from khop.loading.local_source import LocalSource
 from khop.loading.visit_counts import visit_counts
-from khop.partition.local_partition_graph import LocalPartitionGraph
-from khop.partition.visits import Topology, visit_probabilities
-from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.seeds import NodeSeeds, SeedOrder
 from khop.schema import NodeType, Schema
 
@@ -51,79 +46,63 @@ def with_caches(
     ValueError if `by` is VISITS and the visit probabilities cannot be computed. They require uniform draws,
     seeds that are nodes, and the edges of all partitions.
     """
-    store = source.features
-    features = store.below if isinstance(store, RenumberedRows) else store
-    if not isinstance(features, PartitionedFeatures):
+    features = source.features
+    if features is None or not features.is_collective:
         return source
     visits = _visits_of_others(source, order, graph, features, by)
     schema = Schema(graph.schema.node_types, (), columns=features.specs)
 
-    def cache(budget_bytes: int, device: torch.device | str) -> RowCache:
+    def plan(budget_bytes: int) -> CachePlan | None:
         if not budget_bytes:
-            return RowCache.empty()
-        plan = CachePlan.of(schema, source.columns.of_nodes, visits, budget_bytes)
-        for node_type, ids in plan.ids.items():
+            return None
+        found = CachePlan.of(schema, source.columns.of_nodes, visits, budget_bytes)
+        for node_type, ids in found.ids.items():
             visits[node_type][ids] = 0  # the next cache must not hold the same rows again
-        return RowCache.filled(plan, replace(features, kept=RowCache.empty()), schema, device)
+        return found
 
-    on_device = cache(budgets.device_cache_bytes, source.device)
-    kept: FeatureStore = replace(features, kept=cache(budgets.host_cache_bytes, "cpu"))
-    if isinstance(store, RenumberedRows):
-        kept = replace(store, below=kept)
-    return replace(source, features=kept, on_device=on_device)
+    of_device, of_host = plan(budgets.device_cache_bytes), plan(budgets.host_cache_bytes)
+    on_device = RowCache.empty()
+    if of_device is not None:
+        on_device = RowCache.filled(of_device, features, schema, source.device)
+    return replace(
+        source, features=features if of_host is None else features.cached(of_host), on_device=on_device
+    )
 
 
 def _visits_of_others(
-    source: LocalSource, order: SeedOrder, graph: GraphStore, features: PartitionedFeatures, by: CacheBy
+    source: LocalSource, order: SeedOrder, graph: GraphStore, features: FeatureStore, by: CacheBy
 ) -> dict[NodeType, Tensor]:
     """Return how often batches need each node, by node type; 0 for nodes stored on this rank."""
-    topology = _topology(source, order, graph)
-    if by is CacheBy.VISITS and topology is None:
+    probabilities = None if by is CacheBy.COUNTS else _probabilities(source, order, features)
+    if by is CacheBy.VISITS and probabilities is None:
         raise ValueError(
             "cache by visits: requires the edges of all parts, uniform draws and node seeds; use counts"
         )
-    if topology is None or by is CacheBy.COUNTS:
+    if probabilities is None:
         counts = {t: graph.num_nodes(t) for t in graph.schema.node_types}
-        visits = visit_counts(source.sampler, StepRequests(order, 0, range(order.num_steps)), counts)
+        requests = StepRequests(order, 0, range(order.num_steps))
+        visits = visit_counts(source.sampler, requests, counts)
     else:
-        visits = _chances(source, order, topology, features)
+        visits = dict(probabilities)
     for node_type, of_type in visits.items():
-        first, end = _held(features, node_type)
-        of_type[first:end] = 0
+        rows = features.local_rows(node_type)
+        of_type[rows.start : rows.stop] = 0
     return visits
 
 
-def _topology(source: LocalSource, order: SeedOrder, graph: GraphStore) -> Topology | None:
-    """Return the edges of all partitions, or None if visit probabilities cannot be computed.
-
-    None means that this rank lacks some of the edges, or that they do not determine the nodes of a batch.
-    """
-    sampler = source.sampler
-    is_uniform = isinstance(sampler, NeighborSampler) and sampler.rule.is_uniform
-    if not is_uniform or not isinstance(order.seeds, NodeSeeds) or not isinstance(graph, LocalPartitionGraph):
-        return None
-    return Topology.of_parts(graph.folder.parts)
-
-
-def _chances(
-    source: LocalSource, order: SeedOrder, topology: Topology, features: PartitionedFeatures
-) -> dict[NodeType, Tensor]:
-    """Return the probability that this rank's share of a batch contains each node.
+def _probabilities(
+    source: LocalSource, order: SeedOrder, features: FeatureStore
+) -> Mapping[NodeType, Tensor] | None:
+    """Return the probability that this rank's share of a batch contains each node; None if unknown.
 
     If seeds have affinity, only the seeds stored on this rank count. A rank that stores none gets surplus
     seeds of other ranks, so all seeds count.
     """
-    sampler = source.sampler
-    assert isinstance(sampler, NeighborSampler)
-    assert isinstance(order.seeds, NodeSeeds)
+    if not isinstance(order.seeds, NodeSeeds):
+        return None
     seeds = order.seeds.nodes
     if order.affinity is not None:
-        spans = {t: _held(features, t) for t in seeds}
-        own = {t: ids[(ids >= spans[t][0]) & (ids < spans[t][1])] for t, ids in seeds.items()}
+        rows = {t: features.local_rows(t) for t in seeds}
+        own = {t: ids[(ids >= rows[t].start) & (ids < rows[t].stop)] for t, ids in seeds.items()}
         seeds = own if any(ids.numel() for ids in own.values()) else seeds
-    share = -(-order.batch_size // order.world_size)
-    return visit_probabilities(topology, seeds, share, sampler.fanouts)
-
-
-def _held(features: PartitionedFeatures, node_type: NodeType) -> tuple[int, int]:
-    return features.holders.held(features.offsets[node_type], features.holders.rank)
+    return source.sampler.visits(seeds, -(-order.batch_size // order.world_size))

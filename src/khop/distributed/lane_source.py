@@ -9,7 +9,7 @@ from khop.distributed.lanes import Lanes
 from khop.loading.local_source import LocalSource
 from khop.loading.ordered_map import InFlight
 from khop.loading.source import BatchRequest, Drawn
-from khop.schema import EdgeType
+from khop.schema import EdgeType, NodeType
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,12 @@ class LaneSource:
 
     local: LocalSource  # over stores that ask other ranks
     lanes: Lanes
-    link_types: tuple[EdgeType, ...] = ()  # edge types of the seed links
+    seed_types: tuple[NodeType | EdgeType, ...] = ()
 
     def prepare(self) -> None:
         """Build the arrays that draws need. Collective."""
-        self.local.sampler.prepare(*self.link_types)
+        sampler = self.local.sampler
+        sampler.graph.prepare(sampler.needs(self.seed_types))
 
     def make(self, request: BatchRequest) -> Drawn:
         """Make one batch that is waited for. Collective: all ranks request the same step."""

@@ -38,7 +38,7 @@ class RankEdges:
     @property
     def original_ids(self) -> Mapping[NodeType, Tensor]:
         """Ids before partitioning, int64 (nodes of all partitions), by node type."""
-        return self.graph.original_ids
+        return self.graph.held.original_ids
 
     def edge_ranges(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
         """Return the edges of each partition."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -15,11 +15,13 @@ from khop.distributed.row_query import RowQuery
 from khop.distributed.row_request import Specs, Type, written
 from khop.distributed.row_server import RowServer, answer_bytes, rows_of_answer
 from khop.distributed.row_wire import Wire, is_rounded, planes, rounded
+from khop.features.cache_plan import CachePlan
 from khop.features.column_pieces import ColumnPieces, read_rows
 from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStoreBase, Gathered, Rows, Wanted
 from khop.partition.by_owner import first_outside
 from khop.partition.remote_rows import RemoteRows
+from khop.schema import Schema
 
 ANSWERING = Message("getting rows", "row")
 
@@ -36,12 +38,32 @@ class PartitionedFeatures(FeatureStoreBase):
     """
 
     pieces: Mapping[Type, ColumnPieces]  # the rows that this rank stores
-    specs: Specs
+    column_specs: Specs
     offsets: Mapping[Type, Sequence[int]]  # first id of each partition, and the end of the last
     holders: PartitionOwners
     lanes: Lanes
     kept: RowCache = field(default_factory=RowCache.empty)
     wire: Wire = Wire.STORED
+
+    @property
+    def specs(self) -> Specs:
+        """Dtype and shape of every column, by type."""
+        return self.column_specs
+
+    @property
+    def is_collective(self) -> bool:
+        """True: a gather asks other ranks."""
+        return True
+
+    def local_rows(self, type_: Type) -> range:
+        """Return the rows that this rank stores."""
+        return range(*self._span(type_, self.holders.rank))
+
+    def cached(self, plan: CachePlan) -> PartitionedFeatures:
+        """Return a store that keeps the rows of a plan, which other ranks store. Collective."""
+        schema = Schema(tuple(t for t in self.specs if isinstance(t, str)), (), columns=self.specs)
+        plain = replace(self, kept=RowCache.empty())
+        return replace(self, kept=RowCache.filled(plan, plain, schema))
 
     def gather(self, wanted: Wanted) -> Gathered:
         """Return the requested columns, one row per id in the order of the ids.

@@ -22,7 +22,10 @@ from khop.draw import (
     NeighborsByType,
     Positives,
 )
+from khop.errors import Unsupported
 from khop.graph.edge_draws import asked_types, check_edge_type, check_hop
+from khop.graph.needs import Need
+from khop.graph.store import GraphStoreBase
 from khop.partition.by_owner import ByOwner, first_outside
 from khop.partition.local_partitions import LocalPartitions
 from khop.rules.rule import Hop
@@ -34,7 +37,7 @@ _MOST_BYTES = 1 << 32  # limit of a request or an answer; no batch reaches it
 
 
 @dataclass(frozen=True, eq=False)
-class PartitionedGraph:
+class PartitionedGraph(GraphStoreBase):
     """A graph store over edges partitioned across ranks.
 
     A hop is collective; each rank may have any frontier. All ranks make the same hops with the same keys. A
@@ -57,17 +60,36 @@ class PartitionedGraph:
         return self.held.schema
 
     @property
-    def original_ids(self) -> Mapping[NodeType, Tensor]:
-        """Ids before partitioning, int64 (nodes of all partitions), by node type."""
-        return self.held.original_ids
+    def is_collective(self) -> bool:
+        """True: a hop asks other ranks."""
+        return True
+
+    def num_edges(self, edge_type: EdgeType) -> int:
+        """Return the number of edges of a type in all partitions; Unsupported if some are left out."""
+        check_edge_type(edge_type, self.schema)
+        if edge_type in self.held.thinned:
+            raise Unsupported(
+                f"number of edges of {edge_type}: some are left out, and each rank knows its own number; "
+                "split the graph in one process to count them"
+            )
+        return self.held.folder.num_edges(edge_type)
+
+    def original_ids(self, node_type: NodeType) -> Tensor | None:
+        """Return the ids before partitioning, int64 (nodes of all partitions)."""
+        return self.held.original_ids.get(node_type)
 
     def num_nodes(self, node_type: NodeType) -> int:
         """Return the number of nodes of a type in all partitions."""
         return self.held.folder.num_nodes(node_type)
 
-    def part_bounds(self, node_type: NodeType) -> tuple[int, ...]:
+    def partition_bounds(self, node_type: NodeType) -> tuple[int, ...]:
         """Return the first node id of each partition, and the end of the last."""
         return self.held.folder.node_bounds(node_type)
+
+    def prepare(self, needs: Collection[Need]) -> None:
+        """Build now the arrays that draws need. Collective; see GraphStore."""
+        self.held.prepare(needs)
+        super().prepare(needs)
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw in-edges of every frontier node; see GraphStore."""
@@ -78,7 +100,7 @@ class PartitionedGraph:
         nodes = {t: folder.num_nodes(t) for t in self.schema.node_types}
         edges = {t: folder.num_edges(t) for t in self.schema.edge_types}
         wire = HopWire.of(frontier, hop, key, nodes, edges)
-        bounds = {t: self.holders.bounds(self.part_bounds(t)) for t in wire.node_types}
+        bounds = {t: self.holders.bounds(self.partition_bounds(t)) for t in wire.node_types}
         owners = {t: ByOwner.of(frontier[t].nodes, of_type) for t, of_type in bounds.items()}
         shares = {t: of_type.frontiers(frontier[t]) for t, of_type in owners.items()}
         peers = self.lanes.peers
@@ -91,7 +113,7 @@ class PartitionedGraph:
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
-        """Draw destinations for the sources of links; see NegativeStore.
+        """Draw destinations for the sources of links; see GraphStore.
 
         Exact negatives are drawn by the owners of the sources, in three collectives. All others are drawn on
         this rank. The first draw of a kind exchanges the data that it needs; see `RankLinks`.
@@ -171,7 +193,7 @@ class PartitionedGraph:
         return found
 
     def _spans(self, rank: int, wire: HopWire) -> IdRanges:
-        return {t: self.holders.held(self.part_bounds(t), rank) for t in wire.node_types}
+        return {t: self.holders.held(self.partition_bounds(t), rank) for t in wire.node_types}
 
     def _check_nodes(self, edge_type: EdgeType, nodes: Tensor) -> None:
         count = self.num_nodes(edge_type[2])

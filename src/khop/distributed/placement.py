@@ -15,7 +15,7 @@ from khop.distributed.placements import LANES, Placement
 from khop.distributed.row_request import Specs, Type
 from khop.distributed.row_wire import Wire
 from khop.features.store import FeatureStore
-from khop.graph.store import GraphStore, part_bounds
+from khop.graph.store import GraphStore
 from khop.partition.book import read_book
 from khop.partition.local_partition_features import LocalPartitionFeatures
 from khop.partition.local_partition_graph import LocalPartitionGraph
@@ -36,17 +36,26 @@ class PartitionOptions:
         whole_number("lanes", self.lanes, 1)
 
 
-def stores_of(
-    path: str | os.PathLike[str], group: Group, partition_options: PartitionOptions
-) -> tuple[GraphStore, FeatureStore, PartsFolder]:
-    """Return the graph store, the feature store and the folder of all partitions.
+@dataclass(frozen=True)
+class RankStores:
+    """The stores of a partitioned graph on one rank."""
+
+    topology: GraphStore
+    features: FeatureStore
+    folder: PartsFolder  # of the partitions with edges on this rank
+    lanes: Lanes | None = None  # connections to the other ranks; None: this rank has all partitions
+    rank_edges: PartitionedGraph | None = None  # the topology, if ranks hold the edges in parts
+
+
+def stores_of(path: str | os.PathLike[str], group: Group, partition_options: PartitionOptions) -> RankStores:
+    """Return the stores of a partitioned graph on this rank.
 
     Collective, unless every rank has all partitions. ValueError if files are missing on this machine; it
     names the partitions that this rank needs.
     """
     if partition_options.placement is Placement.WHOLE or group.world_size == 1:
         whole = open_parts(path)
-        return LocalPartitionGraph(whole), LocalPartitionFeatures(whole), whole
+        return RankStores(LocalPartitionGraph(whole), LocalPartitionFeatures(whole), whole)
     book = read_book(path)
     holders = PartitionOwners(book.num_parts, group.rank, group.world_size)
     edges_of, own = parts_needed(partition_options.placement, holders)
@@ -69,8 +78,9 @@ def stores_of(
         LocalPartitionFeatures(held).pieces, specs, offsets, holders, lanes, wire=partition_options.wire
     )
     if partition_options.placement is Placement.ALL:
-        return PartitionedGraph(LocalPartitions.of(folder), holders, lanes), features, folder
-    return LocalPartitionGraph(folder), features, folder
+        edges = PartitionedGraph(LocalPartitions.of(folder), holders, lanes)
+        return RankStores(edges, features, folder, lanes, edges)
+    return RankStores(LocalPartitionGraph(folder), features, folder, lanes)
 
 
 def parts_needed(placement: Placement, holders: PartitionOwners) -> tuple[range, range]:
@@ -105,7 +115,7 @@ def affinity_of(graph: GraphStore, lanes: Lanes | None) -> SeedAffinity | None:
     """Return the ranks that store each node; None if every rank has all nodes."""
     if lanes is None:
         return None
-    bounds = {t: part_bounds(graph, t) for t in graph.schema.node_types}
+    bounds = {t: graph.partition_bounds(t) for t in graph.schema.node_types}
     parts = max(len(of_type) for of_type in bounds.values()) - 1
     holders = PartitionOwners(parts, 0, lanes.world_size)
     return SeedAffinity(bounds, [holders.ranks_of(part) for part in range(parts)])

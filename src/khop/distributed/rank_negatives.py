@@ -48,7 +48,7 @@ class RankNegatives:
     def draw(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
-        """Draw destinations, int64 (links, per_positive); see NegativeStore.
+        """Draw destinations, int64 (links, per_positive); see GraphStore.
 
         ValueError if a source does not exist.
         """

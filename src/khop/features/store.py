@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Protocol, Self
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from khop.schema import EdgeType, NodeType
+from khop.errors import Unsupported
+from khop.features.cache_plan import CachePlan
+from khop.kernels.checks import check_ids
+from khop.kernels.chosen_rows import ChosenRows
+from khop.schema import ColumnSpec, EdgeType, NodeType
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,9 @@ class Rows:
     as_float32: frozenset[str] = frozenset()  # columns to convert to float32
 
 
+Type = NodeType | EdgeType
+Specs = Mapping[Type, Mapping[str, ColumnSpec]]
+Tensors = Mapping[Type, Mapping[str, Tensor]]
 Wanted = Mapping[NodeType | EdgeType, Rows]
 Gathered = dict[NodeType | EdgeType, dict[str, Tensor]]
 
@@ -29,8 +37,26 @@ Gathered = dict[NodeType | EdgeType, dict[str, Tensor]]
 class FeatureStore(Protocol):
     """Columns that can be gathered by id. A store of your own subclasses `FeatureStoreBase`.
 
-    Every implementation passes tests/contracts/feature_store.py.
+    Every implementation passes `khop.testing.feature_store`.
     """
+
+    @property
+    def specs(self) -> Specs:
+        """Dtype and shape of every column, by type. Columns of these types can be gathered."""
+        ...
+
+    @property
+    def is_collective(self) -> bool:
+        """True if a gather asks other ranks. Every rank must then make the same number of gathers."""
+        ...
+
+    def output_device(self, type_: Type, column: str) -> torch.device:
+        """Return the device of the rows that `gather` returns for a column."""
+        ...
+
+    def local_rows(self, type_: Type) -> range:
+        """Return the rows that a gather reads in this process, without asking another one."""
+        ...
 
     def gather(self, wanted: Wanted) -> Gathered:
         """Gather type -> column -> (n, ...), rows in the order of the ids.
@@ -45,14 +71,138 @@ class FeatureStore(Protocol):
         """Return a store of the same columns that uses up to `threads` threads for each gather."""
         ...
 
+    def cached(self, plan: CachePlan) -> FeatureStore:
+        """Return a store of the same columns that keeps the rows of a plan in host memory.
+
+        Collective if the store is; Unsupported if a cache of the store's rows has no effect.
+        """
+        ...
+
+    def whole_columns(self) -> Tensors:
+        """Return every column of every type; Unsupported if this process lacks some of the rows."""
+        ...
+
+    def with_columns(self, added: Tensors) -> FeatureStore:
+        """Return the store with columns of additional types; or Unsupported."""
+        ...
+
+    def choosing(self, chosen: Mapping[Type, Tensor]) -> FeatureStore:
+        """Return a store with some rows of some types, numbered from 0.
+
+        `chosen` has their ids in this store, int64 (rows), ascending.
+        """
+        ...
+
 
 class FeatureStoreBase(ABC):
-    """A feature store of your own: a subclass writes `gather`, which is called from several threads."""
+    """A feature store of your own: a subclass has `specs` and `gather`, which several threads call.
+
+    The other members have defaults: all rows lie in this process, and come as CPU tensors. See FeatureStore
+    for what each promises.
+    """
+
+    @property
+    @abstractmethod
+    def specs(self) -> Specs:
+        """Dtype and shape of every column, by type."""
+
+    @property
+    def is_collective(self) -> bool:
+        """True if a gather asks other ranks: by default False."""
+        return False
+
+    def output_device(self, type_: Type, column: str) -> torch.device:
+        """Return the device of gathered rows: by default the CPU."""
+        return torch.device("cpu")
+
+    def local_rows(self, type_: Type) -> range:
+        """Return the rows that a gather reads in this process: by default all."""
+        return range(1 << 62)
 
     @abstractmethod
     def gather(self, wanted: Wanted) -> Gathered:
         """Gather type -> column -> (n, ...), rows in the order of the ids; see FeatureStore."""
 
-    def with_threads(self, threads: int) -> Self:
+    def with_threads(self, threads: int) -> FeatureStore:
         """Return this store: it uses one thread for each gather."""
         return self
+
+    def cached(self, plan: CachePlan) -> FeatureStore:
+        """Raise Unsupported: all rows lie in this process."""
+        raise Unsupported(
+            f"a cache of rows of a {type(self).__name__} has no effect: all rows lie in this process; leave "
+            "it out"
+        )
+
+    def whole_columns(self) -> Tensors:
+        """Raise Unsupported: the store gives rows by `gather` alone."""
+        raise Unsupported(f"columns: those of a {type(self).__name__} are not in this process")
+
+    def with_columns(self, added: Tensors) -> FeatureStore:
+        """Raise Unsupported, unless nothing is added."""
+        if not any(added.values()):
+            return self
+        raise Unsupported(f"with_edges: columns of edges cannot join {type(self).__name__}; leave them out")
+
+    def choosing(self, chosen: Mapping[Type, Tensor]) -> FeatureStore:
+        """Return a store that translates row numbers into ids of this store."""
+        return RenumberedRows(self, chosen)
+
+
+@dataclass(frozen=True, eq=False)
+class RenumberedRows(FeatureStoreBase):
+    """Rows of another store. For some types, chosen rows are numbered from 0."""
+
+    below: FeatureStore
+    before: Mapping[Type, Tensor]  # int64 (rows): their ids in the other store
+
+    @property
+    def specs(self) -> Specs:
+        """Dtype and shape of every column of the other store."""
+        return self.below.specs
+
+    @property
+    def is_collective(self) -> bool:
+        """True if a gather of the other store asks other ranks."""
+        return self.below.is_collective
+
+    def output_device(self, type_: Type, column: str) -> torch.device:
+        """Return the device of the rows that the other store returns."""
+        return self.below.output_device(type_, column)
+
+    def local_rows(self, type_: Type) -> range:
+        """Return the rows that a gather reads in this process."""
+        rows = self.below.local_rows(type_)
+        if type_ not in self.before:
+            return rows
+        bounds = torch.tensor([rows.start, rows.stop])
+        first, end = torch.searchsorted(self.before[type_], bounds).tolist()
+        return range(first, end)
+
+    def gather(self, wanted: Wanted) -> Gathered:
+        """Gather the requested rows of all columns; see FeatureStore."""
+        return self.below.gather({t: self._below(t, rows) for t, rows in wanted.items()})
+
+    def with_threads(self, threads: int) -> RenumberedRows:
+        """Return a store of the same columns that uses up to `threads` threads for each gather."""
+        return replace(self, below=self.below.with_threads(threads))
+
+    def cached(self, plan: CachePlan) -> RenumberedRows:
+        """Return a store over a cache of the other store; the plan names types that are not renumbered."""
+        return replace(self, below=self.below.cached(plan))
+
+    def whole_columns(self) -> Tensors:
+        """Return every column of every type, with the chosen rows."""
+        below = self.below.whole_columns()
+        return {**below, **{t: ChosenRows(below.get(t, {}), at) for t, at in self.before.items()}}
+
+    def with_columns(self, added: Tensors) -> RenumberedRows:
+        """Return the store with columns of additional types in the other store."""
+        return replace(self, below=self.below.with_columns(added))
+
+    def _below(self, type_: Type, rows: Rows) -> Rows:
+        if type_ not in self.before:
+            return rows
+        name = rows.columns[0] if rows.columns else ""
+        check_ids(rows.ids, self.before[type_].numel(), f"column {name!r} of {type_!r}: row")
+        return replace(rows, ids=self.before[type_][rows.ids])

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from khop.features.store import FeatureStore, FeatureStoreBase, Gathered, Rows, Wanted
+from khop.features.store import FeatureStoreBase, Gathered, Rows, Specs, Tensors, Wanted
+from khop.kernels.chosen_rows import ChosenRows
 from khop.kernels.gather import SMALL_DTYPES, Column, column_reference, gather_columns
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
-
-Tensors = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +40,32 @@ class FeatureTable(FeatureStoreBase):
         }
         return cls(columns, threads, scales)
 
+    @property
+    def specs(self) -> Specs:
+        """Dtype and shape of every column, by type; a quantized column has its scales."""
+        return {t: {name: self._spec(t, name) for name in of_type} for t, of_type in self.columns.items()}
+
+    def output_device(self, type_: NodeType | EdgeType, column: str) -> torch.device:
+        """Return the device of the column."""
+        return self.columns[type_][column].device
+
+    def local_rows(self, type_: NodeType | EdgeType) -> range:
+        """Return all rows of a type."""
+        return range(max((column.shape[0] for column in self.columns[type_].values()), default=0))
+
+    def whole_columns(self) -> Tensors:
+        """Return the columns."""
+        return self.columns
+
+    def with_columns(self, added: Tensors) -> FeatureTable:
+        """Return a table with columns of additional types."""
+        return replace(self, columns={**self.columns, **added}) if any(added.values()) else self
+
+    def choosing(self, chosen: Mapping[NodeType | EdgeType, Tensor]) -> FeatureTable:
+        """Return a table with some rows of some types, numbered from 0; columns are copied when read."""
+        columns = {t: ChosenRows(self.columns.get(t, {}), at) for t, at in chosen.items()}
+        return replace(self, columns={**self.columns, **columns})
+
     def gather(self, wanted: Wanted) -> Gathered:
         """Gather the requested rows, in the order of the ids; ValueError names a missing column."""
         return {type_: self._rows(type_, rows) for type_, rows in wanted.items()}
@@ -52,6 +77,11 @@ class FeatureTable(FeatureStoreBase):
     def known(self, type_: NodeType | EdgeType, rows: Rows) -> dict[str, Tensor]:
         """Gather rows of one type by ids that are known to be valid, so without synchronizing a GPU."""
         return {name: column_reference(self._column(type_, name, rows), rows.ids) for name in rows.columns}
+
+    def _spec(self, type_: NodeType | EdgeType, name: str) -> ColumnSpec:
+        column, scales = self.columns[type_][name], self.scales.get(type_, {}).get(name)
+        dtype, shape = str(column.dtype).removeprefix("torch."), tuple(column.shape[1:])
+        return ColumnSpec(dtype, shape, scales=None if scales is None else tuple(scales.flatten().tolist()))
 
     def _rows(self, type_: NodeType | EdgeType, rows: Rows) -> dict[str, Tensor]:
         if type_ not in self.columns:
@@ -87,14 +117,3 @@ def scales_of(spec: ColumnSpec, device: torch.device | str = "cpu") -> Tensor | 
     if spec.scales is None:
         return None
     return torch.tensor(spec.scales, dtype=torch.float32, device=device).view(spec.shape)
-
-
-def with_columns(features: FeatureStore, added: Tensors) -> FeatureStore:
-    """Return the store with additional columns; ValueError if it cannot take any."""
-    if not any(added.values()):
-        return features
-    if not isinstance(features, FeatureTable):
-        raise ValueError(
-            f"with_edges: columns of edges cannot join {type(features).__name__}; leave them out"
-        )
-    return FeatureTable({**features.columns, **added}, features.threads)

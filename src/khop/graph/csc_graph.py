@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -17,12 +17,14 @@ from khop.graph.derived import Derived
 from khop.graph.edge_draws import EdgeDraws, check_edge_type
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.inputs import Array, Given
+from khop.graph.needs import Need, rule_needs
 from khop.graph.negatives import NegativeTables, WholeLinks
 from khop.graph.progress import Meter, ProgressCallback
 from khop.graph.quantize import Quantized
 from khop.graph.row_order import RowOrder, sort_notice
 from khop.graph.rule_arrays import Columns as Columns
 from khop.graph.rule_arrays import RuleArrays
+from khop.graph.store import GraphStoreBase
 from khop.graph.stored_arrays import Store, StoredArrays, stored_csc
 from khop.kernels.build_csc import build_csc
 from khop.kernels.chosen_rows import ChosenRows
@@ -33,10 +35,10 @@ from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, edge_type_of
 
 
 @dataclass(frozen=True, eq=False)
-class CscGraph:
+class CscGraph(GraphStoreBase):
     """A graph store over CSC arrays. Threads may share it; sampling runs without the GIL.
 
-    `original_ids` holds the ids of node types that were renumbered. Draws are keyed by original ids, so
+    `originals` holds the original ids of node types that were renumbered. Draws are keyed by original ids, so
     renumbering changes no draw. `columns` holds the columns that rules may name; the schema lists them. The
     graph pickles as the path of its folder if it has one.
     """
@@ -44,7 +46,7 @@ class CscGraph:
     schema: Schema
     counts: Mapping[NodeType, int]
     edges: Mapping[EdgeType, Csc]
-    original_ids: Mapping[NodeType, Tensor] = field(default_factory=dict)  # int64 (nodes)
+    originals: Mapping[NodeType, Tensor] = field(default_factory=dict)  # int64 (nodes)
     columns: Columns = field(default_factory=dict)  # one row per node, or per edge in CSC order
     folder: GraphFolder | None = None  # the folder that the arrays are mapped from
     bounds: Mapping[NodeType, tuple[int, ...]] = field(default_factory=dict)  # of partitions that were joined
@@ -59,10 +61,10 @@ class CscGraph:
         derived = Derived()
         if folder is not None:
             derived = Derived(folder.path, folder.fingerprint, folder.manifest.arrays)
-        arrays = RuleArrays(self.edges, self.columns, self.original_ids, sorted_by, derived)
+        arrays = RuleArrays(self.edges, self.columns, self.originals, sorted_by, derived)
         object.__setattr__(self, "_draws", EdgeDraws(self.schema, arrays))
         links = WholeLinks(self.edges, self.counts, derived)
-        tables = NegativeTables(self.counts, self.original_ids, self.columns, links)
+        tables = NegativeTables(self.counts, self.originals, self.columns, links)
         object.__setattr__(self, "_negatives", tables)
         for edge_type in self.schema.edge_types:
             if edge_type not in self.edges:
@@ -93,7 +95,7 @@ class CscGraph:
             schema=folder.schema,
             counts={node_type: folder.num_nodes(node_type) for node_type in folder.schema.node_types},
             edges=edges,
-            original_ids={node_type: ids for node_type, ids in originals.items() if ids is not None},
+            originals={node_type: ids for node_type, ids in originals.items() if ids is not None},
             columns=folder.columns(),
             folder=folder,
         )
@@ -103,6 +105,22 @@ class CscGraph:
         if node_type not in self.counts:
             raise ValueError(f"no node type {node_type!r}; there are {list(self.counts)}")
         return self.counts[node_type]
+
+    def num_edges(self, edge_type: EdgeType) -> int:
+        """Return the number of edges of a type."""
+        return self.csc(edge_type).num_edges
+
+    def original_ids(self, node_type: NodeType) -> Tensor | None:
+        """Return the original ids of a node type, int64 (nodes); None if it was never renumbered."""
+        return self.originals.get(node_type)
+
+    def local_csc(self, edge_type: EdgeType) -> Csc:
+        """Return the edges of a type by destination."""
+        return self.csc(edge_type)
+
+    def in_one_piece(self, what: str) -> CscGraph:
+        """Return this graph."""
+        return self
 
     def csc(self, edge_type: EdgeType) -> Csc:
         """Return the edges of a type by destination."""
@@ -114,6 +132,11 @@ class CscGraph:
     def device(self) -> torch.device:
         """The device of the edges."""
         return next((csc.indptr.device for csc in self.edges.values()), torch.device("cpu"))
+
+    @property
+    def frontier_device(self) -> torch.device:
+        """The device of frontiers and drawn neighbors: that of the edges."""
+        return self.device
 
     @property
     def rule_arrays(self) -> RuleArrays | StoredArrays:
@@ -154,7 +177,7 @@ class CscGraph:
             schema,
             self.counts,
             {**self.edges, **added.edges},
-            self.original_ids,
+            self.originals,
             {**self.columns, **added.columns},
             bounds=self.bounds,
         )
@@ -169,24 +192,24 @@ class CscGraph:
             schema,
             {t: self.counts[t] for t in schema.node_types},
             {t: self.edges[t] for t in schema.edge_types},
-            {t: ids for t, ids in self.original_ids.items() if t in known},
+            {t: ids for t, ids in self.originals.items() if t in known},
             {t: of_type for t, of_type in self.columns.items() if t in known},
             bounds=self.bounds,
         )
 
-    def keeping(self, kept: Mapping[EdgeType, Tensor]) -> CscGraph:
+    def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> CscGraph:
         """Return the graph, in memory, with only some edges of some types.
 
-        `kept` maps an edge type to the int64 positions of the edges to keep. Positions ascend; rows keep
-        their order.
+        `kept` maps an edge type to one tensor: the int64 positions of the edges to keep. Positions ascend;
+        rows keep their order.
         """
-        edges = {t: self.csc(t).keeping(positions) for t, positions in kept.items()}
-        columns: Columns = {t: ChosenRows(self.columns.get(t, {}), at) for t, at in kept.items()}
+        edges = {t: self.csc(t).keeping(positions) for t, (positions,) in kept.items()}
+        columns: Columns = {t: ChosenRows(self.columns.get(t, {}), at) for t, (at,) in kept.items()}
         return CscGraph(
             self.schema,
             self.counts,
             {**self.edges, **edges},
-            self.original_ids,
+            self.originals,
             {**self.columns, **columns},
             bounds=self.bounds,
         )
@@ -198,18 +221,24 @@ class CscGraph:
         damaged row: kernels of a device do not check edges.
         """
         edges = {edge_type: stored_csc(csc, store) for edge_type, csc in self.edges.items()}
-        originals = {node_type: store(ids) for node_type, ids in self.original_ids.items()}
+        originals = {node_type: store(ids) for node_type, ids in self.originals.items()}
         made = CscGraph(self.schema, self.counts, edges, originals, self.columns, bounds=self.bounds)
         arrays = StoredArrays(self._draws.arrays, made.edges, originals, store)
         object.__setattr__(made, "_draws", EdgeDraws(self.schema, arrays))
         return made
 
-    def part_bounds(self, node_type: NodeType) -> tuple[int, ...]:
+    def partition_bounds(self, node_type: NodeType) -> tuple[int, ...]:
         """Return the first node id of each partition, then the end of the last one.
 
         A graph without partitions counts as one partition.
         """
         return self.bounds.get(node_type, (0, self.num_nodes(node_type)))
+
+    def prepare(self, needs: Collection[Need]) -> None:
+        """Build now the arrays that draws need; see GraphStore."""
+        for need in rule_needs(needs):
+            self.rule_arrays.prepare(need)
+        super().prepare(needs)
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw in-edges of every frontier node; see GraphStore."""
@@ -218,14 +247,14 @@ class CscGraph:
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
-        """Draw destinations for the sources of links; see NegativeStore."""
+        """Draw destinations for the sources of links; see GraphStore."""
         check_edge_type(edge_type, self.schema)
         return self._negatives.draw(edge_type, negatives, positives, key)
 
     def __reduce__(self) -> tuple[Callable[..., CscGraph], tuple[object, ...]]:
         if self.folder is not None:
             return CscGraph.open, (self.folder.path,)
-        stored = (self.schema, self.counts, self.edges, self.original_ids, self.columns, None, self.bounds)
+        stored = (self.schema, self.counts, self.edges, self.originals, self.columns, None, self.bounds)
         return CscGraph, stored
 
 

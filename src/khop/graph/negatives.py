@@ -79,7 +79,7 @@ class NegativeTables:
     def draw(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
-        """Draw negatives: int64 (links, per_positive), destinations; see NegativeStore."""
+        """Draw negatives: int64 (links, per_positive), destinations; see GraphStore."""
         return all_drawn(self.drawn(edge_type, negatives, positives, key), edge_type, negatives, positives)
 
     def drawn(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
@@ -11,6 +11,7 @@ from khop.draw import DrawKey, Frontier, FrontierByType, NeighborsByType
 from khop.graph.derived import Derived
 from khop.graph.edge_draws import EdgeDraws
 from khop.graph.folder import GraphFolder
+from khop.graph.needs import Need, rule_needs
 from khop.graph.rule_arrays import RuleArrays, Sources
 from khop.kernels.chosen_rows import ChosenRows
 from khop.kernels.csc import Csc
@@ -48,6 +49,11 @@ class Partition:
             Sources(self.source_ids, {t: folder.schema.columns.get(t, {}) for t in folder.schema.node_types}),
         )
         object.__setattr__(self, "_draws", EdgeDraws(folder.schema, arrays))
+
+    def prepare(self, needs: Collection[Need]) -> None:
+        """Build now the arrays that rules need."""
+        for need in rule_needs(needs):
+            self._draws.arrays.prepare(need)
 
     def csc(self, edge_type: EdgeType) -> Csc:
         """Return the kept in-edges of the partition's nodes; row 0 is its first node."""

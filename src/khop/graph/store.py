@@ -2,27 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol, cast
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
+from khop.errors import Unsupported
+from khop.graph.needs import Need, negative_needs
+from khop.kernels.csc import Csc
 from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType, Schema
 
+if TYPE_CHECKING:
+    from khop.graph.csc_graph import CscGraph
+
 
 class GraphStore(Protocol):
-    """Edges, sampled one hop at a time. Every implementation passes tests/contracts/graph_store.py."""
+    """Edges, sampled one hop at a time. A store of your own subclasses `GraphStoreBase`.
+
+    Every implementation passes `khop.testing.graph_store`.
+    """
 
     @property
     def schema(self) -> Schema:
         """Node types and edge types of the graph."""
         ...
 
+    @property
+    def is_collective(self) -> bool:
+        """True if a hop asks other ranks. Every rank must then make the same number of hops."""
+        ...
+
+    @property
+    def frontier_device(self) -> torch.device:
+        """The device of frontiers and drawn neighbors: that of the edges."""
+        ...
+
     def num_nodes(self, node_type: NodeType) -> int:
         """Return the number of nodes of a type, over all partitions."""
+        ...
+
+    def num_edges(self, edge_type: EdgeType) -> int:
+        """Return the number of edges of a type, over all partitions."""
+        ...
+
+    def original_ids(self, node_type: NodeType) -> Tensor | None:
+        """Return int64 (nodes): the ids before renumbering, which key all draws; None if never renumbered."""
+        ...
+
+    def partition_bounds(self, node_type: NodeType) -> tuple[int, ...]:
+        """Return the first node id of each partition, then the end of the last one.
+
+        A graph without partitions counts as one partition.
+        """
+        ...
+
+    def prepare(self, needs: Collection[Need]) -> None:
+        """Build now the arrays that draws need, not at the first draw.
+
+        Collective if the graph is. Lanes, which are at different steps, cannot do it.
+        """
         ...
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
@@ -34,52 +76,118 @@ class GraphStore(Protocol):
         """
         ...
 
-
-class NegativeStore(GraphStore, Protocol):
-    """A graph store that can also draw destinations for the sources of links."""
-
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
-        """Draw negatives: int64 (n, per_positive), global ids of the destination type.
+        """Draw destinations for the sources of links: int64 (n, per_positive), global ids.
 
         A draw depends only on (key, edge type, position, slot) and on the candidates. ValueError if there are
-        none.
+        none. Unsupported if the store draws no negatives.
+        """
+        ...
+
+    def local_csc(self, edge_type: EdgeType) -> Csc:
+        """Return all edges of a type by destination; Unsupported if this process lacks some of them."""
+        ...
+
+    def in_one_piece(self, what: str) -> CscGraph:
+        """Return the graph with all its edges in this process, partitions joined.
+
+        Unsupported if this process lacks some of the edges; `what` names the caller in the error.
+        """
+        ...
+
+    def only(self, edge_types: Collection[EdgeType]) -> GraphStore:
+        """Return the graph with only these edge types and the node types at their ends; or Unsupported."""
+        ...
+
+    def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> GraphStore:
+        """Return the graph with only some edges of the given types; or Unsupported.
+
+        `kept` maps an edge type to the positions of the edges to keep, int64, ascending: one tensor for each
+        partition that this process has. Rows keep their order.
         """
         ...
 
 
-def negative_store(graph: GraphStore, negatives: DrawnNegatives) -> NegativeStore:
-    """Return the graph as a NegativeStore; ValueError if it cannot draw negatives."""
-    if not hasattr(graph, "sample_negatives"):
-        raise ValueError(
-            f"{negatives}: {type(graph).__name__} has no method sample_negatives; "
-            "give negatives with khop.Links(negatives=...) and khop.GivenNegatives()"
-        )
-    return cast(NegativeStore, graph)
+class GraphStoreBase(ABC):
+    """A graph store of your own: a subclass has `schema`, `num_nodes` and `sample_hop`.
 
-
-def device_of(graph: GraphStore) -> torch.device:
-    """Return the device of frontiers and drawn neighbors: that of the graph's edges."""
-    return cast(torch.device, getattr(graph, "device", torch.device("cpu")))
-
-
-def is_collective(graph: GraphStore) -> bool:
-    """Return True if a hop asks other ranks. Every rank must then make the same number of hops."""
-    return getattr(graph, "lanes", None) is not None
-
-
-def original_ids(graph: GraphStore, node_type: NodeType) -> Tensor | None:
-    """Return int64 (nodes): the ids before renumbering, which key all draws; None if never renumbered."""
-    known: Mapping[NodeType, Tensor] = getattr(graph, "original_ids", {})
-    return known.get(node_type)
-
-
-def part_bounds(graph: GraphStore, node_type: NodeType) -> tuple[int, ...]:
-    """Return the first node id of each partition, then the end of the last one.
-
-    A graph without partitions counts as one partition.
+    The other members have defaults: a graph in one piece, whose edges only `sample_hop` reads. See GraphStore
+    for what each promises.
     """
-    if hasattr(graph, "part_bounds"):
-        return cast(tuple[int, ...], graph.part_bounds(node_type))
-    return (0, graph.num_nodes(node_type))
+
+    @property
+    def is_collective(self) -> bool:
+        """True if a hop asks other ranks: by default False."""
+        return False
+
+    @property
+    def frontier_device(self) -> torch.device:
+        """The device of frontiers and drawn neighbors: by default the CPU."""
+        return torch.device("cpu")
+
+    @abstractmethod
+    def num_nodes(self, node_type: NodeType) -> int:
+        """Return the number of nodes of a type."""
+
+    def num_edges(self, edge_type: EdgeType) -> int:
+        """Return the number of edges of a type: by default the size of `local_csc`."""
+        return self.local_csc(edge_type).num_edges
+
+    def original_ids(self, node_type: NodeType) -> Tensor | None:
+        """Return None: the nodes were never renumbered."""
+        return None
+
+    def partition_bounds(self, node_type: NodeType) -> tuple[int, ...]:
+        """Return the bounds of one partition with all nodes."""
+        return (0, self.num_nodes(node_type))
+
+    def prepare(self, needs: Collection[Need]) -> None:
+        """Draw no negatives once for each need of them, which builds their arrays.
+
+        The first draw by a rule builds the arrays of the rule.
+        """
+        none = torch.empty(0, dtype=torch.int64)
+        for need in negative_needs(needs):
+            until = None if need.time_column is None else none
+            nothing = Positives(none, none, until, need.time_column)
+            self.sample_negatives(need.edge_type, need.negatives, nothing, DrawKey(0))
+
+    @abstractmethod
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        """Draw in-edges of every frontier node; see GraphStore."""
+
+    def sample_negatives(
+        self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
+    ) -> Tensor:
+        """Raise Unsupported: the store draws no negatives."""
+        raise Unsupported(
+            f"{negatives}: {type(self).__name__} draws no negatives; give negatives with "
+            "khop.Links(negatives=...) and khop.GivenNegatives()"
+        )
+
+    def local_csc(self, edge_type: EdgeType) -> Csc:
+        """Return all edges of a type by destination, from `in_one_piece`."""
+        return self.in_one_piece(f"the edges of {edge_type}").csc(edge_type)
+
+    def in_one_piece(self, what: str) -> CscGraph:
+        """Raise Unsupported: the store shows its edges to `sample_hop` alone."""
+        raise Unsupported(
+            f"{what}: the edges of a {type(self).__name__} are not in this process; open the graph with "
+            'placement="features", or in one process'
+        )
+
+    def only(self, edge_types: Collection[EdgeType]) -> GraphStore:
+        """Raise Unsupported: the store cannot leave edge types out."""
+        raise Unsupported(
+            f"only {list(edge_types)}: {type(self).__name__} cannot leave edge types out; give the sampler "
+            "fanouts of 0 for them"
+        )
+
+    def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> GraphStore:
+        """Raise Unsupported: the store cannot leave edges out."""
+        raise Unsupported(
+            f"keeping some edges of {list(kept)}: {type(self).__name__} cannot leave edges out; split the "
+            "links of a graph folder, by khop.open_graph and khop.split_links"
+        )

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from khop.graph.csc_graph import CscGraph
+from khop.errors import Unsupported
 from khop.graph.folder import Folder
 from khop.graph.store import GraphStore
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
@@ -77,12 +77,13 @@ def _line(what: str, parts: list[str], separator: str) -> str:
 
 
 def _edges(graph: Described, edge_type: EdgeType) -> str:
-    """Return an edge type, with its count unless ranks hold the edges and no folder states it."""
+    """Return an edge type, with its count if this process knows it."""
     if graph.folder is not None:
         return f"{_type(edge_type)} {graph.folder.num_edges(edge_type):,}"
-    if isinstance(graph.topology, CscGraph):
-        return f"{_type(edge_type)} {graph.topology.csc(edge_type).num_edges:,}"
-    return _type(edge_type)
+    try:
+        return f"{_type(edge_type)} {graph.topology.num_edges(edge_type):,}"
+    except Unsupported:
+        return _type(edge_type)
 
 
 def _type(type_: NodeType | EdgeType) -> str:

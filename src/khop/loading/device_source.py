@@ -28,13 +28,12 @@ from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.cells import counts_of
 from khop.sampling.on_device.device_batch import DeviceBatch
 from khop.sampling.on_device.device_sampler import (
-    HostSampler,
     measured_capacities,
     neighbors_of,
     planted_seeds,
 )
 from khop.sampling.on_device.views import exact_sample
-from khop.sampling.sampler import Sampler, Seeds
+from khop.sampling.sampler import Seeds
 
 WarmUp = Callable[[], Sequence[tuple[Seeds, DrawKey]]]
 _AHEAD = 1  # batches whose kernels are started before the host waits for the one before them
@@ -70,7 +69,7 @@ class DeviceSource:
 
     def __init__(self, host: LocalSource, stores: PlacedStores, streams: Streams, warm_up: WarmUp) -> None:
         self._host = host
-        self._sampler = _samples_on_device(host.sampler)
+        self._sampler = host.sampler.for_kernels()
         self._stores = stores
         self._streams = streams
         self._stream = streams.side()
@@ -169,12 +168,3 @@ class DeviceSource:
         gathered = Drawn(found, {}, columns, seed_columns).map(lambda tensor: tensor.to(device))
         sample = gathered.sample if choice.of_edges else drawn.sample
         return replace(drawn, sample=sample, columns=gathered.columns, seed_columns=gathered.seed_columns)
-
-
-def _samples_on_device(sampler: Sampler) -> HostSampler:
-    if not isinstance(sampler, HostSampler):
-        raise ValueError(
-            f"{type(sampler).__name__}: a GPU samples as khop.NeighborSampler and khop.LinkSampler do; "
-            'leave the topology to the CPU, topology="host"'
-        )
-    return sampler

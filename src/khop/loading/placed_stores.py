@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from khop.features.store import FeatureStore
-from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.pitch import padded_pitch
 from khop.loading.device_memory import OUT_OF_MEMORY, DeviceMemory, PinningRefused
@@ -88,7 +87,7 @@ def placed_stores(
 def store_sizes(edges: CscGraph, columns: Columns, conditions: Conditions) -> StoreSizes:
     """Return the bytes of a graph's stores, as they are when placed."""
     topology = sum(csc.indptr.nbytes + csc.indices.nbytes for csc in edges.edges.values())
-    topology += sum(ids.nbytes for ids in edges.original_ids.values())
+    topology += sum(ids.nbytes for ids in edges.originals.values())
     topology += conditions.arrays_of_rule * _ARRAY_BYTES * sum(csc.num_edges for csc in edges.edges.values())
     num_bytes: dict[str, int] = {}
     rows: dict[str, int] = {}
@@ -104,16 +103,15 @@ def store_sizes(edges: CscGraph, columns: Columns, conditions: Conditions) -> St
 
 def with_host_columns(features: FeatureStore, stores: PlacedStores) -> FeatureStore:
     """Return the features with mapped columns in memory, if they are placed there."""
-    if not isinstance(features, FeatureTable) or stores.plan.sizes.unread is not StorePlace.MAPPED:
+    if stores.plan.sizes.unread is not StorePlace.MAPPED:
         return features
     in_memory = {name for name, place in stores.plan.columns.items() if place is StorePlace.HOST}
-    columns = {
+    columns: Columns = {
         type_: {name: column.clone() if name in in_memory else column for name, column in of_type.items()}
+        for type_, of_type in features.whole_columns().items()
         if isinstance(type_, str)
-        else of_type
-        for type_, of_type in features.columns.items()
     }
-    return replace(features, columns=columns)
+    return features.with_columns(columns)
 
 
 def _stored(

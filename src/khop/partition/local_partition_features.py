@@ -9,10 +9,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from khop.features.column_pieces import ColumnPieces, read_rows
-from khop.features.renumbered import RenumberedRows
-from khop.features.store import FeatureStore, FeatureStoreBase, Gathered, Rows, Wanted
-from khop.features.table import FeatureTable, Tensors
-from khop.kernels.chosen_rows import ChosenRows
+from khop.features.store import FeatureStoreBase, Gathered, Rows, Specs, Tensors, Wanted
 from khop.kernels.memory import memory_limit_bytes
 from khop.partition.by_owner import first_outside
 from khop.partition.parts_folder import PartsFolder, held_parts
@@ -41,8 +38,18 @@ class LocalPartitionFeatures(FeatureStoreBase):
         object.__setattr__(self, "pieces", pieces)
 
     @property
-    def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
-        """The complete columns of every type; see `PartsFolder.columns`."""
+    def specs(self) -> Specs:
+        """Dtype and shape of every column, by type."""
+        there = self.folder.schema.columns
+        return {t: {name: there[t][name] for name in of_type} for t, of_type in self.pieces.items()}
+
+    def local_rows(self, type_: NodeType | EdgeType) -> range:
+        """Return the rows of the open parts."""
+        bounds = self.folder.bounds(type_)
+        return range(bounds[0], bounds[-1])
+
+    def whole_columns(self) -> Tensors:
+        """Return the complete columns of every type; see `PartsFolder.columns`."""
         return self.folder.columns()
 
     def gather(self, wanted: Wanted) -> Gathered:
@@ -81,14 +88,3 @@ class LocalPartitionFeatures(FeatureStoreBase):
                 f"column {rows.columns[0]!r} of {type_!r}: row id {int(rows.ids[position])} at position "
                 f"{position}: must be in [{bounds[0]}, {bounds[-1]}), the rows of {held_parts(self.folder)}"
             )
-
-
-def whole_columns(features: FeatureStore) -> Tensors:
-    """Return the complete columns of a feature store; ValueError if this process does not have them."""
-    match features:
-        case FeatureTable() | LocalPartitionFeatures():
-            return features.columns
-        case RenumberedRows():
-            below = whole_columns(features.below)
-            return {**below, **{t: ChosenRows(below.get(t, {}), at) for t, at in features.before.items()}}
-    raise ValueError(f"columns: those of a {type(features).__name__} are not in this process")

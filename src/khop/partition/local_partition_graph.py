@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -16,9 +16,12 @@ from khop.draw import (
     NeighborsByType,
     Positives,
 )
+from khop.errors import Unsupported
 from khop.graph.csc_graph import CscGraph
 from khop.graph.edge_draws import check_edge_type, check_hop
+from khop.graph.needs import Need
 from khop.graph.negatives import NegativeTables
+from khop.graph.store import GraphStoreBase
 from khop.partition.by_owner import first_outside
 from khop.partition.joined import joined_graph
 from khop.partition.local_partitions import LocalPartitions
@@ -29,7 +32,7 @@ from khop.schema import EdgeType, NodeType, Schema
 
 
 @dataclass(frozen=True, eq=False)
-class LocalPartitionGraph:
+class LocalPartitionGraph(GraphStoreBase):
     """A graph store over consecutive parts. If parts are missing, it draws only for nodes of the held parts.
 
     If all parts are held, rules that need no arrays but the edges draw from the joined edges. These are built
@@ -51,7 +54,7 @@ class LocalPartitionGraph:
         held = LocalPartitions.of(folder)
         object.__setattr__(self, "_held", held)
         counts = {node_type: folder.num_nodes(node_type) for node_type in folder.schema.node_types}
-        tables = NegativeTables(counts, self.original_ids, folder.columns(), PartsLinks(held))
+        tables = NegativeTables(counts, held.original_ids, folder.columns(), PartsLinks(held))
         object.__setattr__(self, "_negatives", tables)
 
     @classmethod
@@ -68,14 +71,22 @@ class LocalPartitionGraph:
         """Return the number of nodes of a type in all parts."""
         return self.folder.num_nodes(node_type)
 
-    @property
-    def original_ids(self) -> Mapping[NodeType, Tensor]:
-        """The ids before partitioning, by node type: int64 (nodes of all parts)."""
-        return self._held.original_ids
+    def num_edges(self, edge_type: EdgeType) -> int:
+        """Return the number of edges of a type in all parts."""
+        return self.folder.num_edges(edge_type)
 
-    def part_bounds(self, node_type: NodeType) -> tuple[int, ...]:
+    def original_ids(self, node_type: NodeType) -> Tensor | None:
+        """Return the ids before partitioning, int64 (nodes of all parts)."""
+        return self._held.original_ids.get(node_type)
+
+    def partition_bounds(self, node_type: NodeType) -> tuple[int, ...]:
         """Return (parts + 1) global ids: the first node of each part, then the number of nodes."""
         return self.folder.node_bounds(node_type)
+
+    def prepare(self, needs: Collection[Need]) -> None:
+        """Build now the arrays that draws need; see GraphStore."""
+        self._held.prepare(needs)
+        super().prepare(needs)
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw in-edges of every frontier node; see GraphStore.
@@ -90,7 +101,7 @@ class LocalPartitionGraph:
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
-        """Draw destinations for the sources of links; see NegativeStore.
+        """Draw destinations for the sources of links; see GraphStore.
 
         Exact negatives require that this process holds the sources.
         """
@@ -103,6 +114,20 @@ class LocalPartitionGraph:
                 f"{bounds[-1]}), the nodes of {held_parts(self.folder)}"
             )
         return self._negatives.draw(edge_type, negatives, positives, key)
+
+    def in_one_piece(self, what: str) -> CscGraph:
+        """Return all parts joined into one graph."""
+        if len(self.folder.held) < self.folder.book.num_parts:
+            raise Unsupported(f"{what}: this process has {held_parts(self.folder)} alone; open all parts")
+        return self.joined()
+
+    def only(self, edge_types: Collection[EdgeType]) -> CscGraph:
+        """Return the joined graph, in memory, with only these edge types; see GraphStore."""
+        return self.in_one_piece("only").only(edge_types)
+
+    def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> CscGraph:
+        """Return the joined graph, in memory, with only some edges of some types; see GraphStore."""
+        return self.in_one_piece("keeping").keeping(kept)
 
     @property
     def _is_whole(self) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from khop.draw import DrawKey, FrontierByType, NeighborsByType
 from khop.graph.edge_draws import asked_types, check_edge_type, check_hop
+from khop.graph.needs import Need
 from khop.graph.partition import Partition
 from khop.kernels.csc import Csc
 from khop.partition.by_owner import ByOwner, first_outside
@@ -89,6 +90,11 @@ class LocalPartitions:
     def column(self, edge_type: EdgeType, name: str, positions: Sequence[Tensor]) -> list[Tensor]:
         """Return for each part a column of the edges at the given positions in `rows`."""
         return [part.column(edge_type, name, at) for part, at in zip(self.parts, positions, strict=True)]
+
+    def prepare(self, needs: Collection[Need]) -> None:
+        """Build now the arrays that rules need, of each part."""
+        for part in self.parts:
+            part.prepare(needs)
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw in-edges of every frontier node; see GraphStore.

@@ -21,6 +21,7 @@ from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.inputs import Given
 from khop.graph.npy import ArrayEntry, write_array
 from khop.graph.progress import Meter, ProgressCallback
+from khop.graph.visits import Topology, remote_share
 from khop.kernels.assign import MOST_PARTS, Score
 from khop.partition.balance import NODES, AssignRequest, Numbering, balance_of
 from khop.partition.book import PartitionBook, Quality, edge_key, part_folder, write_book
@@ -30,7 +31,6 @@ from khop.partition.metis import Metis
 from khop.partition.plain import HashParts, RandomParts, RangeParts
 from khop.partition.quality import quality_of
 from khop.partition.streaming import Streaming
-from khop.partition.visits import Topology, remote_share
 from khop.partition.wholes import whole_arrays
 from khop.schema import NodeType
 
@@ -157,7 +157,7 @@ def _write(
     wholes = _write_wholes(hidden, folder, renumbering, meter)
     meter.at("counting edges")
     digests = {
-        edge_key(t): edge_digest(graph.csc(t), graph.original_ids.get(t[0]), graph.original_ids.get(t[2]))
+        edge_key(t): edge_digest(graph.csc(t), graph.original_ids(t[0]), graph.original_ids(t[2]))
         for t in graph.schema.edge_types
     }
     parts = [open_folder(part_folder(hidden, part)) for part in range(settings.parts)]

@@ -55,7 +55,7 @@ class HashParts:
         """Assign a part to each node: int32 (nodes of all types)."""
         assigned = []
         for number, (node_type, count) in enumerate(request.graph.counts.items()):
-            ids = request.graph.original_ids.get(node_type)
+            ids = request.graph.original_ids(node_type)
             words = _words(self.seed, torch.arange(count) if ids is None else ids, number)
             assigned.append((words * request.parts >> 32).int())
             request.meter.at(f"hashing ids of {node_type!r} nodes", count)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from khop.draw import DrawKey, FrontierByType, NeighborsByType
-from khop.graph.store import GraphStore
+from khop.graph.store import GraphStore, GraphStoreBase
 from khop.kernels.exclude_edges import exclude_edges
 from khop.rules.rule import Hop
 from khop.sampling.sampler import LinkSeeds
@@ -34,7 +34,7 @@ def checked_exclude(given: Exclude | str) -> Exclude:
 
 
 @dataclass(frozen=True)
-class WithoutEdges:
+class WithoutEdges(GraphStoreBase):
     """A graph store without some edges. They are drawn as usual and then left out, hop by hop.
 
     Excluded edges are not replaced by further draws, so a row may give fewer edges than the fanout although
@@ -49,6 +49,20 @@ class WithoutEdges:
     def schema(self) -> Schema:
         """Node types and edge types of the graph."""
         return self.graph.schema
+
+    @property
+    def is_collective(self) -> bool:
+        """True if a hop of the graph asks other ranks."""
+        return self.graph.is_collective
+
+    @property
+    def frontier_device(self) -> torch.device:
+        """The device of frontiers and drawn neighbors of the graph."""
+        return self.graph.frontier_device
+
+    def original_ids(self, node_type: NodeType) -> Tensor | None:
+        """Return the original ids of a node type of the graph."""
+        return self.graph.original_ids(node_type)
 
     def num_nodes(self, node_type: NodeType) -> int:
         """Return the number of nodes of a type."""

@@ -107,9 +107,14 @@ class FrontierSampler(SamplerBase):
             raise ValueError(f"edges_for {shown(edges_for)}: must be a function of (layer, graph, nodes)")
         if whole_number("layers", layers) < 1:
             raise ValueError(f"layers {layers}: must be 1 or more, one call of edges_for each")
-        self.layers = layers
+        self._layers = layers
         self._edges_for = edges_for
         self._node_sets = NodeSetPool(graph, NodeSet)
+
+    @property
+    def num_layers(self) -> int:
+        """Number of blocks in a sample: one per call of `edges_for`."""
+        return self._layers
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """Return blocks of the edges that `edges_for` returned, with rows in its order."""
@@ -117,7 +122,7 @@ class FrontierSampler(SamplerBase):
         def draw(hop: int, frontier: FrontierByType) -> NeighborsByType:
             view = FrontierView(self.graph, hop, key)
             nodes = {node_type: of_type.nodes for node_type, of_type in frontier.items()}
-            edges = self._edges_for(self.layers - hop, view, nodes)
+            edges = self._edges_for(self._layers - hop, view, nodes)
             if isinstance(edges, Edges):
                 edges = {_sole_edge_type(self.graph.schema): edges}
             mapping_of("edges_for gave", edges, "edge types to khop.Edges; or one khop.Edges")
@@ -129,7 +134,7 @@ class FrontierSampler(SamplerBase):
         if seeds.times is not None:
             raise ValueError("seeds have times, which edges_for does not see; leave them out")
         with self._node_sets.lend() as node_set:
-            return expand(seeds, draw, self.layers, Expansion.LAYERED, node_set)
+            return expand(seeds, draw, self._layers, Expansion.LAYERED, node_set)
 
 
 def _sole_edge_type(schema: Schema) -> EdgeType:

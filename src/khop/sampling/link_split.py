@@ -126,7 +126,7 @@ class WholeEdges:
     @property
     def original_ids(self) -> Mapping[NodeType, Tensor]:
         """int64 (nodes) for renumbered types: ids before the renumbering."""
-        return self.graph.original_ids
+        return self.graph.originals
 
     def edge_ranges(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
         """Return all rows as one range."""
@@ -209,7 +209,7 @@ def split_edges(
 
 def as_first_numbered(edges: CscGraph, edge_type: EdgeType, positions: Tensor) -> Tensor:
     """Return link positions ordered by original destination id, then by position in the row."""
-    original = edges.original_ids.get(edge_type[2])
+    original = edges.original_ids(edge_type[2])
     if original is None:
         return positions
     destinations = EdgeRange(edges.csc(edge_type)).ends(positions)[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Self
@@ -19,7 +19,8 @@ from khop.draw import (
     Positives,
     check_negatives,
 )
-from khop.graph.store import GraphStore, negative_store
+from khop.graph.needs import Need, NegativeNeed
+from khop.graph.store import GraphStore
 from khop.rules.rule import Rule, reads_times, time_column
 from khop.rules.uniform import Uniform
 from khop.sampling.exclusion import Exclude, WithoutEdges, checked_exclude, excluded_edges, reverse_types
@@ -29,8 +30,8 @@ from khop.sampling.link_seeds import check_links
 from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.sampling.node_set import CPU, NodeSet, NodeSetPool, check_ids
 from khop.sampling.outputs import Output
-from khop.sampling.sampler import LinkSeeds, SamplerBase, SeedLinks, Seeds
-from khop.schema import EdgeType, EdgeTypeName, edge_type_of
+from khop.sampling.sampler import LinkSeeds, SamplerBase, SeedKind, SeedLinks, Seeds
+from khop.schema import EdgeType, NodeType
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,6 @@ class LinkSampler(SamplerBase):
         self.negatives = negatives
         if negatives is not None:
             check_negatives(negatives)
-        if negatives is not None and not isinstance(negatives, GivenNegatives):
-            negative_store(graph, negatives)  # raise here, not in a thread, if negatives cannot be drawn
         self.exclude = None if exclude is None else checked_exclude(exclude)
         self._rule = rule
         self._neighbors = NeighborSampler(
@@ -90,9 +89,18 @@ class LinkSampler(SamplerBase):
         return self._neighbors
 
     @property
-    def layers(self) -> int:
+    def num_layers(self) -> int:
         """Number of blocks in a sample: one per hop."""
-        return self._neighbors.layers
+        return self._neighbors.num_layers
+
+    @property
+    def seed_kinds(self) -> frozenset[SeedKind]:
+        """The kinds of seeds that `sample` takes: links, and nodes beside them or alone."""
+        return frozenset({"nodes", "links"})
+
+    def for_kernels(self) -> LinkSampler:
+        """Return this sampler."""
+        return self
 
     def with_threads(self, threads: int) -> Self:
         """Return a copy that draws each sample with up to `threads` threads: the same bits, sooner.
@@ -103,18 +111,13 @@ class LinkSampler(SamplerBase):
         sampler._neighbors = self._neighbors.with_threads(threads)
         return sampler
 
-    def prepare(self, *edge_types: EdgeTypeName) -> None:
-        """Build now the arrays that negatives of links of these types are drawn from, not at the first draw.
-
-        Collective where edges are partitioned across ranks.
-        """
-        if self.negatives is None or isinstance(self.negatives, GivenNegatives):
-            return
-        none = torch.empty(0, dtype=torch.int64)
-        until = none if reads_times(self._rule) else None
-        for edge_type in map(edge_type_of, edge_types):
-            links = SeedLinks(none.view(2, 0), none, none.view(2, 0), times=until)
-            self._negatives_of(edge_type, LinkSeeds({edge_type: links}, DrawKey(0)))
+    def needs(self, seed_types: Collection[NodeType | EdgeType]) -> tuple[Need, ...]:
+        """Return the arrays that draws by the rule need, and negatives of links of these types."""
+        negatives, of_rule = self.negatives, self._neighbors.needs(seed_types)
+        if negatives is None or isinstance(negatives, GivenNegatives):
+            return of_rule
+        links = [t for t in seed_types if isinstance(t, tuple)]
+        return (*of_rule, *(NegativeNeed(t, negatives, time_column(self._rule, t)) for t in links))
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """Sample the neighborhood of links and of seed nodes, if any. Rows of seed nodes come first."""
@@ -176,8 +179,7 @@ class LinkSampler(SamplerBase):
             return None
         column = time_column(self._rule, edge_type)
         wanted = Positives(of_type.edges[0], of_type.positions, of_type.times, column)
-        store = negative_store(self.graph, negatives)
-        return store.sample_negatives(edge_type, negatives, wanted, links.negative_key)
+        return self.graph.sample_negatives(edge_type, negatives, wanted, links.negative_key)
 
     def _rows(self, edge_type: EdgeType, links: SeedLinks, rows: EndRows) -> LinkRows:
         negatives = rows.negatives

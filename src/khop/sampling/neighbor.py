@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -15,7 +15,10 @@ from torch import Tensor
 from khop.arguments import truth, whole_number
 from khop.batch import Adjacency, Block, Sample, Subgraph
 from khop.draw import DrawKey, FrontierByType, NeighborsByType
-from khop.graph.store import GraphStore, is_collective
+from khop.errors import Unsupported
+from khop.graph.needs import Need
+from khop.graph.store import GraphStore
+from khop.graph.visits import Topology, visit_probabilities
 from khop.kernels.memory import pooled_on
 from khop.rules.rule import FrontierField, Hop, Rule, check_rule, reads_times
 from khop.rules.uniform import Uniform
@@ -103,9 +106,66 @@ class NeighborSampler(SamplerBase):
         return self._hops
 
     @property
-    def layers(self) -> int:
+    def num_layers(self) -> int:
         """Number of blocks in a sample: one per hop."""
         return len(self._hops)
+
+    @property
+    def exact_fanouts(self) -> Sequence[Fanout]:
+        """Fanouts that take all neighbors along the edge types that each hop follows."""
+        return [{t: -1 if fanout else 0 for t, fanout in of_hop.items()} for of_hop in self.fanouts]
+
+    @property
+    def neighbors(self) -> NeighborSampler:
+        """This sampler: the seeds need no other one."""
+        return self
+
+    def planted(self, seeds: Seeds) -> None:
+        """Return None: the seeds are nodes already."""
+
+    def for_kernels(self) -> NeighborSampler:
+        """Return this sampler."""
+        return self
+
+    def for_evaluation(
+        self, graph: GraphStore, fanouts: Sequence[Fanout], *, edge_ids: bool
+    ) -> NeighborSampler:
+        """Return a sampler with these fanouts and the same rule, expansion, trees and output.
+
+        ValueError if the rule needs times, which evaluation does not give.
+        """
+        if reads_times(self.rule):
+            raise ValueError(
+                f"the loader samples by {self.rule}, and evaluation gives nodes no times: score the batches "
+                "of a loader over the split, with seed_times=..."
+            )
+        return NeighborSampler(
+            graph,
+            fanouts,
+            rule=self.rule,
+            expansion=self.expansion,
+            edge_ids=edge_ids,
+            disjoint=self.is_disjoint,
+            output=self.output,
+        )
+
+    def needs(self, seed_types: Collection[NodeType | EdgeType]) -> tuple[Need, ...]:
+        """Return the arrays that draws by the rule need, for the edge types that hops follow."""
+        followed = dict.fromkeys(t for of_hop in self.fanouts for t, fanout in of_hop.items() if fanout)
+        return tuple(need for edge_type in followed for need in self.rule.needs(edge_type))
+
+    def visits(self, seeds: Mapping[NodeType, Tensor], share: int) -> Mapping[NodeType, Tensor] | None:
+        """Return the probability that a batch contains a node, from all edges; see `visit_probabilities`.
+
+        None if the rule does not draw uniformly, or if this process lacks some of the edges.
+        """
+        if not self.rule.is_uniform:
+            return None
+        try:
+            topology = Topology.of_store(self.graph)
+        except Unsupported:
+            return None
+        return visit_probabilities(topology, seeds, share, self.fanouts)
 
     def with_threads(self, threads: int) -> Self:
         """Return a copy that draws each sample with up to `threads` threads: the same bits, sooner.
@@ -139,11 +199,11 @@ class NeighborSampler(SamplerBase):
         check_seeds(self.graph, seeds.nodes)
         check_times(seeds, self.rule)
         with self._node_sets.lend() as node_set:
-            sample = expand(seeds, draw, self.layers, self.expansion, node_set)
+            sample = expand(seeds, draw, self.num_layers, self.expansion, node_set)
             if isinstance(node_set, NodeSet) and self.output is Output.INDUCED:
                 # Hops are collective: all ranks must make the same number of them. So each makes one.
                 most = max(1, *(ids.numel() for ids in sample.nodes.values()))
-                at_once = most if is_collective(self.graph) else ROWS_AT_ONCE
+                at_once = most if self.graph.is_collective else ROWS_AT_ONCE
                 return induced(view, node_set, sample, at_once)
         return bidirectional(sample) if self.output is Output.BIDIRECTIONAL else sample
 

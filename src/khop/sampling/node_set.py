@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from khop.draw import Frontier, NeighborsByType
-from khop.graph.store import GraphStore, device_of
+from khop.graph.store import GraphStore
 from khop.kernels.node_index import NodeIndex, insert_all, node_index
 from khop.sampling.sampler import Seeds
 from khop.schema import EdgeType, NodeType
@@ -114,7 +114,7 @@ class NodeSetPool(Generic[Set]):
         device: torch.device | None = None,
     ) -> None:
         self._make = make
-        self._device = device_of(graph) if device is None else device
+        self._device = graph.frontier_device if device is None else device
         self._num_nodes = {node_type: graph.num_nodes(node_type) for node_type in graph.schema.node_types}
         self._idle: deque[Set] = deque()
 

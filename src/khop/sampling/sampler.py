@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from torch import Tensor
 
 from khop.arguments import graph_of, shown
 from khop.batch import Sample
 from khop.draw import DrawKey
+from khop.errors import Unsupported
+from khop.graph.needs import Need
 from khop.graph.store import GraphStore
-from khop.schema import EdgeType, EdgeTypeName, NodeType
+from khop.sampling.fanouts import Fanout
+from khop.schema import EdgeType, NodeType
+
+if TYPE_CHECKING:
+    from khop.sampling.links import LinkSampler
+    from khop.sampling.neighbor import NeighborSampler
+
+SeedKind = Literal["nodes", "links", "groups"]  # groups: the nodes of a batch are given whole
+NODES: frozenset[SeedKind] = frozenset({"nodes"})
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,16 @@ class Sampler(Protocol):
         """The graph that samples are drawn from."""
         ...
 
+    @property
+    def num_layers(self) -> int | None:
+        """Number of blocks in a sample, one per layer of a model; None if samples have no layers."""
+        ...
+
+    @property
+    def seed_kinds(self) -> frozenset[SeedKind]:
+        """The kinds of seeds that `sample` takes."""
+        ...
+
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """Return the blocks (and, with the subgraph expansion, the subgraph) that reach the seeds.
 
@@ -72,19 +92,45 @@ class Sampler(Protocol):
         """
         ...
 
-    def prepare(self, *edge_types: EdgeTypeName) -> None:
-        """Build now the arrays that samples of links of these types need. Collective where the graph is."""
+    def needs(self, seed_types: Collection[NodeType | EdgeType]) -> tuple[Need, ...]:
+        """Return the arrays that samples of seeds of these types need; `GraphStore.prepare` builds them."""
+        ...
+
+    def visits(self, seeds: Mapping[NodeType, Tensor], share: int) -> Mapping[NodeType, Tensor] | None:
+        """Return the probability that a batch contains a node: float64 (nodes) by node type.
+
+        A batch has `share` of the seeds, int64 (n) ids by type. None if the probabilities are unknown: then
+        batches are drawn and counted.
+        """
         ...
 
     def with_threads(self, threads: int) -> Sampler:
         """Return a sampler of the same bits that uses up to `threads` threads for each sample."""
         ...
 
+    def for_evaluation(
+        self, graph: GraphStore, fanouts: Sequence[Fanout], *, edge_ids: bool
+    ) -> Sampler | None:
+        """Return a sampler of nodes with these fanouts and with the other settings of this one.
+
+        None: evaluation uses a `NeighborSampler` with its default settings.
+        """
+        ...
+
+    @property
+    def exact_fanouts(self) -> Sequence[Fanout] | None:
+        """Fanouts that take all neighbors along the edge types that samples follow; None: along all."""
+        ...
+
+    def for_kernels(self) -> NeighborSampler | LinkSampler:
+        """Return the sampler of the same samples that kernels of a GPU can carry out; or Unsupported."""
+        ...
+
 
 class SamplerBase(ABC):
     """A sampler of your own: a subclass writes `sample`, a pure function of (seeds, key).
 
-    `sample` is called from several threads at once.
+    `sample` is called from several threads at once. The other members have defaults.
     """
 
     def __init__(self, graph: GraphStore) -> None:
@@ -96,23 +142,62 @@ class SamplerBase(ABC):
         """The graph that samples are drawn from."""
         return self._graph
 
+    @property
+    def num_layers(self) -> int | None:
+        """Number of blocks in a sample: by default unknown."""
+        return None
+
+    @property
+    def seed_kinds(self) -> frozenset[SeedKind]:
+        """The kinds of seeds that `sample` takes: by default nodes."""
+        return NODES
+
     @abstractmethod
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """Return the blocks (and, with the subgraph expansion, the subgraph) that reach the seeds."""
 
-    def prepare(self, *edge_types: EdgeTypeName) -> None:  # noqa: B027
-        """Do nothing: samples need no other arrays than the graph's edges."""
+    def needs(self, seed_types: Collection[NodeType | EdgeType]) -> tuple[Need, ...]:
+        """Return nothing: samples need no other arrays than the graph's edges."""
+        return ()
+
+    def visits(self, seeds: Mapping[NodeType, Tensor], share: int) -> Mapping[NodeType, Tensor] | None:
+        """Return None: batches are drawn and counted."""
+        return None
 
     def with_threads(self, threads: int) -> Self:
         """Return this sampler: it uses one thread for each sample."""
         return self
 
+    def for_evaluation(
+        self, graph: GraphStore, fanouts: Sequence[Fanout], *, edge_ids: bool
+    ) -> Sampler | None:
+        """Return None: evaluation uses a `NeighborSampler` with its default settings."""
+        return None
 
-def checked_sampler(sampler: object) -> Sampler:
-    """Return the sampler; ValueError if it is none."""
+    @property
+    def exact_fanouts(self) -> Sequence[Fanout] | None:
+        """None: exact evaluation follows all edge types."""
+        return None
+
+    def for_kernels(self) -> NeighborSampler | LinkSampler:
+        """Raise Unsupported: a GPU samples as khop's own samplers do."""
+        raise Unsupported(
+            f"{type(self).__name__}: a GPU samples as khop.NeighborSampler and khop.LinkSampler do; leave "
+            'the topology to the CPU, topology="host"'
+        )
+
+
+def checked_sampler(sampler: object, kind: SeedKind) -> Sampler:
+    """Return the sampler; ValueError if it is none, or if it does not take seeds of this kind."""
     if not isinstance(sampler, SamplerBase):
         raise ValueError(
             f"sampler {shown(sampler)}: must be a khop.NeighborSampler, a khop.LinkSampler, or an instance "
             "of your own subclass of khop.SamplerBase"
+        )
+    if kind not in sampler.seed_kinds:
+        remedy = "give khop.LinkSampler(graph, fanouts)" if kind == "links" else "give seeds of these kinds"
+        raise ValueError(
+            f"sampler {type(sampler).__name__} takes seeds that are {sorted(sampler.seed_kinds)}, and these "
+            f"seeds are {kind}: {remedy}"
         )
     return sampler

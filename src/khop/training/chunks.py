@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from khop.batch import Batch, Change, num_bytes
 from khop.draw import DrawKey
 from khop.features.store import FeatureStore
-from khop.graph.store import original_ids
 from khop.loading.columns import ColumnChoice, gather_columns
 from khop.sampling.sampler import Sampler, Seeds
 from khop.schema import NodeType
@@ -63,7 +62,7 @@ class Chunks:
         """Make the batch of some nodes on the sampler's device, e.g. in a thread that works ahead."""
         limits = None if times is None else {node_type: times}
         # A disjoint tree is keyed by its node's original id, independent of order and numbering.
-        originals = original_ids(self.sampler.graph, node_type)
+        originals = self.sampler.graph.original_ids(node_type)
         positions = nodes if originals is None else originals[nodes]
         seeds = Seeds({node_type: nodes}, {node_type: positions}, limits)
         sample = self.sampler.sample(seeds, self.key)

@@ -136,13 +136,19 @@ def rank_bounds(stage: Stage, ranks: int) -> tuple[int, ...]:
 
 
 def sharing_of(
-    graph: GraphStore | None, features: FeatureStore, group: Group, in_flight: InFlight
+    graph: GraphStore, features: FeatureStore, lanes: Lanes | None, group: Group, in_flight: InFlight
 ) -> Sharing:
-    """Choose how ranks share chunks: in lockstep if a store is partitioned across ranks, else dynamically."""
-    for store in (graph, features):
-        lanes: Lanes | None = getattr(store, "lanes", None)
-        if lanes is not None:
-            return CollectiveChunks(lanes, in_flight)
+    """Choose how ranks share chunks: in lockstep if they exchange rows in lanes, else dynamically.
+
+    ValueError if the stores ask other ranks and no lanes are given.
+    """
+    if lanes is not None:
+        return CollectiveChunks(lanes, in_flight)
+    if graph.is_collective or features.is_collective:
+        raise ValueError(
+            "lanes None: the graph is partitioned across ranks, which compute its rows together; give "
+            "lanes=graph.lanes, of the khop.Graph"
+        )
     return DynamicChunks(group, in_flight)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import nn
@@ -11,7 +11,6 @@ from torch import nn
 from khop.graph.folder import ORIGINAL_ID
 from khop.graph.store import GraphStore
 from khop.loading.columns import ColumnChoice, NamesByType
-from khop.rules.rule import reads_times
 from khop.sampling.fanouts import Fanout
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.sampler import Sampler
@@ -51,35 +50,21 @@ def columns_read(
 
 def evaluation_sampler(
     graph: GraphStore, fanouts: Sequence[Fanout], columns: ColumnChoice, like: Sampler | None
-) -> NeighborSampler:
-    """Make a sampler with these fanouts, and with the loader's other settings if it has a NeighborSampler."""
+) -> Sampler:
+    """Make a sampler with these fanouts, and with the other settings of the loader's sampler."""
     edge_ids = bool(columns.of_edges)
-    if not isinstance(like, NeighborSampler):
-        return NeighborSampler(graph, fanouts, edge_ids=edge_ids)
-    if reads_times(like.rule):
-        raise ValueError(
-            f"the loader samples by {like.rule}, and evaluation gives nodes no times: score the batches of a "
-            "loader over the split, with seed_times=..."
-        )
-    return NeighborSampler(
-        graph,
-        fanouts,
-        rule=like.rule,
-        expansion=like.expansion,
-        edge_ids=edge_ids,
-        disjoint=like.is_disjoint,
-        output=like.output,
-    )
+    made = None if like is None else like.for_evaluation(graph, fanouts, edge_ids=edge_ids)
+    return NeighborSampler(graph, fanouts, edge_ids=edge_ids) if made is None else made
 
 
-def all_neighbors(model: nn.Module, like: Sampler | None, *, warn: bool) -> list[Fanout]:
+def all_neighbors(model: nn.Module, like: Sampler | None, *, warn: bool) -> Sequence[Fanout]:
     """Return fanouts for exact evaluation with `model(batch)`: all neighbors, one hop per model layer.
 
     An edge type is left out at a hop if the loader's sampler does not follow it there. ValueError if the
     number of hops is unknown. With `warn`, a warning states the cost of this method.
     """
     name = type(model).__name__
-    hops = getattr(like, "layers", None) or getattr(model, "num_layers", None)
+    hops = (like.num_layers if like else None) or getattr(model, "num_layers", None)
     if not isinstance(hops, int):
         raise ValueError(
             f"{name} does not expose its layers, so the number of hops is unknown: give the loader "
@@ -94,10 +79,5 @@ def all_neighbors(model: nn.Module, like: Sampler | None, *, warn: bool) -> list
             "khop.models.Sequential",
             stacklevel=3,
         )
-    if isinstance(like, NeighborSampler):
-        return [_all_of(of_hop) for of_hop in like.fanouts]
-    return [-1] * hops
-
-
-def _all_of(fanouts: Mapping[tuple[str, str, str], int]) -> Fanout:
-    return {edge_type: -1 if fanout else 0 for edge_type, fanout in fanouts.items()}
+    exact = None if like is None else like.exact_fanouts
+    return [-1] * hops if exact is None else exact

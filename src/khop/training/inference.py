@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from khop.arguments import seed_number, whole_number
 from khop.batch import Batch
 from khop.distributed.group import ALONE, Group
+from khop.distributed.lanes import Lanes
 from khop.draw import DrawKey, Purpose
 from khop.features.store import FeatureStore
-from khop.graph.store import GraphStore, part_bounds
+from khop.graph.store import GraphStore
 from khop.loading.columns import ColumnChoice
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.layered import Layered, destination_types, followed_edge_types
@@ -44,6 +45,7 @@ def layerwise_inference(
     progress: Progress = unwatched,
     in_flight: InFlight = FEW_IN_FLIGHT,
     group: Group = ALONE,
+    lanes: Lanes | None = None,
 ) -> Tensor:
     """Compute the model's exact outputs for `nodes`, by default for all nodes of the type.
 
@@ -52,16 +54,16 @@ def layerwise_inference(
     machine.
 
     The ranks of a group share the chunks of each layer, and every rank gets all values. The result is
-    bit-identical for any number of ranks. If ranks hold parts of the graph, each rank computes and stores its
-    nodes' values, regardless of `group`. ValueError if the model does not expose its layers. `khop.infer`
-    keeps the values in files instead.
+    bit-identical for any number of ranks. If ranks hold parts of the graph, `lanes` are the graph's, and each
+    rank computes and stores its nodes' values, regardless of `group`. ValueError if the model does not expose
+    its layers. `khop.infer` keeps the values in files instead.
     """
     if nodes is not None:
         check_seeds(graph, {node_type: nodes})
-    order = PartOrder.of(nodes, part_bounds(graph, node_type))
+    order = PartOrder.of(nodes, graph.partition_bounds(node_type))
     wanted = {node_type: None if nodes is None else order.there(nodes)}
     layers = Layers.of(model, graph, features, wanted, chunk_size=chunk_size)
-    sharing = layers.sharing(group, in_flight)
+    sharing = layers.sharing(lanes, group, in_flight)
     rows = layers.computed(sharing, sharing.layer_store(), progress, last=Memory(sharing.group))
     return order.back(rows[node_type])
 
@@ -80,11 +82,13 @@ def sampled_inference(
     progress: Progress = unwatched,
     in_flight: InFlight = FEW_IN_FLIGHT,
     group: Group = ALONE,
+    lanes: Lanes | None = None,
 ) -> Tensor:
     """Compute the outputs of `model(batch)` for `nodes` over sampled neighborhoods.
 
     Returns (nodes, outputs) on the CPU. The model may be any module that takes a batch. The ranks of a group
-    share the chunks, and every rank gets all outputs.
+    share the chunks, and every rank gets all outputs. If ranks hold parts of the graph, `lanes` are the
+    graph's.
 
     One key draws for all chunks. With the layered expansion a node's output is therefore independent of its
     chunk, and two evaluations with the same seed differ only by the model. `times`, one per node, is required
@@ -92,8 +96,8 @@ def sampled_inference(
     """
     seed_number(seed)
     whole_number("chunk_size", chunk_size, 1)
-    graph: GraphStore | None = getattr(sampler, "graph", None)
-    bounds = (0, nodes.numel()) if graph is None else part_bounds(graph, node_type)
+    graph = sampler.graph
+    bounds = graph.partition_bounds(node_type)
     order = PartOrder.of(nodes, bounds)
     nodes, times = order.there(nodes), None if times is None else order.there(times)
     key = DrawKey.of(seed, Purpose.EVALUATION)
@@ -102,7 +106,7 @@ def sampled_inference(
         like = model(chunks.batch(node_type, nodes[:1], None if times is None else times[:1])).cpu()[:0]
         pieces = pieces_of(nodes, bounds)
         stage = Stage(0, node_type, nodes.numel(), chunk_size, like, nodes, times, pieces)
-        sharing = sharing_of(graph, features, group, in_flight)
+        sharing = sharing_of(graph, features, lanes, group, in_flight)
         rows = Meter(progress, stage.count, sharing).rows(stage, Memory(sharing.group), chunks, model)
         return order.back(rows)
 
@@ -157,9 +161,9 @@ class Layers:
             stages.append([_stage(graph, index, t, chunk_size, of_type[t], nodes.get(t)) for t in of_type])
         return cls(model, graph, features, stages, rows_of)
 
-    def sharing(self, group: Group, in_flight: InFlight) -> Sharing:
-        """Choose how ranks share the chunks, from the location of graph and features."""
-        return sharing_of(*self._stores, group, in_flight)
+    def sharing(self, lanes: Lanes | None, group: Group, in_flight: InFlight) -> Sharing:
+        """Choose how ranks share the chunks; `lanes` are the graph's, if ranks hold parts of it."""
+        return sharing_of(*self._stores, lanes, group, in_flight)
 
     def computed(
         self,
@@ -195,7 +199,7 @@ def _stage(
     graph: GraphStore, layer: int, node_type: NodeType, chunk_size: int, like: Tensor, nodes: Tensor | None
 ) -> Stage:
     count = graph.num_nodes(node_type) if nodes is None else nodes.numel()
-    pieces = pieces_of(nodes, part_bounds(graph, node_type))
+    pieces = pieces_of(nodes, graph.partition_bounds(node_type))
     return Stage(layer, node_type, count, chunk_size, like, nodes, pieces=pieces)
 
 

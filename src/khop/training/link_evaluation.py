@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from khop.arguments import graph_of, instance_of, seed_number
 from khop.distributed.group import ALONE, Group
+from khop.distributed.lanes import Lanes
 from khop.draw import DrawKey, DrawnNegatives, Positives, Purpose, check_drawn
 from khop.features.store import FeatureStore, Rows
-from khop.graph.store import GraphStore, NegativeStore
+from khop.graph.store import GraphStore
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import LinkPredictor
 from khop.sampling.link_seeds import LinkList, Links, check_links
@@ -41,6 +42,7 @@ def node_rows(
     progress: Progress = unwatched,
     in_flight: InFlight = FEW_IN_FLIGHT,
     group: Group = ALONE,
+    lanes: Lanes | None = None,
 ) -> dict[NodeType, Tensor]:
     """Compute an encoder's rows for all nodes of some types: exact, layer by layer over all neighbors.
 
@@ -48,7 +50,7 @@ def node_rows(
     ranks of a group share the work.
     """
     layers = Layers.of(encoder, graph, features, dict.fromkeys(node_types), chunk_size=chunk_size)
-    sharing = layers.sharing(group, in_flight)
+    sharing = layers.sharing(lanes, group, in_flight)
     return layers.computed(sharing, sharing.layer_store(), progress, last=Memory(sharing.group))
 
 
@@ -62,6 +64,7 @@ def exact_link_scores(
     progress: Progress = unwatched,
     in_flight: InFlight = FEW_IN_FLIGHT,
     group: Group = ALONE,
+    lanes: Lanes | None = None,
 ) -> Scores:
     """Score links and their negatives over all neighbors: (n) and (n, k) per edge type.
 
@@ -70,7 +73,7 @@ def exact_link_scores(
     """
     ends = dict.fromkeys(end for edge_type in links.counts for end in (edge_type[0], edge_type[2]))
     layers = Layers.of(model.encoder, graph, features, ends, chunk_size=chunk_size)
-    sharing = layers.sharing(group, in_flight)
+    sharing = layers.sharing(lanes, group, in_flight)
     layer_store = sharing.layer_store()
     rows = layers.computed(sharing, layer_store, progress)
     return link_scores(model, layer_store.store(layers.stages[-1], rows), links, sharing)
@@ -116,7 +119,7 @@ def check_told_from(links: LinkList) -> None:
 
 
 def with_negatives(
-    graph: NegativeStore, links: Links, negatives: DrawnNegatives, seed: int = 0, time: str | None = None
+    graph: GraphStore, links: Links, negatives: DrawnNegatives, seed: int = 0, time: str | None = None
 ) -> Links:
     """Return the same links with negatives drawn for them; the same seed draws the same negatives.
 

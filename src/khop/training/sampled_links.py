@@ -9,6 +9,7 @@ from torch import Tensor
 
 from khop.batch import Batch, Change
 from khop.distributed.group import ALONE, Group
+from khop.distributed.lanes import Lanes
 from khop.draw import DrawKey, Purpose
 from khop.features.store import FeatureStore
 from khop.loading.columns import ColumnChoice, gather_columns
@@ -39,6 +40,7 @@ def sampled_link_scores(
     progress: Progress = unwatched,
     in_flight: InFlight = FEW_IN_FLIGHT,
     group: Group = ALONE,
+    lanes: Lanes | None = None,
 ) -> Scores:
     """Score links and their negatives over sampled neighborhoods: (n) and (n, k) per edge type.
 
@@ -48,7 +50,7 @@ def sampled_link_scores(
     """
     check_told_from(links)
     key = DrawKey.of(seed, Purpose.EVALUATION)
-    sharing = sharing_of(sampler.graph, features, group, in_flight)
+    sharing = sharing_of(sampler.graph, features, lanes, group, in_flight)
     meter = Meter(progress, sum(links.counts.values()), sharing)
     found: Scores = {}
     first = 0

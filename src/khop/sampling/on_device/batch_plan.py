@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import torch
 
-from khop.graph.csc_graph import CscGraph
 from khop.kernels.triton.exclude_edges import check_pairs
 from khop.kernels.triton.node_table import STAMP_LIMIT
 from khop.rules.rule import Hop, Rule, reads_times
@@ -34,11 +33,6 @@ class BatchPlan:
         *,
         last_stamp: int = 0,
     ) -> None:
-        if not isinstance(sampler.graph, CscGraph):
-            raise ValueError(
-                f"{type(sampler.graph).__name__}: sampling on the device needs a whole graph; "
-                "open it by khop.open_graph, or sample on the CPU"
-            )
         if sampler.output is not Output.DIRECTIONAL:
             raise ValueError(
                 f"output {sampler.output}: has no static shapes; take directional, or sample on the CPU"
@@ -47,7 +41,7 @@ class BatchPlan:
             raise ValueError(
                 "fanout -1: all neighbors have no static shape; give a number, or sample on the CPU"
             )
-        graph = sampler.graph
+        graph = sampler.graph.in_one_piece("sampling on the device")
         self.sampler = sampler
         self.capacities = capacities
         self.device = torch.device(device)

@@ -64,12 +64,12 @@ class DeviceSampler:
 
 def neighbors_of(sampler: HostSampler) -> NeighborSampler:
     """Return the sampler of neighborhoods."""
-    return sampler.neighbors if isinstance(sampler, LinkSampler) else sampler
+    return sampler.neighbors
 
 
 def planted_seeds(sampler: HostSampler, seeds: Seeds) -> PlantedLinks:
     """Return the seed nodes of a batch, with the links and negatives that they come from."""
-    planted = sampler.planted(seeds) if isinstance(sampler, LinkSampler) else None
+    planted = sampler.planted(seeds)
     return PlantedLinks(seeds, {}, {}) if planted is None else planted
 
 

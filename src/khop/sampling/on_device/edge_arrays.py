@@ -49,7 +49,7 @@ def edge_arrays(graph: CscGraph, edge_type: EdgeType, hop: Hop, device: torch.de
     limits = None
     if (given := request.limits) is not None:
         limits = TimeLimits(EdgeTimes(given.times.values.to(device)), given.window, given.is_latest)
-    originals = graph.original_ids.get(edge_type[2])
+    originals = graph.original_ids(edge_type[2])
     sums = request.sums if request.kernel is Kernel.WEIGHTED else None
     return EdgeArrays(
         _csc_on(graph.csc(edge_type), device),

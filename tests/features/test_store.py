@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from contracts.feature_store import BUYS, PROMISES, Columns, Make
-from khop.features.renumbered import RenumberedRows
-from khop.features.store import Rows
+from khop.features.store import RenumberedRows, Rows
 from khop.features.table import FeatureTable
 
 
@@ -30,9 +29,9 @@ def test_it_keeps(promise: Callable[[Make], None]) -> None:
 
 def test_where_nothing_is_wanted_the_store_below_is_asked_all_the_same() -> None:
     class Asking(FeatureTable):
-        lanes = "those of the ranks"
+        is_collective = True
 
     store = RenumberedRows(Asking({BUYS: {}}), {BUYS: torch.arange(3)})
-    assert store.lanes == "those of the ranks"
+    assert store.is_collective
     assert store.gather({BUYS: Rows(torch.arange(0), ())}) == {BUYS: {}}
-    assert RenumberedRows(FeatureTable({}), {}).lanes is None
+    assert not RenumberedRows(FeatureTable({}), {}).is_collective

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import GraphFolder
+from khop.graph.store import GraphStore
 from khop.kernels.csc import Csc
 from khop.schema import EdgeType, NodeType
 
@@ -28,6 +29,13 @@ class Topology:
     def of(cls, graph: CscGraph) -> Topology:
         """Return the edges of a graph in one piece."""
         return cls(graph.counts, {t: [(0, csc)] for t, csc in graph.edges.items()})
+
+    @classmethod
+    def of_store(cls, graph: GraphStore) -> Topology:
+        """Return all edges of a graph; Unsupported if this process lacks some of them."""
+        schema = graph.schema
+        counts = {t: graph.num_nodes(t) for t in schema.node_types}
+        return cls(counts, {t: [(0, graph.local_csc(t))] for t in schema.edge_types})
 
     @classmethod
     def of_parts(cls, parts: Sequence[GraphFolder]) -> Topology:

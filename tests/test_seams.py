@@ -1,0 +1,161 @@
+"""No module asks a store, a sampler, a source or a loader for its class or for more than its protocol."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import khop
+from khop.api import Graph
+from khop.features.store import FeatureStore, FeatureStoreBase
+from khop.graph.store import GraphStore, GraphStoreBase
+from khop.loader import Loader
+from khop.loading.source import BatchSource
+from khop.sampling.sampler import Sampler, SamplerBase
+
+SOURCE = Path(khop.__file__).parent
+SEAMS = (GraphStoreBase, FeatureStoreBase, SamplerBase, Graph, Loader)
+PROTOCOLS = (GraphStore, FeatureStore, Sampler, BatchSource)
+SOURCES = {"LocalSource", "LaneSource"}  # of batches; their protocol has no base class
+DEFINING = {"graph/store.py", "features/store.py", "sampling/sampler.py", "loading/source.py", "api.py"}
+ASKS = {"isinstance", "issubclass", "getattr", "hasattr", "cast", "type"}
+
+
+def is_of_a_seam(found: object) -> bool:
+    """Return True for a class of stores, samplers, sources or loaders, or for one of their protocols."""
+    if not isinstance(found, type):
+        return False
+    return found in PROTOCOLS or issubclass(found, SEAMS) or found.__name__ in SOURCES
+
+
+class Asks(ast.NodeVisitor):
+    """The questions of one module, with line and text."""
+
+    def __init__(self, tree: ast.Module, module: ModuleType, fields: dict[str, bool]) -> None:
+        self.found: list[tuple[int, str]] = []
+        self._module = module
+        self._fields = fields  # names of attributes that hold a store, a sampler, a source or a loader
+        self._scopes: list[dict[str, bool]] = [{}]
+        self._own: list[dict[str, bool]] = [{}]  # fields of the class around
+        self.visit(tree)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._own.append({name: self._names_a_seam(annotation) for name, annotation in members(node)})
+        self.generic_visit(node)
+        self._own.pop()
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        scope = {each.arg: self._names_a_seam(each.annotation) for each in arguments}
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
+                scope[inner.target.id] = self._names_a_seam(inner.annotation)
+        self._scopes.append(scope)
+        self.generic_visit(node)
+        self._scopes.pop()
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id in ASKS and any(map(self._is_seam, node.args)):
+            self.found.append((node.lineno, ast.unparse(node)))
+
+    def visit_MatchClass(self, node: ast.MatchClass) -> None:
+        self.generic_visit(node)
+        if self._names_a_seam(node.cls):
+            self.found.append((node.lineno, ast.unparse(node)))
+
+    def _is_seam(self, argument: ast.expr) -> bool:
+        """Return True for a class of a seam, or for a value that is annotated as one."""
+        if isinstance(argument, ast.Attribute):
+            is_own = isinstance(argument.value, ast.Name) and argument.value.id == "self"
+            fields = {**self._fields, **self._own[-1]} if is_own else self._fields
+            return fields.get(argument.attr, False)
+        if isinstance(argument, ast.Name) and any(argument.id in scope for scope in self._scopes):
+            return next(scope[argument.id] for scope in reversed(self._scopes) if argument.id in scope)
+        return self._names_a_seam(argument)
+
+    def _names_a_seam(self, annotation: ast.expr | None) -> bool:
+        return any(is_of_a_seam(each) for each in named(annotation, self._module))
+
+
+def named(annotation: ast.expr | None, module: ModuleType) -> Iterator[object]:
+    """The objects that the names of an annotation mean in a module."""
+    for node in ast.walk(annotation) if annotation is not None else ():
+        if isinstance(node, ast.Name):
+            yield getattr(module, node.id, None)
+
+
+def members(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
+    """Names and annotations of a class's fields and properties."""
+    for member in node.body:
+        if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name):
+            yield member.target.id, member.annotation
+        elif isinstance(member, ast.FunctionDef) and member.decorator_list:
+            yield member.name, member.returns
+
+
+def modules() -> dict[str, tuple[ast.Module, ModuleType]]:
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = path.relative_to(SOURCE)
+        if name.parts[0] in {"pyg", "__main__.py"} or "triton" in name.parts:
+            continue  # khop.pyg may ask about PyG's own objects; kernels know neither stores nor samplers
+        dotted = ".".join(("khop", *name.with_suffix("").parts)).removesuffix(".__init__")
+        try:
+            found[str(name)] = (ast.parse(path.read_text()), importlib.import_module(dotted))
+        except ModuleNotFoundError as error:
+            if error.name != "triton":  # where there is none, modules over its kernels are left out
+                raise
+    return found
+
+
+def fields_of(trees: dict[str, tuple[ast.Module, ModuleType]]) -> dict[str, bool]:
+    """Names of fields and properties that hold a store, a sampler, a source or a loader in some class."""
+    found: dict[str, list[bool]] = {}
+    for tree, module in trees.values():
+        for node in ast.walk(tree):
+            for name, annotation in members(node) if isinstance(node, ast.ClassDef) else ():
+                found.setdefault(name, []).append(any(map(is_of_a_seam, named(annotation, module))))
+    return {name: any(of) for name, of in found.items()}
+
+
+MODULES = modules()
+FIELDS = fields_of(MODULES)
+
+
+@pytest.mark.parametrize("name", sorted(MODULES.keys() - DEFINING))
+def test_no_module_asks_for_more_than_a_protocol(name: str) -> None:
+    tree, module = MODULES[name]
+    assert Asks(tree, module, FIELDS).found == []
+
+
+def test_fields_with_stores_samplers_and_sources_are_known() -> None:
+    assert {name for name, is_seam in FIELDS.items() if is_seam} >= {
+        "topology", "features", "graph", "sampler", "below", "local",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("def f(g: GraphStore): return isinstance(g, int)", 1),
+        ("def f(g: object): return isinstance(g, CscGraph | str)", 1),
+        ("def f(g: GraphStore | None): return getattr(g, 'lanes', None)", 1),
+        ("def f(x: Owner): return hasattr(x.features, 'lanes')", 1),
+        ("def f(x: Owner): return type(x.features).__name__", 1),
+        ("def f(x: object): return cast(GraphStore, x)", 1),
+        ("def f(x: object):\n match x:\n  case CscGraph(): return 1", 1),
+        ("def f(x: object): return isinstance(x, int) or hasattr(x, 'schema')", 0),
+        ("def f(g: GraphStore): return g.schema", 0),
+    ],
+)
+def test_questions_are_found(text: str, count: int) -> None:
+    module = importlib.import_module("khop.partition.local_partition_graph")
+    namespace = ModuleType("asking")
+    namespace.__dict__.update(vars(module), GraphStore=GraphStore)
+    assert len(Asks(ast.parse(text), namespace, FIELDS).found) == count
