@@ -15,6 +15,7 @@ from khop.config.read import RawRun, checked
 from khop.config.resolve import resolve
 from khop.graph.folder import GraphFolder
 from khop.loading.device_placement import StorePlace
+from khop.training.observer import Unwatched
 from small_typed_folders import write_typed_graph
 
 
@@ -62,6 +63,13 @@ def test_an_error_names_the_fields(folder: Path, tmp_path: Path) -> None:
         patch.setattr("khop.api.memory_of", lambda device: memory)
         with pytest.raises(ValueError, match=r"could not be allocated.*\(run\.toml\)$"):
             prepare(raw(folder, {"topology": "device"}), tmp_path)
+
+
+def test_a_placement_without_a_gpu_ends_training_and_no_evaluation(folder: Path, tmp_path: Path) -> None:
+    run = prepare(raw(folder, {"topology": "host", "features": "pinned"}, device="cpu"), tmp_path)
+    assert run.graph.stores is None
+    with pytest.raises(ValueError, match="is 'pinned', device is 'cpu': .* or --features auto"):
+        run.trainer(tmp_path / "out", Unwatched())
 
 
 def test_links_are_made_by_the_cpu(folder: Path, tmp_path: Path) -> None:

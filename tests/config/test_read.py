@@ -62,11 +62,6 @@ FANOUTS_ALLOWED = (
             {"gpu": {"cache": "much"}},
             'gpu.cache is \'much\': must be bytes, as "4GB", or a share of each column, as "20%"; 0 for none',
         ),
-        (
-            {"gpu": {"features": "pinned"}},
-            "gpu.features is 'pinned', device is 'cpu': only a GPU reads that memory; give --device cuda, or "
-            "leave gpu.features out",
-        ),
         ({"threads": -1}, "threads is -1: must be a whole number of at least 0 and at most 1024"),
         ({"training": {"epochs": "3"}}, "training.epochs is '3': must be a whole number of at least 1"),
         ({"training": {"epochs": 3.0}}, "training.epochs is 3.0: must be a whole number of at least 1"),

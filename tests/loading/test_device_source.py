@@ -21,8 +21,9 @@ from contracts.batch_source import (
     requests,
     values,
 )
-from delaying_streams import PromptStreams
+from delaying_streams import Point, PromptStreams
 from host_as_device import HostAsDevice
+from host_reads import counting
 from khop import DrawKey
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.choice import Engine, forcing
@@ -33,6 +34,7 @@ from khop.loading.loader import StepRequests
 from khop.loading.local_source import LocalSource
 from khop.loading.ordered_map import InFlight
 from khop.loading.placed_stores import Conditions, placed_stores
+from khop.loading.source import BatchRequest
 from khop.loading.transfer import Transfer
 from khop.sampling.sampler import Seeds
 
@@ -75,6 +77,25 @@ def test_batches_are_those_of_the_cpu_wherever_the_stores_are(placement: tuple[s
 def test_it_keeps(promise: Callable[[Make], None], placement: tuple[str, str]) -> None:
     with forcing(Engine.TORCH):
         promise(lambda host: device_source(host, *placement))
+
+
+def test_a_batch_waits_for_its_counts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of the host are read too: seeds when they are checked, and the copy of the counts."""
+    waits: list[Point] = []
+    synchronize = Point.synchronize
+    monkeypatch.setattr(Point, "synchronize", lambda point: (waits.append(point), synchronize(point))[1])
+    nodes = replace(local(), columns=replace(local().columns, of_edges={}))
+    source = device_source(nodes, "device", "device")
+    first, second = (BatchRequest.of(request.seeds(), request.key) for request in requests()[:2])
+    with forcing(Engine.TRITON):
+        source.make(first)
+        waits.clear()
+        with counting() as found:
+            source.make(second)
+    assert len(waits) == 1
+    of_host = ("_local_scalar_dense sampling/node_set.py", "Tensor.tolist sampling/on_device/cells.py")
+    assert {read.removeprefix("aten::").partition(":")[0] for read in found} == set(of_host)
+    assert source.overflows == 0
 
 
 def test_a_batch_that_exceeds_the_slots_is_made_by_the_cpu() -> None:

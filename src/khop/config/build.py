@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from khop.api import Graph, open_graph
-from khop.config.gpu import placed_graph
+from khop.config.gpu import check_gpu_is_there, placed_graph
 from khop.config.link_run_task import LinkTask
 from khop.config.node_task import NodeTask
 from khop.config.parts import device_cache_bytes, in_flight_of
@@ -65,6 +65,7 @@ class Run:
     def trainer(self, out: Path, observer: Observer) -> Trainer:
         """Make the trainer, which trains the model, evaluates every split and writes results to `out`."""
         config, training = self.config, self.config.training
+        check_gpu_is_there(config)
         settings = TrainerSettings(
             epochs=training.epochs,
             learning_rate=training.learning_rate,

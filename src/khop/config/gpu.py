@@ -11,7 +11,7 @@ from khop.config.memory import weight_bytes
 from khop.config.read import RawRun
 from khop.config.values import RunConfig
 from khop.graph.folder import Folder
-from khop.loading.device_placement import AUTO, DevicePlacement
+from khop.loading.device_placement import AUTO, DevicePlacement, StorePlace
 from khop.loading.memory_plan import WorkSizes
 from khop.sampling.fanouts import fanouts_by_type
 from khop.schema import NodeType
@@ -39,6 +39,19 @@ def placed_graph(config: RunConfig, graph: Graph, folder: Folder, raw: RawRun) -
         return placed_on(graph, request, work_sizes(config, folder))
     except ValueError as error:
         raise ValueError(f"{error} ({where})") from error
+
+
+def check_gpu_is_there(config: RunConfig) -> None:
+    """Raise ValueError for a placement on a GPU if the device is the CPU.
+
+    Evaluation and inference of a run on another machine ignore its placement instead.
+    """
+    for name, place in (("topology", config.gpu.topology), ("features", config.gpu.features)):
+        if config.device == "cpu" and place in (StorePlace.DEVICE, StorePlace.PINNED):
+            raise ValueError(
+                f"gpu.{name} is {place!r}, device is 'cpu': only a GPU reads that memory; give --device "
+                f"cuda, or --{name} auto"
+            )
 
 
 def work_sizes(config: RunConfig, folder: Folder) -> WorkSizes:

@@ -345,17 +345,6 @@ class RunConfig(Section):
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
 
     @model_validator(mode="after")
-    def _stores_are_placed_on_a_gpu(self) -> RunConfig:
-        for name in ("topology", "features"):
-            place = getattr(self.gpu, name)
-            if self.device == "cpu" and place in ("device", "pinned"):
-                raise ValueError(
-                    f"gpu.{name} is {place!r}, device is 'cpu': only a GPU reads that memory; give --device "
-                    f"cuda, or leave gpu.{name} out"
-                )
-        return self
-
-    @model_validator(mode="after")
     def _bases_are_of_rgcn(self) -> RunConfig:
         if self.model.bases and self.model.kind != "rgcn":
             raise ValueError(
