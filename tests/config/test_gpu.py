@@ -68,7 +68,7 @@ def test_an_error_names_the_fields(folder: Path, tmp_path: Path) -> None:
 def test_a_placement_without_a_gpu_ends_training_and_no_evaluation(folder: Path, tmp_path: Path) -> None:
     run = prepare(raw(folder, {"topology": "host", "features": "pinned"}, device="cpu"), tmp_path)
     assert run.graph.stores is None
-    with pytest.raises(ValueError, match="is 'pinned', device is 'cpu': .* or --features auto"):
+    with pytest.raises(ValueError, match=r"is 'pinned', device is 'cpu': .* or --features auto"):
         run.trainer(tmp_path / "out", Unwatched())
 
 
