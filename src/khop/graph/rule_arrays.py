@@ -88,7 +88,8 @@ class RuleArrays:
                 raise ValueError(f"column {column!r}: {error}") from error
 
         name, sources = _name(edge_type, f"weight_sums.{column}"), self._sources(edge_type, column)
-        return self._outlined(name, csc, self._searched(name, csc.num_edges, make, sources), sources)
+        sums = self.derived.vector(name, csc.num_edges, make, sources)
+        return self._outlined(name, csc, self._searched(name, sums), sources)
 
     def times(self, edge_type: EdgeType, column: str) -> Rising | None:
         """Return the time of each edge, or of its source, or the later of both; None without either column.
@@ -103,8 +104,8 @@ class RuleArrays:
         name, sources = _name(edge_type, f"times.{column}"), self._sources(edge_type, column)
         if own.edges is not None and own.edges.dtype == torch.int64 and own.sources is None:
             return self._outlined(name, csc, own.edges, sources)
-        values = self._searched(name, csc.num_edges, lambda: own.of(csc), sources)
-        return self._outlined(name, csc, values, sources)
+        values = self.derived.vector(name, csc.num_edges, lambda: own.of(csc), sources)
+        return self._outlined(name, csc, self._searched(name, values), sources)
 
     def own_times(self, edge_type: EdgeType, column: str) -> EdgeTimes | None:
         """Return the times of edges and of sources as the graph stores them; None if it has neither."""
@@ -123,7 +124,8 @@ class RuleArrays:
             return outline(csc, values, threads=_THREADS)
 
         outline_name = name.replace(".", "_outline.", 1)  # no column of sums or times has such a name
-        return Rising(values, self._searched(outline_name, outline_size(csc), make, sources, "int16"))
+        codes = self.derived.vector(outline_name, outline_size(csc), make, sources, "int16")
+        return Rising(values, self._searched(outline_name, codes))
 
     def _sources(self, edge_type: EdgeType, column: str) -> tuple[str, ...]:
         """Return the files that sums and times of a column are computed from."""
@@ -136,15 +138,8 @@ class RuleArrays:
             files.append(node_column(edge_type[0], column))
         return tuple(files)
 
-    def _searched(
-        self,
-        name: str,
-        count: int,
-        make: Callable[[], Tensor],
-        sources: Sequence[str],
-        dtype: str = "int64",
-    ) -> Tensor:
-        vector = self.derived.vector(name, count, make, sources, dtype)
+    def _searched(self, name: str, vector: Tensor) -> Tensor:
+        """Prepare a derived vector for binary searches, on first use."""
         if name not in self._prepared:
             expect_random_access(vector)
             self._prepared.add(name)
