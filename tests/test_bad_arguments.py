@@ -484,6 +484,8 @@ NOTHING_TO_REFUSE = {
     "ColumnSpec",
     "Exclude",
     "Expansion",
+    "FeatureStoreBase",
+    "GraphStoreBase",
     "LinkRows",
     "NegativeMode",
     "Observer",

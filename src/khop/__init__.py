@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from khop.errors import Terminated as Terminated
     from khop.evaluating import evaluate as evaluate
     from khop.evaluating import evaluate_links as evaluate_links
+    from khop.features.store import FeatureStoreBase as FeatureStoreBase
     from khop.graph.build import EdgeTable as EdgeTable
     from khop.graph.build import NodeTable as NodeTable
     from khop.graph.build import write_graph as write_graph
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from khop.graph.folder import open_folder as open_folder
     from khop.graph.quantize import Quantized as Quantized
     from khop.graph.quantize import quantize as quantize
+    from khop.graph.store import GraphStoreBase as GraphStoreBase
     from khop.inferring import infer as infer
     from khop.initializing import initialize as initialize
     from khop.launching import launch as launch
@@ -97,10 +99,12 @@ _PUBLIC = {
     "Edges": "khop.sampling.frontier",
     "Exclude": "khop.sampling.exclusion",
     "Expansion": "khop.sampling.neighbor",
+    "FeatureStoreBase": "khop.features.store",
     "FrontierSampler": "khop.sampling.frontier",
     "FrontierView": "khop.sampling.frontier",
     "GivenNegatives": "khop.draw",
     "Graph": "khop.api",
+    "GraphStoreBase": "khop.graph.store",
     "CheckpointPolicy": "khop.training.settings",
     "LinkRows": "khop.batch",
     "LinkSampler": "khop.sampling.links",
