@@ -16,8 +16,8 @@ from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.tiles import Tiles, tile_of
 
 LOADS = 4  # widest loads of a thread, all in flight at once
-# Enough to fill the link to the host. More would keep the device from computing while they wait for it.
-PINNED_PROGRAMS = 128
+# Enough to fill the link to the host. More would keep the multiprocessors from computing while they wait.
+PINNED_PROGRAMS = 64
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # rows are copied as one of these
 
 
