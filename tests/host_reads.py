@@ -10,12 +10,15 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
+import khop
 
 _READS = {
     f"aten::{name}"
@@ -25,6 +28,7 @@ _READS = {
     )
 }
 _METHODS = {"tolist", "numpy", "__dlpack__", "cpu"}
+_PACKAGE = f"{Path(khop.__file__).parent}/"
 _INTERPRETER = "triton/runtime/interpreter.py"  # it stands for the device
 
 
@@ -37,8 +41,8 @@ def counting() -> Iterator[Counter[str]]:
         frames = traceback.extract_stack()
         if any(frame.filename.endswith(_INTERPRETER) for frame in frames):
             return
-        last = [frame for frame in frames if "/khop/" in frame.filename][-1:]
-        where = "".join(f"{frame.filename.split('/khop/')[-1]}:{frame.lineno}" for frame in last)
+        last = [frame for frame in frames if frame.filename.startswith(_PACKAGE)][-1:]
+        where = "".join(f"{frame.filename.removeprefix(_PACKAGE)}:{frame.lineno}" for frame in last)
         found[f"{name} {where}"] += 1
 
     with _Methods(note), _Operations(note):

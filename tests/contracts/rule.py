@@ -284,7 +284,7 @@ def _exact_weights(rule: Rule, edge_type: EdgeType, arrays: RuleArrays) -> Tenso
 
 def _arrays(plain: Plain) -> RuleArrays:
     graph = in_memory(plain)
-    return RuleArrays(graph.edges, graph.columns, graph.original_ids)
+    return RuleArrays(graph.edges, graph.columns, graph.originals)
 
 
 def _requests(rule: Rule, question: Question, arrays: RuleArrays | _Watched) -> dict[EdgeType, object]:

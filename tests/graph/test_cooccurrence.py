@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 import torch
 
 from khop import EdgeTable, Graph, NodeTable, cooccurrence, open_graph, write_graph
+from khop.draw import DrawKey, FrontierByType, NeighborsByType
+from khop.features.store import FeatureStoreBase, Gathered, Wanted
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import csc_graph_from_edges
+from khop.graph.store import GraphStoreBase
+from khop.rules.rule import Hop
+from khop.schema import NodeType
 
 BUYS = ("user", "buys", "item")
 # User 0 buys items 0, 1, 2; user 1 buys 0, 1; user 2 buys 1, 2 and 1 once more.
@@ -82,17 +88,32 @@ def test_edges_that_are_there_already_are_refused() -> None:
         graph.csc("buys")  # type: ignore[arg-type]
 
 
-class RemoteRows:
-    """A graph store, or a feature store, whose arrays are not in this process."""
+class RemoteEdges(GraphStoreBase):
+    """A graph store whose arrays are not in this process."""
 
     schema = GRAPH.schema
 
+    def num_nodes(self, node_type: NodeType) -> int:
+        return GRAPH.num_nodes(node_type)
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        raise OSError("the other process is gone")
+
+
+class RemoteRows(FeatureStoreBase):
+    """A feature store whose arrays are not in this process."""
+
+    specs = MappingProxyType({})  # type: ignore[assignment]
+
+    def gather(self, wanted: Wanted) -> Gathered:
+        raise OSError("the other process is gone")
+
 
 def test_what_lies_elsewhere_is_not_joined() -> None:
-    far = Graph(RemoteRows(), FeatureTable({}))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="the edges of a RemoteRows are not in this process"):
+    far = Graph(RemoteEdges(), FeatureTable({}))
+    with pytest.raises(ValueError, match="the edges of a RemoteEdges are not in this process"):
         far.csc(BUYS)
-    near = Graph(GRAPH, RemoteRows())  # type: ignore[arg-type]
+    near = Graph(GRAPH, RemoteRows())
     with pytest.raises(ValueError, match="columns of edges cannot join RemoteRows; leave them out"):
         near.with_edges({("item", "together", "item"): cooccurrence(GRAPH, BUYS)})
 

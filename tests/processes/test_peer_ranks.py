@@ -61,7 +61,7 @@ def test_whoever_sends_something_else_is_named(
 ) -> None:
     sentence = told[0][sent]
     assert isinstance(sentence, str)
-    assert sentence.startswith("rank 1 sent another message than rank 0 waited for, asking for rows in epoch")
+    assert sentence.startswith("rank 1 sent another message than rank 0 expected, asking for rows in epoch")
     assert problem in sentence
 
 
