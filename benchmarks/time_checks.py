@@ -27,16 +27,24 @@ import khop
 from khop.draw import DrawKey, Purpose
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.kernels.memory import pooled
-from khop.rules.rule import Rule
-from khop.rules.temporal import Temporal, TemporalStrategy
 from khop.schema import ColumnSpec
+
+try:
+    from khop.rules.rule import Rule
+    from khop.rules.temporal import Temporal, TemporalStrategy
+
+    LATEST_EDGES = Temporal("time", TemporalStrategy.LATEST)
+except ImportError:  # the other revision, before rules had a package
+    from khop.draw import Keep, Rule, Temporal  # type: ignore[attr-defined,no-redef]
+
+    LATEST_EDGES = Temporal("time", Keep.LATEST)
 
 EDGE = ("node", "to", "node")
 FANOUTS, BATCH_SIZE, LATEST, WARMING = [15, 10, 5], 1024, 1 << 40, 5
 RULES: dict[str, Rule] = {
     "temporal": Temporal("time"),
     "temporal, window": Temporal("time", window=(LATEST // 4, 0)),
-    "temporal, latest": Temporal("time", TemporalStrategy.LATEST),
+    "temporal, latest": LATEST_EDGES,
 }
 
 
