@@ -19,7 +19,7 @@ from khop.schema import EdgeType, NodeType
 
 
 class BatchPlan:
-    """What batches with static shapes share: one plan per sampler and stream of the device.
+    """Settings, arrays and tables of batches with static shapes: one plan per sampler and stream of a device.
 
     Batches of a plan must be made one after another, in one stream: they share tables. The tables take 8
     bytes per node, or 16 to 32 bytes per node of a batch with disjoint trees.
