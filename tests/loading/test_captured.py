@@ -7,7 +7,6 @@ import torch
 
 from kernels.triton.device_rows import DEVICE
 from khop import DrawKey, Expansion, NeighborSampler, Seeds
-from khop.loading.captured import CapturedBatch
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.cells import counts_of
 from khop.sampling.on_device.device_batch import DeviceBatch
@@ -29,10 +28,12 @@ def test_a_recording_makes_the_batches_of_other_seeds_and_keys(expansion: Expans
     sampler = NeighborSampler(ring(200, 9), [4, 3], expansion=expansion, disjoint=disjoint)
     batches = [batch_of(size, number) for number, size in enumerate([8, 5, 8, 0, 1])]
     plan = BatchPlan(sampler, measured_capacities(sampler, batches), DEVICE)
-    captured = [CapturedBatch(DeviceBatch(plan), recorder()) for _ in range(2)]  # two in turn, one table
+    made = [DeviceBatch(plan) for _ in range(2)]  # two in turn, one table
+    recordings = [recorder().record(batch.launch) for batch in made]
     for number, (seeds, key) in enumerate(batches):
-        own = captured[number % 2]
-        own.make(seeds, key)
-        counts = counts_of(own.batch.cells.values)
-        assert counts.overflowed != own.batch.stamp
-        assert_same(exact_sample(own.batch, counts, seeds), sampler.sample(seeds, key))
+        own = made[number % 2]
+        own.write(seeds, key)
+        recordings[number % 2].replay()
+        counts = counts_of(own.cells.values)
+        assert counts.overflowed != own.stamp
+        assert_same(exact_sample(own, counts, seeds), sampler.sample(seeds, key))

@@ -45,7 +45,7 @@ class TorchTreeIndex:
         self._seen = FirstSeen(device)
 
     def reset(self, num_trees: int) -> None:
-        """Remove all pairs; ValueError if so many trees of nodes exceed 64 bits."""
+        """Remove all pairs; ValueError if pairs of tree and node exceed 64 bits."""
         if num_trees * self._num_nodes >= 1 << 63:
             raise ValueError(
                 f"{num_trees:,} trees of {self._num_nodes:,} nodes: pairs exceed 64 bits; use fewer seeds"

@@ -7,10 +7,6 @@ from typing import Protocol
 
 import torch
 
-from khop.draw import DrawKey
-from khop.sampling.on_device.device_batch import DeviceBatch
-from khop.sampling.sampler import Seeds
-
 
 class Recording(Protocol):
     """Recorded launches."""
@@ -44,19 +40,3 @@ class CudaRecorder:
         with torch.cuda.graph(graph, stream=self._stream):
             launches()
         return graph
-
-
-class CapturedBatch:
-    """A batch with static shapes and recorded launches: it costs the host one copy and one call."""
-
-    def __init__(self, batch: DeviceBatch, recorder: Recorder) -> None:
-        self.batch = batch
-        self._recording = recorder.record(batch.launch)
-
-    def make(self, seeds: Seeds, key: DrawKey) -> None:
-        """Make the batch of some seeds in the current stream; nothing waits.
-
-        The copy of the input before this one must have ended: it reads the same memory of the host.
-        """
-        self.batch.write(seeds, key)
-        self._recording.replay()

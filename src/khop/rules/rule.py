@@ -85,7 +85,7 @@ class DrawArrays(Protocol):
 
 
 class Rule(Protocol):
-    """How neighbors are drawn: a frozen value with a `repr` that tells it from others. See `RuleBase`."""
+    """A way to draw neighbors: a frozen value; different rules have different `repr`. See `RuleBase`."""
 
     @property
     def frontier_fields(self) -> frozenset[FrontierField]:

@@ -86,12 +86,12 @@ class TreeLevel:
 
 
 def num_places(pairs: int) -> int:
-    """Return the number of places for at most so many pairs: a power of two, twice their number or more."""
+    """Return the number of places for `pairs` pairs: a power of two, at least twice as many."""
     return int(max(1024, triton.next_power_of_2(2 * pairs)))
 
 
 def free_keys(places: int, device: torch.device) -> Tensor:
-    """Return the keys of so many free places."""
+    """Return the keys of `places` free places."""
     return torch.full((places + _LANES,), _FREE, dtype=torch.int64, device=device)
 
 
