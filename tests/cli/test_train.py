@@ -158,6 +158,11 @@ def test_threads_are_those_of_the_run_and_recorded(khop_command: Command, small_
             ["run.toml", "--out", "."],
             "out is '.': the folder is not empty; name another, or leave it out for a new one under runs/",
         ),
+        (
+            ["run.toml", "--topology", "device"],
+            "gpu.topology is 'device', device is 'cpu': only a GPU reads that memory; give --device cuda, or "
+            "--topology auto",
+        ),
         (["--resume", "a"], "a: not a run folder, it has no config.toml; name one that khop train has made"),
         (["run.toml", "--resume", "a"], "--resume a already names the run to continue: leave out 'run.toml'"),
         (

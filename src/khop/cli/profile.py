@@ -22,6 +22,7 @@ from khop.cli.terminal import fitting, say
 from khop.cli.timeline import drawn_timeline
 from khop.config.build import Run
 from khop.config.fields import field_at, value_at
+from khop.config.gpu import check_gpu_is_there
 from khop.config.read import RawRun
 from khop.config.values import RunConfig
 from khop.distributed.clocks import clock_offset
@@ -89,6 +90,7 @@ def profile_rank(rank: int, device: torch.device, request: Request) -> None:
 
 def _shared_folder(config: RunConfig, group: Group) -> Path:
     """Make a new folder on rank 0, and return it on all ranks."""
+    check_gpu_is_there(config)  # before there is a folder
     made = str(new_run_folder(config, PROFILES)).encode() if group.rank == 0 else None
     with group.exchanging("sharing the folder"):
         return Path(group.share_bytes(made).decode())

@@ -31,6 +31,7 @@ from khop.cli.run_folder import (
 )
 from khop.cli.terminal import say, say_command
 from khop.config.build import Run
+from khop.config.gpu import check_gpu_is_there
 from khop.config.read import RawRun, to_toml
 from khop.config.values import RunConfig
 from khop.distributed.group import Group, this_group
@@ -126,6 +127,7 @@ def _folder_of(run: Run, request: Request, group: Group) -> tuple[Path, bool]:
 
 
 def _new_or_restarted(run: Run, attempt: int) -> tuple[Path, bool]:
+    check_gpu_is_there(run.config)  # before there is a folder
     placement = launched_by_others()
     if placement is not None and attempt > 0:
         folder = restarted_folder(run.config, placement.run_id)
