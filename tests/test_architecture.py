@@ -20,8 +20,8 @@ PARTS = {
     "training",
 }  # fmt: skip
 FRONT = {
-    "api", "datasets", "device_caching", "evaluating", "inferring", "initializing", "launching", "loader",
-    "partitioning", "pyg",
+    "api", "datasets", "evaluating", "inferring", "initializing", "launching", "loader", "partitioning",
+    "pyg",
 }  # fmt: skip
 MAY_IMPORT = {
     "errors": set(),

@@ -14,7 +14,6 @@ import torch
 from khop.api import Graph
 from khop.arguments import one_of, truth, whole_number
 from khop.batch import Batch, Span
-from khop.device_caching import pinned_copies, rows_of_host, visits_of
 from khop.distributed.caching import CacheBudgets, CacheBy, with_caches
 from khop.distributed.group import this_group
 from khop.distributed.lane_source import LaneSource
@@ -27,6 +26,7 @@ from khop.features.table import NO_COLUMNS
 from khop.loading.byte_size import byte_size
 from khop.loading.columns import ColumnChoice, NamesByType, Narrow
 from khop.loading.cores import cores_of_rank, sampler_threads
+from khop.loading.device_caching import pinned_copies, rows_of_host, visits_of
 from khop.loading.device_columns import DeviceColumns, split_choice
 from khop.loading.forks import check_fork
 from khop.loading.loader import Position, State, StepRequests, finished, request_of
