@@ -33,7 +33,7 @@ from graphs import make
 from harness import GRAPHS, Figure, report
 
 import khop
-from khop.distributed.group import this_group
+from khop.runtime.group import this_group
 
 sys.path.insert(0, str(Path(__file__).parent / "contenders"))
 

@@ -28,8 +28,8 @@ from two_hosts import RANKS, ranks, two_hosts
 from worker import Counting
 
 import khop
-from khop.distributed.placements import LANES
 from khop.partition.book import read_book
+from khop.partition.placements import LANES
 from khop.planning.constants import Constants
 from khop.planning.measure import measured
 from khop.planning.prediction import Placement, Prediction, predict

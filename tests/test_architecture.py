@@ -16,8 +16,8 @@ SOURCE = Path(khop.__file__).parent
 # design.md, section 9. A change to this table is a decision: docs/decisions.md says why.
 VALUES = {"arguments", "errors", "schema", "draw", "batch"}
 PARTS = {
-    "kernels", "rules", "graph", "features", "models", "sampling", "partition", "loading", "distributed",
-    "training",
+    "kernels", "rules", "graph", "features", "runtime", "models", "sampling", "partition", "loading",
+    "exchange", "distributed", "training",
 }  # fmt: skip
 FRONT = {
     "api", "datasets", "evaluating", "inferring", "initializing", "launching", "loader", "partitioning",
@@ -36,31 +36,33 @@ MAY_IMPORT = {
     "rules": {"arguments", "schema", "draw", "kernels"},
     "graph": {"arguments", "schema", "draw", "errors", "kernels", "rules"},
     "features": {"schema", "draw", "errors", "kernels"},
-    "models": {"arguments", "schema", "batch", "kernels", "distributed"},
+    "runtime": {"arguments", "errors"},
+    "models": {"arguments", "schema", "batch", "kernels", "runtime"},
     "sampling": {"arguments", "schema", "draw", "errors", "batch", "kernels", "rules", "graph"},
     "partition": {"arguments", "schema", "draw", "errors", "kernels", "rules", "graph", "features"},
     "loading": {
         "arguments", "schema", "draw", "errors", "batch", "kernels", "rules", "graph", "sampling", "features",
     },
+    "exchange": {"schema", "draw", "errors", "rules", "graph", "partition", "loading", "runtime"},
     "distributed": {
         "arguments", "schema", "draw", "errors", "batch", "rules", "graph", "features", "partition",
-        "sampling", "loading",
+        "sampling", "loading", "runtime", "exchange",
     },
     "training": {
         "arguments", "schema", "draw", "errors", "batch", "kernels", "rules", "sampling", "loading", "models",
-        "graph", "features", "distributed", "migrations",
+        "graph", "features", "runtime", "exchange", "distributed", "migrations",
     },
     **{part: VALUES | PARTS | FRONT | {"user_cache"} for part in FRONT},
     "config": VALUES | PARTS | FRONT | {"migrations"},
     "profiling": {"batch", "loading", "training", "config"},
     "planning": {
         "batch", "schema", "kernels", "graph", "features", "sampling", "loading", "models", "training",
-        "launching", "distributed",
+        "launching", "partition", "runtime", "exchange",
     },
     "cli": {
         "config", "api", "datasets", "graph", "inferring", "launching", "partitioning", "process_memory",
-        "planning", "profiling", "schema", "training", "errors", "distributed", "loading", "partition",
-        "user_cache",
+        "planning", "profiling", "schema", "training", "errors", "runtime", "distributed", "loading",
+        "partition", "user_cache",
     },
     "__main__": {"cli"},
     "__init__": VALUES | PARTS | FRONT | {"process_memory"},

@@ -15,13 +15,11 @@ from torch import Tensor
 
 from khop.arguments import graph_of, instance_of, one_of, path_of, shown
 from khop.datasets.builtin import named_folder
-from khop.distributed.group import this_group
-from khop.distributed.lanes import Lanes
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.distributed.placement import PartitionOptions, stores_of
-from khop.distributed.placements import LANES, Placement
-from khop.distributed.row_wire import Wire
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
+from khop.exchange.lanes import Lanes
+from khop.exchange.row_wire import Wire
 from khop.features.store import FeatureStore
 from khop.features.table import NO_COLUMNS, FeatureTable
 from khop.graph.build import EdgeTable
@@ -41,7 +39,9 @@ from khop.loading.device_placement import AUTO, DevicePlacement, StorePlace
 from khop.loading.forks import check_fork, watch_forks
 from khop.loading.memory_plan import WorkSizes
 from khop.loading.placed_stores import Conditions, PlacedStores, placed_stores, with_host_columns
+from khop.partition.placements import LANES, Placement
 from khop.rules.rule import Hop
+from khop.runtime.group import this_group
 from khop.schema import EdgeType, EdgeTypeName, NodeType, Schema, by_edge_type, edge_type_of
 
 

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from khop.api import Graph
 from khop.arguments import graph_of, instance_of
-from khop.distributed.group import this_group, unwrapped
 from khop.draw import GivenNegatives, NegativeMode
 from khop.loader import Loader
 from khop.loading.columns import NamesByType
@@ -16,6 +15,7 @@ from khop.models.layered import Layered
 from khop.models.link_predictor import LinkPredictor
 from khop.rules.rule import Rule
 from khop.rules.uniform import Uniform
+from khop.runtime.group import this_group, unwrapped
 from khop.sampling.fanouts import Fanout
 from khop.sampling.link_seeds import LinkList, Links
 from khop.sampling.links import LinkSampler

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 import khop
 from khop.api import Graph
 from khop.arguments import graph_of, path_of, whole_number
-from khop.distributed.group import ALONE, Group, this_group, unwrapped
-from khop.distributed.lanes import Lanes
+from khop.exchange.lanes import Lanes
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import LinkPredictor
 from khop.models.node_embedding import gathered
 from khop.models.stack import Stack
+from khop.runtime.group import ALONE, Group, this_group, unwrapped
 from khop.sampling.neighbor import check_seeds
 from khop.schema import NodeType, sole_type
 from khop.training.chunks import Progress, unwatched

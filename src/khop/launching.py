@@ -15,13 +15,13 @@ import torch
 from torch import distributed
 
 from khop.arguments import instance_of, list_of, real_number, shown, whole_number
-from khop.distributed.group import DEADLINE_S
-from khop.distributed.interfaces import Listening, listening_interface
-from khop.distributed.launchers import RankInfo, rank_info_of
-from khop.distributed.rendezvous import joined
-from khop.distributed.spawning import run_ranks
 from khop.loading.cores import cores_of_rank, usable_cores
 from khop.loading.transfer import device_of
+from khop.runtime.group import DEADLINE_S
+from khop.runtime.interfaces import Listening, listening_interface
+from khop.runtime.launchers import RankInfo, rank_info_of
+from khop.runtime.rendezvous import joined
+from khop.runtime.spawning import run_ranks
 
 Work = Callable[..., None]  # (rank, device, *arguments)
 

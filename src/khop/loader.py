@@ -15,7 +15,6 @@ from khop.api import Graph
 from khop.arguments import one_of, truth, whole_number
 from khop.batch import Batch, Span
 from khop.distributed.caching import CacheBudgets, CacheBy, with_caches
-from khop.distributed.group import this_group
 from khop.distributed.lane_source import LaneSource
 from khop.distributed.partitioned_links import PartitionedLinks
 from khop.distributed.placement import affinity_of
@@ -37,6 +36,7 @@ from khop.loading.seed_times import seed_times as times_of_seeds
 from khop.loading.source import BatchSource, Drawn
 from khop.loading.streams import streams_of
 from khop.loading.transfer import Transfer, device_of
+from khop.runtime.group import this_group
 from khop.sampling.given_seeds import SeedIds, seed_ids
 from khop.sampling.link_seeds import Links, check_links
 from khop.sampling.sampler import Sampler, Seeds, checked_sampler

@@ -13,10 +13,10 @@ from contracts.batch_source import (
     requests,
     seeds_of_several_batches_are_computed_at_the_same_time,
 )
-from khop.distributed.group import ALONE
 from khop.distributed.lane_source import LaneSource
-from khop.distributed.lanes import Lanes
+from khop.exchange.lanes import Lanes
 from khop.loading.ordered_map import InFlight
+from khop.runtime.group import ALONE
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from khop.distributed.group import Group
 from khop.distributed.placement import PartitionOptions, stores_of
-from khop.distributed.placements import Placement
 from khop.partition.parts_folder import known_folder, open_parts
+from khop.partition.placements import Placement
 from khop.partitioning import partition_graph
+from khop.runtime.group import Group
 from machine_folders import of_machine
 from small_typed_folders import write_typed_graph
 

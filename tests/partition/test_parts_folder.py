@@ -14,13 +14,13 @@ import torch
 import khop
 from contracts.graph_store import same
 from khop.distributed.placement import PartitionOptions
-from khop.distributed.placements import Placement
-from khop.distributed.row_wire import Wire
 from khop.draw import DrawKey, Frontier
+from khop.exchange.row_wire import Wire
 from khop.graph.folder import open_folder
 from khop.partition.joined import joined_graph
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import known_folder, open_parts
+from khop.partition.placements import Placement
 from khop.partitioning import partition_graph, verify_partition
 from khop.rules.rule import Hop
 from khop.rules.uniform import Uniform

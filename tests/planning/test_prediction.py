@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from khop.distributed.placements import LANES
+from khop.partition.placements import LANES
 from khop.planning.constants import MEASURED
 from khop.planning.prediction import Placement, Prediction, predict, training_flop
 from khop.planning.workload import Cluster, GraphSize, Run

@@ -15,15 +15,15 @@ from torch import Tensor, distributed
 
 from contracts.feature_store import PROMISES, Columns
 from covered import covered
-from khop.distributed.group import Group, this_group
-from khop.distributed.lanes import Lanes
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_features import PartitionedFeatures
-from khop.distributed.row_wire import Wire
+from khop.exchange.lanes import Lanes
+from khop.exchange.row_wire import Wire
 from khop.features.cache_plan import CachePlan
 from khop.features.row_cache import RowCache
 from khop.features.store import Rows
 from khop.graph.quantize import quantize
+from khop.runtime.group import Group, this_group
 from khop.schema import ColumnSpec, Schema
 
 Told = TypeVar("Told")

@@ -16,12 +16,11 @@ from contracts.graph_rules import PROMISES as RULE_PROMISES
 from contracts.graph_rules import a_bad_weight_is_named
 from contracts.graph_store import PROMISES, Make, Plain
 from covered import covered
-from khop.distributed.group import Group
-from khop.distributed.lanes import Lanes
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_graph import PartitionedGraph
-from khop.distributed.peers import Message
 from khop.draw import DegreeNegatives, DrawKey, Positives, UniformNegatives
+from khop.exchange.lanes import Lanes
+from khop.exchange.peers import Message
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import open_folder
 from khop.partition.local_partitions import LocalPartitions
@@ -30,6 +29,7 @@ from khop.partitioning import partition_graph
 from khop.rules.temporal import Temporal, TemporalStrategy
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
+from khop.runtime.group import Group
 from khop.sampling import neighbor
 from khop.sampling.links import LinkSampler
 from khop.sampling.neighbor import Expansion, NeighborSampler

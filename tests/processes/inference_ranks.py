@@ -13,9 +13,9 @@ from torch import Tensor
 
 import khop
 from covered import covered
-from khop.distributed.group import this_group
 from khop.loading.columns import ColumnChoice
 from khop.models import SAGE, LinkPredictor
+from khop.runtime.group import this_group
 from khop.training.inference import layerwise_inference, sampled_inference
 from khop.training.link_evaluation import exact_link_scores
 from khop.training.sampled_links import sampled_link_scores

@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 
 from covered import covered
-from khop.distributed.group import this_group
-from khop.distributed.lanes import Lanes
-from khop.distributed.peers import Message
+from khop.exchange.lanes import Lanes
+from khop.exchange.peers import Message
+from khop.runtime.group import this_group
 
 MEETING = Message("meeting", "id")
 

@@ -13,9 +13,9 @@ from khop import GivenNegatives, Links, LinkSampler, LinkSplit, Loader, Negative
 from khop.batch import Batch
 from khop.config.build import prepare
 from khop.config.read import RawRun
-from khop.distributed.group import this_group
 from khop.draw import Negatives
 from khop.graph.store import GraphStore
+from khop.runtime.group import this_group
 from khop.schema import EdgeType
 from khop.training.observer import Unwatched
 from small_link_folders import BUYS

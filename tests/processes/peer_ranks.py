@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, distributed
 
 from covered import covered
-from khop.distributed.group import Group, this_group
-from khop.distributed.peers import Message, Peers, open_peers
-from khop.distributed.stores import wait_for
+from khop.exchange.peers import Message, Peers, open_peers
+from khop.runtime.group import Group, this_group
+from khop.runtime.listening_stores import wait_for
 
 ASKING = Message("asking for rows", "id")
 ANSWERING = Message("getting rows", "row")

@@ -14,8 +14,8 @@ from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel
 
 import khop
-from khop.distributed.group import this_group
 from khop.models.node_embedding import EmbeddingUpdate
+from khop.runtime.group import this_group
 from khop.training.observer import Observer, Unwatched
 from small_rated import ITEM
 

@@ -12,10 +12,9 @@ from typing import Any, cast
 import torch
 
 import khop
-from khop.distributed.group import Group
-from khop.distributed.lanes import Lanes
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.draw import DegreeNegatives, DrawKey, DrawnNegatives, Positives, Purpose, UniformNegatives
+from khop.exchange.lanes import Lanes
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import open_folder
@@ -25,6 +24,7 @@ from khop.partition.parts_folder import open_parts
 from khop.rules.rule import Rule
 from khop.rules.temporal import Temporal
 from khop.rules.uniform import Uniform
+from khop.runtime.group import Group
 from khop.sampling.link_seeds import LinkList
 from khop.sampling.link_split import Shares, WholeEdges, split_edges
 from khop.schema import EdgeType

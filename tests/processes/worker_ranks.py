@@ -12,13 +12,13 @@ from torch.nn.parallel import DistributedDataParallel
 import khop
 from covered import covered
 from khop.batch import Batch
-from khop.distributed.group import this_group
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.partitioned_graph import PartitionedGraph
-from khop.distributed.row_wire import Wire
+from khop.exchange.row_wire import Wire
 from khop.features.store import Rows
 from khop.graph.folder import open_folder
 from khop.partition.parts_folder import open_parts
+from khop.runtime.group import this_group
 from machine_folders import of_machine
 from parts_as_whole import OldIds, assert_same
 from processes.ranks import Convolution, learnt

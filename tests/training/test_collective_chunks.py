@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.distributed.group import Group
 from khop.distributed.partition_owners import PartitionOwners
+from khop.runtime.group import Group
 from khop.training.collective_chunks import rank_bounds, shares
 from khop.training.rank_folder import own_stage
 from khop.training.stages import Stage

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from khop.distributed.group import Group
 from khop.kernels.linear_blocks import Blocks
 from khop.kernels.linear_choice import CHOICES, LayerKind, LinearChoices
 from khop.kernels.linear_measure import Measured, Shape
 from khop.models.layer import Layer, LayerOptions
+from khop.runtime.group import Group
 from khop.training.linear_setup import fix_linear, settle_linear
 from khop.training.settings import Precision, TrainerSettings
 from small_runs import SmallRun

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from khop.distributed.group import ALONE, Group
+from khop.runtime.group import ALONE, Group
 from khop.training.stages import Stage
 from khop.training.work_folder import WorkFolder, remove, work_folder
 

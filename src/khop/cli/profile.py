@@ -25,13 +25,13 @@ from khop.config.fields import field_at, value_at
 from khop.config.gpu import check_gpu_is_there
 from khop.config.read import RawRun
 from khop.config.values import RunConfig
-from khop.distributed.clocks import clock_offset
-from khop.distributed.group import Group, this_group
 from khop.profiling.bottleneck import Bottleneck, bottleneck
 from khop.profiling.machine import this_machine
 from khop.profiling.records import RankRecord, Recorder, without_first
 from khop.profiling.summary import Summary, summarized
 from khop.profiling.trace import chrome_trace
+from khop.runtime.clocks import clock_offset
+from khop.runtime.group import Group, this_group
 from khop.training.observer import Several, Unwatched
 
 WARM_UP = 5  # first steps, which do not count: they set up memory, threads and connections

@@ -34,9 +34,9 @@ from khop.config.build import Run
 from khop.config.gpu import check_gpu_is_there
 from khop.config.read import RawRun, to_toml
 from khop.config.values import RunConfig
-from khop.distributed.group import Group, this_group
 from khop.errors import PeerLost
 from khop.launching import launched_by_others
+from khop.runtime.group import Group, this_group
 from khop.training.checkpoint_writer import LAST
 from khop.training.observer import Observer, Several, Unwatched
 from khop.training.replace_folder import pushed_folders

@@ -19,12 +19,12 @@ from khop.config.parts import (
 )
 from khop.config.values import Fanout, RunConfig
 from khop.datasets.link_split import LinkSplit, split_links
-from khop.distributed.group import this_group
 from khop.draw import DegreeNegatives, GivenNegatives, NegativeMode, Negatives, UniformNegatives
 from khop.loader import Loader
 from khop.loading.columns import ColumnChoice
 from khop.models.link_predictor import LinkPredictor
 from khop.models.sizes import ModelSizes
+from khop.runtime.group import this_group
 from khop.sampling.exclusion import Exclude
 from khop.sampling.fanouts import fanouts_by_type, followed_types
 from khop.sampling.link_seeds import LinkList

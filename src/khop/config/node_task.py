@@ -19,12 +19,12 @@ from khop.config.parts import (
     stack_of,
 )
 from khop.config.values import Fanout, RunConfig
-from khop.distributed.group import this_group
 from khop.loader import Loader
 from khop.loading.columns import ColumnChoice
 from khop.loading.seed_times import seed_times
 from khop.models.sizes import ModelSizes
 from khop.models.stack import Stack
+from khop.runtime.group import this_group
 from khop.sampling.fanouts import followed_types
 from khop.sampling.neighbor import NeighborSampler
 from khop.schema import NodeType

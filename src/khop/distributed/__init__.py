@@ -1,1 +1,1 @@
-"""Distributed runs: ranks, their rendezvous, the exchanges between them, and their common end."""
+"""Stores and sources of batches over ranks that hold parts of a graph."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
-from khop.distributed.lanes import Lanes
+from khop.exchange.lanes import Lanes
 from khop.loading.local_source import LocalSource
 from khop.loading.ordered_map import InFlight
 from khop.loading.source import BatchRequest, Drawn

@@ -8,10 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from khop.distributed.hop_wire import HopWire, IdRanges
-from khop.distributed.lanes import Lanes
 from khop.distributed.partition_owners import PartitionOwners
-from khop.distributed.peers import Message, Peers, naming
 from khop.distributed.rank_negatives import RankNegatives
 from khop.draw import (
     DrawKey,
@@ -23,6 +20,9 @@ from khop.draw import (
     Positives,
 )
 from khop.errors import Unsupported
+from khop.exchange.hop_wire import HopWire, IdRanges
+from khop.exchange.lanes import Lanes
+from khop.exchange.peers import Message, Peers, naming
 from khop.graph.edge_draws import asked_types, check_edge_type, check_hop
 from khop.graph.needs import Need
 from khop.graph.store import GraphStoreBase

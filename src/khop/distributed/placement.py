@@ -6,14 +6,12 @@ import os
 from dataclasses import dataclass
 
 from khop.arguments import whole_number
-from khop.distributed.group import Group
-from khop.distributed.lanes import Lanes
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.partitioned_graph import PartitionedGraph
-from khop.distributed.placements import LANES, Placement
 from khop.distributed.row_request import Specs, Type
-from khop.distributed.row_wire import Wire
+from khop.exchange.lanes import Lanes
+from khop.exchange.row_wire import Wire
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
 from khop.partition.book import read_book
@@ -21,6 +19,8 @@ from khop.partition.local_partition_features import LocalPartitionFeatures
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_folder import PartsFolder, files_of_parts, named_parts, open_parts
+from khop.partition.placements import LANES, Placement
+from khop.runtime.group import Group
 from khop.sampling.seed_affinity import SeedAffinity
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from khop.distributed.messages import Messages
-from khop.distributed.peers import Message, Peers
 from khop.distributed.row_request import RowRequest, Specs, Type, largest, read
-from khop.distributed.row_wire import Wire, is_rounded, of_bytes, planes, received_rows, sent_rows
+from khop.exchange.messages import Messages
+from khop.exchange.peers import Message, Peers
+from khop.exchange.row_wire import Wire, is_rounded, of_bytes, planes, received_rows, sent_rows
 from khop.features.column_pieces import ColumnPieces, read_into, read_rows
 from khop.features.store import Rows
 

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from khop.distributed.group import Group, this_group
-from khop.distributed.rows import asked_of_owners, row_bounds, whole_table, whole_table_on_rank_0
 from khop.kernels.segment import segment_sum
+from khop.models.table_rows import asked_of_owners, row_bounds, whole_table, whole_table_on_rank_0
+from khop.runtime.group import Group, this_group
 
 # Training of embeddings: as any parameter; by the rows that a batch reads; the same, each row on one rank.
 EmbeddingUpdate = Literal["dense", "sparse", "sharded"]

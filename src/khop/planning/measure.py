@@ -15,8 +15,7 @@ import torch
 from torch.nn import functional
 
 from khop.batch import Batch
-from khop.distributed.group import ALONE, Group, this_group
-from khop.distributed.peers import Message, open_peers
+from khop.exchange.peers import Message, open_peers
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import Columns, CscGraph
 from khop.kernels.csc import Csc
@@ -27,6 +26,7 @@ from khop.loading.local_source import LocalSource
 from khop.models.sage import SAGE
 from khop.planning.constants import MEASURED_EDGES, Constants
 from khop.planning.prediction import training_flop
+from khop.runtime.group import ALONE, Group, this_group
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.seeds import NodeSeeds, SeedOrder
 from khop.schema import ColumnSpec, Schema

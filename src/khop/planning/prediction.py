@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from khop.distributed.placements import LANES
+from khop.partition.placements import LANES
 from khop.planning.constants import Constants, scaled_sample_ns
 from khop.planning.neighborhood import Neighborhood, neighborhood
 from khop.planning.workload import Cluster, GraphSize, Run

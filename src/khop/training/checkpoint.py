@@ -18,9 +18,9 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from khop.arguments import instance_of, path_of
-from khop.distributed.group import Group
 from khop.migrations import with_new_names, with_new_paths
 from khop.models.node_embedding import sharded_rows, shown
+from khop.runtime.group import Group
 from khop.training.checkpoint_files import (
     FILES,
     FORMAT,

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from khop.distributed.group import Group
-from khop.distributed.lanes import Lanes
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.row_request import Type
+from khop.exchange.lanes import Lanes
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
 from khop.loading.ordered_map import InFlight
+from khop.runtime.group import Group
 from khop.schema import ColumnSpec, NodeType
 from khop.training.dynamic_chunks import DynamicChunks, Made, Sharing, SizeOf, Taken
 from khop.training.stages import VALUES, LayerStore, Stage

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from khop.arguments import seed_number, whole_number
 from khop.batch import Batch
-from khop.distributed.group import ALONE, Group
-from khop.distributed.lanes import Lanes
 from khop.draw import DrawKey, Purpose
+from khop.exchange.lanes import Lanes
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
 from khop.loading.columns import ColumnChoice
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.layered import Layered, destination_types, followed_edge_types
 from khop.models.node_embedding import gathered
+from khop.runtime.group import ALONE, Group
 from khop.sampling.neighbor import NeighborSampler, check_seeds
 from khop.sampling.sampler import Sampler
 from khop.schema import NodeType

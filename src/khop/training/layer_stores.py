@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from khop.distributed.group import Group
 from khop.features.store import FeatureStore
+from khop.runtime.group import Group
 from khop.schema import NodeType
 from khop.training.stages import Rows, Stage, row_table, write_rows
 

@@ -8,12 +8,12 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from khop.distributed.group import Group
 from khop.kernels.linear_blocks import Blocks, Library
 from khop.kernels.linear_choice import CHOICES, SHAPES, LayerKind, LinearChoices, fixed_by
 from khop.kernels.linear_measure import Measured
 from khop.kernels.linear_record import blocks_of, values_of
 from khop.models.layer import Layer
+from khop.runtime.group import Group
 from khop.training.settings import TrainerSettings
 
 # Digest of a kind of layers -> {"layers": dtype and shape, "blocks": way, "over_float32": ratio of times}.

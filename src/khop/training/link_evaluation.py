@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from khop.arguments import graph_of, instance_of, seed_number
-from khop.distributed.group import ALONE, Group
-from khop.distributed.lanes import Lanes
 from khop.draw import DrawKey, DrawnNegatives, Positives, Purpose, check_drawn
+from khop.exchange.lanes import Lanes
 from khop.features.store import FeatureStore, Rows
 from khop.graph.store import GraphStore
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import LinkPredictor
+from khop.runtime.group import ALONE, Group
 from khop.sampling.link_seeds import LinkList, Links, check_links
 from khop.sampling.node_set import check_ids
 from khop.schema import EdgeType, NodeType

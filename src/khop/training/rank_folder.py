@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from khop.distributed.group import ALONE, Group
-from khop.distributed.lanes import Lanes
+from khop.exchange.lanes import Lanes
 from khop.features.store import FeatureStore
+from khop.runtime.group import ALONE, Group
 from khop.schema import NodeType
 from khop.training.collective_chunks import rank_bounds, rows_of_ranks, shares
 from khop.training.stages import Rows, Stage

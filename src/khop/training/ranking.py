@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from khop.arguments import instance_of, list_of, shown, whole_number
-from khop.distributed.group import this_group
+from khop.runtime.group import this_group
 from khop.training.layer_stores import Memory
 from khop.training.stages import Stage
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from khop.arguments import instance_of
-from khop.distributed.rows import gathered_from_all, sent_to_owners
 from khop.models.node_embedding import NodeEmbedding, summed
+from khop.models.table_rows import gathered_from_all, sent_to_owners
 
 
 class RowAdam(torch.optim.SparseAdam):

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from khop.distributed.group import Group
 from khop.graph.atomic import refuse_dangling
 from khop.graph.npy import write_array
+from khop.runtime.group import Group
 from khop.schema import NodeType
 
 _ENDINGS = (".npy", ".parquet")

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from khop.batch import Batch, Change
-from khop.distributed.group import ALONE, Group
-from khop.distributed.lanes import Lanes
 from khop.draw import DrawKey, Purpose
+from khop.exchange.lanes import Lanes
 from khop.features.store import FeatureStore
 from khop.loading.columns import ColumnChoice, gather_columns
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import LinkPredictor
 from khop.models.node_embedding import gathered
+from khop.runtime.group import ALONE, Group
 from khop.sampling.link_seeds import LinkList
 from khop.sampling.links import LinkSampler
 from khop.sampling.sampler import LinkSeeds, Seeds

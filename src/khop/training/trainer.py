@@ -15,18 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from khop.batch import Batch
-from khop.distributed.clocks import clock_offset
-from khop.distributed.gradients import GradientClock, averaging
-from khop.distributed.group import this_group
 from khop.draw import DrawKey, Purpose, mix64
 from khop.errors import PeerLost, Terminated
 from khop.kernels.linear_choice import CHOICES
 from khop.models.node_embedding import sharded_rows
+from khop.runtime.clocks import clock_offset
+from khop.runtime.group import this_group
 from khop.training import traffic
 from khop.training.batch_loader import BatchLoader
 from khop.training.checkpoint import Checkpoint, Snapshot, restore_model, restore_optimizer, shared_checkpoint
 from khop.training.checkpoint_writer import BEST, LAST, CheckpointWriter
 from khop.training.finite import check_loss, check_weights, evaluation_of
+from khop.training.gradients import GradientClock, averaging
 from khop.training.interrupts import interrupts_held, interrupts_noted, terminations_raised
 from khop.training.linear_setup import settle_linear
 from khop.training.model_optimizer import ModelOptimizer

@@ -16,10 +16,10 @@ from urllib.parse import quote
 
 from torch import Tensor
 
-from khop.distributed.group import Group
 from khop.features.store import FeatureStore
 from khop.graph.atomic import refuse_dangling
 from khop.graph.npy import array_header, map_array
+from khop.runtime.group import Group
 from khop.schema import NodeType
 from khop.training.stages import Stage, row_table, write_rows
 

@@ -10,8 +10,8 @@ import typer
 
 from khop.cli.graph_argument import AsJson, GraphArgument, folder_of
 from khop.cli.numbers import fanout_list
-from khop.distributed.placements import Placement
 from khop.partition.method_names import METHOD_NAMES
+from khop.partition.placements import Placement
 
 Method = StrEnum("Method", list(METHOD_NAMES))  # type: ignore[misc]  # a method is listed in one place
 

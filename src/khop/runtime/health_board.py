@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from khop.distributed.torch_types import Store
+from khop.runtime.torch_types import Store
 
 ANSWER_S = 5.0  # for an answer of the store over any network, after a failure
 _FAILURES, _BROKEN = "failures", "broken"

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from khop.distributed.clocks import clock_offset, offset_between
-from khop.distributed.group import ALONE
+from khop.runtime.clocks import clock_offset, offset_between
+from khop.runtime.group import ALONE
 
 Way = st.floats(1e-5, 0.1)
 

@@ -22,10 +22,10 @@ from typing import Any
 
 import torch
 
-from khop.distributed.group import Group
-from khop.distributed.lane_work import Item, LaneWork, Place, Result
-from khop.distributed.peers import Message, Peers, open_peers
-from khop.distributed.placements import LANES
+from khop.exchange.lane_work import Item, LaneWork, Place, Result
+from khop.exchange.peers import Message, Peers, open_peers
+from khop.partition.placements import LANES
+from khop.runtime.group import Group
 
 _CLOSING = Message("closing early", "id")
 

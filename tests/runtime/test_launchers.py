@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from khop.distributed.launchers import RankInfo, first_host, rank_info_of
+from khop.runtime.launchers import RankInfo, first_host, rank_info_of
 
 TORCHRUN = {
     "RANK": "5",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from khop.distributed.spawning import Failure
 from khop.errors import PeerLost
+from khop.runtime.spawning import Failure
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from khop.distributed.stores import hosted_store, reached_store, wait_for
 from khop.errors import PeerLost
+from khop.runtime.listening_stores import hosted_store, reached_store, wait_for
 
 
 def connects(address: str, port: int) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
-from khop.distributed.peers import Peers
+from khop.exchange.peers import Peers
 from khop.loading.ordered_map import POLL_S
 from khop.loading.outcome import Outcome
 

@@ -9,8 +9,8 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from khop.distributed.pieces import Reader, Writer, as_bytes, check_below, filled, narrowest
 from khop.draw import DrawKey, Frontier, FrontierByType, Neighbors, NeighborsByType, mix64
+from khop.exchange.pieces import Reader, Writer, as_bytes, check_below, filled, narrowest
 from khop.graph.edge_draws import asked_types
 from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType

@@ -11,15 +11,15 @@ from datetime import timedelta
 import torch
 from torch import distributed
 
-from khop.distributed.group import Group, enter, is_broken, leave
-from khop.distributed.health_board import ANSWER_S, HealthBoard, within
-from khop.distributed.interfaces import Interface
-from khop.distributed.launchers import RankInfo
-from khop.distributed.rendezvous_point import Rendezvous, Round, arrive, part_of
-from khop.distributed.stores import hosted_store, reached_store
-from khop.distributed.torch_types import PrefixStore, Store
-from khop.distributed.watch import Watch
 from khop.errors import PeerLost
+from khop.runtime.group import Group, enter, is_broken, leave
+from khop.runtime.health_board import ANSWER_S, HealthBoard, within
+from khop.runtime.interfaces import Interface
+from khop.runtime.launchers import RankInfo
+from khop.runtime.listening_stores import hosted_store, reached_store
+from khop.runtime.rendezvous_point import Rendezvous, Round, arrive, part_of
+from khop.runtime.torch_types import PrefixStore, Store
+from khop.runtime.watch import Watch
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from khop.distributed.group import Group
-from khop.distributed.torch_types import GradBucket
+from khop.runtime.group import Group
+from khop.runtime.torch_types import GradBucket
 
 
 @dataclass

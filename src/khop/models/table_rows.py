@@ -13,7 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, distributed
 
-from khop.distributed.group import Group, placed
+from khop.runtime.group import Group, placed
 
 
 def row_bounds(group: Group, count: int) -> list[int]:

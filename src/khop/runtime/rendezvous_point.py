@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-from khop.distributed.stores import POLL_S, wait_for
-from khop.distributed.torch_types import PrefixStore, Store
 from khop.errors import PeerLost
+from khop.runtime.listening_stores import POLL_S, wait_for
+from khop.runtime.torch_types import PrefixStore, Store
 
 _ROUNDS, _TOKENS, _TAKEN = "khop/rounds", "khop/tokens", "taken"
 

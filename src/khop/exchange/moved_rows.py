@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from khop.distributed.peers import Message, Peers, naming
+from khop.exchange.peers import Message, Peers, naming
 
 _AT_ONCE = 1 << 20  # rows per message
 _MOST_BYTES = 1 << 36

@@ -10,8 +10,8 @@ from datetime import timedelta
 
 from torch import distributed
 
-from khop.distributed.torch_types import Store, TCPStore
 from khop.errors import PeerLost
+from khop.runtime.torch_types import Store, TCPStore
 
 POLL_S = 0.02
 

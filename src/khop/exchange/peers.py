@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed import ProcessGroup
 
-from khop.distributed.group import Group, is_broken
-from khop.distributed.health_board import within
-from khop.distributed.messages import Memory, Messages, wire_bytes
 from khop.errors import PeerLost
+from khop.exchange.messages import Memory, Messages, wire_bytes
+from khop.runtime.group import Group, is_broken
+from khop.runtime.health_board import within
 
 _MAGIC = 0x6B686F70  # "khop"
 _HEADER = 4  # int64: magic and kind, epoch and step, number, bytes of the message

@@ -8,8 +8,8 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from khop.distributed.pieces import Reader, as_bytes, check_below, filled, narrowest
 from khop.draw import DrawKey, DrawnNegatives, Positives, mix64
+from khop.exchange.pieces import Reader, as_bytes, check_below, filled, narrowest
 from khop.graph.negatives import NothingLeft
 from khop.schema import EdgeType
 

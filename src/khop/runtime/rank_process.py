@@ -72,6 +72,6 @@ def _command(pipe: int, tracker: int) -> list[str]:
     modules = [folder for folder in sys.path if isinstance(folder, str)]
     program = (
         f"import sys; sys.path[:] = {modules!r}; "
-        f"from khop.distributed.rank_entry import main; main(pipe={pipe}, tracker={tracker})"
+        f"from khop.runtime.rank_entry import main; main(pipe={pipe}, tracker={tracker})"
     )
     return [*interpreter, program, mark]

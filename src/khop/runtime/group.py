@@ -14,9 +14,9 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from khop.arguments import instance_of
-from khop.distributed.torch_types import Store
-from khop.distributed.watch import Watch
 from khop.errors import PeerLost
+from khop.runtime.torch_types import Store
+from khop.runtime.watch import Watch
 
 DEADLINE_S = 300.0
 _POLL_S = 0.02

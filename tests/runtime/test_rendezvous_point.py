@@ -9,8 +9,8 @@ from itertools import permutations
 import pytest
 from torch.distributed import HashStore
 
-from khop.distributed.rendezvous_point import Rendezvous, Round, arrive
 from khop.errors import PeerLost
+from khop.runtime.rendezvous_point import Rendezvous, Round, arrive
 
 
 def rank(number: int, attempt: int = 0) -> Rendezvous:

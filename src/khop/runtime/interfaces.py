@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fcntl import ioctl
 from pathlib import Path
 
-from khop.distributed.launchers import RankInfo
+from khop.runtime.launchers import RankInfo
 
 _LIST_OF_INTERFACES = 0x8912  # SIOCGIFCONF
 _ENTRY, _MOST_ENTRIES = 40, 1024  # struct ifreq: 16 bytes of name, then a socket address

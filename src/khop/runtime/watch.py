@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
-from khop.distributed.health_board import ANSWER_S, HealthBoard, Status
-from khop.distributed.rank_entry import BROKEN
+from khop.runtime.health_board import ANSWER_S, HealthBoard, Status
+from khop.runtime.rank_entry import BROKEN
 
 BEAT_S = 0.4  # interval of a rank's heartbeats
 SILENT_BEATS = 4  # heartbeats missed before a rank is declared dead

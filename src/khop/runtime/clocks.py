@@ -7,7 +7,7 @@ import time
 import torch
 from torch import Tensor
 
-from khop.distributed.group import Group
+from khop.runtime.group import Group
 
 _ROUNDS = 8
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from khop.distributed.row_wire import (
+from khop.exchange.row_wire import (
     Wire,
     as_bytes,
     is_rounded,

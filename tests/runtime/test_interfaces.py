@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from khop.distributed import interfaces as module
-from khop.distributed.interfaces import (
+from khop.runtime import interfaces as module
+from khop.runtime.interfaces import (
     LOOPBACK,
     Interface,
     Listening,
@@ -18,7 +18,7 @@ from khop.distributed.interfaces import (
     interfaces,
     listening_interface,
 )
-from khop.distributed.launchers import RankInfo
+from khop.runtime.launchers import RankInfo
 
 SEVERAL = [
     LOOPBACK,

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from types import FrameType
 
-from khop.distributed.interfaces import LOOPBACK
-from khop.distributed.launchers import RankInfo
-from khop.distributed.rank_entry import grant_grace
-from khop.distributed.rank_process import RankProcess
-from khop.distributed.stores import hosted_store, reached_store
-from khop.distributed.torch_types import TCPStore
-from khop.distributed.watch import GRACE_S
 from khop.errors import PeerLost, Terminated
+from khop.runtime.interfaces import LOOPBACK
+from khop.runtime.launchers import RankInfo
+from khop.runtime.listening_stores import hosted_store, reached_store
+from khop.runtime.rank_entry import grant_grace
+from khop.runtime.rank_process import RankProcess
+from khop.runtime.torch_types import TCPStore
+from khop.runtime.watch import GRACE_S
 
 STOPPING_S = 15.0  # for ranks to save their work after a signal to stop
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 import pytest
 from torch.distributed import HashStore
 
-from khop.distributed import watch
-from khop.distributed.group import Group
-from khop.distributed.health_board import HealthBoard
-from khop.distributed.watch import BEAT_S, GRACE_S, SILENT_BEATS, Watch
 from khop.errors import PeerLost
+from khop.runtime import watch
+from khop.runtime.group import Group
+from khop.runtime.health_board import HealthBoard
+from khop.runtime.watch import BEAT_S, GRACE_S, SILENT_BEATS, Watch
 
 
 class Time:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, distributed
 
-from khop.distributed.group import Group
-from khop.distributed.peers import Message, Peers, open_peers
 from khop.errors import PeerLost
+from khop.exchange.peers import Message, Peers, open_peers
+from khop.runtime.group import Group
 
 ASKING = Message("asking for rows", "id")
 RANKS = 3

@@ -1,0 +1,1 @@
+"""Exchange between ranks: connections, lanes, messages and their formats."""
