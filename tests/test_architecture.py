@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "arguments": set(),
     "schema": {"arguments"},
     "migrations": set(),
+    "forks": set(),
     "process_memory": set(),
     "user_cache": set(),
     "draw": {"arguments", "schema"},
@@ -52,7 +53,7 @@ MAY_IMPORT = {
         "arguments", "schema", "draw", "errors", "batch", "kernels", "rules", "sampling", "loading", "models",
         "graph", "features", "runtime", "exchange", "distributed", "migrations",
     },
-    **{part: VALUES | PARTS | FRONT | {"user_cache"} for part in FRONT},
+    **{part: VALUES | PARTS | FRONT | {"forks", "user_cache"} for part in FRONT},
     "config": VALUES | PARTS | FRONT | {"migrations"},
     "profiling": {"batch", "loading", "training", "config"},
     "planning": {
@@ -65,7 +66,7 @@ MAY_IMPORT = {
         "partition", "user_cache",
     },
     "__main__": {"cli"},
-    "__init__": VALUES | PARTS | FRONT | {"process_memory"},
+    "__init__": VALUES | PARTS | FRONT | {"forks", "process_memory"},
 }  # fmt: skip
 
 # Packages that are slow to import or not always there, and the one place for each.
@@ -283,6 +284,7 @@ def test_public_names_stand_once_for_python_and_once_for_editors() -> None:
         for node in ast.walk(front.tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("khop")
         for alias in node.names
+        if alias.asname is not None
     }
     assert typed == khop._PUBLIC
 

@@ -1,12 +1,14 @@
 """Train graph neural networks on sampled neighborhoods: exact, reproducible, fast.
 
-`import khop` alone loads nothing: a public name imports its module on first use.
+`import khop` alone loads no other library: a public name imports its module on first use.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+from khop.forks import watch_forks
 
 if TYPE_CHECKING:
     from khop.api import Graph as Graph
@@ -165,6 +167,8 @@ _PUBLIC = {
     "write_graph": "khop.graph.build",
 }
 _MODULES = ("models",)
+
+watch_forks()
 
 # `from khop import *` needs only khop's required packages: names that need an extra are not in it.
 __all__ = [*(name for name, module in _PUBLIC.items() if not module.startswith("khop.pyg")), *_MODULES]

@@ -22,6 +22,7 @@ from khop.exchange.lanes import Lanes
 from khop.exchange.row_wire import Wire
 from khop.features.store import FeatureStore
 from khop.features.table import NO_COLUMNS, FeatureTable
+from khop.forks import check_fork
 from khop.graph.build import EdgeTable
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import Folder, open_folder
@@ -36,7 +37,6 @@ from khop.kernels.csc import Csc
 from khop.loading.byte_size import byte_size
 from khop.loading.device_memory import memory_of
 from khop.loading.device_placement import AUTO, DevicePlacement, StorePlace
-from khop.loading.forks import check_fork, watch_forks
 from khop.loading.memory_plan import WorkSizes
 from khop.loading.placed_stores import Conditions, PlacedStores, placed_stores, with_host_columns
 from khop.partition.placements import LANES, Placement
@@ -62,9 +62,6 @@ class Graph:
     stores: PlacedStores | None = None  # copies for the kernels of a GPU; None: the CPU makes all batches
     lanes: Lanes | None = None  # connections to ranks that hold other parts; None if all of it is local
     rank_edges: PartitionedGraph | None = None  # the topology, if ranks hold the edges in parts
-
-    def __post_init__(self) -> None:
-        watch_forks()
 
     @classmethod
     def of(cls, store: GraphStore) -> Graph:

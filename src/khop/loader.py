@@ -22,12 +22,12 @@ from khop.draw import DrawKey
 from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStore
 from khop.features.table import NO_COLUMNS
+from khop.forks import check_fork
 from khop.loading.byte_size import byte_size
 from khop.loading.columns import ColumnChoice, NamesByType, Narrow
 from khop.loading.cores import cores_of_rank, sampler_threads
 from khop.loading.device_caching import pinned_copies, rows_of_host, visits_of
 from khop.loading.device_columns import DeviceColumns, split_choice
-from khop.loading.forks import check_fork
 from khop.loading.loader import Position, State, StepRequests, finished, request_of
 from khop.loading.local_source import LocalSource
 from khop.loading.ordered_map import InFlight

@@ -13,7 +13,7 @@ from torch_geometric import loader as theirs
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
 
-from khop.loading.forks import check_fork
+from khop.forks import check_fork
 from khop.pyg.columns import Columns, attach_links, columns_of, owner_of
 from khop.pyg.inputs import check_links, check_nodes
 from khop.pyg.iteration import Work, epoch

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from khop.loading import forks
-from khop.loading.forks import check_fork
+from khop import forks
+from khop.forks import check_fork
 from processes.commands import ENVIRONMENT
 from small_folders import write_learnable_graph
 
-# As DGL's tutorial on several processes: the graph is loaded once, and the work begins in children.
+# As DGL's tutorial on several processes, but the parent has only imported khop.
 SCRIPT = """
 import multiprocessing, sys
 import torch
 import khop
 
-def make_loader(graph, folder):
-    graph = graph or khop.open_graph(folder)
+def make_loader(folder):
+    graph = khop.open_graph(folder)
     for _ in range(2):
         khop.Loader(khop.NeighborSampler(graph, fanouts=[2]), seeds=graph.split("train"), batch_size=8)
     print("made", flush=True)
@@ -36,14 +36,12 @@ class Rows(torch.utils.data.Dataset):
 if __name__ == "__main__":
     how, start, folder = sys.argv[1:]
     torch.set_num_threads(2)
-    graph = khop.open_graph(folder)
     if how == "used":
         (torch.ones(1 << 20) + 1).sum()
     if start == "workers":
         list(torch.utils.data.DataLoader(Rows(), num_workers=1))
     else:
-        given = graph if start == "fork" else None
-        child = multiprocessing.get_context(start).Process(target=make_loader, args=(given, folder))
+        child = multiprocessing.get_context(start).Process(target=make_loader, args=(folder,))
         child.start()
         child.join()
         assert child.exitcode == 0
@@ -99,7 +97,7 @@ def test_a_fork_with_cuda_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_threads_of_openmp_are_told_from_others() -> None:
     script = """
 import torch
-from khop.loading.forks import _has_openmp_threads
+from khop.forks import _has_openmp_threads
 torch.set_num_threads(2)
 print(_has_openmp_threads())
 (torch.ones(1 << 20) + 1).sum()

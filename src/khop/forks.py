@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
+import sys
 import time
 import warnings
 from functools import cache
 from pathlib import Path
-
-import torch
 
 SETTLE_S = 0.1  # time for OpenMP threads to fall asleep: they spin for a moment after each operation
 _THREADS = Path("/proc/self/task")
@@ -22,7 +20,6 @@ def check_fork() -> None:
     the records of these threads, but not the threads. The first parallel operation of the child waits for
     them forever. CUDA refuses to work in such a child.
     """
-    watch_forks()
     causes = _Forks.causes()
     if causes and os.getpid() not in _Forks.warned:
         _Forks.warned.add(os.getpid())
@@ -44,7 +41,7 @@ class _Forks:
 
     @classmethod
     def before(cls) -> None:
-        cls.had_openmp = _has_openmp_threads()
+        cls.had_openmp = "torch" in sys.modules and _has_openmp_threads()
 
     @classmethod
     def after_in_child(cls) -> None:
@@ -52,6 +49,8 @@ class _Forks:
 
     @classmethod
     def causes(cls) -> list[str]:
+        import torch  # `import khop` loads this module, and must not load torch
+
         openmp = cls.lost_openmp and torch.get_num_threads() > 1  # one thread starts no others
         cuda = torch.cuda._is_in_bad_fork()
         return [
@@ -62,8 +61,6 @@ class _Forks:
 @cache
 def watch_forks() -> None:
     """From now on, record at each fork of this process the things that the child will lack."""
-    # Here and not at import: importing khop changes nothing in a process. A process without a graph
-    # and without a loader can fork without any effect from khop.
     os.register_at_fork(before=_Forks.before, after_in_child=_Forks.after_in_child)
 
 
@@ -94,6 +91,8 @@ def _code_of_openmp() -> list[range]:
 
 def _native_threads() -> tuple[list[int], int]:
     """Return the kernel wait addresses of threads not started by Python, and the number that are running."""
+    import threading  # only a fork needs it
+
     of_python = {thread.native_id for thread in threading.enumerate()}
     resting, num_running = [], 0
     for thread in _THREADS.iterdir() if _THREADS.is_dir() else ():
