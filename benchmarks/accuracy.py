@@ -25,9 +25,9 @@ import torch
 from harness import ROOT, Figure, report
 
 import khop
+from khop.inference.evaluation import scores
 from khop.models.sage import SAGE, Norm
 from khop.training.checkpoint import load_checkpoint, restore_model
-from khop.training.evaluation import scores
 from khop.training.initial import seeded
 
 Array = np.ndarray[Any, np.dtype[Any]]

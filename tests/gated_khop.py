@@ -10,7 +10,7 @@ from itertools import count
 
 from gate import Gate
 from khop.cli.main import run
-from khop.training import work_folder
+from khop.inference import work_folder
 from khop.training.step_clock import StepClock
 
 POINTS = {"update": (StepClock, "finish"), "chunk": (work_folder.FileRows, "put")}

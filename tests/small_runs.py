@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from khop.api import Graph
+from khop.inference.evaluation import scores
+from khop.inference.node_outputs import layerwise_inference
 from khop.loader import Loader
 from khop.models.sage import SAGE
 from khop.sampling.neighbor import NeighborSampler
-from khop.training.evaluation import scores
-from khop.training.inference import layerwise_inference
 from khop.training.observer import Unwatched
 from khop.training.run_log import Record
 from khop.training.settings import TrainerSettings

@@ -17,7 +17,7 @@ SOURCE = Path(khop.__file__).parent
 VALUES = {"arguments", "errors", "schema", "draw", "batch"}
 PARTS = {
     "kernels", "rules", "graph", "features", "runtime", "models", "sampling", "partition", "loading",
-    "exchange", "distributed", "training",
+    "exchange", "distributed", "training", "inference",
 }  # fmt: skip
 FRONT = {
     "api", "datasets", "evaluating", "inferring", "initializing", "launching", "loader", "partitioning",
@@ -53,6 +53,10 @@ MAY_IMPORT = {
         "arguments", "schema", "draw", "errors", "batch", "kernels", "rules", "sampling", "loading", "models",
         "graph", "features", "runtime", "exchange", "distributed", "migrations",
     },
+    "inference": {
+        "arguments", "schema", "draw", "batch", "sampling", "loading", "models", "graph", "features",
+        "runtime", "exchange", "distributed", "training",
+    },
     **{part: VALUES | PARTS | FRONT | {"forks", "user_cache"} for part in FRONT},
     "config": VALUES | PARTS | FRONT | {"migrations"},
     "profiling": {"batch", "loading", "training", "config"},
@@ -63,7 +67,7 @@ MAY_IMPORT = {
     "cli": {
         "config", "api", "datasets", "graph", "inferring", "launching", "partitioning", "process_memory",
         "planning", "profiling", "schema", "training", "errors", "runtime", "distributed", "loading",
-        "partition", "user_cache",
+        "inference", "partition", "user_cache",
     },
     "__main__": {"cli"},
     "__init__": VALUES | PARTS | FRONT | {"forks", "process_memory"},

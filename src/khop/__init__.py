@@ -42,6 +42,11 @@ if TYPE_CHECKING:
     from khop.graph.quantize import Quantized as Quantized
     from khop.graph.quantize import quantize as quantize
     from khop.graph.store import GraphStoreBase as GraphStoreBase
+    from khop.inference.full_ranking import full_ranking as full_ranking
+    from khop.inference.link_evaluation import node_rows as node_rows
+    from khop.inference.link_evaluation import with_negatives as with_negatives
+    from khop.inference.node_outputs import layerwise_inference as layerwise_inference
+    from khop.inference.node_outputs import sampled_inference as sampled_inference
     from khop.inferring import infer as infer
     from khop.initializing import initialize as initialize
     from khop.launching import launch as launch
@@ -72,13 +77,8 @@ if TYPE_CHECKING:
     from khop.schema import Schema as Schema
     from khop.training.checkpoint import load_checkpoint as load_checkpoint
     from khop.training.checkpoint import restore_model as restore_model
-    from khop.training.inference import layerwise_inference as layerwise_inference
-    from khop.training.inference import sampled_inference as sampled_inference
-    from khop.training.link_evaluation import node_rows as node_rows
-    from khop.training.link_evaluation import with_negatives as with_negatives
     from khop.training.link_prediction import LinkPrediction as LinkPrediction
     from khop.training.observer import Observer as Observer
-    from khop.training.ranking import full_ranking as full_ranking
     from khop.training.row_adam import RowAdam as RowAdam
     from khop.training.schedule import Schedule as Schedule
     from khop.training.settings import CheckpointPolicy as CheckpointPolicy
@@ -145,23 +145,23 @@ _PUBLIC = {
     "evaluate": "khop.evaluating",
     "evaluate_links": "khop.evaluating",
     "infer": "khop.inferring",
-    "full_ranking": "khop.training.ranking",
+    "full_ranking": "khop.inference.full_ranking",
     "graph_from_pyg": "khop.pyg.convert",
     "initialize": "khop.initializing",
     "launch": "khop.launching",
-    "layerwise_inference": "khop.training.inference",
+    "layerwise_inference": "khop.inference.node_outputs",
     "links_from_pyg": "khop.pyg.label_links",
     "load_checkpoint": "khop.training.checkpoint",
     "partition_graph": "khop.partitioning",
-    "node_rows": "khop.training.link_evaluation",
+    "node_rows": "khop.inference.link_evaluation",
     "builtin_folder": "khop.datasets.builtin",
     "builtin_names": "khop.datasets.builtin",
     "open_folder": "khop.graph.folder",
     "open_graph": "khop.api",
     "quantize": "khop.graph.quantize",
     "restore_model": "khop.training.checkpoint",
-    "sampled_inference": "khop.training.inference",
-    "with_negatives": "khop.training.link_evaluation",
+    "sampled_inference": "khop.inference.node_outputs",
+    "with_negatives": "khop.inference.link_evaluation",
     "split_links": "khop.datasets.link_split",
     "tune_memory": "khop.process_memory",
     "write_graph": "khop.graph.build",

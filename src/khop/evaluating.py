@@ -9,6 +9,18 @@ from torch import Tensor, nn
 from khop.api import Graph
 from khop.arguments import graph_of, instance_of
 from khop.draw import GivenNegatives, NegativeMode
+from khop.inference.chunks import Progress, unwatched
+from khop.inference.evaluation import scores
+from khop.inference.forward_inputs import all_neighbors, columns_read, evaluation_sampler
+from khop.inference.link_evaluation import (
+    check_metrics,
+    check_negatives,
+    check_untimed,
+    exact_link_scores,
+    mean_metrics,
+)
+from khop.inference.node_outputs import layerwise_inference, sampled_inference
+from khop.inference.sampled_links import sampled_link_scores
 from khop.loader import Loader
 from khop.loading.columns import NamesByType
 from khop.models.layered import Layered
@@ -19,19 +31,7 @@ from khop.runtime.group import this_group, unwrapped
 from khop.sampling.fanouts import Fanout
 from khop.sampling.link_seeds import LinkList, Links
 from khop.sampling.links import LinkSampler
-from khop.training.chunks import Progress, unwatched
-from khop.training.evaluation import scores
-from khop.training.forward_inputs import all_neighbors, columns_read, evaluation_sampler
-from khop.training.inference import layerwise_inference, sampled_inference
-from khop.training.link_evaluation import (
-    check_metrics,
-    check_negatives,
-    check_untimed,
-    exact_link_scores,
-    mean_metrics,
-)
 from khop.training.link_prediction import LinkMetric
-from khop.training.sampled_links import sampled_link_scores
 from khop.training.tasks import NodeClassification
 
 

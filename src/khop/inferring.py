@@ -19,6 +19,12 @@ import khop
 from khop.api import Graph
 from khop.arguments import graph_of, path_of, whole_number
 from khop.exchange.lanes import Lanes
+from khop.inference.chunks import Progress, unwatched
+from khop.inference.collective_chunks import CollectiveChunks, rank_bounds
+from khop.inference.node_outputs import Layers
+from khop.inference.rank_folder import is_seen_by_all, own_stage, rank_folder
+from khop.inference.row_output import RowOutput
+from khop.inference.work_folder import remove, work_folder
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import LinkPredictor
 from khop.models.node_embedding import gathered
@@ -26,12 +32,6 @@ from khop.models.stack import Stack
 from khop.runtime.group import ALONE, Group, this_group, unwrapped
 from khop.sampling.neighbor import check_seeds
 from khop.schema import NodeType, sole_type
-from khop.training.chunks import Progress, unwatched
-from khop.training.collective_chunks import CollectiveChunks, rank_bounds
-from khop.training.inference import Layers
-from khop.training.rank_folder import is_seen_by_all, own_stage, rank_folder
-from khop.training.row_output import RowOutput
-from khop.training.work_folder import remove, work_folder
 
 Values = Literal["embeddings", "outputs"]
 UNFINISHED = ".unfinished"  # suffix of the work folder next to the result

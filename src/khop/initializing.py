@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from khop.arguments import instance_of, seed_number
+from khop.inference.chunks import evaluating
 from khop.loader import Loader
-from khop.training.chunks import evaluating
 from khop.training.initial import seeded
 from khop.training.move import mover
 

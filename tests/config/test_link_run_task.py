@@ -15,9 +15,9 @@ from khop.config.link_run_task import LinkTask
 from khop.config.read import RawRun, with_options
 from khop.draw import DegreeNegatives, DrawKey, NegativeMode, UniformNegatives
 from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.inference.chunks import unwatched
 from khop.sampling.links import LinkSampler
 from khop.sampling.sampler import Seeds
-from khop.training.chunks import unwatched
 from small_link_folders import BOUGHT_BY, BUYS, write_shop
 
 Prepare = Callable[..., Run]

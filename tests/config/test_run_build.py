@@ -14,10 +14,10 @@ from khop.config.run_fingerprint import facts_of
 from khop.draw import DrawKey, FrontierByType, NeighborsByType
 from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.graph.csc_graph import CscGraph
+from khop.inference.chunks import unwatched
 from khop.models.rgcn import RGCN
 from khop.models.sage import SAGE
 from khop.rules.rule import Hop
-from khop.training.chunks import unwatched
 
 BUYS, BOUGHT_BY, ON = ("user", "buys", "item"), ("item", "bought_by", "user"), ("tag", "on", "item")
 

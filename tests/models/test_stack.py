@@ -12,6 +12,7 @@ from torch import Tensor
 from khop.batch import Batch
 from khop.draw import DrawKey
 from khop.graph.csc_graph import CscGraph
+from khop.inference.node_outputs import layerwise_inference
 from khop.loading.columns import ColumnChoice, gather_columns
 from khop.models.rgcn import RGCN
 from khop.models.sage import SAGE
@@ -20,7 +21,6 @@ from khop.sampling.fanouts import Fanout
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.sampler import Seeds
 from khop.schema import Schema
-from khop.training.inference import layerwise_inference
 from small_graphs import SmallGraph, shop
 
 MODELS: Mapping[str, Callable[[SmallGraph], Stack]] = {

@@ -13,12 +13,12 @@ from torch import Tensor
 
 import khop
 from covered import covered
+from khop.inference.link_evaluation import exact_link_scores
+from khop.inference.node_outputs import layerwise_inference, sampled_inference
+from khop.inference.sampled_links import sampled_link_scores
 from khop.loading.columns import ColumnChoice
 from khop.models import SAGE, LinkPredictor
 from khop.runtime.group import this_group
-from khop.training.inference import layerwise_inference, sampled_inference
-from khop.training.link_evaluation import exact_link_scores
-from khop.training.sampled_links import sampled_link_scores
 from machine_folders import of_machine
 from small_folders import ITEM
 from small_link_folders import BUYS

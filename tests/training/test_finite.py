@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from khop.training.link_evaluation import mean_metrics
+from khop.inference.full_ranking import full_ranking
+from khop.inference.link_evaluation import mean_metrics
 from khop.training.link_prediction import LINK_METRICS, LinkMetric
 from khop.training.metrics import METRICS, NodeMetric
 from khop.training.observer import Unwatched
-from khop.training.ranking import full_ranking
 from khop.training.settings import CheckpointPolicy
 from khop.training.tasks import NodeClassification
 from khop.training.trainer import Trainer

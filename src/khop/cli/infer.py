@@ -25,8 +25,8 @@ from khop.config.build import Run
 from khop.config.read import RawRun
 from khop.config.values import RunConfig
 from khop.graph.npy import header_of
+from khop.inference.chunks import Progress, unwatched
 from khop.inferring import Inference, in_bytes
-from khop.training.chunks import Progress, unwatched
 from khop.training.interrupts import terminations_raised
 
 

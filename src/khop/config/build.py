@@ -19,13 +19,13 @@ from khop.config.run_fingerprint import facts_of
 from khop.config.run_task import RunTask
 from khop.config.values import RunConfig
 from khop.graph.progress import ProgressCallback
+from khop.inference.chunks import Progress
 from khop.inferring import Inference, Values
 from khop.loader import Loader
 from khop.loading.ordered_map import InFlight
 from khop.runtime.group import this_group
 from khop.schema import NodeType
 from khop.training.checkpoint import restore_model, shared_checkpoint
-from khop.training.chunks import Progress
 from khop.training.observer import Observer
 from khop.training.schedule import Schedule
 from khop.training.settings import CheckpointPolicy, TrainerSettings

@@ -20,6 +20,9 @@ from khop.config.parts import (
 from khop.config.values import Fanout, RunConfig
 from khop.datasets.link_split import LinkSplit, split_links
 from khop.draw import DegreeNegatives, GivenNegatives, NegativeMode, Negatives, UniformNegatives
+from khop.inference.chunks import Progress
+from khop.inference.link_evaluation import Scores, exact_link_scores, mean_metrics
+from khop.inference.sampled_links import sampled_link_scores
 from khop.loader import Loader
 from khop.loading.columns import ColumnChoice
 from khop.models.link_predictor import LinkPredictor
@@ -30,11 +33,8 @@ from khop.sampling.fanouts import fanouts_by_type, followed_types
 from khop.sampling.link_seeds import LinkList
 from khop.sampling.links import LinkSampler
 from khop.schema import EdgeType, NodeType
-from khop.training.chunks import Progress
 from khop.training.initial import seeded
-from khop.training.link_evaluation import Scores, exact_link_scores, mean_metrics
 from khop.training.link_prediction import LINK_METRICS, LinkMetric, LinkPrediction
-from khop.training.sampled_links import sampled_link_scores
 
 BESIDE: tuple[LinkMetric, ...] = ("mrr", "roc-auc")  # always computed, next to the selection metric
 

@@ -19,6 +19,9 @@ from khop.config.parts import (
     stack_of,
 )
 from khop.config.values import Fanout, RunConfig
+from khop.inference.chunks import Progress
+from khop.inference.evaluation import scores
+from khop.inference.node_outputs import layerwise_inference, sampled_inference
 from khop.loader import Loader
 from khop.loading.columns import ColumnChoice
 from khop.loading.seed_times import seed_times
@@ -28,9 +31,6 @@ from khop.runtime.group import this_group
 from khop.sampling.fanouts import followed_types
 from khop.sampling.neighbor import NeighborSampler
 from khop.schema import NodeType
-from khop.training.chunks import Progress
-from khop.training.evaluation import scores
-from khop.training.inference import layerwise_inference, sampled_inference
 from khop.training.initial import seeded
 from khop.training.metrics import METRICS
 from khop.training.tasks import NodeClassification

@@ -8,9 +8,9 @@ from typing import Protocol
 from torch import nn
 
 from khop.api import Graph
+from khop.inference.chunks import Progress
 from khop.loader import Loader
 from khop.schema import NodeType
-from khop.training.chunks import Progress
 from khop.training.tasks import Task
 
 

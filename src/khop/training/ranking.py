@@ -7,20 +7,14 @@ never all or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from khop.arguments import instance_of, list_of, shown, whole_number
-from khop.runtime.group import this_group
-from khop.training.layer_stores import Memory
-from khop.training.stages import Stage
+from khop.arguments import whole_number
 
 LOOK_FOR_NAN = "look for NaN in the model's weights and in the columns"
-ScoresOf = Callable[[Tensor], Tensor]  # int64 (n) queries -> (n, candidates)
 
 
 def binary_roc_auc(scores: Tensor, positive: Tensor) -> float:
@@ -81,12 +75,12 @@ class Places:
     def hits(self, k: int) -> float:
         """Fraction of positives among the first k."""
         self._check_not_empty(f"hits@{k}")
-        _check_k(k)
+        check_k(k)
         return float(self._expected(torch.ones(k, dtype=torch.float64)).mean())
 
     def discounted_gains(self, k: int) -> Tensor:
         """Return float64 (positives): 1 / log2(place + 1) for the first k places, 0 for later ones."""
-        return self._expected(_discounts(k))
+        return self._expected(discounts(k))
 
     def reached(self, k: int) -> Tensor:
         """Return float64 (positives): the probability of a place among the first k."""
@@ -107,130 +101,8 @@ class Places:
             raise ValueError(f"{metric}: there are no positives to rank; give it one or more")
 
 
-@dataclass(frozen=True)
-class FullRanking:
-    """Mean metrics over the queries with at least one pair to find."""
-
-    queries: int
-    recall: dict[int, float]  # k -> fraction of a query's held-out candidates among the first k
-    ndcg: dict[int, float]  # k -> discounted gain, divided by the gain of the best order
-
-
-def full_ranking(
-    scores_of: ScoresOf,
-    held_out: Tensor,
-    seen: Tensor,
-    num_candidates: int,
-    at: Sequence[int] = (10, 20),
-    *,
-    chunk_bytes: int = 1 << 28,
-) -> FullRanking:
-    """Rank all candidates for each query of `held_out`, except the candidates of the query in `seen`.
-
-    `held_out` and `seen` are int64 (2, pairs): queries, then candidates. A repeated pair counts once; a pair
-    that is also in `seen` does not count. `scores_of` receives as many queries at a time as fit into
-    `chunk_bytes`.
-
-    Collective: the ranks share the queries, and every rank gets the result, which does not depend on their
-    number. All ranks call `scores_of` equally often, so `scores_of` may exchange rows.
-    """
-    whole_number("num_candidates", num_candidates, 1)
-    whole_number("chunk_bytes", chunk_bytes, 1)
-    if not callable(scores_of):
-        raise ValueError(f"scores_of {shown(scores_of)}: must be a function from queries to their scores")
-    if not list_of("at", at, "[10, 20]"):
-        raise ValueError("full ranking: at is empty, name the ks of Recall@k and NDCG@k")
-    for k in at:
-        _check_k(k)
-    masked = _keys(seen, num_candidates, "seen")
-    keys = _keys(held_out, num_candidates, "held_out")
-    keys = keys[~torch.isin(keys, masked)]
-    if keys.numel() == 0:
-        raise ValueError("full ranking: held_out has no pair that is not in seen; there is nothing to find")
-    queries, sizes = torch.unique_consecutive(keys // num_candidates, return_counts=True)
-    rows = max(1, chunk_bytes // (16 * num_candidates))
-    ends = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])  # where each query's pairs begin
-    group, like = this_group(), torch.empty(0, 2, len(at), dtype=torch.float64)
-    chunks = Stage(0, "query", -(-queries.numel() // rows), 1, like)
-    with group.exchanging("ranking"), closing(Memory(group).open(chunks)) as place:
-        for turn in range(-(-chunks.count // group.world_size)):
-            # In the last turn some ranks have no chunk: they rank a chunk that another rank keeps.
-            mine = turn * group.world_size + group.rank
-            number = mine % chunks.count
-            chunk, found = (each[number * rows : (number + 1) * rows] for each in (queries, sizes))
-            pairs = keys[ends[number * rows] : ends[number * rows + chunk.numel()]]
-            scores = _masked_scores(scores_of(chunk), chunk, masked, num_candidates)
-            row = torch.repeat_interleave(torch.arange(chunk.numel()), found)
-            places = _places_in(scores, row, pairs % num_candidates, max(at))
-            if mine == number:
-                place.put(number, _sums(places, row, found, at).unsqueeze(0))
-        sums = place.finished().sum(0)
-    recall, ndcg = (sums / queries.numel()).tolist()
-    return FullRanking(queries.numel(), dict(zip(at, recall, strict=True)), dict(zip(at, ndcg, strict=True)))
-
-
-def _keys(pairs: Tensor, num_candidates: int, what: str) -> Tensor:
-    """Encode each pair as one number; return them sorted, without duplicates."""
-    instance_of(f"full ranking: {what}", pairs, Tensor, "must be an int64 tensor (2, pairs)")
-    if pairs.dim() != 2 or pairs.shape[0] != 2:
-        raise ValueError(f"full ranking: {what} is {tuple(pairs.shape)}, must be (2, pairs)")
-    if pairs.dtype not in (torch.int64, torch.int32):
-        raise ValueError(f"full ranking: {what} is {pairs.dtype}: give ids, int64")
-    outside = (pairs[1] < 0) | (pairs[1] >= num_candidates) | (pairs[0] < 0)
-    if outside.any():
-        query, candidate = pairs[:, outside][:, 0].tolist()
-        raise ValueError(
-            f"full ranking: {what} has query {query} with candidate {candidate}; "
-            f"candidates are 0 to {num_candidates - 1}"
-        )
-    keys: Tensor = torch.unique(pairs[0].long() * num_candidates + pairs[1])
-    return keys
-
-
-def _masked_scores(scores: Tensor, queries: Tensor, masked: Tensor, num_candidates: int) -> Tensor:
-    """Copy scores to the CPU and set the scores of seen candidates to -inf."""
-    instance_of("full ranking: scores", scores, Tensor, "scores_of must give a tensor (queries, candidates)")
-    expected = (queries.numel(), num_candidates)
-    if scores.shape != expected:
-        raise ValueError(
-            f"full ranking: scores are {tuple(scores.shape)}, must be (queries, candidates): {expected}"
-        )
-    check_scores(scores, "full ranking")
-    scores = scores.detach().cpu().clone()
-    first, last = torch.searchsorted(
-        masked, queries[[0, -1]] * num_candidates + torch.tensor([0, num_candidates])
-    )
-    near = masked[int(first) : int(last)]
-    row = torch.searchsorted(queries, near // num_candidates)
-    here = queries[row] == near // num_candidates
-    scores[row[here], near[here] % num_candidates] = -torch.inf
-    return scores
-
-
-def _places_in(scores: Tensor, row: Tensor, candidate: Tensor, depth: int) -> Places:
-    """Places of candidates in their rows, from the first `depth` scores; `above` stops at `depth`."""
-    own = scores[row, candidate].unsqueeze(1)
-    top = scores.topk(min(depth, scores.shape[1]), dim=1).values
-    above, equal = (top[row] > own).sum(1), (top[row] == own).sum(1)
-    # Some candidates with the score of the last of the first may have been cut off.
-    boundary = top[:, -1:]
-    at_boundary = (scores == boundary).sum(1)
-    tied = torch.where((own == boundary[row]).squeeze(1), at_boundary[row], equal)
-    return Places(above, (tied - 1).clamp(min=0))
-
-
-def _sums(places: Places, row: Tensor, found: Tensor, at: Sequence[int]) -> Tensor:
-    """Recall and NDCG at each k, summed over the queries."""
-    sums = []
-    for k in at:
-        reached = torch.zeros(found.numel(), dtype=torch.float64).index_add_(0, row, places.reached(k))
-        gains = torch.zeros(found.numel(), dtype=torch.float64).index_add_(0, row, places.discounted_gains(k))
-        best = _discounts(k).cumsum(0)[found.clamp(max=k) - 1]
-        sums.append(torch.stack([(reached / found).sum(), (gains / best).sum()]))
-    return torch.stack(sums, dim=1)
-
-
-def _discounts(k: int) -> Tensor:
+def discounts(k: int) -> Tensor:
+    """Return float64 (k): 1 / log2(place + 1) of the first k places."""
     return 1 / torch.log2(torch.arange(2, k + 2, dtype=torch.float64))
 
 
@@ -245,6 +117,7 @@ def check_scores(scores: Tensor, metric: str) -> None:
         )
 
 
-def _check_k(k: int) -> None:
+def check_k(k: int) -> None:
+    """Raise ValueError unless k is at least 1."""
     if whole_number("k", k) < 1:
         raise ValueError(f"k {k}: must be at least 1")

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from khop.features.store import FeatureStore
+from khop.inference.stages import Rows, Stage, row_table, write_rows
 from khop.runtime.group import Group
 from khop.schema import NodeType
-from khop.training.stages import Rows, Stage, row_table, write_rows
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from khop.batch import Batch, Change, num_bytes
 from khop.draw import DrawKey
 from khop.features.store import FeatureStore
+from khop.inference.dynamic_chunks import Sharing
+from khop.inference.stages import LayerStore, Stage
 from khop.loading.columns import ColumnChoice, gather_columns
 from khop.sampling.sampler import Sampler, Seeds
 from khop.schema import NodeType
-from khop.training.dynamic_chunks import Sharing
-from khop.training.stages import LayerStore, Stage
 
 Progress = Callable[[int, int], None]  # (done, total)
 RowsOf = Callable[[Batch], Tensor]  # (seeds, ...): rows of a chunk's nodes

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from khop.inference.stages import Stage
+from khop.inference.work_folder import WorkFolder, remove, work_folder
 from khop.runtime.group import ALONE, Group
-from khop.training.stages import Stage
-from khop.training.work_folder import WorkFolder, remove, work_folder
 
 FACTS = {"graph": "a"}
 STAGE = Stage(1, "a/b", 10, 4, torch.empty(0, 3, dtype=torch.float64))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from khop.features.table import FeatureTable
-from khop.training.evaluation import scores
+from khop.inference.evaluation import scores
 from khop.training.tasks import NodeClassification
 from small_graphs import one_type
 

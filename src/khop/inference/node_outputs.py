@@ -14,6 +14,13 @@ from khop.draw import DrawKey, Purpose
 from khop.exchange.lanes import Lanes
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
+from khop.inference.chunks import Chunks, Meter, Progress, RowsOf, evaluating, unwatched
+from khop.inference.collective_chunks import sharing_of
+from khop.inference.dynamic_chunks import Sharing
+from khop.inference.forward_inputs import columns_read
+from khop.inference.layer_stores import Memory
+from khop.inference.part_order import PartOrder, pieces_of
+from khop.inference.stages import VALUES, LayerStore, Stage, row_table
 from khop.loading.columns import ColumnChoice
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.layered import Layered, destination_types, followed_edge_types
@@ -22,14 +29,7 @@ from khop.runtime.group import ALONE, Group
 from khop.sampling.neighbor import NeighborSampler, check_seeds
 from khop.sampling.sampler import Sampler
 from khop.schema import NodeType
-from khop.training.chunks import Chunks, Meter, Progress, RowsOf, evaluating, unwatched
-from khop.training.collective_chunks import sharing_of
-from khop.training.dynamic_chunks import Sharing
-from khop.training.forward_inputs import columns_read
-from khop.training.layer_stores import Memory
 from khop.training.move import mover
-from khop.training.part_order import PartOrder, pieces_of
-from khop.training.stages import VALUES, LayerStore, Stage, row_table
 
 Wanted = Mapping[NodeType, Tensor | None]  # int64 ids of a type; None: all of them, in order
 

@@ -12,15 +12,15 @@ from khop.draw import GivenNegatives, NegativeMode, UniformNegatives
 from khop.evaluating import evaluate_links
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import csc_graph_from_edges
+from khop.inference import link_evaluation
+from khop.inference.link_evaluation import link_scores, node_rows, with_negatives
+from khop.inference.sampled_links import sampled_link_scores
+from khop.inference.stages import row_table
 from khop.loading.columns import ColumnChoice
 from khop.models.decoders import DecoderKind
 from khop.sampling.link_seeds import Links
 from khop.sampling.links import LinkSampler
-from khop.training import link_evaluation
-from khop.training.link_evaluation import link_scores, node_rows, with_negatives
 from khop.training.link_prediction import LinkPrediction
-from khop.training.sampled_links import sampled_link_scores
-from khop.training.stages import row_table
 from small_links import BUYS, ON, LinkBatches, graph, links, predictor
 
 TYPES = ("user", "item", "tag", "item")

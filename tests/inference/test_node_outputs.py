@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
 from khop.batch import Batch, Block
+from khop.inference.node_outputs import layerwise_inference, sampled_inference
 from khop.loading.columns import ColumnChoice
 from khop.loading.ordered_map import InFlight
 from khop.models.sage import SAGE
 from khop.runtime.group import Group
 from khop.sampling.neighbor import NeighborSampler
-from khop.training.inference import layerwise_inference, sampled_inference
 from small_graphs import SmallGraph, one_type, shop
 
 GRAPHS = [pytest.param(one_type, "node", id="one-type"), pytest.param(shop, "item", id="shop")]

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from khop.exchange.lanes import Lanes
 from khop.features.store import FeatureStore
+from khop.inference.collective_chunks import rank_bounds, rows_of_ranks, shares
+from khop.inference.stages import Rows, Stage
+from khop.inference.work_folder import WorkFolder, work_folder
 from khop.runtime.group import ALONE, Group
 from khop.schema import NodeType
-from khop.training.collective_chunks import rank_bounds, rows_of_ranks, shares
-from khop.training.stages import Rows, Stage
-from khop.training.work_folder import WorkFolder, work_folder
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,11 @@ from khop.batch import Batch, Change
 from khop.draw import DrawKey, Purpose
 from khop.exchange.lanes import Lanes
 from khop.features.store import FeatureStore
+from khop.inference.chunks import Meter, Progress, evaluating, unwatched
+from khop.inference.collective_chunks import sharing_of
+from khop.inference.layer_stores import Memory
+from khop.inference.link_evaluation import Scores, check_told_from
+from khop.inference.stages import Stage
 from khop.loading.columns import ColumnChoice, gather_columns
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import LinkPredictor
@@ -20,12 +25,7 @@ from khop.sampling.link_seeds import LinkList
 from khop.sampling.links import LinkSampler
 from khop.sampling.sampler import LinkSeeds, Seeds
 from khop.schema import EdgeType, NodeType
-from khop.training.chunks import Meter, Progress, evaluating, unwatched
-from khop.training.collective_chunks import sharing_of
-from khop.training.layer_stores import Memory
-from khop.training.link_evaluation import Scores, check_told_from
 from khop.training.move import mover
-from khop.training.stages import Stage
 
 
 def sampled_link_scores(

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.distributed.partition_owners import PartitionOwners
+from khop.inference.collective_chunks import rank_bounds, shares
+from khop.inference.rank_folder import own_stage
+from khop.inference.stages import Stage
 from khop.runtime.group import Group
-from khop.training.collective_chunks import rank_bounds, shares
-from khop.training.rank_folder import own_stage
-from khop.training.stages import Stage
 
 part_sizes = st.lists(st.integers(0, 40), min_size=1, max_size=6)
 ranks = st.integers(1, 7)

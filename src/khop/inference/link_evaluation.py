@@ -14,19 +14,19 @@ from khop.draw import DrawKey, DrawnNegatives, Positives, Purpose, check_drawn
 from khop.exchange.lanes import Lanes
 from khop.features.store import FeatureStore, Rows
 from khop.graph.store import GraphStore
+from khop.inference.chunks import Progress, evaluating, unwatched
+from khop.inference.dynamic_chunks import DynamicChunks, Sharing
+from khop.inference.layer_stores import Memory
+from khop.inference.node_outputs import Layers
+from khop.inference.stages import VALUES, Stage
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import LinkPredictor
 from khop.runtime.group import ALONE, Group
 from khop.sampling.link_seeds import LinkList, Links, check_links
 from khop.sampling.node_set import check_ids
 from khop.schema import EdgeType, NodeType
-from khop.training.chunks import Progress, evaluating, unwatched
-from khop.training.dynamic_chunks import DynamicChunks, Sharing
-from khop.training.inference import Layers
-from khop.training.layer_stores import Memory
 from khop.training.link_prediction import LINK_METRICS, LinkMetric
 from khop.training.move import mover
-from khop.training.stages import VALUES, Stage
 
 Scores = dict[EdgeType, tuple[Tensor, Tensor]]  # scores of links (n), scores of their negatives (n, k)
 _CHUNK_NUMBERS = 1 << 22  # values of both ends' rows that are decoded at a time

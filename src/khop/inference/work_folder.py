@@ -19,9 +19,9 @@ from torch import Tensor
 from khop.features.store import FeatureStore
 from khop.graph.atomic import refuse_dangling
 from khop.graph.npy import array_header, map_array
+from khop.inference.stages import Stage, row_table, write_rows
 from khop.runtime.group import Group
 from khop.schema import NodeType
-from khop.training.stages import Stage, row_table, write_rows
 
 FLUSH_S = 1.0  # seconds between flushes; a killed rank computes later rows again
 _FACTS, _JOURNALS = "begun.json", "journals"

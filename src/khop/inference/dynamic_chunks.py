@@ -8,10 +8,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from khop.inference.layer_stores import Memory
+from khop.inference.stages import LayerStore, Stage
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight, ordered_map
 from khop.runtime.group import ALONE, Group
-from khop.training.layer_stores import Memory
-from khop.training.stages import LayerStore, Stage
 
 Made = TypeVar("Made")
 SizeOf = Callable[[Made], int]  # in bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from khop.training.part_order import PartOrder, pieces_of
+from khop.inference.part_order import PartOrder, pieces_of
 
 BOUNDS = (0, 10, 10, 25)
 

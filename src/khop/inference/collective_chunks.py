@@ -15,11 +15,11 @@ from khop.distributed.row_request import Type
 from khop.exchange.lanes import Lanes
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
+from khop.inference.dynamic_chunks import DynamicChunks, Made, Sharing, SizeOf, Taken
+from khop.inference.stages import VALUES, LayerStore, Stage
 from khop.loading.ordered_map import InFlight
 from khop.runtime.group import Group
 from khop.schema import ColumnSpec, NodeType
-from khop.training.dynamic_chunks import DynamicChunks, Made, Sharing, SizeOf, Taken
-from khop.training.stages import VALUES, LayerStore, Stage
 
 
 @dataclass(frozen=True)
