@@ -113,7 +113,7 @@ REFUSED: dict[str, Cases] = {
         ('model 5: must be a torch.nn.Module', lambda: khop.evaluate(5, GRAPH, split='val')),
         ('graph 5: must be a graph, as khop.open_graph gives it', lambda: khop.evaluate(MODEL, 5, split='val')),
         ('task 5: must be a khop.NodeClassification', lambda: khop.evaluate(MODEL, GRAPH, split='val', task=5)),
-        ("fanouts 5: give a list with an entry per hop, the seeds' first,", lambda: khop.evaluate(MODEL, GRAPH, split='val', fanouts=5)),
+        ("fanouts 5: must be a list, as [10,", lambda: khop.evaluate(MODEL, GRAPH, split='val', fanouts=5)),
     ],
     "evaluate_links": [
         ('evaluate_links of a SAGE: it takes a khop.models.LinkPredictor,', lambda: khop.evaluate_links(MODEL, GRAPH, khop.Links(ENDS))),
@@ -281,11 +281,11 @@ REFUSED: dict[str, Cases] = {
         ('hidden 100000000000: must be a whole number of at most 16777216', lambda: khop.models.SAGE.for_graph(GRAPH, 10 ** 11, 1)),
     ],
     "NeighborSampler": [
-        ("fanouts None: give a list with an entry per hop, the seeds'", lambda: khop.NeighborSampler(GRAPH, None)),
-        ("fanouts 5: give a list with an entry per hop, the seeds' first,", lambda: khop.NeighborSampler(GRAPH, 5)),
+        ("fanouts None: must be a list, as [10,", lambda: khop.NeighborSampler(GRAPH, None)),
+        ("fanouts 5: must be a list, as [10,", lambda: khop.NeighborSampler(GRAPH, 5)),
         ("fanout 'a' for ('n', 'to', 'n'): must be 0 or more, or -1 for", lambda: khop.NeighborSampler(GRAPH, ['a'])),
         ("fanout 1.5 for ('n', 'to', 'n'): must be 0 or more, or -1 for", lambda: khop.NeighborSampler(GRAPH, [1.5])),
-        ('fanouts tensor([1]): give a list with an entry per hop, the', lambda: khop.NeighborSampler(GRAPH, tensor([1]))),
+        ("fanouts tensor([1]): must be a list, as [10,", lambda: khop.NeighborSampler(GRAPH, tensor([1]))),
         ('fanout 1 for 5: fits no edge type of "n to n"; leave it out or', lambda: khop.NeighborSampler(GRAPH, [{5: 1}])),
         ("fanout True for ('n', 'to', 'n'): must be 0 or more, or -1 for", lambda: khop.NeighborSampler(GRAPH, [True])),
         ("fanout None for ('n', 'to', 'n'): must be 0 or more, or -1 for", lambda: khop.NeighborSampler(GRAPH, [None])),

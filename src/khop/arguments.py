@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from operator import index
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 Choice = TypeVar("Choice", bound=Enum)
+Given = TypeVar("Given")
 LARGEST_INT64 = (1 << 63) - 1
 LARGEST_SEED = (1 << 64) - 1
 LARGEST_WIDTH = 1 << 24  # of a layer: beyond it a weight matrix takes petabytes
@@ -50,9 +51,21 @@ def truth(name: str, value: object) -> bool:
 
 def mapping_of(name: str, value: object, entries: str) -> Mapping[Any, Any]:
     """Return a mapping; `entries` describes its keys and values."""
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{name} {shown(value)}: must be a mapping from {entries}")
-    return value
+
+    def refuse(given: object) -> NoReturn:
+        raise ValueError(f"{name} {shown(given)}: must be a mapping from {entries}")
+
+    return as_mapping(value, refuse)
+
+
+def as_mapping(
+    given: Given | Mapping[Any, Any], spread: Callable[[Given], Mapping[Any, Any]]
+) -> Mapping[Any, Any]:
+    """Return a mapping by type or by name: as given, or made by `spread` of a value for all of them.
+
+    Arguments that may be one value or a mapping pass here once; all that follows takes mappings.
+    """
+    return given if isinstance(given, Mapping) else spread(given)
 
 
 def list_of(name: str, value: object, example: str) -> Sequence[Any]:

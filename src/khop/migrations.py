@@ -39,20 +39,14 @@ def with_new_names(content: Mapping[str, object]) -> dict[str, object]:
 
     If a table has a key under both names, both stay, and the check of the file reports the old one.
     """
-    paths = {
-        f"{name}.{key}": value
-        for name, table in content.items()
-        if isinstance(table, Mapping)
-        for key, value in table.items()
-    }
-    renamed = with_new_paths(paths)
-    changed = {name: {} if isinstance(table, Mapping) else table for name, table in content.items()}
-    for path, value in renamed.items():
+    tables = {name: table for name, table in content.items() if isinstance(table, Mapping)}
+    paths = {f"{name}.{key}": value for name, table in tables.items() for key, value in table.items()}
+    changed: dict[str, dict[str, object]] = {name: {} for name in tables}
+    for path, value in with_new_paths(paths).items():
         name, _, key = path.partition(".")
-        table = changed.setdefault(name, {})
-        if isinstance(table, dict):
-            table[key] = value
-    return changed
+        changed.setdefault(name, {})[key] = value
+    others = {name: value for name, value in content.items() if name not in tables}
+    return {**content, **changed, **others}
 
 
 def with_new_paths(settings: Mapping[str, object]) -> dict[str, object]:

@@ -51,7 +51,7 @@ def test_what_is_missing_surplus_or_no_number_is_named(fanout: Fanout, message: 
 
 @pytest.mark.parametrize("fanouts", [5, "5,5", {BUYS: [5, 5], "*": [2, 2]}, {5, 3}])
 def test_fanouts_are_a_list_with_an_entry_per_hop(fanouts: object) -> None:
-    with pytest.raises(ValueError, match=r"fanouts .*: give a list with an entry per hop, the seeds' first"):
+    with pytest.raises(ValueError, match=r"fanouts .*: must be a list, as .*an entry per hop"):
         fanouts_by_type(SCHEMA, fanouts)  # type: ignore[arg-type]
 
 

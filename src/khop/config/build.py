@@ -104,11 +104,11 @@ class Run:
         group = this_group()
         with group.exchanging("reading the checkpoint"):
             checkpoint = shared_checkpoint(folder, group, notice)
-        facts, saved = facts_of(self.config, self.fingerprint), checkpoint.training.get("facts")
-        if isinstance(saved, Mapping):
-            free = {"graph", "khop", *given}
-            before, now = ({name: of[name] for name in of.keys() - free} for of in (saved, facts))
-            check_facts(before, now, folder)
+        facts, free = facts_of(self.config, self.fingerprint), {"graph", "khop", *given}
+        match checkpoint.training:
+            case {"facts": Mapping() as saved}:
+                before, now = ({name: of[name] for name in of.keys() - free} for of in (saved, facts))
+                check_facts(before, now, folder)
         restore_model(self.model, checkpoint)
 
     def inference(

@@ -92,6 +92,7 @@ class NodeTask:
             {target: self._nodes("train")},
             input_columns(self.config, self.graph),
             {target: [self.task.label]},
+            self.config.sampler.time,
         )
 
     def scores(

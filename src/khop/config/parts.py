@@ -37,6 +37,7 @@ def seeds_loader(
     seeds: dict[NodeType, torch.Tensor] | Links | PartitionedLinks,
     columns: Sequence[str],
     seed_columns: NamesByType,
+    seed_times: str | None = None,
 ) -> Loader:
     """Make a loader of training batches: shuffled, on the run's device, with its threads."""
     return Loader(
@@ -48,7 +49,7 @@ def seeds_loader(
         seed=config.training.seed,
         columns=columns,
         seed_columns=seed_columns,
-        seed_times=config.sampler.time if isinstance(seeds, dict) else None,
+        seed_times=seed_times,
         device=config.device,
         threads=config.threads,
         prefetch=config.prefetch,

@@ -43,19 +43,17 @@ def read_toml(path: Path) -> RawRun:
 
 def with_options(raw: RawRun, options: Mapping[str, object]) -> RawRun:
     """Return the run with some fields, by dotted path, replaced from the command line."""
-    values = {
-        name: dict(entry) if isinstance(entry, Mapping) else entry for name, entry in raw.values.items()
-    }
-    named = dict(raw.options)
+    values, named = dict(raw.values), dict(raw.options)
+    tables = {name: dict(entry) for name, entry in values.items() if isinstance(entry, Mapping)}
     for path, value in options.items():
         section, _, name = path.rpartition(".")
-        table = values.setdefault(section, {}) if section else values
-        if isinstance(table, dict):  # `checked` reports any other value
-            table[name] = value
+        (tables.setdefault(section, {}) if section else values)[name] = value
         entry = field_at(path)
         assert entry is not None, path
         named[path] = entry.option
-    return RawRun(values, raw.source, named)
+    # A section that is no table stays as it is, for `checked` to report.
+    others = {name: entry for name, entry in values.items() if not isinstance(entry, Mapping)}
+    return RawRun({**values, **tables, **others}, raw.source, named)
 
 
 def checked(raw: RawRun) -> RunConfig:

@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from khop.arguments import as_mapping
 from khop.loading.byte_size import byte_size
 from khop.loading.device_placement import CacheSize
 
@@ -58,8 +59,8 @@ LARGEST_BYTES = 2**63 - 1
 
 def _fanouts_in_range(fanouts: tuple[Fanout, ...]) -> tuple[Fanout, ...]:
     for fanout in fanouts:
-        numbers = fanout.values() if isinstance(fanout, dict) else (fanout,)
-        if not all(-1 <= number <= LARGEST for number in numbers):
+        by_type = as_mapping(fanout, lambda number: {"*": number})
+        if not all(-1 <= number <= LARGEST for number in by_type.values()):
             raise ValueError("a fanout out of range")
     return fanouts
 

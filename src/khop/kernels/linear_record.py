@@ -17,13 +17,13 @@ def read_record(path: Path, key: str) -> Measured | None:
     """Read the choice for a key from a file; None if the file is missing, damaged or for another key."""
     try:
         found = json.loads(path.read_bytes())
-        if not isinstance(found, dict) or (found.get("format"), found.get("key")) != (FORMAT, key):
+        if (found["format"], found["key"]) != (FORMAT, key):
             return None
         ratio = found["over_float32"]
         if isinstance(ratio, bool) or not isinstance(ratio, float | int) or not 0 < ratio < 1e6:
             return None
         return Measured(blocks_of(found["blocks"]), float(ratio))
-    except (OSError, ValueError, KeyError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -76,11 +76,10 @@ def values_of(blocks: Blocks | None) -> dict[str, object]:
 
 def blocks_of(values: object) -> Blocks | None:
     """Return the choice from JSON values; ValueError if they are invalid."""
-    if values == {"library": "torch"}:
-        return None
-    if not isinstance(values, dict) or values.keys() != {"library", "rows", "in_float32"}:
-        raise ValueError(f"{values!r}: not a way to compute a layer; measure it anew")
-    rows, in_float32 = values["rows"], values["in_float32"]
-    if type(rows) is not int or type(in_float32) is not bool:
-        raise ValueError(f"{values!r}: not a way to compute a layer; measure it anew")
-    return Blocks(values["library"], rows, in_float32)
+    match values:
+        case {"library": "torch", **rest} if not rest:
+            return None
+        case {"library": library, "rows": int(rows), "in_float32": bool(in_float32), **rest}:
+            if not rest and not isinstance(rows, bool):
+                return Blocks(library, rows, in_float32)
+    raise ValueError(f"{values!r}: not a way to compute a layer; measure it anew")

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from khop.arguments import instance_of
+from khop.arguments import as_mapping, instance_of
 from khop.batch import Adjacency, Block, Columns, Sample, Subgraph
 from khop.features.store import FeatureStore, Rows
 from khop.loading.source import DeviceRows
@@ -102,31 +102,31 @@ def _by_type(
     schema: Schema, asked: Sequence[str] | NamesByType, types: Sequence[NodeType], what: str
 ) -> dict[NodeType | EdgeType, Names]:
     """Return the names of each type without duplicates; a plain list applies to `types`."""
-    if isinstance(asked, Mapping):
-        named = {type_of(schema, t): names for t, names in asked.items()}
-        return {t: _names(schema, t, names, what) for t, names in named.items() if names}
-    if isinstance(asked, str) or not isinstance(asked, Collection):
-        raise _not_a_list(asked, what)
-    there = {t: schema.columns.get(t, {}) for t in types}
-    for name in asked:
-        if not any(name in columns for columns in there.values()):
-            known = {t: sorted(columns) for t, columns in there.items()}
-            raise ValueError(f"{what}: no node type has a column {name!r}; there are {known}")
-    chosen = {t: tuple(n for n in dict.fromkeys(asked) if n in columns) for t, columns in there.items()}
-    return {t: names for t, names in chosen.items() if names}
+
+    def where_they_are(names: Sequence[str]) -> dict[NodeType, Names]:
+        there = {t: schema.columns.get(t, {}) for t in types}
+        for name in _list_of_names(names, what):
+            if not any(name in columns for columns in there.values()):
+                known = {t: sorted(columns) for t, columns in there.items()}
+                raise ValueError(f"{what}: no node type has a column {name!r}; there are {known}")
+        return {t: tuple(name for name in names if name in columns) for t, columns in there.items()}
+
+    named = {type_of(schema, t): names for t, names in as_mapping(asked, where_they_are).items()}
+    return {t: _names(schema, t, names, what) for t, names in named.items() if names}
 
 
 def _names(schema: Schema, type_: NodeType | EdgeType, names: Sequence[str], what: str) -> Names:
-    if isinstance(names, str) or not isinstance(names, Collection):
-        raise _not_a_list(names, what)
-    for name in names:
+    for name in _list_of_names(names, what):
         instance_of(f"{what} of {type_!r}:", name, str, "must be names of columns, as text")
         schema.column(type_, name)
     return tuple(dict.fromkeys(names))
 
 
-def _not_a_list(name: object, what: str) -> ValueError:
-    return ValueError(f"{what} {name!r}: give a list of names, {[name] if isinstance(name, str) else ['x']}")
+def _list_of_names(given: Sequence[str], what: str) -> Sequence[str]:
+    if isinstance(given, str) or not isinstance(given, Collection):
+        example = [given] if isinstance(given, str) else ["x"]
+        raise ValueError(f"{what} {given!r}: give a list of names, {example}")
+    return given
 
 
 def _node_rows(choice: ColumnChoice, sample: Sample, node_type: NodeType, ids: Tensor) -> Rows:

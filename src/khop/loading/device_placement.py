@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 
-from khop.arguments import one_of, shown
+from khop.arguments import as_mapping, one_of, shown
 from khop.loading.byte_size import byte_size
 
 AUTO = "auto"
@@ -89,9 +89,9 @@ class DevicePlacement:
                 'topology "mapped": edges are drawn from files by topology="host", which leaves them mapped; '
                 'give "device", "pinned", "host" or "auto"'
             )
-        named = columns if isinstance(columns, Mapping) else {ALL: columns}
+        named = as_mapping(columns, lambda place: {ALL: place})
         places = {name: _place(_of("columns", name), place) for name, place in named.items()}
-        sizes = cache if isinstance(cache, Mapping) else {ALL: cache}
+        sizes = as_mapping(cache, lambda size: {ALL: size})
         caches = {name: CacheSize.of(size, _of("cache", name)) for name, size in sizes.items()}
         return cls(
             str(device),

@@ -91,13 +91,16 @@ class Position:
     @classmethod
     def of_state(cls, state: State, order: SeedOrder) -> Position:
         """Return the position that `state` describes; ValueError if it does not fit this order."""
-        mapping_of("loader state", state, "names to values, as state_dict() gives it")
-        epoch, step, fingerprint = (state.get(name) for name in ("epoch", "step", "fingerprint"))
-        numbers = [one for one in (epoch, step) if isinstance(one, int) and not isinstance(one, bool)]
-        if len(numbers) != 2 or not isinstance(fingerprint, Mapping):
-            raise ValueError(f"loader state {dict(state)}: needs numbers epoch and step, and a fingerprint")
-        epoch, step = numbers
-        check_fingerprint(fingerprint, order.fingerprint)
+        match mapping_of("loader state", state, "names to values, as state_dict() gives it"):
+            case {"epoch": int(epoch), "step": int(step), "fingerprint": Mapping() as given} if bool not in (
+                type(epoch),
+                type(step),
+            ):
+                check_fingerprint(given, order.fingerprint)
+            case _:
+                raise ValueError(
+                    f"loader state {dict(state)}: needs numbers epoch and step, and a fingerprint"
+                )
         if epoch < 0 or not 0 <= step < order.num_steps:
             raise ValueError(
                 f"loader state at epoch {epoch}, step {step}: an epoch has steps 0 to {order.num_steps - 1}"

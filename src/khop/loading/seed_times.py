@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from khop.arguments import as_mapping
 from khop.features.store import FeatureStore, Rows
 from khop.schema import NodeType, Schema, sole_type
 
@@ -22,14 +23,13 @@ def seed_times(
     """
     if isinstance(given, str):
         return {t: _whole(t, _column(given, t, ids, schema, features), ids) for t, ids in seeds.items()}
-    if not isinstance(given, Mapping):
-        given = {sole_type(seeds, "seed_times given as one tensor"): given}
+    by_type = as_mapping(given, lambda times: {sole_type(seeds, "seed_times given as one tensor"): times})
     for node_type in seeds:
-        if node_type not in given:
+        if node_type not in by_type:
             raise ValueError(
-                f"seed_times: none for {node_type!r}, there are those of {list(given)}; give each seed one"
+                f"seed_times: none for {node_type!r}, there are those of {list(by_type)}; give each seed one"
             )
-    return {t: _whole(t, given[t], ids) for t, ids in seeds.items()}
+    return {t: _whole(t, by_type[t], ids) for t, ids in seeds.items()}
 
 
 def _column(

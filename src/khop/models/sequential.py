@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from khop.arguments import mapping_of
 from khop.batch import Batch, Block
 from khop.models.layered import check_num_blocks
 from khop.schema import NodeType
@@ -68,11 +69,7 @@ class Sequential(nn.Module):
             return {node_type: self._checked(index, self.layers[index](x, adjacency), adjacency.num_dst)}
         into = {t: a for t, a in adjacencies.items() if t[0] in h and t[2] in block.dst_counts}
         out = self.layers[index](dict(h), into)
-        if not isinstance(out, Mapping):
-            raise ValueError(
-                f"layer {index} gives a {type(out).__name__}: of a graph with several node or edge types it "
-                "must give a mapping from node types to rows"
-            )
+        mapping_of(f"output of layer {index}", out, "node types to rows, for a graph of several types")
         wanted = {t: count for t, count in block.dst_counts.items() if t in out}
         return {t: self._checked(index, out[t], count, t) for t, count in wanted.items()}
 

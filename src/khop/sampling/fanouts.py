@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from khop.arguments import as_mapping, list_of
 from khop.schema import EdgeType, Schema
 
 Numbers = Mapping[EdgeType | str, int]
@@ -19,12 +20,11 @@ def fanout_by_type(schema: Schema, fanout: Fanout) -> dict[EdgeType, int]:
     The exact name of an edge type takes precedence, then the first pattern that matches. ValueError names an
     edge type without a fanout, or a key that applies to no edge type.
     """
-    named: dict[EdgeType | str, int] = {}
-    named.update(fanout.items() if isinstance(fanout, Mapping) else {"*": fanout})
+    named: Numbers = as_mapping(fanout, lambda number: {"*": number})
     keys = {edge_type: _key(named, edge_type) for edge_type in schema.edge_types}
     there = ", ".join(f'"{" ".join(edge_type)}"' for edge_type in schema.edge_types)
     used = set(keys.values())
-    for key in named if isinstance(fanout, Mapping) else ():
+    for key in named if schema.edge_types else ():
         if key not in used:
             others = isinstance(key, str) and _fitting(key, schema)
             why = "comes after what fits the same edge types" if others else f"fits no edge type of {there}"
@@ -34,12 +34,9 @@ def fanout_by_type(schema: Schema, fanout: Fanout) -> dict[EdgeType, int]:
 
 def fanouts_by_type(schema: Schema, fanouts: Sequence[Fanout]) -> tuple[dict[EdgeType, int], ...]:
     """Return every hop's fanout by edge type; ValueError unless `fanouts` is a list with an entry per hop."""
-    if isinstance(fanouts, str | Mapping) or not isinstance(fanouts, Sequence):
-        raise ValueError(
-            f"fanouts {fanouts!r}: give a list with an entry per hop, the seeds' first, as "
-            '[10, {"user buys item": 5, "*": 2}]'
-        )
-    return tuple(fanout_by_type(schema, fanout) for fanout in fanouts)
+    example = '[10, {"user buys item": 5, "*": 2}], an entry per hop, the seeds\' first'
+    hops = list_of("fanouts", fanouts, example)
+    return tuple(fanout_by_type(schema, fanout) for fanout in hops)
 
 
 def followed_types(schema: Schema, fanouts: Sequence[Fanout]) -> tuple[EdgeType, ...]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from khop.arguments import as_mapping
 from khop.graph.inputs import refuse_unreadable
 from khop.graph.store import GraphStore
 from khop.sampling.node_set import check_ids
@@ -25,15 +26,19 @@ def seed_ids(graph: GraphStore, given: SeedIds | Mapping[NodeType, SeedIds]) -> 
     "all" means every node; passed alone, every node of every type of the graph.
     """
     types = graph.schema.node_types
-    if isinstance(given, str) and given == ALL_NODES:
-        given = dict.fromkeys(types, ALL_NODES)
-    if not isinstance(given, Mapping):
-        _check_kind("seeds", given)
-        given = {sole_type(types, "seeds that are not given by node type"): given}
-    for node_type in given:
+    by_type = as_mapping(given, lambda ids: _spread(types, ids))
+    for node_type in by_type:
         if node_type not in types:
             raise ValueError(f"seeds of {node_type!r}: not a node type; there are {types}")
-    return {t: _ids(f"seeds of {t!r}", given[t], graph.num_nodes(t)) for t in types if t in given}
+    return {t: _ids(f"seeds of {t!r}", by_type[t], graph.num_nodes(t)) for t in types if t in by_type}
+
+
+def _spread(types: Sequence[NodeType], given: object) -> dict[NodeType, Any]:
+    """Return seeds by type: of all types for "all", else of the only one."""
+    if isinstance(given, str) and given == ALL_NODES:
+        return dict.fromkeys(types, ALL_NODES)
+    _check_kind("seeds", given)
+    return {sole_type(types, "seeds that are not given by node type"): given}
 
 
 def _check_kind(name: str, given: object) -> None:

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from khop.arguments import as_mapping
 from khop.graph.inputs import refuse_unreadable
 from khop.graph.store import GraphStore
 from khop.sampling.link_digest import links_digest, told_apart
@@ -179,14 +180,16 @@ def check_links(graph: GraphStore, links: Links | LinkSeeds) -> None:
 
 
 def _by_edge_type(what: str, given: object) -> ByEdgeType:
-    if isinstance(given, Tensor):
-        given = {SOLE: given}
-    if not isinstance(given, Mapping):
+
+    def of_sole_type(values: object) -> ByEdgeType:
+        if isinstance(values, Tensor):
+            return {SOLE: values}
         raise ValueError(
-            f"{what} of links are a {type(given).__name__}: give a mapping from edge types to tensors, "
+            f"{what} of links are a {type(values).__name__}: give a mapping from edge types to tensors, "
             "or a tensor where there is one edge type"
         )
-    by_type: dict[EdgeType, Tensor] = by_edge_type(given)
+
+    by_type: dict[EdgeType, Tensor] = by_edge_type(as_mapping(given, of_sole_type))
     for edge_type, values in by_type.items():
         name = f"{what} of links" if edge_type == SOLE else f"{what} of {edge_type}"
         if not isinstance(values, Tensor):

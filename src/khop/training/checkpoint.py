@@ -126,8 +126,11 @@ def parsed(folder: Path, files: Mapping[str, bytes]) -> Checkpoint:
 
 def _with_new_names(training: Mapping[str, object]) -> dict[str, object]:
     """Rename the keys of a trainer's state that an earlier version wrote."""
-    renamed, facts = with_new_names(training), training.get("facts")
-    return renamed | {"facts": with_new_paths(facts)} if isinstance(facts, Mapping) else renamed
+    renamed = with_new_names(training)
+    match training:
+        case {"facts": Mapping() as facts}:
+            renamed["facts"] = with_new_paths(facts)
+    return renamed
 
 
 def _newest(folder: Path, notice: Callable[[str], None]) -> tuple[Checkpoint, dict[str, bytes]]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +98,10 @@ def _is_whole(state: Mapping[str, Any]) -> bool:
 
 
 def _is_group(group: object) -> bool:
-    names = group.get("params") if isinstance(group, dict) else None
-    return isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
+    match group:
+        case {"params": [*names]}:
+            return all(isinstance(name, str) for name in names)
+    return False
 
 
 def _read(path: Path) -> bytes:

@@ -47,16 +47,15 @@ class TrainerState:
         `steps` is the number of steps per epoch, `records` the number of epochs known to be finished.
         """
         counts = (self.epoch, self.step, self.seeds, self.best_epoch, self.stale)
-        ahead = (self.loader.get("epoch"), self.loader.get("step")) if self._is_of_loader() else None
-        if (
-            not all(isinstance(count, int) and count >= 0 for count in counts)
-            or not all(isinstance(number, int | float) for number in (self.loss_sum, self.best_score or 0.0))
-            or not isinstance(self.schedule, Mapping)
-            or not isinstance(self.linear, Mapping)
-            or self.step > steps
-            or (self.epoch > 0 and self.best_epoch > self.epoch)
-            or (ahead is not None and ahead != divmod(self.epoch * steps + self.step, steps))
-        ):
+        is_sound = (
+            all(isinstance(count, int) and count >= 0 for count in counts)
+            and all(isinstance(number, int | float) for number in (self.loss_sum, self.best_score or 0.0))
+            and all(isinstance(entries, Mapping) for entries in (self.schedule, self.linear))
+            and self.step <= steps
+            and (self.epoch == 0 or self.best_epoch <= self.epoch)
+            and self._position() in (None, divmod(self.epoch * steps + self.step, steps))
+        )
+        if not is_sound:
             raise ValueError(
                 f"{folder}: epoch {self.epoch}, step {self.step} contradict the rest of the state, "
                 "or this run's "
@@ -68,24 +67,26 @@ class TrainerState:
                 "file, or train again"
             )
 
-    def _is_of_loader(self) -> bool:
-        """Return True if the loader's state has a position, as khop.Loader's has."""
-        loader = self.loader
-        return isinstance(loader, Mapping) and {"epoch", "step"} <= loader.keys()
+    def _position(self) -> tuple[object, object] | None:
+        """Return epoch and step of the loader's state; None if it has none, unlike khop.Loader's."""
+        match self.loader:
+            case {"epoch": epoch, "step": step}:
+                return epoch, step
+        return None
 
 
 def trainer_state_of(saved: Mapping[str, Any], facts: Mapping[str, str], folder: Path) -> TrainerState:
     """Decode the state in a checkpoint; ValueError if it is no trainer's, or for other facts."""
     expected = {entry.name for entry in fields(TrainerState)}
     # Checkpoints written before layers were measured lack `linear`.
-    if saved.keys() | {"linear"} != expected or not isinstance(saved["facts"], Mapping):
-        raise ValueError(
-            f"{folder}: has the training state {sorted(saved)}, {sorted(expected)} is expected; "
-            "it is not from a khop.Trainer, or from another version of khop"
-        )
-    state = TrainerState(**saved)
-    check_facts(state.facts, facts, folder)
-    return state
+    match saved:
+        case {"facts": Mapping() as saved_facts} if saved.keys() | {"linear"} == expected:
+            check_facts(saved_facts, facts, folder)
+            return TrainerState(**saved)
+    raise ValueError(
+        f"{folder}: has the training state {sorted(saved)}, {sorted(expected)} is expected; "
+        "it is not from a khop.Trainer, or from another version of khop"
+    )
 
 
 def check_facts(saved: Mapping[str, str], facts: Mapping[str, str], folder: Path) -> None:
