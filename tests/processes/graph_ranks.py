@@ -66,7 +66,9 @@ def over_ranks(path: Path, group: Group, lanes: Lanes) -> PartitionedGraph:
     """The graph of a folder of parts of which each rank holds its own."""
     parts = open_parts(path).book.num_parts
     holders = PartitionOwners(parts, group.rank, group.world_size)
-    return PartitionedGraph(LocalPartitions.open(path, holders.parts_of(group.rank)), holders, lanes)
+    return PartitionedGraph(
+        LocalPartitions.of(open_parts(path, holders.parts_of(group.rank))), holders, lanes
+    )
 
 
 def shared_make(home: Path, group: Group, parts: int) -> Make:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from khop.features.store import FeatureStoreBase, Gathered, Rows, Specs, Tensors, Wanted
 from khop.kernels.chosen_rows import ChosenRows
-from khop.kernels.gather import SMALL_DTYPES, Column, column_reference, gather_columns
+from khop.kernels.gather import SMALL_DTYPES, Column, gather_columns
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 
 
@@ -43,7 +43,10 @@ class FeatureTable(FeatureStoreBase):
     @property
     def specs(self) -> Specs:
         """Dtype and shape of every column, by type; a quantized column has its scales."""
-        return {t: {name: self._spec(t, name) for name in of_type} for t, of_type in self.columns.items()}
+        return {
+            t: {name: _spec_of(column, self.scales.get(t, {}).get(name)) for name, column in of_type.items()}
+            for t, of_type in self.columns.items()
+        }
 
     def output_device(self, type_: NodeType | EdgeType, column: str) -> torch.device:
         """Return the device of the column."""
@@ -68,30 +71,21 @@ class FeatureTable(FeatureStoreBase):
 
     def gather(self, wanted: Wanted) -> Gathered:
         """Gather the requested rows, in the order of the ids; ValueError names a missing column."""
-        return {type_: self._rows(type_, rows) for type_, rows in wanted.items()}
+        gathered: Gathered = {}
+        for type_, rows in wanted.items():
+            if type_ not in self.columns:
+                raise ValueError(f"no columns of type {type_!r}; there are columns of {list(self.columns)}")
+            columns = [self.column(type_, name, rows) for name in rows.columns]
+            found = gather_columns(columns, rows.ids, threads=self.threads)
+            gathered[type_] = dict(zip(rows.columns, found, strict=True))
+        return gathered
 
     def with_threads(self, threads: int) -> FeatureTable:
         """Return a table of the same columns that uses up to `threads` threads for each gather."""
         return replace(self, threads=threads)
 
-    def known(self, type_: NodeType | EdgeType, rows: Rows) -> dict[str, Tensor]:
-        """Gather rows of one type by ids that are known to be valid, so without synchronizing a GPU."""
-        return {name: column_reference(self._column(type_, name, rows), rows.ids) for name in rows.columns}
-
-    def _spec(self, type_: NodeType | EdgeType, name: str) -> ColumnSpec:
-        column, scales = self.columns[type_][name], self.scales.get(type_, {}).get(name)
-        dtype, shape = str(column.dtype).removeprefix("torch."), tuple(column.shape[1:])
-        return ColumnSpec(dtype, shape, scales=None if scales is None else tuple(scales.flatten().tolist()))
-
-    def _rows(self, type_: NodeType | EdgeType, rows: Rows) -> dict[str, Tensor]:
-        if type_ not in self.columns:
-            raise ValueError(f"no columns of type {type_!r}; there are columns of {list(self.columns)}")
-        gathered = gather_columns(
-            [self._column(type_, name, rows) for name in rows.columns], rows.ids, threads=self.threads
-        )
-        return dict(zip(rows.columns, gathered, strict=True))
-
-    def _column(self, type_: NodeType | EdgeType, name: str, rows: Rows) -> Column:
+    def column(self, type_: NodeType | EdgeType, name: str, rows: Rows) -> Column:
+        """Describe how to gather one of the columns of `rows`."""
         columns = self.columns[type_]
         if name not in columns:
             raise ValueError(f"no column {name!r} of {type_!r}; there are {sorted(columns)}")
@@ -110,6 +104,11 @@ def column_of(
     widened = name in rows.as_float32 and is_narrow
     what = f"column {name!r} of {type_!r}: row"
     return Column(table, what, rows.limits.get(name), widened, scales if widened else None)
+
+
+def _spec_of(column: Tensor, scales: Tensor | None) -> ColumnSpec:
+    dtype, shape = str(column.dtype).removeprefix("torch."), tuple(column.shape[1:])
+    return ColumnSpec(dtype, shape, scales=None if scales is None else tuple(scales.flatten().tolist()))
 
 
 def scales_of(spec: ColumnSpec, device: torch.device | str = "cpu") -> Tensor | None:

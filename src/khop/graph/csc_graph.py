@@ -27,7 +27,7 @@ from khop.graph.rule_arrays import RuleArrays
 from khop.graph.store import GraphStoreBase
 from khop.graph.stored_arrays import Store, StoredArrays, stored_csc
 from khop.kernels.build_csc import build_csc
-from khop.kernels.chosen_rows import ChosenRows
+from khop.kernels.chosen_rows import ChosenRows, chosen_edges
 from khop.kernels.csc import Csc
 from khop.kernels.memory import expect_random_access
 from khop.rules.rule import Hop
@@ -203,7 +203,7 @@ class CscGraph(GraphStoreBase):
         `kept` maps an edge type to one tensor: the int64 positions of the edges to keep. Positions ascend;
         rows keep their order.
         """
-        edges = {t: self.csc(t).keeping(positions) for t, (positions,) in kept.items()}
+        edges = {t: chosen_edges(self.csc(t), positions) for t, (positions,) in kept.items()}
         columns: Columns = {t: ChosenRows(self.columns.get(t, {}), at) for t, (at,) in kept.items()}
         return CscGraph(
             self.schema,

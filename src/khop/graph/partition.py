@@ -13,11 +13,39 @@ from khop.graph.edge_draws import EdgeDraws
 from khop.graph.folder import GraphFolder
 from khop.graph.needs import Need, rule_needs
 from khop.graph.rule_arrays import RuleArrays, Sources
-from khop.kernels.chosen_rows import ChosenRows
+from khop.kernels.chosen_rows import ChosenRows, chosen_edges
 from khop.kernels.csc import Csc
 from khop.kernels.memory import expect_random_access
 from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType
+
+
+@dataclass(frozen=True, eq=False)
+class KeptEdges:
+    """The edges of a partition that are left after others were removed; all edges of types without entry."""
+
+    positions: Mapping[EdgeType, Tensor] = field(default_factory=dict)
+    # ^ int64, ascending: positions of the kept edges in the partition
+
+    def csc(self, edge_type: EdgeType, all_edges: Csc) -> Csc:
+        """Return the kept edges of a type."""
+        if edge_type in self.positions:
+            return chosen_edges(all_edges, self.positions[edge_type])
+        expect_random_access(all_edges.indptr)
+        expect_random_access(all_edges.indices)
+        return all_edges
+
+    def columns(self, edge_type: EdgeType, columns: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the columns of the kept edges of a type, copied when they are read."""
+        return ChosenRows(columns, self.positions[edge_type]) if edge_type in self.positions else columns
+
+    def values(self, edge_type: EdgeType, values: Tensor) -> Tensor:
+        """Return the values of the kept edges of a type."""
+        return values[self.positions[edge_type]] if edge_type in self.positions else values
+
+    def before(self, edge_type: EdgeType, positions: Tensor) -> Tensor:
+        """Return the positions that kept edges have among all edges of the partition."""
+        return self.positions[edge_type][positions] if edge_type in self.positions else positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,21 +59,20 @@ class Partition:
     first_edges: Mapping[EdgeType, int]  # position of its first edge among the edges of all partitions
     original_ids: Mapping[NodeType, Tensor]  # int64 (own nodes) of each type
     source_ids: Mapping[NodeType, Tensor]  # int64 (nodes of all partitions): original ids of sources
-    kept: Mapping[EdgeType, Tensor] = field(default_factory=dict)
-    # ^ int64, ascending: positions of the kept edges in the partition, for types with removed edges
+    kept: KeptEdges = field(default_factory=KeptEdges)
     _draws: EdgeDraws = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        folder, entries = self.folder, self.folder.manifest.edges
+        folder, entries, kept = self.folder, self.folder.manifest.edges, self.kept
         columns = folder.columns()
         times = {entry.type: folder.edge_times(entry.type) for entry in entries}
         arrays = RuleArrays(
-            {entry.type: self._edges(entry.type) for entry in entries},
-            {entry.type: self._numbers(entry.type, columns[entry.type]) for entry in entries},
+            {entry.type: kept.csc(entry.type, folder.csc(entry.type)) for entry in entries},
+            {entry.type: kept.columns(entry.type, columns[entry.type]) for entry in entries},
             self.original_ids,
             {entry.type: entry.row_order for entry in entries},
-            Derived() if self.kept else Derived(folder.path, folder.fingerprint, folder.manifest.arrays),
-            {t: self._some(t, of_type) for t, of_type in times.items() if of_type is not None},
+            Derived() if kept.positions else Derived(folder.path, folder.fingerprint, folder.manifest.arrays),
+            {t: kept.values(t, of_type) for t, of_type in times.items() if of_type is not None},
             Sources(self.source_ids, {t: folder.schema.columns.get(t, {}) for t in folder.schema.node_types}),
         )
         object.__setattr__(self, "_draws", EdgeDraws(folder.schema, arrays))
@@ -61,11 +88,12 @@ class Partition:
 
     def column(self, edge_type: EdgeType, name: str, positions: Tensor) -> Tensor:
         """Return a column of the edges at int64 positions in `csc`."""
-        return self.folder.columns()[edge_type][name][self._before(edge_type, positions)]
+        return self.folder.columns()[edge_type][name][self.kept.before(edge_type, positions)]
 
     def keeping(self, kept: Mapping[EdgeType, Tensor]) -> Partition:
         """Return the partition with only some edges of some types, at int64 positions in `csc`."""
-        return replace(self, kept={**self.kept, **{t: self._before(t, at) for t, at in kept.items()}})
+        positions = {t: self.kept.before(t, at) for t, at in kept.items()}
+        return replace(self, kept=KeptEdges({**self.kept.positions, **positions}))
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw one hop as `GraphStore.sample_hop` does, for nodes of this partition."""
@@ -73,30 +101,9 @@ class Partition:
         return {
             t: found
             if found.edges is None
-            else replace(found, edges=self._before(t, found.edges) + self.first_edges[t])
+            else replace(found, edges=self.kept.before(t, found.edges) + self.first_edges[t])
             for t, found in drawn.items()
         }
-
-    def _edges(self, edge_type: EdgeType) -> Csc:
-        csc = self.folder.csc(edge_type)
-        if edge_type in self.kept:
-            return csc.keeping(self.kept[edge_type])
-        expect_random_access(csc.indptr)
-        expect_random_access(csc.indices)
-        return csc
-
-    def _numbers(self, edge_type: EdgeType, columns: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the columns that rules may name."""
-        if edge_type not in self.kept:
-            return columns
-        return ChosenRows(columns, self.kept[edge_type])
-
-    def _some(self, edge_type: EdgeType, values: Tensor) -> Tensor:
-        return values[self.kept[edge_type]] if edge_type in self.kept else values
-
-    def _before(self, edge_type: EdgeType, positions: Tensor) -> Tensor:
-        """Return the positions of edges before any were removed."""
-        return self.kept[edge_type][positions] if edge_type in self.kept else positions
 
     def _rows(self, node_type: str, frontier: Frontier) -> Frontier:
         part = self.folder.manifest.part

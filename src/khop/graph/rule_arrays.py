@@ -10,7 +10,7 @@ from torch import Tensor
 
 from khop.graph.derived import Derived
 from khop.graph.layout import edge_array, edge_column, node_column
-from khop.kernels.csc import Csc
+from khop.kernels.csc import Csc, damaged
 from khop.kernels.edge_times import EdgeTimes, whole_numbers
 from khop.kernels.memory import expect_random_access
 from khop.kernels.rising import Rising, outline, outline_size
@@ -94,9 +94,15 @@ class RuleArrays:
     def times(self, edge_type: EdgeType, column: str) -> Rising | None:
         """Return the time of each edge, or of its source, or the later of both; None without either column.
 
-        ValueError unless the times ascend within each row. A process checks this on first use.
+        ValueError unless the times ascend within each row, which a process checks on first use, and for times
+        of sources that lie in other partitions.
         """
-        self._check_sources(edge_type, column)
+        in_all_parts = () if self.sources is None else self.sources.columns.get(edge_type[0], ())
+        if column in in_all_parts and self.sorted_by.get(edge_type) != column:
+            raise ValueError(
+                f"rows do not follow {column!r}, a column of its sources, which are in all parts; sort the "
+                f"graph, `khop graph sort GRAPH OUT --by {column}`, and partition the result"
+            )
         csc, own = self.edges[edge_type], self.own_times(edge_type, column)
         if own is None:
             return None
@@ -145,15 +151,6 @@ class RuleArrays:
             self._prepared.add(name)
         return vector
 
-    def _check_sources(self, edge_type: EdgeType, column: str) -> None:
-        """Raise ValueError if times belong to sources in other partitions."""
-        names = () if self.sources is None else self.sources.columns.get(edge_type[0], ())
-        if column in names and self.sorted_by.get(edge_type) != column:
-            raise ValueError(
-                f"rows do not follow {column!r}, a column of its sources, which are in all parts; sort the "
-                f"graph, `khop graph sort GRAPH OUT --by {column}`, and partition the result"
-            )
-
     def _check_order(self, edge_type: EdgeType, column: str, own: EdgeTimes) -> None:
         """Raise ValueError unless every row is sorted by the graph's own times: one pass on first use."""
         if (edge_type, column) in self._rising:
@@ -168,7 +165,7 @@ class RuleArrays:
                 "earlier than the one before it"
             )
             self.derived.check_sources(self._sources(edge_type, column), problem)  # raises if one is damaged
-            raise csc.damaged("times", problem)
+            raise damaged(csc.home, "times", problem)
         if position >= 0:
             raise ValueError(
                 f"rows are not sorted by {column!r}: the edge at position {position} is earlier than the one "

@@ -1,10 +1,20 @@
-"""Chosen rows of columns, gathered on first access."""
+"""Chosen edges of a graph, and chosen rows of its columns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import torch
 from torch import Tensor
+
+from khop.kernels.csc import Csc
+
+
+def chosen_edges(csc: Csc, positions: Tensor) -> Csc:
+    """Return only the edges at int64 positions, which must ascend; rows keep their order."""
+    csc.check_rows()
+    indptr = torch.searchsorted(positions, csc.indptr)
+    return Csc(indptr, csc.indices[positions], csc.num_sources)
 
 
 class ChosenRows(Mapping[str, Tensor]):

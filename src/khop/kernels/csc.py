@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -34,6 +34,7 @@ class Csc:
     indices: Tensor  # int32 or int64 (edges), ids of source nodes
     num_sources: int = -1  # number of source nodes; -1: unknown and not checked
     home: str = ""  # the folder of the arrays' files
+    _checked: set[str] = field(default_factory=set, init=False, repr=False, compare=False)  # arrays
 
     def __post_init__(self) -> None:
         if self.indptr.dtype != torch.int64 or self.indptr.dim() != 1 or self.indptr.numel() == 0:
@@ -56,12 +57,6 @@ class Csc:
         """Number of edges in all rows."""
         return self.indices.numel()
 
-    def keeping(self, positions: Tensor) -> Csc:
-        """Return only the edges at int64 positions, which must ascend; rows keep their order."""
-        self.check_rows()
-        kept = torch.searchsorted(positions, self.indptr)
-        return Csc(kept, self.indices[positions], self.num_sources)
-
     def degrees(self) -> Tensor:
         """Return the in-degree of every row, int64; ValueError names a damaged row."""
         self.check_rows()
@@ -78,47 +73,24 @@ class Csc:
 
         Only arrays on the CPU are checked: files are mapped there.
         """
-        _ = self._has_rows
+        # Reading a device array would wait for all queued work.
+        if "indptr" in self._checked or self.indptr.device.type != "cpu":
+            return
+        with naming_damage(self.home):
+            _core.check_rows(self.indptr, self.num_edges)
+        self._checked.add("indptr")
 
     def check(self) -> None:
         """Check rows as `check_rows` does, and sources for missing nodes. One pass, on the first call."""
         self.check_rows()
-        _ = self._has_sources
-
-    @contextmanager
-    def naming_damage(self) -> Iterator[None]:
-        """Extend errors of the core about a damaged array by its file and the remedy."""
-        try:
-            yield
-        except _core.DamagedArray as error:
-            raise self.damaged(error.array, error.problem) from error
-
-    def damaged(self, array: str, problem: str) -> ValueError:
-        """Return the error for damage of an array of these edges, or of an array derived from them."""
-        if array in _STORED:
-            return ValueError(
-                f"{self.home}/{array}.npy: {problem}; {REMEDY}"
-                if self.home
-                else f"{array}: {problem}; the graph is damaged"
-            )
-        return ValueError(f"{self.home or array}: {problem}; {_DERIVED_REMEDY}")
-
-    @cached_property
-    def _has_rows(self) -> bool:
-        if self.indptr.device.type != "cpu":  # reading a device array would wait for all queued work
-            return True
-        with self.naming_damage():
-            _core.check_rows(self.indptr, self.num_edges)
-        return True
-
-    @cached_property
-    def _has_sources(self) -> bool:
+        if "indices" in self._checked:
+            return
         position = -1 if self.num_sources < 0 else first_outside(self.indices, self.num_sources, _THREADS)
-        if position < 0:
-            return True
-        row = int(torch.searchsorted(self.indptr, position, right=True)) - 1
-        source = int(self.indices[position])
-        raise self.damaged("indices", f"row {row} has source id {source}: must be in [0, {self.num_sources})")
+        if position >= 0:
+            row = int(torch.searchsorted(self.indptr, position, right=True)) - 1
+            problem = f"row {row} has source id {int(self.indices[position])}"
+            raise damaged(self.home, "indices", f"{problem}: must be in [0, {self.num_sources})")
+        self._checked.add("indices")
 
     @cached_property
     def has_hubs(self) -> bool:
@@ -132,6 +104,29 @@ class Csc:
 
     def __reduce__(self) -> tuple[Callable[..., Csc], tuple[Tensor, Tensor, int, str]]:
         return Csc, (self.indptr, self.indices, self.num_sources, self.home)
+
+
+@contextmanager
+def naming_damage(home: str) -> Iterator[None]:
+    """Extend errors of the core about a damaged array of edges by its file and the remedy.
+
+    `home` is the folder of the arrays' files; "" if they have none.
+    """
+    try:
+        yield
+    except _core.DamagedArray as error:
+        raise damaged(home, error.array, error.problem) from error
+
+
+def damaged(home: str, array: str, problem: str) -> ValueError:
+    """Return the error for damage of an array of edges, or of an array derived from them."""
+    if array in _STORED:
+        return ValueError(
+            f"{home}/{array}.npy: {problem}; {REMEDY}"
+            if home
+            else f"{array}: {problem}; the graph is damaged"
+        )
+    return ValueError(f"{home or array}: {problem}; {_DERIVED_REMEDY}")
 
 
 def _described(tensor: Tensor) -> str:

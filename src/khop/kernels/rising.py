@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import khop._core as _core
-from khop.kernels.csc import Csc
+from khop.kernels.csc import Csc, naming_damage
 from khop.kernels.hop_rows import check_int64
 from khop.kernels.memory import pooled
 
@@ -48,7 +48,7 @@ def outline(csc: Csc, values: Tensor, *, threads: int = 1) -> Tensor:
     if csc.indptr.device.type != "cpu":
         return outline_reference(csc, values)
     made = pooled((outline_size(csc),), torch.int16)
-    with csc.naming_damage():
+    with naming_damage(csc.home):
         _core.make_outline(csc.indptr, values.contiguous(), made, threads)
     return made
 

@@ -12,6 +12,7 @@ from torch import Tensor
 import khop._core as _core
 from khop.draw import Neighbors
 from khop.kernels.choice import Engine, engine
+from khop.kernels.csc import naming_damage
 from khop.kernels.draw_request import DrawRequest, Kernel
 
 
@@ -79,7 +80,7 @@ def _by_reference(request: DrawRequest, edge_ids: bool) -> Neighbors:
 
 def _by_core(requests: Sequence[DrawRequest], edge_ids: bool, threads: int) -> list[Neighbors]:
     rows: dict[int, _core.Rows] = {}
-    with requests[0].csc.naming_damage() if len(requests) == 1 else nullcontext():
+    with naming_damage(requests[0].csc.home) if len(requests) == 1 else nullcontext():
         offsets, narrow, wide, edges, counts = _core.sample_hop(
             [_as_core(request, rows, threads) for request in requests], edge_ids, threads
         )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import khop._core as _core
-from khop.kernels.csc import Csc
+from khop.kernels.csc import Csc, naming_damage
 from khop.kernels.edge_times import EdgeTimes
 from khop.kernels.hop_rows import check_int64
 from khop.kernels.memory import pooled
@@ -22,7 +22,7 @@ def sort_rows(csc: Csc, times: Tensor, *, threads: int = 1) -> tuple[Csc, Tensor
     check_int64("times", times, csc, csc.num_edges)
     if csc.indptr.device.type == "cpu":
         order = pooled((csc.num_edges,), torch.int64)
-        with csc.naming_damage():
+        with naming_damage(csc.home):
             _core.sort_rows(csc.indptr, times.contiguous(), order, threads)
     else:
         order = sort_rows_reference(csc, times)
@@ -42,7 +42,7 @@ def first_unsorted(csc: Csc, times: Tensor | EdgeTimes, *, threads: int = 1) -> 
         times = EdgeTimes(times)
     times.check(csc)
     if csc.indptr.device.type == "cpu":
-        with csc.naming_damage():
+        with naming_damage(csc.home):
             return _core.first_unsorted(csc.indptr, times.core(csc), threads)
     return first_unsorted_reference(csc, times.of(csc))
 

@@ -8,7 +8,7 @@ from torch import Tensor
 import khop._core as _core
 from khop.draw import DrawKey
 from khop.kernels.choice import Engine, engine
-from khop.kernels.csc import Csc
+from khop.kernels.csc import Csc, naming_damage
 from khop.kernels.edge_times import EdgeTimes
 from khop.kernels.hop_rows import HopRows, check_int64
 from khop.kernels.rising import Rising
@@ -45,7 +45,7 @@ def time_ranges(
     if by is Engine.TORCH:
         return time_ranges_reference(csc, own.of(csc), nodes, until, window, most)
     before, after = (-1, 0) if window is None else window
-    with csc.naming_damage():
+    with naming_damage(csc.home):
         return _core.time_ranges(
             csc.indptr,
             times.values,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import khop._core as _core
-from khop.kernels.csc import Csc
+from khop.kernels.csc import Csc, naming_damage
 from khop.kernels.memory import pooled
 
 _EXACT_IN_FLOAT = (torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.uint8, torch.bool)
@@ -29,7 +29,7 @@ def weight_sums(csc: Csc, weights: Tensor, *, threads: int = 1) -> Tensor:
         weights = weights.float() if weights.dtype in _EXACT_IN_FLOAT else weights.double()
     if csc.indptr.device.type == "cpu":
         sums = pooled((csc.num_edges,), torch.int64)
-        with csc.naming_damage():
+        with naming_damage(csc.home):
             position = _core.weight_sums(csc.indptr, weights.contiguous(), sums, threads)
     else:
         sums, position = weight_sums_reference(csc, weights)

@@ -22,18 +22,15 @@ from khop.loading.placed_stores import PlacedStores
 from khop.loading.source import BatchRequest, Drawn
 from khop.loading.streams import Event, Streams
 from khop.loading.transfer import Arrival, storages
-from khop.sampling.links import PlantedLinks
 from khop.sampling.neighbor import check_seeds, check_times
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.cells import counts_of
 from khop.sampling.on_device.device_batch import DeviceBatch
 from khop.sampling.on_device.device_sampler import (
     measured_capacities,
-    neighbors_of,
-    planted_seeds,
 )
 from khop.sampling.on_device.views import exact_sample
-from khop.sampling.sampler import Seeds
+from khop.sampling.sampler import PlantedSeeds, Seeds
 
 WarmUp = Callable[[], Sequence[tuple[Seeds, DrawKey]]]
 _AHEAD = 1  # batches whose kernels are started before the host waits for the one before them
@@ -53,7 +50,7 @@ class _Issued:
 
     request: BatchRequest
     seeds: Seeds
-    planted: PlantedLinks  # the seed nodes, and of links their rows
+    planted: PlantedSeeds  # the seed nodes, and of links their rows
     started: float
     slot: _Slot | None = None
     counted: Event | None = None  # the counts are on the host
@@ -82,9 +79,9 @@ class DeviceSource:
     def prepare(self) -> None:
         """Measure on a few batches of the CPU how large slots have to be, and allocate the tables."""
         if self._plan is None:
-            capacities = measured_capacities(self._sampler, self._warm_up())
+            capacities = measured_capacities(self._host.sampler, self._warm_up())
             assert self._stores.edges is not None
-            on_device = neighbors_of(self._sampler).over(self._stores.edges)
+            on_device = self._sampler.over(self._stores.edges)
             with self._streams.issuing(self._stream):
                 self._plan = BatchPlan(on_device, capacities, self._stores.device)
 
@@ -108,9 +105,9 @@ class DeviceSource:
     def _issue(self, request: BatchRequest) -> _Issued:
         """Start the kernels of a batch. The host does not wait."""
         started, seeds = monotonic(), request.seeds()
-        planted = planted_seeds(self._sampler, seeds)
-        check_seeds(self._sampler.graph, planted.seeds.nodes)
-        check_times(planted.seeds, neighbors_of(self._sampler).rule)
+        planted = self._sampler.planted(seeds)
+        check_seeds(self._host.sampler.graph, planted.seeds.nodes)
+        check_times(planted.seeds, self._sampler.neighbors.rule)
         with self._lock, self._streams.issuing(self._stream):
             slot = self._idle.popleft() if self._idle else self._new_slot()
             if not slot.batch.inputs.fits(planted.seeds, planted.excluded):

@@ -13,6 +13,7 @@ from khop.batch import Change, Columns, Sample, Span, map_all
 from khop.draw import DrawKey
 from khop.features.store import Rows
 from khop.features.table import FeatureTable
+from khop.kernels.gather import column_reference
 from khop.loading.ordered_map import InFlight
 from khop.loading.transfer import Arrival
 from khop.sampling.sampler import Seeds
@@ -53,8 +54,12 @@ class DeviceRows:
 
     def fill(self, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return all rows of the columns, on the device; `columns` has the rows that are not cached."""
-        cached = self.table.known(self.node_type, self.wanted)
-        return {name: self._joined(cached[name], others) for name, others in columns.items()}
+        filled = {}
+        for name, others in columns.items():
+            column = self.table.column(self.node_type, name, self.wanted)
+            # The slots are valid: checking them would wait for the device.
+            filled[name] = self._joined(column_reference(column, self.wanted.ids), others)
+        return filled
 
     def _joined(self, cached: Tensor, others: Tensor) -> Tensor:
         count = self.rows.numel() + self.others.numel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +13,7 @@ from khop.graph.needs import Need
 from khop.graph.partition import Partition
 from khop.kernels.csc import Csc
 from khop.partition.by_owner import ByOwner, first_outside
-from khop.partition.parts_folder import PartsFolder, held_parts, open_parts
+from khop.partition.parts_folder import PartsFolder, held_parts
 from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType, Schema
 
@@ -48,11 +47,6 @@ class LocalPartitions:
         )
         return cls(folder, schema, tuple(parts))
 
-    @classmethod
-    def open(cls, path: str | os.PathLike[str], held: Sequence[int] | None = None) -> LocalPartitions:
-        """Open consecutive parts of a partitioned graph, by default all of them, mapped."""
-        return cls.of(open_parts(path, held))
-
     @property
     def original_ids(self) -> Mapping[NodeType, Tensor]:
         """The ids before partitioning, by node type: int64 (nodes of all parts)."""
@@ -61,7 +55,7 @@ class LocalPartitions:
     @property
     def thinned(self) -> frozenset[EdgeType]:
         """The edge types from which some edges are left out."""
-        return frozenset(edge_type for part in self.parts for edge_type in part.kept)
+        return frozenset(edge_type for part in self.parts for edge_type in part.kept.positions)
 
     def only(self, edge_types: Collection[EdgeType]) -> LocalPartitions:
         """Return the same parts with only these edge types and the node types at their ends."""

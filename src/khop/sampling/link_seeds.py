@@ -69,7 +69,7 @@ class Links:
         for what, values in given.items():
             found = None if values is None and what != "edges" else _by_edge_type(what, values)
             object.__setattr__(self, what, found)
-        self._check()
+        _check_columns(self.edges, dict(self._facts()))
 
     def of_schema(self, schema: Schema) -> Links:
         """Return the same links, with the schema's only edge type as key if they were given as one tensor."""
@@ -79,23 +79,6 @@ class Links:
         sole = only({edge_type: edge_type for edge_type in named}, "links given as one tensor: edge types")
         facts = {what: {sole: by_type[SOLE]} for what, by_type in self._facts()}
         return Links({sole: self.edges[SOLE]}, **facts)
-
-    def _check(self) -> None:
-        for edge_type, ends in self.edges.items():
-            if ends.dtype != torch.int64 or ends.dim() != 2 or ends.shape[0] != 2:
-                raise ValueError(
-                    f"links of {edge_type}: {_described(ends)}; "
-                    "give int64 (2, links), sources over destinations"
-                )
-        for what, by_type in self._facts():
-            for edge_type in by_type:
-                if edge_type not in self.edges:
-                    raise ValueError(
-                        f"{what} of {edge_type}: there are links of {list(self.edges)} only; "
-                        "leave them out, or add the links"
-                    )
-            for edge_type, ends in self.edges.items():
-                self._check_fact(what, by_type, edge_type, ends.shape[1])
 
     @property
     def counts(self) -> Mapping[EdgeType, int]:
@@ -150,21 +133,6 @@ class Links:
         facts = (("labels", self.labels), ("times", self.times), ("negatives", self.negatives))
         yield from ((what, by_type) for what, by_type in facts if by_type is not None)
 
-    @staticmethod
-    def _check_fact(what: str, by_type: ByEdgeType, edge_type: EdgeType, count: int) -> None:
-        if edge_type not in by_type:
-            raise ValueError(
-                f"{what} of {edge_type}: none, but links of {list(by_type)} have them; give all links theirs"
-            )
-        values = by_type[edge_type]
-        wanted = {"labels": "one row per link", "times": "int64 (links)", "negatives": "int64 (links, k)"}[
-            what
-        ]
-        dimensions = {"times": 1, "negatives": 2}.get(what, max(1, values.dim()))
-        fits = values.dim() == dimensions and values.shape[0] == count
-        if not fits or (what != "labels" and values.dtype != torch.int64):
-            raise ValueError(f"{what} of {edge_type}: {_described(values)} for {count} links; give {wanted}")
-
 
 def check_links(graph: GraphStore, links: Links | LinkSeeds) -> None:
     """Raise ValueError unless all links are of edge types of the graph and between its nodes."""
@@ -196,6 +164,37 @@ def _by_edge_type(what: str, given: object) -> ByEdgeType:
             raise ValueError(f"{name} are a {type(values).__name__}: give a tensor, as by torch.as_tensor")
         refuse_unreadable(values, name)
     return by_type
+
+
+def _check_columns(edges: ByEdgeType, columns: Mapping[str, ByEdgeType]) -> None:
+    """Raise ValueError unless ends and columns of links have the dtypes and shapes that `Links` states."""
+    for edge_type, ends in edges.items():
+        if ends.dtype != torch.int64 or ends.dim() != 2 or ends.shape[0] != 2:
+            raise ValueError(
+                f"links of {edge_type}: {_described(ends)}; give int64 (2, links), sources over destinations"
+            )
+    for what, by_type in columns.items():
+        for edge_type in by_type:
+            if edge_type not in edges:
+                raise ValueError(
+                    f"{what} of {edge_type}: there are links of {list(edges)} only; "
+                    "leave them out, or add the links"
+                )
+        for edge_type, ends in edges.items():
+            if edge_type not in by_type:
+                raise ValueError(
+                    f"{what} of {edge_type}: none, but links of {list(by_type)} have them; "
+                    "give all links theirs"
+                )
+            _check_column(f"{what} of {edge_type}", what, by_type[edge_type], ends.shape[1])
+
+
+def _check_column(name: str, what: str, values: Tensor, count: int) -> None:
+    wanted = {"labels": "one row per link", "times": "int64 (links)", "negatives": "int64 (links, k)"}[what]
+    dimensions = {"times": 1, "negatives": 2}.get(what, max(1, values.dim()))
+    fits = values.dim() == dimensions and values.shape[0] == count
+    if not fits or (what != "labels" and values.dtype != torch.int64):
+        raise ValueError(f"{name}: {_described(values)} for {count} links; give {wanted}")
 
 
 def _described(tensor: Tensor) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 import torch
@@ -30,17 +30,16 @@ from khop.sampling.link_seeds import check_links
 from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.sampling.node_set import CPU, NodeSet, NodeSetPool, check_ids
 from khop.sampling.outputs import Output
-from khop.sampling.sampler import LinkSeeds, SamplerBase, SeedKind, SeedLinks, Seeds
+from khop.sampling.sampler import (
+    KernelSampler,
+    LinkSeeds,
+    PlantedSeeds,
+    SamplerBase,
+    SeedKind,
+    SeedLinks,
+    Seeds,
+)
 from khop.schema import EdgeType, NodeType
-
-
-@dataclass(frozen=True)
-class PlantedLinks:
-    """The links of a batch before the first hop."""
-
-    seeds: Seeds  # nodes only
-    links: Mapping[EdgeType, LinkRows]
-    excluded: Mapping[EdgeType, Tensor]  # int64 (2, pairs), ends of the edges that carry no message
 
 
 class LinkSampler(SamplerBase):
@@ -71,7 +70,7 @@ class LinkSampler(SamplerBase):
             check_negatives(negatives)
         self.exclude = None if exclude is None else checked_exclude(exclude)
         self._rule = rule
-        self._neighbors = NeighborSampler(
+        self.neighbors = NeighborSampler(  # of the neighborhoods of all ends
             graph,
             fanouts,
             rule=rule,
@@ -84,23 +83,18 @@ class LinkSampler(SamplerBase):
         self._node_sets = NodeSetPool(graph, NodeSet, CPU)  # links come from the host
 
     @property
-    def neighbors(self) -> NeighborSampler:
-        """The sampler of the ends' neighborhoods."""
-        return self._neighbors
-
-    @property
     def num_layers(self) -> int:
         """Number of blocks in a sample: one per hop."""
-        return self._neighbors.num_layers
+        return self.neighbors.num_layers
 
     @property
     def seed_kinds(self) -> frozenset[SeedKind]:
         """The kinds of seeds that `sample` takes: links, and nodes beside them or alone."""
         return frozenset({"nodes", "links"})
 
-    def for_kernels(self) -> LinkSampler:
-        """Return this sampler."""
-        return self
+    def for_kernels(self) -> KernelSampler:
+        """Return this sampler: the links become nodes on the CPU."""
+        return KernelSampler(self.neighbors, self.planted)
 
     def with_threads(self, threads: int) -> Self:
         """Return a copy that draws each sample with up to `threads` threads: the same bits, sooner.
@@ -108,12 +102,12 @@ class LinkSampler(SamplerBase):
         Use it when one sample is waited for; see `NeighborSampler.with_threads`.
         """
         sampler = copy(self)
-        sampler._neighbors = self._neighbors.with_threads(threads)
+        sampler.neighbors = self.neighbors.with_threads(threads)
         return sampler
 
     def needs(self, seed_types: Collection[NodeType | EdgeType]) -> tuple[Need, ...]:
         """Return the arrays that draws by the rule need, and negatives of links of these types."""
-        negatives, of_rule = self.negatives, self._neighbors.needs(seed_types)
+        negatives, of_rule = self.negatives, self.neighbors.needs(seed_types)
         if negatives is None or isinstance(negatives, GivenNegatives):
             return of_rule
         links = [t for t in seed_types if isinstance(t, tuple)]
@@ -121,42 +115,28 @@ class LinkSampler(SamplerBase):
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """Sample the neighborhood of links and of seed nodes, if any. Rows of seed nodes come first."""
+        if seeds.links is None:
+            return self.neighbors.sample(seeds, key)
         planted = self.planted(seeds)
-        if planted is None:
-            return self._neighbors.sample(seeds, key)
         view = WithoutEdges(self.graph, planted.excluded) if planted.excluded else self.graph
-        return replace(self._neighbors.sample_from(view, planted.seeds, key), links=planted.links)
+        return replace(self.neighbors.sample_from(view, planted.seeds, key), links=planted.links)
 
-    def planted(self, seeds: Seeds) -> PlantedLinks | None:
-        """Draw the negatives of links and turn all ends into seed nodes; None for seeds without links."""
+    def planted(self, seeds: Seeds) -> PlantedSeeds:
+        """Draw the negatives of links and turn all ends into seed nodes."""
         links = seeds.links
         if links is None:
-            return None
+            return PlantedSeeds(seeds)
         check_links(self.graph, links)
-        self._check_times(links)
+        check_link_times(links, self._rule)
         negatives = {t: self._negatives_of(t, links) for t in links.by_type}
-        if self._neighbors.is_disjoint:
+        if self.neighbors.is_disjoint:
             planted = plant_apart(seeds, negatives)
         else:
             with self._node_sets.lend() as node_set:
                 planted = plant_merged(seeds, negatives, first_seen(node_set))
         excluded = excluded_edges(links, self.exclude, self._reverses)
         rows = {t: self._rows(t, links.by_type[t], of_type) for t, of_type in planted.rows.items()}
-        return PlantedLinks(planted.seeds, rows, excluded)
-
-    def _check_times(self, links: LinkSeeds) -> None:
-        is_temporal = reads_times(self._rule)
-        for edge_type, of_type in links.by_type.items():
-            if is_temporal and of_type.times is None:
-                raise ValueError(
-                    f"links of {edge_type} have no times, which {self._rule} needs: "
-                    "give khop.Links(times=...)"
-                )
-            if not is_temporal and of_type.times is not None:
-                raise ValueError(
-                    f"links of {edge_type} have times, but {self._rule} ignores them: the sample "
-                    "would contain later edges; use khop.Temporal(column), or leave the times out"
-                )
+        return PlantedSeeds(planted.seeds, rows, excluded)
 
     def _negatives_of(self, edge_type: EdgeType, links: LinkSeeds) -> Tensor | None:
         """Return int64 (links, k), global ids."""
@@ -199,3 +179,18 @@ class LinkSampler(SamplerBase):
             torch.cat([labels, labels.new_zeros(negatives.numel(), *labels.shape[1:])]),
             pairs_per_link=1 + count,
         )
+
+
+def check_link_times(links: LinkSeeds, rule: Rule) -> None:
+    """Raise ValueError unless all links have time limits exactly if the rule reads them."""
+    is_temporal = reads_times(rule)
+    for edge_type, of_type in links.by_type.items():
+        if is_temporal and of_type.times is None:
+            raise ValueError(
+                f"links of {edge_type} have no times, which {rule} needs: give khop.Links(times=...)"
+            )
+        if not is_temporal and of_type.times is not None:
+            raise ValueError(
+                f"links of {edge_type} have times, but {rule} ignores them: the sample would contain later "
+                "edges; use khop.Temporal(column), or leave the times out"
+            )

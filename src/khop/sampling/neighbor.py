@@ -25,7 +25,7 @@ from khop.rules.uniform import Uniform
 from khop.sampling.fanouts import Fanout, fanouts_by_type
 from khop.sampling.node_set import NodeSet, NodeSetPool, Reached, check_ids
 from khop.sampling.outputs import ROWS_AT_ONCE, Output, bidirectional, check_output, induced
-from khop.sampling.sampler import SamplerBase, Seeds
+from khop.sampling.sampler import KernelSampler, PlantedSeeds, SamplerBase, Seeds
 from khop.sampling.tree_set import TreeSet
 from khop.schema import EdgeType, NodeType
 
@@ -69,9 +69,9 @@ class NeighborSampler(SamplerBase):
         check_rule(rule, graph.schema)
         edge_ids, disjoint = truth("edge_ids", edge_ids), truth("disjoint", disjoint)
         self.expansion = Expansion(expansion)
-        self._hops = tuple(
-            Hop(number, by_type, rule, edge_ids)
-            for number, by_type in enumerate(fanouts_by_type(graph.schema, fanouts), start=1)
+        self.fanouts = tuple(fanouts_by_type(graph.schema, fanouts))  # of every hop, by edge type
+        self.hops = tuple(
+            Hop(number, of_hop, rule, edge_ids) for number, of_hop in enumerate(self.fanouts, start=1)
         )
         self.rule = rule
         self.is_disjoint = disjoint or reads_times(rule)
@@ -96,36 +96,18 @@ class NeighborSampler(SamplerBase):
             )
 
     @property
-    def fanouts(self) -> tuple[Mapping[EdgeType, int], ...]:
-        """Fanout of every hop, by edge type."""
-        return tuple(hop.fanouts for hop in self._hops)
-
-    @property
-    def hops(self) -> tuple[Hop, ...]:
-        """Parameters of every hop."""
-        return self._hops
-
-    @property
     def num_layers(self) -> int:
         """Number of blocks in a sample: one per hop."""
-        return len(self._hops)
+        return len(self.hops)
 
     @property
     def exact_fanouts(self) -> Sequence[Fanout]:
         """Fanouts that take all neighbors along the edge types that each hop follows."""
         return [{t: -1 if fanout else 0 for t, fanout in of_hop.items()} for of_hop in self.fanouts]
 
-    @property
-    def neighbors(self) -> NeighborSampler:
-        """This sampler: the seeds need no other one."""
-        return self
-
-    def planted(self, seeds: Seeds) -> None:
-        """Return None: the seeds are nodes already."""
-
-    def for_kernels(self) -> NeighborSampler:
-        """Return this sampler."""
-        return self
+    def for_kernels(self) -> KernelSampler:
+        """Return this sampler: its seeds are nodes already."""
+        return KernelSampler(self, PlantedSeeds)
 
     def for_evaluation(
         self, graph: GraphStore, fanouts: Sequence[Fanout], *, edge_ids: bool
@@ -174,13 +156,7 @@ class NeighborSampler(SamplerBase):
         """
         threads = whole_number("threads", threads, 1)
         sampler = copy(self)
-        sampler._hops = tuple(replace(hop, threads=threads) for hop in self._hops)
-        return sampler
-
-    def over(self, graph: GraphStore) -> Self:
-        """Return a copy with another store of the same graph, for example one on a device."""
-        sampler = copy(self)
-        sampler._graph = graph
+        sampler.hops = tuple(replace(hop, threads=threads) for hop in self.hops)
         return sampler
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
@@ -194,7 +170,7 @@ class NeighborSampler(SamplerBase):
         """Sample as `sample` does, from a view of the graph: same types and nodes, possibly fewer edges."""
 
         def draw(hop: int, frontier: FrontierByType) -> NeighborsByType:
-            return view.sample_hop(frontier, self._hops[hop - 1], key)
+            return view.sample_hop(frontier, self.hops[hop - 1], key)
 
         check_seeds(self.graph, seeds.nodes)
         check_times(seeds, self.rule)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from torch import Tensor
 
 from khop.arguments import graph_of, shown
-from khop.batch import Sample
+from khop.batch import LinkRows, Sample
 from khop.draw import DrawKey
 from khop.errors import Unsupported
 from khop.graph.needs import Need
@@ -19,7 +20,6 @@ from khop.sampling.fanouts import Fanout
 from khop.schema import EdgeType, NodeType
 
 if TYPE_CHECKING:
-    from khop.sampling.links import LinkSampler
     from khop.sampling.neighbor import NeighborSampler
 
 SeedKind = Literal["nodes", "links", "groups"]  # groups: the nodes of a batch are given whole
@@ -65,6 +65,30 @@ class Seeds:
         """Number of seeds of all types."""
         num_links = 0 if self.links is None else self.links.count
         return num_links + sum(nodes.numel() for nodes in self.nodes.values())
+
+
+@dataclass(frozen=True)
+class PlantedSeeds:
+    """The seed nodes of a batch before the first hop, with the links that they come from."""
+
+    seeds: Seeds  # nodes only
+    links: Mapping[EdgeType, LinkRows] = field(default_factory=dict)
+    excluded: Mapping[EdgeType, Tensor] = field(default_factory=dict)
+    # ^ int64 (2, pairs), ends of the edges that carry no message
+
+
+@dataclass(frozen=True)
+class KernelSampler:
+    """A sampler in two steps: seeds become nodes on the CPU, then kernels sample the neighborhoods."""
+
+    neighbors: NeighborSampler  # over the graph on the CPU
+    planted: Callable[[Seeds], PlantedSeeds]  # draws the negatives of links
+
+    def over(self, graph: GraphStore) -> NeighborSampler:
+        """Return the sampler of neighborhoods over another store of the same graph, as one on a device."""
+        moved = copy(self.neighbors)
+        moved.graph = graph
+        return moved
 
 
 class Sampler(Protocol):
@@ -122,8 +146,8 @@ class Sampler(Protocol):
         """Fanouts that take all neighbors along the edge types that samples follow; None: along all."""
         ...
 
-    def for_kernels(self) -> NeighborSampler | LinkSampler:
-        """Return the sampler of the same samples that kernels of a GPU can carry out; or Unsupported."""
+    def for_kernels(self) -> KernelSampler:
+        """Return the same sampler in the form that kernels of a GPU can carry out; or Unsupported."""
         ...
 
 
@@ -135,12 +159,7 @@ class SamplerBase(ABC):
 
     def __init__(self, graph: GraphStore) -> None:
         graph_of("graph", graph)
-        self._graph = graph
-
-    @property
-    def graph(self) -> GraphStore:
-        """The graph that samples are drawn from."""
-        return self._graph
+        self.graph = graph  # samples are drawn from it
 
     @property
     def num_layers(self) -> int | None:
@@ -179,7 +198,7 @@ class SamplerBase(ABC):
         """None: exact evaluation follows all edge types."""
         return None
 
-    def for_kernels(self) -> NeighborSampler | LinkSampler:
+    def for_kernels(self) -> KernelSampler:
         """Raise Unsupported: a GPU samples as khop's own samplers do."""
         raise Unsupported(
             f"{type(self).__name__}: a GPU samples as khop.NeighborSampler and khop.LinkSampler do; leave "

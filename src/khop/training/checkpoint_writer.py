@@ -53,7 +53,8 @@ class CheckpointWriter:
         by_steps = policy.steps is not None and self._steps_since >= policy.steps
         elapsed = time.monotonic() - self._saved_at
         by_clock = policy.minutes is not None and elapsed >= 60 * policy.minutes
-        return (by_steps or by_clock) and not self._is_writing()
+        is_writing = self._writer is not None and self._writer.is_alive()
+        return (by_steps or by_clock) and not is_writing
 
     def save(self, snapshots: dict[str, Snapshot]) -> None:
         """Write checkpoints by name in the background, after earlier checkpoints and after the logs."""
@@ -97,9 +98,6 @@ class CheckpointWriter:
                 del self._unwritten[name]
             except OSError as error:
                 self._problem = error
-
-    def _is_writing(self) -> bool:
-        return self._writer is not None and self._writer.is_alive()
 
     def _wait(self) -> None:
         if self._writer is not None:

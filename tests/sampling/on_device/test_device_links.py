@@ -118,7 +118,6 @@ def test_a_batch_of_links_is_made_without_a_read() -> None:
     sampler = LinkSampler(shop(), [5, 3], negatives=UniformNegatives(2), exclude="edge+reverse")
     seeds, key = links(8, 2), DrawKey(1)
     planted = sampler.planted(seeds)
-    assert planted is not None
     batch = DeviceBatch(BatchPlan(sampler.neighbors, measured_capacities(sampler, [(seeds, key)]), DEVICE))
     with counting() as reads:
         batch.write(planted.seeds, key, planted.excluded)

@@ -99,7 +99,7 @@ class DeviceBatch:
         outputs = {}
         for edge_type in planned.hop.fanouts:
             rows = planned.frontier[edge_type[2]].nodes.numel()
-            drawn = self._drawn(planned, edge_type)
+            drawn = planned.drawn(edge_type)
             buffers = self._buffers(rows, drawn.ids.numel())
             edges = self.cells.take() if edge_type in planned.draws else self._zero
             outputs[edge_type] = self._output(edge_type, drawn, buffers, (self._zero, self._zero, edges))
@@ -109,7 +109,7 @@ class DeviceBatch:
 
     def _joined_outputs(self) -> list[Outputs]:
         """Return the outputs of the subgraph expansion: the hops of an edge type share their arrays."""
-        drawn = [{t: self._drawn(hop, t) for t in hop.hop.fanouts} for hop in self.hops]
+        drawn = [{t: hop.drawn(t) for t in hop.hop.fanouts} for hop in self.hops]
         room: dict[EdgeType, int] = {}
         for of_hop in drawn:
             for edge_type, slots in of_hop.items():
@@ -130,15 +130,6 @@ class DeviceBatch:
                 self._launches += [output.run] if slots.counts.numel() else []
                 before[edge_type] = edges
         return outputs
-
-    def _drawn(self, planned: HopPlan, edge_type: EdgeType) -> Slots:
-        """Return the slots of a draw with keys as ids, or rows without slots if nothing is drawn."""
-        draw = planned.draws.get(edge_type)
-        if draw is not None:
-            return Slots(draw.section.keys, draw.drawn.counts, draw.drawn.edges)
-        rows = planned.frontier[edge_type[2]].nodes
-        edges = rows[:0] if planned.hop.edge_ids else None
-        return Slots(rows[:0], torch.zeros_like(rows, dtype=torch.int32), edges)
 
     def _buffers(self, rows: int, edges: int) -> CsrBuffers:
         edge_ids = any(hop.edge_ids for hop in self.plan.hops)

@@ -10,16 +10,13 @@ from torch import Tensor
 
 from khop.batch import Sample
 from khop.draw import DrawKey
-from khop.sampling.links import LinkSampler, PlantedLinks
-from khop.sampling.neighbor import NeighborSampler, check_seeds, check_times
+from khop.sampling.neighbor import check_seeds, check_times
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.capacities import Capacities, Type
 from khop.sampling.on_device.cells import counts_of
 from khop.sampling.on_device.device_batch import DeviceBatch
 from khop.sampling.on_device.views import exact_sample
-from khop.sampling.sampler import Seeds
-
-HostSampler = NeighborSampler | LinkSampler
+from khop.sampling.sampler import Sampler, Seeds
 
 
 class DeviceSampler:
@@ -29,15 +26,16 @@ class DeviceSampler:
     the CPU. Not thread-safe: its batches share tables and are made in one stream.
     """
 
-    def __init__(self, sampler: HostSampler, capacities: Capacities, device: torch.device | str) -> None:
-        self.plan = BatchPlan(neighbors_of(sampler), capacities, device)
-        self.overflows = 0  # batches that did not fit
+    def __init__(self, sampler: Sampler, capacities: Capacities, device: torch.device | str) -> None:
         self._sampler = sampler
+        self._in_kernels = sampler.for_kernels()
+        self.plan = BatchPlan(self._in_kernels.neighbors, capacities, device)
+        self.overflows = 0  # batches that did not fit
         self._batch = DeviceBatch(self.plan)
 
     @classmethod
     def measured(
-        cls, sampler: HostSampler, warm_up: Sequence[tuple[Seeds, DrawKey]], device: torch.device | str
+        cls, sampler: Sampler, warm_up: Sequence[tuple[Seeds, DrawKey]], device: torch.device | str
     ) -> DeviceSampler:
         """Return a sampler with the capacities that a few ordinary batches need."""
         capacities = measured_capacities(sampler, warm_up)
@@ -45,7 +43,7 @@ class DeviceSampler:
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """Sample the seeds' neighborhood. The next call overwrites the tensors of the sample."""
-        planted = planted_seeds(self._sampler, seeds)
+        planted = self._in_kernels.planted(seeds)
         check_seeds(self._sampler.graph, planted.seeds.nodes)
         check_times(planted.seeds, self.plan.rule)
         if self._batch.inputs.fits(planted.seeds, planted.excluded):
@@ -62,26 +60,15 @@ class DeviceSampler:
         return tensor.to(self.plan.device)
 
 
-def neighbors_of(sampler: HostSampler) -> NeighborSampler:
-    """Return the sampler of neighborhoods."""
-    return sampler.neighbors
-
-
-def planted_seeds(sampler: HostSampler, seeds: Seeds) -> PlantedLinks:
-    """Return the seed nodes of a batch, with the links and negatives that they come from."""
-    planted = sampler.planted(seeds)
-    return PlantedLinks(seeds, {}, {}) if planted is None else planted
-
-
-def measured_capacities(sampler: HostSampler, warm_up: Sequence[tuple[Seeds, DrawKey]]) -> Capacities:
+def measured_capacities(sampler: Sampler, warm_up: Sequence[tuple[Seeds, DrawKey]]) -> Capacities:
     """Return the capacities that ordinary batches need, with some slack."""
-    planted = [planted_seeds(sampler, seeds) for seeds, _ in warm_up]
+    in_kernels = sampler.for_kernels()
+    planted = [in_kernels.planted(seeds) for seeds, _ in warm_up]
     most = _largest([{t: ids.numel() for t, ids in batch.seeds.nodes.items()} for batch in planted])
     excluded = _largest([{t: ends.shape[1] for t, ends in batch.excluded.items()} for batch in planted])
     samples = (sampler.sample(seeds, key) for seeds, key in warm_up)
-    neighbors = neighbors_of(sampler)
     node_types = sampler.graph.schema.node_types
-    capacities = Capacities.measured(samples, most, node_types, neighbors.expansion)
+    capacities = Capacities.measured(samples, most, node_types, in_kernels.neighbors.expansion)
     return replace(capacities, excluded=excluded)
 
 

@@ -28,6 +28,15 @@ class HopPlan:
     slots: Mapping[NodeType, SlotKeys]  # by source type
     draws: Mapping[EdgeType, DeviceDraw]  # edge types with a fanout of 0, no rows or no edges have none
 
+    def drawn(self, edge_type: EdgeType) -> Slots:
+        """Return the slots of a draw with keys as ids, or rows without slots if nothing is drawn."""
+        draw = self.draws.get(edge_type)
+        if draw is not None:
+            return Slots(draw.section.keys, draw.drawn.counts, draw.drawn.edges)
+        rows = self.frontier[edge_type[2]].nodes
+        edges = rows[:0] if self.hop.edge_ids else None
+        return Slots(rows[:0], torch.zeros_like(rows, dtype=torch.int32), edges)
+
 
 def plan_hop(plan: BatchPlan, hop: Hop, nodes: Mapping[NodeType, TypeNodes], inputs: Inputs) -> HopPlan:
     """Allocate the slots of a hop and return its draws."""
