@@ -23,6 +23,7 @@ import torch
 from harness import Figure, report
 from torch import Tensor
 
+from khop.api.partition import partition_graph
 from khop.features.cache_plan import CachePlan
 from khop.graph.visits import Topology, visit_probabilities
 from khop.kernels.id_slots import IdSlots
@@ -30,7 +31,6 @@ from khop.loading.loader import StepRequests
 from khop.loading.visit_counts import visit_counts
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.part_files import map_splits
-from khop.partitioning import partition_graph
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.seeds import NodeSeeds, SeedOrder
 

@@ -158,7 +158,7 @@ import os, sys, time
 started = time.monotonic()
 import torch
 imported = time.monotonic()
-from khop.loader import Loader
+from khop.api.loader import Loader
 from khop.cli.start import run
 receive = Loader._receive
 def received(self, made, position):

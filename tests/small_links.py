@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from khop.api import Graph
+from khop.api.loader import Loader
+from khop.api.open_graph import Graph
 from khop.batch import Batch
 from khop.draw import GivenNegatives, NegativeMode
-from khop.loader import Loader
 from khop.models.decoders import DecoderKind
 from khop.models.link_predictor import LinkPredictor
 from khop.models.sage import SAGE

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from khop.api import Graph
+from khop.api.loader import Loader
+from khop.api.open_graph import Graph
 from khop.inference.evaluation import scores
 from khop.inference.node_outputs import layerwise_inference
-from khop.loader import Loader
 from khop.models.sage import SAGE
 from khop.sampling.neighbor import NeighborSampler
 from khop.training.observer import Unwatched

@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING
 from khop.forks import watch_forks
 
 if TYPE_CHECKING:
-    from khop.api import Graph as Graph
-    from khop.api import open_graph as open_graph
+    from khop.api.evaluate import evaluate as evaluate
+    from khop.api.evaluate import evaluate_links as evaluate_links
+    from khop.api.infer import infer as infer
+    from khop.api.initialize import initialize as initialize
+    from khop.api.launch import launch as launch
+    from khop.api.loader import Loader as Loader
+    from khop.api.open_graph import Graph as Graph
+    from khop.api.open_graph import open_graph as open_graph
+    from khop.api.partition import partition_graph as partition_graph
+    from khop.api.split_links import LinkSplit as LinkSplit
+    from khop.api.split_links import split_links as split_links
     from khop.batch import Adjacency as Adjacency
     from khop.batch import Batch as Batch
     from khop.batch import Block as Block
@@ -21,8 +30,6 @@ if TYPE_CHECKING:
     from khop.batch import Subgraph as Subgraph
     from khop.datasets.builtin import builtin_folder as builtin_folder
     from khop.datasets.builtin import builtin_names as builtin_names
-    from khop.datasets.link_split import LinkSplit as LinkSplit
-    from khop.datasets.link_split import split_links as split_links
     from khop.draw import DegreeNegatives as DegreeNegatives
     from khop.draw import DrawKey as DrawKey
     from khop.draw import GivenNegatives as GivenNegatives
@@ -31,8 +38,6 @@ if TYPE_CHECKING:
     from khop.draw import WeightedNegatives as WeightedNegatives
     from khop.errors import PeerLost as PeerLost
     from khop.errors import Terminated as Terminated
-    from khop.evaluating import evaluate as evaluate
-    from khop.evaluating import evaluate_links as evaluate_links
     from khop.features.store import FeatureStoreBase as FeatureStoreBase
     from khop.graph.build import EdgeTable as EdgeTable
     from khop.graph.build import NodeTable as NodeTable
@@ -47,11 +52,6 @@ if TYPE_CHECKING:
     from khop.inference.link_evaluation import with_negatives as with_negatives
     from khop.inference.node_outputs import layerwise_inference as layerwise_inference
     from khop.inference.node_outputs import sampled_inference as sampled_inference
-    from khop.inferring import infer as infer
-    from khop.initializing import initialize as initialize
-    from khop.launching import launch as launch
-    from khop.loader import Loader as Loader
-    from khop.partitioning import partition_graph as partition_graph
     from khop.process_memory import tune_memory as tune_memory
     from khop.pyg.convert import graph_from_pyg as graph_from_pyg
     from khop.pyg.label_links import links_from_pyg as links_from_pyg
@@ -105,15 +105,15 @@ _PUBLIC = {
     "FrontierSampler": "khop.sampling.frontier",
     "FrontierView": "khop.sampling.frontier",
     "GivenNegatives": "khop.draw",
-    "Graph": "khop.api",
+    "Graph": "khop.api.open_graph",
     "GraphStoreBase": "khop.graph.store",
     "CheckpointPolicy": "khop.training.settings",
     "LinkRows": "khop.batch",
     "LinkSampler": "khop.sampling.links",
     "LinkPrediction": "khop.training.link_prediction",
-    "LinkSplit": "khop.datasets.link_split",
+    "LinkSplit": "khop.api.split_links",
     "Links": "khop.sampling.link_seeds",
-    "Loader": "khop.loader",
+    "Loader": "khop.api.loader",
     "NegativeMode": "khop.draw",
     "NeighborSampler": "khop.sampling.neighbor",
     "NodeClassification": "khop.training.tasks",
@@ -142,27 +142,27 @@ _PUBLIC = {
     "Weighted": "khop.rules.weighted",
     "WeightedNegatives": "khop.draw",
     "cooccurrence": "khop.graph.cooccurrence",
-    "evaluate": "khop.evaluating",
-    "evaluate_links": "khop.evaluating",
-    "infer": "khop.inferring",
+    "evaluate": "khop.api.evaluate",
+    "evaluate_links": "khop.api.evaluate",
+    "infer": "khop.api.infer",
     "full_ranking": "khop.inference.full_ranking",
     "graph_from_pyg": "khop.pyg.convert",
-    "initialize": "khop.initializing",
-    "launch": "khop.launching",
+    "initialize": "khop.api.initialize",
+    "launch": "khop.api.launch",
     "layerwise_inference": "khop.inference.node_outputs",
     "links_from_pyg": "khop.pyg.label_links",
     "load_checkpoint": "khop.training.checkpoint",
-    "partition_graph": "khop.partitioning",
+    "partition_graph": "khop.api.partition",
     "node_rows": "khop.inference.link_evaluation",
     "builtin_folder": "khop.datasets.builtin",
     "builtin_names": "khop.datasets.builtin",
     "open_folder": "khop.graph.folder",
-    "open_graph": "khop.api",
+    "open_graph": "khop.api.open_graph",
     "quantize": "khop.graph.quantize",
     "restore_model": "khop.training.checkpoint",
     "sampled_inference": "khop.inference.node_outputs",
     "with_negatives": "khop.inference.link_evaluation",
-    "split_links": "khop.datasets.link_split",
+    "split_links": "khop.api.split_links",
     "tune_memory": "khop.process_memory",
     "write_graph": "khop.graph.build",
 }

@@ -13,9 +13,9 @@ import typer
 import typer.main
 
 from cli.conftest import Ran
+from khop.api.partition import partition_graph
 from khop.cli.infer import ids_of
 from khop.cli.main import app
-from khop.partitioning import partition_graph
 from small_link_folders import write_shop
 
 Command = Callable[..., Ran]

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import khop
+from khop.api.partition import partition_graph
 from khop.cli.main import app
 from khop.datasets.builtin import builtin_names
 from khop.datasets.debian.graph import GRAPHS
 from khop.datasets.names import BUILTIN_NAMES
 from khop.partition.method_names import METHOD_NAMES
 from khop.partition.partition import METHODS
-from khop.partitioning import partition_graph
 from small_folders import write_learnable_graph
 
 SOURCE = str(Path(khop.__file__).parents[1])

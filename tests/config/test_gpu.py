@@ -26,8 +26,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _host_as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("khop.api.memory_of", lambda device: HostAsDevice())
-    monkeypatch.setattr("khop.api.why_no_kernels", lambda index: None)
+    monkeypatch.setattr("khop.api.open_graph.memory_of", lambda device: HostAsDevice())
+    monkeypatch.setattr("khop.api.open_graph.why_no_kernels", lambda index: None)
     monkeypatch.setattr("khop.config.resolve._check_device", lambda device, raw: None)
 
 
@@ -60,7 +60,7 @@ def test_stores_are_where_the_run_says(folder: Path, tmp_path: Path, monkeypatch
 def test_an_error_names_the_fields(folder: Path, tmp_path: Path) -> None:
     memory = HostAsDevice(most={StorePlace.DEVICE: 10})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("khop.api.memory_of", lambda device: memory)
+        patch.setattr("khop.api.open_graph.memory_of", lambda device: memory)
         with pytest.raises(ValueError, match=r"could not be allocated.*\(run\.toml\)$"):
             prepare(raw(folder, {"topology": "device"}), tmp_path)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from khop.api.partition import partition_graph
 from khop.config.build import Run, prepare
 from khop.config.read import RawRun
-from khop.partitioning import partition_graph
 from khop.training.observer import Unwatched
 from khop.training.run_log import Record
 from small_folders import write_learnable_graph

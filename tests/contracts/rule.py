@@ -23,6 +23,7 @@ from torch import Tensor
 
 from contracts.graph_rules import TIMES, plain_graphs_with_columns
 from contracts.graph_store import Plain, int64
+from khop.api.partition import partition_graph
 from khop.draw import DrawKey, Frontier, Neighbors
 from khop.exchange.hop_wire import HopWire
 from khop.graph.csc_graph import CscGraph
@@ -34,7 +35,6 @@ from khop.kernels.rising import Rising
 from khop.kernels.sample_hop import sample_hop
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts
-from khop.partitioning import partition_graph
 from khop.rules.rule import FrontierField, Hop, NeedKind, Rule, check_frontier
 from khop.schema import EdgeType, NodeType, Schema
 from parts_as_whole import GraphAsWhole, OldIds

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from damage.questions import QUESTIONS, answer
+from khop.api.partition import partition_graph
 from khop.graph.build import EdgeTable, NodeTable, write_graph
-from khop.partitioning import partition_graph
 from khop.training.checkpoint import Snapshot
 
 CITES = ("paper", "cites", "paper")

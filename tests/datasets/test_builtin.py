@@ -12,7 +12,7 @@ from subprocess import PIPE
 import pytest
 import torch
 
-from khop.api import open_graph
+from khop.api.open_graph import open_graph
 from khop.datasets import builtin
 from khop.datasets.builtin import SNAPSHOT, builtin_folder, builtin_names
 from khop.datasets.debian.facts import EDGE_TYPES, SECTIONS

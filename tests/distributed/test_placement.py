@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from khop.api.partition import partition_graph
 from khop.distributed.placement import PartitionOptions, stores_of
 from khop.partition.parts_folder import known_folder, open_parts
 from khop.partition.placements import Placement
-from khop.partitioning import partition_graph
 from khop.runtime.group import Group
 from machine_folders import of_machine
 from small_typed_folders import write_typed_graph

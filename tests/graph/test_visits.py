@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from khop.api.partition import partition_graph
 from khop.draw import DrawKey, Purpose
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.graph.folder import open_folder
 from khop.graph.visits import Topology, remote_share, visit_probabilities
 from khop.partition.part_files import map_splits, open_part
-from khop.partitioning import partition_graph
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.sampler import Seeds
 from small_folders import write_learnable_graph

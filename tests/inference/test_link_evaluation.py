@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from khop.api import Graph
+from khop.api.evaluate import evaluate_links
+from khop.api.open_graph import Graph
 from khop.draw import GivenNegatives, NegativeMode, UniformNegatives
-from khop.evaluating import evaluate_links
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import csc_graph_from_edges
 from khop.inference import link_evaluation

@@ -159,7 +159,7 @@ def test_batches_of_a_loader_arrive_as_the_cpu_makes_them(
     monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     streams = DelayingStreams()
-    monkeypatch.setattr("khop.loader.streams_of", lambda _: streams)
+    monkeypatch.setattr("khop.api.loader.streams_of", lambda _: streams)
     sampler = NeighborSampler(GRAPH, [2, 3], edge_ids=True)
     settings: dict[str, Any] = {
         "columns": {"item": ["x"], "user": ["x"], BUYS: ["amount"]},

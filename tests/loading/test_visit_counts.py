@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from khop.api import open_graph
-from khop.loader import Loader
+from khop.api.loader import Loader
+from khop.api.open_graph import open_graph
 from khop.loading.loader import Position, request_of
 from khop.loading.visit_counts import visit_counts
 from khop.sampling.neighbor import NeighborSampler

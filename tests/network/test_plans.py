@@ -8,7 +8,7 @@ from statistics import mean
 
 import pytest
 
-from khop.partitioning import partition_graph
+from khop.api.partition import partition_graph
 from khop.planning.constants import MEASURED
 from khop.planning.prediction import Placement, Prediction, predict
 from khop.planning.workload import Cluster, GraphSize, Run

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from contracts.feature_store import BUYS, PROMISES, Columns, Make, int64
+from khop.api.partition import partition_graph
 from khop.features.store import Rows
 from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.graph.folder import open_folder
 from khop.graph.quantize import quantize
 from khop.partition.local_partition_features import LocalPartitionFeatures
 from khop.partition.parts_folder import open_parts
-from khop.partitioning import partition_graph
 from parts_as_whole import OldIds, TableAsWhole
 
 

@@ -17,6 +17,8 @@ from contracts.graph_rules import INNER, TEMPORAL, TIMES, plain_graphs_with_colu
 from contracts.graph_rules import PROMISES as RULE_PROMISES
 from contracts.graph_store import KEY, LIKE, PROMISES, Make, Plain, int64, same
 from khop import Expansion, Output, Seeds
+from khop.api.partition import METHODS as CUTS
+from khop.api.partition import partition_graph, verify_partition
 from khop.draw import DrawKey, Frontier
 from khop.features.store import Rows
 from khop.features.table import FeatureTable
@@ -27,8 +29,6 @@ from khop.loading.columns import ColumnChoice, gather_columns
 from khop.partition.local_partition_features import LocalPartitionFeatures
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts
-from khop.partitioning import METHODS as CUTS
-from khop.partitioning import partition_graph, verify_partition
 from khop.rules.rule import Hop
 from khop.rules.temporal import Temporal
 from khop.rules.uniform import Uniform

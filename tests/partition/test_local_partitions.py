@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from khop.api.partition import partition_graph
 from khop.draw import DrawKey, Frontier
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import open_folder
 from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_folder import open_parts
-from khop.partitioning import partition_graph
 from khop.rules.rule import Hop, Rule
 from khop.rules.temporal import Temporal
 from khop.rules.uniform import Uniform

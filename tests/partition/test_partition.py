@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from khop.api.partition import METHODS, partition_graph, verify_partition
 from khop.graph import layout
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import GraphFolder, open_folder
@@ -21,7 +22,6 @@ from khop.partition.book import (
     write_book,
 )
 from khop.partition.part_files import map_splits, open_part
-from khop.partitioning import METHODS, partition_graph, verify_partition
 from khop.schema import EdgeType
 from small_typed_folders import BUYS, write_typed_graph
 

@@ -20,12 +20,12 @@ from khop import (
     WeightedNegatives,
     write_graph,
 )
+from khop.api.partition import partition_graph
 from khop.draw import DrawnNegatives, Positives
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import open_folder
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts
-from khop.partitioning import partition_graph
 from parts_as_whole import OldIds
 from small_typed_folders import BUYS, LIKE, write_typed_graph
 

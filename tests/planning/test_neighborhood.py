@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from khop.api.partition import partition_graph
 from khop.draw import DrawKey, Purpose
 from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.graph.visits import Topology, visit_probabilities
 from khop.partition.local_partition_graph import LocalPartitionGraph
-from khop.partitioning import partition_graph
 from khop.planning.neighborhood import Degrees, neighborhood
 from khop.planning.workload import GraphSize
 from khop.sampling.neighbor import NeighborSampler

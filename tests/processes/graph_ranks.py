@@ -16,6 +16,7 @@ from contracts.graph_rules import PROMISES as RULE_PROMISES
 from contracts.graph_rules import a_bad_weight_is_named
 from contracts.graph_store import PROMISES, Make, Plain
 from covered import covered
+from khop.api.partition import partition_graph
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.draw import DegreeNegatives, DrawKey, Positives, UniformNegatives
@@ -25,7 +26,6 @@ from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import open_folder
 from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_folder import open_parts
-from khop.partitioning import partition_graph
 from khop.rules.temporal import Temporal, TemporalStrategy
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted

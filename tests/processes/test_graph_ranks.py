@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import khop
-from khop.partitioning import partition_graph
+from khop.api.partition import partition_graph
 from processes.graph_ranks import KEPT, METHODS, NEGATIVES, RANKS_AND_PARTS, RULES, graphs
 from processes.split_ranks import SPLITS
 from small_typed_folders import BOUGHT, BUYS, write_typed_graph

@@ -20,8 +20,8 @@ import torch
 
 import khop
 from gate import WAIT_S, wait_until
+from khop.api.launch import check_procs
 from khop.errors import PeerLost
-from khop.launching import check_procs
 from khop.loading.cores import usable_cores
 from processes.commands import ENVIRONMENT, TORCHRUN, children, free_port, shared_memory_of
 from processes.ranks import BATCH_SIZE, LONG_S, TAKEN, loader_of, misbehaves, own_loop
@@ -231,7 +231,7 @@ def test_numbers_of_processes_that_cannot_be_are_refused(monkeypatch: pytest.Mon
 
 def test_a_launcher_may_start_as_many_processes_as_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
-    monkeypatch.setattr("khop.launching.run_rank", lambda placement, *_: begun.append(placement.world_size))
+    monkeypatch.setattr("khop.api.launch.run_rank", lambda placement, *_: begun.append(placement.world_size))
     launched(monkeypatch, RANK=0, WORLD_SIZE=99999, LOCAL_WORLD_SIZE=99999, MASTER_ADDR="127.0.0.1")
     khop.launch(nothing, device="cpu")
     assert begun == [99999]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import khop
-from khop.partitioning import partition_graph
+from khop.api.partition import partition_graph
 from processes.link_ranks import BATCH_SIZE, PARTS, RUNS, TRAINED, Account, account, loaders, take_part, train
 from small_link_folders import BOUGHT_BY, BUYS, write_diary, write_shop
 

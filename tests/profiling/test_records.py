@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from khop.loader import Loader
+from khop.api.loader import Loader
 from khop.profiling.records import RankRecord, Recorder, without_first
 from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.training.step_clock import TimedStep

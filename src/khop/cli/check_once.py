@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from khop.api.launch import check_procs, launched_by_others
 from khop.cli.bytes_bar import bytes_bar
 from khop.config.read import RawRun
 from khop.config.resolve import graph_folder, resolve
 from khop.config.values import RunConfig
-from khop.launching import check_procs, launched_by_others
 from khop.user_cache import cache_folder
 
 

@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from khop.api.infer import Inference, in_bytes
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.commands.infer import Values
 from khop.cli.lines import tell
@@ -26,7 +27,6 @@ from khop.config.read import RawRun
 from khop.config.values import RunConfig
 from khop.graph.npy import header_of
 from khop.inference.chunks import Progress, unwatched
-from khop.inferring import Inference, in_bytes
 from khop.training.interrupts import terminations_raised
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import typer
 
+from khop.api.partition import partition_graph
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.parts_table import print_parts
 from khop.cli.terminal import say, say_command, table_console
 from khop.distributed.placement import machine_files
 from khop.partition.describe import describe_parts
 from khop.partition.placements import Placement
-from khop.partitioning import partition_graph
 
 
 @dataclass(frozen=True)

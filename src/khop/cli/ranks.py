@@ -9,13 +9,13 @@ from typing import TypeVar
 import torch
 import typer
 
+from khop.api.launch import launch, launched_by_others
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.start import INTERRUPTED, TERMINATED, set_memory_up, set_warnings_up
 from khop.config.build import Run, prepare
 from khop.config.read import RawRun, with_options
 from khop.config.values import RunConfig
 from khop.errors import Terminated
-from khop.launching import launch, launched_by_others
 from khop.loading.cores import cores_of_rank, sampler_threads
 from khop.runtime.group import Group, this_group
 from khop.training.linear_setup import fix_linear

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import typer
 
-from khop.api import open_graph
+from khop.api.open_graph import open_graph
+from khop.api.split_links import split_links
 from khop.cli.bytes_bar import bytes_bar
 from khop.config.parts import words_of
-from khop.datasets.link_split import split_links
 from khop.graph.atomic import refuse_existing
 from khop.graph.damage import refuse_damage
 from khop.schema import EdgeType, Schema

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from khop.api.launch import launched_by_others
 from khop.cli.check_once import check_once
 from khop.cli.curve import drawn_curve
 from khop.cli.lines import tell
@@ -35,7 +36,6 @@ from khop.config.gpu import check_gpu_is_there
 from khop.config.read import RawRun, to_toml
 from khop.config.values import RunConfig
 from khop.errors import PeerLost
-from khop.launching import launched_by_others
 from khop.runtime.group import Group, this_group
 from khop.training.checkpoint_writer import LAST
 from khop.training.observer import Observer, Several, Unwatched

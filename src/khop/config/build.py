@@ -8,7 +8,9 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from khop.api import Graph, open_graph
+from khop.api.infer import Inference, Values
+from khop.api.loader import Loader
+from khop.api.open_graph import Graph, open_graph
 from khop.config.gpu import check_gpu_is_there, placed_graph
 from khop.config.link_run_task import LinkTask
 from khop.config.node_task import NodeTask
@@ -20,8 +22,6 @@ from khop.config.run_task import RunTask
 from khop.config.values import RunConfig
 from khop.graph.progress import ProgressCallback
 from khop.inference.chunks import Progress
-from khop.inferring import Inference, Values
-from khop.loader import Loader
 from khop.loading.ordered_map import InFlight
 from khop.runtime.group import this_group
 from khop.schema import NodeType

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from khop.api import Graph, placed_on
+from khop.api.open_graph import Graph, placed_on
 from khop.config.memory import weight_bytes
 from khop.config.read import RawRun
 from khop.config.values import RunConfig

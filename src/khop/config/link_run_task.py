@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from khop.api import Graph
+from khop.api.loader import Loader
+from khop.api.open_graph import Graph
+from khop.api.split_links import LinkSplit, split_links
 from khop.config.parts import (
     dtype_of,
     expansion_of,
@@ -18,12 +20,10 @@ from khop.config.parts import (
     words_of,
 )
 from khop.config.values import Fanout, RunConfig
-from khop.datasets.link_split import LinkSplit, split_links
 from khop.draw import DegreeNegatives, GivenNegatives, NegativeMode, Negatives, UniformNegatives
 from khop.inference.chunks import Progress
 from khop.inference.link_evaluation import Scores, exact_link_scores, mean_metrics
 from khop.inference.sampled_links import sampled_link_scores
-from khop.loader import Loader
 from khop.loading.columns import ColumnChoice
 from khop.models.link_predictor import LinkPredictor
 from khop.models.sizes import ModelSizes

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from khop.api import Graph
+from khop.api.loader import Loader
+from khop.api.open_graph import Graph
 from khop.config.parts import (
     dtype_of,
     expansion_of,
@@ -22,7 +23,6 @@ from khop.config.values import Fanout, RunConfig
 from khop.inference.chunks import Progress
 from khop.inference.evaluation import scores
 from khop.inference.node_outputs import layerwise_inference, sampled_inference
-from khop.loader import Loader
 from khop.loading.columns import ColumnChoice
 from khop.loading.seed_times import seed_times
 from khop.models.sizes import ModelSizes

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import torch
 
-from khop.api import Graph
+from khop.api.loader import Loader
+from khop.api.open_graph import Graph
 from khop.config.values import RunConfig, Sampler
 from khop.distributed.partitioned_links import PartitionedLinks
-from khop.loader import Loader
 from khop.loading.columns import NamesByType
 from khop.loading.device_placement import CacheSize
 from khop.loading.ordered_map import InFlight

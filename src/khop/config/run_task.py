@@ -7,9 +7,9 @@ from typing import Protocol
 
 from torch import nn
 
-from khop.api import Graph
+from khop.api.loader import Loader
+from khop.api.open_graph import Graph
 from khop.inference.chunks import Progress
-from khop.loader import Loader
 from khop.schema import NodeType
 from khop.training.tasks import Task
 

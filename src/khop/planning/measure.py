@@ -14,12 +14,12 @@ from tempfile import TemporaryDirectory
 import torch
 from torch.nn import functional
 
+from khop.api.launch import launch
 from khop.batch import Batch
 from khop.exchange.peers import Message, open_peers
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import Columns, CscGraph
 from khop.kernels.csc import Csc
-from khop.launching import launch
 from khop.loading.columns import ColumnChoice
 from khop.loading.loader import Position, finished, request_of
 from khop.loading.local_source import LocalSource

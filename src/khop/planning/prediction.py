@@ -15,7 +15,9 @@ _IN_FLIGHT = 5  # batches in memory: the prefetched ones and the one in use
 _COPIES = 2  # buffers per lane: for sent and for received bytes
 _NUMBER = 4  # bytes of a float32
 _PARAMETER_BYTES = 4 * _NUMBER  # the parameter, its gradient and Adam's two moments
-_PROCESS_BYTES = 400 << 20  # Python, torch and khop: resident memory of `python -c "import torch, khop.api"`
+_PROCESS_BYTES = (
+    400 << 20
+)  # Python, torch and khop: resident memory of `python -c "import torch, khop.api.open_graph"`
 _NODE_BYTES = 16  # stored for every node on every machine: the original id and a scalar such as the label
 _DENSE_NODES = 1 << 22  # up to this size a sampler's table has 4 bytes for every node of the graph
 _GATHER_COLLECTIVES = _HOP_COLLECTIVES = 3

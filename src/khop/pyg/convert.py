@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from khop.api import Graph
+from khop.api.open_graph import Graph
 from khop.arguments import instance_of
 from khop.batch import Adjacency, Batch
 from khop.features.table import FeatureTable

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import khop
-from khop.api import Graph
+from khop.api.open_graph import Graph
 from khop.arguments import graph_of, path_of, whole_number
 from khop.exchange.lanes import Lanes
 from khop.inference.chunks import Progress, unwatched

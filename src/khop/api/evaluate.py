@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from khop.api import Graph
+from khop.api.loader import Loader
+from khop.api.open_graph import Graph
 from khop.arguments import graph_of, instance_of
 from khop.draw import GivenNegatives, NegativeMode
 from khop.inference.chunks import Progress, unwatched
@@ -21,7 +22,6 @@ from khop.inference.link_evaluation import (
 )
 from khop.inference.node_outputs import layerwise_inference, sampled_inference
 from khop.inference.sampled_links import sampled_link_scores
-from khop.loader import Loader
 from khop.loading.columns import NamesByType
 from khop.models.layered import Layered
 from khop.models.link_predictor import LinkPredictor

@@ -27,9 +27,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _host_as_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A GPU with the memory of the host, whose kernels are the references."""
-    monkeypatch.setattr("khop.api.memory_of", lambda device: HostAsDevice())
-    monkeypatch.setattr("khop.api.why_no_kernels", lambda index: None)
-    monkeypatch.setattr("khop.loader.streams_of", lambda device: PromptStreams())
+    monkeypatch.setattr("khop.api.open_graph.memory_of", lambda device: HostAsDevice())
+    monkeypatch.setattr("khop.api.open_graph.why_no_kernels", lambda index: None)
+    monkeypatch.setattr("khop.api.loader.streams_of", lambda device: PromptStreams())
     with forcing(Engine.TORCH):
         yield
 

@@ -1,10 +1,9 @@
-"""The loader keeps its promises: order, purity, exact resume, no thread left; and a graph is its folder."""
+"""The loader keeps its promises: order, purity, exact resume, no thread left."""
 
 from __future__ import annotations
 
 import json
 import os
-import pickle
 import threading
 import traceback
 from collections.abc import Iterator
@@ -21,7 +20,6 @@ from khop import (
     DrawKey,
     EdgeTable,
     FrontierSampler,
-    Graph,
     Loader,
     NeighborSampler,
     NodeTable,
@@ -389,7 +387,7 @@ def test_a_cache_for_a_loader_without_columns_is_a_warning_and_one_of_no_bytes_i
     loader.cache_features(0)
 
 
-# --- graphs ------------------------------------------------------------------------------------------------
+# --- opened graphs -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -414,32 +412,8 @@ def test_a_homogeneous_graph_takes_its_seeds_as_one_tensor(folder: Path) -> None
     assert next(loader.epoch(0)).seed_index.tolist() == [0, 0]
 
 
-def test_a_graph_pickles_as_its_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder.parent)
-    graph = open_graph(folder.name)
-    written = pickle.dumps(graph)
-    monkeypatch.chdir("/")
-    again = pickle.loads(written)
-    assert len(written) < 300
-    assert torch.equal(again.split("train")["node"], graph.split("train")["node"])
-
-
-def test_a_graph_in_memory_pickles_whole_and_has_no_splits() -> None:
-    again = pickle.loads(pickle.dumps(GRAPH))
-    assert isinstance(again, Graph)
-    assert again.num_nodes("user") == 40
-    with pytest.raises(ValueError, match="no split 'train'; there are"):
-        GRAPH.split("train")
-
-
-def test_options_of_partitions_given_for_a_whole_graph_have_no_effect_and_a_warning_says_so(
-    folder: Path,
-) -> None:
-    with pytest.warns(UserWarning, match="graph: lanes 2 and wire int8: no effect, the graph") as told:
-        graph = open_graph(folder, lanes=2, wire="int8")
-    assert len(told) == 1
-    assert told[0].filename == __file__
-    sampler = NeighborSampler(graph, [2])
+def test_locality_for_a_whole_graph_has_no_effect_and_a_warning_says_so(folder: Path) -> None:
+    sampler = NeighborSampler(open_graph(folder), [2])
     with pytest.warns(UserWarning, match="locality False: no effect, the graph is not") as told:
         Loader(sampler, {"node": torch.arange(2)}, 2, locality=False)
     assert len(told) == 1

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from khop.api import Graph
+from khop.api.link_split_folder import open_parts, save_parts
+from khop.api.open_graph import Graph
 from khop.arguments import graph_of, list_of, path_of, seed_number
-from khop.datasets.link_split_folder import open_parts, save_parts
 from khop.distributed.link_split import split_over_ranks
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.distributed.partitioned_links import PartitionedLinks, in_this_process

@@ -11,7 +11,7 @@ from time import monotonic
 
 import torch
 
-from khop.api import Graph
+from khop.api.open_graph import Graph
 from khop.arguments import one_of, truth, whole_number
 from khop.batch import Batch, Span
 from khop.distributed.caching import CacheBudgets, CacheBy, with_caches

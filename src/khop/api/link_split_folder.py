@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from khop.api import Graph, open_graph
+from khop.api.open_graph import Graph, open_graph
 from khop.graph import layout
 from khop.graph.atomic import new_folder, refuse_existing
 from khop.graph.build import EdgeTable, NodeTable, write_graph

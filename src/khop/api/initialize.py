@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from khop.api.loader import Loader
 from khop.arguments import instance_of, seed_number
 from khop.inference.chunks import evaluating
-from khop.loader import Loader
 from khop.training.initial import seeded
 from khop.training.move import mover
 

@@ -16,7 +16,7 @@ import torch
 
 import khop
 from khop import EdgeTable, Graph, NodeTable, infer, layerwise_inference, open_graph, write_graph
-from khop.inferring import in_bytes
+from khop.api.infer import in_bytes
 from khop.models import SAGE, LinkPredictor
 from small_folders import write_learnable_graph
 

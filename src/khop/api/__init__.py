@@ -1,0 +1,1 @@
+"""The functions and classes of a training script, one file for each."""
