@@ -12,7 +12,7 @@ from torch_geometric.transforms import ToUndirected
 
 import khop
 from khop.kernels.csc import Csc
-from khop.pyg.source import EDGE, NODE
+from khop.pyg.typed_data import EDGE, NODE
 
 Edge = tuple[int, int, int]
 

@@ -163,3 +163,8 @@ def test_stores_are_not_sampled_backward() -> None:
         ValueError, match="edges are turned around of a Data or HeteroData only, not of a tuple"
     ):
         NeighborSampler((data, data), [2], sample_direction="backward")
+
+
+def test_a_sampler_of_both_directions_takes_no_other_direction() -> None:
+    with pytest.raises(ValueError, match="sample_direction backward: hops go in both directions"):
+        BidirectionalNeighborSampler(plain(), [2], sample_direction="backward")

@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.transforms import RandomLinkSplit
 
 import khop
-from khop.pyg.source import EDGE, NODE
+from khop.pyg.typed_data import EDGE, NODE
 
 BACK = ("item", "rev_buys", "user")
 SPLITS: list[dict[str, Any]] = [

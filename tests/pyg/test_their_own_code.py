@@ -23,7 +23,7 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample
 from khop import pyg
 from khop.pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler
 from khop.pyg.sampler import Draws
-from khop.pyg.source import NODE
+from khop.pyg.typed_data import NODE
 from khop.sampling.sampler import Seeds
 
 DRAWS = Draws(7, step=2, position=30)

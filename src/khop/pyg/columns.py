@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
-from torch_geometric.data.storage import BaseStorage
 from torch_geometric.sampler import SamplerOutput
 
 from khop.kernels.gather import gather
 from khop.pyg.outputs import Output, original_ids, side_by_side
-from khop.schema import EdgeType, NodeType
+from khop.pyg.typed_data import DATA_KINDS, Key, owner_of, storages
+from khop.schema import EdgeType
 
 Batch = Any  # Data or HeteroData
-Key = NodeType | EdgeType | None  # None: for a graph without types
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ class _Parts:
 
 def columns_of(data: object) -> Columns | None:
     """Return the columns; None for data that torch_geometric itself handles: stores and `SparseTensor`s."""
-    known = isinstance(data, Data | HeteroData) and not any("adj_t" in storage for storage in data.stores)
+    known = isinstance(data, DATA_KINDS) and not any("adj_t" in storage for storage in data.stores)
     return Columns.of(data) if known else None
 
 
@@ -145,24 +143,10 @@ def attach_links(batch: Batch, edge_type: EdgeType | None, metadata: tuple[Any, 
 
 def num_bytes(batch: object) -> int:
     """Return the memory of a batch's tensors in bytes."""
-    if not isinstance(batch, Data | HeteroData):
+    if not isinstance(batch, DATA_KINDS):
         return 0
     values = (value for storage in batch.stores for value in storage.values())
     return sum(value.nbytes for value in values if isinstance(value, Tensor))
-
-
-def storages(data: Batch) -> Iterator[tuple[Key, BaseStorage]]:
-    """Yield the storages of a data object, by type."""
-    if isinstance(data, Data):
-        yield None, data._store
-        return
-    yield from data.node_items()
-    yield from data.edge_items()
-
-
-def owner_of(batch: Batch, owner: Key) -> Any:
-    """Return the object that holds a batch's attributes of a type."""
-    return batch if owner is None else batch[owner]
 
 
 def _original(edge_ids: Tensor | None, permutation: Tensor | None) -> Tensor | None:

@@ -19,9 +19,9 @@ from khop.graph.checks import are_reverses
 from khop.graph.csc_graph import CscGraph
 from khop.graph.inputs import Given
 from khop.kernels.csc import Csc
-from khop.pyg.columns import storages
 from khop.pyg.label_links import label_names
 from khop.pyg.source import Attributes, Source
+from khop.pyg.typed_data import DATA_KINDS, storages
 from khop.schema import ColumnSpec, EdgeType, NodeType
 
 _MASK = "_mask"  # suffix of split names in torch_geometric's data sets
@@ -40,7 +40,7 @@ def graph_from_pyg(data: Data | HeteroData) -> Graph:
     either: `khop.links_from_pyg` makes seeds of them. An edge type from `ToUndirected`, "rev_to" of "to", is
     recorded as the reverse. `graph.save(folder)` writes a graph folder.
     """
-    instance_of("data", data, (Data, HeteroData), "must be a torch_geometric Data or HeteroData")
+    instance_of("data", data, DATA_KINDS, "must be a torch_geometric Data or HeteroData")
     source = Source.of(data, Attributes(is_sorted=_is_sorted(data)))
     schema = source.graph.schema
     columns: Tensors = {}

@@ -10,13 +10,13 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput
 
 from khop.batch import Sample
 from khop.graph.csc_graph import CscGraph, column_specs
-from khop.pyg.outputs import Output, edge_pairs, original_ids, single, with_row_per_seed
+from khop.pyg.outputs import edge_pairs, original_ids, sampler_output, with_row_per_seed
 from khop.pyg.source import Attributes, Source
+from khop.pyg.typed_data import DATA_KINDS, owner_of, storages
 from khop.schema import EdgeType, NodeType, Schema
 
 
@@ -73,19 +73,20 @@ class Directed:
             if t in pairs
         }
 
-    def restored(self, output: Output) -> Output:
-        """Convert an output of reversed edges to an output of the data's edges."""
-        if self.direction is Direction.FORWARD:
-            return output
-        output.row, output.col = output.col, output.row
-        if self.source.is_typed:
+    def output(self, sample: Sample) -> HeteroSamplerOutput:
+        """Convert a sample to an output with the data's edges."""
+        if self.direction is Direction.BOTH:
+            return self.merged(sample)
+        output = sampler_output(sample, self.source.graph.schema)
+        if self.direction is Direction.BACKWARD:
+            output.row, output.col = output.col, output.row
             for name in ("row", "col", "edge", "num_sampled_edges"):
                 by_type = getattr(output, name)
                 if by_type is not None:
                     setattr(output, name, {self.data_types[t]: value for t, value in by_type.items()})
         return output
 
-    def merged(self, sample: Sample) -> Output:
+    def merged(self, sample: Sample) -> HeteroSamplerOutput:
         """Merge a sample of both directions: every edge once, hop by hop, with the data's edge id."""
         sample = with_row_per_seed(sample)
         assert sample.subgraph is not None
@@ -104,7 +105,7 @@ class Directed:
         num_hops = 0 if per_hop is None else max((len(counts) for counts in per_hop.values()), default=0)
         edges = {t: _once(drawn) for t, drawn in pieces.items()}
         nodes_per_hop = sample.subgraph.nodes_per_hop
-        output = HeteroSamplerOutput(
+        return HeteroSamplerOutput(
             node=dict(sample.nodes),
             row={t: of_type.pairs[0] for t, of_type in edges.items()},
             col={t: of_type.pairs[1] for t, of_type in edges.items()},
@@ -115,7 +116,6 @@ class Directed:
             if per_hop is None
             else {t: torch.bincount(e.hops, minlength=num_hops).tolist() for t, e in edges.items()},
         )
-        return output if self.source.is_typed else single(output)
 
 
 @dataclass(frozen=True)
@@ -149,32 +149,25 @@ def _once(drawn: list[_Drawn]) -> _Drawn:
 
 def _turned(data: Any) -> Any:
     """Return the same data with every edge reversed; edge types swap their ends."""
-    if isinstance(data, Data):
-        _check_edge_index(data)
-        turned = copy.copy(data)
-        turned.edge_index = data.edge_index.flip(0)
-        return turned
-    if not isinstance(data, HeteroData):
+    if not isinstance(data, DATA_KINDS):
         raise ValueError(
             f"edges are turned around of a Data or HeteroData only, not of a {type(data).__name__}"
         )
-    turned = HeteroData()
-    for node_type, nodes in data.node_items():
-        for name, value in nodes.items():
-            turned[node_type][name] = value
-        turned[node_type].num_nodes = nodes.num_nodes
-    for edge_type, edges in data.edge_items():
-        _check_edge_index(edges)
-        for name, value in edges.items():
-            turned[edge_type[::-1]][name] = value.flip(0) if name == "edge_index" else value
+    turned = copy.copy(data)
+    for owner, storage in storages(data):
+        if "adj_t" in storage:
+            raise ValueError(
+                "adj_t: edges are sampled against their direction from edge_index; omit ToSparseTensor"
+            )
+        if isinstance(owner, tuple):
+            del turned[owner]
+        else:  # counted before the edges turn: the count may be inferred from them
+            owner_of(turned, owner).num_nodes = storage.num_nodes
+    for owner, storage in storages(data):
+        target = owner_of(turned, owner[::-1] if isinstance(owner, tuple) else owner)
+        for name, value in storage.items():
+            target[name] = value.flip(0) if name == "edge_index" else value
     return turned
-
-
-def _check_edge_index(edges: Any) -> None:
-    if "adj_t" in edges:
-        raise ValueError(
-            "adj_t: edges are sampled against their direction from edge_index; omit ToSparseTensor"
-        )
 
 
 def _joined(forward: Source, back: Source, renamed: Mapping[EdgeType, EdgeType]) -> Source:

@@ -10,17 +10,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 
+from khop.pyg.typed_data import EDGE, NODE, TypedData
 from khop.schema import EdgeType, NodeType
 
 
 def check_nodes(data: Any, given: Any, times: Tensor | None) -> None:
     """Raise ValueError for invalid input nodes. Nodes of stores are checked when they are sampled."""
-    if not isinstance(data, Data | HeteroData):
+    typed = TypedData.of(data)
+    if typed is None:
         return
-    node_type, ids = _typed_nodes(data, given) if isinstance(data, HeteroData) else (None, given)
-    count = data.num_nodes if node_type is None else data[node_type].num_nodes
+    node_type, ids = _typed_nodes(typed, given)
+    count = typed.nodes[node_type].num_nodes
     if isinstance(ids, str) or (isinstance(ids, tuple | list) and any(isinstance(i, str) for i in ids)):
         raise ValueError(
             f"input_nodes is {_described(ids)}: the nodes of a Data have no types; give ids, or a mask"
@@ -31,14 +32,14 @@ def check_nodes(data: Any, given: Any, times: Tensor | None) -> None:
 
 def check_links(data: Any, given: Any, labels: Any, times: Tensor | None) -> None:
     """Raise ValueError for invalid links. Links of stores are checked when they are sampled."""
-    if not isinstance(data, Data | HeteroData):
+    typed = TypedData.of(data)
+    if typed is None:
         return
-    edge_type, ends = _typed_links(data, given) if isinstance(data, HeteroData) else (None, given)
+    edge_type, ends = _typed_links(data, given) if typed.is_typed else (EDGE, given)
     if ends is None:
-        ends = data.edge_index if edge_type is None else data[edge_type].edge_index
+        ends = typed.edges[edge_type].edge_index
     else:
-        counts = [data.num_nodes] * 2 if edge_type is None else [data[t].num_nodes for t in edge_type[::2]]
-        _check_ends(ends, counts)
+        _check_ends(ends, [typed.nodes[end].num_nodes for end in edge_type[::2]])
     num_links = ends.shape[1]
     if labels is not None and (not isinstance(labels, Tensor) or labels.shape[:1] != (num_links,)):
         raise ValueError(f"edge_label is {_described(labels)} for {num_links} links: give one row for each")
@@ -93,20 +94,22 @@ def check_whole_times(name: str, by_type: Mapping[Any, Tensor]) -> None:
             )
 
 
-def _typed_nodes(data: HeteroData, given: Any) -> tuple[NodeType, Any]:
+def _typed_nodes(data: TypedData, given: Any) -> tuple[NodeType, Any]:
+    if not data.is_typed:
+        return NODE, given
     is_pair = isinstance(given, tuple | list) and len(given) == 2
     node_type, ids = given if is_pair else (given, None)
     if not isinstance(node_type, str):
         raise ValueError(
             f"input_nodes is {_described(given)}: the nodes of a HeteroData have types; give a type or "
-            f"(type, ids or mask); there are {data.node_types}"
+            f"(type, ids or mask); there are {list(data.nodes)}"
         )
-    if node_type not in data.node_types:
-        raise ValueError(f"input_nodes of {node_type!r}: not a node type; there are {data.node_types}")
+    if node_type not in data.nodes:
+        raise ValueError(f"input_nodes of {node_type!r}: not a node type; there are {list(data.nodes)}")
     return node_type, ids
 
 
-def _typed_links(data: HeteroData, given: Any) -> tuple[EdgeType, Tensor | None]:
+def _typed_links(data: Any, given: Any) -> tuple[EdgeType, Tensor | None]:
     is_pair = isinstance(given, tuple | list) and len(given) == 2 and not isinstance(given[0], str)
     names, ends = given if is_pair else (given, None)
     if not _holds_names(names):

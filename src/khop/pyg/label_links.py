@@ -9,8 +9,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from khop.arguments import instance_of
-from khop.pyg.columns import storages
-from khop.pyg.source import EDGE
+from khop.pyg.typed_data import DATA_KINDS, EDGE, storages
 from khop.sampling.link_seeds import Links
 from khop.schema import EdgeType
 
@@ -26,7 +25,7 @@ def links_from_pyg(data: Data | HeteroData, key: str = LABEL) -> Links:
     and negatives that `split_labels=True` stores separately (`pos_<key>`, `neg_<key>`) are concatenated in
     this order. Negatives are links with the label 0. ValueError if `data` has no such links.
     """
-    instance_of("data", data, (Data, HeteroData), "must be a torch_geometric Data or HeteroData")
+    instance_of("data", data, DATA_KINDS, "must be a torch_geometric Data or HeteroData")
     found = {}
     for owner, storage in storages(data):
         of_type = None if isinstance(owner, str) else _links(storage, key)

@@ -12,7 +12,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
 from khop.draw import DrawKey
 from khop.pyg.negatives import DrawnEnd
-from khop.pyg.source import EDGE
+from khop.pyg.typed_data import EDGE
 from khop.sampling.link_ends import EndRows, Planted, plant_apart, plant_merged
 from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
 from khop.schema import EdgeType, NodeType

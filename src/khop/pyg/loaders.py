@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,11 +14,12 @@ from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
 
 from khop.forks import check_fork
-from khop.pyg.columns import Columns, attach_links, columns_of, owner_of
+from khop.pyg.columns import Columns, attach_links, columns_of
 from khop.pyg.inputs import check_links, check_nodes
 from khop.pyg.iteration import Work, epoch
 from khop.pyg.outputs import Output
 from khop.pyg.sampler import Draws, NeighborSampler
+from khop.pyg.typed_data import owner_of
 from khop.pyg.typed_seeds import TypedSeeds
 from khop.sampling.exclusion import Exclude
 
@@ -91,12 +92,11 @@ class NeighborLoader(_OnThreads, theirs.NeighborLoader):  # type: ignore[misc]
             )
         elif time_window is not None:
             raise ValueError(f"time_window {time_window}: give it to the neighbor_sampler")
-        self._typed: TypedSeeds | None = None
-        if isinstance(input_nodes, Mapping):
-            self._typed = TypedSeeds.of(data, input_nodes, input_time, neighbor_sampler)
-            input_nodes, input_time = self._typed.places()
-        else:
+        self._typed = TypedSeeds.of(data, input_nodes, input_time, neighbor_sampler)
+        if self._typed is None:
             check_nodes(data, input_nodes, None if time_attr is None else input_time)
+        else:
+            input_nodes, input_time = self._typed.places()
         super().__init__(
             data,
             num_neighbors,

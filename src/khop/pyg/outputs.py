@@ -12,13 +12,13 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from khop.batch import Adjacency, Sample, Subgraph
 from khop.kernels.gather import gather
 from khop.kernels.memory import pooled
-from khop.pyg.source import EDGE, NODE
+from khop.pyg.typed_data import EDGE, NODE
 from khop.schema import Schema
 
 Output = Any  # SamplerOutput or HeteroSamplerOutput
 
 
-def sampler_output(sample: Sample, schema: Schema, *, is_typed: bool) -> Output:
+def sampler_output(sample: Sample, schema: Schema) -> HeteroSamplerOutput:
     """Return the subgraph of a sample. `row` and `col` are adjacent in memory: stacking needs no copy."""
     sample = with_row_per_seed(sample)
     subgraph = sample.subgraph
@@ -29,7 +29,7 @@ def sampler_output(sample: Sample, schema: Schema, *, is_typed: bool) -> Output:
         edges[edge_type] = edge_pairs(adjacency) if adjacency else torch.empty(2, 0, dtype=torch.int64)
         edge_ids[edge_type] = adjacency.edge_ids if adjacency else torch.empty(0, dtype=torch.int64)
     per_hop = subgraph.edges_per_hop  # None for an induced subgraph, as in torch_geometric
-    output = HeteroSamplerOutput(
+    return HeteroSamplerOutput(
         node=dict(sample.nodes),
         row={t: pairs[0] for t, pairs in edges.items()},
         col={t: pairs[1] for t, pairs in edges.items()},
@@ -38,7 +38,6 @@ def sampler_output(sample: Sample, schema: Schema, *, is_typed: bool) -> Output:
         num_sampled_nodes=None if per_hop is None else {t: [*n] for t, n in subgraph.nodes_per_hop.items()},
         num_sampled_edges=None if per_hop is None else {t: [*per_hop.get(t, ())] for t in edges},
     )
-    return output if is_typed else single(output)
 
 
 def edge_pairs(adjacency: Adjacency) -> Tensor:

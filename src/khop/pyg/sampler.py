@@ -11,17 +11,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+from torch_geometric.sampler import (
+    BaseSampler,
+    EdgeSamplerInput,
+    HeteroSamplerOutput,
+    NegativeSampling,
+    NodeSamplerInput,
+)
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 
+from khop.arguments import as_mapping, instance_of
 from khop.draw import DrawKey, Purpose
 from khop.graph.store import GraphStore
 from khop.pyg.directions import Directed, Direction
 from khop.pyg.links import Links, drawn_ends
 from khop.pyg.negatives import DrawnEnd
-from khop.pyg.outputs import Output, sampler_output
-from khop.pyg.source import EDGE, NODE, Attributes
+from khop.pyg.outputs import Output, single
+from khop.pyg.source import Attributes
 from khop.pyg.supervision import checked_reverse, excluded_pairs, warn_of_supervision
+from khop.pyg.typed_data import EDGE, NODE
 from khop.rules.rule import Rule
 from khop.rules.temporal import Temporal, TemporalStrategy
 from khop.rules.uniform import Uniform
@@ -97,7 +105,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             )
         if time_window is not None and time_attr is None:
             raise ValueError(f"time_window {time_window}: has no effect without times; give time_attr")
-        self.sample_direction = Direction(sample_direction)
+        self.sample_direction = self._followed(Direction(sample_direction))
         self.exclude = None if exclude is None else checked_exclude(exclude)
         self.time_window = time_window
         self._edges = Directed.of(data, Attributes(time_attr, weight_attr, is_sorted), self.sample_direction)
@@ -121,10 +129,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
     @num_neighbors.setter
     def num_neighbors(self, value: NumNeighbors | Sequence[int] | Mapping[EdgeType, Sequence[int]]) -> None:
-        if not isinstance(value, NumNeighbors | Sequence | Mapping) or isinstance(value, str):
-            raise ValueError(
-                f"num_neighbors is {value!r}: give a list with a number per hop, or one for each edge type"
-            )
+        remedy = "give a list with a number per hop, or one for each edge type"
+        instance_of("num_neighbors is", value, (NumNeighbors, list, tuple, Mapping), remedy)
         self._num_neighbors = value if isinstance(value, NumNeighbors) else NumNeighbors(value)
 
     @property
@@ -142,6 +148,10 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         permutations = self._edges.permutations
         return permutations if self._source.is_typed else permutations[EDGE]
 
+    def _followed(self, direction: Direction) -> Direction:
+        """Return the direction in which hops follow edges."""
+        return direction
+
     def sample_from_nodes(self, index: NodeSamplerInput) -> Output:
         """Sample the neighborhood of `index.node`."""
         return self.sample_nodes(index, Draws.from_torch())
@@ -157,7 +167,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         node_type, count = inputs.input_type or NODE, inputs.node.numel()
         positions = torch.arange(draws.position, draws.position + count)
         times = self._seed_times(node_type, inputs)
-        output = self._output(Seeds({node_type: inputs.node.long()}, {node_type: positions}, times), draws)
+        seeds = Seeds({node_type: inputs.node.long()}, {node_type: positions}, times)
+        output = self._output(seeds, draws)
         output.metadata = (inputs.input_id, inputs.time)
         return output
 
@@ -169,7 +180,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         for node_type, of_type in inputs.items():
             times |= self._seed_times(node_type, of_type) or {}
         nodes = {node_type: of_type.node.long() for node_type, of_type in inputs.items()}
-        output = self._output(Seeds(nodes, dict(zip(nodes, positions, strict=True)), times or None), draws)
+        seeds = Seeds(nodes, dict(zip(nodes, positions, strict=True)), times or None)
+        output = self._output(seeds, draws)
         output.metadata = {t: (of_type.input_id, of_type.time) for t, of_type in inputs.items()}
         return output
 
@@ -182,12 +194,13 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         planted = links.planted(key, disjoint=self.disjoint)
         seeds = LinkSeeds({links.edge_type: links.seeds}, key)
         data_types = set(self._edges.data_types.values())
-        output = self._output(planted.seeds, draws, excluded_pairs(seeds, self.exclude, data_types))
+        output = self._typed_output(planted.seeds, draws, excluded_pairs(seeds, self.exclude, data_types))
         if not self._is_warned and draws.step == 0:
             self._is_warned = True
             warn_of_supervision(output, links.edge_type, links.seeds.batch_edges)
         if self.disjoint:
-            output.batch = _of_links(output.batch, links.of_trees)
+            output.batch = {t: links.of_trees[trees] for t, trees in output.batch.items()}
+        output = self._given(output)
         output.metadata = links.metadata(inputs.input_id, planted.rows[links.edge_type])
         return output
 
@@ -220,21 +233,21 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             )
         return {node_type: self._source.node_times[node_type][inputs.node].long()}
 
-    def _output(
+    def _output(self, seeds: Seeds, draws: Draws) -> Output:
+        return self._given(self._typed_output(seeds, draws))
+
+    def _typed_output(
         self, seeds: Seeds, draws: Draws, excluded: Mapping[EdgeType, Tensor] = MappingProxyType({})
-    ) -> Output:
+    ) -> HeteroSamplerOutput:
         view: GraphStore = self._source.graph
         if excluded:
             view = WithoutEdges(view, self._edges.sampled_pairs(excluded))
-        sample = self._sampler().sample_from(view, seeds, draws.key(Purpose.HOP))
-        if self._edges.direction is Direction.BOTH:
-            output = self._edges.merged(sample)
-        else:
-            schema = self._source.graph.schema
-            output = self._edges.restored(sampler_output(sample, schema, is_typed=self._source.is_typed))
-        if self.subgraph_type is SubgraphType.bidirectional:
-            output = output.to_bidirectional()
-        return output
+        return self._edges.output(self._sampler().sample_from(view, seeds, draws.key(Purpose.HOP)))
+
+    def _given(self, output: HeteroSamplerOutput) -> Output:
+        """Return an output as torch_geometric gives it: without types if the data has none."""
+        found = output if self._source.is_typed else single(output)
+        return found.to_bidirectional() if self.subgraph_type is SubgraphType.bidirectional else found
 
     def _sampler(self) -> HopSampler:
         """Return a sampler for the current settings."""
@@ -266,34 +279,10 @@ class BidirectionalNeighborSampler(NeighborSampler):
     `num_neighbors` counts for each direction. An edge drawn in both directions is returned once.
     """
 
-    def __init__(
-        self,
-        data: Any,
-        num_neighbors: NumNeighbors | Sequence[int] | Mapping[EdgeType, Sequence[int]],
-        subgraph_type: SubgraphType | str = "directional",
-        replace: bool = False,
-        disjoint: bool = False,
-        temporal_strategy: str = "uniform",
-        time_attr: str | None = None,
-        weight_attr: str | None = None,
-        is_sorted: bool = False,
-        share_memory: bool = False,
-        directed: bool = True,
-        *,
-        time_window: tuple[int, int] | None = None,
-        exclude: Exclude | str | None = None,
-    ) -> None:
-        by = (subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted)
-        super().__init__(
-            data,
-            num_neighbors,
-            *by,
-            share_memory,
-            directed,
-            Direction.BOTH,
-            time_window=time_window,
-            exclude=exclude,
-        )
+    def _followed(self, direction: Direction) -> Direction:
+        if direction is not Direction.FORWARD:
+            raise ValueError(f"sample_direction {direction}: hops go in both directions; leave it out")
+        return Direction.BOTH
 
 
 def _rule(sampler: NeighborSampler) -> Rule:
@@ -317,7 +306,7 @@ def _fanouts(given: NumNeighbors, edges: Directed) -> list[dict[EdgeType, int]]:
     """Return one mapping per hop from sampled edge types to fanouts, given fanouts by the data's types."""
     data_types = list(dict.fromkeys(edges.data_types.values()))
     values = given.get_values(data_types if edges.source.is_typed else None)
-    named = values if isinstance(values, Mapping) else dict.fromkeys(data_types, values)
+    named = as_mapping(values, lambda per_hop: dict.fromkeys(data_types, per_hop))
     by_type = {sampled: named[t] for sampled, t in edges.data_types.items()}
     return [{t: _whole(of_type[hop]) for t, of_type in by_type.items()} for hop in range(len(given))]
 
@@ -326,10 +315,3 @@ def _whole(fanout: Any) -> int:
     if isinstance(fanout, bool) or not hasattr(fanout, "__index__"):
         raise ValueError(f"num_neighbors has {fanout!r}: give whole numbers, one per hop, or -1 for all")
     return index(fanout)
-
-
-def _of_links(batch: Any, links: Tensor) -> Any:
-    """Return the link of every node, given the link of every tree."""
-    if isinstance(batch, Mapping):
-        return {t: links[trees] for t, trees in batch.items()}
-    return links[batch]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
+from torch_geometric.data import FeatureStore, GraphStore
 
 from khop.graph.csc_graph import CscGraph, column_specs
 from khop.kernels.build_csc import build_csc
@@ -16,10 +16,8 @@ from khop.kernels.checks import check_ids
 from khop.kernels.csc import Csc
 from khop.pyg.inputs import check_edges, check_weights, check_whole_times
 from khop.pyg.stores import Stored, stored
+from khop.pyg.typed_data import EDGE, NODE, TypedData
 from khop.schema import EdgeType, NodeType, Schema
-
-NODE = "node"  # the types of a graph without types
-EDGE = (NODE, "to", NODE)
 
 Permutations = Mapping[EdgeType, Tensor | None]
 _Columns = dict[NodeType | EdgeType, dict[str, Tensor]]
@@ -46,10 +44,9 @@ class Source:
     @classmethod
     def of(cls, data: Any, attributes: Attributes = Attributes()) -> Source:
         """Make a source; ValueError for data that torch_geometric's loaders do not take."""
-        if isinstance(data, Data):
-            return _of_storages({NODE: data}, {EDGE: data}, attributes, is_typed=False)
-        if isinstance(data, HeteroData):
-            return _of_storages(dict(data.node_items()), dict(data.edge_items()), attributes, is_typed=True)
+        typed = TypedData.of(data)
+        if typed is not None:
+            return _of_storages(typed, attributes)
         if isinstance(data, list | tuple) and len(data) == 2:
             features, graph = data
             if isinstance(features, FeatureStore) and isinstance(graph, GraphStore):
@@ -60,9 +57,8 @@ class Source:
         )
 
 
-def _of_storages(
-    nodes: Mapping[NodeType, Any], edges: Mapping[EdgeType, Any], attributes: Attributes, *, is_typed: bool
-) -> Source:
+def _of_storages(data: TypedData, attributes: Attributes) -> Source:
+    nodes, edges = data.nodes, data.edges
     counts = {node_type: storage.num_nodes for node_type, storage in nodes.items()}
     check_edges(counts, edges)
     node_times, edge_times = _times(nodes, edges, attributes.time)
@@ -93,7 +89,7 @@ def _of_storages(
                 columns[edge_type][name] = column if order is None else column[order]
     for node_type, of_type in node_times.items():
         columns[node_type][str(attributes.time)] = of_type
-    return _source(built, counts, permutations, columns, node_times, is_typed)
+    return _source(built, counts, permutations, columns, node_times, data.is_typed)
 
 
 def _of_stores(given: Stored, attributes: Attributes) -> Source:

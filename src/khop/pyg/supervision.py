@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterator
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import SamplerOutput
+from torch_geometric.sampler import HeteroSamplerOutput
 
-from khop.pyg.outputs import Output
 from khop.sampling.exclusion import Exclude, excluded_edges
 from khop.sampling.sampler import LinkSeeds
 from khop.schema import EdgeType
@@ -46,7 +45,7 @@ def checked_reverse(edge_type: EdgeType, edge_types: Collection[EdgeType]) -> Ed
     return reverse
 
 
-def warn_of_supervision(output: Output, edge_type: EdgeType, links: Tensor) -> None:
+def warn_of_supervision(output: HeteroSamplerOutput, edge_type: EdgeType, links: Tensor) -> None:
     """Warn once with the number of links (2, links) that are edges of the output, or their reverses."""
     carried = torch.zeros(links.shape[1], dtype=torch.bool)
     for messages in _messages(output, edge_type):
@@ -61,12 +60,8 @@ def warn_of_supervision(output: Output, edge_type: EdgeType, links: Tensor) -> N
         )
 
 
-def _messages(output: Output, edge_type: EdgeType) -> Iterator[Tensor]:
+def _messages(output: HeteroSamplerOutput, edge_type: EdgeType) -> Iterator[Tensor]:
     """Yield ends (2, edges) of the messages along an edge type, and reversed ends along its reverse."""
-    if isinstance(output, SamplerOutput):
-        ends = torch.stack([output.node[output.row], output.node[output.col]])
-        yield from (ends, ends.flip(0))
-        return
     for t in dict.fromkeys([edge_type, named_reverse(edge_type, output.row)]):
         if t is not None and t in output.row:
             ends = torch.stack([output.node[t[0]][output.row[t]], output.node[t[2]][output.col[t]]])

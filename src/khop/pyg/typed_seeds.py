@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import HeteroData
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput
 
+from khop.arguments import as_mapping
 from khop.pyg.inputs import check_nodes
 from khop.pyg.sampler import NeighborSampler
+from khop.pyg.typed_data import TypedData
 from khop.schema import NodeType
 
 
@@ -23,21 +24,27 @@ class TypedSeeds:
     by_type: Mapping[NodeType, NodeSamplerInput]
 
     @classmethod
-    def of(cls, data: Any, nodes: Mapping[Any, Any], times: Any, sampler: BaseSampler) -> TypedSeeds:
-        """Make seeds of ids or a mask per node type, None for all nodes; `times` are by type too."""
-        if not isinstance(data, HeteroData) or not isinstance(sampler, NeighborSampler):
+    def of(cls, data: Any, nodes: Any, times: Any, sampler: BaseSampler) -> TypedSeeds | None:
+        """Make seeds of ids or a mask per node type, None for all nodes; `times` are by type too.
+
+        Input nodes that are not by type give None.
+        """
+        if not isinstance(nodes, Mapping):
+            return None
+        typed = TypedData.of(data)
+        if typed is None or not typed.is_typed or not isinstance(sampler, NeighborSampler):
             raise ValueError(
                 "input_nodes by node type are for a HeteroData and khop's sampler; give ids, or (type, ids)"
             )
-        if times is not None and (not isinstance(times, Mapping) or set(times) != set(nodes)):
+        by_time = dict.fromkeys(nodes) if times is None else as_mapping(times, lambda _: {})
+        if set(by_time) != set(nodes):
             raise ValueError(f"input_time: give a mapping with the times of each of {list(nodes)}")
         if not nodes:
             raise ValueError("input_nodes is an empty mapping: give a node type with its ids, a mask or None")
         by_type = {}
         for node_type, given in nodes.items():
-            own = None if times is None else times[node_type]
-            check_nodes(data, (node_type, given), own)
-            by_type[node_type] = _inputs(data, node_type, given, own)
+            check_nodes(data, (node_type, given), by_time[node_type])
+            by_type[node_type] = _inputs(typed.nodes, node_type, given, by_time[node_type])
         return cls(by_type)
 
     def places(self) -> tuple[tuple[NodeType, Tensor], None]:
@@ -56,9 +63,11 @@ class TypedSeeds:
         return found
 
 
-def _inputs(data: HeteroData, node_type: NodeType, given: Any, times: Tensor | None) -> NodeSamplerInput:
-    ids = torch.arange(data[node_type].num_nodes) if given is None else torch.as_tensor(given)
+def _inputs(
+    nodes: Mapping[NodeType, Any], node_type: NodeType, given: Any, times: Tensor | None
+) -> NodeSamplerInput:
+    ids = torch.arange(nodes[node_type].num_nodes) if given is None else torch.as_tensor(given)
     is_mask = ids.dtype == torch.bool
-    nodes = ids.nonzero().view(-1) if is_mask else ids.long()
+    seeds = ids.nonzero().view(-1) if is_mask else ids.long()
     # As in torch_geometric: a mask's inputs are numbered by node, ids by their position.
-    return NodeSamplerInput(nodes if is_mask else None, nodes, times, node_type)
+    return NodeSamplerInput(seeds if is_mask else None, seeds, times, node_type)
