@@ -14,7 +14,7 @@ from khop import Batch, Expansion, Graph, Loader, NeighborSampler, Schema
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.schema import ColumnSpec
-from typed_shop import BUYS, shop
+from support.typed_shop import BUYS, shop
 
 with warnings.catch_warnings():
     warnings.simplefilter(

@@ -9,7 +9,7 @@ import torch
 
 import khop
 from khop.schema import edge_type_of, type_of
-from typed_shop import bits
+from support.typed_shop import bits
 
 BUYS = ("user", "buys", "item")
 TEXT = "user buys item"

@@ -15,8 +15,8 @@ import torch
 from scipy.sparse import coo_array, save_npz
 
 import khop
-from processes.commands import free_port
-from small_folders import ITEM, write_learnable_graph
+from support.commands import free_port
+from support.small_folders import ITEM, write_learnable_graph
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

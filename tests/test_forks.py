@@ -12,8 +12,8 @@ import torch
 
 from khop import forks
 from khop.forks import check_fork
-from processes.commands import ENVIRONMENT
-from small_folders import write_learnable_graph
+from support.commands import ENVIRONMENT
+from support.small_folders import write_learnable_graph
 
 # As DGL's tutorial on several processes, but the parent has only imported khop.
 SCRIPT = """

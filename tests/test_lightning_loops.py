@@ -11,7 +11,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 
 import khop
-from small_folders import write_learnable_graph
+from support.small_folders import write_learnable_graph
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),  # khop's are threads

@@ -18,7 +18,7 @@ import khop
 from khop import EdgeTable, Graph, NodeTable, infer, layerwise_inference, open_graph, write_graph
 from khop.api.infer import in_bytes
 from khop.models import SAGE, LinkPredictor
-from small_folders import write_learnable_graph
+from support.small_folders import write_learnable_graph
 
 BUYS = ("user", "buys", "item")
 

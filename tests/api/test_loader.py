@@ -30,7 +30,7 @@ from khop import (
     write_graph,
 )
 from khop.features.store import FeatureStoreBase, Gathered, Wanted
-from typed_shop import BUYS, bits, shop
+from support.typed_shop import BUYS, bits, shop
 
 GRAPH = shop()
 SEEDS = {"item": torch.arange(30), "user": torch.arange(0, 40, 3)}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from khop import EdgeTable, Graph, NodeTable, open_graph, write_graph
-from typed_shop import shop
+from support.typed_shop import shop
 
 EDGE = ("node", "to", "node")
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-import kernels.triton.device_rows  # noqa: F401 # corrects Triton's interpreter
 import khop
-from delaying_streams import PromptStreams
-from host_as_device import HostAsDevice
+import support.triton_rows  # noqa: F401 # corrects Triton's interpreter
 from khop.kernels.choice import Engine, forcing
 from khop.loading.device_placement import StorePlace
-from small_typed_folders import write_typed_graph
-from typed_shop import bits
+from support.delaying_streams import PromptStreams
+from support.host_as_device import HostAsDevice
+from support.small_typed_folders import write_typed_graph
+from support.typed_shop import bits
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from khop.cli.main import run
-from small_folders import write_learnable_graph
+from support.small_folders import write_learnable_graph
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from cli.conftest import Ran
 from khop.api.partition import partition_graph
 from khop.cli.infer import ids_of
 from khop.cli.main import app
-from small_link_folders import write_shop
+from support.small_link_folders import write_shop
 
 Command = Callable[..., Ran]
 CASES_PER_OPTION = 3

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from gate import WAIT_S, Gate
-from processes.commands import ENVIRONMENT
-from small_link_folders import write_diary, write_shop
+from support.commands import ENVIRONMENT
+from support.gate import WAIT_S, Gate
+from support.small_link_folders import write_diary, write_shop
 
 from .conftest import Ran
 from .test_processes import KHOP
@@ -170,7 +170,8 @@ CHUNKS_OF_4 = ["--evaluation-batch-size", "4"]
 @contextmanager
 def begun(gate: Gate, *options: str) -> Iterator[subprocess.Popen[str]]:
     """An inference of 300 chunks, whose processes stand at the gate."""
-    command = [sys.executable, "-m", "gated_khop", "infer", "a", "--out", "parts.npy", *CHUNKS_OF_4, *options]
+    gated = [sys.executable, "-m", "support.gated_khop"]
+    command = [*gated, "infer", "a", "--out", "parts.npy", *CHUNKS_OF_4, *options]
     running = subprocess.Popen(
         command,
         stdout=subprocess.DEVNULL,

@@ -18,7 +18,7 @@ from khop.datasets.debian.graph import GRAPHS
 from khop.datasets.names import BUILTIN_NAMES
 from khop.partition.method_names import METHOD_NAMES
 from khop.partition.partition import METHODS
-from small_folders import write_learnable_graph
+from support.small_folders import write_learnable_graph
 
 SOURCE = str(Path(khop.__file__).parents[1])
 # Runs each call in a fork of a process that has loaded the parser and nothing else of khop.

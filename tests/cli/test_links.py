@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from small_link_folders import write_shop
+from support.small_link_folders import write_shop
 
 Command = Callable[..., Any]
 

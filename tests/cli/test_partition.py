@@ -11,7 +11,7 @@ import pytest
 
 from khop import partition_graph
 from khop.partition.book import read_book
-from small_typed_folders import write_typed_graph
+from support.small_typed_folders import write_typed_graph
 
 Command = Callable[..., Any]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import khop
-from gate import WAIT_S, wait_until
+from support.gate import WAIT_S, wait_until
 
 from .conftest import Ran
 from .test_train import metrics_of

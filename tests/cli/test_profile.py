@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 
-from gate import WAIT_S, wait_until
 from khop.cli.profile import WARM_UP
 from khop.config.fields import field_at
 from khop.profiling.bottleneck import Kind
-from processes.commands import TORCHRUN
+from support.commands import TORCHRUN
+from support.gate import WAIT_S, wait_until
 
 from .conftest import Ran
 from .test_processes import ENVIRONMENT, KHOP, process

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from khop.cli.profile_table import profile_tables
 from khop.profiling.summary import summarized
-from synthetic_profiles import records_of
+from support.synthetic_profiles import records_of
 
 
 def shown(*ranks: dict[str, float], steps: int = 10) -> str:

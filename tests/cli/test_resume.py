@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from small_folders import write_learnable_graph
+from support.small_folders import write_learnable_graph
 
 from .conftest import Ran
 from .test_train import metrics_of

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from khop import LinkSplit, open_graph, split_links
-from small_link_folders import BUYS, write_shop
+from support.small_link_folders import BUYS, write_shop
 
 Command = Callable[..., Any]
 

@@ -21,11 +21,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from gate import WAIT_S
 from khop.cli.lines import command_lines, wrapped
 from khop.cli.main import run
 from khop.cli.progress import epoch_line, watching
 from khop.cli.terminal import fitting
+from support.gate import WAIT_S
 
 from .test_processes import ENVIRONMENT
 from .test_progress import record_of

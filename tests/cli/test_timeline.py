@@ -10,7 +10,7 @@ from matplotlib.image import imread
 
 from khop.cli.timeline import drawn_timeline
 from khop.profiling.summary import summarized
-from synthetic_profiles import records_of
+from support.synthetic_profiles import records_of
 
 
 @pytest.mark.parametrize(("ranks", "steps"), [(1, 1), (2, 3), (4, 30)])

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from host_as_device import HostAsDevice
 from khop import open_folder
 from khop.config.build import prepare
 from khop.config.gpu import work_sizes
@@ -16,7 +15,8 @@ from khop.config.resolve import resolve
 from khop.graph.folder import GraphFolder
 from khop.loading.device_placement import StorePlace
 from khop.training.observer import Unwatched
-from small_typed_folders import write_typed_graph
+from support.host_as_device import HostAsDevice
+from support.small_typed_folders import write_typed_graph
 
 
 @pytest.fixture(scope="module")

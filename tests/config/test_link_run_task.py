@@ -18,7 +18,7 @@ from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.inference.chunks import unwatched
 from khop.sampling.links import LinkSampler
 from khop.sampling.sampler import Seeds
-from small_link_folders import BOUGHT_BY, BUYS, write_shop
+from support.small_link_folders import BOUGHT_BY, BUYS, write_shop
 
 Prepare = Callable[..., Run]
 

@@ -13,9 +13,9 @@ from khop.config.build import Run, prepare
 from khop.config.read import RawRun
 from khop.training.observer import Unwatched
 from khop.training.run_log import Record
-from small_folders import write_learnable_graph
-from small_link_folders import write_diary, write_shop
-from small_runs import without_seconds
+from support.small_folders import write_learnable_graph
+from support.small_link_folders import write_diary, write_shop
+from support.small_runs import without_seconds
 
 
 @dataclass

@@ -19,7 +19,7 @@ from khop.loading.local_source import LocalSource
 from khop.loading.ordered_map import InFlight
 from khop.loading.source import BatchRequest, BatchSource, Drawn
 from khop.sampling.seeds import NodeSeeds, SeedOrder
-from typed_shop import BUYS, shop
+from support.typed_shop import BUYS, shop
 
 GRAPH = shop()
 NODES = NodeSeeds({"user": torch.arange(40), "item": torch.arange(5)})

@@ -37,8 +37,8 @@ from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts
 from khop.rules.rule import FrontierField, Hop, NeedKind, Rule, check_frontier
 from khop.schema import EdgeType, NodeType, Schema
-from parts_as_whole import GraphAsWhole, OldIds
-from plain_folders import in_memory, written
+from support.parts_as_whole import GraphAsWhole, OldIds
+from support.plain_folders import in_memory, written
 
 Drawn = Mapping[EdgeType, Neighbors]
 

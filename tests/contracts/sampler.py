@@ -15,8 +15,8 @@ from khop.draw import FrontierByType, NeighborsByType
 from khop.graph.store import GraphStore, GraphStoreBase
 from khop.rules.rule import Hop
 from khop.schema import NodeType
-from random_graphs import as_seeds, graphs_and_seeds, ring, seeds
 from reference.hops import PlainGraph, as_plain
+from support.random_graphs import as_seeds, graphs_and_seeds, ring, seeds
 
 KEY = DrawKey(11)
 

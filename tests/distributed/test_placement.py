@@ -11,8 +11,8 @@ from khop.distributed.placement import PartitionOptions, stores_of
 from khop.partition.parts_folder import known_folder, open_parts
 from khop.partition.placements import Placement
 from khop.runtime.group import Group
-from machine_folders import of_machine
-from small_typed_folders import write_typed_graph
+from support.machine_folders import of_machine
+from support.small_typed_folders import write_typed_graph
 
 RANK_1 = Group(rank=1, world_size=2)
 

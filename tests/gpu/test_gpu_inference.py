@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import khop
-from small_typed_folders import write_typed_graph
+from support.small_typed_folders import write_typed_graph
 
 pytestmark = [
     pytest.mark.gpu,

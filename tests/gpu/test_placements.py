@@ -16,8 +16,8 @@ from khop.loading.device_memory import CudaMemory
 from khop.loading.device_placement import StorePlace
 from khop.loading.streams import CudaStreams
 from khop.loading.transfer import Transfer
-from small_typed_folders import write_typed_graph
-from typed_shop import tensors
+from support.small_typed_folders import write_typed_graph
+from support.typed_shop import tensors
 
 pytestmark = [
     pytest.mark.gpu,

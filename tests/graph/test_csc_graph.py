@@ -28,7 +28,7 @@ from khop.rules.rule import Hop
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
 from khop.schema import EdgeType, Schema
-from plain_folders import in_memory, written
+from support.plain_folders import in_memory, written
 
 
 @pytest.fixture(params=["in memory", "mapped", "unpickled"])

@@ -12,7 +12,7 @@ from khop.draw import DrawKey, FrontierByType, NeighborsByType, Positives
 from khop.errors import Unsupported
 from khop.rules.rule import Hop
 from khop.schema import NodeType
-from random_graphs import EDGE, ring
+from support.random_graphs import EDGE, ring
 
 INNER = ring(20, 3)
 

@@ -10,7 +10,7 @@ from khop import EdgeTable, Graph, NodeTable, open_graph, write_graph
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import csc_graph_from_edges
 from khop.graph.text import WIDTH
-from typed_shop import BUYS, shop
+from support.typed_shop import BUYS, shop
 
 
 def test_a_folder_shows_its_path_nodes_edges_columns_and_splits(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from khop.graph.visits import Topology, remote_share, visit_probabilities
 from khop.partition.part_files import map_splits, open_part
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.sampler import Seeds
-from small_folders import write_learnable_graph
-from small_typed_folders import BUYS, write_typed_graph
+from support.small_folders import write_learnable_graph
+from support.small_typed_folders import BUYS, write_typed_graph
 
 EDGE = ("node", "to", "node")
 FANOUTS = [4, 3]

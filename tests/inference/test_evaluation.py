@@ -9,7 +9,7 @@ from torch import Tensor
 from khop.features.table import FeatureTable
 from khop.inference.evaluation import scores
 from khop.training.tasks import NodeClassification
-from small_graphs import one_type
+from support.small_graphs import one_type
 
 LABELS = torch.tensor([0, 1, 1, 0, -1])
 FEATURES = FeatureTable({"node": {"y": LABELS}})

@@ -21,7 +21,7 @@ from khop.models.decoders import DecoderKind
 from khop.sampling.link_seeds import Links
 from khop.sampling.links import LinkSampler
 from khop.training.link_prediction import LinkPrediction
-from small_links import BUYS, ON, LinkBatches, graph, links, predictor
+from support.small_links import BUYS, ON, LinkBatches, graph, links, predictor
 
 TYPES = ("user", "item", "tag", "item")
 

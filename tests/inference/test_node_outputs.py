@@ -18,7 +18,7 @@ from khop.loading.ordered_map import InFlight
 from khop.models.sage import SAGE
 from khop.runtime.group import Group
 from khop.sampling.neighbor import NeighborSampler
-from small_graphs import SmallGraph, one_type, shop
+from support.small_graphs import SmallGraph, one_type, shop
 
 GRAPHS = [pytest.param(one_type, "node", id="one-type"), pytest.param(shop, "item", id="shop")]
 X_AND_Y = ColumnChoice({"node": ("x",)}, {}, {"node": ("y",)})

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import khop._core as _core
 from khop.kernels.assign import MOST_PARTS, Assigner, InEdges, Limit, Score
 from khop.kernels.build_csc import build_csc
-from random_graphs import graphs
 from reference.assign import PlainAssigner
 from reference.hops import PlainGraph
+from support.random_graphs import graphs
 
 BLOCK = 128
 NO_MEMBERS = torch.empty(0, dtype=torch.uint8)

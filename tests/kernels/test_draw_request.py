@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from draws import rising, uniform_request
 from khop.draw import DrawKey
 from khop.kernels.csc import Csc
 from khop.kernels.draw_request import RowLimits
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.sample_hop import sample_hop
 from khop.rules.uniform import Uniform
+from support.draws import rising, uniform_request
 
 CSC = Csc(torch.tensor([0, 4, 6]), torch.tensor([9, 8, 7, 6, 5, 4], dtype=torch.int32))
 REQUEST = uniform_request(CSC, HopRows(torch.tensor([1, 0]), DrawKey(1), 2), 2, Uniform())

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.triton.device_rows import DEVICE
-from kernels.triton.segments import by_triton
 from khop.kernels.linear import linear_sum
 from khop.kernels.linear_blocks import Activation
+from support.triton_rows import DEVICE
+from support.triton_segments import by_triton
 
 
 def operands(count: int, dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor], Tensor]:

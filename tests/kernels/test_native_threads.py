@@ -11,8 +11,6 @@ import pytest
 import torch
 
 import khop._core as _core
-from draws import sample_uniform
-from gate import WAIT_S
 from khop.draw import DrawKey
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
@@ -20,7 +18,9 @@ from khop.kernels.node_index import NodeIndex
 from khop.kernels.permutation import permutation_slice
 from khop.kernels.philox import philox
 from khop.rules.uniform import Uniform
-from ticking import ticking
+from support.draws import sample_uniform
+from support.gate import WAIT_S
+from support.ticking import ticking
 
 ROWS, DEGREE = 2_000_000, 6
 

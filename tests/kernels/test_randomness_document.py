@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from draws import rising, sample_uniform, sample_weighted, uniform_request, weighted_request
 from khop.draw import DrawKey, Purpose, mix64, stream
 from khop.kernels.csc import Csc
 from khop.kernels.draw_negatives import (
@@ -27,8 +26,9 @@ from khop.kernels.time_ranges import time_ranges, time_ranges_reference
 from khop.kernels.weight_sums import weight_sums, weight_sums_reference
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
-from levels import LEVELS, dispatch_level
 from reference import sampling as reference
+from support.draws import rising, sample_uniform, sample_weighted, uniform_request, weighted_request
+from support.levels import LEVELS, dispatch_level
 
 PAGE = (Path(__file__).parents[2] / "docs" / "randomness.md").read_text()
 VECTORS: dict[str, list[dict[str, Any]]] = {}

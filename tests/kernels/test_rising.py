@@ -5,10 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draws import rising
 from khop.kernels.csc import Csc
 from khop.kernels.rising import HEAD, WINDOW, Rising, outline, outline_reference, outline_size
 from khop.kernels.time_ranges import time_ranges, time_ranges_reference
+from support.draws import rising
 
 LOW, HIGH = -(2**63), 2**63 - 1
 VALUES = st.integers(-9, 9) | st.integers(0, 2**18) | st.integers(LOW, HIGH) | st.sampled_from([LOW, HIGH])

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draws import rising, uniform_request, weighted_request
 from khop.draw import DrawKey, Neighbors
 from khop.kernels.csc import Csc
 from khop.kernels.draw_request import DrawRequest
@@ -12,6 +11,7 @@ from khop.kernels.sample_hop import sample_hop
 from khop.kernels.weight_sums import weight_sums
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
+from support.draws import rising, uniform_request, weighted_request
 
 ROWS = 700
 NODES = torch.arange(ROWS).flip(0)

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 from torch import Tensor
 
-from draws import sample_uniform, uniform_request
 from khop.draw import DrawKey, Neighbors
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.sample_uniform import sample_uniform_reference
 from khop.rules.uniform import Uniform
-from levels import LEVELS, dispatch_level
 from reference import sampling as reference
 from reference.sampling import tree_key
+from support.draws import sample_uniform, uniform_request
+from support.levels import LEVELS, dispatch_level
 
 STREAM = 0xFEEDBEEF
 EVEN = (1e-4, 1 - 1e-4)  # where the tail probability of a fair draw lies, in all but 1 of 5,000 trials

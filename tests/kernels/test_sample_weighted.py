@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from draws import rising, sample_weighted, weighted_request
 from khop.draw import DrawKey, Neighbors
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
@@ -19,6 +18,7 @@ from khop.kernels.sample_weighted import sample_weighted_reference
 from khop.kernels.weight_sums import weight_sums
 from khop.rules.weighted import Weighted
 from reference import sampling as reference
+from support.draws import rising, sample_weighted, weighted_request
 
 STREAM = 0xFEEDBEEF
 EVEN = (1e-4, 1 - 1e-4)

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draws import rising
 from khop.kernels.csc import Csc
 from khop.kernels.time_ranges import time_ranges, time_ranges_reference
 from reference.sampling import allowed_range
+from support.draws import rising
 
 LOW, HIGH = -(2**63), 2**63 - 1
 TIMES = st.integers(-20, 20) | st.integers(LOW, HIGH) | st.sampled_from([LOW, LOW + 1, HIGH - 1, HIGH])

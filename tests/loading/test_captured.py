@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.triton.device_rows import DEVICE
 from khop import DrawKey, Expansion, NeighborSampler, Seeds
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.cells import counts_of
 from khop.sampling.on_device.device_batch import DeviceBatch
 from khop.sampling.on_device.device_sampler import measured_capacities
 from khop.sampling.on_device.views import exact_sample
-from random_graphs import as_seeds, ring
-from recorders import recorder
-from same_samples import assert_same
+from support.random_graphs import as_seeds, ring
+from support.recorders import recorder
+from support.same_samples import assert_same
+from support.triton_rows import DEVICE
 
 
 def batch_of(size: int, number: int) -> tuple[Seeds, DrawKey]:

@@ -8,7 +8,7 @@ import torch
 from khop import DrawKey, Expansion, NeighborSampler, Sample, Seeds
 from khop.features.store import FeatureStoreBase, Gathered, Rows, Wanted
 from khop.loading.columns import ColumnChoice, NamesByType, gather_columns
-from typed_shop import BOUGHT_BY, BUYS, shop
+from support.typed_shop import BOUGHT_BY, BUYS, shop
 
 GRAPH = shop()
 EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))

@@ -9,7 +9,7 @@ from itertools import islice
 import pytest
 import torch
 
-import kernels.triton.device_rows  # noqa: F401 # corrects Triton's interpreter
+import support.triton_rows  # noqa: F401 # corrects Triton's interpreter
 from contracts.batch_source import (
     GRAPH,
     ORDER,
@@ -21,9 +21,6 @@ from contracts.batch_source import (
     requests,
     values,
 )
-from delaying_streams import Point, PromptStreams
-from host_as_device import HostAsDevice
-from host_reads import counting
 from khop import DrawKey
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.choice import Engine, forcing
@@ -37,6 +34,9 @@ from khop.loading.placed_stores import Conditions, placed_stores
 from khop.loading.source import BatchRequest
 from khop.loading.transfer import Transfer
 from khop.sampling.sampler import Seeds
+from support.delaying_streams import Point, PromptStreams
+from support.host_as_device import HostAsDevice
+from support.host_reads import counting
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(),

@@ -14,7 +14,7 @@ from khop.loading.columns import ColumnChoice
 from khop.loading.loader import Position, StepRequests, finished, request_of
 from khop.loading.local_source import LocalSource
 from khop.sampling.seeds import NodeSeeds, SeedOrder
-from typed_shop import bits, shop
+from support.typed_shop import bits, shop
 
 GRAPH = shop()
 NODES = NodeSeeds({"user": torch.arange(40), "item": torch.arange(5)})

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from host_as_device import HostAsDevice
 from khop import DrawKey, NeighborSampler, Temporal, Weighted, open_graph
 from khop.graph.csc_graph import CscGraph
 from khop.loading.device_placement import DevicePlacement, StorePlace
 from khop.loading.memory_plan import FreeMemory
 from khop.loading.placed_stores import Columns, Conditions, PlacedStores, placed_stores, store_sizes
 from khop.sampling.sampler import Seeds
-from small_typed_folders import write_typed_graph
+from support.host_as_device import HostAsDevice
+from support.small_typed_folders import write_typed_graph
 
 PROVEN = Conditions(proven=True, is_mapped=True)
 DEVICE, PINNED, HOST, MAPPED = StorePlace

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from delaying_streams import DelayingStreams, Queue
 from khop import Batch, Expansion, Loader, NeighborSampler
 from khop.kernels.memory import pooled
 from khop.loading.streams import Event, Stream
 from khop.loading.transfer import Arrival, Transfer
-from typed_shop import BUYS, shop, tensors
+from support.delaying_streams import DelayingStreams, Queue
+from support.typed_shop import BUYS, shop, tensors
 
 GRAPH = shop()
 

@@ -12,7 +12,7 @@ from khop.loading.loader import Position, request_of
 from khop.loading.visit_counts import visit_counts
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.seeds import NodeSeeds, SeedOrder
-from small_folders import write_learnable_graph
+from support.small_folders import write_learnable_graph
 
 
 def test_a_node_counts_once_in_every_batch_that_has_it(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from torch import nn
 from khop import models
 from khop.models.layered import Layered, destination_types
 from khop.models.sage import SAGE
-from small_graphs import one_type
+from support.small_graphs import one_type
 
 EDGE_TYPES = (
     ("user", "buys", "item"),

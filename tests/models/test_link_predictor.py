@@ -11,8 +11,8 @@ from torch import nn
 from khop.draw import NegativeMode
 from khop.models.decoders import Dot
 from khop.models.link_predictor import LinkPredictor
-from small_graphs import one_type
-from small_links import BUYS, ON, LinkBatches, predictor
+from support.small_graphs import one_type
+from support.small_links import BUYS, ON, LinkBatches, predictor
 
 
 def test_every_pair_is_decoded_from_its_ends_rows() -> None:

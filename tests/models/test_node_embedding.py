@@ -13,7 +13,7 @@ from torch import nn
 
 import khop
 from khop.models.node_embedding import NodeEmbedding, first_rows, summed
-from small_rated import ITEM, USER, write_rated
+from support.small_rated import ITEM, USER, write_rated
 
 IDS = st.lists(st.integers(0, 5), max_size=12)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv, GINConv, GraphConv, SAGEConv, TransformerConv
 
 from khop.batch import Batch
-from small_graphs import one_type, shop
+from support.small_graphs import one_type, shop
 
 
 class OfConvolutions(nn.Module):

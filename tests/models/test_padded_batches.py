@@ -12,9 +12,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from host_reads import counting
-from kernels.triton.device_rows import DEVICE
-from kernels.triton.segments import by_triton
 from khop import Graph
 from khop.batch import Adjacency, Batch
 from khop.draw import NegativeMode
@@ -26,9 +23,12 @@ from khop.models.sage import SAGE
 from khop.models.sequential import Sequential
 from khop.training.link_prediction import LinkPrediction
 from khop.training.tasks import NodeClassification, Task
-from padded_batches import SPARE, in_use, padded
-from small_graphs import one_type, shop
-from small_links import LinkBatches, predictor
+from support.host_reads import counting
+from support.padded_batches import SPARE, in_use, padded
+from support.small_graphs import one_type, shop
+from support.small_links import LinkBatches, predictor
+from support.triton_rows import DEVICE
+from support.triton_segments import by_triton
 
 
 class Attention(nn.Module):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from khop.models.rgcn import RGCN
-from small_graphs import SmallGraph, one_type, shop
+from support.small_graphs import SmallGraph, one_type, shop
 
 
 def dense(model: RGCN, graph: SmallGraph, node_type: str) -> Tensor:

@@ -20,7 +20,7 @@ from khop.models.layer import LayerOptions
 from khop.models.layer_sum import mean_of_neighbors
 from khop.models.sage import SAGE
 from khop.sampling.neighbor import Expansion
-from small_graphs import SmallGraph, one_type, shop, small_graph
+from support.small_graphs import SmallGraph, one_type, shop, small_graph
 
 Make = Callable[[torch.dtype], SmallGraph]
 GRAPHS = [pytest.param(one_type, "node", id="one-type"), pytest.param(shop, "item", id="shop")]

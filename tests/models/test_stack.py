@@ -21,7 +21,7 @@ from khop.sampling.fanouts import Fanout
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.sampler import Seeds
 from khop.schema import Schema
-from small_graphs import SmallGraph, shop
+from support.small_graphs import SmallGraph, shop
 
 MODELS: Mapping[str, Callable[[SmallGraph], Stack]] = {
     "sage": lambda graph: SAGE.for_graph(

@@ -14,7 +14,7 @@ from khop.models.rgcn import RGCN
 from khop.models.sage import SAGE
 from khop.models.stack import Stack
 from khop.sampling.fanouts import Fanout
-from small_graphs import shop
+from support.small_graphs import shop
 
 ON = ("tag", "on", "item")
 SMALL = shop()

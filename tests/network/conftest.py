@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from network.gated import Hold
 from network.hosts import Host, two_hosts
 from network.runs import RUN
-from small_folders import write_learnable_graph
+from support.held_ranks import Hold
+from support.small_folders import write_learnable_graph
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gate import WAIT_S
-from network.gated import Hold
 from network.hosts import Host
-from processes.commands import ENVIRONMENT
+from support.commands import ENVIRONMENT
+from support.gate import WAIT_S
+from support.held_ranks import Hold
 
 PORT = 29500
 RUN = """
@@ -59,7 +59,7 @@ def started(
     hold: Hold | None = None,
 ) -> list[subprocess.Popen[str]]:
     """`khop train ARGUMENTS`, or another command, on the hosts, with one rank held or none."""
-    module = "network.gated" if hold else "khop"
+    module = "support.held_ranks" if hold else "khop"
     environment = ENVIRONMENT | {"OMP_NUM_THREADS": "1"} | (hold.environment if hold else {})
     called = [*torchrun(procs, restarts), module, command, *arguments]
     return [host.start(*called, environment=environment) for host in hosts]

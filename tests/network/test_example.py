@@ -12,8 +12,8 @@ import pytest
 
 from network.hosts import Host
 from network.runs import ended, torchrun
-from processes.commands import ENVIRONMENT
-from small_folders import write_learnable_graph
+from support.commands import ENVIRONMENT
+from support.small_folders import write_learnable_graph
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SETTINGS = ["--graph", "toy", "--epochs", "2"]

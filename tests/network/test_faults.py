@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gate import WAIT_S
-from network.gated import Hold
 from network.hosts import Host, filled, small_disk, two_hosts
 from network.runs import Outcome, await_ranks_end, ended, started
-from processes.commands import train
 from processes.test_train import assert_same_result
+from support.commands import train
+from support.gate import WAIT_S
+from support.held_ranks import Hold
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.usefixtures("run_toml")]
 

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from network.gated import Hold
 from network.hosts import Host
 from network.runs import await_ranks_end, ended, started
 from network.test_faults import SECONDS
-from processes.commands import ENVIRONMENT
+from support.commands import ENVIRONMENT
+from support.held_ranks import Hold
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600), pytest.mark.usefixtures("run_toml")]
 
@@ -34,7 +34,7 @@ def by_hand(
     """A rank on each, as SLURM or Kubernetes start them: rank 0 hosts the store."""
     meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "node-a", "MASTER_PORT": str(PORT)}
     common = ENVIRONMENT | meeting | (hold.environment if hold else {})
-    command = [sys.executable, "-m", "network.gated" if hold else "khop", *ENDLESS, *arguments]
+    command = [sys.executable, "-m", "support.held_ranks" if hold else "khop", *ENDLESS, *arguments]
     return [host.start(*command, environment=common | {"RANK": str(n)}) for n, host in enumerate(hosts)]
 
 
@@ -71,7 +71,7 @@ def test_ranks_of_torchrun_do_so_too_and_on_the_network_that_is_named(
 
 
 def test_ranks_of_one_machine_are_reached_from_it_alone(with_public: tuple[Host, Host], hold: Hold) -> None:
-    command = [sys.executable, "-m", "network.gated", *ENDLESS, "--procs", "2"]
+    command = [sys.executable, "-m", "support.held_ranks", *ENDLESS, "--procs", "2"]
     alone = with_public[0].start(*command, environment=ENVIRONMENT | hold.environment)
     assert held([alone], hold, with_public[0]) == [{"127.0.0.1"}]
 

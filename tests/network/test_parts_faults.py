@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 import khop
-from network.gated import Hold, Moment
 from network.hosts import Host, filled, small_disk, two_hosts
 from network.runs import RUN, await_end_of, ended, ranks_on, started
 from network.test_faults import FULL, SECONDS
-from processes.commands import records, train, train_here
 from processes.conftest import STEPS
 from processes.test_train import assert_same_result
-from small_folders import write_learnable_graph
+from support.commands import records, train, train_here
+from support.held_ranks import Hold, Moment
+from support.small_folders import write_learnable_graph
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -15,7 +15,7 @@ from khop.planning.workload import Cluster, GraphSize, Run
 from network.hosts import two_hosts
 from network.runs import ended, started
 from planning.test_neighborhood import FANOUTS, NODES, STATED_FACTOR, write_clustered_graph
-from processes.commands import records
+from support.commands import records
 
 HOSTS, WIDTH, SEEDS, STEPS, HIDDEN, CLASSES = 2, 64, 60, 20, 16, 4
 RUN = f"""

@@ -17,7 +17,7 @@ from khop.graph.folder import open_folder
 from khop.graph.quantize import quantize
 from khop.partition.local_partition_features import LocalPartitionFeatures
 from khop.partition.parts_folder import open_parts
-from parts_as_whole import OldIds, TableAsWhole
+from support.parts_as_whole import OldIds, TableAsWhole
 
 
 @pytest.fixture(params=["random", "hash"])

@@ -33,9 +33,9 @@ from khop.rules.rule import Hop
 from khop.rules.temporal import Temporal
 from khop.rules.uniform import Uniform
 from khop.sampling.neighbor import NeighborSampler
-from parts_as_whole import GraphAsWhole, OldIds, assert_same
-from plain_folders import written
-from small_typed_folders import write_tiny_graph, write_typed_graph
+from support.parts_as_whole import GraphAsWhole, OldIds, assert_same
+from support.plain_folders import written
+from support.small_typed_folders import write_tiny_graph, write_typed_graph
 
 METHODS = ("random", "hash")
 

@@ -15,8 +15,8 @@ from khop.rules.rule import Hop, Rule
 from khop.rules.temporal import Temporal
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
-from parts_as_whole import OldIds
-from small_typed_folders import BOUGHT, BUYS, LIKE, write_typed_graph
+from support.parts_as_whole import OldIds
+from support.small_typed_folders import BOUGHT, BUYS, LIKE, write_typed_graph
 
 KEY = DrawKey(3)
 RULES = (Uniform(), Uniform(replacement=True), Weighted("weight"), Temporal("time", inner=Weighted("weight")))

@@ -23,7 +23,7 @@ from khop.partition.book import (
 )
 from khop.partition.part_files import map_splits, open_part
 from khop.schema import EdgeType
-from small_typed_folders import BUYS, write_typed_graph
+from support.small_typed_folders import BUYS, write_typed_graph
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,8 @@ from khop.partition.placements import Placement
 from khop.rules.rule import Hop
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
-from parts_as_whole import OldIds
-from small_typed_folders import BOUGHT, BUYS, write_typed_graph
+from support.parts_as_whole import OldIds
+from support.small_typed_folders import BOUGHT, BUYS, write_typed_graph
 
 
 @pytest.fixture(scope="module")

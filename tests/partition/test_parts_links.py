@@ -26,8 +26,8 @@ from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import open_folder
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts
-from parts_as_whole import OldIds
-from small_typed_folders import BUYS, LIKE, write_typed_graph
+from support.parts_as_whole import OldIds
+from support.small_typed_folders import BUYS, LIKE, write_typed_graph
 
 KEY, KNOWS = DrawKey(5), ("user", "knows", "user")
 BOUGHT = ("item", "bought", "user")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from covered import announce
-from small_folders import write_learnable_graph
+from support.covered import announce
+from support.small_folders import write_learnable_graph
 
 EPOCHS, STEPS = 3, 9  # of the run, and of an epoch
 

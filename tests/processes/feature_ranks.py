@@ -14,7 +14,6 @@ from hypothesis import settings
 from torch import Tensor, distributed
 
 from contracts.feature_store import PROMISES, Columns
-from covered import covered
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.exchange.lanes import Lanes
@@ -25,6 +24,7 @@ from khop.features.store import Rows
 from khop.graph.quantize import quantize
 from khop.runtime.group import Group, this_group
 from khop.schema import ColumnSpec, Schema
+from support.covered import covered
 
 Told = TypeVar("Told")
 RANKS_AND_PARTS = ((1, 3), (2, 2), (2, 5), (3, 2), (4, 4))

@@ -15,7 +15,6 @@ from hypothesis import settings
 from contracts.graph_rules import PROMISES as RULE_PROMISES
 from contracts.graph_rules import a_bad_weight_is_named
 from contracts.graph_store import PROMISES, Make, Plain
-from covered import covered
 from khop.api.partition import partition_graph
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_graph import PartitionedGraph
@@ -35,11 +34,12 @@ from khop.sampling.links import LinkSampler
 from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.sampling.outputs import Output
 from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
-from parts_as_whole import GraphAsWhole, OldIds, assert_same
-from plain_folders import written
 from processes.feature_ranks import of_the_first
 from processes.split_ranks import splits, unprepared
-from small_typed_folders import BUYS
+from support.covered import covered
+from support.parts_as_whole import GraphAsWhole, OldIds, assert_same
+from support.plain_folders import written
+from support.small_typed_folders import BUYS
 
 METHODS = ("ldg", "random")
 MADE = Message("making a graph", "id")

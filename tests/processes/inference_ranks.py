@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 import khop
-from covered import covered
 from khop.inference.link_evaluation import exact_link_scores
 from khop.inference.node_outputs import layerwise_inference, sampled_inference
 from khop.inference.sampled_links import sampled_link_scores
 from khop.loading.columns import ColumnChoice
 from khop.models import SAGE, LinkPredictor
 from khop.runtime.group import this_group
-from machine_folders import of_machine
-from small_folders import ITEM
-from small_link_folders import BUYS
+from support.covered import covered
+from support.machine_folders import of_machine
+from support.small_folders import ITEM
+from support.small_link_folders import BUYS
 
 CHUNK = 17  # nodes
 PLACEMENTS = ("features", "all")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from covered import covered
 from khop.exchange.lanes import Lanes
 from khop.exchange.peers import Message
 from khop.runtime.group import this_group
+from support.covered import covered
 
 MEETING = Message("meeting", "id")
 

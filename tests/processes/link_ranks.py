@@ -18,7 +18,7 @@ from khop.graph.store import GraphStore
 from khop.runtime.group import this_group
 from khop.schema import EdgeType
 from khop.training.observer import Unwatched
-from small_link_folders import BUYS
+from support.small_link_folders import BUYS
 
 BATCH_SIZE = 100
 RUN: dict[str, object] = {

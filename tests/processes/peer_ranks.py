@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, distributed
 
-from covered import covered
 from khop.exchange.peers import Message, Peers, open_peers
 from khop.runtime.group import Group, this_group
 from khop.runtime.listening_stores import wait_for
+from support.covered import covered
 
 ASKING = Message("asking for rows", "id")
 ANSWERING = Message("getting rows", "row")

@@ -17,7 +17,7 @@ import khop
 from khop.models.node_embedding import EmbeddingUpdate
 from khop.runtime.group import this_group
 from khop.training.observer import Observer, Unwatched
-from small_rated import ITEM
+from support.small_rated import ITEM
 
 SENDS = {"all_gather": 1, "all_to_all_single": 1, "all_reduce": 0, "broadcast": 0}  # where the tensor stands
 

@@ -28,8 +28,8 @@ from khop.runtime.group import Group
 from khop.sampling.link_seeds import LinkList
 from khop.sampling.link_split import Shares, WholeEdges, split_edges
 from khop.schema import EdgeType
-from parts_as_whole import OldIds, assert_same
-from small_typed_folders import BOUGHT, BUYS, LIKE
+from support.parts_as_whole import OldIds, assert_same
+from support.small_typed_folders import BOUGHT, BUYS, LIKE
 
 OverRanks = Callable[[Path, Group, Lanes], PartitionedGraph]
 SEED = 3

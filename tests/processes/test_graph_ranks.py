@@ -12,7 +12,7 @@ import khop
 from khop.api.partition import partition_graph
 from processes.graph_ranks import KEPT, METHODS, NEGATIVES, RANKS_AND_PARTS, RULES, graphs
 from processes.split_ranks import SPLITS
-from small_typed_folders import BOUGHT, BUYS, write_typed_graph
+from support.small_typed_folders import BOUGHT, BUYS, write_typed_graph
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from torch import Tensor
 
 import khop
 from processes.inference_ranks import CASES, CHUNK, PLACEMENTS, Case, found, take_part
-from small_folders import write_learnable_graph
-from small_link_folders import write_shop
-from small_typed_folders import write_typed_graph
+from support.small_folders import write_learnable_graph
+from support.small_link_folders import write_shop
+from support.small_typed_folders import write_typed_graph
 
 MAKE = {"one-type": write_learnable_graph, "typed": write_typed_graph, "links": write_shop}
 RANKS = (2, 3)

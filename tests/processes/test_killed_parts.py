@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import khop
-from gate import WAIT_S, Gate
-from network.gated import Hold, Moment
-from processes.commands import ENVIRONMENT, PYTHON, TORCHRUN, children, infer_here, records, train_here
 from processes.conftest import STEPS
 from processes.test_train import ended_at_last
+from support.commands import ENVIRONMENT, PYTHON, TORCHRUN, children, infer_here, records, train_here
+from support.gate import WAIT_S, Gate
+from support.held_ranks import Hold, Moment
 
 EXACTLY = ("--precision", "float64", "--dropout", "0", "--epochs", "2")
 CHUNKS = ("--evaluation-batch-size", "20")
@@ -34,8 +34,9 @@ def test_a_rank_that_is_killed_in_an_exchange_is_started_again_and_the_run_takes
     """In a lane that asks for what step 4 needs; the other rank waits for its answer."""
     Path("hold").mkdir()
     hold = Hold(Path("hold").resolve(), rank=1, epoch=1, step=4, moment=Moment.EXCHANGES)
+    held = [*TORCHRUN, "2", "--max-restarts", "1", "-m", "support.held_ranks"]
     agent = subprocess.Popen(
-        [*TORCHRUN, "2", "--max-restarts", "1", "-m", "network.gated", "train", *parts, "--out", "killed"],
+        [*held, "train", *parts, "--out", "killed"],
         env=ENVIRONMENT | hold.environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -66,7 +67,7 @@ def test_an_inference_of_which_a_rank_is_killed_names_it_and_goes_on_to_the_same
     infer_here("a", "--out", "whole.npy", *CHUNKS)
     gate = Gate.shut(Path("gate"), "chunk 1")
     running = subprocess.Popen(
-        [*PYTHON, "gated_khop", "infer", "a", "--out", "rows.npy", "--procs", "2", *CHUNKS],
+        [*PYTHON, "support.gated_khop", "infer", "a", "--out", "rows.npy", "--procs", "2", *CHUNKS],
         env=ENVIRONMENT | gate.environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import khop
-from processes.commands import ENVIRONMENT, WAIT_S, children
 from processes.lane_ranks import fails, several_epochs
+from support.commands import ENVIRONMENT, WAIT_S, children
 
 
 def test_steps_come_in_order_however_fast_ranks_are_and_wherever_they_stop(tmp_path: Path) -> None:

@@ -19,13 +19,13 @@ import pytest
 import torch
 
 import khop
-from gate import WAIT_S, wait_until
 from khop.api.launch import check_procs
 from khop.errors import PeerLost
 from khop.loading.cores import usable_cores
-from processes.commands import ENVIRONMENT, TORCHRUN, children, free_port, shared_memory_of
 from processes.ranks import BATCH_SIZE, LONG_S, TAKEN, loader_of, misbehaves, own_loop
-from small_folders import write_learnable_graph
+from support.commands import ENVIRONMENT, TORCHRUN, children, free_port, shared_memory_of
+from support.gate import WAIT_S, wait_until
+from support.small_folders import write_learnable_graph
 
 
 def results(folder: Path) -> list[dict[str, object]]:

@@ -12,7 +12,7 @@ import torch
 import khop
 from khop.api.partition import partition_graph
 from processes.link_ranks import BATCH_SIZE, PARTS, RUNS, TRAINED, Account, account, loaders, take_part, train
-from small_link_folders import BOUGHT_BY, BUYS, write_diary, write_shop
+from support.small_link_folders import BOUGHT_BY, BUYS, write_diary, write_shop
 
 
 def ends_of(graph: khop.Graph, edge_type: tuple[str, str, str]) -> list[tuple[int, int]]:

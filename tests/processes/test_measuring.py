@@ -9,7 +9,7 @@ import torch
 
 import khop
 from processes.measuring import measures
-from small_folders import write_learnable_graph
+from support.small_folders import write_learnable_graph
 
 
 def test_every_metric_is_the_same_number_on_one_two_and_three_processes(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gate import WAIT_S, wait_until
-from processes.commands import ENVIRONMENT, children
+from support.commands import ENVIRONMENT, children
+from support.gate import WAIT_S, wait_until
 
 SCRIPT = """
 import sys, threading, time

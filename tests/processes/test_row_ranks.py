@@ -10,7 +10,7 @@ import torch
 
 import khop
 from processes.row_ranks import both_kinds, trained
-from small_rated import write_rated
+from support.small_rated import write_rated
 
 
 def test_embeddings_take_one_course_and_send_what_is_read(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from torch.multiprocessing import spawn
 from torch_geometric.data import Data
 
 import khop
-from gate import WAIT_S, Gate
-from processes.commands import ENVIRONMENT, PYTHON, TESTS
 from processes.memory_ranks import arrays, reads_all
+from support.commands import ENVIRONMENT, PYTHON, TESTS
+from support.gate import WAIT_S, Gate
 
 NODES, WIDTH, EDGES = 20_000, 100, 200_000  # 8 MB of columns, 1.6 to 3.2 MB of edges
 LIKE = ("item", "like", "item")
@@ -80,8 +80,9 @@ def test_four_processes_that_train_on_the_medium_graph_hold_it_once(
     for procs in (1, 4):
         gate = Gate.shut(tmp_path / f"gate-{procs}", "update 70")  # of 79: nearly all of the graph was read
         given = ["--val-split", "train", "--test-split", "train", "--procs", str(procs), "--out", str(procs)]
+        gated = [*PYTHON, "support.gated_khop", "train", "--graph", f"{graphs}/medium/graph"]
         running = subprocess.Popen(
-            [*PYTHON, "gated_khop", "train", "--graph", f"{graphs}/medium/graph", "--hidden", "32", *given],
+            [*gated, "--hidden", "32", *given],
             env=ENVIRONMENT | gate.environment,
             stdout=subprocess.DEVNULL,
             text=True,

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from gate import KILLS, WAIT_S, Gate
 from khop.training.checkpoint import load_checkpoint
 from khop.training.step_clock import LATE, STAGES
-from processes.commands import (
+from processes.conftest import EPOCHS, STEPS
+from support.commands import (
     ENVIRONMENT,
     PYTHON,
     TORCHRUN,
@@ -29,8 +29,8 @@ from processes.commands import (
     train,
     train_here,
 )
-from processes.conftest import EPOCHS, STEPS
-from small_folders import write_learnable_graph
+from support.gate import KILLS, WAIT_S, Gate
+from support.small_folders import write_learnable_graph
 
 
 def drift(first: str, second: str) -> float:
@@ -54,7 +54,7 @@ def test_sigterm_writes_a_checkpoint_within_ten_seconds_and_another_number_of_pr
     gate = Gate.shut(Path("gate"), f"update {STEPS + 3}")
     begun = time.monotonic()
     running = subprocess.Popen(
-        [*PYTHON, "gated_khop", "train", *exactly, "--procs", "2", "--out", "a", "--epochs", "1000"],
+        [*PYTHON, "support.gated_khop", "train", *exactly, "--procs", "2", "--out", "a", "--epochs", "1000"],
         env=ENVIRONMENT | gate.environment,
         text=True,
         stderr=subprocess.PIPE,
@@ -105,7 +105,7 @@ def killed_and_restarted(folder: str, procs: int, kills: Iterable[tuple[int, int
     plan, planned = list(kills), Path(f"{folder}-kills")
     planned.mkdir()
     (planned / "plan.json").write_text(json.dumps(plan))
-    command = ["-m", "killed_khop", "train", "run.toml", "--out", folder]
+    command = ["-m", "support.killed_khop", "train", "run.toml", "--out", folder]
     agent = subprocess.Popen(
         [*TORCHRUN, str(procs), "--max-restarts", str(len(plan)), *command],
         env=ENVIRONMENT | {KILLS: str(planned.resolve())},

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import khop
-from processes.commands import records, train, train_here
 from processes.conftest import STEPS
 from processes.worker_ranks import BATCH_SIZE, own_loop, worker
-from small_folders import write_learnable_graph
-from small_typed_folders import write_tiny_graph
+from support.commands import records, train, train_here
+from support.small_folders import write_learnable_graph
+from support.small_typed_folders import write_tiny_graph
 
 RANKS = 3
 FOLDERS = {"ldg-2": ("ldg", 2), "random-5": ("random", 5)}  # more ranks than parts, and fewer

@@ -10,7 +10,6 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import khop
-from covered import covered
 from khop.batch import Batch
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.partitioned_graph import PartitionedGraph
@@ -19,9 +18,10 @@ from khop.features.store import Rows
 from khop.graph.folder import open_folder
 from khop.partition.parts_folder import open_parts
 from khop.runtime.group import this_group
-from machine_folders import of_machine
-from parts_as_whole import OldIds, assert_same
 from processes.ranks import Convolution, learnt
+from support.covered import covered
+from support.machine_folders import of_machine
+from support.parts_as_whole import OldIds, assert_same
 
 BATCH_SIZE = 50
 CACHE_BYTES = 748 + 100 * 16  # what finds the rows of 700 nodes, and 100 of them

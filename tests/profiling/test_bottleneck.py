@@ -15,7 +15,7 @@ from khop.config.values import RunConfig
 from khop.profiling.bottleneck import Bottleneck, Kind, bottleneck
 from khop.profiling.machine import Machine
 from khop.profiling.summary import summarized
-from synthetic_profiles import records_of
+from support.synthetic_profiles import records_of
 
 MACHINE = Machine(cores_per_rank=4, has_fast_bfloat16=False)
 BUSY_SAMPLER = {"waiting": 0.07, "sampling": 0.1, "gathering": 0.05}

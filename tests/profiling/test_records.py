@@ -11,9 +11,9 @@ from khop.api.loader import Loader
 from khop.profiling.records import RankRecord, Recorder, without_first
 from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.training.step_clock import TimedStep
-from small_graphs import one_type
-from small_runs import SmallRun
-from synthetic_profiles import records_of
+from support.small_graphs import one_type
+from support.small_runs import SmallRun
+from support.synthetic_profiles import records_of
 
 
 def test_a_record_comes_as_it_was() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from khop.profiling.summary import summarized
 from khop.training.step_clock import WITHIN
-from synthetic_profiles import STEADY, records_of
+from support.synthetic_profiles import STEADY, records_of
 
 Seconds = st.floats(0.001, 0.2)
 Rank = st.fixed_dictionaries({"waiting": Seconds, "forward": Seconds, "update": st.just(0.005)})

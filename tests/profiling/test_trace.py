@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.profiling.trace import chrome_trace, threads_of
-from synthetic_profiles import records_of
+from support.synthetic_profiles import records_of
 
 Rank = st.fixed_dictionaries({"waiting": st.floats(0.0, 0.2), "forward": st.floats(0.001, 0.2)})
 

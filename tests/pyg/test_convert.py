@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from pyg_cases import BUYS, plain, typed
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.transforms import ToUndirected
 
 import khop
 from khop.kernels.csc import Csc
 from khop.pyg.typed_data import EDGE, NODE
+from pyg.pyg_cases import BUYS, plain, typed
 
 Edge = tuple[int, int, int]
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from pyg_cases import BUYS, plain, typed
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NodeSamplerInput, SamplerOutput
 from torch_geometric.sampler import neighbor_sampler as theirs
 
 from khop.pyg import BidirectionalNeighborSampler, LinkNeighborLoader, NeighborLoader, NeighborSampler
+from pyg.pyg_cases import BUYS, plain, typed
 
 SEEDS = torch.tensor([3, 8, 1])
 Edge = tuple[int, ...]

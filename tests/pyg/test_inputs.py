@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pyg_cases import BOUGHT, BUYS, PAIRS, plain, typed
 from torch import Tensor, tensor
 from torch_geometric.data import Data, HeteroData
 
 from khop.pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler
+from pyg.pyg_cases import BOUGHT, BUYS, PAIRS, plain, typed
 
 TYPES = r"there are \['user', 'item', 'tag'\]"
 MASK = plain().train_mask

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from pyg_cases import BUYS, plain, typed
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.transforms import RandomLinkSplit
 
 import khop
 from khop.pyg.typed_data import EDGE, NODE
+from pyg.pyg_cases import BUYS, plain, typed
 
 BACK = ("item", "rev_buys", "user")
 SPLITS: list[dict[str, Any]] = [

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import pytorch_lightning as lightning
 import torch
-from pyg_cases import plain
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch_geometric.data import Data
@@ -16,6 +15,7 @@ from torch_geometric.data.lightning.datamodule import LightningDataModule
 from torch_geometric.nn import GraphSAGE
 
 from khop.pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler
+from pyg.pyg_cases import plain
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),  # khop's are threads, 0 is no fault

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from pyg_cases import BOUGHT, BUYS, PAIRS, facts, plain, typed
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
 from khop.pyg import LinkNeighborLoader, NeighborSampler
 from khop.pyg.sampler import Draws
+from pyg.pyg_cases import BOUGHT, BUYS, PAIRS, facts, plain, typed
 
 KNOWS = ("user", "knows", "user")
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pyg_cases import BUYS, facts, plain, typed
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import ImbalancedSampler
 from torch_geometric.nn import GraphSAGE, SAGEConv, to_hetero
@@ -18,6 +17,7 @@ from torch_geometric.utils import trim_to_layer
 
 import khop.pyg
 from khop.pyg import NeighborLoader, NeighborSampler
+from pyg.pyg_cases import BUYS, facts, plain, typed
 
 
 def ring(num_nodes: int = 400, degree: int = 20) -> Data:

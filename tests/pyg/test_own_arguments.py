@@ -6,10 +6,10 @@ import warnings
 
 import pytest
 import torch
-from pyg_cases import plain, typed
 from torch_geometric.data import Data
 
 from khop.pyg import LinkNeighborLoader, NeighborLoader
+from pyg.pyg_cases import plain, typed
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

@@ -6,13 +6,13 @@ import logging
 
 import pytest
 import torch
-from pyg_cases import plain
 from torch_geometric import profile
 from torch_geometric.nn import GraphSAGE
 from torch_geometric.profile.profile import GPUStats
 from torch_geometric.profile.profiler import Profiler
 
 from khop.pyg import NeighborLoader
+from pyg.pyg_cases import plain
 
 
 def loader(**settings: object) -> NeighborLoader:

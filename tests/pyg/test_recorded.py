@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from pyg_cases import CASES, RECORDED, facts
 
 import khop.pyg
+from pyg.pyg_cases import CASES, RECORDED, facts
 
 THEIRS = json.loads(RECORDED.read_text())
 ONLY_PYG_LIB = ("num_sampled_nodes", "num_sampled_edges")  # torch-sparse, which recorded, does not count

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from pyg_cases import BOUGHT, BUYS, plain, typed
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.graph_store import EdgeLayout
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
 from khop.pyg import LinkNeighborLoader, NeighborLoader
+from pyg.pyg_cases import BOUGHT, BUYS, plain, typed
 
 Stores = tuple[Any, Any]
 

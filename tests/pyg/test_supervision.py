@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from pyg_cases import BUYS, typed
 from torch import Tensor
 from torch_geometric.data import Data
 
 from khop.pyg import LinkNeighborLoader, NeighborSampler
+from pyg.pyg_cases import BUYS, typed
 
 
 def ring() -> Data:

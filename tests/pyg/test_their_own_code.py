@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from pyg_cases import BOUGHT, BUYS, PAIRS, facts, plain, some, typed
 from torch import Tensor
 from torch_geometric import loader as theirs
 from torch_geometric.data import Data, HeteroData
@@ -25,6 +24,7 @@ from khop.pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler
 from khop.pyg.sampler import Draws
 from khop.pyg.typed_data import NODE
 from khop.sampling.sampler import Seeds
+from pyg.pyg_cases import BOUGHT, BUYS, PAIRS, facts, plain, some, typed
 
 DRAWS = Draws(7, step=2, position=30)
 KNOWS = ("user", "knows", "user")

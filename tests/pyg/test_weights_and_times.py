@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from pyg_cases import BUYS, plain, some, typed
-from test_stores import sorted_typed, stores
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
 from khop.pyg import LinkNeighborLoader, NeighborLoader
+from pyg.pyg_cases import BUYS, plain, some, typed
+from pyg.test_stores import sorted_typed, stores
 
 NODES = torch.arange(19)
 

@@ -12,7 +12,7 @@ from extension.test_rule import TopK
 from khop import Expansion, LinkSampler, NeighborSampler, Output
 from khop.batch import Block, Sample, Subgraph
 from khop.schema import EdgeType
-from small_typed_folders import BUYS, write_typed_graph
+from support.small_typed_folders import BUYS, write_typed_graph
 
 RULE = TopK("weight")
 SEEDS = {"user": torch.arange(40), "item": torch.arange(0, 60, 3)}

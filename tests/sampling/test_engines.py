@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.triton.device_rows import DEVICE
 from khop import DrawKey, Expansion, NeighborSampler, Seeds, Temporal
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.choice import Engine, forcing
-from random_graphs import as_seeds, ring
-from same_samples import assert_same
-from timed_graphs import RULES, timed_graphs
+from support.random_graphs import as_seeds, ring
+from support.same_samples import assert_same
+from support.timed_graphs import RULES, timed_graphs
+from support.triton_rows import DEVICE
 
 EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
 ON_A_GPU = pytest.mark.skipif(DEVICE.type != "cpu", reason="tensors on the CPU need Triton's interpreter")

@@ -13,8 +13,8 @@ from torch import Tensor
 from contracts.sampler import PROMISES, Make
 from khop import DrawKey, Edges, FrontierSampler, FrontierView, NeighborSampler, Sample, Uniform
 from khop.sampling.frontier import EdgesByType, NodesByType
-from random_graphs import EDGE, RowQuery, as_seeds, questions, ring, seeds
 from reference.hops import PlainGraph, as_plain
+from support.random_graphs import EDGE, RowQuery, as_seeds, questions, ring, seeds
 
 KEY = DrawKey(5)
 

@@ -8,8 +8,8 @@ import torch
 
 from khop import Links, Loader, NeighborSampler
 from khop.sampling.given_seeds import seed_ids
-from small_graphs import one_type
-from typed_shop import shop
+from support.small_graphs import one_type
+from support.typed_shop import shop
 
 SHOP = shop()  # 30 items and 40 users
 MASK = torch.arange(30) % 7 == 3

@@ -16,7 +16,7 @@ from khop.draw import Purpose
 from khop.sampling.link_digest import links_digest
 from khop.sampling.seeds import SeedOrder, check_fingerprint
 from khop.schema import EdgeType
-from typed_shop import BOUGHT_BY, BUYS, bits, shop
+from support.typed_shop import BOUGHT_BY, BUYS, bits, shop
 
 PAIRS = st.lists(st.tuples(st.integers(0, 29), st.integers(0, 29)), max_size=40)
 

@@ -37,8 +37,8 @@ from khop.rules.rule import Hop
 from khop.sampling.sampler import LinkSeeds, SeedLinks
 from khop.sampling.seeds import SeedOrder
 from khop.schema import EdgeType, NodeType
-from random_graphs import EDGE, ring
 from reference.hops import as_plain
+from support.random_graphs import EDGE, ring
 
 KEY, NEGATIVE_KEY = DrawKey(11), DrawKey(12)
 BUYS, BOUGHT_BY, VIEWS = ("user", "buys", "item"), ("item", "bought by", "user"), ("user", "views", "item")

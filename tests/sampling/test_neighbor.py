@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.sampler import PROMISES, Make
-from gate import WAIT_S
 from khop import DrawKey, Expansion, NeighborSampler, Sample, Uniform
 from khop.graph.csc_graph import CscGraph
 from khop.sampling.node_set import NodeSet
-from random_graphs import EDGE, RowQuery, as_seeds, questions, ring, seeds
 from reference import hops
 from reference.hops import PlainGraph, as_plain
+from support.gate import WAIT_S
+from support.random_graphs import EDGE, RowQuery, as_seeds, questions, ring, seeds
 
 EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
 KEY = DrawKey(11)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from khop.sampling.node_set import NodeSet, NodeSetPool, check_ids
-from random_graphs import ring
+from support.random_graphs import ring
 
 
 def test_every_type_has_its_own_numbers() -> None:

@@ -25,9 +25,9 @@ from khop.graph.csc_graph import CscGraph
 from khop.loading.columns import ColumnChoice, gather_columns
 from khop.sampling import outputs
 from khop.schema import EdgeType
-from random_graphs import EDGE, RowQuery, as_seeds, questions, ring, seeds
 from reference.hops import PlainGraph
-from typed_shop import BOUGHT_BY, BUYS, shop
+from support.random_graphs import EDGE, RowQuery, as_seeds, questions, ring, seeds
+from support.typed_shop import BOUGHT_BY, BUYS, shop
 
 KEY = DrawKey(11)
 OTHERS = pytest.mark.parametrize("output", [Output.BIDIRECTIONAL, Output.INDUCED])

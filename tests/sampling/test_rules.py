@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from khop import DrawKey, Expansion, NeighborSampler, Seeds, Temporal, TemporalStrategy, Weighted
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
-from random_graphs import FANOUTS
-from timed_graphs import RULES, timed_graphs
+from support.random_graphs import FANOUTS
+from support.timed_graphs import RULES, timed_graphs
 
 KEY = DrawKey(3)
 EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))

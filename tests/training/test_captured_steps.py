@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernels.triton.device_rows import DEVICE
-from kernels.triton.segments import by_triton
 from khop import DrawKey, Graph, NeighborSampler, Seeds
 from khop.features.table import FeatureTable
 from khop.loading.batch_slot import BatchSlot, StepInput
@@ -19,8 +17,10 @@ from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.device_sampler import measured_capacities
 from khop.training.captured_steps import CapturedSteps
 from khop.training.tasks import NodeClassification
-from recorders import recorder, streams
-from small_graphs import SmallGraph, one_type, shop
+from support.recorders import recorder, streams
+from support.small_graphs import SmallGraph, one_type, shop
+from support.triton_rows import DEVICE
+from support.triton_segments import by_triton
 
 FANOUTS = [4, 3]
 Step = tuple[float, list[Tensor]]

@@ -18,7 +18,7 @@ from khop.training.observer import Unwatched
 from khop.training.settings import CheckpointPolicy
 from khop.training.tasks import NodeClassification
 from khop.training.trainer import Trainer
-from small_runs import STEPS, SmallRun, without_seconds
+from support.small_runs import STEPS, SmallRun, without_seconds
 
 NAN = float("nan")
 

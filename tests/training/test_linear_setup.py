@@ -20,7 +20,7 @@ from khop.models.layer import Layer, LayerOptions
 from khop.runtime.group import Group
 from khop.training.linear_setup import fix_linear, settle_linear
 from khop.training.settings import Precision, TrainerSettings
-from small_runs import SmallRun
+from support.small_runs import SmallRun
 
 FIRST, SECOND = Measured(Blocks("blas", 2048)), Measured(Blocks("blas", 1024))
 MODEL = Layer(nn.Identity(), (), LayerOptions())

@@ -14,7 +14,7 @@ from khop.draw import NegativeMode
 from khop.models.link_predictor import LinkScores
 from khop.schema import EdgeType
 from khop.training.link_prediction import LinkPrediction
-from small_links import BUYS, ON, LinkBatches
+from support.small_links import BUYS, ON, LinkBatches
 
 
 def scored(mode: NegativeMode | None) -> tuple[Batch, dict[EdgeType, LinkScores]]:

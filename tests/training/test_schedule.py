@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from khop.training.schedule import Schedule
-from small_runs import STEPS, Interrupting, SmallRun, without_seconds
+from support.small_runs import STEPS, Interrupting, SmallRun, without_seconds
 
 
 def rates(schedule: Schedule, updates: int) -> list[float]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from khop.batch import Batch
 from khop.training.tasks import NodeClassification
-from small_graphs import one_type, shop
+from support.small_graphs import one_type, shop
 
 TASK = NodeClassification("node", "y")
 

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from khop.training.step_clock import STAGES
 from khop.training.tensorboard import TensorBoard, check_tensorboard
-from small_runs import STEPS, SmallRun
+from support.small_runs import STEPS, SmallRun
 
 
 def curves(folder: Path) -> EventAccumulator:

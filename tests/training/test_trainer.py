@@ -29,8 +29,8 @@ from khop.training.observer import Unwatched
 from khop.training.run_log import RunLog
 from khop.training.step_clock import STAGES, TimedStep, seconds_by_stage
 from khop.training.trainer import Trainer
-from small_graphs import one_type
-from small_runs import STEPS, Interrupting, SmallRun, without_seconds
+from support.small_graphs import one_type
+from support.small_runs import STEPS, Interrupting, SmallRun, without_seconds
 
 
 def weights(trainer: Trainer) -> dict[str, Tensor]:
@@ -481,7 +481,7 @@ KILLED = """
 import signal, sys
 from pathlib import Path
 from khop.training.settings import CheckpointPolicy
-from small_runs import Interrupting, SmallRun
+from support.small_runs import Interrupting, SmallRun
 
 SmallRun(Path(sys.argv[1]), observer=Interrupting(2, 1, signal.SIGKILL)).trainer().fit()
 """

@@ -26,7 +26,7 @@ class PinningRefused(RuntimeError):
 
 
 class DeviceMemory(Protocol):
-    """Memory of one device. tests/host_as_device.py implements it without a GPU."""
+    """Memory of one device. tests/support/host_as_device.py implements it without a GPU."""
 
     @property
     def device(self) -> torch.device:

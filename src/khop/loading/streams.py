@@ -1,6 +1,6 @@
 """Streams, events and pinned memory of a GPU: the only place that calls torch.cuda for them.
 
-`Streams` has the calls that batches need on their way to a device. tests/delaying_streams.py
+`Streams` has the calls that batches need on their way to a device. tests/support/delaying_streams.py
 implements it without a GPU, and delays all work as long as it may.
 """
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from draws import sample_uniform
-from kernels.triton.device_rows import DEVICE, assert_same, csc_on_device, rows_on_device
 from khop.draw import DrawKey, Neighbors
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.triton.all_neighbors import Expansion, all_neighbors
 from khop.kernels.triton.rows import Marks
 from khop.rules.uniform import Uniform
+from support.draws import sample_uniform
+from support.triton_rows import DEVICE, assert_same, csc_on_device, rows_on_device
 
 
 def graph(degrees: list[int], dtype: torch.dtype = torch.int32) -> Csc:

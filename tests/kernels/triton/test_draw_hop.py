@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from draws import rising, uniform_request, weighted_request
-from kernels.triton.device_rows import DEVICE, csc_on_device, on_device
 from khop.draw import DrawKey, Neighbors
 from khop.kernels.choice import Engine, forcing
 from khop.kernels.csc import Csc
@@ -23,6 +21,8 @@ from khop.kernels.time_ranges import time_ranges
 from khop.kernels.weight_sums import weight_sums
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
+from support.draws import rising, uniform_request, weighted_request
+from support.triton_rows import DEVICE, csc_on_device, on_device
 
 
 def csc_of(degrees: list[int], dtype: torch.dtype) -> Csc:

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.triton.device_rows import DEVICE, csc_on_device, on_device, padded
 from khop.draw import DrawKey
 from khop.kernels.csc import Csc
 from khop.kernels.draw_negatives import Candidates, NothingLeft, Partners
 from khop.kernels.draw_negatives import draw_negatives as expected_draw
 from khop.kernels.philox import signed
 from khop.kernels.triton.draw_negatives import Links, draw_negatives
+from support.triton_rows import DEVICE, csc_on_device, on_device, padded
 
 KEY, STREAM = DrawKey(0xFEDCBA9876543210), 0x8D1C2A1B
 COUNT, LINKS, SPARE = 60, 90, 3

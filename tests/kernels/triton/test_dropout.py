@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.triton.device_rows import DEVICE
-from kernels.triton.segments import DTYPES, assert_same_bits, by_triton, with_gradient
 from khop.kernels.dropout import dropout, dropout_key, dropout_reference
+from support.triton_rows import DEVICE
+from support.triton_segments import DTYPES, assert_same_bits, by_triton, with_gradient
 
 KEYS = (5, -(1 << 62) + 12345)
 

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.triton.device_rows import DEVICE, assert_same, neighbors
 from khop.kernels.exclude_edges import exclude_edges as expected_removal
 from khop.kernels.triton.exclude_edges import NO_PAIR, ExcludedPairs, check_pairs, exclude_edges, pairs_of
 from khop.kernels.triton.rows import Marks, Slots
+from support.triton_rows import DEVICE, assert_same, neighbors
 
 NODES = 6
 PAIRS = st.lists(st.tuples(st.integers(0, NODES - 1), st.integers(0, NODES - 1)), max_size=12)

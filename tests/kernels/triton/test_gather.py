@@ -6,8 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.triton.device_rows import DEVICE
-from kernels.triton.segments import by_triton
 from khop.kernels.gather import (
     SMALL_DTYPES,
     Column,
@@ -18,6 +16,8 @@ from khop.kernels.gather import (
     gather_float32,
 )
 from khop.kernels.pitch import empty_rows
+from support.triton_rows import DEVICE
+from support.triton_segments import by_triton
 
 ROWS = 61
 DTYPES = (

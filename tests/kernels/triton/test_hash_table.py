@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.triton.device_rows import DEVICE
 from kernels.triton.test_node_table import NOT_WRITTEN, number, numbering, unwritten
 from khop.kernels.tree_index import TreeIndex
 from khop.kernels.triton.hash_table import (
@@ -23,6 +22,7 @@ from khop.kernels.triton.hash_table import (
     num_places,
 )
 from khop.kernels.triton.node_table import Level, count_firsts, look_up, num_blocks
+from support.triton_rows import DEVICE
 
 NUM_TREES = 6
 TREES = Trees(torch.arange(NUM_TREES, device=DEVICE) * 10, torch.arange(NUM_TREES, device=DEVICE) - 100)

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from host_reads import counting
-from kernels.triton.device_rows import DEVICE
 from khop.kernels.triton.node_index import DeviceNodeIndex
 from khop.kernels.triton.node_table import STAMP_LIMIT
+from support.host_reads import counting
+from support.triton_rows import DEVICE
 
 BATCHES = st.lists(st.lists(st.lists(st.integers(0, 11), max_size=15), max_size=3), max_size=3)
 

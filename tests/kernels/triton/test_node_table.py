@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.triton.device_rows import DEVICE
 from khop.kernels.triton.node_table import (
     BLOCK,
     LOCAL_ID_LIMIT,
@@ -21,6 +20,7 @@ from khop.kernels.triton.node_table import (
     mark,
     num_blocks,
 )
+from support.triton_rows import DEVICE
 
 NOT_WRITTEN = -7
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.triton.device_rows import DEVICE
 from khop.kernels.triton.relu_gradient import relu_and_bias_gradient
+from support.triton_rows import DEVICE
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

@@ -7,8 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from draws import sample_uniform as expected_draw
-from kernels.triton.device_rows import (
+from khop.draw import DrawKey, Neighbors
+from khop.kernels.csc import Csc
+from khop.kernels.hop_rows import HopRows
+from khop.kernels.triton.rows import Marks
+from khop.kernels.triton.sample_uniform import MOST_PICKS, sample_uniform
+from khop.rules.uniform import Uniform
+from support.draws import sample_uniform as expected_draw
+from support.triton_rows import (
     DEVICE,
     assert_same,
     csc_on_device,
@@ -16,12 +22,6 @@ from kernels.triton.device_rows import (
     neighbors,
     rows_on_device,
 )
-from khop.draw import DrawKey, Neighbors
-from khop.kernels.csc import Csc
-from khop.kernels.hop_rows import HopRows
-from khop.kernels.triton.rows import Marks
-from khop.kernels.triton.sample_uniform import MOST_PICKS, sample_uniform
-from khop.rules.uniform import Uniform
 
 KEY, STREAM = DrawKey(0xFEDCBA9876543210), 0x8D1C2A1B
 HUB = (1 << 20) + 5

@@ -8,9 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from draws import rising
-from draws import sample_weighted as expected_draw
-from kernels.triton.device_rows import (
+from khop.draw import DrawKey, Neighbors
+from khop.kernels.csc import Csc
+from khop.kernels.hop_rows import HopRows
+from khop.kernels.triton.rows import Marks
+from khop.kernels.triton.sample_weighted import MOST_PICKS, sample_weighted
+from khop.kernels.weight_sums import weight_sums
+from khop.rules.weighted import Weighted
+from support.draws import rising
+from support.draws import sample_weighted as expected_draw
+from support.triton_rows import (
     DEVICE,
     assert_same,
     csc_on_device,
@@ -19,13 +26,6 @@ from kernels.triton.device_rows import (
     on_device,
     rows_on_device,
 )
-from khop.draw import DrawKey, Neighbors
-from khop.kernels.csc import Csc
-from khop.kernels.hop_rows import HopRows
-from khop.kernels.triton.rows import Marks
-from khop.kernels.triton.sample_weighted import MOST_PICKS, sample_weighted
-from khop.kernels.weight_sums import weight_sums
-from khop.rules.weighted import Weighted
 
 KEY, STREAM = DrawKey(0xFEDCBA9876543210), 0x8D1C2A1B
 DISTINCT, REPEATED = Weighted("w"), Weighted("w", replacement=True)

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from kernels.triton.device_rows import DEVICE
-from kernels.triton.segments import FEW, Edges, assert_same_bits, by_triton, some_edges, with_gradient
 from khop.kernels.csc import Csc
 from khop.kernels.segment import prefix_and_mean, segment_mean, segment_sum
 from khop.kernels.triton.segment import segment_mean as mean_by_triton
+from support.triton_rows import DEVICE
+from support.triton_segments import FEW, Edges, assert_same_bits, by_triton, some_edges, with_gradient
 
 Segment = Callable[[Tensor, Tensor, Tensor], Tensor]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from hypothesis import given
 
-from kernels.triton.device_rows import DEVICE
-from kernels.triton.segments import FEW, Edges, assert_same_bits, by_triton, some_edges, with_gradient
 from khop.kernels.segment import segment_max
+from support.triton_rows import DEVICE
+from support.triton_segments import FEW, Edges, assert_same_bits, by_triton, some_edges, with_gradient
 
 
 @FEW

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.triton.device_rows import DEVICE
-from kernels.triton.segments import DTYPES, FEW, Edges, assert_same_bits, by_triton, some_edges, with_gradient
 from khop.kernels.segment_softmax import segment_softmax
+from support.triton_rows import DEVICE
+from support.triton_segments import DTYPES, FEW, Edges, assert_same_bits, by_triton, some_edges, with_gradient
 
 
 @FEW

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draws import rising
-from kernels.triton.device_rows import DEVICE, csc_on_device, on_device, padded, rows_on_device
 from khop.draw import DrawKey
 from khop.kernels.csc import Csc
 from khop.kernels.edge_times import EdgeTimes
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.time_ranges import time_ranges as expected_ranges
 from khop.kernels.triton.time_ranges import time_ranges
+from support.draws import rising
+from support.triton_rows import DEVICE, csc_on_device, on_device, padded, rows_on_device
 
 LOW, HIGH = -(2**63), 2**63 - 1
 DEGREES = [0, 1, 40, 7, 300]

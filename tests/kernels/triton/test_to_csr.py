@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.triton.device_rows import DEVICE
 from khop.kernels.triton.rows import Slots
 from khop.kernels.triton.to_csr import (
     BLOCK,
@@ -19,6 +18,7 @@ from khop.kernels.triton.to_csr import (
     to_csr,
     to_csr_reference,
 )
+from support.triton_rows import DEVICE
 
 BASE = 1000
 

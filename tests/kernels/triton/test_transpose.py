@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from hypothesis import given
 
-from kernels.triton.device_rows import DEVICE
-from kernels.triton.segments import FEW, Edges, by_triton, some_edges
 from khop.kernels.csc import Csc
 from khop.kernels.segment import transpose, transpose_reference
 from khop.kernels.triton.launch import launch
 from khop.kernels.triton.transpose import AHEAD, EDGES, put_in_order
+from support.triton_rows import DEVICE
+from support.triton_segments import FEW, Edges, by_triton, some_edges
 
 UNUSED = 1 << 30  # index behind the last edge: nothing may read it
 

@@ -10,7 +10,7 @@ import pytest
 from khop import DrawKey, Expansion, NeighborSampler
 from khop.sampling.on_device.capacities import Capacities
 from khop.sampling.on_device.device_sampler import measured_capacities
-from random_graphs import EDGE, as_seeds, ring
+from support.random_graphs import EDGE, as_seeds, ring
 
 EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
 WARM_UP = [(as_seeds({"node": nodes}), DrawKey(1)) for nodes in ([0, 100], [0, 100, 200, 300])]

@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from host_reads import counting
-from kernels.triton.device_rows import DEVICE
 from khop import DrawKey, Expansion, LinkSampler, NegativeMode, Seeds, Temporal, UniformNegatives
 from khop.draw import DegreeNegatives, DrawnNegatives
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
@@ -20,7 +18,9 @@ from khop.sampling.on_device.device_batch import DeviceBatch
 from khop.sampling.on_device.device_sampler import DeviceSampler, measured_capacities
 from khop.sampling.on_device.views import exact_sample
 from khop.sampling.sampler import LinkSeeds, SeedLinks
-from same_samples import assert_same
+from support.host_reads import counting
+from support.same_samples import assert_same
+from support.triton_rows import DEVICE
 
 BUYS, BOUGHT_BY, VIEWS = ("user", "buys", "item"), ("item", "bought by", "user"), ("user", "views", "item")
 EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))

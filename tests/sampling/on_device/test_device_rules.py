@@ -9,13 +9,13 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from kernels.triton.device_rows import DEVICE
 from khop import DrawKey, Expansion, NeighborSampler, Seeds, Temporal, TemporalStrategy, Weighted
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.rules.rule import Rule
 from khop.sampling.on_device.device_sampler import DeviceSampler
-from same_samples import assert_same
-from timed_graphs import RULES, timed_graphs
+from support.same_samples import assert_same
+from support.timed_graphs import RULES, timed_graphs
+from support.triton_rows import DEVICE
 
 EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
 FANOUTS = st.lists(st.sampled_from([1, 2, 3, 20]), min_size=1, max_size=2)

@@ -11,8 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from host_reads import counting
-from kernels.triton.device_rows import DEVICE
 from khop import DrawKey, Expansion, NeighborSampler, Output, Seeds, Uniform
 from khop.graph.csc_graph import csc_graph_from_edges
 from khop.kernels.triton.launch import launch
@@ -22,8 +20,10 @@ from khop.sampling.on_device.cells import counts_of
 from khop.sampling.on_device.device_batch import DeviceBatch
 from khop.sampling.on_device.device_sampler import DeviceSampler, measured_capacities
 from khop.sampling.on_device.views import exact_sample, padded_sample
-from random_graphs import EDGE, as_seeds, graphs, ring
-from same_samples import assert_same
+from support.host_reads import counting
+from support.random_graphs import EDGE, as_seeds, graphs, ring
+from support.same_samples import assert_same
+from support.triton_rows import DEVICE
 
 EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
 

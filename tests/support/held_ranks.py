@@ -1,6 +1,6 @@
 """khop, one rank of which stands still at one moment of a run until a test lets it go on.
 
-    python -m network.gated train run.toml ...
+    python -m support.held_ranks train run.toml ...
 
 KHOP_HOLD names the rank, the moment, and the folder where the rank says that it is there.
 """
@@ -16,8 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gate import wait_until
 from khop.cli.start import run
+from support.gate import wait_until
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,12 +7,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.triton import interpreter
 from khop.draw import Neighbors
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.philox import signed
 from khop.kernels.triton.rows import Rows, Slots
+from support import triton_interpreter as interpreter
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 UNUSED = 77  # entries behind the count: no row of a graph in these tests

@@ -16,7 +16,7 @@ from khop.models.link_predictor import LinkPredictor
 from khop.models.sage import SAGE
 from khop.sampling.link_seeds import Links
 from khop.sampling.links import LinkSampler
-from small_graphs import shop
+from support.small_graphs import shop
 
 BUYS = ("user", "buys", "item")
 ON = ("tag", "on", "item")

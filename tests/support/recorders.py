@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.triton.device_rows import DEVICE
 from khop.loading.captured import CudaRecorder, Recorder
 from khop.loading.streams import CudaStreams, Event, Stream, Streams
+from support.triton_rows import DEVICE
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gate import WAIT_S
 from khop.cli.main import run
+from support.gate import WAIT_S
 
 PYTHON = [sys.executable, "-W", "error", "-m"]
 KHOP = [*PYTHON, "khop", "train"]

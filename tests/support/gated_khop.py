@@ -1,4 +1,4 @@
-"""`python -m gated_khop train ...`: the command, whose processes stand at the gate that a test has named.
+"""`python -m support.gated_khop train ...`: the command, whose processes wait at the gate of a test.
 
 Spawned ranks import this module too, as their main one.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-from gate import Gate
 from khop.cli.main import run
 from khop.inference import work_folder
 from khop.training.step_clock import StepClock
+from support.gate import Gate
 
 POINTS = {"update": (StepClock, "finish"), "chunk": (work_folder.FileRows, "put")}
 

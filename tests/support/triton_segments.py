@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.triton import interpreter
 from khop.kernels.choice import Engine, forcing
+from support import triton_interpreter as interpreter
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 FEW = settings(max_examples=16)  # the interpreter takes a tenth of a second for each

@@ -1,4 +1,4 @@
-"""`python -m killed_khop train ...` under torchrun: the command, whose ranks are killed as a test planned it.
+"""`python -m support.killed_khop train ...` under torchrun: the command, whose ranks a test kills by plan.
 
 The folder has plan.json: for every attempt that is to be disturbed a rank, its updates before, and seconds.
 Until the signal comes the rank goes on, so that this is at any moment of its work, but not to its end.
@@ -14,10 +14,10 @@ import time
 from itertools import count
 from pathlib import Path
 
-from gate import KILLS
 from khop.batch import Span
 from khop.cli.main import run
 from khop.training.step_clock import StepClock
+from support.gate import KILLS
 
 FURTHER = 2  # updates that a rank may make once the seconds run
 FOLDER = Path(os.environ[KILLS])

@@ -9,7 +9,7 @@ from torch import Tensor
 from khop import Seeds, Temporal, TemporalStrategy, Uniform, Weighted
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.schema import EdgeType, NodeType
-from random_graphs import graphs_and_seeds
+from support.random_graphs import graphs_and_seeds
 
 TIMES = st.integers(-5, 5)
 

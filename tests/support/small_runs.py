@@ -22,7 +22,7 @@ from khop.training.run_log import Record
 from khop.training.settings import TrainerSettings
 from khop.training.tasks import NodeClassification
 from khop.training.trainer import Trainer
-from small_graphs import SmallGraph, one_type
+from support.small_graphs import SmallGraph, one_type
 
 SETTINGS = TrainerSettings(epochs=3, learning_rate=0.01)
 STEPS = 5  # of an epoch

@@ -10,7 +10,7 @@ from typing import ParamSpec
 
 import coverage
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WANTED = "KHOP_TESTS_COVERAGE"  # in the environment of ranks where the tests are measured
 P = ParamSpec("P")
 
