@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from khop import EdgeTable, NodeTable, open_folder, write_graph
-from khop.graph.csc_graph import CscGraph
 from khop.graph.manifest import fingerprint
-from khop.graph.save import save_graph
 from khop.graph.verify import verify_folder
 
 KNOWS, SENDS = ("person", "knows", "person"), ("mail", "sent-to", "person")
@@ -87,21 +85,6 @@ def test_a_column_that_is_no_time_is_named(
     with pytest.raises(ValueError, match=message):
         write_graph(tmp_path / "g", nodes, edges, sort_by=by)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_is_saved_sorted_has_everything_but_the_order(tmp_path: Path) -> None:
-    plain = open_folder(write_graph(tmp_path / "plain", NODES, EDGES))
-    splits = {"train": plain.split("train")}
-    path = save_graph(
-        tmp_path / "by-time", CscGraph.open(plain), plain.columns(), splits, None, sort_by="time"
-    )
-    expected = open_folder(write_graph(tmp_path / "expected", NODES, EDGES, sort_by="time"))
-    found = open_folder(path)
-    assert found.schema == expected.schema
-    for edge_type in EDGES:
-        assert torch.equal(found.csc(edge_type).indices, expected.csc(edge_type).indices)
-    assert torch.equal(found.columns()[KNOWS]["time"], expected.columns()[KNOWS]["time"])
-    assert found.split("train")["mail"].tolist() == [1]
 
 
 def test_verify_finds_rows_that_do_not_follow_their_column(tmp_path: Path) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from khop.kernels.linear import linear, linear_sum
-from khop.kernels.linear_blocks import Activation, Blocks, linear_sum_blocks
+from khop.kernels.linear_blocks import Activation, Blocks
 from khop.kernels.linear_choice import CHOICES, FEW_ROWS
+from support.linear_sums import BLOCK, numbers, operands_of, summed
 
-BLOCK = 512  # rows of each thread
 FLOAT_WAYS = [None, Blocks("blas", BLOCK), Blocks("onednn", BLOCK)]
 HALF_WAYS = [None, Blocks("blas", BLOCK), Blocks("blas", BLOCK, True), Blocks("onednn", BLOCK, True)]
 
@@ -28,10 +26,6 @@ def way(request: pytest.FixtureRequest) -> Iterator[Blocks | None]:
     """Each way, whatever this processor would choose."""
     with CHOICES.fixed(request.param):
         yield request.param
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("rows", [0, 1, FEW_ROWS - 1, FEW_ROWS, 2 * BLOCK + 1, 4 * BLOCK])
@@ -50,23 +44,6 @@ def test_values_and_gradients_are_those_of_torch_in_double_precision(
     for own, other in zip(found, expected, strict=True):
         assert own.grad is not None
         torch.testing.assert_close(own.grad.double(), other.grad, rtol=1e-4, atol=1e-2)
-
-
-def summed(given: list[Tensor], has_addend: bool, activation: Activation) -> Tensor:
-    """The reference: bias, addend, inputs, weights."""
-    bias, addend, *operands = given
-    count = len(operands) // 2
-    pairs = zip(operands[:count], operands[count:], strict=True)
-    out = sum((x @ weight.T for x, weight in pairs), bias.repeat(addend.shape[0], 1))
-    out = out + addend if has_addend else out
-    return out.relu() if activation == "relu" else out
-
-
-def operands_of(rows: int, count: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    inputs = [numbers(rows, 10 + n, seed=n) for n in range(count)]
-    weights = [numbers(16, 10 + n, seed=3 + n) for n in range(count)]
-    given = [numbers(16, seed=8), numbers(rows, 16, seed=9), *inputs, *weights]
-    return [tensor.to(dtype) for tensor in given]
 
 
 @pytest.mark.parametrize("rows", [0, FEW_ROWS - 1, 4 * BLOCK + 7])
@@ -95,25 +72,6 @@ def test_a_sum_of_products_and_its_gradients_are_those_of_its_terms(
         if other.grad is not None:
             assert own.grad is not None
             torch.testing.assert_close(own.grad.double(), other.grad, rtol=1e-4, atol=1e-2)
-
-
-@pytest.mark.parametrize("rows", [0, 1, 3 * BLOCK + 5])
-@pytest.mark.parametrize("activation", ["none", "relu"])
-@pytest.mark.parametrize("has_addend", [False, True])
-def test_blocks_in_float64_are_exact(rows: int, activation: Activation, has_addend: bool) -> None:
-    given = operands_of(rows, 2, torch.float64)
-    found, exact = ([tensor.clone().requires_grad_() for tensor in given] for _ in range(2))
-    addend = found[1] if has_addend else None
-    way = Blocks("blas", BLOCK)
-    out = linear_sum_blocks(way, torch.float64, found[2:4], found[4:], found[0], addend, activation)
-    reference = summed(exact, has_addend, activation)
-    pull = numbers(rows, 16, seed=4).double()
-    out.backward(pull)
-    reference.backward(pull)
-    close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-10)
-    close(out, reference)
-    for own, other in zip(found, exact, strict=True):
-        close(own.grad, other.grad)
 
 
 @pytest.mark.parametrize("way", HALF_WAYS, ids=name_of)

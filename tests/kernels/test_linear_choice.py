@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from khop.kernels import linear_measure
 from khop.kernels.linear_blocks import Blocks
 from khop.kernels.linear_choice import LayerKind, LinearChoices, fixed_by
-from khop.kernels.linear_measure import Measured, Shape, fastest
+from khop.kernels.linear_measure import Measured, Shape
 from khop.kernels.linear_record import keep_record, read_record
 
 WAY = Measured(Blocks("blas", 2048))
@@ -85,37 +82,6 @@ def test_a_file_of_another_kind_under_this_ones_name_is_replaced(tmp_path: Path)
     assert read_record(path, KIND.text) == WAY
 
 
-def damaged_versions(content: bytes) -> list[bytes]:
-    found = json.loads(content)
-    changed: list[object] = [
-        {**found, "format": 2},
-        {**found, "blocks": {"library": "magic", "rows": 2048, "in_float32": False}},
-        {**found, "blocks": {"library": "blas", "rows": 0, "in_float32": False}},
-        {**found, "blocks": {"library": "blas", "rows": True, "in_float32": False}},
-        {**found, "blocks": {"library": "blas", "rows": 2048}},
-        {**found, "blocks": [1]},
-        {**found, "over_float32": "1"},
-        {**found, "over_float32": float("nan")},
-        {name: value for name, value in found.items() if name != "over_float32"},
-        [found],
-        7,
-    ]
-    cut = [content[:end] for end in range(0, len(content) - 2, 7)]
-    return [b"", b"\x00" * 64, b"[" * 100_000, b"\xff\xfe", *cut, *(json.dumps(c).encode() for c in changed)]
-
-
-def test_a_damaged_file_is_measured_anew_and_replaced(tmp_path: Path) -> None:
-    choices_in(tmp_path, Counting(OTHER)).settle(KIND)
-    (path,) = tmp_path.iterdir()
-    for content in damaged_versions(path.read_bytes()):
-        path.write_bytes(content)
-        measure = Counting()
-        assert choices_in(tmp_path, measure).settle(KIND) == WAY, content[:60]
-        assert len(measure.calls) == 1
-        assert read_record(path, KIND.text) == WAY
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_a_way_that_this_torch_cannot_take_is_measured_anew(tmp_path: Path) -> None:
     widened = Measured(Blocks("blas", 2048, in_float32=True))
     keep_record(tmp_path / f"{KIND.number:015x}.json", KIND.text, widened)
@@ -163,33 +129,6 @@ def test_threads_of_a_process_share_one_measurement(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(measure.calls) == 1
-
-
-def test_a_file_system_without_links_has_whole_files_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError("Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refuse)
-    assert choices_in(tmp_path, Counting()).settle(KIND) == WAY
-    assert choices_in(tmp_path, Counting(OTHER)).settle(KIND) == WAY
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-def test_the_measurement_finds_a_way_that_works_and_leaves_torch_as_it_was(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(linear_measure, "ROWS", 96)
-    monkeypatch.setattr(linear_measure, "TRIAL_ROWS", 64)
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        found = fastest(dtype, "narrow")
-    assert found.blocks is None or found.blocks.can_compute(dtype)
-    assert found.over_float32 > 0
-    assert (found.over_float32 == 1) is (dtype != torch.bfloat16)
-    assert torch.get_num_threads() == threads
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_way_has_a_name() -> None:
