@@ -30,7 +30,7 @@ def main() -> None:
     khop.tune_memory()
     graph = khop.open_graph(Path(arguments.graph) / "graph")
     (seeds,) = graph.split("train").values()
-    data = graph.to_pyg()
+    data = khop.graph_to_pyg(graph)
     for name in set(data.node_attrs()) - {"x", "y"}:
         del data[name]
     theirs = NeighborLoader(data, FANOUTS, seeds, num_workers=2, **SETTINGS)

@@ -122,14 +122,18 @@ class Module:
         return ".".join(self.path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
 
     def imported(self) -> Iterator[tuple[int, str]]:
-        """Line and full dotted name of everything imported; `from a import b` is `a.b`."""
+        """Line and full dotted name of everything imported, by text too; `from a import b` is `a.b`."""
         for node in ast.walk(self.tree):
             yield from _imported_by(node)
 
-    def at_import(self) -> Iterator[tuple[int, str]]:
-        """The same for the statements that run when the module is imported."""
-        for node in self.tree.body:
-            yield from _imported_by(node)
+    def needed(self) -> Iterator[tuple[int, str]]:
+        """The same without imports for types alone, and without those of a command that is called."""
+        for statement in self.tree.body:
+            if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
+                continue
+            if not (isinstance(statement, ast.FunctionDef) and self.part == "cli"):
+                for node in ast.walk(statement):
+                    yield from _imported_by(node)
 
     def dotted(self) -> Iterator[tuple[int, str]]:
         """Line and text of every dotted name used, such as `torch.manual_seed`."""
@@ -146,6 +150,8 @@ def _imported_by(node: ast.AST) -> Iterator[tuple[int, str]]:
         yield from ((node.lineno, alias.name) for alias in node.names)
     if isinstance(node, ast.ImportFrom):
         yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        yield from ((node.lineno, each.value) for each in node.args[:1] if isinstance(each, ast.Constant))
 
 
 MODULES = [Module(path, ast.parse(path.read_text())) for path in sorted(SOURCE.rglob("*.py"))]
@@ -179,7 +185,7 @@ def test_no_module_imports_itself_through_others() -> None:
     imports = {
         module.name: {
             name if name in known else name.rpartition(".")[0]
-            for _, name in module.at_import()
+            for _, name in module.needed()
             if name.startswith("khop.")
         }
         & known

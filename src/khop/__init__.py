@@ -53,7 +53,9 @@ if TYPE_CHECKING:
     from khop.inference.node_outputs import layerwise_inference as layerwise_inference
     from khop.inference.node_outputs import sampled_inference as sampled_inference
     from khop.process_memory import tune_memory as tune_memory
+    from khop.pyg.convert import batch_to_pyg as batch_to_pyg
     from khop.pyg.convert import graph_from_pyg as graph_from_pyg
+    from khop.pyg.convert import graph_to_pyg as graph_to_pyg
     from khop.pyg.label_links import links_from_pyg as links_from_pyg
     from khop.rules.rule import Rule as Rule
     from khop.rules.rule import RuleBase as RuleBase
@@ -147,6 +149,7 @@ _PUBLIC = {
     "infer": "khop.api.infer",
     "full_ranking": "khop.inference.full_ranking",
     "graph_from_pyg": "khop.pyg.convert",
+    "graph_to_pyg": "khop.pyg.convert",
     "initialize": "khop.api.initialize",
     "launch": "khop.api.launch",
     "layerwise_inference": "khop.inference.node_outputs",
@@ -154,6 +157,7 @@ _PUBLIC = {
     "load_checkpoint": "khop.training.checkpoint",
     "partition_graph": "khop.api.partition",
     "node_rows": "khop.inference.link_evaluation",
+    "batch_to_pyg": "khop.pyg.convert",
     "builtin_folder": "khop.datasets.builtin",
     "builtin_names": "khop.datasets.builtin",
     "open_folder": "khop.graph.folder",

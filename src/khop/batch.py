@@ -6,8 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -288,15 +287,6 @@ class Batch:
     def to(self, device: Place) -> Batch:
         """Return the same batch on another device."""
         return self.map(_mover(device))
-
-    def to_pyg(self) -> Any:  # noqa: ANN401
-        """Return a torch_geometric `Data` or `HeteroData` for a batch of the subgraph expansion.
-
-        Columns are shared. Seeds come first; `batch_size` is their number. A duplicate seed has one row,
-        given by `seed_index`.
-        """
-        # Imported on use: khop works without torch_geometric.
-        return import_module("khop.pyg.convert").batch_to_pyg(self)
 
 
 class HasTensors(Protocol):

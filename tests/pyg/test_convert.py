@@ -51,7 +51,7 @@ def test_what_lies_alike_is_shared() -> None:
     data = sorted_plain()
     graph = khop.graph_from_pyg(data)
     assert graph.csc(EDGE).indices.data_ptr() == data.edge_index.data_ptr()
-    back = graph.to_pyg()
+    back = khop.graph_to_pyg(graph)
     for name in ("x", "y"):
         assert graph.columns[NODE][name].data_ptr() == data[name].data_ptr() == back[name].data_ptr()
     for name in ("edge_attr", "edge_weight"):
@@ -61,7 +61,7 @@ def test_what_lies_alike_is_shared() -> None:
 def test_a_folders_columns_are_the_data_objects(tmp_path: Path) -> None:
     """Mapped, whatever their size: nothing is read until a batch asks for it."""
     opened = khop.open_graph(khop.graph_from_pyg(typed()).save(tmp_path / "graph"))
-    data = opened.to_pyg()
+    data = khop.graph_to_pyg(opened)
     for type_, of_type in opened.columns.items():
         for name, column in of_type.items():
             assert data[type_][name].data_ptr() == column.data_ptr()
@@ -69,7 +69,7 @@ def test_a_folders_columns_are_the_data_objects(tmp_path: Path) -> None:
 
 def test_a_sorted_data_object_comes_back_as_it_was() -> None:
     data = sorted_plain()
-    back = khop.graph_from_pyg(data).to_pyg()
+    back = khop.graph_to_pyg(khop.graph_from_pyg(data))
     assert isinstance(back, Data)
     for name in ("x", "y", "edge_index", "edge_attr", "edge_weight", "train_mask"):
         assert torch.equal(back[name], data[name])
@@ -78,7 +78,7 @@ def test_a_sorted_data_object_comes_back_as_it_was() -> None:
 
 def test_a_typed_object_comes_back_by_destination() -> None:
     data = typed()
-    back = khop.graph_from_pyg(data).to_pyg()
+    back = khop.graph_to_pyg(khop.graph_from_pyg(data))
     assert isinstance(back, HeteroData)
     assert back.node_types == data.node_types
     assert back.edge_types == data.edge_types
@@ -127,7 +127,7 @@ def batch_of(graph: khop.Graph, node_type: str, **settings: object) -> khop.Batc
 def test_a_batch_becomes_a_data_object_that_shares_its_columns() -> None:
     data = plain()
     batch = batch_of(khop.graph_from_pyg(data), NODE)
-    found = batch.to_pyg()
+    found = khop.batch_to_pyg(batch)
     assert isinstance(found, Data)
     assert found.x.data_ptr() == batch["x"].data_ptr()
     assert found.n_id.data_ptr() == batch.input_nodes.data_ptr()
@@ -147,7 +147,7 @@ def test_a_batch_becomes_a_data_object_that_shares_its_columns() -> None:
 def test_a_typed_batch_becomes_a_typed_data_object() -> None:
     data = typed()
     graph = khop.graph_from_pyg(data)
-    found = batch_of(graph, "item").to_pyg()
+    found = khop.batch_to_pyg(batch_of(graph, "item"))
     assert isinstance(found, HeteroData)
     assert torch.equal(found["user"].x, data["user"].x[found["user"].n_id])
     ends = found[BUYS].edge_index
@@ -158,9 +158,9 @@ def test_a_typed_batch_becomes_a_typed_data_object() -> None:
 
 def test_trees_and_directions_come_along() -> None:
     graph = khop.graph_from_pyg(plain())
-    apart = batch_of(graph, NODE, disjoint=True).to_pyg()
+    apart = khop.batch_to_pyg(batch_of(graph, NODE, disjoint=True))
     assert apart.batch[: apart.batch_size].tolist() == [0, 1, 2]
-    both = batch_of(graph, NODE, output=khop.Output.BIDIRECTIONAL).to_pyg()
+    both = khop.batch_to_pyg(batch_of(graph, NODE, output=khop.Output.BIDIRECTIONAL))
     assert both.reverse.dtype == torch.bool
     assert "num_sampled_edges" not in both
     assert not both.is_directed()
@@ -170,7 +170,7 @@ def test_a_batch_of_blocks_is_refused() -> None:
     graph = khop.graph_from_pyg(plain())
     loader = khop.Loader(khop.NeighborSampler(graph, [2]), torch.tensor([1]), batch_size=1)
     with pytest.raises(ValueError, match="a graph per layer"):
-        loader.batch(0, 0).to_pyg()
+        khop.batch_to_pyg(loader.batch(0, 0))
 
 
 def test_a_split_that_is_not_there_is_named() -> None:
@@ -182,9 +182,13 @@ def test_seed_columns_stand_beside_columns_of_all_nodes() -> None:
     graph = khop.graph_from_pyg(plain())
     sampler = khop.NeighborSampler(graph, [2], expansion=khop.Expansion.SUBGRAPH)
     seeds = torch.tensor([3, 8])
-    own = khop.Loader(sampler, seeds, batch_size=2, columns=["x"], seed_columns=["y"]).batch(0, 0).to_pyg()
+    own = khop.batch_to_pyg(
+        khop.Loader(sampler, seeds, batch_size=2, columns=["x"], seed_columns=["y"]).batch(0, 0)
+    )
     assert own.y.shape == (2,)
-    both = khop.Loader(sampler, seeds, batch_size=2, columns=["y"], seed_columns=["y"]).batch(0, 0).to_pyg()
+    both = khop.batch_to_pyg(
+        khop.Loader(sampler, seeds, batch_size=2, columns=["y"], seed_columns=["y"]).batch(0, 0)
+    )
     assert both.seed_y.shape == (2,)
     assert both.y.shape[0] == both.num_nodes
 

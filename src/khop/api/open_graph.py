@@ -6,9 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -222,14 +220,6 @@ class Graph:
         return save_graph(
             path_of("path", path), self.in_one_piece("save"), self.columns, splits, notice, origin=origin
         )
-
-    def to_pyg(self) -> Any:  # noqa: ANN401
-        """Return a torch_geometric `Data` for one node type and one edge type, else a `HeteroData`.
-
-        Columns are shared. Edges are sorted by destination. A split becomes a mask, `<split>_mask`.
-        """
-        # Imported on use: khop works without torch_geometric.
-        return import_module("khop.pyg.convert").graph_to_pyg(self)
 
     def __reduce__(self) -> tuple[Callable[..., Graph], tuple[object, ...]]:
         if self.stores is not None:

@@ -6,6 +6,8 @@ from khop.errors import PeerLost
 
 FAILED = 1  # a problem of the machine (no space, no permission, no memory), or a bug
 BAD_INPUT = 2  # invalid input
+INTERRUPTED = 130  # as shells give it for SIGINT
+TERMINATED = 143  # as shells give it for SIGTERM
 
 _NO_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory", "Storage size calculation overflowed")
 _SMALLER = (

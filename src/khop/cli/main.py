@@ -12,9 +12,8 @@ from typer.core import TyperGroup
 
 import khop
 from khop.cli.commands import evaluate, graphs, importing, infer, partition, plan, profile, train
-from khop.cli.failures import exit_code, sentence
+from khop.cli.failures import INTERRUPTED, exit_code, sentence
 from khop.cli.lines import tell
-from khop.cli.start import INTERRUPTED
 
 DEBUG = "--debug"
 

@@ -11,7 +11,8 @@ import typer
 
 from khop.api.launch import launch, launched_by_others
 from khop.cli.bytes_bar import bytes_bar
-from khop.cli.start import INTERRUPTED, TERMINATED, set_memory_up, set_warnings_up
+from khop.cli.failures import INTERRUPTED, TERMINATED
+from khop.cli.start import set_memory_up, set_warnings_up
 from khop.config.build import Run, prepare
 from khop.config.read import RawRun, with_options
 from khop.config.values import RunConfig

@@ -11,10 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TextIO
 
+from khop.cli.failures import INTERRUPTED
 from khop.process_memory import tune_memory
-
-INTERRUPTED = 130  # exit code of shells for SIGINT
-TERMINATED = 143  # exit code of shells for SIGTERM
 
 
 def run(arguments: Sequence[str] | None = None) -> None:

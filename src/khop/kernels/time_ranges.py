@@ -63,7 +63,7 @@ def time_ranges(
 def _by_triton(
     csc: Csc, own: EdgeTimes, nodes: Tensor, until: Tensor, window: tuple[int, int] | None, most: int
 ) -> Tensor:
-    from khop.kernels.triton.draw_hop import rows_of
+    from khop.kernels.triton.rows import rows_of
     from khop.kernels.triton.time_ranges import time_ranges as by_triton
 
     ranges = torch.empty(2 * nodes.numel(), dtype=torch.int64, device=nodes.device)

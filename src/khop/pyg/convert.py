@@ -80,7 +80,10 @@ def _ends(csc: Csc) -> tuple[Given, Given]:
 
 
 def graph_to_pyg(graph: Graph) -> Data | HeteroData:
-    """Make a `Data` of a graph with one node and one edge type, else a `HeteroData`: see `Graph.to_pyg`."""
+    """Make a torch_geometric `Data` of a graph with one node and one edge type, else a `HeteroData`.
+
+    Columns are shared. Edges are sorted by destination. A split becomes a mask, `<split>_mask`.
+    """
     schema = graph.schema
     data = _empty(len(schema.node_types) == len(schema.edge_types) == 1)
     columns = graph.columns
@@ -104,12 +107,16 @@ def graph_to_pyg(graph: Graph) -> Data | HeteroData:
 
 
 def batch_to_pyg(batch: Batch) -> Data | HeteroData:
-    """Make a data object from a batch's subgraph and its columns: see `Batch.to_pyg`."""
+    """Make a torch_geometric `Data` or `HeteroData` of a batch of the subgraph expansion.
+
+    Columns are shared. Seeds come first; `batch_size` is their number. A duplicate seed has one row, given by
+    `seed_index`.
+    """
     sample = batch.sample
     subgraph = sample.subgraph
     if subgraph is None:
         raise ValueError(
-            "to_pyg: this batch has a graph per layer, torch_geometric's have one: sample with "
+            "batch_to_pyg: this batch has a graph per layer, torch_geometric's have one: sample with "
             "expansion=khop.Expansion.SUBGRAPH"
         )
     data = _empty(len(sample.nodes) == len(subgraph.adjacencies) == 1)

@@ -12,11 +12,9 @@ from torch import Tensor
 
 from khop.draw import Neighbors
 from khop.kernels.draw_request import DrawRequest, Kernel
-from khop.kernels.hop_rows import HopRows
-from khop.kernels.philox import signed
 from khop.kernels.triton.all_neighbors import Expansion, expand_all, offsets_of_all
 from khop.kernels.triton.launch import Variant, launch
-from khop.kernels.triton.rows import Rows, Slots
+from khop.kernels.triton.rows import Rows, Slots, rows_of
 from khop.kernels.triton.sample_uniform import most_picks as most_uniform
 from khop.kernels.triton.sample_uniform import sample_uniform
 from khop.kernels.triton.sample_weighted import most_picks as most_weighted
@@ -131,18 +129,6 @@ def _start(request: DrawRequest, edge_ids: bool) -> _Started:
         sample_weighted(csc, request.sums.values, rows, fanout, request.replacement, slots)
     torch.cumsum(slots.counts, 0, dtype=torch.int64, out=offsets[1:])
     return _Started(request, rows, offsets, slots, is_outside)
-
-
-def rows_of(rows: HopRows) -> Rows:
-    """Return rows in the form of the kernels, all in use. Numbers are filled in on the device."""
-    nodes = rows.nodes.contiguous()
-    return Rows(
-        nodes,
-        torch.full((1,), nodes.numel(), dtype=torch.int32, device=nodes.device),
-        torch.full((1,), signed(rows.key.value), dtype=torch.int64, device=nodes.device),
-        rows.stream,
-        *(None if ids is None else ids.contiguous() for ids in (rows.original_ids, rows.tree, rows.ranges)),
-    )
 
 
 _TYPES = {

@@ -13,6 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from khop.kernels.hop_rows import HopRows
+from khop.kernels.philox import signed
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -35,6 +38,18 @@ class Rows:
     def signed_stream(self) -> int:
         """The stream as an int32, so that its type never changes between launches."""
         return self.stream - (1 << 32) if self.stream >> 31 else self.stream
+
+
+def rows_of(rows: HopRows) -> Rows:
+    """Return rows in the form of the kernels, all in use. Numbers are filled in on the device."""
+    nodes = rows.nodes.contiguous()
+    return Rows(
+        nodes,
+        torch.full((1,), nodes.numel(), dtype=torch.int32, device=nodes.device),
+        torch.full((1,), signed(rows.key.value), dtype=torch.int64, device=nodes.device),
+        rows.stream,
+        *(None if ids is None else ids.contiguous() for ids in (rows.original_ids, rows.tree, rows.ranges)),
+    )
 
 
 @dataclass(frozen=True)
