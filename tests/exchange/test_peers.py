@@ -118,7 +118,7 @@ def test_alone_nothing_is_sent() -> None:
     payload = torch.arange(3, dtype=torch.uint8)
     assert peers.exchange([payload], ASKING, LIMIT) == [payload]
     assert peers.reply([payload], [3], ASKING) == [payload]
-    assert peers.counts() == {}
+    assert peers.counts == {}
 
 
 def test_a_fault_of_ones_own_is_no_lost_peer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,11 +133,11 @@ def test_a_fault_of_ones_own_is_no_lost_peer(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_is_noted_is_counted_until_the_next_batch() -> None:
     peers = Peers(Group())
-    peers.count("hits", 2)
-    peers.count("hits", 3)
-    assert peers.counts() == {"hits": 5}
+    peers.counts["hits"] += 2
+    peers.counts["hits"] += 3
+    assert peers.counts == {"hits": 5}
     peers.begin(0, 1, lambda: False)
-    assert peers.counts() == {}
+    assert peers.counts == {}
 
 
 def test_connections_that_are_not_made_within_the_deadline_are_a_lost_rank(

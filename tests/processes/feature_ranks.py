@@ -88,7 +88,7 @@ def bytes_of_a_gather(group: Group) -> dict[str, float]:
     assert rows["y"].tolist() == ids[:20].tolist()
     first, end = holders.held(store.offsets["n"], group.rank)
     remote = torch.unique(ids[(ids < first) | (ids >= end)]).numel()
-    return {**lanes.peers.counts(), "distinct remote rows": remote}
+    return {**lanes.peers.counts, "distinct remote rows": remote}
 
 
 def with_host_cache(group: Group) -> dict[str, float]:
@@ -104,7 +104,7 @@ def with_host_cache(group: Group) -> dict[str, float]:
     lanes.peers.begin(0, 0, lambda: False)
     ids = own_wants(group.rank)
     assert torch.equal(store.gather({"n": Rows(ids, ("x",))})["n"]["x"], X[ids])
-    return lanes.peers.counts()
+    return dict(lanes.peers.counts)
 
 
 def rounded_rows(group: Group) -> dict[str, list[list[float]]]:

@@ -183,11 +183,11 @@ def collectives(group: Group, home: Path) -> dict[str, float]:
     for name, negatives in {"exact negatives": exact, "others": replace(exact, exact=False)}.items():
         lanes.peers.begin(0, 0, lambda: False)
         graph.sample_negatives(BUYS, negatives, links, DrawKey(0))
-        counts[name] = lanes.peers.counts().get("collectives", 0)
+        counts[name] = lanes.peers.counts.get("collectives", 0)
     for name, fanouts in {"bounded": [4, 3, 2], "one for all neighbors": [4, -1, 2]}.items():
         lanes.peers.begin(0, 0, lambda: False)
         NeighborSampler(graph, fanouts).sample(seeds, DrawKey(3))
-        counts[name] = lanes.peers.counts()["collectives"]
+        counts[name] = lanes.peers.counts["collectives"]
     return counts
 
 

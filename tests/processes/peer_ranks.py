@@ -53,7 +53,7 @@ def exchange_a_while(peers: Peers) -> dict[str, object]:
         assert [values.view(torch.float64).tolist() for values in rows] == [
             [other * 1.5] * (peers.rank + 1) for other in ranks
         ]
-    return dict(peers.counts())
+    return dict(peers.counts)
 
 
 def errors_of(peers: Peers, sent_by_rank_1: str) -> str:

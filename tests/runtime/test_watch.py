@@ -28,7 +28,7 @@ class Time:
     def sleep(self, seconds: float) -> None:
         self._now += seconds
         for each in self._speaking:
-            each._tell()
+            each.heartbeat.send()
 
 
 @contextmanager
@@ -84,12 +84,12 @@ def test_waiting_for_a_stage_ends_as_soon_as_the_group_has_broken_with_the_reaso
     with ranks(2, silent=(0, 1)) as (first, second):
         second.at("ending")
         second.failed("OSError: no space")
-        first._tell()
+        first.heartbeat.send()
         store = HashStore()
         group = Group(0, 2, 0, 2, 60.0, store, first)
         with pytest.raises(PeerLost, match=r"^rank 1 \(host host-1\) failed ending: OSError: no space$"):
             group.meet("ending")
-        assert first._broken
+        assert first.heartbeat.broken
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def hold_who_comes(hold: Hold) -> None:
     def at(watch: Watch, stage: str, epoch: int = 0, step: int = -1) -> None:
         come_to(watch, stage, epoch, step)
         if (watch.rank, epoch, step) == (hold.rank, hold.epoch, hold.step) and not hold.is_released:
-            watch._tell()  # so that all know where this rank stands, whatever happens to it now
+            watch.heartbeat.send()  # so that all know where this rank stands, whatever happens to it now
             hold.stand()
 
     Watch.at = at  # type: ignore[method-assign]
@@ -116,13 +116,15 @@ def hold_who_exchanges(hold: Hold) -> None:
     def is_due(peers: Peers, watch: Watch) -> bool:
         if hold.moment is Moment.EXCHANGES:
             return peers._place == hold.epoch << 32 | hold.step
-        return watch._status.stage.startswith("computing layer")
+        return watch.heartbeat.status.stage.startswith("computing layer")
 
     def exchanged(peers: Peers, payloads: Sequence[Tensor], message: Message, limit: int) -> list[Tensor]:
         watch = peers._group.watch
         if watch is not None and watch.rank == hold.rank and not hold.is_released and is_due(peers, watch):
-            wait_until(lambda: (watch._status.epoch, watch._status.step) == (hold.epoch, hold.step))
-            watch._tell()
+            wait_until(
+                lambda: (watch.heartbeat.status.epoch, watch.heartbeat.status.step) == (hold.epoch, hold.step)
+            )
+            watch.heartbeat.send()
             hold.stand()
         return exchange(peers, payloads, message, limit)
 

@@ -49,8 +49,8 @@ class LaneSource:
         peers = self.lanes.peers
         rows = sum(of_type.rows.numel() for of_type in drawn.device_rows.values())
         for name in ("needed_rows", "remote_rows", "device_cache_rows"):
-            peers.count(name, rows)
-        return replace(drawn, traffic=peers.counts())
+            peers.counts[name] += rows
+        return replace(drawn, traffic=dict(peers.counts))
 
 
 def _place(request: BatchRequest) -> tuple[int, int]:

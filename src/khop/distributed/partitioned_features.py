@@ -71,30 +71,19 @@ class PartitionedFeatures(FeatureStoreBase):
         ValueError names a type, a column or a row that does not exist.
         """
         for type_, rows in wanted.items():
-            self._check(type_, rows)
+            if type_ not in self.specs:
+                raise ValueError(f"no columns of type {type_!r}; there are columns of {list(self.specs)}")
+            _check(type_, rows, self.specs, self.offsets[type_])
         peers = self.lanes.peers
         questions = [question for type_, rows in wanted.items() for question in self._questions(type_, rows)]
-        self._count(peers, wanted, questions)
+        peers.counts["needed_rows"] += sum(rows.ids.numel() for rows in wanted.values())
+        _count_rows(peers.counts, questions, self.specs, self.wire)
         found: Gathered = {type_: {} for type_ in wanted}
         with peers.turn:  # held until the rows are copied out of the received messages
             received = self._received(peers, questions)
             for each, of_ranks in zip(questions, received, strict=True):
                 found[each.type_] |= self._rows(each, wanted[each.type_], of_ranks)
         return {type_: {name: found[type_][name] for name in rows.columns} for type_, rows in wanted.items()}
-
-    def _check(self, type_: Type, rows: Rows) -> None:
-        if type_ not in self.specs:
-            raise ValueError(f"no columns of type {type_!r}; there are columns of {list(self.specs)}")
-        for name in rows.columns:
-            if name not in self.specs[type_]:
-                raise ValueError(f"no column {name!r} of {type_!r}; there are {sorted(self.specs[type_])}")
-        bounds = self.offsets[type_][0], self.offsets[type_][-1]
-        position = first_outside(rows.ids, bounds)
-        if position >= 0 and rows.columns:
-            raise ValueError(
-                f"column {rows.columns[0]!r} of {type_!r}: row id {int(rows.ids[position])} at position "
-                f"{position}: must be in [{bounds[0]}, {bounds[1]})"
-            )
 
     def _questions(self, type_: Type, rows: Rows) -> list[RowQuery]:
         """Return one query per group of columns that are requested for the same number of ids."""
@@ -158,21 +147,33 @@ class PartitionedFeatures(FeatureStoreBase):
     def _span(self, type_: Type, rank: int) -> tuple[int, int]:
         return self.holders.held(self.offsets[type_], rank)
 
-    def _count(self, peers: Peers, wanted: Wanted, questions: Sequence[RowQuery]) -> None:
-        """Count rows that are requested, remote, cached and asked for, and bytes asked for.
 
-        Columns that are requested for fewer ids count separately.
-        """
-        for name in ("needed_rows", "remote_rows", "host_cache_rows", "requested_rows", "requested_bytes"):
-            peers.count(name, 0)
-        peers.count("needed_rows", sum(rows.ids.numel() for rows in wanted.values()))
-        for each in questions:
-            row_bytes = sum(
-                plane.row_bytes
-                for name in each.columns
-                for plane in planes(self.specs[each.type_][name], self.wire)
-            )
-            peers.count("remote_rows", each.rows.num_remote)
-            peers.count("host_cache_rows", each.rows.num_kept)
-            peers.count("requested_rows", each.rows.asked.numel())
-            peers.count("requested_bytes", each.rows.asked.numel() * row_bytes)
+def _count_rows(counts: dict[str, float], questions: Sequence[RowQuery], specs: Specs, wire: Wire) -> None:
+    """Count rows that are remote, cached and asked for, and bytes asked for.
+
+    Columns that are requested for fewer ids count separately.
+    """
+    for name in ("remote_rows", "host_cache_rows", "requested_rows", "requested_bytes"):
+        counts[name] += 0
+    for each in questions:
+        row_bytes = sum(
+            plane.row_bytes for name in each.columns for plane in planes(specs[each.type_][name], wire)
+        )
+        counts["remote_rows"] += each.rows.num_remote
+        counts["host_cache_rows"] += each.rows.num_kept
+        counts["requested_rows"] += each.rows.asked.numel()
+        counts["requested_bytes"] += each.rows.asked.numel() * row_bytes
+
+
+def _check(type_: Type, rows: Rows, specs: Specs, offsets: Sequence[int]) -> None:
+    """Raise ValueError for a column or a row that does not exist."""
+    for name in rows.columns:
+        if name not in specs[type_]:
+            raise ValueError(f"no column {name!r} of {type_!r}; there are {sorted(specs[type_])}")
+    bounds = offsets[0], offsets[-1]
+    position = first_outside(rows.ids, bounds)
+    if position >= 0 and rows.columns:
+        raise ValueError(
+            f"column {rows.columns[0]!r} of {type_!r}: row id {int(rows.ids[position])} at position "
+            f"{position}: must be in [{bounds[0]}, {bounds[1]})"
+        )

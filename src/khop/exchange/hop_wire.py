@@ -99,8 +99,8 @@ class HopWire:
     def size(self, counts: Mapping[NodeType, int]) -> int:
         """Return the bytes of an answer for these row counts; for bounded hops only."""
         return sum(
-            filled(4 * rows) + self._edge_bytes(edge_type, rows * most)
-            for edge_type, most, rows in self._rows(counts)
+            filled(4 * counts[edge_type[2]]) + self._edge_bytes(edge_type, counts[edge_type[2]] * (most or 0))
+            for edge_type, most in self.most.items()
         )
 
     def size_of(self, drawn: NeighborsByType) -> int:
@@ -136,7 +136,8 @@ class HopWire:
         ValueError names the part of the message that is invalid.
         """
         reader, found = Reader(message), {}
-        for edge_type, most, rows in self._rows(counts):
+        for edge_type, given in self.most.items():
+            most, rows = given or 0, counts[edge_type[2]]
             degrees = reader.take(torch.int32 if self.is_bounded else torch.int64, rows).long()
             check_below(degrees, most + 1 if self.is_bounded else 1 << 60, f"degree of {edge_type}")
             offsets = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
@@ -158,6 +159,3 @@ class HopWire:
         ids = 0 if self.edges is None else 8 * count
         weights = filled(4 * count) if self.has_weights else 0
         return filled(count * narrowest(self.sources[edge_type]).itemsize) + ids + weights
-
-    def _rows(self, counts: Mapping[NodeType, int]) -> list[tuple[EdgeType, int, int]]:
-        return [(t, most or 0, counts[t[2]]) for t, most in self.most.items()]

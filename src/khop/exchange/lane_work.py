@@ -55,7 +55,13 @@ class LaneWork(Generic[Item, Result]):
 
     def take(self, index: int) -> Result:
         """Return the result of a step, or raise its exception."""
-        return self._made(index).given()
+        with self._changed:
+            while index not in self._finished:
+                self._changed.wait(POLL_S)
+            self._taken = index + 1
+            self._changed.notify_all()
+            outcome = self._finished.pop(index)
+        return outcome.given()
 
     def hold(self) -> int | None:
         """Discard results from now on, and begin no step until `end_after`.
@@ -100,14 +106,6 @@ class LaneWork(Generic[Item, Result]):
         if self._is_closed:
             return None if self._end is None else index < self._end
         return True if index < self._taken + self._ahead else None
-
-    def _made(self, index: int) -> Outcome[Result]:
-        with self._changed:
-            while index not in self._finished:
-                self._changed.wait(POLL_S)
-            self._taken = index + 1
-            self._changed.notify_all()
-            return self._finished.pop(index)
 
     def _put(self, index: int, outcome: Outcome[Result]) -> None:
         with self._changed:

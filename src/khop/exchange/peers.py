@@ -85,7 +85,9 @@ class Peers:
         self._channel = channel  # for these exchanges only; None: one rank
         self._place = -1  # epoch and step of the batch
         self._number = 0  # of the exchange in this place
-        self._counts: dict[str, float] = defaultdict(float)
+        # Since `begin`: collectives, seconds in them, bytes of ids and rows (without those that a rank sends
+        # to itself), and counters of the callers.
+        self.counts: dict[str, float] = defaultdict(float)
         self._is_given_up: Callable[[], bool] = lambda: False
         self._given, self._found = Memory(), Memory()
 
@@ -93,18 +95,7 @@ class Peers:
         """Begin a batch: later exchanges belong to it, and waits end once `is_given_up()` is True."""
         self._place, self._number = epoch << 32 | step, 0
         self._is_given_up = is_given_up
-        self._counts = defaultdict(float)
-
-    def count(self, name: str, amount: float) -> None:
-        """Add an amount to a counter of your choice, e.g. "hits"."""
-        self._counts[name] += amount
-
-    def counts(self) -> dict[str, float]:
-        """Return counters since `begin`: collectives, seconds in them, bytes of ids and rows.
-
-        Bytes that a rank sends to itself are not counted.
-        """
-        return dict(self._counts)
+        self.counts = defaultdict(float)
 
     def outgoing(self, sizes: Sequence[int]) -> Messages:
         """Return writable messages of these sizes for the next reply, which sends them without a copy."""
@@ -200,15 +191,15 @@ class Peers:
                 raise
             problem = f"{message.stage}{self._due(message).where}: {str(error).splitlines()[0]}"
             raise self._group.lost(problem) from error
-        self._counts["collectives"] += 1
-        self._counts["seconds"] += time.monotonic() - begun
+        self.counts["collectives"] += 1
+        self.counts["seconds"] += time.monotonic() - begun
 
     def _due(self, message: Message) -> _Mark:
         return _Mark(message.kind, self._place, self._number)
 
     def _count_bytes(self, message: Message, sent: Sequence[int], received: Sequence[int]) -> None:
         for name, sizes in (("sent", sent), ("received", received)):
-            self._counts[f"{message.counted}_bytes_{name}"] += sum(sizes) - sizes[self.rank]
+            self.counts[f"{message.counted}_bytes_{name}"] += sum(sizes) - sizes[self.rank]
 
 
 def _is_done(work: distributed.Work) -> bool:

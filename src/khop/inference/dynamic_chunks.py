@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 from khop.inference.layer_stores import Memory
 from khop.inference.stages import LayerStore, Stage
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight, ordered_map
-from khop.runtime.group import ALONE, Group
+from khop.runtime.group import ALONE, Group, shared_counter
 
 Made = TypeVar("Made")
 SizeOf = Callable[[Made], int]  # in bytes
@@ -73,7 +73,7 @@ class DynamicChunks:
         self, stage: Stage, missing: Sequence[int], make: Callable[[slice], Made], size_of: SizeOf[Made]
     ) -> Generator[Taken[Made], None, None]:
         """Implement `Sharing`."""
-        turn_of, is_over = self.group.dealer(), threading.Event()
+        turn_of, is_over = shared_counter(self.group), threading.Event()
 
         def made(_: int) -> Taken[Made] | None:
             turn = len(missing) if is_over.is_set() else turn_of()

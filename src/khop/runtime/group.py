@@ -41,7 +41,7 @@ class Group:
     watch: Watch | None = None
     attempt: int = 0  # restarts of the whole group
     before_leaving: list[Callable[[], None]] = field(default_factory=list, repr=False)  # if no error occurred
-    _dealers: Iterator[int] = field(default_factory=count, repr=False)
+    counters: Iterator[int] = field(default_factory=count, repr=False)  # numbers of shared counters
 
     @property
     def is_of_one_machine(self) -> bool:
@@ -72,17 +72,6 @@ class Group:
         found = [torch.empty_like(mine) for _ in range(self.world_size)]
         distributed.all_gather(found, mine)
         return torch.stack(found).to(values.device)
-
-    def dealer(self) -> Callable[[], int]:
-        """Return a counter shared by all ranks: each call gives the next of 0, 1, 2, ... once.
-
-        Threads may share it, and faster ranks get more numbers. A group that khop did not create has no
-        store: there the ranks take turns.
-        """
-        if self.store is None:
-            return count(self.rank, self.world_size).__next__
-        store, key = self.store, f"dealt/{next(self._dealers)}"
-        return lambda: store.add(key, 1) - 1
 
     def share_rows(self, pieces: Sequence[Tensor], owners: Sequence[int]) -> None:
         """Broadcast each piece from its owner, in place."""
@@ -139,28 +128,6 @@ class Group:
                 raise self.lost(f"waited for all ranks to be {stage}")
             time.sleep(_POLL_S)
 
-    def agree(self, facts: Mapping[str, str]) -> None:
-        """Check that all ranks have the same facts as rank 0.
-
-        ValueError on every rank if one differs; it names each such rank and its differences.
-        """
-        with self.exchanging("comparing settings"):
-            expected = json.loads(self.share_bytes(json.dumps(dict(facts)).encode()))
-            names = sorted({*expected, *facts})
-            differing = [
-                f"{name} is {facts.get(name, 'not set')} on rank {self.rank}, "
-                f"{expected.get(name, 'not set')} on rank 0"
-                for name in names
-                if facts.get(name) != expected.get(name)
-            ]
-            answers = self.gather_bytes("; ".join(differing).encode()[:4000])
-        sentences = [sentence.decode(errors="replace") for sentence in answers if sentence]
-        if sentences:
-            raise ValueError(
-                f"the ranks have different settings: {'; '.join(sentences)}. "
-                "Start all ranks with the same settings"
-            )
-
     def lost(self, problem: str) -> PeerLost:
         """Return the error of a failed exchange, which names the missing ranks. Mark the group as broken."""
         if self.watch is None:
@@ -168,6 +135,41 @@ class Group:
         sentence = self.watch.report(self.deadline_s)
         self.watch.give_up()
         return PeerLost(sentence)
+
+
+def shared_counter(group: Group) -> Callable[[], int]:
+    """Return a counter shared by all ranks: each call gives the next of 0, 1, 2, ... once. Collective.
+
+    Threads may share it, and faster ranks get more numbers. A group that khop did not create has no store:
+    there the ranks take turns.
+    """
+    if group.store is None:
+        return count(group.rank, group.world_size).__next__
+    store, key = group.store, f"dealt/{next(group.counters)}"
+    return lambda: store.add(key, 1) - 1
+
+
+def check_equal_settings(group: Group, settings: Mapping[str, str]) -> None:
+    """Check that all ranks have the settings of rank 0. Collective.
+
+    ValueError on every rank if one differs; it names each such rank and its differences.
+    """
+    with group.exchanging("comparing settings"):
+        expected = json.loads(group.share_bytes(json.dumps(dict(settings)).encode()))
+        names = sorted({*expected, *settings})
+        differing = [
+            f"{name} is {settings.get(name, 'not set')} on rank {group.rank}, "
+            f"{expected.get(name, 'not set')} on rank 0"
+            for name in names
+            if settings.get(name) != expected.get(name)
+        ]
+        answers = group.gather_bytes("; ".join(differing).encode()[:4000])
+    sentences = [sentence.decode(errors="replace") for sentence in answers if sentence]
+    if sentences:
+        raise ValueError(
+            f"the ranks have different settings: {'; '.join(sentences)}. "
+            "Start all ranks with the same settings"
+        )
 
 
 ALONE = Group()

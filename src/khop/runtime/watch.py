@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from khop.runtime.health_board import ANSWER_S, HealthBoard, Status
@@ -19,29 +19,61 @@ EVALUATING = "evaluating"  # stage of khop.evaluate, which all ranks have to cal
 _LATEST_BEAT_S = 2.0  # longest wait for a heartbeat; the heartbeat thread may have ended
 
 
-class Watch:
-    """Heartbeat of this rank, and a guard that ends it if it outlives its broken group.
+class Heartbeat:
+    """Status of this rank, sent to the store by a thread, as the rank itself may be blocked anywhere.
 
-    Both run in threads, as the rank itself may be blocked anywhere. The heartbeat is sent about twice a
-    second. The status of other ranks is read only after a failure.
+    The status is sent about twice a second. The status of other ranks is read only after a failure.
     """
+
+    def __init__(self, board: HealthBoard, rank: int, host: str) -> None:
+        self.status = Status(host)
+        self.broken = ""  # reason why this rank has to end
+        self.failures: list[str] | None = None  # failures of ranks, read when the group broke
+        self.sent_at = time.monotonic()
+        self.closed = threading.Event()
+        self._board = board
+        self._rank = rank
+        self._beats = 0  # separate from the status: the thread sets this, the rank the status
+
+    def send(self) -> None:
+        """Send the status once; RuntimeError if the store is gone."""
+        self._beats += 1
+        if self._board.beat(self._rank, replace(self.status, beat=self._beats)):
+            if self.failures is None:  # at once, while the store still exists
+                self.failures = self._board.failures()
+            self.broken = self.broken or "the group has broken"
+        self.sent_at = time.monotonic()
+
+    def listen(self, beats: int) -> None:
+        """Wait for `beats` of this rank's own heartbeats: if they are late, other ranks' may be late too."""
+        heard, end = self._beats + beats, time.monotonic() + beats * _LATEST_BEAT_S
+        while self._beats < heard and time.monotonic() < end and not self.closed.is_set():
+            time.sleep(BEAT_S / 4)
+
+    def run(self) -> None:
+        """Send the status until `closed` is set."""
+        while not self.closed.wait(BEAT_S):
+            try:
+                self.send()
+            except RuntimeError:  # the store is gone, and so is the process that started this one
+                self.broken = "the process that started the ranks is gone"
+                return
+
+
+class Watch:
+    """Heartbeat of this rank, and a guard that ends it if it outlives its broken group. Both are threads."""
 
     def __init__(self, board: HealthBoard, rank: int, host: str, deadline_s: float) -> None:
         self.rank = rank
+        self.heartbeat = Heartbeat(board, rank, host)
         self._board = board
-        self._status = Status(host)
-        self._beats = 0  # separate from the status: the thread sets this, the rank the status
-        self._broken = ""  # reason why this rank has to end
-        self._failures: list[str] | None = None  # failures of ranks, read when the group broke
         self._gone: set[int] = set()  # ranks that stopped answering
         self._silence_s = deadline_s + 2 * ANSWER_S  # of the store; longer than a failed wait needs to report
-        self._heard_at = time.monotonic()
-        self._closed = threading.Event()
         self._threads = [
-            threading.Thread(target=self._beat, name="khop-watch", daemon=True),
+            threading.Thread(target=self.heartbeat.run, name="khop-watch", daemon=True),
             threading.Thread(target=self._guard, name="khop-guard", daemon=True),
         ]
-        self._tell()
+        self.heartbeat.send()
 
     def start(self) -> None:
         """Start the threads."""
@@ -50,24 +82,25 @@ class Watch:
 
     def close(self) -> None:
         """Stop the threads; afterwards the guard does not end this rank."""
-        self._closed.set()
+        self.heartbeat.closed.set()
         for thread in self._threads:
             thread.join(timeout=ANSWER_S)
 
     def at(self, stage: str, epoch: int = 0, step: int = -1) -> None:
         """Record that this rank enters a stage."""
-        before = self._status
-        self._status = replace(before, stage=stage, epoch=epoch, step=step, count=before.count + 1)
+        before = self.heartbeat.status
+        self.heartbeat.status = replace(before, stage=stage, epoch=epoch, step=step, count=before.count + 1)
 
     def failed(self, sentence: str) -> None:
         """Report an error of this rank to the other ranks, and give up."""
-        place = f"rank {self.rank} (host {self._status.host}) failed {self._status.place}"
+        own = self.heartbeat.status
+        place = f"rank {self.rank} (host {own.host}) failed {own.place}"
         self._board.tell_failure(f"{place}: {sentence}")
         self.give_up()
 
     def give_up(self) -> None:
         """Declare the group broken: every rank has to end."""
-        self._broken = self._broken or "the group has broken"
+        self.heartbeat.broken = self.heartbeat.broken or "the group has broken"
         self._board.tell_broken()
 
     def outlast(self) -> None:
@@ -84,26 +117,27 @@ class Watch:
     @property
     def is_broken(self) -> bool:
         """True if some rank has declared the group broken, or the store is gone."""
-        return bool(self._broken)
+        return bool(self.heartbeat.broken)
 
     def report(self, deadline_s: float) -> str:
         """Return one sentence that names the missing ranks and the stage of the waiting ranks.
 
         Called once a wait of this rank has failed.
         """
-        if self._failures:
-            return "; ".join(self._failures)
-        self._listen(2)  # time for other ranks to report their errors
+        heartbeat = self.heartbeat
+        if heartbeat.failures:
+            return "; ".join(heartbeat.failures)
+        heartbeat.listen(2)  # time for other ranks to report their errors
         failures, before = self._board.failures(), self._board.statuses()
         if failures:
             return "; ".join(failures)
         if not before:
-            return self._cut_off()
-        self._listen(SILENT_BEATS)
+            return _cut_off(self.rank, heartbeat.status, self._board.where)
+        heartbeat.listen(SILENT_BEATS)
         now = self._board.statuses()
         if not now:
-            return self._cut_off()
-        now[self.rank] = self._status  # its entry in the store may be half a second old
+            return _cut_off(self.rank, heartbeat.status, self._board.where)
+        now[self.rank] = heartbeat.status  # its entry in the store may be half a second old
         silent = [
             rank
             for rank in now
@@ -111,70 +145,53 @@ class Watch:
         ]
         self._gone.update(silent)
         if silent:
-            return f"{_who(silent, now)} does not answer any more; {self._waiting(silent, now)}"
-        return self._late(now, deadline_s)
-
-    def _late(self, now: dict[int, Status], deadline_s: float) -> str:
-        evaluating = [rank for rank, status in now.items() if status.stage.startswith(EVALUATING)]
-        others = [rank for rank in now if rank not in evaluating]
-        if evaluating and others:
-            return (
-                f"rank {others[0]} is {now[others[0]].place}, rank {evaluating[0]} called evaluate() and "
-                f"waited {deadline_s:g} s: it is collective, call it on every rank (not under `if rank == 0`)"
-            )
-        least = min(status.count for status in now.values())
-        late = [rank for rank, status in now.items() if status.count == least and rank != self.rank]
-        return f"{_who(late, now)} did not come within {deadline_s:g} s; {self._waiting(late, now)}"
-
-    def _waiting(self, missing: Iterable[int], now: dict[int, Status]) -> str:
-        seen = ", ".join(f"last seen {now[rank].place}" for rank in missing)
-        others = [rank for rank in now if rank not in set(missing)]
-        places = dict.fromkeys(now[rank].place for rank in others)
-        return f"{seen}. {_ranks(others)} waited {' and '.join(places)}"
-
-    def _cut_off(self) -> str:
-        own = self._status
-        return (
-            f"rank {self.rank} (host {own.host}) has lost rank 0's machine ({self._board.where}) while "
-            f"{own.place}: the network between them is cut, or it is gone or what started the ranks there"
-        )
-
-    def _tell(self) -> None:
-        self._beats += 1
-        if self._board.beat(self.rank, replace(self._status, beat=self._beats)):
-            if self._failures is None:  # at once, while the store still exists
-                self._failures = self._board.failures()
-            self._broken = self._broken or "the group has broken"
-        self._heard_at = time.monotonic()
-
-    def _listen(self, beats: int) -> None:
-        """Wait for `beats` of this rank's own heartbeats: if they are late, other ranks' may be late too."""
-        heard, end = self._beats + beats, time.monotonic() + beats * _LATEST_BEAT_S
-        while self._beats < heard and time.monotonic() < end and not self._closed.is_set():
-            time.sleep(BEAT_S / 4)
-
-    def _beat(self) -> None:
-        while not self._closed.wait(BEAT_S):
-            try:
-                self._tell()
-            except RuntimeError:  # the store is gone, and so is the process that started this one
-                self._broken = "the process that started the ranks is gone"
-                return
+            return f"{_who(silent, now)} does not answer any more; {_waiting(silent, now)}"
+        return _late(now, self.rank, deadline_s)
 
     def _guard(self) -> None:
-        end = float("inf")
-        while not self._closed.wait(BEAT_S):
+        end, heartbeat = float("inf"), self.heartbeat
+        while not heartbeat.closed.wait(BEAT_S):
             now = time.monotonic()
-            is_cut_off = now - self._heard_at > self._silence_s
-            end = min(end, now + GRACE_S) if self._broken or is_cut_off else float("inf")
+            is_cut_off = now - heartbeat.sent_at > self._silence_s
+            end = min(end, now + GRACE_S) if heartbeat.broken or is_cut_off else float("inf")
             if now > end:
-                why = "; ".join(self._failures or []) or self._broken or self._cut_off()
-                sentence = f"khop: rank {self.rank} was still {self._status.place}: {why}"
+                own = heartbeat.status
+                why = "; ".join(heartbeat.failures or []) or heartbeat.broken
+                why = why or _cut_off(self.rank, own, self._board.where)
+                sentence = f"khop: rank {self.rank} was still {own.place}: {why}"
                 print(sentence, file=sys.stderr, flush=True)
                 os._exit(BROKEN)
 
 
-def _who(ranks: list[int], now: dict[int, Status]) -> str:
+def _late(now: Mapping[int, Status], rank: int, deadline_s: float) -> str:
+    """Name the ranks that did not come to the stage at which this rank waited."""
+    evaluating = [rank for rank, status in now.items() if status.stage.startswith(EVALUATING)]
+    others = [rank for rank in now if rank not in evaluating]
+    if evaluating and others:
+        return (
+            f"rank {others[0]} is {now[others[0]].place}, rank {evaluating[0]} called evaluate() and "
+            f"waited {deadline_s:g} s: it is collective, call it on every rank (not under `if rank == 0`)"
+        )
+    least = min(status.count for status in now.values())
+    late = [other for other, status in now.items() if status.count == least and other != rank]
+    return f"{_who(late, now)} did not come within {deadline_s:g} s; {_waiting(late, now)}"
+
+
+def _waiting(missing: Collection[int], now: Mapping[int, Status]) -> str:
+    seen = ", ".join(f"last seen {now[rank].place}" for rank in missing)
+    others = [rank for rank in now if rank not in missing]
+    places = dict.fromkeys(now[rank].place for rank in others)
+    return f"{seen}. {_ranks(others)} waited {' and '.join(places)}"
+
+
+def _cut_off(rank: int, own: Status, store: str) -> str:
+    return (
+        f"rank {rank} (host {own.host}) has lost rank 0's machine ({store}) while {own.place}: "
+        "the network between them is cut, or it is gone or what started the ranks there"
+    )
+
+
+def _who(ranks: list[int], now: Mapping[int, Status]) -> str:
     return ", ".join(f"rank {rank} (host {now[rank].host})" for rank in ranks) or "a rank"
 
 

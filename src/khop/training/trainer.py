@@ -20,7 +20,7 @@ from khop.errors import PeerLost, Terminated
 from khop.kernels.linear_choice import CHOICES
 from khop.models.node_embedding import sharded_rows
 from khop.runtime.clocks import clock_offset
-from khop.runtime.group import this_group
+from khop.runtime.group import check_equal_settings, this_group
 from khop.training import traffic
 from khop.training.batch_loader import BatchLoader
 from khop.training.checkpoint import Checkpoint, Snapshot, restore_model, restore_optimizer, shared_checkpoint
@@ -204,7 +204,7 @@ class Trainer:
             "way to compute layers": CHOICES.setting,
             "seeds, batch size and order": json.dumps(loader, sort_keys=True),
         }
-        self._group.agree({**own, **settings.facts})
+        check_equal_settings(self._group, {**own, **settings.facts})
         if self._writer is not None:
             if self._source is None and (self._writer.epochs.lines() or self._folder(LAST).exists()):
                 raise ValueError(
