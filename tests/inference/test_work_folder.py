@@ -16,6 +16,7 @@ from khop.runtime.group import ALONE, Group
 
 FACTS = {"graph": "a"}
 STAGE = Stage(1, "a/b", 10, 4, torch.empty(0, 3, dtype=torch.float64))
+LAYERS = [[STAGE]]
 
 
 def put(folder: WorkFolder, *chunks: int) -> None:
@@ -25,14 +26,14 @@ def put(folder: WorkFolder, *chunks: int) -> None:
 
 
 def test_chunks_that_are_journalled_are_not_missing_any_more(tmp_path: Path) -> None:
-    with work_folder(tmp_path / "w", FACTS, ALONE) as folder:
+    with work_folder(tmp_path / "w", FACTS, LAYERS, ALONE) as folder:
         assert folder.open(STAGE).missing == [0, 1, 2]
         put(folder, 1)
-    with work_folder(tmp_path / "w", FACTS, ALONE) as folder:
+    with work_folder(tmp_path / "w", FACTS, LAYERS, ALONE) as folder:
         assert folder.open(STAGE).missing == [0, 2]
         assert folder.first_layer([[STAGE]]) == 0
         put(folder, 2, 0)
-    with work_folder(tmp_path / "w", FACTS, ALONE) as folder:
+    with work_folder(tmp_path / "w", FACTS, LAYERS, ALONE) as folder:
         rows = folder.open(STAGE)
         assert rows.missing == []
         assert rows.finished()[:, 0].tolist() == [0.0] * 4 + [1.0] * 4 + [2.0] * 2
@@ -44,19 +45,40 @@ def test_chunks_that_are_journalled_are_not_missing_any_more(tmp_path: Path) -> 
 
 
 def test_half_a_line_of_a_killed_process_and_a_file_of_another_size_count_for_nothing(tmp_path: Path) -> None:
-    with work_folder(tmp_path / "w", FACTS, ALONE) as folder:
+    with work_folder(tmp_path / "w", FACTS, LAYERS, ALONE) as folder:
         put(folder, 0)
         with folder.journal.open("a") as journal:
-            journal.write(json.dumps({"stage": "1-a%2Fb", "chunks": [1]})[:-3])
-    with work_folder(tmp_path / "w", FACTS, ALONE) as folder:
+            journal.write(json.dumps({"stage": "1-a%2Fb", "chunks": {"1": "0" * 16}})[:-3])
+    with work_folder(tmp_path / "w", FACTS, LAYERS, ALONE) as folder:
         assert folder.open(STAGE).missing == [1, 2]
         file = folder.file(STAGE)
         os.truncate(file, file.stat().st_size - 1)
         assert folder.open(STAGE).missing == [0, 1, 2]
 
 
+def completed(path: Path) -> list[int]:
+    """The chunks that were missing, and are there now."""
+    with work_folder(path, FACTS, LAYERS, ALONE) as folder:
+        missing = list(folder.open(STAGE).missing)
+        put(folder, *missing)
+    return missing
+
+
+def test_rows_that_were_damaged_on_disk_are_computed_again(tmp_path: Path) -> None:
+    with work_folder(tmp_path / "w", FACTS, LAYERS, ALONE) as folder:
+        put(folder, 0, 1, 2)
+    file = folder.file(STAGE)
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1  # a bit of the last row, in chunk 2
+    file.write_bytes(content)
+    with pytest.warns(UserWarning, match=r"1-a%2Fb\.npy: 1 of 3 chunks of rows are damaged"):
+        assert completed(tmp_path / "w") == [2]
+    with work_folder(tmp_path / "w", FACTS, LAYERS, ALONE) as folder:
+        assert folder.is_whole([STAGE])
+
+
 def test_layers_that_are_released_leave_the_disk(tmp_path: Path) -> None:
-    with work_folder(tmp_path / "w", FACTS, ALONE) as folder:
+    with work_folder(tmp_path / "w", FACTS, LAYERS, ALONE) as folder:
         put(folder, 0, 1, 2)
         folder.release(0)
         assert folder.file(STAGE).exists()
@@ -66,21 +88,21 @@ def test_layers_that_are_released_leave_the_disk(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time_is_at_work_in_it(tmp_path: Path) -> None:
     with (
-        work_folder(tmp_path / "w", FACTS, ALONE),
+        work_folder(tmp_path / "w", FACTS, LAYERS, ALONE),
         pytest.raises(ValueError, match=r"w: another process uses it; wait for it"),
-        work_folder(tmp_path / "w", FACTS, ALONE),
+        work_folder(tmp_path / "w", FACTS, LAYERS, ALONE),
     ):
         pass
 
 
 def test_other_facts_are_named(tmp_path: Path) -> None:
-    with work_folder(tmp_path / "w", FACTS, ALONE):
+    with work_folder(tmp_path / "w", FACTS, LAYERS, ALONE):
         pass
     with (
         pytest.raises(
             ValueError, match=r"w: was started with another graph \(a, now b\); continue as it was"
         ),
-        work_folder(tmp_path / "w", {"graph": "b"}, ALONE),
+        work_folder(tmp_path / "w", {"graph": "b"}, LAYERS, ALONE),
     ):
         pass
 
@@ -95,6 +117,6 @@ class RemoteRows(Group):
 def test_a_rank_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
     with (
         pytest.raises(ValueError, match=r"w: rank 1 does not see this folder of rank 0's; write to a place"),
-        work_folder(tmp_path / "w", FACTS, RemoteRows(1, 2)),
+        work_folder(tmp_path / "w", FACTS, LAYERS, RemoteRows(1, 2)),
     ):
         pass

@@ -167,7 +167,7 @@ class Inference:
             return self._run_apart(progress, sharing)
         if group.rank == 0:
             self._check_space()
-        with work_folder(self.work_folder, self.facts, group) as folder:
+        with work_folder(self.work_folder, self.facts, self.layers.stages, group) as folder:
             first = folder.first_layer(self.layers.stages)
             rows = self.layers.computed(sharing, folder, progress, first=first)
             for stage, output in zip(self.layers.stages[-1], self.outputs, strict=True):
@@ -186,7 +186,7 @@ class Inference:
         for output in outputs:
             output.check()
         path = self.out.with_name(f"{self.out.name}.rank-{rank}{UNFINISHED}")
-        with rank_folder(path, self.facts, sharing.lanes) as folder:
+        with rank_folder(path, self.facts, self.layers.stages, sharing.lanes) as folder:
             first = folder.first_layer(self.layers.stages)
             rows = self.layers.computed(sharing, folder, progress, first=first)
             for own, output in zip(stages, outputs, strict=True):

@@ -87,11 +87,14 @@ def own_stage(stage: Stage, group: Group) -> Stage:
 
 
 @contextmanager
-def rank_folder(path: Path, facts: Mapping[str, str], lanes: Lanes) -> Iterator[RankFolder]:
+def rank_folder(
+    path: Path, facts: Mapping[str, str], layers: Sequence[Sequence[Stage]], lanes: Lanes
+) -> Iterator[RankFolder]:
     """Create this rank's folder, or resume it if the number of ranks is the same."""
     group = lanes.group
     facts = {**facts, "place among the ranks": f"{group.rank} of {group.world_size}"}
-    with work_folder(path, facts, ALONE) as folder:
+    own = [[own_stage(stage, group) for stage in layer] for layer in layers]
+    with work_folder(path, facts, own, ALONE) as folder:
         yield RankFolder(folder, lanes)
 
 

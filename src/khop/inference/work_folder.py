@@ -8,9 +8,11 @@ import os
 import shutil
 import time
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from urllib.parse import quote
 
@@ -20,6 +22,7 @@ from khop.features.store import FeatureStore
 from khop.graph.atomic import refuse_dangling
 from khop.graph.npy import array_header, map_array
 from khop.inference.stages import Stage, row_table, write_rows
+from khop.kernels.digest import digest
 from khop.runtime.group import Group
 from khop.schema import NodeType
 
@@ -31,8 +34,9 @@ _FACTS, _JOURNALS = "begun.json", "journals"
 class WorkFolder:
     """Layer store in files, which several machines may share.
 
-    A chunk is recorded in a journal after its rows are on disk. If a process is killed at any moment, any
-    number of ranks can resume from the folder.
+    A chunk is recorded in a journal, with a digest, after its rows are on disk. If a process is killed at any
+    moment, any number of ranks can resume from the folder. Rows that do not fit their digest are computed
+    again.
     """
 
     path: Path
@@ -68,8 +72,7 @@ class WorkFolder:
         return all(len(self._chunks(stage)) == stage.num_chunks for stage in layer)
 
     def _chunks(self, stage: Stage) -> frozenset[int]:
-        file = self.file(stage)
-        is_there = file.is_file() and file.stat().st_size == stage.entry.bytes
+        is_there = _has_size(self.file(stage), stage)
         return self.written.get(_name(stage), frozenset()) if is_there else frozenset()
 
 
@@ -82,7 +85,7 @@ class FileRows:
         self._group = group
         self._file = file
         self._journal = journal
-        self._noted: list[int] = []  # chunks put since the last flush
+        self._noted: dict[int, str] = {}  # chunks put since the last flush, and digests of their rows
         self._flushed_at = time.monotonic()
         self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         entry = stage.entry
@@ -95,7 +98,7 @@ class FileRows:
         """Write the rows into place; flush and journal them when `FLUSH_S` seconds have passed."""
         offset = self._start + self._stage.span(chunk).start * self._stage.row_bytes
         write_rows(self._descriptor, rows, offset)
-        self._noted.append(chunk)
+        self._noted[chunk] = digest(rows.contiguous())
         if time.monotonic() - self._flushed_at > FLUSH_S:
             self._flush()
 
@@ -122,18 +125,22 @@ class FileRows:
                 journal.write(line.encode())
                 journal.flush()
                 os.fsync(journal.fileno())
-            self._noted = []
+            self._noted = {}
         self._flushed_at = time.monotonic()
 
 
 @contextmanager
-def work_folder(path: Path, facts: Mapping[str, str], group: Group) -> Iterator[WorkFolder]:
+def work_folder(
+    path: Path, facts: Mapping[str, str], layers: Sequence[Sequence[Stage]], group: Group
+) -> Iterator[WorkFolder]:
     """Create the folder, or resume it; it stays on disk unless `remove` is called. Collective.
 
-    ValueError if the folder was started with other facts, if another process uses it, or if a rank does not
-    see it.
+    Rank 0 reads the rows that earlier attempts have written, at several GB/s, and warns of those that do not
+    fit their digests. ValueError if the folder was started with other facts, if another process uses it, or
+    if a rank does not see it.
     """
-    with _held(path, facts, group) as found:
+    with _held(path, facts, group):
+        found = _intact_chunks(path, layers) if group.rank == 0 else None
         shared = group.share_bytes(json.dumps(found).encode() if found is not None else None)
         if not (path / _FACTS).is_file():
             raise ValueError(
@@ -152,10 +159,10 @@ def remove(folder: WorkFolder) -> None:
 
 
 @contextmanager
-def _held(path: Path, facts: Mapping[str, str], group: Group) -> Iterator[dict[str, list[int]] | None]:
-    """Yield the content of the journals on rank 0, with the folder locked during the block."""
+def _held(path: Path, facts: Mapping[str, str], group: Group) -> Iterator[None]:
+    """Create the folder, if it is missing, and lock it during the block, on rank 0."""
     if group.rank > 0:
-        yield None
+        yield
         return
     refuse_dangling(path)
     (path / _JOURNALS).mkdir(parents=True, exist_ok=True)
@@ -168,7 +175,7 @@ def _held(path: Path, facts: Mapping[str, str], group: Group) -> Iterator[dict[s
                 f"{path}: another process uses it; wait for it, or write to another name"
             ) from None
         _check_facts(path, facts)
-        yield _journalled(path)
+        yield
     finally:
         os.close(lock)
 
@@ -189,17 +196,43 @@ def _check_facts(path: Path, facts: Mapping[str, str]) -> None:
             )
 
 
-def _journalled(path: Path) -> dict[str, list[int]]:
-    """Read all journals: stage -> the chunks that are on disk."""
+def _intact_chunks(path: Path, layers: Sequence[Sequence[Stage]]) -> dict[str, list[int]]:
+    """Stage -> chunks with rows on disk that fit the digests of the journals."""
     found: dict[str, list[int]] = {}
+    noted = _noted_chunks(path)
+    for stage in chain.from_iterable(layers):
+        file, of_stage = path / f"{_name(stage)}.npy", noted.get(_name(stage), {})
+        if not of_stage or not _has_size(file, stage):
+            continue
+        rows = map_array(file, stage.entry)
+        intact = [chunk for chunk, stated in of_stage.items() if digest(rows[stage.span(chunk)]) == stated]
+        if len(intact) < len(of_stage):
+            damaged = len(of_stage) - len(intact)
+            warnings.warn(
+                f"{file}: {damaged} of {len(of_stage)} chunks of rows are damaged, and are computed again",
+                stacklevel=2,
+            )
+        found[_name(stage)] = intact
+    return found
+
+
+def _noted_chunks(path: Path) -> dict[str, dict[int, str]]:
+    """Read all journals: stage -> chunk -> digest of its rows."""
+    found: dict[str, dict[int, str]] = {}
     for journal in sorted((path / _JOURNALS).glob("*.jsonl")):
         for line in journal.read_bytes().splitlines():
             try:
                 record = json.loads(line)
-            except json.JSONDecodeError:  # last line of a process that was killed while writing
+                chunks = {int(chunk): str(stated) for chunk, stated in record["chunks"].items()}
+                found.setdefault(record["stage"], {}).update(chunks)
+            # The last line of a process that was killed while writing, damage, or a journal without digests.
+            except (ValueError, TypeError, KeyError, AttributeError):
                 continue
-            found.setdefault(record["stage"], []).extend(record["chunks"])
     return found
+
+
+def _has_size(file: Path, stage: Stage) -> bool:
+    return file.is_file() and file.stat().st_size == stage.entry.bytes
 
 
 def _name(stage: Stage) -> str:
