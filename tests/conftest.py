@@ -13,7 +13,7 @@ from khop.kernels.linear_choice import CHOICES
 # The same examples on every run and machine. `make test-long` looks further, at other ones each time.
 settings.register_profile(
     "khop",
-    max_examples=60,
+    max_examples=40,
     derandomize=True,
     database=None,
     deadline=None,

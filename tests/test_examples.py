@@ -89,8 +89,8 @@ def test_reddit_is_read_from_the_folder_of_torch_geometric(
     graph: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write_as_reddit(khop.open_graph(graph), Path("data/raw"))
-    two = told(monkeypatch, capfd, "reddit", "--reddit", "data", "--epochs", "6", "--procs", "2")
-    one = told(monkeypatch, capfd, "reddit", "--reddit", "data", "--epochs", "6", "--procs", "1")
+    two = told(monkeypatch, capfd, "reddit", "--reddit", "data", "--epochs", "3", "--procs", "2")
+    one = told(monkeypatch, capfd, "reddit", "--reddit", "data", "--epochs", "3", "--procs", "1")
     assert one[-1][1] > 2 * CHANCE
     assert [loss for loss, _ in two] == pytest.approx([loss for loss, _ in one], abs=1e-4)
 
@@ -171,6 +171,7 @@ def write_as_reddit(graph: khop.Graph, folder: Path) -> None:
     save_npz(folder / "reddit_graph.npz", edges)
 
 
+@pytest.mark.long  # tests/test_taobao.py trains it for an epoch
 @pytest.mark.parametrize("name", AS_THEY_STAND)
 def test_an_example_runs_without_arguments(name: str, tmp_path: Path) -> None:
     finished = subprocess.run(

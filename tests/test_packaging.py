@@ -34,14 +34,29 @@ assert not [name for name in sys.modules if name.split(".")[0] in ("torch", "num
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _build_wheel(sys.executable, tmp_path_factory.mktemp("wheel"))
+    """Made with the compiled files in build/, which are those of the installed khop."""
+    return _build_wheel(sys.executable, tmp_path_factory.mktemp("wheel"), "--no-build-isolation")
 
 
-def _build_wheel(python: str, folder: Path) -> Path:
+def _build_isolated_wheel(python: str, folder: Path) -> Path:
     """The wheel as `pip install .` makes it: in an environment of its own, which has no torch."""
-    command = [python, "-m", "pip", "wheel", "--quiet", "--no-deps"]
-    options = ["--config-settings", f"build-dir={folder}/build", "--wheel-dir", str(folder), "."]
-    subprocess.run([*command, *options], cwd=ROOT, check=True, env=_without_paths())
+    return _build_wheel(python, folder, "--config-settings", f"build-dir={folder}/build")
+
+
+def _build_wheel(python: str, folder: Path, *options: str) -> Path:
+    command = [
+        python,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        *options,
+        "--wheel-dir",
+        str(folder),
+        ".",
+    ]
+    subprocess.run(command, cwd=ROOT, check=True, env=_without_paths())
     (path,) = folder.glob("khop-*.whl")
     return path
 
@@ -62,7 +77,7 @@ def _lines(*command: str | Path) -> list[str]:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
-@pytest.mark.timeout(600)  # two minutes on two idle cores, which tests do not have
+@pytest.mark.timeout(600)  # compiles all of the core where build/ is empty
 def test_the_wheel_is_small(wheel: Path, extension: Path) -> None:
     assert wheel.stat().st_size < 6 * MEGABYTE
     assert extension.stat().st_size < 2 * MEGABYTE
@@ -75,6 +90,14 @@ def test_the_wheel_holds_every_file_of_the_package_and_no_other(wheel: Path) -> 
             name for name in archive.namelist() if ".dist-info/" not in name and not name.endswith(".so")
         }
     assert packed == {name.removeprefix("src/") for name in tracked}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_an_environment_without_torch_builds_the_same_files(wheel: Path, tmp_path: Path) -> None:
+    isolated = _build_isolated_wheel(sys.executable, tmp_path)
+    with zipfile.ZipFile(wheel) as ours, zipfile.ZipFile(isolated) as theirs:
+        assert sorted(theirs.namelist()) == sorted(ours.namelist())
 
 
 def test_the_wheel_says_what_it_is(wheel: Path) -> None:
@@ -132,7 +155,7 @@ def test_a_wheel_built_by_one_newer_python_loads_in_another(tmp_path: Path) -> N
     pythons = _newer_pythons()
     if not pythons:
         pytest.skip("no Python from 3.12 on here but the one that runs the tests")
-    wheel = _build_wheel(pythons[0], tmp_path)
+    wheel = _build_isolated_wheel(pythons[0], tmp_path)
     assert "-cp312-abi3-" in wheel.name
     with zipfile.ZipFile(wheel) as archive:
         archive.extract("khop/_core.abi3.so", tmp_path)
