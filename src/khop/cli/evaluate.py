@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from khop.cli.commands.shared import RankOptions
 from khop.cli.lines import tell
 from khop.cli.progress import two_columns, watching
 from khop.cli.ranks import as_ranks, run_of_rank
@@ -34,9 +35,9 @@ class Request:
     as_json: bool
 
 
-def evaluate(request: Request, config: RunConfig, procs: int | None, *, oversubscribe: bool) -> None:
+def evaluate(request: Request, config: RunConfig, ranks: RankOptions) -> None:
     """Evaluate as all ranks."""
-    as_ranks(evaluate_rank, request, config, procs, oversubscribe=oversubscribe)
+    as_ranks(evaluate_rank, request, config, ranks)
 
 
 def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,13 @@ from khop.user_cache import cache_folder
 
 GraphArgument = Annotated[str, typer.Argument(help="Graph folder, or name of a built-in graph.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Option of a command for its output."""
+
+    as_json: AsJson = False
 
 
 def folder_of(graph: str) -> Path:

@@ -17,6 +17,7 @@ from torch import Tensor
 from khop.api.infer import Inference, in_bytes
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.commands.infer import Values
+from khop.cli.commands.shared import RankOptions
 from khop.cli.lines import tell
 from khop.cli.progress import two_columns
 from khop.cli.ranks import as_ranks, run_of_rank
@@ -46,9 +47,9 @@ class Request:
     as_json: bool
 
 
-def infer(request: Request, config: RunConfig, procs: int | None, *, oversubscribe: bool) -> None:
+def infer(request: Request, config: RunConfig, ranks: RankOptions) -> None:
     """Compute outputs as all ranks."""
-    as_ranks(infer_rank, request, config, procs, oversubscribe=oversubscribe)
+    as_ranks(infer_rank, request, config, ranks)
 
 
 def infer_rank(rank: int, device: torch.device, request: Request) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ import khop
 from khop.cli.commands import evaluate, graphs, importing, infer, partition, plan, profile, train
 from khop.cli.failures import INTERRUPTED, exit_code, sentence
 from khop.cli.lines import tell
+from khop.cli.option_groups import takes_groups
 
 DEBUG = "--debug"
 
@@ -44,14 +46,20 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def main(
+@dataclass(frozen=True)
+class MainOptions:
+    """Options of every command; they act before it starts."""
+
     version: Annotated[
         bool,
         typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
-    ] = False,
-    debug: Annotated[bool, typer.Option(DEBUG, help="Print the traceback of an error.")] = False,
-) -> None:
+    ] = False
+    debug: Annotated[bool, typer.Option(DEBUG, help="Print the traceback of an error.")] = False
+
+
+@app.callback()
+@takes_groups
+def main(options: MainOptions) -> None:
     """Train graph neural networks on sampled neighborhoods."""
 
 

@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from khop.cli.check_once import check_once
+from khop.cli.commands.shared import RankOptions
 from khop.cli.options import named, shown
 from khop.cli.profile_table import LEAST, profile_tables
 from khop.cli.progress import watching
@@ -58,10 +59,10 @@ class Profile:
     bottleneck: Bottleneck
 
 
-def profile(request: Request, config: RunConfig, procs: int | None, *, oversubscribe: bool) -> None:
+def profile(request: Request, config: RunConfig, ranks: RankOptions) -> None:
     """Profile as all ranks."""
-    check_once(request.raw, config, procs, oversubscribe=oversubscribe)
-    as_ranks(profile_rank, request, config, procs, oversubscribe=oversubscribe)
+    check_once(request.raw, config, ranks)
+    as_ranks(profile_rank, request, config, ranks)
 
 
 def profile_rank(rank: int, device: torch.device, request: Request) -> None:

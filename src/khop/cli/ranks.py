@@ -11,6 +11,7 @@ import typer
 
 from khop.api.launch import launch, launched_by_others
 from khop.cli.bytes_bar import bytes_bar
+from khop.cli.commands.shared import RankOptions
 from khop.cli.failures import INTERRUPTED, TERMINATED
 from khop.cli.start import set_memory_up, set_warnings_up
 from khop.config.build import Run, prepare
@@ -26,19 +27,12 @@ Request = TypeVar("Request")
 RankWork = Callable[[int, torch.device, Request], None]
 
 
-def as_ranks(
-    work: RankWork[Request],
-    request: Request,
-    config: RunConfig,
-    procs: int | None,
-    *,
-    oversubscribe: bool,
-) -> None:
-    """Call `work(rank, device, request)` as each of `procs` ranks, or as the rank assigned by a launcher.
+def as_ranks(work: RankWork[Request], request: Request, config: RunConfig, ranks: RankOptions) -> None:
+    """Call `work(rank, device, request)` as each rank of this command, or as the rank assigned by a launcher.
 
     Ctrl-C and SIGTERM end the command with the exit codes that shells use for them.
     """
-    count = None if launched_by_others() else procs or 1
+    count = None if launched_by_others() else ranks.procs or 1
     try:
         launch(
             work,
@@ -48,7 +42,7 @@ def as_ranks(
             deadline=config.deadline,
             interface=config.interface,
             allow_public=config.allow_public,
-            oversubscribe=oversubscribe,
+            oversubscribe=ranks.oversubscribe,
         )
     except Terminated:
         raise typer.Exit(TERMINATED) from None

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from khop.api.launch import launched_by_others
 from khop.cli.check_once import check_once
+from khop.cli.commands.shared import RankOptions
 from khop.cli.curve import drawn_curve
 from khop.cli.lines import tell
 from khop.cli.options import named, shown
@@ -53,10 +54,10 @@ class Request:
     as_json: bool
 
 
-def train(request: Request, config: RunConfig, procs: int | None, *, oversubscribe: bool) -> None:
+def train(request: Request, config: RunConfig, ranks: RankOptions) -> None:
     """Train as all ranks."""
-    check_once(request.raw, config, procs, oversubscribe=oversubscribe)
-    as_ranks(train_rank, request, config, procs, oversubscribe=oversubscribe)
+    check_once(request.raw, config, ranks)
+    as_ranks(train_rank, request, config, ranks)
 
 
 def train_rank(rank: int, device: torch.device, request: Request) -> None:

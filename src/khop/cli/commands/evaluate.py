@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.commands.shared import Checkpoint, JsonLast, Oversubscribe, Procs, RunFolder
+from khop.cli.commands.shared import Checkpoint, RankOptions, RankReport, RunFolder
+from khop.cli.option_groups import takes_groups
 from khop.cli.options import Options, named, takes_run_options
 from khop.cli.run_folder import read_run
 from khop.config.fields import run_fields
@@ -41,7 +42,7 @@ _MEASURED_BY = MACHINE | TOGETHER | {"evaluation.fanouts", "evaluation.batch_siz
 def register(app: typer.Typer) -> None:
     """Add `khop evaluate`."""
     fields = [entry for entry in run_fields() if entry.path in _MEASURED_BY]
-    app.command("evaluate")(takes_run_options(fields, default="as in the run")(_evaluate))
+    app.command("evaluate")(takes_run_options(fields, default="as in the run")(takes_groups(_evaluate)))
 
 
 def _evaluate(
@@ -49,10 +50,9 @@ def _evaluate(
     split: Measured = Split.TEST,
     checkpoint: Weights = Checkpoint.BEST,
     metric: Metrics = None,
-    procs: Procs = None,
-    oversubscribe: Oversubscribe = False,
-    as_json: JsonLast = False,
     *,
+    ranks: RankOptions,
+    report: RankReport,
     options: Options,
 ) -> None:
     """Evaluate a trained model on a split, exactly or on sampled neighborhoods."""
@@ -67,6 +67,6 @@ def _evaluate(
         checkpoint.value,
         tuple(metric or ()),
         named(options),
-        as_json,
+        report.as_json,
     )
-    evaluate(request, config, procs, oversubscribe=oversubscribe)
+    evaluate(request, config, ranks)

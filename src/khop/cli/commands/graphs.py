@@ -8,30 +8,31 @@ from typing import Annotated
 import typer
 
 from khop.cli.commands.split import split
-from khop.cli.graph_argument import AsJson, GraphArgument, folder_of
+from khop.cli.graph_argument import GraphArgument, Report, folder_of
+from khop.cli.option_groups import takes_groups
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command()(info)
-    app.command()(verify)
+    app.command("info")(takes_groups(info))
+    app.command("verify")(takes_groups(verify))
     folders = typer.Typer(help="Write a new graph folder from another one.", no_args_is_help=True)
     folders.command("sort")(sort)
     folders.command("split")(split)
     app.add_typer(folders, name="graph")
 
 
-def info(graph: GraphArgument, as_json: AsJson = False) -> None:
+def info(graph: GraphArgument, report: Report) -> None:
     """Show types, counts, degrees, columns, splits and sizes on disk of a graph folder.
 
     For a partitioned graph, the tables cover the whole graph and each part.
     """
     from khop.cli.info import print_info
 
-    print_info(folder_of(graph), as_json)
+    print_info(folder_of(graph), report.as_json)
 
 
-def verify(graph: GraphArgument, as_json: AsJson = False) -> None:
+def verify(graph: GraphArgument, report: Report) -> None:
     """Check all data of a graph folder: checksums, ids, offsets, lengths, labels, splits.
 
     For a partitioned graph, also check that the parts contain every node and edge exactly once.
@@ -41,7 +42,7 @@ def verify(graph: GraphArgument, as_json: AsJson = False) -> None:
     folder = folder_of(graph)
     from khop.cli import graph as work
 
-    work.verify(folder, as_json)
+    work.verify(folder, report.as_json)
 
 
 def sort(

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.commands.shared import Checkpoint, JsonLast, Oversubscribe, Procs, RunFolder
+from khop.cli.commands.shared import Checkpoint, RankOptions, RankReport, RunFolder
+from khop.cli.option_groups import takes_groups
 from khop.cli.options import Options, named, takes_run_options
 from khop.cli.run_folder import read_run
 from khop.config.fields import run_fields
@@ -74,7 +75,7 @@ def register(app: typer.Typer) -> None:
     """Add `khop infer`."""
     measured = MACHINE | TOGETHER | {"evaluation.batch_size"}
     fields = [entry for entry in run_fields() if entry.path in measured]
-    app.command("infer")(takes_run_options(fields, default="as in the run")(_infer))
+    app.command("infer")(takes_run_options(fields, default="as in the run")(takes_groups(_infer)))
 
 
 def _infer(
@@ -85,10 +86,9 @@ def _infer(
     ids: Ids = None,
     values: RowValues = Values.EMBEDDINGS,
     checkpoint: Weights = Checkpoint.BEST,
-    procs: Procs = None,
-    oversubscribe: Oversubscribe = False,
-    as_json: JsonLast = False,
     *,
+    ranks: RankOptions,
+    report: RankReport,
     options: Options,
 ) -> None:
     """Write one row per node, computed exactly, layer by layer over all neighbors.
@@ -112,6 +112,6 @@ def _infer(
         values.value,
         checkpoint.value,
         named(options),
-        as_json,
+        report.as_json,
     )
-    infer(request, config, procs, oversubscribe=oversubscribe)
+    infer(request, config, ranks)

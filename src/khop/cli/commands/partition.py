@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.graph_argument import AsJson, GraphArgument, folder_of
+from khop.cli.graph_argument import GraphArgument, Report, folder_of
 from khop.cli.numbers import fanout_list
+from khop.cli.option_groups import takes_groups
 from khop.partition.method_names import METHOD_NAMES
 from khop.partition.placements import Placement
 
@@ -18,7 +19,7 @@ Method = StrEnum("Method", list(METHOD_NAMES))  # type: ignore[misc]  # a method
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command()(partition)
+    app.command("partition")(takes_groups(partition))
     app.command()(part_files)
 
 
@@ -61,7 +62,8 @@ def partition(
         ),
     ] = "",
     batch_size: Annotated[int, typer.Option(help="Seeds per step over all machines, for --fanouts.")] = 1024,
-    as_json: AsJson = False,
+    *,
+    report: Report,
 ) -> None:
     """Partition a graph: each part is a graph folder of its nodes, their in-edges and columns."""
     hops = fanout_list(fanouts) if fanouts else []
@@ -77,7 +79,7 @@ def partition(
         batch_size,
         threads,
     )
-    work.partition(source, out, parts, settings, as_json)
+    work.partition(source, out, parts, settings, report.as_json)
 
 
 def part_files(

@@ -2,54 +2,63 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from khop.cli.graph_argument import AsJson
 from khop.cli.numbers import fanout_list, whole
+from khop.cli.option_groups import takes_groups
 from khop.loading.cores import usable_cores
 from khop.planning.workload import Cluster, GraphSize, Run
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(plan)
+@dataclass(frozen=True)
+class GraphOptions:
+    """Options for the graph, which need not exist yet."""
 
-
-def plan(
     nodes: Annotated[
         str, typer.Option(help="Number of nodes of the graph, e.g. 2449029 or 1e9.", show_default=False)
-    ],
-    edges: Annotated[str, typer.Option(help="Number of edges of the graph, e.g. 1e11.", show_default=False)],
+    ]
+    edges: Annotated[str, typer.Option(help="Number of edges of the graph, e.g. 1e11.", show_default=False)]
     feature_bytes: Annotated[
         int,
         typer.Option(
             help="Bytes of features per node, e.g. 400 for 100 float32 numbers.", show_default=False
         ),
-    ],
-    fanouts: Annotated[
-        str, typer.Option(help="Fanouts, one per hop, e.g. 15,10,5.", metavar="NUMBERS", show_default=False)
-    ],
+    ]
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Options for the machines."""
+
     machines: Annotated[
         int, typer.Option(help="Number of machines, each with one part and one process.", show_default=False)
-    ],
+    ]
     network: Annotated[
         float,
         typer.Option(help="Network bandwidth per machine and direction, in Gbit/s.", show_default=False),
-    ],
+    ]
     latency: Annotated[
         float, typer.Option(help="Latency of a message between two machines, in milliseconds.")
-    ] = 0.1,
-    cores: Annotated[int, typer.Option(help="Cores per machine; 0: as many as this machine.")] = 0,
+    ] = 0.1
+    cores: Annotated[int, typer.Option(help="Cores per machine; 0: as many as this machine.")] = 0
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options for the training run, beside its fanouts."""
+
     batch_size: Annotated[
         int,
         typer.Option(
             help="Seeds per step over all machines (default 0: 1024 per machine).", show_default=False
         ),
-    ] = 0,
-    hidden: Annotated[int, typer.Option(help="Width of the hidden layers of the GraphSAGE model.")] = 256,
-    outputs: Annotated[int, typer.Option(help="Width of the model's outputs: the number of classes.")] = 47,
+    ] = 0
+    hidden: Annotated[int, typer.Option(help="Width of the hidden layers of the GraphSAGE model.")] = 256
+    outputs: Annotated[int, typer.Option(help="Width of the model's outputs: the number of classes.")] = 47
     remote_share: Annotated[
         float | None,
         typer.Option(
@@ -57,29 +66,57 @@ def plan(
             "share of random parts).",
             show_default=False,
         ),
-    ] = None,
+    ] = None
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """Options for the memory of a machine and for the output."""
+
     cache: Annotated[
         float, typer.Option(help="Cached remote rows per machine, as a share of its own rows.")
-    ] = 0.2,
+    ] = 0.2
     memory: Annotated[
         float,
         typer.Option(
             help="Memory per machine in GB, to estimate the number of machines (default 0: no estimate).",
             show_default=False,
         ),
-    ] = 0,
+    ] = 0
     measure: Annotated[
         bool,
         typer.Option(
             "--measure", help="Measure the costs on this machine first; takes some seconds and 1 GB."
         ),
-    ] = False,
-    as_json: AsJson = False,
+    ] = False
+    as_json: AsJson = False
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("plan")(takes_groups(plan))
+
+
+def plan(
+    graph: GraphOptions,
+    fanouts: Annotated[
+        str, typer.Option(help="Fanouts, one per hop, e.g. 15,10,5.", metavar="NUMBERS", show_default=False)
+    ],
+    cluster: ClusterOptions,
+    run: RunOptions,
+    asked: PlanOptions,
 ) -> None:
     """Predict memory, traffic, time per step and the bottleneck of training on several machines."""
-    graph = GraphSize(whole("--nodes", nodes), whole("--edges", edges), feature_bytes)
-    cluster = Cluster(machines, cores or usable_cores(), network, latency / 1000, cache)
-    run = Run(tuple(fanout_list(fanouts)), batch_size or 1024 * machines, hidden, outputs, remote_share)
+    size = GraphSize(whole("--nodes", graph.nodes), whole("--edges", graph.edges), graph.feature_bytes)
+    machines = Cluster(
+        cluster.machines,
+        cluster.cores or usable_cores(),
+        cluster.network,
+        cluster.latency / 1000,
+        asked.cache,
+    )
+    batch_size = run.batch_size or 1024 * cluster.machines
+    planned = Run(tuple(fanout_list(fanouts)), batch_size, run.hidden, run.outputs, run.remote_share)
     from khop.cli import plan as work
 
-    work.print_plan(graph, run, cluster, work.Request(memory, measure, as_json))
+    work.print_plan(size, planned, machines, work.Request(asked.memory, asked.measure, asked.as_json))

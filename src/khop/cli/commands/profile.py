@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.commands.shared import JsonLast, Oversubscribe, Procs
+from khop.cli.commands.shared import RankOptions, RankReport
+from khop.cli.option_groups import takes_groups
 from khop.cli.options import Options, takes_run_options
 from khop.cli.run_folder import read_run
 from khop.cli.which_run import written
@@ -35,17 +36,16 @@ Out = Annotated[
 def register(app: typer.Typer) -> None:
     """Add `khop profile`."""
     fields = [entry for entry in run_fields() if entry.path not in _NOT_OFFERED]
-    app.command("profile")(takes_run_options(fields, default="as in the run")(_profile))
+    app.command("profile")(takes_run_options(fields, default="as in the run")(takes_groups(_profile)))
 
 
 def _profile(
     source: Source = None,
     steps: Steps = 50,
-    procs: Procs = None,
-    oversubscribe: Oversubscribe = False,
-    out: Out = None,
-    as_json: JsonLast = False,
     *,
+    ranks: RankOptions,
+    out: Out = None,
+    report: RankReport,
     options: Options,
 ) -> None:
     """Run some steps and report the time per stage, the bottleneck, and the setting to change.
@@ -61,4 +61,4 @@ def _profile(
     config = checked(raw)
     from khop.cli.profile import Request, profile
 
-    profile(Request(raw, steps, as_json), config, procs, oversubscribe=oversubscribe)
+    profile(Request(raw, steps, report.as_json), config, ranks)

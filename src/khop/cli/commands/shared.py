@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -31,3 +32,18 @@ Procs = Annotated[
     ),
 ]
 Oversubscribe = Annotated[bool, typer.Option("--oversubscribe", help="Allow more than 4 processes per core.")]
+
+
+@dataclass(frozen=True)
+class RankOptions:
+    """Options of a command that works as one or several ranks."""
+
+    procs: Procs = None
+    oversubscribe: Oversubscribe = False
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """Option of such a command for its output."""
+
+    as_json: JsonLast = False

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.commands.shared import JsonLast, Oversubscribe, Procs
+from khop.cli.commands.shared import RankOptions, RankReport
+from khop.cli.option_groups import takes_groups
 from khop.cli.options import Options, takes_run_options
 from khop.cli.run_folder import is_run_folder, read_run
 from khop.cli.which_run import written
@@ -35,16 +36,15 @@ Resume = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add `khop train`."""
-    app.command("train")(takes_run_options(run_fields())(_train))
+    app.command("train")(takes_run_options(run_fields())(takes_groups(_train)))
 
 
 def _train(
     source: Source = None,
     resume: Resume = None,
-    procs: Procs = None,
-    oversubscribe: Oversubscribe = False,
-    as_json: JsonLast = False,
     *,
+    ranks: RankOptions,
+    report: RankReport,
     options: Options,
 ) -> None:
     """Train a model. Every field of a run is an option, which overrides the file.
@@ -58,7 +58,7 @@ def _train(
     config = checked(raw)
     from khop.cli.train import Request, train
 
-    train(Request(raw, resume, as_json), config, procs, oversubscribe=oversubscribe)
+    train(Request(raw, resume, report.as_json), config, ranks)
 
 
 def _check_source(source: str | None) -> None:
