@@ -27,14 +27,6 @@ void check_ids(std::span<const Id> ids, std::int64_t num_nodes) {
 }  // namespace
 
 template <class Slots>
-template <class Id>
-void SlotIndex<Slots>::insert(std::span<const Id> ids, std::size_t num_nodes, std::int32_t* local) {
-  reserve(std::min(count_ + ids.size(), num_nodes));
-  count_ = slots_.insert(ids, base_, count_, nodes_.data(), local);
-}
-
-// Room and stamps for `most` nodes in all.
-template <class Slots>
 void SlotIndex<Slots>::reserve(std::size_t most) {
   if (most > kMostNodes) throw std::invalid_argument("a batch holds at most 2^31 - 1 nodes: make it smaller");
   if (nodes_.size() < most + 1) nodes_.resize(std::max(most + 1, nodes_.size() + nodes_.size() / 2));
@@ -47,11 +39,6 @@ template <class Slots>
 void SlotIndex<Slots>::clear() {
   base_ += static_cast<std::uint32_t>(count_);
   count_ = 0;
-}
-
-template <class Slots>
-void SlotIndex<Slots>::copy_nodes(std::size_t start, std::int64_t* output) const {
-  for (std::size_t i = start; i < count_; ++i) *output++ = static_cast<std::int64_t>(nodes_[i]);
 }
 
 NodeIndex::AnyIndex NodeIndex::index_for(std::int64_t num_nodes, std::uint32_t base) {
@@ -71,7 +58,17 @@ NodeIndex::NodeIndex(std::int64_t num_nodes, std::uint32_t base)
 template <class Id>
 void NodeIndex::insert(std::span<const Id> ids, std::int32_t* local) {
   check_ids(ids, num_nodes_);
-  std::visit([&](auto& index) { index.insert(ids, static_cast<std::size_t>(num_nodes_), local); }, index_);
+  reserve(ids.size());
+  std::visit([&](auto& index) { index.insert(ids, local); }, index_);
+}
+
+void NodeIndex::reserve(std::size_t more) {
+  const auto all = static_cast<std::size_t>(num_nodes_);
+  std::visit([&](auto& index) { index.reserve(std::min(index.size() + more, all)); }, index_);
+}
+
+void NodeIndex::insert_in_range(std::span<const std::int64_t> ids, std::int32_t* local) {
+  std::visit([&](auto& index) { index.insert(ids, local); }, index_);
 }
 
 template <class Id>
@@ -86,10 +83,6 @@ void NodeIndex::clear() {
 
 std::size_t NodeIndex::size() const {
   return std::visit([](const auto& index) { return index.size(); }, index_);
-}
-
-void NodeIndex::copy_nodes(std::size_t start, std::int64_t* output) const {
-  std::visit([&](const auto& index) { index.copy_nodes(start, output); }, index_);
 }
 
 template void NodeIndex::insert(std::span<const std::int32_t>, std::int32_t*);

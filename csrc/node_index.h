@@ -17,20 +17,22 @@ class SlotIndex {
  public:
   SlotIndex(std::size_t num_nodes, std::uint32_t base) : base_(base), slots_(num_nodes) {}
 
-  // Throws std::invalid_argument, before anything is inserted, where there would be 2^31 nodes or more.
+  // Room and stamps for `most` nodes in all. Throws std::invalid_argument where these are 2^31 or more.
+  void reserve(std::size_t most);
+  // After reserve().
   template <class Id>
-  void insert(std::span<const Id> ids, std::size_t num_nodes, std::int32_t* local);
+  void insert(std::span<const Id> ids, std::int32_t* local) {
+    count_ = slots_.insert(ids, base_, count_, nodes_.data(), local);
+  }
   template <class Id>
   void find(std::span<const Id> ids, std::int32_t* local) const {
     slots_.find(ids, base_, local);
   }
   void clear();
   std::size_t size() const { return count_; }
-  void copy_nodes(std::size_t start, std::int64_t* output) const;
+  std::span<const typename Slots::Key> nodes() const { return {nodes_.data(), count_}; }
 
  private:
-  void reserve(std::size_t most);
-
   std::uint32_t base_;
   std::size_t count_ = 0;
   std::vector<typename Slots::Key> nodes_;  // count_ in use, the rest is room
@@ -51,6 +53,10 @@ class NodeIndex {
   template <class Id>
   void insert(std::span<const Id> ids, std::int32_t* local);
 
+  // As insert, in parts that the caller makes: room for `more` ids, then ids that are in range. Throws as insert does for their number.
+  void reserve(std::size_t more);
+  void insert_in_range(std::span<const std::int64_t> ids, std::int32_t* local);
+
   // local[i] becomes the local id of ids[i], or -1 where that was not inserted. Throws std::invalid_argument where an id is out
   // of range.
   template <class Id>
@@ -62,7 +68,20 @@ class NodeIndex {
   std::size_t size() const;
 
   // Writes the ids of local ids start, start + 1, ..., size() - 1.
-  void copy_nodes(std::size_t start, std::int64_t* output) const;
+  void copy_nodes(std::size_t start, std::int64_t* output) const {
+    visit_nodes(start, [&](std::size_t i, std::int64_t node) { output[i] = node; });
+  }
+
+  // fn(i, node) for them, i from 0 on.
+  template <class Fn>
+  void visit_nodes(std::size_t start, const Fn& fn) const {
+    std::visit(
+        [&](const auto& index) {
+          const auto nodes = index.nodes();
+          for (std::size_t i = start; i < nodes.size(); ++i) fn(i - start, static_cast<std::int64_t>(nodes[i]));
+        },
+        index_);
+  }
 
  private:
   using AnyIndex = std::variant<SlotIndex<DenseSlots>, SlotIndex<HashSlots<std::uint32_t>>, SlotIndex<HashSlots<std::uint64_t>>>;

@@ -94,11 +94,12 @@ class HashSlots {
         }
         const auto key = static_cast<Key>(ids[i]);
         Slot& slot = probe.find(key);
-        if (slot.stamp < base) {
-          slot = {key, base + static_cast<std::uint32_t>(count)};
-          nodes[count++] = key;
-        }
-        local[i] = static_cast<std::int32_t>(slot.stamp - base);
+        const bool is_new = slot.stamp < base;  // no branch, as in DenseSlots
+        const std::uint32_t now = is_new ? base + static_cast<std::uint32_t>(count) : slot.stamp;
+        slot = {key, now};
+        nodes[count] = key;
+        count += is_new;
+        local[i] = static_cast<std::int32_t>(now - base);
       }
     }
     return count;

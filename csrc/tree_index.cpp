@@ -54,28 +54,39 @@ void TreeIndex::insert(std::span<const Id> ids, std::span<const std::int64_t> of
   if (const std::int64_t at = first_outside(ids, num_nodes_, 1); at >= 0) {
     refuse("node id", ids[static_cast<std::size_t>(at)], num_nodes_);
   }
-  pack(ids, offsets, trees);
-  index_.insert(std::span<const std::int64_t>(pairs_.data(), ids.size()), local);
+  index_.reserve(ids.size());
+  for (std::size_t row = 0; row < trees.size();) {
+    const auto first = static_cast<std::size_t>(offsets[row]);
+    row = spread(offsets, trees, row);
+    const std::size_t count = static_cast<std::size_t>(offsets[row]) - first;
+    for (std::size_t e = 0; e < count; ++e) pairs_[e] |= static_cast<std::int64_t>(ids[first + e]);
+    index_.insert_in_range({pairs_.data(), count}, local + first);
+  }
 }
 
-template <class Id>
-void TreeIndex::pack(std::span<const Id> ids, std::span<const std::int64_t> offsets, std::span<const std::int64_t> trees) {
-  if (pairs_.size() < ids.size()) pairs_.resize(std::max(ids.size(), pairs_.size() + pairs_.size() / 2));
-  for (std::size_t row = 0; row < trees.size(); ++row) {
+// Writes the tree of each edge of rows from `row` on, of as many as fill the scratch; returns the row after them.
+std::size_t TreeIndex::spread(std::span<const std::int64_t> offsets, std::span<const std::int64_t> trees, std::size_t row) {
+  const auto first = static_cast<std::size_t>(offsets[row]);
+  std::size_t end = first;
+  for (; row < trees.size() && end - first < kPairsAtOnce; ++row) {
+    const std::size_t at = end - first;
+    end = static_cast<std::size_t>(offsets[row + 1]);
+    if (end - first + kStep > pairs_.size()) [[unlikely]] pairs_.resize(2 * (end - first) + kStep);
+    std::int64_t* const to = pairs_.data() + at;
     const std::int64_t tree = trees[row] << node_bits_;
-    for (auto e = static_cast<std::size_t>(offsets[row]); e < static_cast<std::size_t>(offsets[row + 1]); ++e) {
-      pairs_[e] = tree | static_cast<std::int64_t>(ids[e]);
-    }
+    for (std::size_t e = 0; e < kStep; ++e) to[e] = tree;
+    for (std::size_t e = kStep; e < end - first - at; ++e) to[e] = tree;
   }
+  return row;
 }
 
 void TreeIndex::copy_pairs(std::size_t start, std::int64_t* nodes, std::int64_t* trees) const {
-  index_.copy_nodes(start, nodes);
   const std::int64_t node_mask = (std::int64_t{1} << node_bits_) - 1;
-  for (std::size_t i = 0; i + start < size(); ++i) {
-    trees[i] = nodes[i] >> node_bits_;
-    nodes[i] &= node_mask;
-  }
+  const int node_bits = node_bits_;
+  index_.visit_nodes(start, [&](std::size_t i, std::int64_t pair) {
+    nodes[i] = pair & node_mask;
+    trees[i] = pair >> node_bits;
+  });
 }
 
 template void TreeIndex::insert(std::span<const std::int32_t>, std::span<const std::int64_t>, std::span<const std::int64_t>,

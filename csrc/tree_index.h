@@ -33,15 +33,17 @@ class TreeIndex {
   void copy_pairs(std::size_t start, std::int64_t* nodes, std::int64_t* trees) const;
 
  private:
-  template <class Id>
-  void pack(std::span<const Id> ids, std::span<const std::int64_t> offsets, std::span<const std::int64_t> trees);
+  static constexpr std::size_t kPairsAtOnce = 4096;  // or a row's, where these are more: they stay in the first cache
+  static constexpr std::size_t kStep = 8;  // written for a row whatever its length, which is a coin toss; the next row's go over them
+
+  std::size_t spread(std::span<const std::int64_t> offsets, std::span<const std::int64_t> trees, std::size_t row);
 
   std::int64_t num_nodes_;
   int node_bits_;              // a pair is one number: the tree above the node
   std::int64_t num_trees_ = 0;
   std::int64_t capacity_ = 1;  // trees that index_ has room for
   NodeIndex index_;
-  std::vector<std::int64_t> pairs_;  // scratch
+  std::vector<std::int64_t> pairs_ = std::vector<std::int64_t>(kPairsAtOnce + kStep);  // scratch
 };
 
 }  // namespace khop

@@ -10,24 +10,26 @@
 
 namespace {
 
-// Rows of three edges each, beside a map, batch after batch.
+// Rows of many lengths, one of which is longer than all that are worked off together, beside a map, batch after batch.
 void check_batches(std::int64_t num_nodes) {
   khop::TreeIndex index(num_nodes);
   for (const std::int64_t num_trees : {std::int64_t{2}, std::int64_t{1000}, std::int64_t{3}}) {
     index.reset(num_trees);
     std::map<std::pair<std::int64_t, std::int64_t>, std::int32_t> expected;
-    std::vector<std::int64_t> ids, offsets{0}, trees, nodes, trees_of_nodes;
+    std::vector<std::int64_t> ids, offsets{0}, trees, trees_of_ids, nodes, trees_of_nodes;
     for (std::uint64_t row = 0; row < 400; ++row) {
       trees.push_back(static_cast<std::int64_t>(khop::mix64(row) % static_cast<std::uint64_t>(num_trees)));
-      for (std::uint64_t e = 0; e < 3; ++e) {
+      const std::uint64_t length = row == 200 ? 9000 : khop::mix64(row + 1000) % 25;
+      for (std::uint64_t e = 0; e < length; ++e) {
         ids.push_back(static_cast<std::int64_t>(khop::mix64(row * 7 + e) % static_cast<std::uint64_t>(num_nodes) % 50));
       }
+      trees_of_ids.resize(ids.size(), trees.back());
       offsets.push_back(static_cast<std::int64_t>(ids.size()));
     }
     std::vector<std::int32_t> local(ids.size());
     index.insert(std::span<const std::int64_t>(ids), offsets, trees, local.data());
     for (std::size_t e = 0; e < ids.size(); ++e) {
-      const std::pair pair{trees[e / 3], ids[e]};
+      const std::pair pair{trees_of_ids[e], ids[e]};
       const auto [found, is_new] = expected.try_emplace(pair, static_cast<std::int32_t>(expected.size()));
       CHECK_EQUAL(local[e], found->second);
       if (is_new) {

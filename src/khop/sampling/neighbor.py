@@ -237,7 +237,7 @@ def expand(seeds: Seeds, draw: Draw, num_hops: int, expansion: Expansion, node_s
         }
         drawn.append(_DrawnHop(rows, first, dst_counts, src_counts))
         first = dst_counts if expansion is Expansion.SUBGRAPH else nothing
-    nodes, trees = node_set.nodes(), node_set.trees()
+    nodes, trees = node_set.nodes_and_trees()
     if expansion is Expansion.LAYERED:
         blocks = tuple(Block(hop.rows, hop.src_counts, hop.dst_counts) for hop in reversed(drawn))
         return Sample(nodes, blocks, seed_index, trees=trees)

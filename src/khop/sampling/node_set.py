@@ -36,12 +36,11 @@ class Reached(Protocol):
         """Return the number of nodes so far."""
         ...
 
-    def nodes(self) -> dict[NodeType, Tensor]:
-        """Return int64 global ids, in local order."""
-        ...
+    def nodes_and_trees(self) -> tuple[dict[NodeType, Tensor], dict[NodeType, Tensor] | None]:
+        """Return int64 global ids in local order, and the tree of each node, the number of its seed.
 
-    def trees(self) -> dict[NodeType, Tensor] | None:
-        """Return int64, the number of each tree's seed, per node; None where trees are not disjoint."""
+        None instead of trees where they are not disjoint.
+        """
         ...
 
     def clear(self) -> None:
@@ -95,8 +94,9 @@ class NodeSet:
         """Return int64 global ids, in local order."""
         return {node_type: index.nodes() for node_type, index in self._indexes.items()}
 
-    def trees(self) -> None:
-        """Return None: all seeds share one set of nodes."""
+    def nodes_and_trees(self) -> tuple[dict[NodeType, Tensor], None]:
+        """Return int64 global ids in local order, and None: all seeds share one set of nodes."""
+        return self.nodes(), None
 
     def clear(self) -> None:
         """Remove all nodes; the memory stays allocated."""

@@ -64,13 +64,10 @@ class TreeSet:
         """Return the number of pairs so far."""
         return {node_type: len(index) for node_type, index in self._indexes.items()}
 
-    def nodes(self) -> dict[NodeType, Tensor]:
-        """Return int64 global ids, in local order."""
-        return {node_type: index.pairs()[0] for node_type, index in self._indexes.items()}
-
-    def trees(self) -> dict[NodeType, Tensor]:
-        """Return int64, the tree of each node: the number of its seed in the batch."""
-        return {node_type: index.pairs()[1] for node_type, index in self._indexes.items()}
+    def nodes_and_trees(self) -> tuple[dict[NodeType, Tensor], dict[NodeType, Tensor]]:
+        """Return int64 global ids in local order, and the tree of each node: the number of its seed."""
+        pairs = {node_type: index.pairs() for node_type, index in self._indexes.items()}
+        return {t: nodes for t, (nodes, _) in pairs.items()}, {t: trees for t, (_, trees) in pairs.items()}
 
     def clear(self) -> None:
         """Remove all pairs; the memory stays allocated."""
