@@ -25,7 +25,7 @@ from contracts.graph_rules import TIMES, plain_graphs_with_columns
 from contracts.graph_store import Plain, int64
 from khop.api.partition import partition_graph
 from khop.draw import DrawKey, Frontier, Neighbors
-from khop.exchange.hop_wire import HopWire
+from khop.exchange.draw_wire import HopWire
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import open_folder
 from khop.graph.rule_arrays import RuleArrays

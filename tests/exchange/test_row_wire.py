@@ -1,19 +1,24 @@
-"""Rows travel as they are stored, or rounded no further than is said."""
+"""Rows travel as they are stored, or rounded no further than is said; requests are small, and fuzzed."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from khop.exchange.codec import Reader, as_bytes
 from khop.exchange.row_wire import (
+    RowRequest,
     Wire,
-    as_bytes,
     is_rounded,
-    of_bytes,
+    largest,
     planes,
+    read,
     received_rows,
     rounded,
     sent_rows,
+    written,
 )
 from khop.schema import ColumnSpec
 
@@ -32,12 +37,9 @@ COLUMNS = {
 def test_rows_come_through_bytes(dtype: str, wire: Wire) -> None:
     column = COLUMNS[dtype]
     spec = ColumnSpec(dtype, tuple(column.shape[1:]))
-    content = torch.cat([piece for plane in sent_rows(column, spec, wire) for piece in as_bytes(plane)])
-    sent = []
-    for plane in planes(spec, wire):
-        sent.append(of_bytes(content, plane, 7))
-        content = content[plane.size(7) :]
-    assert content.numel() == 0
+    reader = Reader(as_bytes(sent_rows(column, spec, wire)))
+    sent = [reader.take(plane.dtype, 7, plane.shape) for plane in planes(spec, wire)]
+    reader.check_done()
     found = received_rows(sent, spec, wire)
     assert found.dtype == column.dtype
     assert torch.equal(found, rounded(column, spec, wire))
@@ -56,3 +58,105 @@ def test_rows_of_zeros_and_of_no_numbers_stay_what_they_are() -> None:
 
 def test_a_single_number_is_never_rounded() -> None:
     assert not is_rounded(ColumnSpec("float32", ()), Wire.FLOAT16)
+
+
+LIKES = ("user", "likes", "item")
+X = ColumnSpec("float32", (3,))
+SPECS = {"user": {"x": X, "age": X}, "item": {"x": X}, LIKES: {}}
+HELD = {"user": 1 << 40, "item": 70_000, LIKES: 300}
+TYPES = st.sampled_from(list(SPECS))
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> list[RowRequest]:
+    found = []
+    for type_ in draw(st.lists(TYPES, max_size=4)):
+        most = draw(st.sampled_from([256, 70_000, HELD[type_]]))
+        ids = draw(st.sets(st.integers(0, min(most, HELD[type_]) - 1), max_size=9))
+        columns = draw(
+            st.lists(st.sampled_from(sorted(SPECS[type_])), unique=True) if SPECS[type_] else st.just([])
+        )
+        found.append(RowRequest(type_, tuple(columns), torch.tensor(sorted(ids), dtype=torch.int64)))
+    return found
+
+
+@given(asked=requests())
+def test_what_is_written_is_read(asked: list[RowRequest]) -> None:
+    found = read(written(asked, SPECS), SPECS, HELD)
+    wanted = [request for request in asked if request.ids.numel()]
+    assert [(r.type_, r.columns, r.ids.tolist()) for r in found] == [
+        (r.type_, r.columns, r.ids.tolist()) for r in wanted
+    ]
+
+
+@given(asked=requests(), data=st.data())
+def test_whatever_comes_is_read_within_bounds_or_refused(
+    asked: list[RowRequest], data: st.DataObject
+) -> None:
+    """Bytes changed, cut off and added anywhere."""
+    message = bytearray(written(asked, SPECS).numpy().tobytes())
+    for _ in range(data.draw(st.integers(0, 3))):
+        if message:
+            message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
+    message = message[: data.draw(st.integers(0, len(message)))] + data.draw(st.binary(max_size=48))
+    given_ = torch.frombuffer(message, dtype=torch.uint8) if message else torch.empty(0, dtype=torch.uint8)
+    try:
+        found = read(given_, SPECS, HELD)
+    except ValueError:
+        return
+    for request in found:
+        assert set(request.columns) <= set(SPECS[request.type_])
+        assert 0 <= int(request.ids.min()) <= int(request.ids.max()) < HELD[request.type_]
+
+
+def numbers(*values: int) -> torch.Tensor:
+    return torch.tensor(values).view(torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        (torch.zeros(9, dtype=torch.uint8), "5 rows of torch.int64 .* in the last 9 bytes"),
+        (numbers(0, 1, 1), "5 rows of torch.int64 .* in the last 24 bytes"),
+        (numbers(3, 1, 1, 0, 0), "type 3 of 3"),
+        (numbers(-1, 1, 1, 0, 0), "type -1 of 3"),
+        (numbers(1, 1, 3, 0, 0), "1 rows of 0 columns of 'item' in 3 bytes each"),
+        (numbers(1, 0, 1, 0, 0), "0 rows of 0 columns"),
+        (
+            numbers(1, 70_001, 1, 0, 0),
+            "70001 rows of 0 columns of 'item' in 1 bytes each, where 70000 rows of 1",
+        ),
+        (numbers(1, 1, 1, 2, 0, 0, 0), "1 rows of 2 columns"),
+        (numbers(1, 1, 1, -1, 0), "1 rows of -1 columns"),
+        (numbers(1, 60, 8, 1, 0, 0), "59 rows of torch.int64 .* in the last 0 bytes"),
+        (numbers(1, 1, 1, 1, 0, 1), r"columns \[1\] of 'item', which has 1"),
+        (numbers(0, 1, 1, 2, 0, 1, 1), r"columns \[1, 1\] of 'user', which has 2"),
+        (numbers(1, 1, 1, 0, 70_000), "row id 70000 of 'item', of which 70000 are held"),
+        (numbers(1, 1, 1, 0, -4), "row id -4 of 'item'"),
+        (numbers(1, 2, 8, 0, 5, -6), "row id -1 of 'item'"),
+        (numbers(1, 3, 8, 0, 9, (1 << 63) - 1, 5), "row id .* of 'item'"),
+    ],
+)
+def test_what_cannot_be_is_said(message: torch.Tensor, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        read(message, SPECS, HELD)
+
+
+@pytest.mark.parametrize(
+    ("step", "bytes_each"), [(1, 1), (255, 1), (256, 2), (65_535, 2), (65_536, 4), (1 << 32, 8)]
+)
+def test_ids_take_as_few_bytes_as_their_differences(step: int, bytes_each: int) -> None:
+    """At the boundary of every width."""
+    ids = torch.arange(0, 200 * step, step)
+    message = written([RowRequest("user", ("x",), ids)], SPECS)
+    assert message.numel() == 8 * 6 + -(-199 * bytes_each // 8) * 8
+    (found,) = read(message, SPECS, HELD)
+    assert torch.equal(found.ids, ids)
+
+
+def test_no_request_of_everything_is_too_large() -> None:
+    held = {"user": 50, "item": 0, LIKES: 1}
+    everything = [RowRequest("user", (name,), torch.arange(50)) for name in SPECS["user"]] + [
+        RowRequest(LIKES, (), torch.arange(1))
+    ]
+    assert written(everything, SPECS).numel() <= largest(SPECS, held)

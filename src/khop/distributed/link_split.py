@@ -13,9 +13,9 @@ from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.distributed.partitioned_links import ENDS, PartitionedLinks, partitioned_links, rank_bounds_of
 from khop.distributed.rank_links import of_all_nodes
 from khop.draw import DrawKey, Positives
+from khop.exchange.codec import check_below
 from khop.exchange.moved_rows import moved, rounds, sent_to_all
 from khop.exchange.peers import Message, naming
-from khop.exchange.pieces import check_below
 from khop.sampling.link_split import Chosen, EdgeRange, LinkColumns, Shares, split_edges
 from khop.schema import EdgeType, NodeType, Schema
 

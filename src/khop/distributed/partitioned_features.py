@@ -9,12 +9,20 @@ import torch
 from torch import Tensor
 
 from khop.distributed.partition_owners import PartitionOwners
-from khop.distributed.row_query import RowQuery
-from khop.distributed.row_request import Specs, Type, written
-from khop.distributed.row_server import RowServer, answer_bytes, rows_of_answer
+from khop.distributed.row_exchange import RowQuery, RowServer
 from khop.exchange.lanes import Lanes
 from khop.exchange.peers import Message, Peers
-from khop.exchange.row_wire import Wire, is_rounded, planes, rounded
+from khop.exchange.row_wire import (
+    Specs,
+    Type,
+    Wire,
+    answer_bytes,
+    is_rounded,
+    planes,
+    rounded,
+    rows_of_answer,
+    written,
+)
 from khop.features.cache_plan import CachePlan
 from khop.features.column_pieces import ColumnPieces, read_rows
 from khop.features.row_cache import RowCache

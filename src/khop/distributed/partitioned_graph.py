@@ -20,7 +20,7 @@ from khop.draw import (
     Positives,
 )
 from khop.errors import Unsupported
-from khop.exchange.hop_wire import HopWire, IdRanges
+from khop.exchange.draw_wire import HopWire, IdRanges
 from khop.exchange.lanes import Lanes
 from khop.exchange.peers import Message, Peers, naming
 from khop.graph.edge_draws import asked_types, check_edge_type, check_hop

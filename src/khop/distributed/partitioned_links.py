@@ -10,11 +10,10 @@ from torch import Tensor
 
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_features import PartitionedFeatures
-from khop.distributed.row_request import Type
 from khop.exchange.lanes import Lanes
 from khop.exchange.moved_rows import sent_to_all
 from khop.exchange.peers import Message
-from khop.exchange.row_wire import stored_dtype
+from khop.exchange.row_wire import Type, stored_dtype
 from khop.features.column_pieces import ColumnPieces
 from khop.features.store import Rows
 from khop.sampling.link_digest import links_digest, told_apart

@@ -9,9 +9,8 @@ from khop.arguments import whole_number
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.partitioned_graph import PartitionedGraph
-from khop.distributed.row_request import Specs, Type
 from khop.exchange.lanes import Lanes
-from khop.exchange.row_wire import Wire
+from khop.exchange.row_wire import Specs, Type, Wire
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
 from khop.partition.book import read_book

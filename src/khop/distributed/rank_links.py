@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from khop.distributed.partition_owners import PartitionOwners
+from khop.exchange.codec import check_below
 from khop.exchange.lanes import Lanes
 from khop.exchange.moved_rows import moved, rounds, sent_to_all
 from khop.exchange.peers import Message, Peers, naming
-from khop.exchange.pieces import check_below
 from khop.partition.parts_folder import PartsFolder
 from khop.partition.parts_links import Pairs
 from khop.schema import EdgeType

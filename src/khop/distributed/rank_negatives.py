@@ -11,8 +11,8 @@ from torch import Tensor
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.rank_links import RankLinks
 from khop.draw import DrawKey, DrawnNegatives, Positives
+from khop.exchange.draw_wire import NegativeWire
 from khop.exchange.lanes import Lanes
-from khop.exchange.negative_wire import NegativeWire
 from khop.exchange.peers import Message, Peers, naming
 from khop.graph.negatives import NegativeTables, NothingLeft, all_drawn
 from khop.partition.by_owner import ByOwner, first_outside

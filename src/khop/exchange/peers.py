@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import accumulate, pairwise
 from zlib import crc32
 
 import torch
@@ -16,11 +17,12 @@ from torch import Tensor, distributed
 from torch.distributed import ProcessGroup
 
 from khop.errors import PeerLost
-from khop.exchange.messages import Memory, Messages, wire_bytes
+from khop.exchange.codec import padded
 from khop.runtime.group import Group, is_broken
 from khop.runtime.health_board import within
 
 _MAGIC = 0x6B686F70  # "khop"
+MARK_BYTES = 24  # at the end of each message
 _HEADER = 4  # int64: magic and kind, epoch and step, number, bytes of the message
 _LOOK_AROUND = timedelta(seconds=0.1)  # interval at which a waiting thread checks if it should give up
 
@@ -68,6 +70,47 @@ class _Mark:
         return "" if number == self.number else f"message {number} of the batch, where {self.number} is due"
 
 
+class _Memory:
+    """A reusable buffer: fresh pages cost more than the bytes that are written into them.
+
+    It does not come from the native core's pool, as threads without Python could not return it there.
+    """
+
+    def __init__(self) -> None:
+        self._room = torch.empty(0, dtype=torch.uint8)
+
+    def take(self, size: int) -> Tensor:
+        """Return uint8 (size) with undefined content; it may reuse the memory of the previous call."""
+        if self._room.numel() < size:
+            self._room = torch.empty(0, dtype=torch.uint8)  # frees the old buffer before the new one exists
+            self._room = torch.empty(size + size // 4, dtype=torch.uint8)
+        return self._room[:size]
+
+
+@dataclass(frozen=True)
+class Messages:
+    """One message for each rank, or from each rank, one after another, each with a mark at its end."""
+
+    content: Tensor  # uint8: all messages, padded, with space for a mark after each
+    payloads: tuple[Tensor, ...]  # uint8, the content of each
+
+    @classmethod
+    def of(cls, content: Tensor, sizes: Sequence[int]) -> Messages:
+        """Return views of messages with these sizes in bytes, which lie one after another in `content`."""
+        ends = list(accumulate(wire_bytes(size) for size in sizes))
+        payloads = []
+        for (start, end), size in zip(pairwise([0, *ends]), sizes, strict=True):
+            content[start + size : end - MARK_BYTES] = 0
+            payloads.append(content[start : start + size])
+        return cls(content, tuple(payloads))
+
+    @property
+    def marks(self) -> list[Tensor]:
+        """The mark of each rank's message, int64 (3)."""
+        ends = accumulate(wire_bytes(payload.numel()) for payload in self.payloads)
+        return [self.content[end - MARK_BYTES : end].view(torch.int64) for end in ends]
+
+
 class Peers:
     """The ranks of a group as seen from one thread, or from several that take turns.
 
@@ -89,7 +132,7 @@ class Peers:
         # to itself), and counters of the callers.
         self.counts: dict[str, float] = defaultdict(float)
         self._is_given_up: Callable[[], bool] = lambda: False
-        self._given, self._found = Memory(), Memory()
+        self._given, self._found = _Memory(), _Memory()
 
     def begin(self, epoch: int, step: int, is_given_up: Callable[[], bool]) -> None:
         """Begin a batch: later exchanges belong to it, and waits end once `is_given_up()` is True."""
@@ -200,6 +243,11 @@ class Peers:
     def _count_bytes(self, message: Message, sent: Sequence[int], received: Sequence[int]) -> None:
         for name, sizes in (("sent", sent), ("received", received)):
             self.counts[f"{message.counted}_bytes_{name}"] += sum(sizes) - sizes[self.rank]
+
+
+def wire_bytes(size: int) -> int:
+    """Return the bytes that a message of `size` bytes takes, padding and mark included."""
+    return padded(size) + MARK_BYTES
 
 
 def _is_done(work: distributed.Work) -> bool:

@@ -1,18 +1,24 @@
-"""Wire format of rows: as stored, or rounded to fewer bits."""
+"""Formats of rows between ranks: ascending ids as requests; rows as stored, or rounded, as answers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
 from torch import Tensor
 
-from khop.schema import ColumnSpec
+from khop.exchange.codec import Reader, as_bytes, padded
+from khop.schema import ColumnSpec, EdgeType, NodeType
+
+Type = NodeType | EdgeType
+Specs = Mapping[Type, Mapping[str, ColumnSpec]]
 
 _LARGEST = 127  # largest int8 value that is sent
+_HEADER = 5  # int64: type, number of rows, bytes per difference, number of columns, first id
+_WIDTHS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Wire(StrEnum):
@@ -34,10 +40,6 @@ class WireField:
     def row_bytes(self) -> int:
         """The bytes of one row."""
         return math.prod(self.shape) * self.dtype.itemsize
-
-    def size(self, count: int) -> int:
-        """Return the bytes of `count` rows, padded so that the next field is aligned."""
-        return -(-count * self.row_bytes // 8) * 8
 
 
 def planes(spec: ColumnSpec, wire: Wire) -> tuple[WireField, ...]:
@@ -86,13 +88,110 @@ def rounded(rows: Tensor, spec: ColumnSpec, wire: Wire) -> Tensor:
     return received_rows(sent_rows(rows, spec, wire), spec, wire) if is_rounded(spec, wire) else rows
 
 
-def as_bytes(rows: Tensor) -> list[Tensor]:
-    """Return rows as bytes, and the padding that `WireField.size` counts."""
-    flat = rows.contiguous().view(-1).view(torch.uint8)
-    missing = -flat.numel() % 8
-    return [flat, flat.new_zeros(missing)] if missing else [flat]
+@dataclass(frozen=True)
+class RowRequest:
+    """Rows of one type. In a message, ids count from the first row of the receiving rank."""
+
+    type_: Type
+    columns: tuple[str, ...]
+    ids: Tensor  # int64 (n), ascending, unique; at least one
 
 
-def of_bytes(content: Tensor, plane: WireField, count: int) -> Tensor:
-    """View the first `count` rows of `content` in the dtype and shape of the field."""
-    return content[: count * plane.row_bytes].view(plane.dtype).view(count, *plane.shape)
+def written(requests: Sequence[RowRequest], specs: Specs) -> Tensor:
+    """Encode requests for `read`, uint8 (n); requests without rows are omitted."""
+    types = list(specs)
+    arrays: list[Tensor] = []
+    for request in requests:
+        if not request.ids.numel():
+            continue
+        names = list(specs[request.type_])
+        differences = request.ids.diff()
+        width = _width(differences)
+        columns = [names.index(name) for name in request.columns]
+        header = [types.index(request.type_), request.ids.numel(), width, len(columns), int(request.ids[0])]
+        arrays += [torch.tensor([*header, *columns]), differences.to(_WIDTHS[width])]  # dropped bytes are 0
+    return as_bytes(arrays)
+
+
+def read(message: Tensor, specs: Specs, held: Mapping[Type, int]) -> list[RowRequest]:
+    """Decode the requests in a message; `held` is the number of stored rows of each type.
+
+    ValueError names the part of the message that is invalid.
+    """
+    reader, requests = Reader(message), list[RowRequest]()
+    while not reader.is_done:
+        requests.append(_next(reader, specs, held))
+    return requests
+
+
+def largest(specs: Specs, held: Mapping[Type, int]) -> int:
+    """Return the largest size in bytes of a message that requests each row of each column at most once."""
+    return sum(
+        8 * (_HEADER + len(columns) + held[type_] + 1) * max(1, len(columns))
+        for type_, columns in specs.items()
+    )
+
+
+def answer_bytes(requests: Sequence[RowRequest], specs: Specs, wire: Wire) -> int:
+    """Return the size of the answer to these requests, in bytes."""
+    return sum(
+        padded(request.ids.numel() * plane.row_bytes)
+        for request in requests
+        for name in request.columns
+        for plane in planes(specs[request.type_][name], wire)
+    )
+
+
+def rows_of_answer(
+    answer: Tensor, requests: Sequence[RowRequest], specs: Specs, wire: Wire
+) -> list[dict[str, Tensor]]:
+    """Decode an answer: for each request, the rows of each column."""
+    reader, found = Reader(answer), list[dict[str, Tensor]]()
+    for request in requests:
+        rows = {}
+        for name in request.columns:
+            spec = specs[request.type_][name]
+            sent = [
+                reader.take(plane.dtype, request.ids.numel(), plane.shape) for plane in planes(spec, wire)
+            ]
+            rows[name] = received_rows(sent, spec, wire)
+        found.append(rows)
+    return found
+
+
+def _next(reader: Reader, specs: Specs, held: Mapping[Type, int]) -> RowRequest:
+    """Decode the next request of a message."""
+    type_number, count, width, num_columns, first = reader.numbers(_HEADER)
+    types = list(specs)
+    if not 0 <= type_number < len(types):
+        raise ValueError(f"type {type_number} of {len(types)}")
+    type_ = types[type_number]
+    names = list(specs[type_])
+    if width not in _WIDTHS or not 1 <= count <= held[type_] or not 0 <= num_columns <= len(names):
+        raise ValueError(
+            f"{count} rows of {num_columns} columns of {type_!r} in {width} bytes each, where "
+            f"{held[type_]} rows of {len(names)} columns are held"
+        )
+    chosen = reader.numbers(num_columns)
+    if len(set(chosen)) < len(chosen) or not all(0 <= number < len(names) for number in chosen):
+        raise ValueError(f"columns {chosen} of {type_!r}, which has {len(names)}")
+    ids = _ids(first, reader.take(_WIDTHS[width], count - 1), width)
+    low, high = (int(id_) for id_ in ids.aminmax())
+    if low < 0 or high >= held[type_]:
+        raise ValueError(f"row id {low if low < 0 else high} of {type_!r}, of which {held[type_]} are held")
+    return RowRequest(type_, tuple(names[number] for number in chosen), ids)
+
+
+def _width(differences: Tensor) -> int:
+    """Return the smallest width in bytes that fits every difference."""
+    most = int(differences.max()) if differences.numel() else 0
+    return next(width for width in _WIDTHS if width == 8 or most < 1 << 8 * width)
+
+
+def _ids(first: int, packed: Tensor, width: int) -> Tensor:
+    ids = torch.empty(packed.numel() + 1, dtype=torch.int64)
+    ids[0] = first
+    ids[1:] = packed
+    if width in (2, 4):  # these dtypes are signed: keep the low bits
+        ids[1:] &= (1 << 8 * width) - 1
+    return ids.cumsum_(0)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_features import PartitionedFeatures
-from khop.distributed.row_request import Type
 from khop.exchange.lanes import Lanes
+from khop.exchange.row_wire import Type
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
 from khop.inference.dynamic_chunks import DynamicChunks, Made, Sharing, SizeOf, Taken

@@ -1,27 +1,36 @@
-"""Wire format of one hop between ranks: frontiers as requests, drawn neighbors as answers."""
+"""Formats of draws between ranks: frontiers and links as requests, neighbors and negatives as answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from zlib import crc32
 
 import torch
 from torch import Tensor
 
-from khop.draw import DrawKey, Frontier, FrontierByType, Neighbors, NeighborsByType, mix64
-from khop.exchange.pieces import Reader, Writer, as_bytes, check_below, filled, narrowest
+from khop.draw import (
+    DrawKey,
+    DrawnNegatives,
+    Frontier,
+    FrontierByType,
+    Neighbors,
+    NeighborsByType,
+    Positives,
+)
+from khop.exchange.codec import Reader, Writer, agreement, as_bytes, check_below, narrowest, padded
 from khop.graph.edge_draws import asked_types
+from khop.graph.negatives import NothingLeft
 from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType
 
 MOST_PADDED = 128  # above this fanout answers state their size: padded rows would be mostly padding
-IdRanges = Mapping[NodeType, tuple[int, int]]  # first id on a rank, and the id after its last
+Span = tuple[int, int]  # first id on a rank, and the id after its last
+IdRanges = Mapping[NodeType, Span]
 
 
 @dataclass(frozen=True)
 class HopWire:
-    """Format of the messages of one hop, the same on all ranks. Each piece is padded to 8 bytes.
+    """Format of the messages of one hop, the same on all ranks.
 
     The rule of the hop decides on its contents: fields of the frontier, edges per row and weights.
     """
@@ -46,14 +55,16 @@ class HopWire:
         fanouts = {edge_type: hop.fanouts[edge_type] for edge_type in asked_types(frontier, hop)}
         read = hop.rule.frontier_fields
         fields = {t: tuple(name for name in of.fields if name in read) for t, of in frontier.items()}
-        words = repr((hop.number, list(fanouts.items()), hop.rule, hop.edge_ids, list(fields.items())))
+        digest = agreement(
+            key, hop.number, list(fanouts.items()), hop.rule, hop.edge_ids, list(fields.items())
+        )
         return cls(
             {edge_type: hop.rule.most(fanout) for edge_type, fanout in fanouts.items()},
             {edge_type: nodes[edge_type[0]] for edge_type in fanouts},
             {edge_type: edges[edge_type] for edge_type in fanouts} if hop.edge_ids else None,
             hop.rule.has_weights,
             fields,
-            mix64(key.value ^ crc32(words.encode())) >> 1,
+            digest,
         )
 
     @property
@@ -83,14 +94,13 @@ class HopWire:
         """
         types = self.node_types
         reader = Reader(message)
-        digest, *counts = reader.take(torch.int64, 1 + len(types)).tolist()
+        digest, *counts = reader.numbers(1 + len(types))
         if digest != self.digest:
             raise ValueError("the request is for another hop, or for another key")
         found = {}
         for node_type, count in zip(types, counts, strict=True):
             first, end = spans[node_type]
-            ids = reader.take(narrowest(end - first), count)
-            check_below(ids, end - first, f"frontier node of {node_type!r}")
+            ids = reader.below(end - first, count, f"frontier node of {node_type!r}")
             fields = {name: reader.take(torch.int64, count) for name in self.fields[node_type]}
             found[node_type] = Frontier(ids.long() + first, **fields)
         reader.check_done()
@@ -99,7 +109,7 @@ class HopWire:
     def size(self, counts: Mapping[NodeType, int]) -> int:
         """Return the bytes of an answer for these row counts; for bounded hops only."""
         return sum(
-            filled(4 * counts[edge_type[2]]) + self._edge_bytes(edge_type, counts[edge_type[2]] * (most or 0))
+            padded(4 * counts[edge_type[2]]) + self._edge_bytes(edge_type, counts[edge_type[2]] * (most or 0))
             for edge_type, most in self.most.items()
         )
 
@@ -157,5 +167,73 @@ class HopWire:
     def _edge_bytes(self, edge_type: EdgeType, count: int) -> int:
         """Return the bytes of `count` edges: their sources, and their ids and weights if these are sent."""
         ids = 0 if self.edges is None else 8 * count
-        weights = filled(4 * count) if self.has_weights else 0
-        return filled(count * narrowest(self.sources[edge_type]).itemsize) + ids + weights
+        weights = padded(4 * count) if self.has_weights else 0
+        return padded(count * narrowest(self.sources[edge_type]).itemsize) + ids + weights
+
+
+@dataclass(frozen=True)
+class NegativeWire:
+    """Format of the messages of one draw of exact negatives, the same on all ranks."""
+
+    per_positive: int
+    candidates: int  # number of nodes of the destination type
+    has_until: bool
+    time_column: str | None
+    digest: int  # hash of everything that ranks have to agree on
+
+    @classmethod
+    def of(
+        cls,
+        edge_type: EdgeType,
+        negatives: DrawnNegatives,
+        positives: Positives,
+        key: DrawKey,
+        candidates: int,
+    ) -> NegativeWire:
+        """Return the format of a draw among `candidates` nodes."""
+        has_until = positives.until is not None
+        digest = agreement(key, edge_type, negatives, has_until, positives.time_column)
+        return cls(negatives.per_positive, candidates, has_until, positives.time_column, digest)
+
+    def question(self, positives: Positives, span: Span) -> Tensor:
+        """Encode links for the rank that stores their sources. Returns uint8 (n)."""
+        sources = (positives.sources - span[0]).to(narrowest(span[1] - span[0]))
+        pieces = [torch.tensor([self.digest, sources.numel()]), sources, positives.positions]
+        return as_bytes(pieces if positives.until is None else [*pieces, positives.until])
+
+    def positives(self, message: Tensor, span: Span) -> Positives:
+        """Decode the links of another rank's request; ValueError names the part of it that is invalid."""
+        reader = Reader(message)
+        digest, count = reader.numbers(2)
+        if digest != self.digest:
+            raise ValueError("the request is for other negatives, or for another key")
+        sources = reader.below(span[1] - span[0], count, "source")
+        positions = reader.take(torch.int64, count)
+        until = reader.take(torch.int64, count) if self.has_until else None
+        reader.check_done()
+        return Positives(sources.long() + span[0], positions, until, self.time_column)
+
+    def size(self, links: int) -> int:
+        """Return the bytes of an answer for this number of links."""
+        return 8 + padded(links * self.per_positive * narrowest(self.candidates).itemsize)
+
+    def answer(self, drawn: Tensor | NothingLeft, links: int) -> Tensor:
+        """Encode the drawn negatives, or the link that has no candidate left. Returns uint8 (n)."""
+        if isinstance(drawn, NothingLeft):
+            culprit, drawn = drawn.link, torch.zeros(links, self.per_positive, dtype=torch.int64)
+        else:
+            culprit = -1
+        return as_bytes([torch.tensor([culprit]), drawn.flatten().to(narrowest(self.candidates))])
+
+    def drawn(self, message: Tensor, links: int) -> Tensor | NothingLeft:
+        """Decode an answer: int64 (links, per_positive), or the link that has no candidate left.
+
+        ValueError names the part of the message that is invalid.
+        """
+        reader = Reader(message)
+        (culprit,) = reader.numbers(1)
+        if not -1 <= culprit < links:
+            raise ValueError(f"nothing is left for link {culprit} of {links}")
+        found = reader.below(self.candidates, links * self.per_positive, "destination")
+        reader.check_done()
+        return NothingLeft(culprit) if culprit >= 0 else found.long().view(links, self.per_positive)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.distributed.row_query import RowQuery
+from khop.distributed.row_exchange import RowQuery
 from khop.partition.remote_rows import RemoteRows
 
 BOUNDS = [0, 4, 4, 10, 15]  # rank 0 is asked for the first four ids, rank 1 for nothing

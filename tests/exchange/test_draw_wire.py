@@ -10,8 +10,7 @@ from torch import Tensor
 
 from contracts.graph_store import rows_of
 from khop.draw import DrawKey, Frontier, Neighbors, Positives, UniformNegatives
-from khop.exchange.hop_wire import MOST_PADDED, HopWire
-from khop.exchange.negative_wire import NegativeWire
+from khop.exchange.draw_wire import MOST_PADDED, HopWire, NegativeWire
 from khop.graph.negatives import NothingLeft
 from khop.rules.rule import Hop
 from khop.rules.temporal import Temporal
