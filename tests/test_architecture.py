@@ -56,7 +56,7 @@ MAY_IMPORT = {
     },
     "training": BASICS | {"batch", "kernels", "graph", "loading", "models", "runtime", "migrations"},
     "inference": BASICS | {
-        "batch", "graph", "features", "sampling", "models", "loading", "runtime", "exchange", "distributed",
+        "batch", "kernels", "graph", "features", "sampling", "models", "loading", "runtime", "exchange", "distributed",
         "training",
     },
     "api": BASICS | {
