@@ -56,8 +56,8 @@ MAY_IMPORT = {
     },
     "training": BASICS | {"batch", "kernels", "graph", "loading", "models", "runtime", "migrations"},
     "inference": BASICS | {
-        "batch", "kernels", "graph", "features", "sampling", "models", "loading", "runtime", "exchange", "distributed",
-        "training",
+        "batch", "kernels", "graph", "features", "sampling", "models", "loading", "runtime", "exchange",
+        "distributed", "training",
     },
     "api": BASICS | {
         "forks", "batch", "kernels", "rules", "graph", "features", "sampling", "partition", "models",
