@@ -9,7 +9,7 @@ import torch
 
 from khop import EdgeTable, NodeTable, Temporal, TemporalStrategy, Uniform, Weighted, write_graph
 from khop.config.build import prepare
-from khop.config.parts import rule_of
+from khop.config.contexts import rule_of
 from khop.config.read import RawRun, checked
 
 EDGE = ("node", "to", "node")
@@ -56,7 +56,7 @@ def test_the_table_says_the_rule(
     graph: Path, tmp_path: Path, sampler: dict[str, object], rule: Uniform | Weighted | Temporal
 ) -> None:
     run = prepare(raw(graph, **sampler), tmp_path)
-    assert rule_of(run.config.sampler) == rule
+    assert rule_of(run.config, run.graph) == rule
     batch = run.loader().batch(0, 0)
     if isinstance(rule, Temporal):
         trees = batch.sample.trees

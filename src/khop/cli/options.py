@@ -5,18 +5,24 @@ from __future__ import annotations
 import inspect
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
+import typer.main
 from rich.markup import escape
+from typer.core import TyperCommand
 
-from khop.config.fields import RunField, Value
-from khop.config.values import Fanout
+from khop.cli.which_run import named_run_type
+from khop.config.fields import RunField, Value, run_fields
+from khop.config.section import Fanout
 
 Options = Mapping[str, object]  # dotted path -> value, only of the given options
 Command = Callable[..., None]
 _METAVARS = {str: "TEXT", int: "INT", float: "NUMBER", tuple: "INT,INT,..."}
+# Names in the context of a call: fields of components with their parameters, and their values.
+_OF_COMPONENTS, _VALUES = "khop.components", "khop.values"
+_CONTEXT = "context"
 
 
 def takes_run_options(fields: Iterable[RunField], default: str | None = None) -> Callable[[Command], Command]:
@@ -24,23 +30,87 @@ def takes_run_options(fields: Iterable[RunField], default: str | None = None) ->
 
     `default` replaces the defaults in the help, if they differ from the defaults of a new run.
     """
-    by_name = {entry.option.removeprefix("--").replace("-", "_"): entry for entry in fields}
+    by_name = _by_name(fields)
 
     def with_options(command: Command) -> Command:
         # typer passes options by name, and the names come from the fields. Hence the only **kwargs of khop.
         def called(**given: object) -> None:
+            context: Any = given.pop(_CONTEXT)
             values = {entry.path: _parsed(entry, given.pop(name)) for name, entry in by_name.items()}
+            values |= context.meta.get(_VALUES, {})
             command(**given, options={path: value for path, value in values.items() if value is not None})
 
         *own, last = inspect.signature(command, eval_str=True).parameters.values()
         assert last.name == "options", last
-        signature = inspect.Signature([*own, *(_parameter(n, e, default) for n, e in by_name.items())])
+        context = inspect.Parameter(_CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        options = (_parameter(n, e, default) for n, e in by_name.items())
+        signature = inspect.Signature([*own, context, *options])
         called.__signature__ = signature  # type: ignore[attr-defined]
         called.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
         called.__doc__ = command.__doc__
         return called
 
     return with_options
+
+
+class ComponentCommand(TyperCommand):
+    """A command with the options of the components that its arguments name, beside its own."""
+
+    def component_fields(self, words: Sequence[str]) -> Iterable[RunField]:
+        """Return the fields of the components named in the arguments; ValueError if one cannot be loaded."""
+        raise NotImplementedError
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
+        """Parse the arguments, after the components that they name are loaded."""
+        try:
+            fields = _by_name(self.component_fields(args))
+        except ValueError:
+            if not (ctx.resilient_parsing or {"--help", "-h"} & set(args)):
+                raise
+            fields = {}
+        ctx.meta[_OF_COMPONENTS] = fields, _parameters(fields)
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401
+        """Return the options of the command and of the components."""
+        *own, helps = super().get_params(ctx)
+        _, of_components = ctx.meta.get(_OF_COMPONENTS, ({}, []))
+        return [*own, *of_components, helps]
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
+        """Call the command, which finds the values of the components' options in the context."""
+        fields, _ = ctx.meta[_OF_COMPONENTS]
+        given = {entry.path: _parsed(entry, ctx.params.pop(name)) for name, entry in fields.items()}
+        ctx.meta[_VALUES] = given
+        return super().invoke(ctx)
+
+
+class RunCommand(ComponentCommand):
+    """A command on a run: a file, a preset, or options."""
+
+    def component_fields(self, words: Sequence[str]) -> Iterable[RunField]:
+        """Return the fields of models, tasks, samplers and rules that are not khop's own."""
+        known = {entry.path for entry in run_fields()}
+        return [entry for entry in run_fields(named_run_type(words)) if entry.path not in known]
+
+
+def _by_name(fields: Iterable[RunField]) -> dict[str, RunField]:
+    return {entry.option.removeprefix("--").replace("-", "_"): entry for entry in fields}
+
+
+def _parameters(fields: Mapping[str, RunField]) -> list[Any]:
+    """Make typer's parameters of options, as for a command with these options alone."""
+
+    def command() -> None:
+        pass
+
+    parameters = [_parameter(name, entry, None) for name, entry in fields.items()]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    app = typer.Typer(add_completion=False)
+    app.command()(command)
+    made = typer.main.get_command(app)
+    return [each for each in made.params if each.name in fields]
 
 
 def _parameter(name: str, entry: RunField, default: str | None) -> inspect.Parameter:
@@ -102,7 +172,7 @@ def _parsed(entry: RunField, value: object) -> object:
     if entry.kind is tuple and "{" in value:
         return _tables(value)
     if entry.kind is tuple:
-        return [_number(int, part) for part in value.split(",") if part.strip()]
+        return [_number(entry.item, part.strip()) for part in value.split(",") if part.strip()]
     return _number(entry.kind, value) if entry.kind in (int, float) else value
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import khop
 from khop.cli.lines import tell
+from khop.components import Permission
 from khop.config.read import RawRun, read_toml, to_toml
 from khop.config.values import RunConfig
 from khop.graph.atomic import refuse_dangling
@@ -81,8 +84,8 @@ def is_run_folder(path: Path) -> bool:
     return (path / CONFIG).is_file()
 
 
-def read_run(folder: Path) -> RawRun:
-    """Read the run in `folder`. Raises ValueError if it is not a run folder.
+def read_run(folder: Path, packages: Sequence[str] = ()) -> RawRun:
+    """Read the run in `folder`, which may name code of `packages`. ValueError if it is not a run folder.
 
     If config.toml is not as khop wrote it, a line on stderr names it. Settings that decide the course of a
     run are compared with the checkpoint; all others are used as they are.
@@ -94,7 +97,7 @@ def read_run(folder: Path) -> RawRun:
     digest, _, body = rest.partition(b"\n")
     if is_signed and digest != _digest(body):
         tell(f"{file}: was changed or damaged after khop train wrote it; its present settings are used")
-    return read_toml(file)
+    return replace(read_toml(file), permission=Permission(tuple(packages)))
 
 
 def _digest(body: bytes) -> bytes:

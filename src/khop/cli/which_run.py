@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from khop.cli.options import Options
+from khop.cli.run_folder import CONFIG, is_run_folder
+from khop.components import ANY_NAMED, Permission
+from khop.config.kinds import FAMILIES
 from khop.config.presets import preset, preset_names
-from khop.config.read import RawRun, read_toml
+from khop.config.read import RawRun, read_toml, run_type_of, with_options
+from khop.config.values import RunConfig
+
+_ALLOW_CODE = "--allow-code"
 
 
-def written(source: str | None, options: Options, command: str) -> RawRun:
-    """Return the run of this name, before its options are applied. Raises ValueError if there is none."""
+def written(
+    source: str | None, options: Mapping[str, object], command: str, packages: Sequence[str]
+) -> RawRun:
+    """Return the run of this name, before its options are applied. Raises ValueError if there is none.
+
+    A run file that the user names may name code. The config.toml of a run folder may not: it imports only
+    code of `packages`.
+    """
     if source is None and "graph" not in options:
         raise ValueError(
             f"no run is given: use {command} debian, {command} run.toml, or {command} --graph FOLDER"
@@ -22,4 +35,30 @@ def written(source: str | None, options: Options, command: str) -> RawRun:
     if not Path(source).is_file():
         presets = ", ".join(preset_names())
         raise ValueError(f"{source}: no such file; give a run.toml, or a preset: {presets}")
-    return read_toml(Path(source))
+    return replace(read_toml(Path(source)), permission=permission_of(Path(source), packages))
+
+
+def permission_of(file: Path, packages: Sequence[str]) -> Permission:
+    """Return the permission to import code for a run file: of any package, but not for a run folder's."""
+    is_of_folder = file.name == CONFIG and is_run_folder(file.parent)
+    return Permission(tuple(packages)) if is_of_folder else ANY_NAMED
+
+
+def named_run_type(words: Sequence[str]) -> type[RunConfig]:
+    """Return the class of the run in the arguments of a command, before they are parsed."""
+    paths = {f"--{path.rpartition('.')[2]}": f"{path}.kind" for path in FAMILIES}
+    kinds = {paths[name]: value for name, value in _options(words) if name in paths}
+    packages = [value for name, value in _options(words) if name == _ALLOW_CODE]
+    files = [word for word in words if Path(word).is_file()]
+    raw = written(files[0], {}, "", packages) if files else RawRun({}, "the command line")
+    return run_type_of(with_options(raw, kinds))
+
+
+def _options(words: Sequence[str]) -> list[tuple[str, str]]:
+    """Return names and values of the options, as `--name value` and as `--name=value`."""
+    found = []
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        name, is_assigned, value = word.partition("=")
+        if name.startswith("--"):
+            found.append((name, value if is_assigned else after))
+    return found

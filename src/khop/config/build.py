@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from khop.api.infer import Inference, Values
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph, open_graph
+from khop.config.contexts import TaskContext
 from khop.config.gpu import check_gpu_is_there, placed_graph
-from khop.config.link_run_task import LinkTask
-from khop.config.node_task import NodeTask
 from khop.config.parts import device_cache_bytes, in_flight_of
 from khop.config.read import RawRun, checked
 from khop.config.resolve import graph_folder, resolve
 from khop.config.run_fingerprint import facts_of
 from khop.config.run_task import RunTask
+from khop.config.run_type import built
 from khop.config.values import RunConfig
 from khop.graph.progress import ProgressCallback
 from khop.inference.chunks import Progress
@@ -147,5 +147,4 @@ def prepare(raw: RawRun, cache: Path, notice: ProgressCallback | None = None) ->
     graph = open_graph(folder.path, placement=parts.placement, lanes=parts.lanes, wire=parts.wire)
     if config.device != "cpu":
         graph = placed_graph(config, graph, folder, raw)
-    make = LinkTask.of if config.task.kind == "link-prediction" else NodeTask.of
-    return Run(config, graph, make(config, graph))
+    return Run(config, graph, built(config, "task", TaskContext(config, graph)))

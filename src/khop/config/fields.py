@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
 from typing import Literal, Union, get_args, get_origin
@@ -11,19 +12,25 @@ from typing import Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
-from khop.config.values import (
+from khop.config.run_type import run_type
+from khop.config.section import (
     LARGEST,
     LARGEST_BYTES,
     Alias,
     Allowed,
     Default,
     Fanout,
+    KindOf,
     OptionName,
-    RunConfig,
     Section,
 )
+from khop.config.values import RunConfig
 
 Value = str | int | float | bool | tuple[Fanout, ...] | None
+# Options that are no fields: the option of a field in a component of one's own has another name.
+OPTIONS_OF_COMMANDS = frozenset(
+    {"--help", "--debug", "--resume", "--procs", "--oversubscribe", "--json", "--steps", "--allow-code"}
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,8 @@ class RunField:
     path: str  # dotted, as in run.toml: "training.epochs"
     option: str  # on the command line: "--epochs"
     aliases: tuple[str, ...]  # other names of the option: "--lr"
-    kind: type  # str, int, float, bool, or tuple for a list of fanouts
+    kind: type  # str, int, float, bool or tuple
+    item: type  # of a tuple: str, float, or int, also for a list of fanouts
     choices: tuple[str, ...]  # the allowed words; empty if the field takes other values
     allowed: str  # the allowed values, in words
     description: str
@@ -48,80 +56,131 @@ class RunField:
 
 
 @cache
-def run_fields() -> tuple[RunField, ...]:
-    """Return every field of RunConfig, with tables in the order of their definition."""
-    return tuple(_walk(RunConfig, ""))
+def run_fields(run: type[RunConfig] | None = None) -> tuple[RunField, ...]:
+    """Return every field of a run, with tables in the order of their definition.
+
+    `run` is the class of a run with components that it names; without it the components are khop's defaults.
+    """
+    default = _fields_of(run_type({}), "")
+    if run is None:
+        return default
+    paths = {entry.path for entry in default}
+    taken = {name for entry in default for name in (entry.option, *entry.aliases)} | OPTIONS_OF_COMMANDS
+    found: list[RunField] = []
+    for entry in _fields_of(run, ""):
+        found.append(entry if entry.path in paths else _with_free_option(entry, taken))
+        taken.add(found[-1].option)
+    return tuple(found)
+
+
+def fields_of(table: type[Section]) -> tuple[RunField, ...]:
+    """Return the fields of a table that is no part of a run."""
+    return _fields_of(table, "")
 
 
 @cache
-def sections() -> dict[str, type[Section]]:
-    """Return the tables of run.toml by name; "" is the top level."""
-    found: dict[str, type[Section]] = {"": RunConfig}
-    for name, info in RunConfig.model_fields.items():
-        if table := _section(info.annotation):
-            found[name] = table
-    return found
+def sections(run: type[RunConfig] | None = None) -> dict[str, type[Section]]:
+    """Return the tables of run.toml by path; "" is the top level."""
+    run = run or run_type({})
+    return {"": run, **dict(_tables(run, ""))}
 
 
-def field_at(path: str) -> RunField | None:
+def field_at(path: str, run: type[RunConfig] | None = None) -> RunField | None:
     """Return the field at a dotted path, or None."""
-    return next((field for field in run_fields() if field.path == path), None)
+    return next((field for field in run_fields(run) if field.path == path), None)
 
 
 def value_at(config: RunConfig, path: str) -> Value:
-    """Return the value of a run at a dotted path."""
-    section, _, name = path.rpartition(".")
-    value: Value = getattr(getattr(config, section) if section else config, name)
-    return value
+    """Return the value of a run at a dotted path; None in a table that is left out."""
+    value: object = config
+    for name in path.split("."):
+        value = None if value is None else getattr(value, name)
+    return value  # type: ignore[return-value]
 
 
-def _walk(section: type[Section], prefix: str) -> Iterator[RunField]:
+def _fields_of(section: type[Section], prefix: str) -> tuple[RunField, ...]:
+    found: list[RunField] = []
     for name, info in section.model_fields.items():
         if table := _section(info.annotation):
-            yield from _walk(table, f"{name}.")
+            found += _fields_of(table, f"{prefix}{name}.")
         else:
-            yield _run_field(section, prefix, name, info)
+            found.append(_run_field(section, prefix, name, info))
+    return tuple(found)
+
+
+def _tables(section: type[Section], prefix: str) -> Iterator[tuple[str, type[Section]]]:
+    for name, info in section.model_fields.items():
+        if table := _section(info.annotation):
+            yield prefix + name, table
+            yield from _tables(table, f"{prefix}{name}.")
 
 
 def _section(annotation: object) -> type[Section] | None:
-    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+    inner = _without_none(annotation)
+    return inner if isinstance(inner, type) and issubclass(inner, Section) else None
+
+
+def _with_free_option(entry: RunField, taken: Set[str]) -> RunField:
+    """Put the name of the table in front of an option that another field or the command has."""
+    if entry.option not in taken:
+        return entry
+    return replace(entry, option=f"--{entry.section.rpartition('.')[2]}-{entry.option.removeprefix('--')}")
 
 
 def _run_field(section: type[Section], prefix: str, name: str, info: FieldInfo) -> RunField:
     annotation = _without_none(info.annotation)
-    choices = get_args(annotation) if get_origin(annotation) is Literal else ()
+    family = next((item.family for item in info.metadata if isinstance(item, KindOf)), None)
+    choices = _words(annotation)
+    if family is not None:
+        choices = family.kinds()
     kind = str if choices else get_origin(annotation) or annotation
     assert isinstance(kind, type)
+    items = get_args(annotation) if kind is tuple else ()
     return RunField(
         path=prefix + name,
         option=_option_name(section, prefix, name, info),
         aliases=tuple(item.option for item in info.metadata if isinstance(item, Alias)),
         kind=kind,
+        item=items[0] if items and items[0] in (str, float) else int,
         choices=choices,
-        allowed=_allowed(kind, choices, info),
+        allowed=family.allowed() if family else _allowed(kind, choices, info),
         description=" ".join((info.description or "").split()),
-        default=None if info.is_required() else info.default,
+        default=None if info.is_required() else info.get_default(call_default_factory=True),
         default_words=next((item.words for item in info.metadata if isinstance(item, Default)), ""),
         required=info.is_required(),
     )
+
+
+def _words(annotation: object) -> tuple[str, ...]:
+    """Return the allowed words of a Literal or StrEnum; empty for other types."""
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+        return tuple(annotation)
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
 def _option_name(section: type[Section], prefix: str, name: str, info: FieldInfo) -> str:
     for item in info.metadata:
         if isinstance(item, OptionName):
             return item.option
-    bare = prefix.rstrip(".") if name == "kind" else name
-    return f"--{section.option_prefix}{bare.replace('_', '-')}"
+    if name == "kind":
+        return f"--{prefix.rstrip('.').rpartition('.')[2]}"
+    return f"--{section.option_prefix}{name.replace('_', '-')}"
 
 
 def _without_none(annotation: object) -> object:
     if get_origin(annotation) not in (UnionType, Union):
         return annotation
-    (inner,) = (member for member in get_args(annotation) if member is not NoneType)
-    return inner
+    inner = [member for member in get_args(annotation) if member is not NoneType]
+    return inner[0] if len(inner) == 1 else annotation
 
 
-_NOUNS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+_NOUNS = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    tuple: "a list, on the command line separated by commas",
+}
 
 
 def _allowed(kind: type, choices: tuple[str, ...], info: FieldInfo) -> str:

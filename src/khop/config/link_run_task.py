@@ -5,36 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from torch import nn
+
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
 from khop.api.split_links import LinkSplit, split_links
-from khop.config.parts import (
-    dtype_of,
-    expansion_of,
-    in_flight_of,
-    input_columns,
-    known_metric,
-    rule_of,
-    seeds_loader,
-    stack_of,
-    words_of,
-)
-from khop.config.values import Fanout, RunConfig
+from khop.config.contexts import LinkSettings, TaskContext
+from khop.config.parts import in_flight_of, words_of
+from khop.config.tables import BuiltinTask
 from khop.draw import DegreeNegatives, GivenNegatives, NegativeMode, Negatives, UniformNegatives
 from khop.inference.chunks import Progress
 from khop.inference.link_evaluation import Scores, exact_link_scores, mean_metrics
 from khop.inference.sampled_links import sampled_link_scores
-from khop.loading.columns import ColumnChoice
+from khop.models.layered import Layered
 from khop.models.link_predictor import LinkPredictor
 from khop.models.sizes import ModelSizes
 from khop.runtime.group import this_group
 from khop.sampling.exclusion import Exclude
-from khop.sampling.fanouts import fanouts_by_type, followed_types
+from khop.sampling.fanouts import Fanout, fanouts_by_type, followed_types
 from khop.sampling.link_seeds import LinkList
-from khop.sampling.links import LinkSampler
 from khop.schema import EdgeType, NodeType
-from khop.training.initial import seeded
 from khop.training.link_prediction import LINK_METRICS, LinkMetric, LinkPrediction
+from khop.training.metrics import known_metric
 
 BESIDE: tuple[LinkMetric, ...] = ("mrr", "roc-auc")  # always computed, next to the selection metric
 
@@ -46,7 +38,7 @@ _Hops = tuple[dict[EdgeType, int], ...]
 class LinkTask:
     """The task of a link-prediction run: the split links of one edge type, and a model to score pairs."""
 
-    config: RunConfig  # resolved
+    context: TaskContext
     whole: Graph  # the graph for inference: every edge of the model's edge types, with held-out links
     edge_type: EdgeType
     fanouts: _Hops  # of training: for the edge types that any hop follows, and for the target type
@@ -56,8 +48,9 @@ class LinkTask:
     task: LinkPrediction
 
     @classmethod
-    def of(cls, config: RunConfig, graph: Graph) -> LinkTask:
+    def of(cls, context: TaskContext) -> LinkTask:
         """Split links, draw pairs and make a new model; equal runs get equal results."""
+        config, graph = context.config, context.graph
         links, seed = config.links, config.training.seed
         (edge_type,) = (t for t in graph.schema.edge_types if words_of(t) == config.task.target)
         hops, measured = (_hops(graph, of) for of in (config.sampler.fanouts, config.evaluation.fanouts))
@@ -75,25 +68,20 @@ class LinkTask:
             seed=seed,
         )
         targets = tuple(dict.fromkeys((edge_type[0], edge_type[2])))
-        hidden = config.model.hidden
-        sizes = ModelSizes.of(
-            split.train,
-            targets,
-            config.model.column,
-            outputs=hidden,
-            embedding=config.model.embedding,
-            embedding_update=config.model.embedding_update,
-        )
+        hidden, table = config.model.hidden, config.model
+        settings = (table.column, None, hidden, table.embedding, table.embedding_update)
+        sizes = ModelSizes.of(split.train, targets, *settings)
         # Evaluation follows the edge types that the model has learned: only the ones of a training hop.
         sizes = replace(sizes, edge_types=tuple(t for t in kept if t in followed))
 
-        def made() -> LinkPredictor:
-            return LinkPredictor.of(stack_of(config, sizes), [edge_type], links.decoder, hidden)
+        def around(encoder: nn.Module) -> LinkPredictor:
+            return LinkPredictor.of(encoder, [edge_type], links.decoder, hidden)
 
-        model = seeded(seed, made).to(config.device, dtype_of(config))
+        model = replace(context, graph=split.train).model(sizes, around)
+        assert isinstance(model, LinkPredictor)
         metric = known_metric(config.task.metric, LINK_METRICS)
         return cls(
-            config,
+            context,
             graph,
             edge_type,
             tuple({t: hop[t] for t in kept} for hop in hops),
@@ -121,12 +109,11 @@ class LinkTask:
 
     def loader(self) -> Loader:
         """Make the loader of training batches, which exclude the links of a step and their reverse edges."""
-        train = self.split.train
-        has_reverse = train.schema.reverse(self.edge_type) is not None
+        context = replace(self.context, graph=self.split.train)
+        has_reverse = self.split.train.schema.reverse(self.edge_type) is not None
         exclude = Exclude.EDGE_AND_REVERSE if has_reverse else Exclude.EDGE
-        sampler = self._sampler(train, self.fanouts, self.negatives(), exclude)
-        columns = input_columns(self.config, train)
-        return seeds_loader(self.config, sampler, self.split.train_links, columns, {})
+        sampler = context.sampler(self.fanouts, LinkSettings(self.negatives(), exclude))
+        return context.links_loader(sampler, self.split.train_links, self.model.encoder)
 
     def scores(
         self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
@@ -146,14 +133,19 @@ class LinkTask:
         return found
 
     def _link_scores(self, graph: Graph, links: LinkList, progress: Progress) -> Scores:
-        config, group = self.config, this_group()
-        if self.measured:
+        context, group = replace(self.context, graph=graph), this_group()
+        config, encoder = context.config, self.model.encoder
+        measured: Sequence[Fanout] = self.measured
+        if not measured and not isinstance(encoder, Layered):
+            measured = context.all_neighbors(encoder, self.fanouts)
+        if measured:
+            given = LinkSettings(GivenNegatives(NegativeMode.TRIPLET), exclude=None)
             return sampled_link_scores(
                 self.model,
-                self._sampler(graph, self.measured, GivenNegatives(NegativeMode.TRIPLET), exclude=None),
+                context.neighbor_sampler(measured, given),
                 graph.features,
                 links,
-                columns=ColumnChoice.of(graph.schema, input_columns(config, graph), (), ()),
+                columns=context.columns(encoder),
                 seed=config.training.seed,
                 chunk_size=config.evaluation.batch_size,
                 progress=progress,
@@ -173,22 +165,19 @@ class LinkTask:
             lanes=graph.lanes,
         )
 
-    def _sampler(
-        self, graph: Graph, fanouts: _Hops, negatives: Negatives, exclude: Exclude | None
-    ) -> LinkSampler:
-        rule, expansion = rule_of(self.config.sampler), expansion_of(self.config)
-        return LinkSampler(
-            graph, fanouts, negatives=negatives, exclude=exclude, rule=rule, expansion=expansion
-        )
-
     def negatives(self) -> Negatives:
         """Return the negatives of training: separate pairs, or triplets for a ranking loss."""
-        links = self.config.links
+        links = self.context.config.links
         mode = NegativeMode.TRIPLET if links.loss == "bpr" else NegativeMode.BINARY
         if links.negatives == "degree":
             return DegreeNegatives(links.negatives_per_positive, mode, links.exact)
         return UniformNegatives(links.negatives_per_positive, mode, links.exact)
 
 
-def _hops(graph: Graph, fanouts: tuple[Fanout, ...]) -> _Hops:
+def _hops(graph: Graph, fanouts: Sequence[Fanout]) -> _Hops:
     return fanouts_by_type(graph.schema, fanouts)
+
+
+def link_prediction(options: BuiltinTask, context: TaskContext) -> LinkTask:
+    """Make the task of scoring the links of an edge type."""
+    return LinkTask.of(context)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import get_args
 
 from khop.config.parts import words_of
-from khop.config.read import RawRun, chosen
-from khop.config.values import RunConfig, Task
-from khop.graph.folder import Folder
+from khop.config.read import chosen
+from khop.config.resolve_task import ResolveContext
+from khop.config.tables import BuiltinTask
 from khop.training.link_prediction import LinkMetric
 
 
-def resolved_link_task(config: RunConfig, graph: Folder, raw: RawRun) -> Task:
+def resolved_link_task(task: BuiltinTask, context: ResolveContext) -> BuiltinTask:
     """Fill in the edge type and the metric. Raises ValueError if the graph lacks a requested item."""
-    task, links = config.task, config.links
+    config, graph, raw = context.config, context.graph, context.raw
+    links = config.links
     if task.label is not None:
         where = raw.where("task.label")
         raise ValueError(f"task.label is {task.label!r}: links have no label column, leave it out ({where})")

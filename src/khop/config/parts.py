@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 import torch
+from torch import nn
 
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
-from khop.config.values import RunConfig, Sampler
+from khop.config.values import RunConfig
 from khop.distributed.partitioned_links import PartitionedLinks
 from khop.loading.columns import NamesByType
 from khop.loading.device_placement import CacheSize
 from khop.loading.ordered_map import InFlight
-from khop.models.rgcn import RGCN
-from khop.models.sage import SAGE
-from khop.models.sizes import ModelSizes
-from khop.models.stack import Stack
-from khop.rules.rule import Rule
-from khop.rules.temporal import Temporal, TemporalStrategy
-from khop.rules.uniform import Uniform
-from khop.rules.weighted import Weighted
 from khop.sampling.link_seeds import Links
-from khop.sampling.neighbor import Expansion
-from khop.sampling.sampler import Sampler as SamplesSeeds
+from khop.sampling.sampler import Sampler
 from khop.schema import EdgeType, NodeType
-
-Name = TypeVar("Name", bound=str)
 
 
 def seeds_loader(
     config: RunConfig,
-    sampler: SamplesSeeds,
+    sampler: Sampler,
     seeds: dict[NodeType, torch.Tensor] | Links | PartitionedLinks,
     columns: Sequence[str],
     seed_columns: NamesByType,
@@ -79,50 +68,21 @@ def device_cache_bytes(config: RunConfig, graph: Graph) -> int:
     return CacheSize.of(config.gpu.cache).bytes_of(sum(columns))
 
 
-def rule_of(sampler: Sampler) -> Rule:
-    """Return the rule by which a run draws neighbors."""
-    plain = Uniform(sampler.replacement)
-    inner = plain if sampler.weight is None else Weighted(sampler.weight, sampler.replacement)
-    if sampler.time is None:
-        return inner
-    window = None if sampler.window is None else (sampler.window[0], sampler.window[1])
-    return Temporal(sampler.time, TemporalStrategy(sampler.temporal_strategy), window, inner)
+def columns_of(config: RunConfig, graph: Graph, model: nn.Module) -> list[str]:
+    """Return the columns of a batch: the model's `input_columns` if it names some, else the input column.
 
-
-def expansion_of(config: RunConfig) -> Expansion:
-    """Return the expansion: the nodes that each hop expands."""
-    return Expansion(config.sampler.expansion)
-
-
-def input_columns(config: RunConfig, graph: Graph) -> list[str]:
-    """Return the input column, or no column if all node types use embeddings."""
-    types = graph.schema.node_types
-    there = any(config.model.column in graph.schema.columns.get(t, {}) for t in types)
-    return [config.model.column] if there else []
-
-
-def stack_of(config: RunConfig, sizes: ModelSizes) -> Stack:
-    """Make the network, with new weights from torch's generator."""
-    model, layers = config.model, config.model.layers
-    assert layers is not None
-    options = (model.hidden, layers, model.dropout, model.norm, model.residual)
-    if model.kind == "rgcn":
-        return RGCN(sizes, *options, bases=model.bases)
-    return SAGE(sizes, *options, encoder=model.encoder)
+    If all node types use embeddings, there are none.
+    """
+    declared: Mapping[NodeType, Sequence[str]] | Sequence[str] = getattr(model, "input_columns", ())
+    of_types = declared.values() if isinstance(declared, Mapping) else [declared]
+    names = list(dict.fromkeys(name for of_type in of_types for name in of_type)) or [config.model.column]
+    schema = graph.schema
+    return [name for name in names if any(name in schema.columns.get(t, {}) for t in schema.node_types)]
 
 
 def dtype_of(config: RunConfig) -> torch.dtype:
     """Return the dtype of the weights."""
     return torch.float64 if config.precision == "float64" else torch.float32
-
-
-def known_metric(name: str | None, known: Iterable[Name]) -> Name:
-    """Return the metric of this name. Raises ValueError if it is not in `known`."""
-    names = list(known)
-    for each in names:
-        if each == name:
-            return each
-    raise ValueError(f"metric {name!r}: must be one of {', '.join(names)}")
 
 
 def words_of(edge_type: EdgeType) -> str:

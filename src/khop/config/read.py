@@ -5,14 +5,16 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import tomli_w
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from khop.components import ANY_NAMED, Permission
 from khop.config.fields import RunField, field_at, run_fields, sections
+from khop.config.run_type import run_type
 from khop.config.values import RunConfig
 from khop.migrations import with_new_names
 
@@ -24,6 +26,7 @@ class RawRun:
     values: Mapping[str, object]
     source: str  # the file or other source of the settings: "run.toml"
     options: Mapping[str, str] = field(default_factory=dict)  # dotted path -> the option that set it
+    permission: Permission = ANY_NAMED  # to import components that the run names
 
     def where(self, *paths: str) -> str:
         """Name the places where these fields were set: the option, or else the file."""
@@ -43,25 +46,31 @@ def read_toml(path: Path) -> RawRun:
 
 def with_options(raw: RawRun, options: Mapping[str, object]) -> RawRun:
     """Return the run with some fields, by dotted path, replaced from the command line."""
-    values, named = dict(raw.values), dict(raw.options)
-    tables = {name: dict(entry) for name, entry in values.items() if isinstance(entry, Mapping)}
+    values = _copied(raw.values)
     for path, value in options.items():
-        section, _, name = path.rpartition(".")
-        (tables.setdefault(section, {}) if section else values)[name] = value
-        entry = field_at(path)
-        assert entry is not None, path
-        named[path] = entry.option
-    # A section that is no table stays as it is, for `checked` to report.
-    others = {name: entry for name, entry in values.items() if not isinstance(entry, Mapping)}
-    return RawRun({**values, **tables, **others}, raw.source, named)
+        *sections, name = path.split(".")
+        table: object = values
+        for section in sections:
+            table = table.setdefault(section, {}) if isinstance(table, dict) else table
+        if isinstance(table, dict):  # `checked` reports any other value
+            table[name] = value
+    changed = replace(raw, values=values)
+    named = {path: _option_at(path, changed) for path in options}
+    return replace(changed, options={**raw.options, **named})
+
+
+def run_type_of(raw: RawRun) -> type[RunConfig]:
+    """Return the class of a run, with the options of the components that it names."""
+    return run_type(raw.values, raw.permission, raw.where)
 
 
 def checked(raw: RawRun) -> RunConfig:
     """Validate a run. Raises ValueError with the first wrong field, its value, allowed values and place."""
+    run = run_type_of(raw)
     try:
-        return RunConfig.model_validate(raw.values)
+        return run.model_validate(raw.values)
     except ValidationError as error:
-        raise ValueError(_sentence(error.errors(include_url=False)[0], raw)) from None
+        raise ValueError(_sentence(error.errors(include_url=False)[0], raw, run)) from None
 
 
 def chosen(path: str, asked: str | None, there: Iterable[str], what: str, raw: RawRun) -> str:
@@ -86,17 +95,28 @@ def to_toml(config: RunConfig) -> str:
     return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
 
 
-def _sentence(error: ErrorDetails, raw: RawRun) -> str:
-    names = _names_of_field([str(part) for part in error["loc"] if isinstance(part, str)])
+def _copied(values: Mapping[str, object]) -> dict[str, object]:
+    return {name: _copied(entry) if isinstance(entry, Mapping) else entry for name, entry in values.items()}
+
+
+def _option_at(path: str, raw: RawRun) -> str:
+    entry = field_at(path) or field_at(path, run_type_of(raw))
+    assert entry is not None, path
+    return entry.option
+
+
+def _sentence(error: ErrorDetails, raw: RawRun, run: type[RunConfig]) -> str:
+    names = _names_of_field([str(part) for part in error["loc"] if isinstance(part, str)], run)
     path = ".".join(names)
-    entry = field_at(path)
+    entry = field_at(path, run)
     if error["type"] == "extra_forbidden":
-        return f"{path}: no such field; {_hint(names)} ({raw.source})"
+        return f"{path}: no such field; {_hint(names, run)} ({raw.source})"
     if error["type"] == "missing":
         assert entry is not None
         return f"{path} is missing: give {entry.option}, or {path} = ... in the file ({raw.source})"
-    if not path:
+    if entry is None and error["type"] == "value_error":  # of a whole table
         message = str(error["ctx"]["error"])
+        message = message if path in message else f"{path}: {message}"
         options = [option for at, option in raw.options.items() if at in message]
         return f"{message} ({', '.join([raw.source, *options])})"
     value = _shown(_value(raw.values, names))
@@ -106,9 +126,9 @@ def _sentence(error: ErrorDetails, raw: RawRun) -> str:
     return f"{path} is {value}: must be {allowed} ({raw.where(path)})"
 
 
-def _names_of_field(names: list[str]) -> list[str]:
+def _names_of_field(names: list[str], run: type[RunConfig]) -> list[str]:
     """Keep the names up to a field. For an entry of a list, pydantic appends the type that did not match."""
-    lengths = (length for length in range(len(names)) if field_at(".".join(names[:length])))
+    lengths = (length for length in range(len(names)) if field_at(".".join(names[:length]), run))
     return names[: next(lengths, len(names))]
 
 
@@ -130,10 +150,10 @@ def _shown(value: object) -> str:
     return str(list(value)) if isinstance(value, tuple) else repr(value)
 
 
-def _hint(names: list[str]) -> str:
+def _hint(names: list[str], run: type[RunConfig]) -> str:
     section, name = ".".join(names[:-1]), names[-1]
-    here = list(sections()[section].model_fields)
-    leaves = {path.rpartition(".")[2]: path for path in reversed([entry.path for entry in run_fields()])}
+    here = list(sections(run)[section].model_fields)
+    leaves = {path.rpartition(".")[2]: path for path in reversed([entry.path for entry in run_fields(run)])}
     close = difflib.get_close_matches(name, here, n=1, cutoff=0.7)
     if close:
         return f"did you mean {'.'.join([*names[:-1], close[0]])}?"

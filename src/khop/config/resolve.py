@@ -6,12 +6,15 @@ import difflib
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from khop.config.link_task import resolved_link_task
 from khop.config.memory import check_memory
-from khop.config.read import RawRun, chosen
-from khop.config.values import Fanout, RunConfig, Task
+from khop.config.options import options_of
+from khop.config.read import RawRun
+from khop.config.resolve_task import ResolveContext
+from khop.config.run_type import component_of
+from khop.config.section import Fanout
+from khop.config.tables import TaskTable
+from khop.config.values import RunConfig
 from khop.datasets.builtin import builtin_folder, builtin_names
 from khop.graph.folder import Folder
 from khop.graph.progress import ProgressCallback
@@ -19,11 +22,8 @@ from khop.loading.cores import sampler_threads, usable_cores
 from khop.loading.streams import gpu_remedy, num_gpus
 from khop.partition.parts_folder import known_folder
 from khop.sampling.fanouts import fanout_by_type
-from khop.schema import ColumnSpec, NodeType, Schema
-from khop.training.metrics import METRICS
+from khop.schema import Schema
 from khop.training.tensorboard import check_tensorboard
-
-SPLIT_FIELDS = ("train_split", "val_split", "test_split")
 
 
 def graph_folder(
@@ -48,16 +48,13 @@ def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
 
     The result has the absolute path of the graph, so that the run can be repeated from any folder.
     """
-    is_of_links = config.task.kind == "link-prediction"
-    resolved_task = resolved_link_task if is_of_links else _resolved_task
-    task = resolved_task(config, graph, raw)
+    task = _resolved_task(config, graph, raw)
     _check_column(config, graph.schema, raw)
     for section, fanouts in (("sampler", config.sampler.fanouts), ("evaluation", config.evaluation.fanouts)):
         _check_fanouts(f"{section}.fanouts", fanouts, graph.schema, raw)
     _check_device(config.device, raw)
     if config.tensorboard:
         _check_tensorboard(raw)
-    assert task.target is not None
     name = config.graph if config.graph in builtin_names() else str(graph.path.absolute())
     resolved = config.model_copy(
         update={
@@ -72,42 +69,11 @@ def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
     return resolved
 
 
-def _resolved_task(config: RunConfig, graph: Folder, raw: RawRun) -> Task:
-    task, schema = config.task, graph.schema
-    metric = chosen("task.metric", task.metric or "accuracy", METRICS, "metrics of nodes", raw)
-    labeled = {node_type: labels for node_type in schema.node_types if (labels := _labels(schema, node_type))}
-    target = chosen("task.target", task.target, labeled, "node types with labels", raw)
-    label = chosen("task.label", task.label, labeled[target], f"label columns of {target}", raw)
-    for field in SPLIT_FIELDS:
-        _check_split(field, getattr(task, field), graph, (target, label), raw)
-    return task.model_copy(update={"target": target, "label": label, "metric": metric})
-
-
-def _labels(schema: Schema, node_type: NodeType) -> dict[str, ColumnSpec]:
-    columns = schema.columns.get(node_type, {})
-    return {name: spec for name, spec in columns.items() if spec.num_classes is not None}
-
-
-def _check_split(field: str, name: str, graph: Folder, label: tuple[NodeType, str], raw: RawRun) -> None:
-    target, column = label
-    having = [split for split in graph.split_names if target in graph.split(split)]
-    where = raw.where(f"task.{field}")
-    if name not in having:
-        raise ValueError(
-            f"task.{field} is {name!r}: the splits of {target} are {', '.join(having) or 'none'} ({where})"
-        )
-    nodes = graph.split(name)[target]
-    unlabeled = _first_unlabeled(nodes, graph.columns()[target][column])
-    if unlabeled is not None:
-        raise ValueError(
-            f"task.{field} is {name!r}: node {unlabeled} of {target} in it has no {column}, its label is "
-            f"-1; leave such nodes out of the split ({where})"
-        )
-
-
-def _first_unlabeled(nodes: Tensor, labels: Tensor) -> int | None:
-    missing = nodes[labels[nodes] < 0]
-    return int(missing[0]) if missing.numel() else None
+def _resolved_task(config: RunConfig, graph: Folder, raw: RawRun) -> TaskTable:
+    task, component = config.task, component_of(config, "task")
+    options = options_of(task, component.options)
+    resolved = component.resolve(options, ResolveContext(config, graph, raw))
+    return resolved if isinstance(resolved, TaskTable) else task
 
 
 def _check_fanouts(path: str, fanouts: tuple[Fanout, ...], schema: Schema, raw: RawRun) -> None:

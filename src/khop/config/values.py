@@ -1,163 +1,36 @@
 """The settings of a run: the single source of TOML keys, options, help texts and limits.
 
-The string below a field is its help text.
+The string below a field is its help text. `tables` has the tables of models, tasks and samplers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    model_validator,
+from pydantic import Field, model_validator
+
+from khop.config.section import (
+    Alias,
+    Allowed,
+    Bytes,
+    BytesOrNone,
+    CacheText,
+    Count,
+    CountOrNone,
+    Default,
+    Fanouts,
+    OptionName,
+    Section,
+    Text,
+    Threads,
 )
-
-from khop.arguments import as_mapping
-from khop.loading.byte_size import byte_size
-from khop.loading.device_placement import CacheSize
-
-
-@dataclass(frozen=True)
-class Allowed:
-    """The allowed values of a field in words, if its type and limits do not say it."""
-
-    words: str
-
-
-@dataclass(frozen=True)
-class Alias:
-    """An alternative name of a field's option."""
-
-    option: str
-
-
-@dataclass(frozen=True)
-class OptionName:
-    """The name of a field's option, if it is not made from the field's path."""
-
-    option: str
-
-
-@dataclass(frozen=True)
-class Default:
-    """The meaning of a field's default in words, if its value does not say it."""
-
-    words: str
-
-
-Fanout = int | dict[str, int]  # for all edge types, or by edge type name or pattern
-
-
-LARGEST = 2**31 - 1  # largest count: the product of any two counts fits the integers of the native core
-LARGEST_BYTES = 2**63 - 1
-
-
-def _fanouts_in_range(fanouts: tuple[Fanout, ...]) -> tuple[Fanout, ...]:
-    for fanout in fanouts:
-        by_type = as_mapping(fanout, lambda number: {"*": number})
-        if not all(-1 <= number <= LARGEST for number in by_type.values()):
-            raise ValueError("a fanout out of range")
-    return fanouts
-
-
-def _bytes(value: object) -> object:
-    return byte_size(value, "bytes") if isinstance(value, str) else value
-
-
-def _cache(value: object) -> object:
-    return str(CacheSize.of(value)) if isinstance(value, str | int) and not isinstance(value, bool) else value
-
-
-# TOML and options give a list, so the tuple is not strict; the numbers in it are.
-Fanouts = Annotated[
-    tuple[Fanout, ...],
-    Field(strict=False),
-    AfterValidator(_fanouts_in_range),
-    Allowed(
-        "a list of whole numbers, one per hop: neighbors per node, -1 for all, 0 for none, at most "
-        '2147483647; or, for a hop, a table of them by edge type, as {"user buys item" = 5, "*" = 2}'
-    ),
-]
-Window = Annotated[
-    tuple[Annotated[int, Field(ge=-(2**63), lt=2**63)], ...] | None,
-    Field(strict=False, min_length=2, max_length=2),
-    Allowed(
-        "two whole numbers [before, after], in the unit of the times, after 0 or less: [86400, 0] is a day"
-    ),
-]
-Text = Annotated[str, Field(min_length=1)]
-Count = Annotated[int, Field(ge=1, le=LARGEST)]
-CountOrNone = Annotated[int, Field(ge=0, le=LARGEST)]
-Threads = Annotated[int, Field(ge=0, le=1024)]
-Bytes = Annotated[
-    int,
-    Field(ge=1, le=LARGEST_BYTES),
-    BeforeValidator(_bytes),
-    Allowed('bytes, as 500000000, "500MB" or "2GiB", at least 1'),
-]
-BytesOrNone = Annotated[
-    int,
-    Field(ge=0, le=LARGEST_BYTES),
-    BeforeValidator(_bytes),
-    Allowed('bytes, as 500000000, "500MB" or "2GiB", 0 for none'),
-]
-
-CacheText = Annotated[
-    str,
-    BeforeValidator(_cache),
-    Allowed('bytes, as "4GB", or a share of each column, as "20%"; 0 for none'),
-]
-
-
-class Section(BaseModel):
-    """A table of run.toml. Values are never converted: "3" is not a number, and 3.0 is not a whole number."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        use_attribute_docstrings=True,
-        defer_build=True,
-    )
-    option_prefix: ClassVar[str] = ""  # prefix of the option names, if another table uses the plain names
-
-
-class Task(Section):
-    """The prediction task of the model."""
-
-    kind: Literal["node-classification", "link-prediction"] = "node-classification"
-    """Prediction task"""
-    target: Annotated[str | None, Field(min_length=1), Default("the only one of the graph")] = None
-    """Node type to classify, or edge type to predict, such as "user buys item" (three words)"""
-    label: Annotated[str | None, Field(min_length=1), Default("its only column with classes")] = None
-    """Label column of the node type to classify"""
-    metric: Annotated[
-        (
-            Literal["accuracy", "f1-macro", "f1-micro", "roc-auc", "average-precision", "mrr", "hits@10"]
-            | None
-        ),
-        Default("accuracy for nodes, mrr for links"),
-    ] = None
-    """Metric of evaluation; for nodes accuracy, f1-macro, f1-micro, roc-auc or average-precision, for links
-    roc-auc, average-precision, mrr or hits@10"""
-    train_split: Text = "train"
-    """Split with the nodes to train on"""
-    val_split: Text = "val"
-    """Split that selects the best checkpoint"""
-    test_split: Text = "test"
-    """Split that is evaluated, but selects nothing"""
+from khop.config.tables import ModelTable, SamplerTable, TaskTable
 
 
 class Links(Section):
     """Links for link prediction: decoder, loss, negatives and held-out shares."""
 
-    option_prefix: ClassVar[str] = "link-"
+    option_prefix = "link-"
 
     decoder: Literal["dot", "mlp", "distmult"] = "dot"
     """Function that scores a pair of nodes from their embeddings; only mlp is direction-aware"""
@@ -175,53 +48,6 @@ class Links(Section):
     """Share of the links held out for test"""
     eval_negatives: Annotated[int, Field(ge=1, le=10_000), OptionName("--eval-negatives")] = 100
     """Negatives per held-out link; drawn once, and never edges of the graph"""
-
-
-class Sampler(Section):
-    """Sampling of neighborhoods."""
-
-    fanouts: Annotated[Fanouts, Field(min_length=1)] = (15, 10)
-    """Neighbors drawn per node, one number per hop; the first is the hop at the seeds"""
-    replacement: bool = False
-    """Draw neighbors with replacement"""
-    expansion: Literal["layered", "subgraph"] = "layered"
-    """Nodes that a hop expands: all nodes so far (layered, as DGL), or only new nodes (subgraph, as PyG)"""
-    weight: Annotated[str | None, Field(min_length=1), Default("uniform draws")] = None
-    """Edge column of weights; neighbors are drawn in proportion to them"""
-    time: Annotated[str | None, Field(min_length=1), Default("no time limit")] = None
-    """Column of times of seeds and of edges or nodes; neighbors later than the seed are not drawn"""
-    temporal_strategy: Literal["sample", "latest"] = "sample"
-    """Neighbors drawn if a time column is set: a sample of the allowed ones, or the latest of them"""
-    window: Annotated[Window, Default("all earlier times")] = None
-    """Range of times before the seed, if a time column is set: BEFORE,AFTER, such as 86400,0 for a day"""
-
-
-class Model(Section):
-    """The network."""
-
-    kind: Literal["sage", "rgcn"] = "sage"
-    """Network: GraphSAGE with mean aggregation (sage), or relational GCN (rgcn)"""
-    hidden: Count = 256
-    """Width of the hidden layers"""
-    layers: Annotated[int | None, Field(ge=1, le=LARGEST), Default("one per fanout")] = None
-    """Number of layers"""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """Dropout probability of hidden values"""
-    norm: Literal["none", "layer"] = "none"
-    """Normalization after each layer"""
-    residual: bool = False
-    """Add the input of each layer to its output"""
-    column: Text = "x"
-    """Input column, of all node types that have it"""
-    embedding: Annotated[int | None, Field(ge=0, le=LARGEST), Default("an error for these types")] = None
-    """Width of trained embeddings for node types without the input column; 0: no input for these types"""
-    embedding_update: Literal["dense", "sparse", "sharded"] = "dense"
-    """Update of embeddings: all rows (dense), only the rows of the batch (sparse), or the same with each row
-    stored on one process (sharded)"""
-    encoder: Literal["none", "linear"] = "none"
-    """Layer before the first layer: none, or linear for each node type; rgcn always has linear"""
-    bases: Annotated[CountOrNone, Default("one matrix per edge type")] = 0
-    """Basis matrices that the edge types of rgcn share"""
 
 
 class Parts(Section):
@@ -281,7 +107,7 @@ class Training(Section):
 class Evaluation(Section):
     """Evaluation of the model."""
 
-    option_prefix: ClassVar[str] = "evaluation-"
+    option_prefix = "evaluation-"
 
     fanouts: Annotated[Fanouts, Default("exact, over all neighbors")] = ()
     """Neighbors drawn per node in evaluation, one number per hop"""
@@ -294,7 +120,7 @@ class Evaluation(Section):
 class Checkpoint(Section):
     """Checkpoints within an epoch. A checkpoint is always written at the end of an epoch."""
 
-    option_prefix: ClassVar[str] = "checkpoint-"
+    option_prefix = "checkpoint-"
 
     steps: Annotated[CountOrNone, Default("no checkpoints by steps")] = 0
     """Optimizer steps between checkpoints within an epoch"""
@@ -305,7 +131,7 @@ class Checkpoint(Section):
 
 
 class RunConfig(Section):
-    """All settings of a run."""
+    """All settings of a run. `run_type` makes the class with the options of the named components."""
 
     graph: Text
     """Graph folder, or name of a built-in graph"""
@@ -335,24 +161,15 @@ class RunConfig(Section):
     """Allow processes to listen on a public address; a firewall has to protect it"""
     tensorboard: bool = False
     """Write TensorBoard curves to the run folder; needs the package tensorboard"""
-    task: Task = Field(default_factory=Task)
+    task: TaskTable = Field(default_factory=TaskTable)
     links: Links = Field(default_factory=Links)
-    sampler: Sampler = Field(default_factory=Sampler)
-    model: Model = Field(default_factory=Model)
+    sampler: SamplerTable = Field(default_factory=SamplerTable)
+    model: ModelTable = Field(default_factory=ModelTable)
     gpu: Gpu = Field(default_factory=Gpu)
     parts: Parts = Field(default_factory=Parts)
     training: Training = Field(default_factory=Training)
     evaluation: Evaluation = Field(default_factory=Evaluation)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
-
-    @model_validator(mode="after")
-    def _bases_are_of_rgcn(self) -> RunConfig:
-        if self.model.bases and self.model.kind != "rgcn":
-            raise ValueError(
-                f"model.bases is {self.model.bases}, model.kind is {self.model.kind!r}: only rgcn has bases; "
-                "leave one of them out"
-            )
-        return self
 
     @model_validator(mode="after")
     def _has_embeddings_to_update(self) -> RunConfig:

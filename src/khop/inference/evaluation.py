@@ -8,16 +8,15 @@ import torch
 from torch import Tensor
 
 from khop.features.store import FeatureStore, Rows
-from khop.training.metrics import NodeMetric
-from khop.training.tasks import NodeClassification
+from khop.training.tasks import NodeObjective
 
 
 def scores(
-    task: NodeClassification,
+    task: NodeObjective,
     features: FeatureStore,
     splits: Mapping[str, Tensor],
     outputs_of: Callable[[Tensor], Tensor],
-    beside: Sequence[NodeMetric] = (),
+    beside: Sequence[str] = (),
 ) -> dict[str, float]:
     """Compute the task's metric for each split, with one call of `outputs_of` for the nodes of all splits.
 

@@ -22,15 +22,14 @@ from khop.models.link_predictor import LinkPredictor
 from khop.models.node_embedding import gathered
 from khop.runtime.group import ALONE, Group
 from khop.sampling.link_seeds import LinkList
-from khop.sampling.links import LinkSampler
-from khop.sampling.sampler import LinkSeeds, Seeds
+from khop.sampling.sampler import LinkSeeds, Sampler, Seeds
 from khop.schema import EdgeType, NodeType
 from khop.training.move import mover
 
 
 def sampled_link_scores(
     model: LinkPredictor,
-    sampler: LinkSampler,
+    sampler: Sampler,
     features: FeatureStore,
     links: LinkList,
     *,
@@ -75,7 +74,7 @@ def sampled_link_scores(
 class _LinkChunks:
     """Maker of batches for links of one edge type."""
 
-    sampler: LinkSampler
+    sampler: Sampler
     features: FeatureStore
     columns: ColumnChoice
     key: DrawKey

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from khop.training.ranking import average_precision, binary_roc_auc, check_scores
 
 Metric = Callable[[Tensor, Tensor], float]
+Name = TypeVar("Name", bound=str)
 NodeMetric = Literal["accuracy", "f1-macro", "f1-micro", "roc-auc", "average-precision"]
 
 
@@ -67,3 +68,12 @@ METRICS: Mapping[NodeMetric, Metric] = {
     "roc-auc": roc_auc,
     "average-precision": mean_average_precision,
 }
+
+
+def known_metric(name: str | None, known: Iterable[Name]) -> Name:
+    """Return the metric of this name. Raises ValueError if it is not in `known`."""
+    names = list(known)
+    for each in names:
+        if each == name:
+            return each
+    raise ValueError(f"metric {name!r}: must be one of {', '.join(names)}")

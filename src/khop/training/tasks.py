@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ from khop.arguments import instance_of
 from khop.batch import Batch
 from khop.kernels.choice import Engine, engine
 from khop.schema import NodeType, Schema
-from khop.training.metrics import METRICS, NodeMetric
+from khop.training.metrics import METRICS, NodeMetric, known_metric
 from khop.training.ranking import LOOK_FOR_NAN
 
 
@@ -30,6 +31,29 @@ class Task(Protocol):
 
         `output` is the model's output for the batch.
         """
+        ...
+
+
+class NodeObjective(Task, Protocol):
+    """Loss and metrics of a task over nodes of one type, whose labels are a column."""
+
+    @property
+    def node_type(self) -> NodeType:
+        """The node type of the seeds."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """The column of labels."""
+        ...
+
+    @property
+    def metrics(self) -> Sequence[str]:
+        """Names that `score` takes. Higher is better for each of them."""
+        ...
+
+    def score(self, output: Tensor, labels: Tensor, nodes: Tensor, metric: str | None = None) -> float:
+        """Compute a metric, by default the task's, over `nodes`; outputs and labels have one row per node."""
         ...
 
 
@@ -61,6 +85,11 @@ class NodeClassification:
         instance_of("schema", schema, Schema, "must be a graph's schema, as graph.schema")
         return cls(*schema.label_column(node_type, label))
 
+    @property
+    def metrics(self) -> Sequence[str]:
+        """Names that `score` takes."""
+        return tuple(METRICS)
+
     def losses(self, output: Tensor, batch: Batch) -> Tensor:
         """Return (seeds): the cross-entropy of each seed; ValueError names a seed without a valid label.
 
@@ -74,7 +103,7 @@ class NodeClassification:
         checked = self._checked(labels, batch.seed_nodes[self.node_type], output)
         return F.cross_entropy(output, checked, reduction="none")
 
-    def score(self, output: Tensor, labels: Tensor, nodes: Tensor, metric: NodeMetric | None = None) -> float:
+    def score(self, output: Tensor, labels: Tensor, nodes: Tensor, metric: str | None = None) -> float:
         """Compute a metric, by default the task's, over `nodes`; outputs and labels have one row per node.
 
         ValueError names a node without a valid label, or a node with a NaN output.
@@ -86,7 +115,9 @@ class NodeClassification:
                 f"{self.node_type!r} is NaN, and so for {int(wrong.sum()):,} of {nodes.numel():,} nodes: no "
                 f"score can be given; {LOOK_FOR_NAN}"
             )
-        return METRICS[metric or self.metric](output, self._checked(labels, nodes, output))
+        return METRICS[known_metric(metric or self.metric, METRICS)](
+            output, self._checked(labels, nodes, output)
+        )
 
     def _checked(self, labels: Tensor, nodes: Tensor, output: Tensor) -> Tensor:
         classes = output.shape[1]

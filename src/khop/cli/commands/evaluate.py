@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.commands.shared import Checkpoint, RankOptions, RankReport, RunFolder
+from khop.cli.commands.shared import AllowCode, Checkpoint, RankOptions, RankReport, RunFolder
 from khop.cli.option_groups import takes_groups
 from khop.cli.options import Options, named, takes_run_options
 from khop.cli.run_folder import read_run
@@ -53,10 +53,11 @@ def _evaluate(
     *,
     ranks: RankOptions,
     report: RankReport,
+    allow_code: AllowCode = None,
     options: Options,
 ) -> None:
     """Evaluate a trained model on a split, exactly or on sampled neighborhoods."""
-    raw = with_options(read_run(run_folder), options)
+    raw = with_options(read_run(run_folder, allow_code or ()), options)
     config = checked(raw)
     from khop.cli.evaluate import Request, evaluate
 

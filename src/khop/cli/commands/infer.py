@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.commands.shared import Checkpoint, RankOptions, RankReport, RunFolder
+from khop.cli.commands.shared import AllowCode, Checkpoint, RankOptions, RankReport, RunFolder
 from khop.cli.option_groups import takes_groups
 from khop.cli.options import Options, named, takes_run_options
 from khop.cli.run_folder import read_run
@@ -89,6 +89,7 @@ def _infer(
     *,
     ranks: RankOptions,
     report: RankReport,
+    allow_code: AllowCode = None,
     options: Options,
 ) -> None:
     """Write one row per node, computed exactly, layer by layer over all neighbors.
@@ -98,7 +99,7 @@ def _infer(
     """
     if split is not None and ids is not None:
         raise ValueError("--split and --ids both select nodes: give only one of them")
-    raw = with_options(read_run(run_folder), options)
+    raw = with_options(read_run(run_folder, allow_code or ()), options)
     config = checked(raw)
     from khop.cli.infer import Request, infer
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.commands.shared import RankOptions, RankReport
+from khop.cli.commands.shared import AllowCode, RankOptions, RankReport
 from khop.cli.option_groups import takes_groups
-from khop.cli.options import Options, takes_run_options
+from khop.cli.options import Options, RunCommand, takes_run_options
 from khop.cli.run_folder import read_run
 from khop.cli.which_run import written
 from khop.config.fields import run_fields
@@ -36,7 +36,8 @@ Out = Annotated[
 def register(app: typer.Typer) -> None:
     """Add `khop profile`."""
     fields = [entry for entry in run_fields() if entry.path not in _NOT_OFFERED]
-    app.command("profile")(takes_run_options(fields, default="as in the run")(takes_groups(_profile)))
+    take = takes_run_options(fields, default="as in the run")
+    app.command("profile", cls=RunCommand)(take(takes_groups(_profile)))
 
 
 def _profile(
@@ -46,6 +47,7 @@ def _profile(
     ranks: RankOptions,
     out: Out = None,
     report: RankReport,
+    allow_code: AllowCode = None,
     options: Options,
 ) -> None:
     """Run some steps and report the time per stage, the bottleneck, and the setting to change.
@@ -56,8 +58,13 @@ def _profile(
     if steps < 1:
         raise ValueError(f"steps is {steps}: must be at least 1 (--steps)")
     is_folder = source is not None and Path(source).is_dir()
-    raw = read_run(Path(str(source))) if is_folder else written(source, options, "khop profile")
-    raw = with_options(raw, {**options, **_BESIDE_STEPS, **({} if out is None else {"out": str(out)})})
+    packages = allow_code or ()
+    run = (
+        read_run(Path(str(source)), packages)
+        if is_folder
+        else written(source, options, "khop profile", packages)
+    )
+    raw = with_options(run, {**options, **_BESIDE_STEPS, **({} if out is None else {"out": str(out)})})
     config = checked(raw)
     from khop.cli.profile import Request, profile
 

@@ -32,6 +32,15 @@ Procs = Annotated[
     ),
 ]
 Oversubscribe = Annotated[bool, typer.Option("--oversubscribe", help="Allow more than 4 processes per core.")]
+AllowCode = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-code",
+        metavar="PACKAGE",
+        help="Package whose code a run folder may name and import; can be repeated (default: none).",
+        show_default=False,
+    ),
+]
 
 
 @dataclass(frozen=True)

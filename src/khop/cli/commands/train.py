@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.commands.shared import RankOptions, RankReport
+from khop.cli.commands.shared import AllowCode, RankOptions, RankReport
 from khop.cli.option_groups import takes_groups
-from khop.cli.options import Options, takes_run_options
+from khop.cli.options import Options, RunCommand, takes_run_options
 from khop.cli.run_folder import is_run_folder, read_run
 from khop.cli.which_run import written
 from khop.config.fields import field_at, run_fields
@@ -36,7 +36,7 @@ Resume = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add `khop train`."""
-    app.command("train")(takes_run_options(run_fields())(takes_groups(_train)))
+    app.command("train", cls=RunCommand)(takes_run_options(run_fields())(takes_groups(_train)))
 
 
 def _train(
@@ -45,6 +45,7 @@ def _train(
     *,
     ranks: RankOptions,
     report: RankReport,
+    allow_code: AllowCode = None,
     options: Options,
 ) -> None:
     """Train a model. Every field of a run is an option, which overrides the file.
@@ -54,7 +55,9 @@ def _train(
     """
     _check_source(source)
     _check_resumable(source, resume, options)
-    raw = with_options(read_run(resume) if resume else written(source, options, "khop train"), options)
+    packages = allow_code or ()
+    run = read_run(resume, packages) if resume else written(source, options, "khop train", packages)
+    raw = with_options(run, options)
     config = checked(raw)
     from khop.cli.train import Request, train
 

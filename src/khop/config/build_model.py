@@ -1,0 +1,20 @@
+"""khop's own models, built from their options."""
+
+from __future__ import annotations
+
+from khop.config.contexts import ModelContext
+from khop.config.tables import SageTable, StackTable
+from khop.models.rgcn import RGCN
+from khop.models.sage import SAGE
+
+
+def sage(options: SageTable, context: ModelContext) -> SAGE:
+    """Make a GraphSAGE, with new weights from torch's generator."""
+    shape = (context.hidden, context.layers, options.dropout, options.norm, options.residual)
+    return SAGE(context.sizes, *shape, encoder=options.encoder)
+
+
+def rgcn(options: StackTable, context: ModelContext) -> RGCN:
+    """Make a relational GCN, with new weights from torch's generator."""
+    shape = (context.hidden, context.layers, options.dropout, options.norm, options.residual)
+    return RGCN(context.sizes, *shape, bases=options.bases)

@@ -1,0 +1,30 @@
+"""khop's own samplers and rules, built from their options."""
+
+from __future__ import annotations
+
+from khop.config.builtin import UniformOptions, WeightedOptions
+from khop.config.contexts import RuleContext, SamplerContext
+from khop.config.tables import SamplerTable
+from khop.rules.uniform import Uniform
+from khop.rules.weighted import Weighted
+from khop.sampling.links import LinkSampler
+from khop.sampling.neighbor import NeighborSampler
+
+
+def neighbor(options: SamplerTable, context: SamplerContext) -> NeighborSampler | LinkSampler:
+    """Make the sampler of the neighborhoods of nodes, or of links and their negatives."""
+    graph, fanouts, rule, expansion = context.graph, context.fanouts, context.rule, context.expansion
+    if context.links is None:
+        return NeighborSampler(graph, fanouts, rule=rule, expansion=expansion)
+    negatives, exclude = context.links.negatives, context.links.exclude
+    return LinkSampler(graph, fanouts, negatives=negatives, exclude=exclude, rule=rule, expansion=expansion)
+
+
+def uniform(options: UniformOptions, context: RuleContext) -> Uniform:
+    """Make the rule of uniform draws."""
+    return Uniform(options.replacement)
+
+
+def weighted(options: WeightedOptions, context: RuleContext) -> Weighted:
+    """Make the rule of draws by weight."""
+    return Weighted(options.column, options.replacement)

@@ -1,0 +1,80 @@
+"""The declarations of khop's own models, tasks, samplers and rules. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from khop.components import ImportedLater
+from khop.config.tables import BuiltinTask, SageTable, SamplerTable, StackTable
+
+
+class Sage:
+    """GraphSAGE."""
+
+    Options = SageTable
+    build = ImportedLater("khop.config.build_model:sage")
+
+
+class Rgcn:
+    """Relational GCN."""
+
+    Options = StackTable
+    build = ImportedLater("khop.config.build_model:rgcn")
+
+
+class NodeClassification:
+    """One class per node of a type."""
+
+    Options = BuiltinTask
+    build = ImportedLater("khop.config.node_task:node_classification")
+    resolve = ImportedLater("khop.config.resolve_task:resolved_node_task")
+
+
+class LinkPrediction:
+    """Scores of the links of an edge type."""
+
+    Options = BuiltinTask
+    build = ImportedLater("khop.config.link_run_task:link_prediction")
+    resolve = ImportedLater("khop.config.link_task:resolved_link_task")
+
+
+class Neighbor:
+    """Draws of neighbors per hop."""
+
+    Options = SamplerTable
+    build = ImportedLater("khop.config.build_sampler:neighbor")
+
+
+@dataclass(frozen=True)
+class UniformOptions:
+    """Options of uniform draws."""
+
+    replacement: bool = False
+    """Draw neighbors with replacement"""
+
+
+class Uniform:
+    """Uniform draws."""
+
+    Options = UniformOptions
+    build = ImportedLater("khop.config.build_sampler:uniform")
+
+
+@dataclass(frozen=True)
+class WeightedOptions:
+    """Options of draws by weight."""
+
+    column: Annotated[str, Field(min_length=1)]
+    """Edge column of weights"""
+    replacement: bool = False
+    """Draw neighbors with replacement"""
+
+
+class Weighted:
+    """Draws in proportion to a column of weights."""
+
+    Options = WeightedOptions
+    build = ImportedLater("khop.config.build_sampler:weighted")

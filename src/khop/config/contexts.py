@@ -1,0 +1,201 @@
+"""The inputs of the components of a run: what `build(options, context)` gets beside its own options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor, nn
+
+from khop.api.loader import Loader
+from khop.api.open_graph import Graph
+from khop.config.kinds import SAMPLERS
+from khop.config.parts import columns_of, dtype_of, in_flight_of, seeds_loader
+from khop.config.run_type import built
+from khop.config.values import RunConfig
+from khop.distributed.partitioned_links import PartitionedLinks
+from khop.draw import Negatives
+from khop.inference.chunks import Progress
+from khop.inference.forward_inputs import all_neighbors
+from khop.inference.node_outputs import layerwise_inference, sampled_inference
+from khop.loading.columns import ColumnChoice, NamesByType
+from khop.loading.seed_times import seed_times
+from khop.models.layered import Layered
+from khop.models.sizes import ModelSizes
+from khop.rules.rule import Rule
+from khop.rules.temporal import Temporal, TemporalStrategy
+from khop.rules.uniform import Uniform
+from khop.rules.weighted import Weighted
+from khop.runtime.group import this_group
+from khop.sampling.exclusion import Exclude
+from khop.sampling.fanouts import Fanout, followed_types
+from khop.sampling.link_seeds import Links
+from khop.sampling.neighbor import Expansion
+from khop.sampling.sampler import Sampler
+from khop.schema import NodeType
+from khop.training.initial import seeded
+
+
+@dataclass(frozen=True, eq=False)
+class ModelContext:
+    """Inputs of a model's `build`, which returns a module over batches (`torch.nn.Module`).
+
+    `build` is called with torch's generator seeded by the run's seed.
+    """
+
+    graph: Graph
+    sizes: ModelSizes  # widths of inputs and outputs, target types, edge types that the sampler follows
+    hidden: int  # the setting model.hidden
+    layers: int  # number of blocks of a batch
+
+
+@dataclass(frozen=True, eq=False)
+class RuleContext:
+    """Inputs of a rule's `build`, which returns a `khop.Rule`."""
+
+    graph: Graph
+
+
+@dataclass(frozen=True)
+class LinkSettings:
+    """Settings of a sampler of links."""
+
+    negatives: Negatives
+    exclude: Exclude | None  # links that carry no message in the batch
+
+
+@dataclass(frozen=True, eq=False)
+class SamplerContext:
+    """Inputs of a sampler's `build`, which returns a `khop.Sampler` of training batches."""
+
+    graph: Graph
+    fanouts: Sequence[Fanout]  # of each hop, the hop at the seeds first
+    rule: Rule  # of the settings of neighbor sampling, or of the table sampler.rule
+    expansion: Expansion
+    links: LinkSettings | None  # None: seeds are nodes
+
+
+@dataclass(frozen=True, eq=False)
+class TaskContext:
+    """Inputs of a task's `build`, which returns a `RunTask`. Its functions make the parts of the run."""
+
+    config: RunConfig  # resolved
+    graph: Graph
+
+    def sizes(self, node_type: NodeType, outputs: int | None = None, label: str | None = None) -> ModelSizes:
+        """Return the sizes of a model with `outputs` values per node, or with the classes of a label."""
+        model = self.config.model
+        target = node_type if outputs is None else [node_type]
+        settings = (model.column, label, outputs, model.embedding, model.embedding_update)
+        sizes = ModelSizes.of(self.graph, target, *settings)
+        # Exact evaluation follows the edge types that the model has learned: only the ones of a training hop.
+        followed = followed_types(self.graph.schema, self.config.sampler.fanouts)
+        return replace(sizes, targets=node_type, edge_types=followed)
+
+    def model(
+        self, sizes: ModelSizes, around: Callable[[nn.Module], nn.Module] = lambda model: model
+    ) -> nn.Module:
+        """Build the model of the run on its device; equal runs get equal weights.
+
+        `around` may put the model into another one, with further weights.
+        """
+        table = self.config.model
+        assert table.layers is not None
+        context = ModelContext(self.graph, sizes, table.hidden, table.layers)
+        made = seeded(self.config.training.seed, lambda: around(built(self.config, "model", context)))
+        return made.to(self.config.device, dtype_of(self.config))
+
+    def sampler(self, fanouts: Sequence[Fanout] | None = None, links: LinkSettings | None = None) -> Sampler:
+        """Build the sampler of training batches, by default with the run's fanouts."""
+        fanouts = self.config.sampler.fanouts if fanouts is None else fanouts
+        made: Sampler = built(self.config, "sampler", self._sampling(fanouts, links))
+        return made
+
+    def neighbor_sampler(self, fanouts: Sequence[Fanout], links: LinkSettings | None = None) -> Sampler:
+        """Make a sampler of neighborhoods by the run's rule, for evaluation."""
+        made: Sampler = SAMPLERS.load("neighbor").build(self.config.sampler, self._sampling(fanouts, links))
+        return made
+
+    def loader(
+        self, sampler: Sampler, nodes: dict[NodeType, Tensor], model: nn.Module, seed_columns: NamesByType
+    ) -> Loader:
+        """Make the loader of training batches: shuffled nodes, with the columns that the model reads."""
+        columns = columns_of(self.config, self.graph, model)
+        return seeds_loader(self.config, sampler, nodes, columns, seed_columns, self.config.sampler.time)
+
+    def links_loader(self, sampler: Sampler, links: Links | PartitionedLinks, model: nn.Module) -> Loader:
+        """Make the loader of training batches of links, which may have times of their own."""
+        return seeds_loader(self.config, sampler, links, columns_of(self.config, self.graph, model), {})
+
+    def columns(self, model: nn.Module) -> ColumnChoice:
+        """Return the columns of a batch for evaluation."""
+        return ColumnChoice.of(self.graph.schema, columns_of(self.config, self.graph, model), (), ())
+
+    def outputs(self, model: nn.Module, node_type: NodeType, nodes: Tensor, progress: Progress) -> Tensor:
+        """Compute the outputs of nodes as `evaluation` says: exact, or over drawn neighbors. Collective.
+
+        Each rank gets (nodes, outputs). If the model does not expose its layers, exact outputs are computed
+        from batches of all neighbors.
+        """
+        config, group, fanouts = self.config, this_group(), self.config.evaluation.fanouts
+        if not fanouts and isinstance(model, Layered):
+            return layerwise_inference(
+                model,
+                self.graph,
+                self.graph.features,
+                node_type,
+                nodes=nodes,
+                chunk_size=config.evaluation.batch_size,
+                progress=progress,
+                in_flight=in_flight_of(config),
+                group=group,
+                lanes=self.graph.lanes,
+            )
+        sampler = self.neighbor_sampler(fanouts or self.all_neighbors(model, config.sampler.fanouts))
+        return sampled_inference(
+            model,
+            sampler,
+            self.graph.features,
+            node_type,
+            nodes=nodes,
+            times=self._times(node_type, nodes),
+            columns=self.columns(model),
+            seed=config.training.seed,
+            chunk_size=config.evaluation.batch_size,
+            progress=progress,
+            in_flight=in_flight_of(config),
+            group=group,
+            lanes=self.graph.lanes,
+        )
+
+    def all_neighbors(self, model: nn.Module, fanouts: Sequence[Fanout]) -> Sequence[Fanout]:
+        """Return fanouts of all neighbors along the edge types that `fanouts` follow; rank 0 warns.
+
+        They are for a model that does not expose its layers.
+        """
+        like = self.neighbor_sampler(fanouts)
+        return all_neighbors(model, like, warn=this_group().rank == 0)
+
+    def _sampling(self, fanouts: Sequence[Fanout], links: LinkSettings | None) -> SamplerContext:
+        expansion = Expansion(self.config.sampler.expansion)
+        return SamplerContext(self.graph, fanouts, rule_of(self.config, self.graph), expansion, links)
+
+    def _times(self, node_type: NodeType, nodes: Tensor) -> Tensor | None:
+        column = self.config.sampler.time
+        if column is None:
+            return None
+        return seed_times(column, {node_type: nodes}, self.graph.schema, self.graph.features)[node_type]
+
+
+def rule_of(config: RunConfig, graph: Graph) -> Rule:
+    """Return the rule by which a run draws neighbors."""
+    table = config.sampler
+    inner: Rule = Uniform(table.replacement)
+    if table.rule is not None:
+        inner = built(config, "sampler.rule", RuleContext(graph))
+    elif table.weight is not None:
+        inner = Weighted(table.weight, table.replacement)
+    if table.time is None:
+        return inner
+    window = None if table.window is None else (table.window[0], table.window[1])
+    return Temporal(table.time, TemporalStrategy(table.temporal_strategy), window, inner)

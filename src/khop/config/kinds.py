@@ -1,0 +1,32 @@
+"""The families of components that a run names. Loads none of them."""
+
+from __future__ import annotations
+
+from khop.components import Family
+
+MODELS = Family(
+    "model",
+    "khop.models",
+    {"sage": "khop.config.builtin:Sage", "rgcn": "khop.config.builtin:Rgcn"},
+)
+TASKS = Family(
+    "task",
+    "khop.tasks",
+    {
+        "node-classification": "khop.config.builtin:NodeClassification",
+        "link-prediction": "khop.config.builtin:LinkPrediction",
+    },
+)
+SAMPLERS = Family("sampler", "khop.samplers", {"neighbor": "khop.config.builtin:Neighbor"})
+RULES = Family(
+    "rule",
+    "khop.rules",
+    {"uniform": "khop.config.builtin:Uniform", "weighted": "khop.config.builtin:Weighted"},
+)
+# By the path of its table: the family, and the kind of a table that names none.
+FAMILIES = {
+    "task": (TASKS, "node-classification"),
+    "sampler": (SAMPLERS, "neighbor"),
+    "sampler.rule": (RULES, None),
+    "model": (MODELS, "sage"),
+}

@@ -1,0 +1,99 @@
+"""The class of a run: all tables, with the options of the components that the run names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, get_args
+
+from pydantic import Field, create_model
+
+from khop.components import ANY_NAMED, Component, Permission
+from khop.config.kinds import FAMILIES
+from khop.config.options import composed, options_of
+from khop.config.section import Section
+from khop.config.values import RunConfig
+
+Where = Callable[[str], str]  # the field's path -> the option or file that sets it
+
+
+def run_type(
+    values: Mapping[str, object], permission: Permission = ANY_NAMED, where: Where | None = None
+) -> type[RunConfig]:
+    """Return the class for a run with these values; it imports the components that they name.
+
+    ValueError if a kind names no component, or one that may not be imported.
+    """
+    found: dict[str, type[Section]] = {}
+    for path, (family, default) in FAMILIES.items():
+        kind = _at(values, f"{path}.kind")
+        if kind is None:
+            kind = default
+        if not isinstance(kind, str):
+            continue  # no component, or a value that the check of the run reports
+        try:
+            component = family.load(kind, permission)
+            found[path] = composed(_table(path), component.options)
+        except ValueError as error:
+            place = f" ({where(f'{path}.kind')})" if where else ""
+            raise ValueError(f"{path}.kind is {kind!r}: {error}{place}") from error
+    return _of_tables(tuple(found.items()))
+
+
+def component_of(config: RunConfig, path: str) -> Component:
+    """Return the component of a checked run's table, such as "model"."""
+    family, default = FAMILIES[path]
+    kind = getattr(_table_in(config, path), "kind", None)
+    return family.load(str(kind or default))
+
+
+def built(config: RunConfig, path: str, context: object) -> Any:  # noqa: ANN401
+    """Build the component of a checked run's table in its context."""
+    component = component_of(config, path)
+    return component.build(options_of(_table_in(config, path), component.options), context)
+
+
+def _table_in(config: RunConfig, path: str) -> Section:
+    table: object = config
+    for name in path.split("."):
+        table = getattr(table, name)
+    assert isinstance(table, Section), path
+    return table
+
+
+@cache
+def _of_tables(tables: tuple[tuple[str, type[Section]], ...]) -> type[RunConfig]:
+    of_path = dict(tables)
+    if rule := of_path.pop("sampler.rule", None):
+        of_path["sampler"] = _with_field(of_path["sampler"], "rule", rule | None, None)
+    made: type[RunConfig] = RunConfig
+    for name, table in of_path.items():
+        made = _with_field(made, name, table, Field(default_factory=table))
+    return made
+
+
+def _with_field(base: type[Section], name: str, annotation: object, default: object) -> Any:  # noqa: ANN401
+
+    return create_model(  # type: ignore[call-overload]
+        base.__name__,
+        __base__=base,
+        __doc__=base.__doc__,
+        __module__=__name__,
+        **{name: (annotation, default)},
+    )
+
+
+def _table(path: str) -> type[Section]:
+    section: object = RunConfig
+    for name in path.split("."):
+        annotation = section.model_fields[name].annotation  # type: ignore[attr-defined]
+        section = next(iter(a for a in (annotation, *get_args(annotation)) if isinstance(a, type)))
+    assert isinstance(section, type)
+    assert issubclass(section, Section)
+    return section
+
+
+def _at(values: object, path: str) -> object:
+    for name in path.split("."):
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values

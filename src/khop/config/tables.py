@@ -1,0 +1,149 @@
+"""The tables of a run that name a component: task, sampler, rule and model.
+
+A table has the fields that all components of its family share. The options of a component are further
+fields: `composed` makes the table of one component. khop's own components declare whole tables.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from khop.config.kinds import MODELS, RULES, SAMPLERS, TASKS
+from khop.config.section import (
+    LARGEST,
+    Count,
+    CountOrNone,
+    Default,
+    Fanouts,
+    KindOf,
+    Section,
+    Text,
+    Window,
+)
+
+
+class TaskTable(Section):
+    """The prediction task of the model."""
+
+    kind: Annotated[str, KindOf(TASKS)] = "node-classification"
+    """Prediction task: node-classification, link-prediction, or package.module:Class"""
+    target: Annotated[str | None, Field(min_length=1), Default("the only one of the graph")] = None
+    """Node type to classify, or edge type to predict, such as "user buys item" (three words)"""
+    label: Annotated[str | None, Field(min_length=1), Default("its only column with classes")] = None
+    """Label column of the node type to classify"""
+    metric: Annotated[str | None, Field(min_length=1), Default("the first one of the task")] = None
+    """Metric of evaluation"""
+    train_split: Text = "train"
+    """Split with the nodes to train on"""
+    val_split: Text = "val"
+    """Split that selects the best checkpoint"""
+    test_split: Text = "test"
+    """Split that is evaluated, but selects nothing"""
+
+
+class BuiltinTask(TaskTable):
+    """The prediction task of the model."""
+
+    metric: Annotated[
+        (
+            Literal["accuracy", "f1-macro", "f1-micro", "roc-auc", "average-precision", "mrr", "hits@10"]
+            | None
+        ),
+        Default("accuracy for nodes, mrr for links"),
+    ] = None
+    """Metric of evaluation; for nodes accuracy, f1-macro, f1-micro, roc-auc or average-precision, for links
+    roc-auc, average-precision, mrr or hits@10"""
+
+
+class RuleTable(Section):
+    """The rule that draws neighbors, in place of replacement and weight."""
+
+    option_prefix = "rule-"
+
+    kind: Annotated[str, KindOf(RULES)]
+    """Rule that draws neighbors: uniform, weighted, or package.module:Class"""
+
+
+class SamplerTable(Section):
+    """Sampling of neighborhoods."""
+
+    kind: Annotated[str | None, KindOf(SAMPLERS), Default("neighbor: draws per hop")] = None
+    """Sampler of training batches: neighbor, or package.module:Class"""
+    fanouts: Annotated[Fanouts, Field(min_length=1)] = (15, 10)
+    """Neighbors drawn per node, one number per hop; the first is the hop at the seeds"""
+    replacement: bool = False
+    """Draw neighbors with replacement"""
+    expansion: Literal["layered", "subgraph"] = "layered"
+    """Nodes that a hop expands: all nodes so far (layered, as DGL), or only new nodes (subgraph, as PyG)"""
+    weight: Annotated[str | None, Field(min_length=1), Default("uniform draws")] = None
+    """Edge column of weights; neighbors are drawn in proportion to them"""
+    time: Annotated[str | None, Field(min_length=1), Default("no time limit")] = None
+    """Column of times of seeds and of edges or nodes; neighbors later than the seed are not drawn"""
+    temporal_strategy: Literal["sample", "latest"] = "sample"
+    """Neighbors drawn if a time column is set: a sample of the allowed ones, or the latest of them"""
+    window: Annotated[Window, Default("all earlier times")] = None
+    """Range of times before the seed, if a time column is set: BEFORE,AFTER, such as 86400,0 for a day"""
+    rule: RuleTable | None = None
+
+    @model_validator(mode="after")
+    def _has_one_rule(self) -> SamplerTable:
+        if self.rule is not None and (self.weight is not None or self.replacement):
+            raise ValueError(
+                f"sampler.rule is {self.rule.kind!r}: it draws in place of sampler.weight and "
+                "sampler.replacement; leave these out"
+            )
+        return self
+
+
+class _Widths(Section):
+    kind: Annotated[str, KindOf(MODELS)] = "sage"
+    """Network: GraphSAGE with mean aggregation (sage), relational GCN (rgcn), or package.module:Class"""
+    hidden: Count = 256
+    """Width of the hidden layers"""
+    layers: Annotated[int | None, Field(ge=1, le=LARGEST), Default("one per fanout")] = None
+    """Number of layers"""
+
+
+class _Regularization(_Widths):
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """Dropout probability of hidden values"""
+    norm: Literal["none", "layer"] = "none"
+    """Normalization after each layer"""
+    residual: bool = False
+    """Add the input of each layer to its output"""
+
+
+class ModelTable(_Widths):
+    """The network."""
+
+    column: Text = "x"
+    """Input column, of all node types that have it"""
+    embedding: Annotated[int | None, Field(ge=0, le=LARGEST), Default("an error for these types")] = None
+    """Width of trained embeddings for node types without the input column; 0: no input for these types"""
+    embedding_update: Literal["dense", "sparse", "sharded"] = "dense"
+    """Update of embeddings: all rows (dense), only the rows of the batch (sparse), or the same with each row
+    stored on one process (sharded)"""
+
+
+class StackTable(ModelTable, _Regularization):
+    """The network."""
+
+    encoder: Literal["none", "linear"] = "none"
+    """Layer before the first layer: none, or linear for each node type; rgcn always has linear"""
+    bases: Annotated[CountOrNone, Default("one matrix per edge type")] = 0
+    """Basis matrices that the edge types of rgcn share"""
+
+
+class SageTable(StackTable):
+    """The network."""
+
+    @model_validator(mode="after")
+    def _has_no_bases(self) -> SageTable:
+        if self.bases:
+            raise ValueError(
+                f"model.bases is {self.bases}, model.kind is {self.kind!r}: only rgcn has bases; "
+                "leave one of them out"
+            )
+        return self
