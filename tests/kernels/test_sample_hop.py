@@ -63,4 +63,4 @@ def test_a_fanout_of_zero_gives_empty_rows_and_reads_nothing_of_the_graph() -> N
 
 
 def test_nothing_to_draw_is_nothing() -> None:
-    assert sample_hop([]) == []
+    assert sample_hop([], edge_ids=False) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -27,7 +28,7 @@ from khop.models.layered import Layered
 from khop.models.link_predictor import LinkPredictor
 from khop.rules.rule import Rule
 from khop.rules.uniform import Uniform
-from khop.runtime.group import this_group, unwrapped
+from khop.runtime.group import Group, this_group, unwrapped
 from khop.sampling.fanouts import Fanout
 from khop.sampling.link_seeds import LinkList, Links
 from khop.sampling.links import LinkSampler
@@ -65,35 +66,17 @@ def evaluate(
     model, group = unwrapped(model), this_group()
     task = task or NodeClassification.of(graph.schema)
     node_type = task.node_type
-    like = None if loader is None else loader.graph_sampler
-    is_layered = fanouts is None and isinstance(model, Layered)
-    if fanouts is None and not is_layered:
-        fanouts = all_neighbors(model, like, warn=group.rank == 0)
+    hops = _hops(model, fanouts, loader, group)
 
     def outputs_of(nodes: Tensor) -> Tensor:
-        if fanouts is None:
-            return layerwise_inference(
-                model,
-                graph,
-                graph.features,
-                node_type,
-                nodes=nodes,
-                progress=progress,
-                group=group,
-                lanes=graph.lanes,
-            )
-        chosen = columns_read(model, graph.schema, columns, None if loader is None else loader.columns)
-        return sampled_inference(
-            model,
-            evaluation_sampler(graph, fanouts, chosen, like),
-            graph.features,
-            node_type,
-            nodes=nodes,
-            columns=chosen,
-            progress=progress,
-            group=group,
-            lanes=graph.lanes,
-        )
+        if hops is None:
+            compute = partial(layerwise_inference, model, graph, graph.features, node_type)
+        else:
+            chosen = columns_read(model, graph.schema, columns, None if loader is None else loader.columns)
+            like = None if loader is None else loader.graph_sampler
+            sampler = evaluation_sampler(graph, hops, chosen, like)
+            compute = partial(sampled_inference, model, sampler, graph.features, node_type, columns=chosen)
+        return compute(nodes=nodes, progress=progress, group=group, lanes=graph.lanes)
 
     nodes_by_type = graph.split(split)
     if node_type not in nodes_by_type:
@@ -145,21 +128,18 @@ def evaluate_links(
     encoder = predictor.encoder
     if fanouts is None:
         check_untimed(links)
-    if fanouts is None and not isinstance(encoder, Layered):
-        fanouts = all_neighbors(
-            encoder, None if loader is None else loader.graph_sampler, warn=group.rank == 0
-        )
+    hops = _hops(encoder, fanouts, loader, group)
     of_loader = None if loader is None else loader.columns
     group.meet("evaluating")
     with group.exchanging("evaluating"):
-        if fanouts is None:
+        if hops is None:
             exact = exact_link_scores(
                 predictor, graph, graph.features, links, progress=progress, group=group, lanes=graph.lanes
             )
             return mean_metrics(exact, metrics)
         scores_of_links = sampled_link_scores(
             predictor,
-            LinkSampler(graph, fanouts, negatives=GivenNegatives(NegativeMode.TRIPLET), rule=rule),
+            LinkSampler(graph, hops, negatives=GivenNegatives(NegativeMode.TRIPLET), rule=rule),
             graph.features,
             links,
             columns=columns_read(encoder, graph.schema, columns, of_loader),
@@ -168,3 +148,12 @@ def evaluate_links(
             lanes=graph.lanes,
         )
         return mean_metrics(scores_of_links, metrics)
+
+
+def _hops(
+    model: nn.Module, fanouts: Sequence[Fanout] | None, loader: Loader | None, group: Group
+) -> Sequence[Fanout] | None:
+    """Return the fanouts of batches; None if the model is computed layer by layer, without batches."""
+    if fanouts is not None or isinstance(model, Layered):
+        return fanouts
+    return all_neighbors(model, None if loader is None else loader.graph_sampler, warn=group.rank == 0)

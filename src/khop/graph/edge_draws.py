@@ -39,7 +39,7 @@ class EdgeDraws:
         except ValueError:
             for edge_type, request in requests.items():
                 try:
-                    sample_hop([request])  # one by one, so that the error names the edge type
+                    sample_hop([request], edge_ids=False)  # one by one, so that the error names the edge type
                 except ValueError as error:
                     raise _named(edge_type, error) from error
             raise

@@ -274,34 +274,27 @@ def partner_ranks(csc: Csc, num_sources: int, nodes: Tensor | None, are_of_one_t
     if are_of_one_type:
         own = torch.arange(csc.num_rows, dtype=dtype)
         sources, destinations = torch.cat([sources, own]), torch.cat([destinations, own])
-    in_order = nodes is None and not are_of_one_type
-    return ranks_by_source(sources, destinations, num_sources, csc.num_rows, nodes, in_order)
+    if nodes is None and not are_of_one_type:  # destinations ascend and are ranks already
+        return _rows_by_source(sources, destinations, num_sources, csc.num_rows)
+    return ranks_by_source(sources, destinations, num_sources, csc.num_rows, nodes)
 
 
 def ranks_by_source(
-    sources: Tensor,
-    destinations: Tensor,
-    num_sources: int,
-    num_destinations: int,
-    nodes: Tensor | None,
-    in_order: bool = False,
+    sources: Tensor, destinations: Tensor, num_sources: int, num_destinations: int, nodes: Tensor | None
 ) -> Csc:
-    """Return in row u the ranks of the destinations paired with source u, ascending, without duplicates.
+    """Return in row u the ranks of the destinations paired with source u, ascending, without duplicates."""
+    dtype = index_dtype(max(num_destinations, num_sources))
+    ranks = torch.arange(num_destinations, dtype=dtype)
+    if nodes is not None:
+        ranks[nodes] = torch.arange(num_destinations, dtype=dtype)
+    by_rank = build_csc(sources.to(dtype), ranks[destinations.long()], num_sources, num_destinations)[0]
+    ascending = torch.repeat_interleave(torch.arange(num_destinations, dtype=dtype), by_rank.indptr.diff())
+    return _rows_by_source(by_rank.indices.to(dtype), ascending, num_sources, num_destinations)
 
-    `in_order` states that the destinations ascend and are already ranks.
-    """
-    if not in_order:
-        dtype = index_dtype(max(num_destinations, num_sources))
-        ranks = torch.arange(num_destinations, dtype=dtype)
-        if nodes is not None:
-            ranks[nodes] = torch.arange(num_destinations, dtype=dtype)
-        by_rank = build_csc(sources.to(dtype), ranks[destinations.long()], num_sources, num_destinations)[0]
-        sources = by_rank.indices.to(dtype)
-        destinations = torch.repeat_interleave(
-            torch.arange(num_destinations, dtype=dtype), by_rank.indptr.diff()
-        )
-    rows = build_csc(destinations, sources, num_destinations, num_sources)[0]
-    return _distinct(rows)
+
+def _rows_by_source(sources: Tensor, ranks: Tensor, num_sources: int, num_destinations: int) -> Csc:
+    """Return in row u the ranks paired with source u, without duplicates; `ranks` ascend."""
+    return _distinct(build_csc(ranks, sources, num_destinations, num_sources)[0])
 
 
 def _distinct(rows: Csc) -> Csc:

@@ -77,7 +77,7 @@ def all_neighbors(model: nn.Module, like: Sampler | None, *, warn: bool) -> Sequ
             f"neighbors, {hops} hops deep, and computes a node anew for every batch that needs it; to "
             "compute each layer once per node, give layers with forward(x, adjacency) in a "
             "khop.models.Sequential",
-            stacklevel=3,
+            stacklevel=4,
         )
     exact = None if like is None else like.exact_fanouts
     return [-1] * hops if exact is None else exact

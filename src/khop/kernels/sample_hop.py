@@ -16,9 +16,7 @@ from khop.kernels.csc import naming_damage
 from khop.kernels.draw_request import DrawRequest, Kernel
 
 
-def sample_hop(
-    requests: Sequence[DrawRequest], *, edge_ids: bool = False, threads: int = 1
-) -> list[Neighbors]:
+def sample_hop(requests: Sequence[DrawRequest], *, edge_ids: bool, threads: int = 1) -> list[Neighbors]:
     """Carry out draws: up to `fanout` in-edges (-1: all) of every row.
 
     ValueError if row pointers or sources do not fit the graph; for a single draw it names the damaged row

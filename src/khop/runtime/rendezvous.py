@@ -35,13 +35,20 @@ class _Meeting:
         """The address of the store, for errors."""
         return f"{self.rank_info.host}:{self.rank_info.port}"
 
-    def store(self, *, is_first: bool = False) -> Store:
-        """Connect to the store; rank 0 opens it with its first call, unless a launcher hosts it."""
-        at, deadline_s = self.rank_info, self.deadline_s
-        is_host = at.rank == 0 and not at.launcher_hosts_store
-        if is_first and is_host:
-            return hosted_store(self.interface.address, at.port)
-        return reached_store(at.rank, self.interface.address if is_host else at.host, at.port, deadline_s)
+    @property
+    def is_host(self) -> bool:
+        """True if this rank opens the store: rank 0, unless a launcher hosts it."""
+        return self.rank_info.rank == 0 and not self.rank_info.launcher_hosts_store
+
+    def first_store(self) -> Store:
+        """Connect to the store for the first time: the host opens it."""
+        return hosted_store(self.interface.address, self.rank_info.port) if self.is_host else self.store()
+
+    def store(self) -> Store:
+        """Connect to the store once more."""
+        at = self.rank_info
+        host = self.interface.address if self.is_host else at.host
+        return reached_store(at.rank, host, at.port, self.deadline_s)
 
 
 @contextmanager
@@ -56,7 +63,7 @@ def joined(
     variables.
     """
     meeting = _Meeting(rank_info, interface, deadline_s)
-    whole_store = meeting.store(is_first=True)
+    whole_store = meeting.first_store()
     met = _met(whole_store, meeting)
     # Separate connections: a call that blocks on one delays every other call on it.
     store, telling, asking = (

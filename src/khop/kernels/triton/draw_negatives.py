@@ -111,8 +111,7 @@ def draw_ranks(
     if weights_before is not None:
         free = tl.load(weights_before + limit, mask=live, other=0)
     begin = tl.zeros([BLOCK], tl.int64)
-    end = begin
-    cut = begin
+    end, cut = begin, begin
     if indptr is not None:
         source = tl.load(sources + link, mask=live, other=-1)
         live = live & (source >= 0) & (source < num_sources)
