@@ -170,7 +170,7 @@ _PUBLIC = {
     "tune_memory": "khop.process_memory",
     "write_graph": "khop.graph.build",
 }
-_MODULES = ("models",)
+_MODULES = ("models", "testing")
 
 watch_forks()
 

@@ -21,7 +21,7 @@ from khop.rules.rule import Rule
 from khop.rules.temporal import Temporal, TemporalStrategy
 from khop.rules.weighted import Weighted
 from khop.schema import EdgeType, NodeType
-from reference.sampling import MASK64, Row, allowed_range, negatives, whole_weights
+from khop.testing.reference import MASK64, Row, allowed_range, negatives, whole_weights
 
 Array = npt.NDArray[np.generic]
 

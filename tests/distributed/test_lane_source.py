@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from contracts.batch_source import (
-    PROMISES,
-    Make,
-    local,
-    requests,
-    seeds_of_several_batches_are_computed_at_the_same_time,
-)
 from khop.distributed.lane_source import LaneSource
 from khop.exchange.lanes import Lanes
 from khop.loading.ordered_map import InFlight
 from khop.runtime.group import ALONE
+from khop.testing.batch_source import (
+    PROMISES,
+    Make,
+    local,
+    requests,
+    seeds_of_several_batches_are_computed_at_once,
+)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -26,7 +26,7 @@ def test_it_keeps(promise: Callable[[Make], None], count: int) -> None:
 
 
 def test_lanes_work_at_the_same_time() -> None:
-    seeds_of_several_batches_are_computed_at_the_same_time(lambda source: LaneSource(source, Lanes(ALONE, 2)))
+    seeds_of_several_batches_are_computed_at_once(lambda source: LaneSource(source, Lanes(ALONE, 2)))
 
 
 def test_a_batch_counts_what_its_lane_exchanged() -> None:

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contracts.graph_store import rows_of
 from khop.draw import DrawKey, Frontier, Neighbors, Positives, UniformNegatives
 from khop.exchange.draw_wire import MOST_PADDED, HopWire, NegativeWire
 from khop.graph.negatives import NothingLeft
@@ -16,6 +15,7 @@ from khop.rules.rule import Hop
 from khop.rules.temporal import Temporal
 from khop.rules.uniform import Uniform
 from khop.schema import EdgeType
+from khop.testing.graph_store import rows_of
 
 A, B = ("user", "a", "item"), ("item", "b", "item")
 NODES, EDGES = {"user": 50, "item": 40}, {A: 900, B: 1 << 40}

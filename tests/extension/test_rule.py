@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 import khop
-from contracts.rule import PROMISES
 from khop.draw import DrawKey, Frontier, Neighbors
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.graph.folder import open_folder
@@ -22,6 +21,7 @@ from khop.partition.parts_folder import open_parts
 from khop.rules.rule import Hop, Need, NeedKind, reads_times
 from khop.sampling.neighbor import NeighborSampler
 from khop.schema import EdgeType
+from khop.testing.rule import PROMISES
 from support.covered import covered
 from support.parts_as_whole import OldIds, assert_same
 from support.small_typed_folders import write_typed_graph

@@ -9,12 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.feature_store import SHOP, int64
 from khop.features.cache_plan import CachePlan
 from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStoreBase, Gathered, Rows, Specs, Wanted
 from khop.features.table import FeatureTable
 from khop.schema import ColumnSpec, Schema
+from khop.testing.feature_store import SHOP, int64
 
 COLUMNS = {"user": ("x", "age"), "item": ("x", "sold")}
 SCHEMA = Schema(

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from contracts.feature_store import BUYS, PROMISES, Columns, Make
 from khop.features.store import RenumberedRows, Rows
 from khop.features.table import FeatureTable
+from khop.testing.feature_store import BUYS, PROMISES, Columns, Make
 
 
 def make(columns: Columns) -> RenumberedRows:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from contracts.feature_store import BUYS, PROMISES, Columns, Make, int64
 from khop.features.store import Rows
 from khop.features.table import FeatureTable
 from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.graph.folder import open_folder
 from khop.graph.quantize import quantize
+from khop.testing.feature_store import BUYS, PROMISES, Columns, Make, int64
 
 
 def mapped(path: Path, columns: Columns, *, in_memory: bool = True) -> FeatureTable:

@@ -15,8 +15,6 @@ import numpy as np
 import pytest
 import torch
 
-from contracts.graph_rules import PROMISES as RULE_PROMISES
-from contracts.graph_store import BUYS, KEY, LIKE, PROMISES, SHOP, Make, Plain, int64, same, shop_frontier
 from khop.draw import Frontier
 from khop.graph.build import EdgeTable
 from khop.graph.csc_graph import Columns, CscGraph, csc_graph_from_edges
@@ -28,21 +26,23 @@ from khop.rules.rule import Hop
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
 from khop.schema import EdgeType, Schema
-from support.plain_folders import in_memory, written
+from khop.testing.graph_rules import PROMISES as RULE_PROMISES
+from khop.testing.graph_store import KEY, PROMISES, Make, same
+from khop.testing.graphs import BUYS, LIKE, SHOP, PlainGraph, int64, shop_frontier
 
 
 @pytest.fixture(params=["in memory", "mapped", "unpickled"])
 def make(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Make:
     numbers, home = count(), tmp_path_factory.mktemp("graphs")
 
-    def mapped(plain: Plain) -> CscGraph:
-        return CscGraph.open(written(home / str(next(numbers)), plain))
+    def mapped(plain: PlainGraph) -> CscGraph:
+        return CscGraph.open(plain.written(home / str(next(numbers))))
 
-    def unpickled(plain: Plain) -> CscGraph:
-        graph = in_memory(plain)
+    def unpickled(plain: PlainGraph) -> CscGraph:
+        graph = plain.in_memory()
         return pickle.loads(pickle.dumps(graph))
 
-    return {"in memory": in_memory, "mapped": mapped, "unpickled": unpickled}[request.param]
+    return {"in memory": PlainGraph.in_memory, "mapped": mapped, "unpickled": unpickled}[request.param]
 
 
 @pytest.mark.parametrize("promise", [*PROMISES, *RULE_PROMISES], ids=lambda promise: promise.__name__)
@@ -54,7 +54,7 @@ def test_renumbering_changes_no_draw(make: Make) -> None:
     """The same graph with items and users in another order draws the same nodes, by their original ids."""
     new_of = {"user": [3, 0, 5, 1, 4, 2], "item": [8, 1, 7, 0, 2, 6, 3, 5, 4]}  # original id -> new id
     old_of = {name: [new.index(n) for n in range(len(new))] for name, new in new_of.items()}
-    renumbered = Plain(
+    renumbered = PlainGraph(
         SHOP.counts,
         {
             name: [(new_of[name[0]][s], new_of[name[2]][d]) for s, d in pairs]
@@ -70,7 +70,7 @@ def test_renumbering_changes_no_draw(make: Make) -> None:
 
 
 def test_a_mapped_graph_pickles_as_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(tmp_path / "g", SHOP)
+    SHOP.written(tmp_path / "g")
     monkeypatch.chdir(tmp_path)
     pickled = pickle.dumps(CscGraph.open("g"))
     assert len(pickled) < 1000
@@ -82,7 +82,7 @@ def test_a_mapped_graph_pickles_as_its_path(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_damaged_offsets_are_an_error_and_no_crash(tmp_path: Path) -> None:
-    path = written(tmp_path / "g", SHOP)
+    path = SHOP.written(tmp_path / "g")
     with (path / "edges/item__like__item/indptr.npy").open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"\x7f")  # the highest byte of the last offset
@@ -92,11 +92,11 @@ def test_damaged_offsets_are_an_error_and_no_crash(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_open_need_not_be_opened_again(tmp_path: Path) -> None:
-    folder = open_folder(written(tmp_path / "g", SHOP))
+    folder = open_folder(SHOP.written(tmp_path / "g"))
     graph, hop = CscGraph.open(folder), Hop(1, {LIKE: 2}, Uniform())
     assert graph.edges[LIKE].indices.data_ptr() == folder.csc(LIKE).indices.data_ptr()
     assert same(
-        graph.sample_hop(shop_frontier(1), hop, KEY), in_memory(SHOP).sample_hop(shop_frontier(1), hop, KEY)
+        graph.sample_hop(shop_frontier(1), hop, KEY), SHOP.in_memory().sample_hop(shop_frontier(1), hop, KEY)
     )
 
 

@@ -19,7 +19,7 @@ from khop.kernels.draw_negatives import (
     draw_negatives,
     draw_negatives_reference,
 )
-from reference.sampling import negatives
+from khop.testing.reference import negatives
 
 KEY, STREAM = DrawKey(77), 5
 

@@ -10,7 +10,7 @@ import torch
 from khop.draw import DrawKey
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
-from reference.sampling import mix64
+from khop.testing.reference import mix64
 
 CSC = Csc(torch.tensor([0, 2, 2, 5]), torch.tensor([0, 1, 2, 0, 1]), 3)
 ROWS = HopRows(torch.tensor([2, 0, 2]), DrawKey((1 << 64) - 3), stream=7)

@@ -9,7 +9,7 @@ from scipy.stats import chi2
 
 from khop.draw import DrawKey
 from khop.kernels.permutation import permutation_slice
-from reference import sampling as reference
+from khop.testing import reference
 
 KEYS = st.integers(0, 2**64 - 1)
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from khop.draw import mix64
 from khop.kernels.philox import mix64_reference, philox, philox_reference, reduce_wide, reduce_words, signed
-from reference import sampling as reference
+from khop.testing import reference
 
 WORDS = st.integers(0, 2**32 - 1)
 KEYS = st.integers(0, 2**64 - 1)

@@ -26,7 +26,7 @@ from khop.kernels.time_ranges import time_ranges, time_ranges_reference
 from khop.kernels.weight_sums import weight_sums, weight_sums_reference
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
-from reference import sampling as reference
+from khop.testing import reference
 from support.draws import rising, sample_uniform, sample_weighted, uniform_request, weighted_request
 from support.levels import LEVELS, dispatch_level
 

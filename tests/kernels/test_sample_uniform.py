@@ -16,8 +16,8 @@ from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.sample_uniform import sample_uniform_reference
 from khop.rules.uniform import Uniform
-from reference import sampling as reference
-from reference.sampling import tree_key
+from khop.testing import reference
+from khop.testing.reference import tree_key
 from support.draws import sample_uniform, uniform_request
 from support.levels import LEVELS, dispatch_level
 

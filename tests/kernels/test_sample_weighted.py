@@ -17,7 +17,7 @@ from khop.kernels.hop_rows import HopRows
 from khop.kernels.sample_weighted import sample_weighted_reference
 from khop.kernels.weight_sums import weight_sums
 from khop.rules.weighted import Weighted
-from reference import sampling as reference
+from khop.testing import reference
 from support.draws import rising, sample_weighted, weighted_request
 
 STREAM = 0xFEEDBEEF

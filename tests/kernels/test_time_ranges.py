@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from khop.kernels.csc import Csc
 from khop.kernels.time_ranges import time_ranges, time_ranges_reference
-from reference.sampling import allowed_range
+from khop.testing.reference import allowed_range
 from support.draws import rising
 
 LOW, HIGH = -(2**63), 2**63 - 1

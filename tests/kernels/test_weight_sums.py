@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from khop.kernels.csc import Csc
 from khop.kernels.weight_sums import weight_sums, weight_sums_reference
-from reference.sampling import whole_weights
+from khop.testing.reference import whole_weights
 
 NUMBERS = st.floats(0, allow_nan=False, allow_infinity=False) | st.sampled_from(
     [0.0, 0.25, 1.0, 3.0, 5e-324, 2.0**-1022, 2.0**-500, 1.7976931348623157e308, 1.0 - 2.0**-53]

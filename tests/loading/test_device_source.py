@@ -10,17 +10,6 @@ import pytest
 import torch
 
 import support.triton_rows  # noqa: F401 # corrects Triton's interpreter
-from contracts.batch_source import (
-    GRAPH,
-    ORDER,
-    PROMISES,
-    FailsAt,
-    Make,
-    an_error_comes_in_place_of_its_batch_and_ends_the_stream,
-    local,
-    requests,
-    values,
-)
 from khop import DrawKey
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.choice import Engine, forcing
@@ -34,6 +23,17 @@ from khop.loading.placed_stores import Conditions, placed_stores
 from khop.loading.source import BatchRequest
 from khop.loading.transfer import Transfer
 from khop.sampling.sampler import Seeds
+from khop.testing.batch_source import (
+    GRAPH,
+    ORDER,
+    PROMISES,
+    FailsAt,
+    Make,
+    an_error_ends_the_stream_at_its_batch,
+    local,
+    requests,
+    values,
+)
 from support.delaying_streams import Point, PromptStreams
 from support.host_as_device import HostAsDevice
 from support.host_reads import counting
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.skipif(
     reason="kernels cannot run on the CPU beside a GPU; tests/gpu places graphs there",
 )
 PLACEMENTS = [("device", "host"), ("device", "device"), ("pinned", "pinned")]
-OWN = (an_error_comes_in_place_of_its_batch_and_ends_the_stream,)  # its sampler is not a NeighborSampler
+OWN = (an_error_ends_the_stream_at_its_batch,)  # its sampler is not a NeighborSampler
 
 
 def device_source(host: LocalSource, topology: str, columns: str, warm_up: range = range(4)) -> DeviceSource:

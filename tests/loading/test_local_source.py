@@ -7,16 +7,16 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from contracts.batch_source import (
+from khop.batch import num_bytes
+from khop.loading.source import Drawn
+from khop.testing.batch_source import (
     PROMISES,
     Make,
     local,
     requests,
-    seeds_of_several_batches_are_computed_at_the_same_time,
+    seeds_of_several_batches_are_computed_at_once,
     values,
 )
-from khop.batch import num_bytes
-from khop.loading.source import Drawn
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
@@ -25,7 +25,7 @@ def test_it_keeps(promise: Callable[[Make], None]) -> None:
 
 
 def test_batches_are_made_at_the_same_time() -> None:
-    seeds_of_several_batches_are_computed_at_the_same_time(lambda source: source)
+    seeds_of_several_batches_are_computed_at_once(lambda source: source)
 
 
 @pytest.mark.parametrize("threads", [1, 3])

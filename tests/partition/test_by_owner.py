@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.graph_store import rows_of
 from khop.draw import Frontier, Neighbors
 from khop.partition.by_owner import ByOwner, first_outside
+from khop.testing.graph_store import rows_of
 
 BOUNDS = [2, 5, 5, 9, 12]  # the second owner has none
 IDS = st.lists(st.integers(2, 11), max_size=20) | st.lists(st.integers(2, 11), max_size=20).map(sorted)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from contracts.feature_store import BUYS, PROMISES, Columns, Make, int64
 from khop.api.partition import partition_graph
 from khop.features.store import Rows
 from khop.graph.build import EdgeTable, NodeTable, write_graph
@@ -17,6 +16,7 @@ from khop.graph.folder import open_folder
 from khop.graph.quantize import quantize
 from khop.partition.local_partition_features import LocalPartitionFeatures
 from khop.partition.parts_folder import open_parts
+from khop.testing.feature_store import BUYS, PROMISES, Columns, Make, int64
 from support.parts_as_whole import OldIds, TableAsWhole
 
 

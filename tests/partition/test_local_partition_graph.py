@@ -13,9 +13,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.graph_rules import INNER, TEMPORAL, TIMES, plain_graphs_with_columns
-from contracts.graph_rules import PROMISES as RULE_PROMISES
-from contracts.graph_store import KEY, LIKE, PROMISES, Make, Plain, int64, same
 from khop import Expansion, Output, Seeds
 from khop.api.partition import METHODS as CUTS
 from khop.api.partition import partition_graph, verify_partition
@@ -33,16 +30,19 @@ from khop.rules.rule import Hop
 from khop.rules.temporal import Temporal
 from khop.rules.uniform import Uniform
 from khop.sampling.neighbor import NeighborSampler
+from khop.testing.graph_rules import INNER, TEMPORAL
+from khop.testing.graph_rules import PROMISES as RULE_PROMISES
+from khop.testing.graph_store import KEY, PROMISES, Make, same
+from khop.testing.graphs import LIKE, TIMES, PlainGraph, int64, plain_graphs_with_columns
 from support.parts_as_whole import GraphAsWhole, OldIds, assert_same
-from support.plain_folders import written
 from support.small_typed_folders import write_tiny_graph, write_typed_graph
 
 METHODS = ("random", "hash")
 
 
-def cut(home: Path, plain: Plain, parts: int, method: str) -> OldIds:
+def cut(home: Path, plain: PlainGraph, parts: int, method: str) -> OldIds:
     """The plain graph as a folder, and as a folder of parts."""
-    whole = written(home / "whole", plain)
+    whole = plain.written(home / "whole")
     partition_graph(whole, home / "parts", parts, method=method)
     return OldIds(open_folder(whole), open_parts(home / "parts"))
 
@@ -51,7 +51,7 @@ def cut(home: Path, plain: Plain, parts: int, method: str) -> OldIds:
 def make(request: pytest.FixtureRequest, tmp_path: Path, many_cuts: None) -> Make:
     numbers = count()
 
-    def as_whole(plain: Plain) -> GraphAsWhole:
+    def as_whole(plain: PlainGraph) -> GraphAsWhole:
         number = next(numbers)
         (tmp_path / f"{number}").mkdir()
         ids = cut(tmp_path / f"{number}", plain, 2 + number % 2, request.param)
@@ -70,7 +70,7 @@ def test_a_batch_is_that_of_the_graph_before_it_was_cut(method: str, tmp_path: P
     numbers = count()
 
     @given(plain=plain_graphs_with_columns(), parts=st.integers(1, 3), data=st.data())
-    def check(plain: Plain, parts: int, data: st.DataObject) -> None:
+    def check(plain: PlainGraph, parts: int, data: st.DataObject) -> None:
         home = tmp_path / f"{next(numbers)}"
         home.mkdir()
         ids = cut(home, plain, parts, method)

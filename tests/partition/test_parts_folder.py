@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import khop
-from contracts.graph_store import same
 from khop.api.partition import partition_graph, verify_partition
 from khop.distributed.placement import PartitionOptions
 from khop.draw import DrawKey, Frontier
@@ -25,6 +24,7 @@ from khop.partition.placements import Placement
 from khop.rules.rule import Hop
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
+from khop.testing.graph_store import same
 from support.parts_as_whole import OldIds
 from support.small_typed_folders import BOUGHT, BUYS, write_typed_graph
 

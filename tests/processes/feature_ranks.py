@@ -13,7 +13,6 @@ import torch
 from hypothesis import settings
 from torch import Tensor, distributed
 
-from contracts.feature_store import PROMISES, Columns
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.exchange.lanes import Lanes
@@ -24,6 +23,7 @@ from khop.features.store import Rows
 from khop.graph.quantize import quantize
 from khop.runtime.group import Group, this_group
 from khop.schema import ColumnSpec, Schema
+from khop.testing.feature_store import PROMISES, Columns
 from support.covered import covered
 
 Told = TypeVar("Told")

@@ -12,9 +12,6 @@ from pathlib import Path
 import torch
 from hypothesis import settings
 
-from contracts.graph_rules import PROMISES as RULE_PROMISES
-from contracts.graph_rules import a_bad_weight_is_named
-from contracts.graph_store import PROMISES, Make, Plain
 from khop.api.partition import partition_graph
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_graph import PartitionedGraph
@@ -34,18 +31,21 @@ from khop.sampling.links import LinkSampler
 from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.sampling.outputs import Output
 from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
+from khop.testing.graph_rules import PROMISES as RULE_PROMISES
+from khop.testing.graph_rules import a_wrong_weight_is_named
+from khop.testing.graph_store import PROMISES, Make
+from khop.testing.graphs import PlainGraph
 from processes.feature_ranks import of_the_first
 from processes.split_ranks import splits, unprepared
 from support.covered import covered
 from support.parts_as_whole import GraphAsWhole, OldIds, assert_same
-from support.plain_folders import written
 from support.small_typed_folders import BUYS
 
 METHODS = ("ldg", "random")
 MADE = Message("making a graph", "id")
 RANKS_AND_PARTS = ((2, 3), (3, 2))
 # Where one rank alone finds an error, others learn of it as of a rank that is lost: see the lanes' tests.
-KEPT = [promise for promise in (*PROMISES, *RULE_PROMISES) if promise is not a_bad_weight_is_named]
+KEPT = [promise for promise in (*PROMISES, *RULE_PROMISES) if promise is not a_wrong_weight_is_named]
 RULES = {
     "uniform": Uniform(),
     "with replacement": Uniform(replacement=True),
@@ -75,11 +75,11 @@ def shared_make(home: Path, group: Group, parts: int) -> Make:
     """Makes graphs of which each rank holds parts: rank 0 writes them."""
     numbers, lanes = count(), Lanes(group)
 
-    def make(plain: Plain) -> GraphAsWhole:
+    def make(plain: PlainGraph) -> GraphAsWhole:
         number = next(numbers)
         whole, out = home / f"{number}", home / f"{number}-parts"
         if group.rank == 0:
-            partition_graph(written(whole, plain), out, parts, method=("random", "hash")[number % 2])
+            partition_graph(plain.written(whole), out, parts, method=("random", "hash")[number % 2])
         lanes.peers.exchange([torch.empty(0, dtype=torch.uint8)] * group.world_size, MADE, 0)
         ids = OldIds(open_folder(whole), open_parts(out))
         return GraphAsWhole(ids, over_ranks(out, group, lanes))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import khop
-from contracts.feature_store import PROMISES
+from khop.testing.feature_store import PROMISES
 from processes.feature_ranks import NODES, RANKS_AND_PARTS, X, features
 
 

@@ -12,7 +12,7 @@ from khop.draw import stream
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.csc import Csc
 from khop.schema import EdgeType, NodeType, Schema
-from reference.sampling import sample_hop
+from khop.testing.reference import sample_hop
 
 Ids = list[int]
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from contracts.rule import PROMISES
 from khop.rules.rule import FrontierField, Need, NeedKind, Rule
 from khop.rules.temporal import Temporal, TemporalStrategy
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
+from khop.testing.rule import PROMISES
 
 BUYS = ("user", "buys", "item")
 RULES = [

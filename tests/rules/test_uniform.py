@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from contracts.rule import PROMISES
 from khop.rules.rule import Rule
 from khop.rules.uniform import Uniform
+from khop.testing.rule import PROMISES
 
 
 @pytest.mark.parametrize("rule", [Uniform(), Uniform(replacement=True)], ids=str)

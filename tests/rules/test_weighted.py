@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from contracts.rule import PROMISES
 from khop.draw import DrawKey, Frontier
 from khop.graph.csc_graph import csc_graph_from_edges
 from khop.graph.rule_arrays import RuleArrays
 from khop.rules.rule import Hop, Rule
 from khop.rules.weighted import Weighted
+from khop.testing.rule import PROMISES
 
 TO = ("node", "to", "node")
 

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from contracts.sampler import PROMISES, Make
 from khop import DrawKey, Edges, FrontierSampler, FrontierView, NeighborSampler, Sample, Uniform
 from khop.sampling.frontier import EdgesByType, NodesByType
+from khop.testing.sampler import PROMISES, Make
 from reference.hops import PlainGraph, as_plain
 from support.random_graphs import EDGE, RowQuery, as_seeds, questions, ring, seeds
 

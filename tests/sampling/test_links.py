@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contracts.sampler import PROMISES, Make
 from khop import (
     DegreeNegatives,
     DrawKey,
@@ -37,6 +36,7 @@ from khop.rules.rule import Hop
 from khop.sampling.sampler import LinkSeeds, SeedLinks
 from khop.sampling.seeds import SeedOrder
 from khop.schema import EdgeType, NodeType
+from khop.testing.sampler import PROMISES, Make
 from reference.hops import as_plain
 from support.random_graphs import EDGE, ring
 

@@ -14,10 +14,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.sampler import PROMISES, Make
 from khop import DrawKey, Expansion, NeighborSampler, Sample, Uniform
 from khop.graph.csc_graph import CscGraph
 from khop.sampling.node_set import NodeSet
+from khop.testing.sampler import PROMISES, Make
 from reference import hops
 from reference.hops import PlainGraph, as_plain
 from support.gate import WAIT_S

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from khop.draw import DrawKey, Purpose
 from khop.sampling.sampler import Seeds
 from khop.sampling.seeds import NodeSeeds, SeedOrder, check_fingerprint
-from reference.sampling import permutation
+from khop.testing.reference import permutation
 
 TYPED_SEEDS = st.dictionaries(
     st.sampled_from(["user", "item", "tag"]), st.lists(st.integers(0, 99), max_size=40), min_size=1

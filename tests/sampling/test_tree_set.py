@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop import DrawKey, Expansion, NeighborSampler, Sample, Seeds, Uniform
+from khop.testing.reference import tree_key
 from reference import hops
 from reference.hops import PlainBlock, PlainSample, as_plain
-from reference.sampling import tree_key
 from support.random_graphs import RowQuery, questions, ring, seeds
 
 KEY = DrawKey(11)

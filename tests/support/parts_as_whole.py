@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -9,9 +10,10 @@ import torch
 from torch import Tensor
 
 from khop.batch import Adjacency, Sample
-from khop.draw import DrawKey, Frontier, FrontierByType, NeighborsByType
+from khop.draw import DrawKey, DrawnNegatives, Frontier, FrontierByType, NeighborsByType, Positives
 from khop.features.store import FeatureStore, FeatureStoreBase, Gathered, Specs, Wanted
 from khop.graph.folder import GraphFolder
+from khop.graph.needs import Need
 from khop.graph.store import GraphStore, GraphStoreBase
 from khop.partition.parts_folder import PartsFolder
 from khop.rules.rule import Hop
@@ -63,8 +65,31 @@ class GraphAsWhole(GraphStoreBase):
     def schema(self) -> Schema:
         return self.graph.schema
 
+    @property
+    def is_collective(self) -> bool:
+        return self.graph.is_collective
+
     def num_nodes(self, node_type: NodeType) -> int:
         return self.graph.num_nodes(node_type)
+
+    def num_edges(self, edge_type: EdgeType) -> int:
+        return self.graph.num_edges(edge_type)
+
+    def original_ids(self, node_type: NodeType) -> Tensor | None:
+        ids = self.graph.original_ids(node_type)
+        return None if ids is None else ids[self.ids.nodes[node_type].argsort()]
+
+    def prepare(self, needs: Collection[Need]) -> None:
+        self.graph.prepare(needs)
+
+    def sample_negatives(
+        self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
+    ) -> Tensor:
+        source, _, destination = edge_type
+        if source not in self.ids.nodes:
+            return self.graph.sample_negatives(edge_type, negatives, positives, key)
+        asked = replace(positives, sources=self.ids.new_nodes(source, positives.sources))
+        return self.ids.nodes[destination][self.graph.sample_negatives(edge_type, negatives, asked, key)]
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         drawn = self.graph.sample_hop({t: self._new(t, of) for t, of in frontier.items()}, hop, key)

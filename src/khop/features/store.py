@@ -37,7 +37,7 @@ Gathered = dict[NodeType | EdgeType, dict[str, Tensor]]
 class FeatureStore(Protocol):
     """Columns that can be gathered by id. A store of your own subclasses `FeatureStoreBase`.
 
-    Every implementation passes tests/contracts/feature_store.py.
+    Every implementation passes `khop.testing.feature_store`.
     """
 
     @property

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class GraphStore(Protocol):
     """Edges, sampled one hop at a time. A store of your own subclasses `GraphStoreBase`.
 
-    Every implementation passes tests/contracts/graph_store.py.
+    Every implementation passes `khop.testing.graph_store`.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""docs/randomness.md in plain Python integers, draw by draw: what every implementation is compared with."""
+"""The draws of docs/randomness.md in plain Python integers, one after the other."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ MASK32, MASK64 = (1 << 32) - 1, (1 << 64) - 1
 
 
 def philox(key: int, counter: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+    """Return the four words of Philox4x32-10."""
     c0, c1, c2, c3 = counter
     k0, k1 = key & MASK32, key >> 32
     for _ in range(10):
@@ -22,6 +23,7 @@ def philox(key: int, counter: tuple[int, int, int, int]) -> tuple[int, int, int,
 
 
 def mix64(value: int) -> int:
+    """Apply SplitMix64's output function."""
     value = (value + 0x9E3779B97F4A7C15) & MASK64
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK64
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK64
@@ -29,6 +31,7 @@ def mix64(value: int) -> int:
 
 
 def draw_key(run_seed: int, purpose: int, epoch: int, step: int) -> int:
+    """Return the key of a purpose in one step of one epoch."""
     value = 0
     for word in (run_seed, purpose, epoch, step):
         value = mix64(value ^ (word & MASK64))
@@ -36,6 +39,7 @@ def draw_key(run_seed: int, purpose: int, epoch: int, step: int) -> int:
 
 
 def stream(hop: int, edge_type: tuple[str, str, str]) -> int:
+    """Return the counter word of a hop and an edge type."""
     digest = 0xCBF29CE484222325
     for byte in "\x1f".join(edge_type).encode("utf-8"):
         digest = ((digest ^ byte) * 0x100000001B3) & MASK64
@@ -43,12 +47,13 @@ def stream(hop: int, edge_type: tuple[str, str, str]) -> int:
 
 
 def tree_key(key: int, tree: int) -> int:
+    """Return the key of the disjoint tree of a seed."""
     return mix64(key ^ mix64(tree))
 
 
 @dataclass(frozen=True)
 class Row:
-    """What the draws of one frontier row depend on."""
+    """Inputs of the draws of one frontier row."""
 
     key: int
     node: int  # original id
@@ -56,19 +61,21 @@ class Row:
     degree: int
 
     def word(self, j: int) -> int:
+        """Return the j-th word of the row."""
         return philox(self.key, (self.node & MASK32, self.node >> 32, self.stream, j // 4))[j % 4]
 
     def draw(self, j: int, bound: int) -> int:
+        """Return draw j below a bound."""
         if self.degree < 1 << 20:
             return (self.word(j) * bound) >> 32
         return ((self.word(2 * j) | self.word(2 * j + 1) << 32) * bound) >> 64
 
     def wide_draw(self, number: int, bound: int) -> int:
-        """64-bit draws, as weighted picks take them whatever the degree."""
+        """Return a 64-bit draw, which weighted picks use for any degree."""
         return ((self.word(2 * number) | self.word(2 * number + 1) << 32) * bound) >> 64
 
     def weighted_picks(self, fanout: int, replacement: bool, weights: Sequence[int]) -> list[int]:
-        """Positions within the row by whole weights, in draw order."""
+        """Return positions within the row by whole weights, in draw order."""
         if fanout == -1 or (not replacement and self.degree <= fanout):
             return [at for at, weight in enumerate(weights) if weight > 0]
         if sum(weights) == 0:
@@ -91,7 +98,7 @@ class Row:
         return picked
 
     def picks(self, fanout: int, replacement: bool) -> list[int]:
-        """Positions within the row, in draw order."""
+        """Return positions within the row, in draw order."""
         if fanout == -1 or self.degree == 0:
             return list(range(self.degree))
         if replacement:
@@ -116,7 +123,7 @@ def sample_hop(
     original_ids: Sequence[int] | None = None,
     trees: Sequence[int] | None = None,
 ) -> list[list[int]]:
-    """Per frontier row, the positions of its picked edges in CSC order."""
+    """Return for each frontier row the positions of its picked edges in CSC order."""
     rows = []
     for i, node in enumerate(nodes):
         begin, end = indptr[node], indptr[node + 1]
@@ -128,12 +135,12 @@ def sample_hop(
 
 
 def covering(weights: Sequence[int], height: int) -> int:
-    """The first position whose weights, up to and including it, are above `height`."""
+    """Return the first position at which the running sum of weights exceeds `height`."""
     return next(at for at, total in enumerate(accumulate(weights)) if total > height)
 
 
 def whole_weights(weights: Sequence[float]) -> list[int]:
-    """A row's weights as whole numbers: exact fractions, no floating-point arithmetic."""
+    """Return a row's weights as whole numbers, by exact fractions."""
     exact = [Fraction(weight) for weight in weights]
     scale = Fraction(1)
     if (largest := max(exact, default=Fraction(0))) > 0:
@@ -145,7 +152,7 @@ def whole_weights(weights: Sequence[float]) -> list[int]:
 
 
 def allowed_range(times: Sequence[int], until: int, window: tuple[int, int] | None) -> tuple[int, int]:
-    """Begin and end of a sorted row's entries that a limit leaves."""
+    """Return begin and end of the entries of a sorted row that a time limit allows."""
     earliest, latest = -(1 << 63), until
     if window is not None:
         earliest, latest = max(until - window[0], -(1 << 63)), max(until + window[1], -(1 << 63))
@@ -154,7 +161,7 @@ def allowed_range(times: Sequence[int], until: int, window: tuple[int, int] | No
 
 
 def permutation(key: int, count: int, index: int) -> int:
-    """Where a keyed permutation of [0, count) takes `index`."""
+    """Return the place of `index` in a keyed permutation of [0, count)."""
     bits = max(8, (count - 1).bit_length())
     right_bits = bits - bits // 2
     left_mask, right_mask = (1 << bits // 2) - 1, (1 << right_bits) - 1
@@ -171,9 +178,9 @@ def permutation(key: int, count: int, index: int) -> int:
 
 
 def negatives(key: int, position: int, stream: int, left: Sequence[int] | int, count: int) -> list[int]:
-    """Ranks drawn for the link at a position of the global order; none where no weight is left.
+    """Return the ranks drawn for the link at a position of the global order; none if no weight is left.
 
-    `left` is the weight of each candidate, 0 for what may not be drawn; a number stands for so many ones.
+    `left` has the weight of each candidate, 0 if it is excluded; a number n means n weights of one.
     """
     total = left if isinstance(left, int) else sum(left)
     if total == 0:

@@ -1,0 +1,381 @@
+"""Contract suite of `khop.Rule`: a function of the rule itself.
+
+A rule that names columns names "weight" or "time": the graphs of the suite have these.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import FrozenInstanceError, dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from khop.api.partition import partition_graph
+from khop.draw import DrawKey, Frontier, Neighbors
+from khop.exchange.draw_wire import HopWire
+from khop.graph.rule_arrays import RuleArrays
+from khop.kernels.csc import Csc
+from khop.kernels.draw_request import DrawRequest
+from khop.kernels.edge_times import EdgeTimes
+from khop.kernels.rising import Rising
+from khop.kernels.sample_hop import sample_hop
+from khop.partition.local_partition_graph import LocalPartitionGraph
+from khop.rules.rule import FrontierField, Hop, NeedKind, Rule, check_frontier
+from khop.schema import EdgeType, NodeType, Schema
+from khop.testing.graphs import TIMES, PlainGraph, int64, plain_graphs_with_columns
+from khop.testing.promises import examples, expect, expect_equal, expect_refusal, promise
+
+Drawn = Mapping[EdgeType, Neighbors]
+Row = tuple[list[int], list[int], list[float] | None]
+FEW = 6  # examples of promises that write folders
+
+
+@dataclass(frozen=True)
+class Question:
+    """One hop over a small graph."""
+
+    plain: PlainGraph
+    frontier: dict[NodeType, Frontier]
+    fanouts: dict[EdgeType, int]
+    key: DrawKey
+
+    def hop(self, rule: Rule) -> Hop:
+        """Return the hop by a rule."""
+        return Hop(2, self.fanouts, rule, edge_ids=True)
+
+    def drawn(self, rule: Rule) -> Drawn:
+        """Draw from khop's store of the graph."""
+        return self.plain.in_memory().sample_hop(self.frontier, self.hop(rule), self.key)
+
+
+@st.composite
+def questions(draw: st.DrawFn, rule: Rule) -> Question:
+    """Draw frontiers with the fields that the rule reads, and fanouts of all kinds."""
+    plain = draw(plain_graphs_with_columns())
+    frontier = {}
+    for node_type, count in plain.counts.items():
+        nodes = draw(st.lists(st.integers(0, count - 1), max_size=6))
+        fields: dict[str, Tensor] = {}
+        if FrontierField.UNTIL in rule.frontier_fields:
+            fields["until"] = int64([draw(TIMES) for _ in nodes])
+        if FrontierField.TREE in rule.frontier_fields and draw(st.booleans()):
+            fields["tree"] = int64([draw(st.integers(0, 99)) for _ in nodes])
+        frontier[node_type] = Frontier(int64(nodes), **fields)
+    fanouts = {edge_type: draw(st.integers(-1, 6)) for edge_type in plain.edges}
+    return Question(plain, frontier, fanouts, DrawKey(draw(st.integers(0, 2**64 - 1))))
+
+
+def rows_of(drawn: Neighbors) -> list[Row]:
+    """Return nodes, edges and weights of each row."""
+    assert drawn.edges is not None
+    return [
+        (
+            drawn.nodes[begin:end].tolist(),
+            drawn.edges[begin:end].tolist(),
+            None if drawn.weights is None else drawn.weights[begin:end].tolist(),
+        )
+        for begin, end in pairwise(drawn.offsets.tolist())
+    ]
+
+
+def expect_same(what: str, one: Drawn, other: Drawn) -> None:
+    """Raise AssertionError unless two results of a hop are equal."""
+    expect_equal(f"edge types {what}", list(one), list(other))
+    for edge_type, found in one.items():
+        expect_equal(f"rows of {edge_type} {what}", rows_of(found), rows_of(other[edge_type]))
+
+
+@promise
+def it_is_a_value(rule: Rule) -> None:
+    """Be a frozen value: equal, with equal hash and text, after pickling."""
+    again = pickle.loads(pickle.dumps(rule))
+    expect_equal("the unpickled rule", again, rule)
+    expect_equal("hash of the unpickled rule", hash(again), hash(rule))
+    expect_equal("text of the unpickled rule", repr(again), repr(rule))
+    try:
+        rule.anything = 1  # type: ignore[attr-defined]
+    except (FrozenInstanceError, AttributeError):
+        return
+    raise AssertionError("an attribute was set, must be a frozen dataclass")
+
+
+@promise
+def drawn_edges_belong_to_their_rows(rule: Rule) -> None:
+    """Draw edges of each row, at most `most(fanout)`, with weights exactly if `has_weights`."""
+
+    @examples(question=questions(rule))
+    def check(question: Question) -> None:
+        graph = question.plain.in_memory()
+        for edge_type, found in question.drawn(rule).items():
+            csc, nodes = graph.csc(edge_type), question.frontier[edge_type[2]].nodes.tolist()
+            most, rows = rule.most(question.fanouts[edge_type]), rows_of(found)
+            expect_equal("number of rows", len(rows), len(nodes))
+            expect_equal("has weights", found.weights is not None, rule.has_weights)
+            for node, (sources, edges, _) in zip(nodes, rows, strict=True):
+                expect(most is None or len(edges) <= most, f"{len(edges)} edges of a row, most is {most}")
+                begin, end = csc.indptr[node : node + 2].tolist()
+                is_own = all(begin <= edge < end for edge in edges)
+                expect(is_own, f"edges {edges} of node {node}, must be in [{begin}, {end})")
+                expect_equal(f"sources of edges {edges}", sources, csc.indices[edges].tolist())
+
+    check()
+
+
+@promise
+def a_row_depends_on_no_other(rule: Rule) -> None:
+    """Draw the same for a row whatever other rows are in the frontier."""
+
+    @examples(question=questions(rule), data=st.data())
+    def check(question: Question, data: st.DataObject) -> None:
+        orders = {
+            t: int64(data.draw(st.lists(st.sampled_from(range(of.nodes.numel())), max_size=8)))
+            if of.nodes.numel()
+            else int64([])
+            for t, of in question.frontier.items()
+        }
+        some = {
+            t: Frontier(of.nodes[orders[t]], **{name: field[orders[t]] for name, field in of.fields.items()})
+            for t, of in question.frontier.items()
+        }
+        every, few = question.drawn(rule), replace(question, frontier=some).drawn(rule)
+        for edge_type, found in few.items():
+            rows = rows_of(every[edge_type])
+            expected = [rows[at] for at in orders[edge_type[2]].tolist()]
+            expect_equal(f"rows of {edge_type} in another frontier", rows_of(found), expected)
+
+    check()
+
+
+@promise
+def threads_change_no_draw(rule: Rule) -> None:
+    """Draw the same with any number of threads."""
+
+    @examples(question=questions(rule))
+    def check(question: Question) -> None:
+        threaded = replace(question.hop(rule), threads=3)
+        drawn = question.plain.in_memory().sample_hop(question.frontier, threaded, question.key)
+        expect_same("with three threads", drawn, question.drawn(rule))
+
+    check()
+
+
+@promise
+def partitions_change_no_draw(rule: Rule) -> None:
+    """Draw the same sources and weights from a partitioned graph."""
+
+    @examples(FEW, question=questions(rule), parts=st.integers(2, 3))
+    def check(question: Question, parts: int) -> None:
+        with tempfile.TemporaryDirectory() as home:
+            whole = question.plain.written(Path(home) / "whole")
+            partition_graph(whole, Path(home) / "parts", parts, method="random")
+            graph = LocalPartitionGraph.open(Path(home) / "parts")
+            old = {t: _old_ids(question.plain, graph, t) for t in question.plain.counts}
+            new = {t: ids.argsort() for t, ids in old.items()}
+            frontier = {t: replace(of, nodes=new[t][of.nodes]) for t, of in question.frontier.items()}
+            drawn = graph.sample_hop(frontier, question.hop(rule), question.key)
+            for edge_type, expected in question.drawn(rule).items():
+                nodes = old[edge_type[0]][drawn[edge_type].nodes.long()]
+                found = replace(drawn[edge_type], nodes=nodes, edges=expected.edges)
+                expect_same("from partitions", {edge_type: found}, {edge_type: expected})
+
+    check()
+
+
+def _old_ids(plain: PlainGraph, graph: LocalPartitionGraph, node_type: NodeType) -> Tensor:
+    """Return the id in the graph before partitioning of each node."""
+    originals = graph.original_ids(node_type)
+    assert originals is not None  # partitioning renumbers
+    before = plain.original_ids.get(node_type) or list(range(plain.counts[node_type]))
+    return int64([before.index(original) for original in originals.tolist()])
+
+
+@promise
+def a_kernel_draws_as_the_reference(rule: Rule) -> None:
+    """Draw by the kernel of `plan` the bits of `reference`."""
+
+    @examples(question=questions(rule))
+    def check(question: Question) -> None:
+        drawn = question.drawn(rule)
+        for edge_type, request in _requests(rule, question, _arrays(question.plain)).items():
+            (alone,) = sample_hop([request], edge_ids=True)
+            rows = rows_of(rule.reference(request))
+            expect_equal(f"rows of {edge_type} by sample_hop", rows_of(alone), rows)
+            expect_equal(f"rows of {edge_type} by the store", rows_of(drawn[edge_type]), rows)
+
+    check()
+
+
+@promise
+def needs_name_all_arrays_that_are_read(rule: Rule) -> None:
+    """Name in `needs` every array that `plan` reads."""
+
+    @examples(question=questions(rule))
+    def check(question: Question) -> None:
+        arrays = _Watched(_arrays(question.plain))
+        requests = _requests(rule, question, arrays)
+        needed = {(n.kind, t, n.column) for t in requests for n in rule.needs(t)}
+        expect(arrays.read <= needed, f"plan reads {arrays.read - needed}, which needs does not name")
+        for edge_type in requests:
+            for need in rule.needs(edge_type):
+                expect_equal("edge type of a need", need.edge_type, edge_type)
+                arrays.inner.prepare(need)
+
+    check()
+
+
+@promise
+def a_graph_without_its_columns_is_refused(rule: Rule) -> None:
+    """Raise ValueError in `check` that names a column that the graph does not have."""
+    edge_type = ("user", "buys", "item")
+    schema = Schema(("user", "item"), (edge_type,))
+    columns = [need.column for need in rule.needs(edge_type) if need.column]
+    if not columns:
+        rule.check(schema)
+        return
+    expect_refusal(lambda: rule.check(schema), f"check without columns {columns}", "no column")
+
+
+@promise
+def frontier_fields_are_those_that_it_reads(rule: Rule) -> None:
+    """State the fields of the frontier that it reads: others are refused, and time limits are required."""
+    ids = int64([0])
+    reads_limits = FrontierField.UNTIL in rule.frontier_fields
+    plain = Frontier(ids, until=ids if reads_limits else None)
+    check_frontier(rule, plain)
+    for name in FrontierField:
+        with_field = Frontier(
+            ids,
+            until=ids if name is FrontierField.UNTIL else plain.until,
+            tree=ids if name is FrontierField.TREE else None,
+        )
+        if name in rule.frontier_fields:
+            check_frontier(rule, with_field)
+        else:
+            expect_refusal(lambda given=with_field: check_frontier(rule, given), f"field {name}")  # type: ignore[misc]
+    if reads_limits:
+        expect_refusal(lambda: check_frontier(rule, Frontier(ids)), "no time limits", "needs time limits")
+
+
+@promise
+def messages_between_ranks_carry_a_draw(rule: Rule) -> None:
+    """Pass frontiers and drawn neighbors through messages between ranks unchanged."""
+
+    @examples(question=questions(rule))
+    def check(question: Question) -> None:
+        graph, drawn = question.plain.in_memory(), question.drawn(rule)
+        edges = {t: csc.num_edges for t, csc in graph.edges.items()}
+        wire = HopWire.of(question.frontier, question.hop(rule), question.key, graph.counts, edges)
+        spans = {t: (0, count) for t, count in graph.counts.items()}
+        received = wire.frontier(wire.question(question.frontier, spans), spans)
+        for node_type, of_type in received.items():
+            asked = question.frontier[node_type]
+            expect_equal("nodes", of_type.nodes.tolist(), asked.nodes.tolist())
+            found = {name: values.tolist() for name, values in of_type.fields.items()}
+            expect_equal("fields", found, {name: values.tolist() for name, values in asked.fields.items()})
+        message = torch.empty(wire.size_of(drawn), dtype=torch.uint8)
+        wire.write(drawn, message)
+        rows = {t: of.nodes.numel() for t, of in question.frontier.items()}
+        expect_same("after a message", wire.neighbors(message, rows), drawn)
+
+    check()
+
+
+@promise
+def exact_weights_sum_to_one(rule: Rule) -> None:
+    """Return exact weights that sum to one or zero in each row; or raise an error that says why."""
+
+    @examples(plain=plain_graphs_with_columns())
+    def check(plain: PlainGraph) -> None:
+        arrays = _arrays(plain)
+        for edge_type, csc in arrays.edges.items():
+            weights = _exact_weights(rule, edge_type, arrays)
+            if weights is None:
+                continue
+            expect_equal("dtype of exact_weights", weights.dtype, torch.float64)
+            expect_equal("shape of exact_weights", tuple(weights.shape), (csc.num_edges,))
+            sums = torch.zeros(csc.num_rows, dtype=torch.float64).index_add(0, csc.destinations(), weights)
+            is_share = all(total == 0 or abs(total - 1) < 1e-9 for total in sums.tolist())
+            expect(is_share, f"sums of exact_weights in rows: {sums.tolist()}, must be 0 or 1")
+
+    check()
+
+
+PROMISES: tuple[Callable[[Rule], None], ...] = (
+    it_is_a_value,
+    drawn_edges_belong_to_their_rows,
+    a_row_depends_on_no_other,
+    threads_change_no_draw,
+    partitions_change_no_draw,
+    a_kernel_draws_as_the_reference,
+    needs_name_all_arrays_that_are_read,
+    a_graph_without_its_columns_is_refused,
+    frontier_fields_are_those_that_it_reads,
+    messages_between_ranks_carry_a_draw,
+    exact_weights_sum_to_one,
+)
+
+
+def _exact_weights(rule: Rule, edge_type: EdgeType, arrays: RuleArrays) -> Tensor | None:
+    """Return None if the rule has none, or says that it has none."""
+    try:
+        return rule.exact_weights(edge_type, arrays)
+    except ValueError as error:
+        reason = str(error)
+    expect(str(rule) in reason, f"the error of exact_weights, {reason!r}, does not name the rule {rule}")
+    return None
+
+
+def _arrays(plain: PlainGraph) -> RuleArrays:
+    graph = plain.in_memory()
+    return RuleArrays(graph.edges, graph.columns, graph.originals)
+
+
+def _requests(rule: Rule, question: Question, arrays: RuleArrays | _Watched) -> dict[EdgeType, DrawRequest]:
+    hop = question.hop(rule)
+    return {
+        t: rule.plan(t, question.frontier[t[2]], hop, question.key, arrays)
+        for t in question.fanouts
+        if t[2] in question.frontier
+    }
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """The arrays of a store, and the names of those that were read."""
+
+    inner: RuleArrays
+    read: set[tuple[NeedKind, EdgeType, str]] = field(default_factory=set)
+
+    @property
+    def edges(self) -> Mapping[EdgeType, Csc]:
+        return self.inner.edges
+
+    @property
+    def original_ids(self) -> Mapping[NodeType, Tensor]:
+        return self.inner.original_ids
+
+    def column(self, edge_type: EdgeType, name: str) -> Tensor | None:
+        self.read.add((NeedKind.COLUMN, edge_type, name))
+        return self.inner.column(edge_type, name)
+
+    def weight_sums(self, edge_type: EdgeType, column: str) -> Rising | None:
+        self.read.add((NeedKind.WEIGHT_SUMS, edge_type, column))
+        return self.inner.weight_sums(edge_type, column)
+
+    def times(self, edge_type: EdgeType, column: str) -> Rising | None:
+        self.read.add((NeedKind.TIMES, edge_type, column))
+        return self.inner.times(edge_type, column)
+
+    def own_times(self, edge_type: EdgeType, column: str) -> EdgeTimes | None:
+        self.read.add((NeedKind.TIMES, edge_type, column))
+        return self.inner.own_times(edge_type, column)
+
+    def source_ids(self, edge_type: EdgeType) -> Tensor:
+        self.read.add((NeedKind.SOURCE_IDS, edge_type, ""))
+        return self.inner.source_ids(edge_type)

@@ -1,0 +1,323 @@
+"""Contract suite of `khop.Sampler`: a function from a graph store to a sampler of seed nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from khop.batch import Adjacency, Block, Sample
+from khop.draw import DrawKey, FrontierByType, NeighborsByType
+from khop.graph.store import GraphStore, GraphStoreBase
+from khop.rules.rule import Hop
+from khop.sampling.sampler import Sampler, Seeds
+from khop.schema import EdgeType, NodeType
+from khop.testing.graphs import SHOP, PlainGraph, plain_graphs, plain_seeds, ring, seeds_of
+from khop.testing.promises import (
+    examples,
+    expect,
+    expect_equal,
+    expect_refusal,
+    promise,
+    unless_unsupported,
+)
+
+KEY = DrawKey(11)
+KINDS = {"nodes", "links", "groups"}
+Make = Callable[[GraphStore], Sampler]
+
+
+def values_of(sample: Sample) -> list[object]:
+    """Return all values of a sample, with the dtypes of its tensors."""
+    found: list[object] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append((str(tensor.dtype), tensor.tolist()))
+        return tensor
+
+    sample.map(note)
+    blocks = [(list(b.adjacencies), dict(b.src_counts), dict(b.dst_counts)) for b in sample.blocks]
+    return [list(sample.nodes), list(sample.seed_index), list(sample.links), blocks, *found]
+
+
+def ring_seeds(*nodes: int) -> Seeds:
+    """Return seeds in a ring."""
+    return seeds_of({"node": list(nodes)})
+
+
+@promise
+def samples_are_functions_of_seeds_and_key(make: Make) -> None:
+    """Give the same sample for the same seeds and key, again and by another sampler of the same settings."""
+    graph = ring(300, 20).in_memory()
+    sampler, seeds = make(graph), ring_seeds(3, 150, 200)
+    first = values_of(sampler.sample(seeds, KEY))
+    expect_equal("the second sample", values_of(sampler.sample(seeds, KEY)), first)
+    sampler.sample(ring_seeds(7), KEY.plus(1))
+    expect_equal("the sample after another one", values_of(sampler.sample(seeds, KEY)), first)
+    expect_equal("the sample by another sampler", values_of(make(graph).sample(seeds, KEY)), first)
+
+
+@promise
+def threads_share_it(make: Make) -> None:
+    """Give the same samples when several threads ask at once."""
+    sampler = make(ring(500, 6).in_memory())
+    asked = [ring_seeds(*range(start, start + 20)) for start in range(0, 400, 20)] * 5
+    expected = [values_of(sampler.sample(of_batch, KEY)) for of_batch in asked]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda of_batch: values_of(sampler.sample(of_batch, KEY)), asked))
+    expect(together == expected, "four threads get other samples than one")
+
+
+@promise
+def numbers_of_threads_change_no_sample(make: Make) -> None:
+    """Return by `with_threads` a sampler of the same samples."""
+    sampler, seeds = make(ring(300, 20).in_memory()), ring_seeds(5, 100, 5)
+    expected = values_of(sampler.sample(seeds, KEY))
+    for threads in (1, 3):
+        found = values_of(sampler.with_threads(threads).sample(seeds, KEY))
+        expect_equal(f"the sample of with_threads({threads})", found, expected)
+
+
+@promise
+def every_seed_has_its_row(make: Make) -> None:
+    """Give each seed a row of its node; duplicate seeds share a row, and nodes are unique within a tree."""
+
+    @examples(plain=plain_graphs(), data=st.data())
+    def check(plain: PlainGraph, data: st.DataObject) -> None:
+        nodes = data.draw(plain_seeds(plain))
+        sample = make(plain.in_memory()).sample(seeds_of(nodes), KEY)
+        expect_equal("node types", set(sample.nodes), set(plain.counts))
+        for node_type, ids in nodes.items():
+            index = sample.seed_index.get(node_type)
+            expect(index is not None, f"seed_index has no {node_type!r}, must have all types of the seeds")
+            assert index is not None
+            expect_equal("dtype of seed_index", index.dtype, torch.int64)
+            expect_equal(f"nodes of the seeds of {node_type!r}", sample.nodes[node_type][index].tolist(), ids)
+            if sample.trees is None:
+                rows = len(set(index.tolist()))
+                expect_equal(f"rows of the seeds {ids} of {node_type!r}", rows, len(set(ids)))
+        for node_type, of_type in sample.nodes.items():
+            trees = of_type * 0 if sample.trees is None else sample.trees[node_type]
+            pairs = list(zip(of_type.tolist(), trees.tolist(), strict=True))
+            expect_equal(f"repeated nodes of {node_type!r}", len(pairs) - len(set(pairs)), 0)
+
+    check()
+
+
+@promise
+def blocks_lead_from_all_nodes_to_the_seeds(make: Make) -> None:
+    """Give blocks that follow one another: the first from all nodes, the last with rows for the seeds."""
+
+    @examples(plain=plain_graphs(), data=st.data())
+    def check(plain: PlainGraph, data: st.DataObject) -> None:
+        nodes = data.draw(plain_seeds(plain))
+        sampler = make(plain.in_memory())
+        sample = sampler.sample(seeds_of(nodes), KEY)
+        if sampler.num_layers is not None:
+            expect_equal("number of blocks", len(sample.blocks), sampler.num_layers)
+        counts = {t: ids.numel() for t, ids in sample.nodes.items()}
+        if sample.blocks:
+            expect_equal("src_counts of the first block", dict(sample.blocks[0].src_counts), counts)
+        for outer, inner in pairwise(sample.blocks):
+            expect_equal("src_counts after a block", dict(inner.src_counts), dict(outer.dst_counts))
+        last = sample.blocks[-1].dst_counts if sample.blocks else counts
+        for node_type, index in sample.seed_index.items():
+            reached = int(index.max()) + 1 if index.numel() else 0
+            what = f"dst_counts of the last block: {last[node_type]} of {node_type!r}"
+            expect(reached <= last[node_type], f"{what}, and seed_index names row {reached - 1}")
+        for block in sample.blocks:
+            for edge_type, adjacency in block.adjacencies.items():
+                _check_adjacency(edge_type, adjacency, block)
+
+    check()
+
+
+def _check_adjacency(edge_type: EdgeType, adjacency: Adjacency, block: Block) -> None:
+    edges = adjacency.indices.numel()
+    expect_equal(f"num_src of {edge_type}", adjacency.num_src, block.src_counts[edge_type[0]])
+    expect_equal(f"num_dst of {edge_type}", adjacency.num_dst, block.dst_counts[edge_type[2]])
+    dtypes = (adjacency.indptr.dtype, adjacency.indices.dtype)
+    expect_equal(f"dtypes of indptr and indices of {edge_type}", dtypes, (torch.int64, torch.int32))
+    degrees = adjacency.indptr.diff()
+    is_whole = int(adjacency.indptr[0]) == 0 and int(adjacency.indptr[-1]) == edges
+    expect(is_whole and bool((degrees >= 0).all()), f"indptr of {edge_type} does not split {edges} edges")
+    inside = bool(((adjacency.indices >= 0) & (adjacency.indices < adjacency.num_src)).all())
+    expect(inside, f"indices of {edge_type} are not in [0, {adjacency.num_src})")
+    for name, values in (("edge_ids", adjacency.edge_ids), ("weight", adjacency.weight)):
+        if values is not None:
+            expect_equal(f"number of {name} of {edge_type}", values.numel(), edges)
+    if adjacency.weight is not None:
+        expect_equal(f"dtype of weight of {edge_type}", adjacency.weight.dtype, torch.float32)
+
+
+@promise
+def edges_are_edges_of_the_graph(make: Make) -> None:
+    """Give edges of the graph; edge ids, where there are any, are their positions in CSC order."""
+
+    @examples(plain=plain_graphs(), data=st.data())
+    def check(plain: PlainGraph, data: st.DataObject) -> None:
+        nodes = data.draw(plain_seeds(plain))
+        sample = make(plain.in_memory()).sample(seeds_of(nodes), KEY)
+        for block in sample.blocks:
+            for edge_type, adjacency in block.adjacencies.items():
+                if edge_type in plain.edges and adjacency.reverse is None:
+                    _check_edges(edge_type, adjacency, sample.nodes, plain)
+
+    check()
+
+
+def _check_edges(
+    edge_type: EdgeType, adjacency: Adjacency, nodes: Mapping[NodeType, Tensor], plain: PlainGraph
+) -> None:
+    source, destination = adjacency.edge_index
+    sources, destinations = nodes[edge_type[0]][source].tolist(), nodes[edge_type[2]][destination].tolist()
+    ends, pairs = list(zip(sources, destinations, strict=True)), plain.pairs(edge_type)
+    if adjacency.edge_ids is not None:
+        named = [pairs[edge] for edge in adjacency.edge_ids.tolist()]
+        expect_equal(f"ends of the edges of {edge_type}, by edge id", ends, named)
+    strange = [pair for pair in ends if pair not in pairs]
+    expect_equal(f"edges of {edge_type} that the graph does not have", strange, [])
+
+
+class _Failing(GraphStoreBase):
+    """A store that fails at one call of `sample_hop`, counted from 1."""
+
+    def __init__(self, inner: GraphStore, failing: int) -> None:
+        self.schema = inner.schema
+        self._inner = inner
+        self._failing = failing
+        self.calls = 0
+
+    def num_nodes(self, node_type: NodeType) -> int:
+        """Return the number of nodes of a type."""
+        return self._inner.num_nodes(node_type)
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        """Draw, or fail."""
+        self.calls += 1
+        if self.calls == self._failing:
+            raise OSError("the disk is gone")
+        return self._inner.sample_hop(frontier, hop, key)
+
+
+@promise
+def a_failed_sample_changes_no_later_one(make: Make) -> None:
+    """Give the same sample after one whose hop failed with an error of the store."""
+    graph = ring(10, 2).in_memory()
+    counting = _Failing(graph, 0)
+    expected = values_of(make(counting).sample(ring_seeds(5), KEY))
+    if not counting.calls:
+        return  # the sampler reads the edges in another way
+    sampler = make(_Failing(graph, counting.calls))
+    try:
+        sampler.sample(ring_seeds(0), KEY)
+    except OSError:
+        found = values_of(sampler.sample(ring_seeds(5), KEY))
+        expect_equal("the sample after a failed one", found, expected)
+        return
+    raise AssertionError("the store's OSError was not raised")
+
+
+@promise
+def no_seeds_give_a_sample(make: Make) -> None:
+    """Give a sample for no seeds: a rank may have none in a step."""
+    sample = make(ring(10, 2).in_memory()).sample(ring_seeds(), KEY)
+    expect_equal("seed_index", sample.seed_index["node"].tolist(), [])
+
+
+@promise
+def wrong_seeds_are_named(make: Make) -> None:
+    """Raise ValueError that names a seed that is no node, and its type."""
+    sampler = make(ring(10, 2).in_memory())
+    wrong: dict[tuple[str, ...], dict[str, Tensor]] = {
+        ("10", "'node'"): {"node": torch.tensor([3, 10])},
+        ("-1",): {"node": torch.tensor([-1])},
+        ("'user'",): {"user": torch.tensor([1])},
+        ("float32",): {"node": torch.tensor([0.5])},
+        ("(1, 1)",): {"node": torch.tensor([[1]])},
+    }
+    for words, nodes in wrong.items():
+        expect_refusal(lambda nodes=nodes: sampler.sample(Seeds(nodes, {}), KEY), f"seeds {nodes}", *words)  # type: ignore[misc]
+
+
+@promise
+def it_states_what_it_takes(make: Make) -> None:
+    """State the graph, the kinds of seeds, and needs that the graph can prepare."""
+    graph = SHOP.in_memory()
+    sampler = make(graph)
+    expect(sampler.graph is graph, f"graph is {sampler.graph}, must be the store that it was made with")
+    kinds = sampler.seed_kinds
+    expect(bool(kinds) and kinds <= KINDS, f"seed_kinds are {set(kinds)}, must be some of {KINDS}")
+    graph.prepare(sampler.needs(("user", "item")))
+    expect_equal("needs, asked twice", sampler.needs(("user",)), sampler.needs(("user",)))
+
+
+@promise
+def visits_are_probabilities_of_nodes(make: Make) -> None:
+    """Return by `visits` probabilities, float64 (nodes), above 0 for nodes of samples; or None."""
+    plain = replace(SHOP, columns={})
+    sampler, seeds = make(plain.in_memory()), {"item": torch.arange(4)}
+    visits = sampler.visits(seeds, 2)
+    if visits is None:
+        return
+    for node_type, of_type in visits.items():
+        what = f"visits of {node_type!r}"
+        expect_equal(f"dtype of {what}", of_type.dtype, torch.float64)
+        expect_equal(f"shape of {what}", tuple(of_type.shape), (plain.counts[node_type],))
+        inside = bool(((of_type >= 0) & (of_type <= 1 + 1e-9)).all())
+        expect(inside, f"{what}: {of_type.tolist()}, must be in [0, 1]")
+    for number in range(20):
+        sample = sampler.sample(seeds_of({"item": [number % 4, (number + 1) % 4]}), KEY.plus(number))
+        for node_type, ids in sample.nodes.items():
+            unlikely = [node for node in ids.tolist() if visits[node_type][node] <= 0]
+            expect_equal(f"nodes of {node_type!r} in a sample with visits of 0", unlikely, [])
+
+
+@promise
+def evaluation_uses_a_sampler_or_the_default(make: Make) -> None:
+    """Return by `for_evaluation` a sampler with the fanouts or None; `exact_fanouts` has one per layer."""
+    graph = SHOP.in_memory()
+    sampler = make(graph)
+    evaluation = sampler.for_evaluation(graph, [2, 2], edge_ids=False)
+    if evaluation is not None:
+        expect_equal("layers of for_evaluation with two fanouts", evaluation.num_layers, 2)
+        evaluation.sample(seeds_of({"item": [1]}), KEY)
+    fanouts = sampler.exact_fanouts
+    if fanouts is not None:
+        expect_equal("number of exact_fanouts", len(fanouts), sampler.num_layers)
+    kernels = unless_unsupported(sampler.for_kernels)
+    if kernels is not None:
+        seeds = seeds_of({"item": [1, 3]})
+        planted = kernels.planted(seeds)
+        found = values_of(kernels.over(graph).sample(planted.seeds, KEY))
+        expect_equal("the sample of for_kernels()", found, values_of(sampler.sample(seeds, KEY)))
+
+
+@promise
+def draws_depend_on_the_key(make: Make) -> None:
+    """Give another sample for another key."""
+    sampler, seeds = make(ring(300, 40).in_memory()), ring_seeds(3, 200)
+    first = values_of(sampler.sample(seeds, KEY))
+    expect(values_of(sampler.sample(seeds, KEY.plus(1))) != first, "another key gives the same sample")
+
+
+PROMISES: tuple[Callable[[Make], None], ...] = (
+    samples_are_functions_of_seeds_and_key,
+    threads_share_it,
+    numbers_of_threads_change_no_sample,
+    every_seed_has_its_row,
+    blocks_lead_from_all_nodes_to_the_seeds,
+    edges_are_edges_of_the_graph,
+    a_failed_sample_changes_no_later_one,
+    no_seeds_give_a_sample,
+    wrong_seeds_are_named,
+    it_states_what_it_takes,
+    visits_are_probabilities_of_nodes,
+    evaluation_uses_a_sampler_or_the_default,
+)
+RANDOM_PROMISES: tuple[Callable[[Make], None], ...] = (draws_depend_on_the_key,)  # of samplers that draw

@@ -1,0 +1,232 @@
+"""Every graph store in this process keeps the suite's promises; wrong ones are refused by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import khop
+from khop.draw import DrawKey, DrawnNegatives, Frontier, FrontierByType, NeighborsByType, Positives
+from khop.errors import Unsupported
+from khop.graph.csc_graph import CscGraph
+from khop.graph.store import GraphStore, GraphStoreBase
+from khop.rules.rule import Hop
+from khop.sampling.exclusion import WithoutEdges
+from khop.schema import EdgeType, NodeType, Schema
+from khop.testing import graph_members, graph_store
+from khop.testing.graph_store import PROMISES, Make
+from khop.testing.graphs import PlainGraph
+from khop.testing.promises import BrokenPromise, keep_all
+
+
+def opened(plain: PlainGraph) -> khop.Graph:
+    """The graph for users, over a store."""
+    return khop.Graph.of(plain.in_memory())
+
+
+def without_nothing(plain: PlainGraph) -> WithoutEdges:
+    """A view that excludes no edge."""
+    return WithoutEdges(plain.in_memory(), {})
+
+
+MAKERS: dict[str, Make] = {"Graph": opened, "WithoutEdges": without_nothing}  # others: beside their modules
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=list(MAKERS))
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+def test_it_keeps(promise: Callable[[Make], None], make: Make) -> None:
+    promise(make)
+
+
+class Smallest(GraphStoreBase):
+    """A store of one's own over khop's, with no more than it must have."""
+
+    def __init__(self, inner: CscGraph) -> None:
+        self.schema: Schema = inner.schema
+        self.inner = inner
+
+    def num_nodes(self, node_type: NodeType) -> int:
+        return self.inner.num_nodes(node_type)
+
+    def original_ids(self, node_type: NodeType) -> Tensor | None:
+        return self.inner.original_ids(node_type)
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        return self.inner.sample_hop(frontier, hop, key)
+
+
+def test_a_store_with_four_members_keeps_the_suite() -> None:
+    keep_all(PROMISES, lambda plain: Smallest(plain.in_memory()))
+
+
+class OtherKey(Smallest):
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        return self.inner.sample_hop(frontier, hop, key.plus(1))
+
+
+class SortedFrontier(Smallest):
+    """Rows come in the order of the ids."""
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        ordered = {t: replace(of, nodes=of.nodes.sort().values) for t, of in frontier.items()}
+        return self.inner.sample_hop(ordered, hop, key)
+
+
+class AlwaysEdgeIds(Smallest):
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        return self.inner.sample_hop(frontier, replace(hop, edge_ids=True), key)
+
+
+class NoEmptyRows(Smallest):
+    """Types with an empty frontier are left out."""
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        some = {t: of for t, of in frontier.items() if of.nodes.numel()}
+        return self.inner.sample_hop(some, hop, key)
+
+
+class Overwrites(Smallest):
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        drawn = self.inner.sample_hop(frontier, hop, key)
+        for of_type in frontier.values():
+            of_type.nodes.zero_()
+        return drawn
+
+
+class Clamps(Smallest):
+    """A missing node counts as the last one."""
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        known = {
+            t: Frontier(of.nodes.clamp(0, self.num_nodes(t) - 1), of.until, of.tree)
+            for t, of in frontier.items()
+        }
+        return self.inner.sample_hop(known, hop, key)
+
+
+class MiscountsEdges(Smallest):
+    def num_edges(self, edge_type: EdgeType) -> int:
+        return self.inner.num_edges(edge_type) + 1
+
+
+class ForgetsIds(Smallest):
+    def original_ids(self, node_type: NodeType) -> Tensor | None:
+        return None
+
+
+class ShortBounds(Smallest):
+    def partition_bounds(self, node_type: NodeType) -> tuple[int, ...]:
+        return (0, self.num_nodes(node_type) - 1)
+
+
+class PreparesOnce(Smallest):
+    """What is prepared replaces the graph."""
+
+    def prepare(self, needs: Collection[object]) -> None:
+        kept = {t: (torch.arange(0, csc.num_edges, 2),) for t, csc in self.inner.edges.items()}
+        self.inner = self.inner.keeping(kept)
+
+
+class OtherRows(Smallest):
+    """`local_csc` is that of the opposite direction."""
+
+    def local_csc(self, edge_type: EdgeType) -> object:
+        csc = self.inner.csc(edge_type)
+        return replace(csc, indices=csc.indices.flip(0))
+
+
+class OnlyInName(Smallest):
+    def only(self, edge_types: Collection[EdgeType]) -> GraphStore:
+        return self
+
+
+class KeepsAll(Smallest):
+    def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> GraphStore:
+        return self
+
+
+class NegativesByPlace(Smallest):
+    """Negatives depend on the place in the batch."""
+
+    def sample_negatives(
+        self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
+    ) -> Tensor:
+        places = torch.arange(positives.positions.numel())
+        return self.inner.sample_negatives(edge_type, negatives, replace(positives, positions=places), key)
+
+
+class SaysNothing(Smallest):
+    def only(self, edge_types: Collection[EdgeType]) -> GraphStore:
+        raise Unsupported
+
+
+WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
+    OtherKey: (
+        graph_store.draws_follow_the_specification,
+        "Draw the bits that docs/randomness.md specifies",
+    ),
+    SortedFrontier: (
+        graph_store.rows_keep_the_order_of_the_frontier,
+        "Keep rows in the order of the frontier",
+    ),
+    AlwaysEdgeIds: (
+        graph_store.edge_ids_come_on_request,
+        "edges are given, and hop.edge_ids is False",
+    ),
+    NoEmptyRows: (
+        graph_store.an_empty_frontier_has_an_entry,
+        "Give an entry without rows for an empty frontier",
+    ),
+    Overwrites: (
+        graph_store.the_frontier_does_not_change,
+        "nodes of the frontier after the hop: [0, 0, 0], must be [4, 4, 1]",
+    ),
+    Clamps: (graph_store.a_missing_node_is_named, "node 9 of 9: no error was raised, must be a ValueError"),
+    MiscountsEdges: (graph_members.it_states_types_and_counts, "num_edges of ('user', 'buys', 'item')"),
+    ForgetsIds: (
+        graph_members.original_ids_are_those_before_renumbering,
+        "is None, must be [",
+    ),
+    ShortBounds: (graph_members.partition_bounds_cover_all_nodes, "must ascend from 0 to 6"),
+    PreparesOnce: (graph_members.preparing_changes_no_draw, "Take any needs in `prepare`"),
+    OtherRows: (
+        graph_members.whole_edges_are_those_of_the_graph,
+        "local_csc of ('user', 'buys', 'item'): indices",
+    ),
+    OnlyInName: (
+        graph_members.some_edge_types_are_those_of_the_graph,
+        "edge types of only([LIKE])",
+    ),
+    KeepsAll: (graph_members.kept_edges_are_those_that_were_named, "after keeping every third edge"),
+    NegativesByPlace: (
+        graph_members.negatives_follow_the_specification,
+        "Draw the negatives that docs/randomness.md specifies",
+    ),
+    SaysNothing: (
+        graph_members.some_edge_types_are_those_of_the_graph,
+        "Unsupported was raised without a text that names the remedy",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
+def test_a_wrong_store_is_refused_by_what_is_wrong(kind: type[Smallest], few_examples: None) -> None:
+    promise, sentence = WRONG[kind]
+    assert promise in PROMISES
+    with pytest.raises(BrokenPromise, match=re.escape(sentence)):
+        promise(lambda plain: kind(plain.in_memory()))
+
+
+def test_an_error_of_the_store_itself_names_the_promise() -> None:
+    class Fails(Smallest):
+        def num_nodes(self, node_type: NodeType) -> int:
+            raise KeyError(node_type)
+
+    with pytest.raises(KeyError) as caught:
+        keep_all(PROMISES[-10:], lambda plain: Fails(plain.in_memory()))
+    assert any("State the types of the graph" in note for note in caught.value.__notes__)

@@ -1,0 +1,184 @@
+"""Wrong samplers are refused by what is wrong."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from khop import DrawKey, NeighborSampler, Sample, SamplerBase, Seeds
+from khop.graph.needs import Need
+from khop.graph.store import GraphStore
+from khop.schema import EdgeType, NodeType
+from khop.testing import sampler as suite
+from khop.testing.promises import BrokenPromise, keep_all
+from khop.testing.sampler import PROMISES, RANDOM_PROMISES, Make
+
+
+class Smallest(SamplerBase):
+    """A sampler of one's own with no more than it must have."""
+
+    def __init__(self, graph: GraphStore) -> None:
+        super().__init__(graph)
+        self.inner = NeighborSampler(graph, [3, 2], edge_ids=True)
+
+    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+        return self.inner.sample(seeds, key)
+
+
+def test_a_sampler_with_one_member_keeps_the_suite() -> None:
+    keep_all([*PROMISES, *RANDOM_PROMISES], Smallest)
+
+
+class Counts(Smallest):
+    """Every sample has another key."""
+
+    def __init__(self, graph: GraphStore) -> None:
+        super().__init__(graph)
+        self.calls = itertools.count()
+
+    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+        return self.inner.sample(seeds, key.plus(next(self.calls)))
+
+
+class NoKey(Smallest):
+    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+        return self.inner.sample(seeds, DrawKey(0))
+
+
+class FirstRowForAll(Smallest):
+    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+        sample = self.inner.sample(seeds, key)
+        return replace(sample, seed_index={t: at * 0 for t, at in sample.seed_index.items()})
+
+
+class TooManyBlocks(Smallest):
+    @property
+    def num_layers(self) -> int:
+        return 3
+
+
+class BlocksTurned(Smallest):
+    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+        sample = self.inner.sample(seeds, key)
+        return replace(sample, blocks=sample.blocks[::-1])
+
+
+class OtherSources(Smallest):
+    """Sources are numbered from the end."""
+
+    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+        sample = self.inner.sample(seeds, key)
+        blocks = [
+            replace(
+                block,
+                adjacencies={
+                    t: replace(a, indices=(a.num_src - 1 - a.indices).int(), edge_ids=None)
+                    for t, a in block.adjacencies.items()
+                },
+            )
+            for block in sample.blocks
+        ]
+        return replace(sample, blocks=tuple(blocks))
+
+
+class WrongEdgeIds(Smallest):
+    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+        sample = self.inner.sample(seeds, key)
+        blocks = [
+            replace(b, adjacencies={t: replace(a, edge_ids=a.edge_ids * 0) for t, a in b.adjacencies.items()})
+            for b in sample.blocks
+        ]
+        return replace(sample, blocks=tuple(blocks))
+
+
+class DoubleWeights(Smallest):
+    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+        sample = self.inner.sample(seeds, key)
+        blocks = [
+            replace(
+                b,
+                adjacencies={t: replace(a, weight=a.indices.double()) for t, a in b.adjacencies.items()},
+            )
+            for b in sample.blocks
+        ]
+        return replace(sample, blocks=tuple(blocks))
+
+
+class TakesAnySeed(Smallest):
+    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+        nodes = {t: ids.flatten().long() % 10 for t, ids in seeds.nodes.items() if t != "user"}
+        return self.inner.sample(Seeds(nodes, {}), key)
+
+
+class OtherGraph(Smallest):
+    def __init__(self, graph: GraphStore) -> None:
+        super().__init__(graph)
+        self.graph = graph.only(list(graph.schema.edge_types))
+
+
+class NoKinds(Smallest):
+    @property
+    def seed_kinds(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset({"graphs"})
+
+
+class NewNeeds(Smallest):
+    asked = 0
+
+    def needs(self, seed_types: Collection[NodeType | EdgeType]) -> tuple[Need, ...]:
+        self.asked += 1
+        return () if self.asked < 3 else ("more",)  # type: ignore[return-value]
+
+
+class NeverVisited(Smallest):
+    def visits(self, seeds: Mapping[NodeType, Tensor], share: int) -> Mapping[NodeType, Tensor]:
+        counts = {t: self.graph.num_nodes(t) for t in self.graph.schema.node_types}
+        return {t: torch.zeros(count, dtype=torch.float64) for t, count in counts.items()}
+
+
+class ThreadsDraw(Smallest):
+    def with_threads(self, threads: int) -> NoKey:  # type: ignore[override]
+        return NoKey(self.graph)
+
+
+class ManyFanouts(Smallest):
+    @property
+    def num_layers(self) -> int:
+        return 2
+
+    @property
+    def exact_fanouts(self) -> list[int]:
+        return [-1]
+
+
+WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
+    Counts: (suite.samples_are_functions_of_seeds_and_key, "the second sample"),
+    NoKey: (suite.draws_depend_on_the_key, "another key gives the same sample"),
+    FirstRowForAll: (suite.every_seed_has_its_row, "Give each seed a row of its node"),
+    TooManyBlocks: (suite.blocks_lead_from_all_nodes_to_the_seeds, "number of blocks: 2, must be 3"),
+    BlocksTurned: (suite.blocks_lead_from_all_nodes_to_the_seeds, "Give blocks that follow one another"),
+    OtherSources: (suite.edges_are_edges_of_the_graph, "that the graph does not have"),
+    WrongEdgeIds: (suite.edges_are_edges_of_the_graph, "by edge id"),
+    DoubleWeights: (suite.blocks_lead_from_all_nodes_to_the_seeds, "dtype of weight"),
+    TakesAnySeed: (suite.wrong_seeds_are_named, "no error was raised, must be a ValueError"),
+    OtherGraph: (suite.it_states_what_it_takes, "must be the store that it was made with"),
+    NoKinds: (suite.it_states_what_it_takes, "seed_kinds are {'graphs'}"),
+    NewNeeds: (suite.it_states_what_it_takes, "needs, asked twice"),
+    NeverVisited: (suite.visits_are_probabilities_of_nodes, "in a sample with visits of 0"),
+    ThreadsDraw: (suite.numbers_of_threads_change_no_sample, "the sample of with_threads(1)"),
+    ManyFanouts: (suite.evaluation_uses_a_sampler_or_the_default, "number of exact_fanouts"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
+def test_a_wrong_sampler_is_refused_by_what_is_wrong(kind: type[Smallest], few_examples: None) -> None:
+    promise, sentence = WRONG[kind]
+    assert promise in (*PROMISES, *RANDOM_PROMISES)
+    with pytest.raises(BrokenPromise, match=re.escape(sentence)):
+        promise(kind)
