@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
-from khop import Adjacency, Batch, Block, Expansion, NeighborSampler, Sample, Seeds
+from khop import Adjacency, Batch, Block, Expansion, LinkRows, LossWeights, NeighborSampler, Sample, Seeds
 from khop.batch import num_bytes
 from khop.draw import DrawKey
 from reference.hops import PlainGraph
 
-EDGE = ("node", "to", "node")
+EDGE, BUYS = ("node", "to", "node"), ("user", "buys", "item")
 TYPED = PlainGraph(
     {"user": 3, "item": 4},
     {("user", "buys", "item"): [(0, 0), (1, 0), (2, 3)], ("item", "by", "user"): [(0, 0), (3, 2)]},
@@ -91,6 +93,56 @@ def test_the_mean_over_ranks_of_global_means_is_the_mean_over_the_global_batch()
     mine, others = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 9.0])
     averaged = (batch.global_mean(mine) + batch.global_mean(others)) / 2
     assert averaged.item() == torch.cat([mine, others]).mean().item()
+
+
+WEIGHTS, LOSSES = [0.5, 2.0, 0.0, 1.0, 3.0], [4.0, 1.0, 7.0, 2.0, 8.0]
+
+
+@pytest.mark.parametrize("cut", [0, 2, 3, 5])
+def test_weighted_means_of_ranks_average_to_that_of_the_global_batch(cut: int) -> None:
+    """The two ranks have any share of the seeds, also none."""
+    weights, losses = (torch.tensor(values, dtype=torch.float64) for values in (WEIGHTS, LOSSES))
+    expected = float((weights * losses).sum() / weights.sum())
+    ranks = [
+        replace(
+            batch_of(PLAIN),
+            num_global_seeds=5,
+            sample=replace(sample_of(PLAIN), loss_weights=LossWeights({"node": weights[mine]}, 6.5)),
+        )
+        for mine in (slice(0, cut), slice(cut, 5))
+    ]
+    of_ranks = (losses[:cut], losses[cut:])
+    means = [rank.global_mean(own) for rank, own in zip(ranks, of_ranks, strict=True)]
+    assert float(sum(means)) / 2 == pytest.approx(expected, rel=1e-15)
+    sums = [rank.weighted(own).sum() for rank, own in zip(ranks, of_ranks, strict=True)]
+    assert float(sum(sums)) / 5 == pytest.approx(expected, rel=1e-15)
+
+
+def test_pairs_of_a_link_share_its_weight() -> None:
+    rows = LinkRows(torch.arange(6), torch.arange(6), torch.arange(2), pairs_per_link=3)
+    sample = replace(
+        sample_of(TYPED), links={BUYS: rows}, loss_weights=LossWeights({BUYS: torch.tensor([1.0, 3.0])}, 4.0)
+    )
+    batch = replace(batch_of(TYPED), sample=sample, num_global_seeds=2, world_size=1)
+    losses = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=torch.float64)
+    of_first, of_second = (1 + 3 + 4) / 3, (2 + 5 + 6) / 3  # its own pair, then those of its negatives
+    assert float(batch.global_mean(losses)) == pytest.approx((of_first + 3 * of_second) / 4)
+
+
+def test_wrong_loss_weights_are_named() -> None:
+    for total in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="must be above 0, and equal on all ranks"):
+            LossWeights({}, total)
+    sample = replace(sample_of(PLAIN), loss_weights=LossWeights({"node": torch.ones(2)}, 2.0))
+    with pytest.raises(ValueError, match=r"losses: 3 for 2 loss weights of \['node'\]"):
+        replace(batch_of(PLAIN), sample=sample).global_mean(torch.ones(3))
+
+
+def test_loss_weights_move_with_the_batch() -> None:
+    sample = replace(sample_of(PLAIN), loss_weights=LossWeights({"node": torch.ones(3)}, 3.0))
+    moved = replace(batch_of(PLAIN), sample=sample).to("meta").sample.loss_weights
+    assert moved is not None
+    assert moved.by_type["node"].is_meta
 
 
 def all_tensors(batch: Batch) -> list[Tensor]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from khop.batch import Batch as Batch
     from khop.batch import Block as Block
     from khop.batch import LinkRows as LinkRows
+    from khop.batch import LossWeights as LossWeights
     from khop.batch import Sample as Sample
     from khop.batch import Subgraph as Subgraph
     from khop.datasets.builtin import builtin_folder as builtin_folder
@@ -115,6 +116,7 @@ _PUBLIC = {
     "LinkPrediction": "khop.training.link_prediction",
     "LinkSplit": "khop.api.split_links",
     "Links": "khop.sampling.link_seeds",
+    "LossWeights": "khop.batch",
     "Loader": "khop.api.loader",
     "NegativeMode": "khop.draw",
     "NeighborSampler": "khop.sampling.neighbor",

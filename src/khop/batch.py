@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -190,6 +191,41 @@ class LinkRows:
 
 
 @dataclass(frozen=True)
+class LossWeights:
+    """Weights of the losses of a rank's seeds, and their total over all ranks, known before the step.
+
+    The loss of a step is the sum of weight times loss over the seeds of all ranks, divided by the total. The
+    total is the same number on every rank: computed from the seeds of all ranks (`Seeds.batch_nodes`,
+    `SeedLinks.batch_edges`), or a constant of the sampler, as for an unbiased estimate.
+    """
+
+    by_type: Mapping[NodeType | EdgeType, Tensor]  # float (seeds) of a node type, (links) of an edge type
+    total: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.total) and self.total > 0):
+            raise ValueError(f"total of loss weights {self.total}: must be above 0, and equal on all ranks")
+
+    def map(self, change: Change) -> LossWeights:
+        """Return the same weights with `change` applied to every tensor."""
+        return LossWeights({t: change(weights) for t, weights in self.by_type.items()}, self.total)
+
+    def per_loss(self, links: Mapping[EdgeType, LinkRows], num_losses: int) -> Tensor:
+        """Return the weight of each loss: of each seed, or of each pair in the order of `LinkRows`."""
+        found = []
+        for type_, weights in self.by_type.items():
+            pairs = links[type_].pairs_per_link if isinstance(type_, tuple) else 1
+            found.append(torch.cat([weights, weights.repeat_interleave(pairs - 1)]) if pairs > 1 else weights)
+        count = sum(weights.numel() for weights in found)
+        if count != num_losses:
+            raise ValueError(
+                f"losses: {num_losses} for {count} loss weights of {list(self.by_type)}; the sampler gives "
+                "one weight per seed, and the task one loss per seed or pair"
+            )
+        return torch.cat(found)
+
+
+@dataclass(frozen=True)
 class Sample:
     """Output of a sampler: the nodes of a batch and the blocks over them, input layer first."""
 
@@ -199,6 +235,7 @@ class Sample:
     subgraph: Subgraph | None = None  # of the subgraph expansion; the blocks are then views of it
     trees: Mapping[NodeType, Tensor] | None = None  # int64 (rows), the seed of each node's disjoint tree
     links: Mapping[EdgeType, LinkRows] = field(default_factory=dict)  # if seeds are links
+    loss_weights: LossWeights | None = None  # None: all seeds count the same
 
     def map(self, change: Change) -> Sample:
         """Return the same sample with `change` applied once to every tensor; views remain views."""
@@ -207,7 +244,8 @@ class Sample:
         trees = None if self.trees is None else map_all(self.trees, change)
         links = {edge_type: rows.map(change) for edge_type, rows in self.links.items()}
         nodes, seed_index = map_all(self.nodes, change), map_all(self.seed_index, change)
-        return Sample(nodes, blocks, seed_index, subgraph, trees, links)
+        weights = None if self.loss_weights is None else self.loss_weights.map(change)
+        return Sample(nodes, blocks, seed_index, subgraph, trees, links, weights)
 
 
 @dataclass(frozen=True)
@@ -269,10 +307,24 @@ class Batch:
     def global_mean(self, losses: Tensor) -> Tensor:
         """Scale this rank's loss, so that the gradient averaged over ranks is that of the global mean.
 
-        `losses` has one entry per seed or, for links, per pair (see `LinkRows`).
+        `losses` has one entry per seed or, for links, per pair (see `LinkRows`). If the sampler gave loss
+        weights, the mean is weighted.
         """
         per_seed = max((rows.pairs_per_link for rows in self.links.values()), default=1)
-        return losses.sum() * (self.world_size / (self.num_global_seeds * per_seed))
+        return self.weighted(losses).sum() * (self.world_size / (self.num_global_seeds * per_seed))
+
+    def weighted(self, losses: Tensor) -> Tensor:
+        """Return losses times their weights, in units in which the total weight is the number of losses.
+
+        The sum over all ranks, divided by the number of losses of all ranks, is the weighted mean. Without
+        loss weights, these are the losses unchanged.
+        """
+        weights = self.sample.loss_weights
+        if weights is None:
+            return losses
+        # Pairs of a link share its weight, so losses and weights have the same number per seed.
+        scale = self.num_global_seeds / weights.total
+        return losses * (weights.per_loss(self.links, losses.numel()).to(losses) * scale)
 
     def map(self, change: Change) -> Batch:
         """Return the same batch with `change` applied once to every tensor."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from khop import DrawKey, NeighborSampler, Sample, SamplerBase, Seeds
+from khop import DrawKey, LossWeights, NeighborSampler, Sample, SamplerBase, Seeds
 from khop.graph.needs import Need
 from khop.graph.store import GraphStore
 from khop.schema import EdgeType, NodeType
@@ -157,6 +157,23 @@ class ManyFanouts(Smallest):
         return [-1]
 
 
+class OwnTotal(Smallest):
+    """The total counts the rank's own seeds alone."""
+
+    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+        weights = {t: 1.0 + ids % 3 for t, ids in seeds.nodes.items()}
+        total = sum(float(of_type.sum()) for of_type in weights.values()) + 1
+        return replace(self.inner.sample(seeds, key), loss_weights=LossWeights(weights, total))
+
+
+class ByPlace(Smallest):
+    """The weight of a seed is its place in the rank's share."""
+
+    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+        weights = {t: torch.arange(1.0, ids.numel() + 1) for t, ids in seeds.nodes.items()}
+        return replace(self.inner.sample(seeds, key), loss_weights=LossWeights(weights, 15.0))
+
+
 WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
     Counts: (suite.samples_are_functions_of_seeds_and_key, "the second sample"),
     NoKey: (suite.draws_depend_on_the_key, "another key gives the same sample"),
@@ -172,6 +189,8 @@ WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
     NewNeeds: (suite.it_states_what_it_takes, "needs, asked twice"),
     NeverVisited: (suite.visits_are_probabilities_of_nodes, "in a sample with visits of 0"),
     ThreadsDraw: (suite.numbers_of_threads_change_no_sample, "the sample of with_threads(1)"),
+    OwnTotal: (suite.loss_weights_do_not_depend_on_the_rank, "totals of three ranks"),
+    ByPlace: (suite.loss_weights_do_not_depend_on_the_rank, "loss weights of three ranks"),
     ManyFanouts: (suite.evaluation_uses_a_sampler_or_the_default, "number of exact_fanouts"),
 }
 

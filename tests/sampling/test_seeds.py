@@ -198,3 +198,16 @@ def test_an_order_that_cannot_be_is_an_error(change: dict[str, object], message:
 def test_a_step_beyond_the_epoch_is_an_error(step: int) -> None:
     with pytest.raises(ValueError, match="an epoch has steps 0 to 1"):
         order_of({"node": [1, 2, 3]}, 2).share(0, step)
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_every_rank_knows_the_seeds_of_the_step(world_size: int) -> None:
+    """In global order by type, so that loss weights have a total before the step."""
+    nodes = NodeSeeds({"user": torch.arange(7) * 3, "item": torch.arange(5)})
+    for step in range(3):
+        shares = [SeedOrder(nodes, 5, True, 4, rank, world_size).share(1, step) for rank in range(world_size)]
+        for share in shares:
+            assert share.batch_nodes is not None
+            for node_type, ids in share.batch_nodes.items():
+                together = torch.cat([of_rank.nodes[node_type] for of_rank in shares])
+                assert ids.tolist() == together.tolist()

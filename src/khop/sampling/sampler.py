@@ -59,6 +59,9 @@ class Seeds:
     positions: Mapping[NodeType, Tensor]  # int64 (n), positions in the epoch's global order
     times: Mapping[NodeType, Tensor] | None = None  # int64 (n), a time limit per seed
     links: LinkSeeds | None = None  # for a LinkSampler
+    batch_nodes: Mapping[NodeType, Tensor] | None = (
+        None  # int64 (m), of all ranks in this step; None: `nodes`
+    )
 
     @property
     def count(self) -> int:
@@ -112,7 +115,8 @@ class Sampler(Protocol):
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """Return the blocks (and, with the subgraph expansion, the subgraph) that reach the seeds.
 
-        A pure function of (seeds, key), called from several threads at once.
+        A pure function of (seeds, key), called from several threads at once. Edges may have weights. With
+        `Sample.loss_weights`, seeds count differently in the loss; their total is equal on all ranks.
         """
         ...
 

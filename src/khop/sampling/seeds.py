@@ -38,6 +38,11 @@ class StepShare:
         return self.mine + self.start
 
     @property
+    def is_whole(self) -> bool:
+        """True if all seeds of the step are this rank's."""
+        return self.mine.numel() == self.order.numel()
+
+    @property
     def of_all_ranks(self) -> StepShare:
         """The whole step as one share."""
         return replace(self, mine=torch.arange(self.order.numel()))
@@ -90,12 +95,16 @@ class NodeSeeds:
     def taken(self, share: StepShare) -> Seeds:
         """Return the nodes of a rank's share, by type, in global order."""
         picked = {t: (numbers, at) for t, numbers, at in numbers_by_type(self.counts, share)}
-        times = self.times
+        times, nodes = self.times, {t: self.nodes[t][numbers] for t, (numbers, _) in picked.items()}
         return Seeds(
-            {t: self.nodes[t][numbers] for t, (numbers, _) in picked.items()},
+            nodes,
             {t: at for t, (_, at) in picked.items()},
             None if times is None else {t: times[t][numbers] for t, (numbers, _) in picked.items()},
+            batch_nodes=nodes if share.is_whole else self._nodes(share.of_all_ranks),
         )
+
+    def _nodes(self, share: StepShare) -> dict[NodeType, Tensor]:
+        return {t: self.nodes[t][numbers] for t, numbers, _ in numbers_by_type(self.counts, share)}
 
     def affinity_nodes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
         """Yield by type the seed nodes and their positions."""

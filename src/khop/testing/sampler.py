@@ -11,7 +11,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from khop.batch import Adjacency, Block, Sample
+from khop.batch import Adjacency, Block, LossWeights, Sample
 from khop.draw import DrawKey, FrontierByType, NeighborsByType
 from khop.graph.store import GraphStore, GraphStoreBase
 from khop.rules.rule import Hop
@@ -184,6 +184,32 @@ def _check_edges(
     expect_equal(f"edges of {edge_type} that the graph does not have", strange, [])
 
 
+@promise
+def loss_weights_do_not_depend_on_the_rank(make: Make) -> None:
+    """Give each seed one loss weight, whatever seeds the rank has, and the same total on every rank."""
+    sampler = make(ring(40, 3).in_memory())
+    nodes = torch.tensor([7, 3, 30, 7, 12])
+    whole = _loss_weights(sampler, nodes, slice(0, 5))
+    shares = [_loss_weights(sampler, nodes, share) for share in (slice(0, 3), slice(3, 5), slice(5, 5))]
+    if whole is None:
+        expect(not any(shares), "a rank's sample has loss_weights, and the sample of all seeds has none")
+        return
+    expect(all(shares), "a rank's sample has no loss_weights, and the sample of all seeds has them")
+    expect_equal("types of loss_weights", list(whole.by_type), ["node"])
+    found = torch.cat([share.by_type["node"] for share in shares if share is not None])
+    expect_equal("number of loss weights of five seeds", whole.by_type["node"].numel(), 5)
+    expect_equal("loss weights of three ranks", found.tolist(), whole.by_type["node"].tolist())
+    totals = [share.total for share in shares if share is not None]
+    expect_equal("totals of three ranks", totals, [whole.total] * 3)
+
+
+def _loss_weights(sampler: Sampler, nodes: Tensor, share: slice) -> LossWeights | None:
+    """Sample the seeds of one rank."""
+    positions = torch.arange(nodes.numel())[share]
+    seeds = Seeds({"node": nodes[share]}, {"node": positions}, batch_nodes={"node": nodes})
+    return sampler.sample(seeds, KEY).loss_weights
+
+
 class _Failing(GraphStoreBase):
     """A store that fails at one call of `sample_hop`, counted from 1."""
 
@@ -313,6 +339,7 @@ PROMISES: tuple[Callable[[Make], None], ...] = (
     every_seed_has_its_row,
     blocks_lead_from_all_nodes_to_the_seeds,
     edges_are_edges_of_the_graph,
+    loss_weights_do_not_depend_on_the_rank,
     a_failed_sample_changes_no_later_one,
     no_seeds_give_a_sample,
     wrong_seeds_are_named,
