@@ -8,6 +8,7 @@ import time
 import warnings
 from functools import cache
 from pathlib import Path
+from typing import ClassVar
 
 SETTLE_S = 0.1  # time for OpenMP threads to fall asleep: they spin for a moment after each operation
 _THREADS = Path("/proc/self/task")
@@ -37,7 +38,7 @@ class _Forks:
 
     had_openmp = False  # at the last fork
     lost_openmp = False  # in the process that forked this one, or in an earlier one
-    warned: set[int] = set()  # noqa: RUF012 # processes
+    warned: ClassVar[set[int]] = set()  # processes
 
     @classmethod
     def before(cls) -> None:

@@ -29,7 +29,7 @@ class Draw:
     name: str
     seeds: Mapping[NodeType, tuple[int, ...]] | str  # or the name of a split
     fanout: int
-    rule: Rule = Uniform()  # noqa: RUF009
+    rule: Rule = Uniform()
     until: int | None = None
 
 

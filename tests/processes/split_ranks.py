@@ -43,7 +43,7 @@ class SplitCase:
     edge_types: tuple[EdgeType, ...]
     settings: Mapping[str, Any]
     negatives: DrawnNegatives
-    rule: Rule = Uniform()  # noqa: RUF009
+    rule: Rule = Uniform()
 
 
 SPLITS = (

@@ -32,7 +32,7 @@ class SmallGraph:
         fanouts: list[int],
         node_type: NodeType,
         expansion: Expansion = Expansion.LAYERED,
-        key: DrawKey = DrawKey(1),  # noqa: B008
+        key: DrawKey = DrawKey(1),
     ) -> Batch:
         """A batch of seeds with the columns x of all nodes and y of the seeds."""
         sampler = NeighborSampler(self.store, fanouts, expansion=expansion)

@@ -95,7 +95,7 @@ def evaluate_links(
     *,
     metrics: Sequence[LinkMetric] = ("mrr", "roc-auc"),
     fanouts: Sequence[Fanout] | None = None,
-    rule: Rule = Uniform(),  # noqa: B008
+    rule: Rule = Uniform(),
     columns: Sequence[str] | NamesByType | None = None,
     loader: Loader | None = None,
     progress: Progress = unwatched,

@@ -10,6 +10,7 @@ from torch import nn
 
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
+from khop.arguments import as_mapping
 from khop.config.values import RunConfig
 from khop.distributed.partitioned_links import PartitionedLinks
 from khop.loading.columns import NamesByType
@@ -74,7 +75,7 @@ def columns_of(config: RunConfig, graph: Graph, model: nn.Module) -> list[str]:
     If all node types use embeddings, there are none.
     """
     declared: Mapping[NodeType, Sequence[str]] | Sequence[str] = getattr(model, "input_columns", ())
-    of_types = declared.values() if isinstance(declared, Mapping) else [declared]
+    of_types = as_mapping(declared, lambda names: {"": names}).values()
     names = list(dict.fromkeys(name for of_type in of_types for name in of_type)) or [config.model.column]
     schema = graph.schema
     return [name for name in names if any(name in schema.columns.get(t, {}) for t in schema.node_types)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -46,15 +46,9 @@ def read_toml(path: Path) -> RawRun:
 
 def with_options(raw: RawRun, options: Mapping[str, object]) -> RawRun:
     """Return the run with some fields, by dotted path, replaced from the command line."""
-    values = _copied(raw.values)
+    changed = raw
     for path, value in options.items():
-        *sections, name = path.split(".")
-        table: object = values
-        for section in sections:
-            table = table.setdefault(section, {}) if isinstance(table, dict) else table
-        if isinstance(table, dict):  # `checked` reports any other value
-            table[name] = value
-    changed = replace(raw, values=values)
+        changed = replace(changed, values=_with_value(changed.values, path.split("."), value))
     named = {path: _option_at(path, changed) for path in options}
     return replace(changed, options={**raw.options, **named})
 
@@ -95,8 +89,13 @@ def to_toml(config: RunConfig) -> str:
     return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
 
 
-def _copied(values: Mapping[str, object]) -> dict[str, object]:
-    return {name: _copied(entry) if isinstance(entry, Mapping) else entry for name, entry in values.items()}
+def _with_value(values: Mapping[str, object], path: Sequence[str], value: object) -> dict[str, object]:
+    """Return the values with another one at a path; one below a value that is no table is left out."""
+    name, *rest = path
+    match values.get(name, {}):
+        case Mapping() as table if rest:
+            return {**values, name: _with_value(table, rest, value)}
+    return {**values} if rest else {**values, name: value}
 
 
 def _option_at(path: str, raw: RawRun) -> str:

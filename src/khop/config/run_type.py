@@ -95,5 +95,9 @@ def _table(path: str) -> type[Section]:
 
 def _at(values: object, path: str) -> object:
     for name in path.split("."):
-        values = values.get(name) if isinstance(values, Mapping) else None
+        match values:
+            case Mapping():
+                values = values.get(name)
+            case _:
+                return None
     return values

@@ -83,7 +83,7 @@ def link_scores(
     model: LinkPredictor,
     rows: FeatureStore,
     links: LinkList,
-    sharing: Sharing = DynamicChunks(),  # noqa: B008
+    sharing: Sharing = DynamicChunks(),
 ) -> Scores:
     """Score links and their negatives from the rows of all nodes: (n) and (n, k) per edge type."""
     check_told_from(links)

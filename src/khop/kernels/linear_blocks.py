@@ -53,7 +53,7 @@ class Blocks:
 
 def has_onednn() -> bool:
     """Return true if this torch has oneDNN's products as operators."""
-    is_there: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    is_there: bool = torch.backends.mkldnn.is_available()
     return is_there and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 

@@ -32,7 +32,7 @@ class StepInput:
     seeds: Seeds
     key: DrawKey
     weight: float  # of each seed's loss: the loss of the step is the weighted sum
-    dropout_key: DrawKey = DrawKey(0)  # noqa: RUF009
+    dropout_key: DrawKey = DrawKey(0)
 
 
 class BatchSlot:

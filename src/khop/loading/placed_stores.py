@@ -28,7 +28,7 @@ _ARRAY_BYTES = 8  # per edge: a running sum, or a time
 class Conditions:
     """Facts that placing depends on, beside request and graph."""
 
-    work: WorkSizes = WorkSizes()  # noqa: RUF009
+    work: WorkSizes = WorkSizes()
     arrays_of_rule: int = 0  # per edge: sums, and times
     proven: bool = PROVEN
     no_kernels: str | None = None  # the reason why kernels cannot run on the device

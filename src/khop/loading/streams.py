@@ -95,7 +95,7 @@ class CudaStreams:
 
         Its small kernels go first. Else they would wait for places between the large ones of a training step.
         """
-        return torch.cuda.Stream(self.device, priority=-1)  # type: ignore[no-untyped-call]
+        return torch.cuda.Stream(self.device, priority=-1)
 
     def current(self) -> torch.cuda.Stream:
         """Return the stream that the calling thread issues work to."""
@@ -107,7 +107,7 @@ class CudaStreams:
 
     def record(self, stream: Stream) -> torch.cuda.Event:
         """Return the event after the work that the stream has so far."""
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event()
         event.record(_cuda(stream))
         return event
 
@@ -141,7 +141,7 @@ def gpu_remedy() -> str:
     if count := num_gpus():
         return f"one of the {count} that are there, cuda:0 to cuda:{count - 1}" if count > 1 else "cuda:0"
     try:
-        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().partition(". ")[0].partition("\n")[0]
         return f"install or update the driver: torch says {reason!r}"

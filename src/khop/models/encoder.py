@@ -54,8 +54,8 @@ class Encoder(nn.Module):
             rows = self.tables[name](batch.sample.nodes[node_type])
         if name not in self.linear:
             return rows
-        linear: nn.Linear = self.linear[name]  # type: ignore[assignment]
-        out: Tensor = linear(rows.to(linear.weight.dtype))
+        linear = self.linear[name]
+        out: Tensor = linear(rows.to(next(linear.parameters()).dtype))
         return out
 
     def _column(self, node_type: NodeType, batch: Batch) -> Tensor:

@@ -63,7 +63,11 @@ class Layer(nn.Module):
     without nodes, edge types without edges and edge types that a hop skipped have zero gradients.
     """
 
-    def __init__(self, weights: nn.Module, destinations: tuple[NodeType, ...], options: LayerOptions) -> None:
+    weights: LayerWeights  # a module
+
+    def __init__(
+        self, weights: LayerWeights, destinations: tuple[NodeType, ...], options: LayerOptions
+    ) -> None:
         super().__init__()
         self.weights = weights
         self.destinations = destinations
@@ -71,8 +75,7 @@ class Layer(nn.Module):
 
     def forward(self, h: Mapping[NodeType, Tensor], block: Block) -> dict[NodeType, Tensor]:
         """Return (destinations, hidden) per destination type; nothing else is computed."""
-        weights: LayerWeights = self.weights  # type: ignore[assignment]
-        neighbors = weights.by_edge_type()
+        neighbors = self.weights.by_edge_type()
         out = {}
         for node_type in self.destinations:
             if node_type in block.dst_counts:
@@ -87,7 +90,7 @@ class Layer(nn.Module):
         block: Block,
         neighbors: Mapping[EdgeType, Tensor],
     ) -> Tensor:
-        weights: LayerWeights = self.weights  # type: ignore[assignment]
+        weights = self.weights
         own, norm = weights.own_of(node_type), weights.norm_of(node_type)
         sums = LayerSum(block.dst_counts[node_type], weights.bias_of(node_type))
         if own is not None:

@@ -68,7 +68,7 @@ class NodeEmbedding(nn.Module):
             rows = self.weight.detach().index_select(0, ids)
         if torch.is_grad_enabled():
             rows.requires_grad_()
-            rows.register_post_accumulate_grad_hook(partial(self._note, ids))  # type: ignore[no-untyped-call]
+            rows.register_post_accumulate_grad_hook(partial(self._note, ids))
         return rows
 
     def take_gradients(self) -> tuple[Tensor, Tensor]:

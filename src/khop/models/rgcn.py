@@ -42,7 +42,7 @@ class RGCN(Stack):
             destinations: tuple[NodeType, ...],
             edge_types: tuple[EdgeType, ...],
             options: LayerOptions,
-        ) -> nn.Module:
+        ) -> RgcnWeights:
             has_own = tuple(node_type for node_type in destinations if node_type in widths)
             return RgcnWeights(has_own, edge_types, options, bases)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from khop.arguments import LARGEST_DEPTH, whole_number
 from khop.batch import Batch, Block
 from khop.models.encoder import Encoder, Encoding
-from khop.models.layer import Layer, LayerOptions
+from khop.models.layer import Layer, LayerOptions, LayerWeights
 from khop.models.layered import check_num_blocks, destination_types
 from khop.models.names import parameter_name
 from khop.models.sizes import ModelSizes
@@ -18,7 +18,7 @@ from khop.schema import EdgeType, NodeType
 
 # (width of each type's rows, destination types, edge types into them, options) -> the layer's weights
 MakeWeights = Callable[
-    [Mapping[NodeType, int], tuple[NodeType, ...], tuple[EdgeType, ...], LayerOptions], nn.Module
+    [Mapping[NodeType, int], tuple[NodeType, ...], tuple[EdgeType, ...], LayerOptions], LayerWeights
 ]
 
 

@@ -96,7 +96,7 @@ def _training(graph: CscGraph, batch: Batch) -> float:
         begun = time.perf_counter()
         optimizer.zero_grad()
         loss = functional.cross_entropy(model(batch), batch.seed_column("y"))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         seconds.append(time.perf_counter() - begun)
     rows = [float(block.adjacencies[_TO].num_dst) for block in batch.blocks]

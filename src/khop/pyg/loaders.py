@@ -55,7 +55,7 @@ class _OnThreads:
         return batch if self.transform is None else self.transform(batch)
 
 
-class NeighborLoader(_OnThreads, theirs.NeighborLoader):  # type: ignore[misc]
+class NeighborLoader(_OnThreads, theirs.NeighborLoader):
     """torch_geometric's `NeighborLoader`: the same arguments, batches and errors (docs/pyg.md).
 
     Workers are threads. A batch depends only on the order of the seeds and one draw from torch's generator
@@ -127,7 +127,7 @@ class NeighborLoader(_OnThreads, theirs.NeighborLoader):  # type: ignore[misc]
         return batch
 
 
-class LinkNeighborLoader(_OnThreads, theirs.LinkNeighborLoader):  # type: ignore[misc]
+class LinkNeighborLoader(_OnThreads, theirs.LinkNeighborLoader):
     """torch_geometric's `LinkNeighborLoader`: the same arguments, batches and errors (docs/pyg.md).
 
     Workers and draws are as for `NeighborLoader`; negatives are keyed by a link's position in the epoch.

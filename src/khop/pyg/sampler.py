@@ -71,7 +71,7 @@ class Draws:
         return DrawKey.of(self.run_seed, purpose, 0, self.step)
 
 
-class NeighborSampler(BaseSampler):  # type: ignore[misc]
+class NeighborSampler(BaseSampler):
     """A replacement of torch_geometric's `NeighborSampler`, for its loaders and with the same arguments.
 
     `sample_from_nodes` and `sample_from_edges` draw from torch's generator; khop's loaders pass their own

@@ -37,7 +37,7 @@ class Temporal(RuleBase):
     column: str  # of edges or of nodes, integers; rows of the graph are sorted by it
     strategy: TemporalStrategy = TemporalStrategy.SAMPLE
     window: tuple[int, int] | None = None  # (before, after); after is 0 or less
-    inner: Rule = Uniform()  # noqa: RUF009
+    inner: Rule = Uniform()
 
     def __post_init__(self) -> None:
         column_name(self.column)

@@ -57,7 +57,7 @@ class FrontierView:
         self,
         nodes: Tensor | NodesByType,
         fanout: Fanout,
-        rule: Rule = Uniform(),  # noqa: B008
+        rule: Rule = Uniform(),
     ) -> dict[EdgeType, Edges]:
         """Draw up to `fanout` in-edges of every node (-1 = all), with edge ids, in the order of the nodes."""
         key = self._key.plus(self._draws)

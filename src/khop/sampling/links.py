@@ -58,7 +58,7 @@ class LinkSampler(SamplerBase):
         *,
         negatives: Negatives | None = None,
         exclude: Exclude | str | None = None,
-        rule: Rule = Uniform(),  # noqa: B008
+        rule: Rule = Uniform(),
         expansion: Expansion = Expansion.LAYERED,
         edge_ids: bool = False,
         disjoint: bool = False,

@@ -59,7 +59,7 @@ class NeighborSampler(SamplerBase):
         graph: GraphStore,
         fanouts: Sequence[Fanout],
         *,
-        rule: Rule = Uniform(),  # noqa: B008
+        rule: Rule = Uniform(),
         expansion: Expansion = Expansion.LAYERED,
         edge_ids: bool = False,
         disjoint: bool = False,

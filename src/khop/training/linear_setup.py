@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, get_args
 
 import torch
@@ -80,10 +81,11 @@ def _settled(kind: LayerKind, recorded: Recorded, choices: LinearChoices) -> Mea
 
 
 def _way(entry: object) -> Measured | None:
-    try:
-        return Measured(blocks_of(entry["blocks"]), float(entry["over_float32"]))  # type: ignore[index]
-    except (KeyError, TypeError, ValueError):
-        return None
+    match entry:
+        case {"blocks": blocks, "over_float32": float() | int() as ratio}:
+            with suppress(ValueError):
+                return Measured(blocks_of(blocks), float(ratio))
+    return None
 
 
 def _recorded(

@@ -15,6 +15,7 @@ from khop.partition.method_names import METHOD_NAMES
 from khop.partition.placements import Placement
 
 Method = StrEnum("Method", list(METHOD_NAMES))  # type: ignore[misc]  # a method is listed in one place
+_STREAMING = Method("ldg")
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +37,7 @@ def partition(
             "metis cuts fewer edges, holds all edges in memory and needs khop\\[metis]; random, range and "
             "hash ignore edges."
         ),
-    ] = Method("ldg"),  # noqa: B008  # a value of an enumeration
+    ] = _STREAMING,
     balance: Annotated[
         str,
         typer.Option(

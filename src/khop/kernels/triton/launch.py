@@ -36,7 +36,7 @@ def launch(kernel: Kernel, programs: int, on: Tensor, /, *operands: object, **co
     if programs == 0:
         return
     elsewhere = on.is_cuda and on.get_device() != torch.cuda.current_device()
-    with torch.cuda.device_of(on) if elsewhere else nullcontext():  # type: ignore[no-untyped-call]
+    with torch.cuda.device_of(on) if elsewhere else nullcontext():
         # Triton takes 40 microseconds of the host to find a compiled kernel again, and a driver call for each
         # tensor: more than most kernels run on the device. Addresses as numbers need no call.
         kinds, values = zip(*map(_operand, operands), strict=True)
