@@ -17,10 +17,10 @@ CUDA = torch.device("cuda", 0)
 
 @pytest.fixture(autouse=True)
 def _nothing_remembered() -> Iterator[None]:
-    for remembered in (choice.why_no_kernels, choice._warn):
+    for remembered in (choice.engine, choice.why_no_kernels, choice._warn):
         remembered.cache_clear()
     yield
-    for remembered in (choice.why_no_kernels, choice._warn):
+    for remembered in (choice.engine, choice.why_no_kernels, choice._warn):
         remembered.cache_clear()
 
 

@@ -181,4 +181,4 @@ def test_allowed_range(vector: dict[str, Any]) -> None:
 def test_permutation(vector: dict[str, Any]) -> None:
     key, count, entries = number(vector["key"]), vector["count"], vector["entries"]
     assert [reference.permutation(key, count, index) for index in range(len(entries))] == entries
-    assert permutation_slice(DrawKey(key), count, 0, len(entries)).tolist() == entries
+    assert permutation_slice(key, count, 0, len(entries)).tolist() == entries

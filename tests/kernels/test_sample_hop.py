@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -64,3 +66,20 @@ def test_a_fanout_of_zero_gives_empty_rows_and_reads_nothing_of_the_graph() -> N
 
 def test_nothing_to_draw_is_nothing() -> None:
     assert sample_hop([], edge_ids=False) == []
+
+
+def test_operands_that_do_not_fit_are_refused() -> None:
+    csc = Csc(torch.tensor([0, 2, 2, 5]), torch.tensor([0, 1, 2, 0, 1]), 3)
+    rows = HopRows(torch.tensor([2, 0, 2]), DrawKey(1), stream=7)
+    for wrong in (-2, 1 << 31):
+        with pytest.raises(ValueError, match=f"fanout {wrong}: must be from 0"):
+            sample_hop([uniform_request(csc, rows, wrong, Uniform())], edge_ids=False)
+    for name, values in (
+        ("nodes", torch.tensor([1.0])),
+        ("original_ids", torch.tensor([1])),
+        ("tree", torch.tensor([1, 2])),
+        ("ranges", torch.tensor([0, 1, 0])),
+    ):
+        wrong_rows = replace(rows, **{name: values})  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=f"{name} is torch"):
+            sample_hop([uniform_request(csc, wrong_rows, 2, Uniform())], edge_ids=False)

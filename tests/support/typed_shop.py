@@ -22,7 +22,7 @@ DEGREE = 7
 def _edges(edge_type: EdgeType) -> Csc:
     source, relation, destination = edge_type
     rows = COUNTS[destination]
-    key = DrawKey.of(len(relation), Purpose.SPLIT)
+    key = DrawKey.of(len(relation), Purpose.SPLIT).value
     indices = permutation_slice(key, rows * DEGREE, 0, rows * DEGREE) % COUNTS[source]
     return Csc(torch.arange(0, rows * DEGREE + 1, DEGREE), indices.int())
 

@@ -28,7 +28,7 @@ from khop.graph.layout import is_partitioned
 from khop.graph.needs import Need
 from khop.graph.progress import ProgressCallback
 from khop.graph.save import save_graph
-from khop.graph.store import GraphStore
+from khop.graph.store import DrawsHops, GraphStore
 from khop.graph.text import graph_text
 from khop.kernels.choice import why_no_kernels
 from khop.kernels.csc import Csc
@@ -141,6 +141,10 @@ class Graph:
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw in-edges of every frontier node, by the topology."""
         return self.topology.sample_hop(frontier, hop, key)
+
+    def for_hops(self, hops: Sequence[Hop]) -> DrawsHops:
+        """Return the object that carries out these hops, chosen by the topology."""
+        return self.topology.for_hops(hops)
 
     def csc(self, edge_type: EdgeTypeName) -> Csc:
         """Return the edges of a type by destination."""

@@ -244,6 +244,10 @@ class CscGraph(GraphStoreBase):
         """Draw in-edges of every frontier node; see GraphStore."""
         return self._draws.sample_hop(frontier, hop, key)
 
+    def for_hops(self, hops: Sequence[Hop]) -> EdgeDraws:
+        """Return the draws from the edges."""
+        return self._draws
+
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:

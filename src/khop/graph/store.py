@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from khop.graph.csc_graph import CscGraph
 
 
+class DrawsHops(Protocol):
+    """An object that draws single hops: a graph store, or the part of one that reads the edges."""
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        """Draw in-edges of every frontier node; see GraphStore."""
+        ...
+
+
 class GraphStore(Protocol):
     """Edges, sampled one hop at a time. A store of your own subclasses `GraphStoreBase`.
 
@@ -74,6 +82,10 @@ class GraphStore(Protocol):
         the order of `hop.fanouts`. Empty frontiers have entries too. A draw depends on (key, hop number, edge
         type, original node id, slot) alone. Rows keep the frontier's order.
         """
+        ...
+
+    def for_hops(self, hops: Sequence[Hop]) -> DrawsHops:
+        """Return the object that carries out these hops: this store, or an inner one that draws for it."""
         ...
 
     def sample_negatives(
@@ -157,6 +169,10 @@ class GraphStoreBase(ABC):
     @abstractmethod
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw in-edges of every frontier node; see GraphStore."""
+
+    def for_hops(self, hops: Sequence[Hop]) -> DrawsHops:
+        """Return this store."""
+        return self
 
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey

@@ -19,6 +19,18 @@ def check_ids(ids: Tensor, limit: int, what: str, threads: int = 1) -> None:
         raise outside_error(what, ids, position, limit)
 
 
+def check_int64(name: str, values: Tensor, count: int, device: torch.device) -> None:
+    """Raise ValueError unless `values` are int64 (count), on the device."""
+    if values.dtype != torch.int64 or values.shape != (count,) or values.device != device:
+        raise not_int64(name, values, count, device)
+
+
+def not_int64(name: str, values: Tensor, count: int, device: torch.device) -> ValueError:
+    """Return the error for values that are not int64 (count), or not on the device."""
+    given = f"{name} is {values.dtype} {tuple(values.shape)} on {values.device}"
+    return ValueError(f"{given}: must be int64 ({count}) on {device}")
+
+
 def first_outside(ids: Tensor, limit: int, threads: int = 1) -> int:
     """Return the first position of an id (int32 or int64) outside [0, limit), or -1."""
     if ids.device.type == "cpu":

@@ -27,8 +27,9 @@ class Engine(Enum):
 _forced: Engine | None = None
 
 
+@cache
 def engine(device: torch.device) -> Engine:
-    """Return the engine for tensors on a device.
+    """Return the engine for tensors on a device, the same in every call.
 
     A GPU without support by the kernels uses the references in torch; the first such call of a process warns
     with the reason.
@@ -51,10 +52,12 @@ def forcing(chosen: Engine) -> Iterator[None]:
     """Use one engine for every device while the block runs, in all threads: for tests and comparisons."""
     global _forced
     before, _forced = _forced, chosen
+    engine.cache_clear()
     try:
         yield
     finally:
         _forced = before
+        engine.cache_clear()
 
 
 @cache

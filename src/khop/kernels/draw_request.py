@@ -34,12 +34,13 @@ class RowLimits:
     window: tuple[int, int] | None  # (before, after) the limit; None: all edges up to it
     is_latest: bool  # True: the last `fanout` allowed edges are taken, none is drawn
 
-    def ranges(self, csc: Csc, nodes: Tensor, fanout: int, threads: int) -> Tensor:
-        """Return begin and end of each row's allowed edges; see `time_ranges`."""
-        most = fanout if self.is_latest else -1
-        return time_ranges(
+    def allowed(self, csc: Csc, nodes: Tensor, fanout: int, threads: int = 1) -> tuple[Tensor, int]:
+        """Return ranges of each row's allowed edges, see `time_ranges`, and the number of edges to draw."""
+        most, left = (fanout, -1) if self.is_latest else (-1, fanout)
+        ranges = time_ranges(
             csc, self.times, nodes, self.until, self.window, most, own=self.own, threads=threads
         )
+        return ranges, left
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,24 +58,12 @@ class DrawRequest:
     source_ids: Tensor | None = None  # int64 (edges), the original id of each edge's source
     limits: RowLimits | None = None  # instead of `rows.ranges`: times that limit each row
 
-    def check(self) -> None:
-        """Raise ValueError unless shapes, dtypes and devices are valid for a kernel."""
-        self.rows.check(self.csc, self.fanout)
-        if self.sums is not None:
-            self.sums.check("sums", self.csc)
-
-    def allowed(self, threads: int = 1) -> tuple[Tensor | None, int]:
-        """Return the ranges of edges to draw from (None: whole rows), and the edges to draw from each."""
-        if self.limits is None:
-            return self.rows.ranges, self.fanout
-        ranges = self.limits.ranges(self.csc, self.rows.nodes, self.fanout, threads)
-        return ranges, -1 if self.limits.is_latest else self.fanout
-
     def resolved(self) -> DrawRequest:
         """Return the same draw without time limits, from the ranges of edges that they allow."""
         if self.limits is None:
             return self
-        rows, (ranges, fanout) = self.rows, self.allowed()
+        rows = self.rows
+        ranges, fanout = self.limits.allowed(self.csc, rows.nodes, self.fanout)
         limited = HopRows(rows.nodes, rows.key, rows.stream, rows.original_ids, rows.tree, ranges)
         return replace(self, rows=limited, fanout=fanout, limits=None)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import khop._core as _core
-from khop.kernels.checks import check_ids
+from khop.kernels.checks import check_ids, outside_error
 from khop.kernels.choice import Engine, engine
 from khop.kernels.memory import pooled
 
@@ -119,7 +119,10 @@ def gather_columns(
     checked: dict[int, int] = {}  # rows of a table -> number of first ids that are in range
     for column, rows in zip(columns, wanted, strict=True):
         if checked.get(column.num_rows, -1) < rows.numel():
-            check_ids(rows, column.num_rows, column.what, threads)
+            if Engine.TORCH in engines:
+                check_ids(rows, column.num_rows, column.what)
+            elif (position := _core.first_outside(rows.contiguous(), column.num_rows, threads)) >= 0:
+                raise outside_error(column.what, rows, position, column.num_rows)
             checked[column.num_rows] = rows.numel()
     if Engine.TORCH in engines:
         return [column_reference(column, rows) for column, rows in zip(columns, wanted, strict=True)]

@@ -25,19 +25,6 @@ class HopRows:
         None  # int64 (2 n), begin and end of each row's edges, row after row; None: all edges
     )
 
-    def check(self, csc: Csc, fanout: int) -> None:
-        """Raise ValueError unless shapes, dtypes and devices are valid for a kernel."""
-        if not -1 <= fanout < 1 << 31:
-            raise ValueError(f"fanout {fanout}: must be from 0 to 2^31 - 1, or -1 for all neighbors")
-        count = self.nodes.numel()
-        check_int64("nodes", self.nodes, csc, count)
-        if self.original_ids is not None:
-            check_int64("original_ids", self.original_ids, csc, csc.num_rows)
-        if self.tree is not None:
-            check_int64("tree", self.tree, csc, count)
-        if self.ranges is not None:
-            check_int64("ranges", self.ranges, csc, 2 * count)
-
     def bounds(self, csc: Csc) -> tuple[Tensor, Tensor]:
         """Return begin and end of each row's edges; ValueError for a node that is not a row."""
         outside = self.nodes[(self.nodes < 0) | (self.nodes >= csc.num_rows)]
@@ -59,10 +46,3 @@ class HopRows:
     def ids(self) -> Tensor:
         """Return the id in each row's counter: the original id of its node."""
         return self.nodes if self.original_ids is None else self.original_ids[self.nodes]
-
-
-def check_int64(name: str, values: Tensor, csc: Csc, count: int) -> None:
-    """Raise ValueError unless `values` are int64 (count), on the device of the graph."""
-    if values.dtype != torch.int64 or values.shape != (count,) or values.device != csc.indptr.device:
-        given = f"{name} is {values.dtype} {tuple(values.shape)} on {values.device}"
-        raise ValueError(f"{given}: must be int64 ({count}) on {csc.indptr.device}")

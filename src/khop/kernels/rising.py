@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import khop._core as _core
+from khop.kernels.checks import check_int64
 from khop.kernels.csc import Csc, naming_damage
-from khop.kernels.hop_rows import check_int64
 from khop.kernels.memory import pooled
 
 HEAD = 8  # codes that store the first and the last value of a row
@@ -26,7 +26,7 @@ class Rising:
 
     def check(self, name: str, csc: Csc) -> None:
         """Raise ValueError unless shapes, dtypes and devices fit the graph."""
-        check_int64(name, self.values, csc, csc.num_edges)
+        check_int64(name, self.values, csc.num_edges, csc.indptr.device)
         size = outline_size(csc)
         if self.outline.dtype != torch.int16 or self.outline.shape != (size,):
             given = f"outline of {name} is {self.outline.dtype} {tuple(self.outline.shape)}"
@@ -44,7 +44,7 @@ def outline(csc: Csc, values: Tensor, *, threads: int = 1) -> Tensor:
     A code is the difference between a value and the row's first value. It is the upper 16 of the bits that
     the row's last difference needs, minus 2^15. Unequal codes have the order of their values.
     """
-    check_int64("values", values, csc, csc.num_edges)
+    check_int64("values", values, csc.num_edges, csc.indptr.device)
     if csc.indptr.device.type != "cpu":
         return outline_reference(csc, values)
     made = pooled((outline_size(csc),), torch.int16)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import khop._core as _core
 from khop.draw import Neighbors
+from khop.kernels.checks import not_int64
 from khop.kernels.choice import Engine, engine
 from khop.kernels.csc import naming_damage
 from khop.kernels.draw_request import DrawRequest, Kernel
@@ -29,7 +30,7 @@ def sample_hop(requests: Sequence[DrawRequest], *, edge_ids: bool, threads: int 
     together: twelve edge types cost Python little more than one. Kernels run without the GIL.
     """
     for request in requests:
-        request.check()
+        _check(request)
     # The core finds the ranges of time limits when it draws; all others get them with the request.
     requests = [request if _is_native(request) else request.resolved() for request in requests]
     by = [_engine(request) for request in requests]
@@ -45,6 +46,26 @@ def sample_hop(requests: Sequence[DrawRequest], *, edge_ids: bool, threads: int 
         _by_reference(request, edge_ids) if of is Engine.TORCH else next(found[of])
         for request, of in zip(requests, by, strict=True)
     ]
+
+
+def _check(request: DrawRequest) -> None:
+    """Raise ValueError unless shapes, dtypes and devices are valid for a kernel."""
+    rows, indptr, fanout = request.rows, request.csc.indptr, request.fanout
+    if not -1 <= fanout < 1 << 31:
+        raise ValueError(f"fanout {fanout}: must be from 0 to 2^31 - 1, or -1 for all neighbors")
+    count = rows.nodes.numel()
+    for name, values, size in (
+        ("nodes", rows.nodes, count),
+        ("original_ids", rows.original_ids, indptr.numel() - 1),
+        ("tree", rows.tree, count),
+        ("ranges", rows.ranges, 2 * count),
+    ):
+        if values is None:
+            continue
+        if values.dtype != torch.int64 or values.shape != (size,) or values.device != indptr.device:
+            raise not_int64(name, values, size, indptr.device)
+    if request.sums is not None:
+        request.sums.check("sums", request.csc)
 
 
 def _is_native(request: DrawRequest) -> bool:
@@ -98,7 +119,9 @@ def _as_core(request: DrawRequest, rows: dict[int, _core.Rows], threads: int) ->
         known = rows[id(of_draw.nodes)] = _core.Rows(
             of_draw.nodes.contiguous(), _contiguous(of_draw.original_ids), _contiguous(of_draw.tree)
         )
-    ranges, fanout = request.allowed(threads)
+    ranges, fanout = of_draw.ranges, request.fanout
+    if request.limits is not None:
+        ranges, fanout = request.limits.allowed(request.csc, of_draw.nodes, fanout, threads)
     sums = request.sums if kernel is Kernel.WEIGHTED else None
     return _core.DrawRequest(
         edges=request.csc.core,

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 import khop._core as _core
+from khop.kernels.checks import check_int64
 from khop.kernels.csc import Csc, naming_damage
 from khop.kernels.edge_times import EdgeTimes
-from khop.kernels.hop_rows import check_int64
 from khop.kernels.memory import pooled
 
 
@@ -19,7 +19,7 @@ def sort_rows(csc: Csc, times: Tensor, *, threads: int = 1) -> tuple[Csc, Tensor
 
     The second value is an int64 permutation, new position -> old position.
     """
-    check_int64("times", times, csc, csc.num_edges)
+    check_int64("times", times, csc.num_edges, csc.indptr.device)
     if csc.indptr.device.type == "cpu":
         order = pooled((csc.num_edges,), torch.int64)
         with naming_damage(csc.home):
@@ -38,7 +38,7 @@ def sort_rows_reference(csc: Csc, times: Tensor) -> Tensor:
 def first_unsorted(csc: Csc, times: Tensor | EdgeTimes, *, threads: int = 1) -> int:
     """Return the first position with a time earlier than the one before it in its row, or -1."""
     if isinstance(times, Tensor):
-        check_int64("times", times, csc, csc.num_edges)
+        check_int64("times", times, csc.num_edges, csc.indptr.device)
         times = EdgeTimes(times)
     times.check(csc)
     if csc.indptr.device.type == "cpu":

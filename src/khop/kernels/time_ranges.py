@@ -7,10 +7,11 @@ from torch import Tensor
 
 import khop._core as _core
 from khop.draw import DrawKey
+from khop.kernels.checks import check_int64
 from khop.kernels.choice import Engine, engine
 from khop.kernels.csc import Csc, naming_damage
 from khop.kernels.edge_times import EdgeTimes
-from khop.kernels.hop_rows import HopRows, check_int64
+from khop.kernels.hop_rows import HopRows
 from khop.kernels.rising import Rising
 
 _INT64 = torch.iinfo(torch.int64)
@@ -37,8 +38,8 @@ def time_ranges(
     own = EdgeTimes(times.values) if own is None else own
     times.check("times", csc)
     own.check(csc)
-    check_int64("nodes", nodes, csc, nodes.numel())
-    check_int64("until", until, csc, nodes.numel())
+    check_int64("nodes", nodes, nodes.numel(), csc.indptr.device)
+    check_int64("until", until, nodes.numel(), csc.indptr.device)
     by = engine(csc.indptr.device)
     if by is Engine.TRITON:
         return _by_triton(csc, own, nodes, until, window, most)

@@ -18,10 +18,10 @@ from khop.draw import (
 )
 from khop.errors import Unsupported
 from khop.graph.csc_graph import CscGraph
-from khop.graph.edge_draws import check_edge_type, check_hop
+from khop.graph.edge_draws import check_edge_type
 from khop.graph.needs import Need
 from khop.graph.negatives import NegativeTables
-from khop.graph.store import GraphStoreBase
+from khop.graph.store import DrawsHops, GraphStoreBase
 from khop.partition.by_owner import first_outside
 from khop.partition.joined import joined_graph
 from khop.partition.local_partitions import LocalPartitions
@@ -93,10 +93,12 @@ class LocalPartitionGraph(GraphStoreBase):
 
         Raises ValueError for a node of a part that is not held.
         """
-        if self._is_whole and not any(hop.rule.needs(edge_type) for edge_type in hop.fanouts):
-            check_hop(frontier, hop, self.schema)
-            return self.joined().sample_hop(frontier, hop, key)
-        return self._held.sample_hop(frontier, hop, key)
+        return self.for_hops([hop]).sample_hop(frontier, hop, key)
+
+    def for_hops(self, hops: Sequence[Hop]) -> DrawsHops:
+        """Return the draws from the joined edges, or those of each part for its own nodes."""
+        needs_arrays = any(hop.rule.needs(edge_type) for hop in hops for edge_type in hop.fanouts)
+        return self.joined().for_hops(hops) if self._is_whole and not needs_arrays else self._held
 
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey

@@ -6,14 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from torch import Tensor
 
 from khop.arguments import instance_of
 from khop.draw import DrawKey, Frontier, Neighbors, stream
 from khop.kernels.csc import Csc
-from khop.kernels.draw_request import DrawRequest
+from khop.kernels.draw_request import DrawRequest, Kernel
 from khop.kernels.edge_times import EdgeTimes
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.rising import Rising
@@ -151,6 +151,13 @@ class RuleBase(ABC):
     of partitions.
     """
 
+    kernel: ClassVar[Kernel | None] = None  # carries out the draws of `plan`; None: only `reference` does
+
+    @property
+    def replacement(self) -> bool:
+        """True if the kernel draws with replacement; by default False."""
+        return False
+
     @property
     def frontier_fields(self) -> frozenset[FrontierField]:
         """The fields of the frontier that a draw reads: by default the trees."""
@@ -184,7 +191,7 @@ class RuleBase(ABC):
     def plan(
         self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
     ) -> DrawRequest:
-        """Return the draw of an edge type's rows: by default `reference`, with the arrays of `needs`."""
+        """Return the draw of an edge type's rows, by kernel and reference, with the arrays of `needs`."""
         columns: dict[str, Tensor] = {}
         sums = source_ids = None
         for need in self.needs(edge_type):
@@ -200,7 +207,9 @@ class RuleBase(ABC):
             rows_of(edge_type, frontier, hop, key, arrays),
             hop.fanouts[edge_type],
             self.reference,
-            sums=sums,
+            self.kernel,
+            self.replacement,
+            sums,
             columns=columns,
             source_ids=source_ids,
         )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from khop.arguments import truth
-from khop.draw import DrawKey, Frontier, Neighbors
+from khop.draw import Neighbors
 from khop.kernels.draw_request import DrawRequest, Kernel
 from khop.kernels.sample_uniform import sample_uniform_reference
-from khop.rules.rule import DrawArrays, Hop, RuleBase, rows_of
+from khop.rules.rule import DrawArrays, RuleBase
 from khop.schema import EdgeType, Schema
 
 
@@ -16,6 +17,7 @@ from khop.schema import EdgeType, Schema
 class Uniform(RuleBase):
     """Every neighbor is equally likely."""
 
+    kernel: ClassVar[Kernel] = Kernel.UNIFORM
     replacement: bool = False
 
     def __post_init__(self) -> None:
@@ -28,19 +30,6 @@ class Uniform(RuleBase):
 
     def check(self, schema: Schema) -> None:
         """Return: every graph fits."""
-
-    def plan(
-        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
-    ) -> DrawRequest:
-        """Return the draw of an edge type's rows, by the uniform kernel."""
-        return DrawRequest(
-            arrays.edges[edge_type],
-            rows_of(edge_type, frontier, hop, key, arrays),
-            hop.fanouts[edge_type],
-            sample_uniform_reference,
-            Kernel.UNIFORM,
-            self.replacement,
-        )
 
     def reference(self, request: DrawRequest) -> Neighbors:
         """Carry out a draw in torch."""

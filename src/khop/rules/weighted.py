@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from khop.draw import DrawKey, Frontier, Neighbors
 from khop.kernels.draw_request import DrawRequest, Kernel
 from khop.kernels.sample_uniform import sample_uniform_reference
 from khop.kernels.sample_weighted import row_shares, sample_weighted_reference
-from khop.rules.rule import DrawArrays, Hop, Need, NeedKind, RuleBase, rows_of
+from khop.rules.rule import DrawArrays, Hop, Need, NeedKind, RuleBase
 from khop.schema import EdgeType
 
 
@@ -23,6 +24,7 @@ class Weighted(RuleBase):
     types without the column are drawn uniformly.
     """
 
+    kernel: ClassVar[Kernel] = Kernel.WEIGHTED
     column: str  # an edge column: one number each, zero or more
     replacement: bool = False
 
@@ -38,16 +40,8 @@ class Weighted(RuleBase):
         self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
     ) -> DrawRequest:
         """Return the draw of an edge type's rows: by the weighted kernel if the type has the column."""
-        sums = arrays.weight_sums(edge_type, self.column)
-        return DrawRequest(
-            arrays.edges[edge_type],
-            rows_of(edge_type, frontier, hop, key, arrays),
-            hop.fanouts[edge_type],
-            sample_uniform_reference if sums is None else sample_weighted_reference,
-            Kernel.UNIFORM if sums is None else Kernel.WEIGHTED,
-            self.replacement,
-            sums,
-        )
+        request = super().plan(edge_type, frontier, hop, key, arrays)
+        return request if request.sums is not None else replace(request, kernel=Kernel.UNIFORM)
 
     def reference(self, request: DrawRequest) -> Neighbors:
         """Carry out a draw in torch."""

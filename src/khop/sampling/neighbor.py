@@ -17,7 +17,7 @@ from khop.batch import Adjacency, Block, Sample, Subgraph
 from khop.draw import DrawKey, FrontierByType, NeighborsByType
 from khop.errors import Unsupported
 from khop.graph.needs import Need
-from khop.graph.store import GraphStore
+from khop.graph.store import DrawsHops, GraphStore
 from khop.graph.visits import Topology, visit_probabilities
 from khop.kernels.memory import pooled_on
 from khop.rules.rule import FrontierField, Hop, Rule, check_rule, reads_times
@@ -84,6 +84,7 @@ class NeighborSampler(SamplerBase):
         self._node_sets: NodeSetPool[TreeSet] | NodeSetPool[NodeSet] = (
             NodeSetPool(graph, TreeSet) if self.is_disjoint else NodeSetPool(graph, NodeSet)
         )
+        self._drawn_by: tuple[GraphStore, DrawsHops] | None = None
         if self.output is Output.INDUCED and rule.has_weights:
             raise ValueError(
                 f"output {self.output} with {rule}: edges that are not drawn have no weights; "
@@ -159,6 +160,17 @@ class NeighborSampler(SamplerBase):
         sampler.hops = tuple(replace(hop, threads=threads) for hop in self.hops)
         return sampler
 
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out the object that draws when a sampler is pickled for another process."""
+        return {**self.__dict__, "_drawn_by": None}
+
+    def _draws(self) -> DrawsHops:
+        """Return the object that carries out the hops of the graph, found at the first sample."""
+        found = self._drawn_by
+        if found is None or found[0] is not self.graph:
+            found = self._drawn_by = (self.graph, self.graph.for_hops(self.hops))
+        return found[1]
+
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """Sample the seeds' neighborhood. Duplicate seeds share one row; local ids are in first-seen order.
 
@@ -168,11 +180,12 @@ class NeighborSampler(SamplerBase):
 
     def sample_from(self, view: GraphStore, seeds: Seeds, key: DrawKey) -> Sample:
         """Sample as `sample` does, from a view of the graph: same types and nodes, possibly fewer edges."""
+        draws = self._draws() if view is self.graph else view.for_hops(self.hops)
 
         def draw(hop: int, frontier: FrontierByType) -> NeighborsByType:
-            return view.sample_hop(frontier, self.hops[hop - 1], key)
+            return draws.sample_hop(frontier, self.hops[hop - 1], key)
 
-        check_seeds(self.graph, seeds.nodes)
+        check_known(self._node_sets.num_nodes, seeds.nodes)
         check_times(seeds, self.rule)
         with self._node_sets.lend() as node_set:
             sample = expand(seeds, draw, self.num_layers, self.expansion, node_set)
@@ -186,10 +199,15 @@ class NeighborSampler(SamplerBase):
 
 def check_seeds(graph: GraphStore, nodes: Mapping[NodeType, Tensor]) -> None:
     """Raise ValueError unless all seeds are nodes of the graph."""
+    check_known({node_type: graph.num_nodes(node_type) for node_type in graph.schema.node_types}, nodes)
+
+
+def check_known(num_nodes: Mapping[NodeType, int], nodes: Mapping[NodeType, Tensor]) -> None:
+    """Raise ValueError unless all seeds are nodes of a graph with these numbers of nodes."""
     for node_type, ids in nodes.items():
-        if node_type not in graph.schema.node_types:
-            raise ValueError(f"seeds of {node_type!r}: not a node type; there are {graph.schema.node_types}")
-        check_ids(f"seeds of {node_type!r}", ids, graph.num_nodes(node_type))
+        if node_type not in num_nodes:
+            raise ValueError(f"seeds of {node_type!r}: not a node type; there are {tuple(num_nodes)}")
+        check_ids(f"seeds of {node_type!r}", ids, num_nodes[node_type])
 
 
 def check_times(seeds: Seeds, rule: Rule) -> None:

@@ -115,7 +115,7 @@ class NodeSetPool(Generic[Set]):
     ) -> None:
         self._make = make
         self._device = graph.frontier_device if device is None else device
-        self._num_nodes = {node_type: graph.num_nodes(node_type) for node_type in graph.schema.node_types}
+        self.num_nodes = {node_type: graph.num_nodes(node_type) for node_type in graph.schema.node_types}
         self._idle: deque[Set] = deque()
 
     def __getstate__(self) -> dict[str, object]:
@@ -128,7 +128,7 @@ class NodeSetPool(Generic[Set]):
         try:
             node_set = self._idle.pop()
         except IndexError:
-            node_set = self._make(self._num_nodes, self._device)
+            node_set = self._make(self.num_nodes, self._device)
         try:
             yield node_set
         finally:

@@ -215,7 +215,7 @@ class SeedOrder:
         if not self.shuffle:
             return torch.arange(first, last)
         key = DrawKey.of(self.run_seed, Purpose.SHUFFLE, epoch)
-        return permutation_slice(key, self.num_seeds, first, last)
+        return permutation_slice(key.value, self.num_seeds, first, last)
 
 
 def numbers_by_type(counts: Mapping[Type, int], share: StepShare) -> Iterator[tuple[Type, Tensor, Tensor]]:

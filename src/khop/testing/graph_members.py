@@ -59,6 +59,20 @@ def it_states_types_and_counts(make: Make) -> None:
 
 
 @promise
+def hops_are_drawn_alike_by_their_object(make: Make) -> None:
+    """Draw the same by the object of `for_hops` as by the store."""
+    graph, frontier = make(SHOP), shop_frontier(0, 3, 8)
+    hop = Hop(2, {BUYS: 2, BOUGHT_BY: -1, LIKE: 3}, Uniform(), edge_ids=True)
+    expected = graph.sample_hop(frontier, hop, KEY)
+    found = graph.for_hops([hop]).sample_hop(frontier, hop, KEY)
+    for edge_type, of_type in expected.items():
+        expect(of_type.edges is not None, f"no edges of {edge_type}, where Hop.edge_ids asks for them")
+        for name in ("offsets", "nodes", "edges"):
+            one, other = getattr(found[edge_type], name), getattr(of_type, name)
+            expect_equal(f"{name} of {edge_type}", one.tolist(), other.tolist())
+
+
+@promise
 def original_ids_are_those_before_renumbering(make: Make) -> None:
     """Return the original ids that key draws, int64 (nodes), or None where nodes were never renumbered."""
 
@@ -225,6 +239,7 @@ def a_missing_edge_type_of_negatives_is_named(make: Make) -> None:
 
 PROMISES: tuple[Callable[[Make], None], ...] = (
     it_states_types_and_counts,
+    hops_are_drawn_alike_by_their_object,
     original_ids_are_those_before_renumbering,
     partition_bounds_cover_all_nodes,
     results_are_on_the_frontiers_device,

@@ -83,6 +83,6 @@ def _splits(sections: npt.NDArray[np.int8]) -> dict[str, Tensor]:
     """
     labeled = torch.from_numpy(np.flatnonzero(sections != UNKNOWN))
     count = len(labeled)
-    order = permutation_slice(DrawKey.of(SPLIT_SEED, Purpose.SPLIT), count, 0, count)
+    order = permutation_slice(DrawKey.of(SPLIT_SEED, Purpose.SPLIT).value, count, 0, count)
     splits = {name: order[count * start // 100 : count * stop // 100] for name, start, stop in _SPLITS}
     return {name: labeled[positions].sort().values for name, positions in splits.items() if len(positions)}
