@@ -1,11 +1,9 @@
-"""khop info and khop verify, as a user runs them."""
+"""`khop verify` and `khop graph sort`, as a user runs them."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,48 +40,6 @@ def khop(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_info_shows_what_people_look_for(graph: Path) -> None:
-    code, output = khop("info", str(graph))
-    assert code == 0
-    lines = [" ".join(line.split()) for line in output.splitlines()]
-    assert any(line.startswith("user 1,200") for line in lines)
-    assert any(line.startswith("item 3 train 2") for line in lines)
-    assert any(line.startswith("user -buys-> item 1,200 0 600 600 600 600 1 ") for line in lines)
-    assert "reverse of item -bought-by-> user" in lines
-    assert any(line.startswith("item x float32 8 ") for line in lines)
-    assert any(line.startswith("item y int64 number 7 ") for line in lines)
-    assert any(line.startswith("user -buys-> item price float64 number ") for line in lines)
-    assert any("512-1,023 ████████████████████ 2" in line for line in lines)
-    assert f"fingerprint {open_folder(graph).fingerprint[:12]}" in " ".join(output.split())
-
-
-def test_info_as_json_is_one_object(graph: Path) -> None:
-    code, output = khop("info", "--json", str(graph))
-    summary = json.loads(output)
-    assert code == 0
-    assert summary["nodes"][1]["splits"] == {"train": 2}
-    assert summary["edges"][0]["type"] == list(BUYS)
-    assert summary["edges"][0]["degrees"]["isolated"] == 1
-    assert summary["edges"][0]["degrees"]["histogram"][-1] == {"low": 512, "high": 1023, "nodes": 2}
-
-
-def test_info_of_an_empty_graph_has_tables_without_rows(tmp_path: Path) -> None:
-    code, output = khop("info", str(write_graph(tmp_path / "empty", {}, {})))
-    assert code == 0
-    assert "0 bytes" in output
-
-
-def test_a_built_in_graph_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KHOP_CACHE", str(tmp_path))
-    code, output = khop("info", "--json", "debian")
-    summary = json.loads(output)
-    assert code == 0
-    assert summary["path"].startswith(str(tmp_path))
-    assert [node["type"] for node in summary["nodes"]] == ["package"]
-    code, output = khop("verify", "debian")
-    assert (code, output) == (0, f"{summary['path']}: no problems found\n")
-
-
 def test_verify_of_a_good_folder_is_silent_about_files(graph: Path) -> None:
     assert khop("verify", str(graph)) == (0, f"{graph}: no problems found\n")
     assert json.loads(khop("verify", "--json", str(graph))[1]) == {"path": str(graph), "findings": []}
@@ -105,28 +61,6 @@ def test_verify_names_each_damaged_file_and_fails(graph: Path) -> None:
     code, output = khop("verify", "--json", str(graph))
     assert code == 1
     assert [finding["file"] for finding in json.loads(output)["findings"]] == list(damaged)
-
-
-@pytest.mark.parametrize("command", ["info", "verify"])
-def test_no_folder_is_one_line_and_exit_code_2(
-    khop_command: Callable[..., object], tmp_path: Path, command: str
-) -> None:
-    ran = khop_command(command, str(tmp_path / "nowhere"))
-    assert ran == type(ran)(2, "", f"khop: {tmp_path}/nowhere: no such folder; write_graph makes one\n")
-
-
-def test_a_real_process_fails_as_scripts_expect(graph: Path) -> None:
-    (graph / "nodes/item/x.npy").unlink()
-    done = subprocess.run(
-        [sys.executable, "-m", "khop", "verify", str(graph)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    assert (done.returncode, done.stderr) == (1, "")
-    assert f"{graph}/nodes/item/x.npy: is missing; " in done.stdout
-    assert done.stdout.endswith(f"{graph}: 1 finding\n")
 
 
 def test_sort_writes_the_graph_in_the_order_of_time(khop_command: Callable[..., Ran], tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from khop.cli.lines import command_lines, wrapped
 from khop.cli.main import run
 from khop.cli.progress import epoch_line, watching
 from khop.cli.terminal import fitting
@@ -147,25 +146,6 @@ def test_bars_fit_and_show_how_far_they_are(width: int) -> None:
     assert max(map(len, bars)) <= width - 4  # room for what the terminal shows of a Ctrl-C
     for words in ("1/12", "val accuracy 0.7500", "25/38", "loss 1.7020"):
         assert any(words in line for line in bars), bars
-
-
-def test_lines_break_between_words_and_values_stay_in_their_column() -> None:
-    assert wrapped("khop: stopped; there is no checkpoint yet", 20) == [
-        "khop: stopped; there",
-        "is no checkpoint yet",
-    ]
-    assert wrapped("files  a.npy, b.npy, c.npy", 20) == ["files  a.npy, b.npy,", "       c.npy"]
-    assert wrapped("x" * 30, 20) == ["x" * 30]
-
-
-def test_a_long_command_is_one_for_the_shell() -> None:
-    words = ["khop", "train", "--resume", "a long folder", "--epochs", "100"]
-    lines = command_lines(words, 32)
-    assert max(map(len, lines)) <= 32
-    assert len(lines) > 1
-    script = "\n".join(["khop() { printf '%s|' khop \"$@\"; }", *lines])
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "|".join(words) + "|"
 
 
 def test_a_table_goes_without_its_least_columns() -> None:

@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from khop.config.presets import preset, preset_names
 from khop.config.read import RawRun, checked, read_toml, to_toml, with_options
 from khop.config.values import RunConfig
-from khop.datasets.builtin import builtin_names
 
 
 def run_of(**values: object) -> RunConfig:
@@ -186,16 +183,3 @@ def test_a_run_written_as_toml_reads_back_as_the_same_run(
         training={"seed": seed},
     )
     assert checked(RawRun(tomllib.loads(to_toml(run)), "again")) == run
-
-
-def test_a_run_cannot_be_changed() -> None:
-    run = run_of()
-    with pytest.raises(ValidationError, match="frozen"):
-        run.threads = 3  # type: ignore[misc]
-    with pytest.raises(ValidationError, match="frozen"):
-        run.training.epochs = 3  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("name", preset_names())
-def test_every_preset_is_a_run(name: str) -> None:
-    assert checked(preset(name)).graph in builtin_names()

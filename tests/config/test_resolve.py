@@ -109,20 +109,3 @@ def test_what_the_graph_or_machine_does_not_have_is_named_with_what_there_is(
     with pytest.raises(ValueError, match=r"\w") as caught:
         resolved(shop, options)
     assert str(caught.value) == sentence
-
-
-def test_a_choice_that_the_graph_leaves_open_has_to_be_named(shop: Path) -> None:
-    raw = RawRun({"graph": str(shop)}, "run.toml")
-    config = checked(raw)
-    with pytest.raises(
-        ValueError, match=r"task\.label is not given, and the label columns of item are color, shape"
-    ):
-        resolve(config, graph_folder(config, raw, shop), raw)
-
-
-def test_a_graph_without_labels_cannot_be_classified(tmp_path: Path) -> None:
-    graph = write_graph(tmp_path / "g", {"item": NodeTable(count=3)}, {})
-    raw = RawRun({"graph": str(graph)}, "run.toml")
-    config = checked(raw)
-    with pytest.raises(ValueError, match=r"the node types with labels are none: name one \(run\.toml\)"):
-        resolve(config, graph_folder(config, raw, tmp_path), raw)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.distributed.partition_owners import PartitionOwners
-from khop.inference.collective_chunks import rank_bounds, shares
-from khop.inference.rank_folder import own_stage
+from khop.inference.collective_chunks import shares
 from khop.inference.stages import Stage
-from khop.runtime.group import Group
 
 part_sizes = st.lists(st.integers(0, 40), min_size=1, max_size=6)
 ranks = st.integers(1, 7)
@@ -22,17 +20,6 @@ chunk_sizes = st.integers(1, 15)
 def stage_of(sizes: list[int], chunk_size: int) -> Stage:
     bounds = tuple(accumulate(sizes, initial=0))
     return Stage(0, "node", bounds[-1], chunk_size, torch.empty(0, 2), pieces=bounds)
-
-
-@given(part_sizes, chunk_sizes)
-def test_chunks_are_all_rows_in_order_and_none_is_of_two_parts(sizes: list[int], chunk_size: int) -> None:
-    stage = stage_of(sizes, chunk_size)
-    spans = [stage.span(chunk) for chunk in range(stage.num_chunks)]
-    assert [row for span in spans for row in range(span.start, span.stop)] == list(range(stage.count))
-    assert [stage.size(chunk) for chunk in range(stage.num_chunks)] == [s.stop - s.start for s in spans]
-    for span in spans:
-        assert 0 < span.stop - span.start <= chunk_size
-        assert any(first <= span.start and span.stop <= last for first, last in pairwise(stage.pieces))
 
 
 @given(part_sizes, chunk_sizes, ranks)
@@ -48,15 +35,3 @@ def test_a_rank_has_the_chunks_of_the_parts_that_it_holds(
     for part in range(len(sizes)):
         counts = [len(dealt[rank]) for rank in holders.ranks_of(part)]
         assert max(counts) - min(counts) <= 1
-
-
-@given(part_sizes, chunk_sizes, ranks)
-def test_the_stage_of_a_rank_has_the_same_chunks(sizes: list[int], chunk_size: int, world_size: int) -> None:
-    stage = stage_of(sizes, chunk_size)
-    bounds = rank_bounds(stage, world_size)
-    for rank, share in enumerate(shares(stage, world_size)):
-        own = own_stage(stage, Group(rank, world_size))
-        assert (own.count, own.num_chunks) == (bounds[rank + 1] - bounds[rank], len(share))
-        for chunk, of_all in enumerate(share):
-            span, whole = own.span(chunk), stage.span(of_all)
-            assert (span.start, span.stop) == (whole.start - bounds[rank], whole.stop - bounds[rank])

@@ -14,12 +14,9 @@ from khop.features.table import FeatureTable
 from khop.graph.csc_graph import csc_graph_from_edges
 from khop.inference import link_evaluation
 from khop.inference.link_evaluation import link_scores, node_rows, with_negatives
-from khop.inference.sampled_links import sampled_link_scores
 from khop.inference.stages import row_table
-from khop.loading.columns import ColumnChoice
 from khop.models.decoders import DecoderKind
 from khop.sampling.link_seeds import Links
-from khop.sampling.links import LinkSampler
 from khop.training.link_prediction import LinkPrediction
 from support.small_links import BUYS, ON, LinkBatches, graph, links, predictor
 
@@ -107,34 +104,6 @@ def test_an_edge_type_without_links_is_named() -> None:
 def test_a_model_that_scores_no_pairs_is_refused() -> None:
     with pytest.raises(ValueError, match=r"evaluate_links of a SAGE: it takes a khop\.models\.LinkPredictor"):
         evaluate_links(predictor().encoder, graph(), links(3))
-
-
-@pytest.mark.parametrize("chunk_size", [3, 100])
-def test_sampled_scores_of_all_neighbors_are_the_exact_ones(chunk_size: int) -> None:
-    model, whole = predictor("mlp"), graph()
-    exact = link_scores(model, row_table(node_rows(model.encoder, whole, whole.features, TYPES)), links(3))
-    sampler = LinkSampler(whole, [-1, -1], negatives=GivenNegatives(NegativeMode.TRIPLET))
-    columns = ColumnChoice.of(whole.schema, ["x"], (), ())
-    sampled = sampled_link_scores(
-        model, sampler, whole.features, links(3), columns=columns, chunk_size=chunk_size
-    )
-    for edge_type in (BUYS, ON):
-        for ours, theirs in zip(sampled[edge_type], exact[edge_type], strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
-
-
-def test_a_link_is_sampled_alike_in_every_chunk_and_every_evaluation() -> None:
-    model, whole = predictor("mlp"), graph()
-    sampler = LinkSampler(whole, [2, 1], negatives=GivenNegatives(NegativeMode.TRIPLET), disjoint=True)
-    columns = ColumnChoice.of(whole.schema, ["x"], (), ())
-    first, second, other = (
-        sampled_link_scores(
-            model, sampler, whole.features, links(3), columns=columns, chunk_size=size, seed=seed
-        )[BUYS][1]
-        for size, seed in ((2, 0), (23, 0), (23, 1))
-    )
-    torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)
-    assert not torch.allclose(second, other)
 
 
 def test_evaluate_links_samples_where_fanouts_are_given() -> None:

@@ -8,9 +8,7 @@ from contextlib import contextmanager
 import pytest
 from torch.distributed import HashStore
 
-from khop.errors import PeerLost
 from khop.runtime import watch
-from khop.runtime.group import Group
 from khop.runtime.health_board import HealthBoard
 from khop.runtime.watch import BEAT_S, GRACE_S, SILENT_BEATS, Watch
 
@@ -70,26 +68,6 @@ def test_the_error_of_a_rank_that_failed_is_what_the_others_say() -> None:
         assert first.report(4.0) == (
             "rank 1 (host host-1) failed computing the loss in epoch 1, step 2: KeyError: 'mine'"
         )
-
-
-def test_waiting_for_a_stage_ends_at_the_deadline_with_that_sentence() -> None:
-    with ranks(2, silent=(0, 1)) as (first, _):
-        group = Group(0, 2, 0, 2, 0.1, HashStore(), first)
-        with pytest.raises(PeerLost, match=r"rank 1 \(host host-1\) does not answer any more"):
-            group.meet("evaluating")
-
-
-def test_waiting_for_a_stage_ends_as_soon_as_the_group_has_broken_with_the_reason() -> None:
-    """Which is known from then on, also when the store is gone."""
-    with ranks(2, silent=(0, 1)) as (first, second):
-        second.at("ending")
-        second.failed("OSError: no space")
-        first.heartbeat.send()
-        store = HashStore()
-        group = Group(0, 2, 0, 2, 60.0, store, first)
-        with pytest.raises(PeerLost, match=r"^rank 1 \(host host-1\) failed ending: OSError: no space$"):
-            group.meet("ending")
-        assert first.heartbeat.broken
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from khop import DrawKey, Links, LinkSampler, Loader, UniformNegatives
 from khop.draw import Purpose
-from khop.sampling.link_digest import links_digest
 from khop.sampling.seeds import SeedOrder, check_fingerprint
 from khop.schema import EdgeType
 from support.typed_shop import BOUGHT_BY, BUYS, bits, shop
@@ -88,17 +87,6 @@ def test_the_fingerprint_covers_all_that_is_known_of_links(other: Links) -> None
     check_fingerprint(SeedOrder(Links(ENDS), 2).fingerprint, order.fingerprint)
     with pytest.raises(ValueError, match="another seed list"):
         check_fingerprint(SeedOrder(other, 2).fingerprint, order.fingerprint)
-
-
-@given(count=st.integers(0, 40), cut=st.integers(0, 40), width=st.integers(0, 3))
-def test_digests_of_stretches_add_up_to_that_of_the_list(count: int, cut: int, width: int) -> None:
-    cut = min(cut, count)
-    facts = [torch.arange(2 * count).view(count, 2), torch.arange(count).half(), torch.ones(count, width)]
-    stretches = ((0, facts, slice(0, cut)), (cut, facts, slice(cut, count)))
-    total = sum(links_digest(first, [fact[some] for fact in of]) for first, of, some in stretches)
-    assert total % 2**64 == links_digest(0, facts)
-    if count > 1:
-        assert links_digest(0, [fact.flip(0) for fact in facts]) != links_digest(0, facts)
 
 
 @pytest.mark.parametrize(

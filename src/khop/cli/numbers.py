@@ -9,9 +9,9 @@ _LARGEST_FANOUT = 2**31 - 1
 def whole(option: str, text: str) -> int:
     """Parse a whole number, such as 2449029 or 1e11. Raises ValueError that names the option."""
     try:
-        number = float(text)
+        number = int(text) if text.strip().lstrip("+-").isdigit() else float(text)
         if number == int(number) and abs(number) <= _LARGEST:
-            return int(text) if text.strip().lstrip("+-").isdigit() else int(number)
+            return int(number)
     except (ValueError, OverflowError):
         pass
     raise ValueError(f"{option} {text!r}: give a whole number, as 2449029 or 1e11, below 2^63")

@@ -1,66 +1,25 @@
-"""What NeighborLoader promises beside the batches that test_recorded.py compares."""
+"""Promises of NeighborLoader beside the batches that test_recorded.py compares."""
 
 from __future__ import annotations
 
 import copy
-import threading
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.loader import ImbalancedSampler
 from torch_geometric.nn import GraphSAGE, SAGEConv, to_hetero
 from torch_geometric.sampler import NumNeighbors
-from torch_geometric.utils import trim_to_layer
 
 import khop.pyg
 from khop.pyg import NeighborLoader, NeighborSampler
-from pyg.pyg_cases import BUYS, facts, plain, typed
+from pyg.pyg_cases import BUYS, plain, typed
 
 
 def ring(num_nodes: int = 400, degree: int = 20) -> Data:
     nodes = torch.arange(num_nodes).repeat_interleave(degree)
     sources = (nodes + torch.arange(1, degree + 1).repeat(num_nodes)) % num_nodes
     return Data(x=torch.arange(num_nodes).float().view(-1, 1), edge_index=torch.stack([sources, nodes]))
-
-
-def epoch(seed: int, **settings: Any) -> list[dict[str, Any]]:
-    torch.manual_seed(seed)
-    return [facts(batch) for batch in NeighborLoader(ring(), [5, 3], batch_size=64, **settings)]
-
-
-def test_manual_seed_makes_an_epoch_again() -> None:
-    assert epoch(1, shuffle=True) == epoch(1, shuffle=True)
-    assert epoch(1, shuffle=True) != epoch(2, shuffle=True)
-    assert epoch(1) != epoch(2)
-
-
-def test_the_number_of_workers_changes_nothing() -> None:
-    alone = epoch(1, shuffle=True)
-    for settings in ({"num_workers": 1}, {"num_workers": 2, "prefetch_factor": 5}):
-        assert epoch(1, shuffle=True, **settings) == alone
-        assert epoch(1, shuffle=True, filter_per_worker=False, **settings) == alone
-
-
-def test_the_order_of_seeds_is_torchs() -> None:
-    """A DataLoader of torch's own, seeded alike, shuffles alike."""
-    loader = NeighborLoader(ring(), [2], batch_size=64, shuffle=True)
-    torch.manual_seed(5)
-    ours = [batch.input_id.tolist() for batch in loader]
-    torch.manual_seed(5)
-    theirs = torch.utils.data.DataLoader(range(400), batch_size=64, shuffle=True)
-    assert ours == [ids.tolist() for ids in theirs]
-
-
-def test_two_epochs_draw_differently_and_a_generator_of_ones_own_is_used() -> None:
-    loader = NeighborLoader(ring(), [5], batch_size=400, generator=torch.Generator().manual_seed(3))
-    torch.manual_seed(0)
-    state = torch.get_rng_state()
-    first, second = (next(iter(loader)).e_id.tolist() for _ in range(2))
-    assert first != second
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_fanouts_are_kept_and_edges_are_the_graphs() -> None:
@@ -80,72 +39,9 @@ def test_with_replacement_rows_are_full_and_repeat() -> None:
     assert batch.e_id.unique().numel() < 450
 
 
-def test_disjoint_subgraphs_have_a_batch_vector() -> None:
-    data = ring(50, 4)
-    batch = next(iter(NeighborLoader(data, [-1, -1], torch.tensor([3, 4, 3]), batch_size=3, disjoint=True)))
-    assert batch.batch[:3].tolist() == [0, 1, 2]
-    assert batch.num_sampled_nodes[0] == 3
-    sources, destinations = batch.edge_index
-    assert torch.equal(batch.batch[sources], batch.batch[destinations])
-    for tree, root in enumerate([3, 4, 3]):
-        nodes = batch.n_id[batch.batch == tree]
-        assert sorted(nodes.tolist()) == sorted({root, *range(root + 1, root + 9)})
-    assert torch.equal(data.edge_index[:, batch.e_id], batch.n_id[batch.edge_index])
-
-
-def test_disjoint_subgraphs_of_types() -> None:
-    loader = NeighborLoader(typed(), [-1, -1], ("item", torch.tensor([2, 7])), batch_size=2, disjoint=True)
-    batch = next(iter(loader))
-    assert batch["item"].batch[:2].tolist() == [0, 1]
-    for edge_type in batch.edge_types:
-        sources, destinations = batch[edge_type].edge_index
-        trees = batch[edge_type[0]].batch[sources], batch[edge_type[2]].batch[destinations]
-        assert torch.equal(*trees)
-
-
 def test_an_induced_disjoint_subgraph_is_refused() -> None:
     with pytest.raises(ValueError, match="disjoint"):
         NeighborLoader(ring(), [2], disjoint=True, subgraph_type="induced")
-
-
-def test_what_is_assigned_to_the_loaders_data_counts() -> None:
-    """As torch_geometric's own examples do for layer-wise inference."""
-    data = plain()
-    loader = NeighborLoader(copy.copy(data), [-1], batch_size=10)
-    del loader.data.x, loader.data.y
-    loader.data.num_nodes = data.num_nodes
-    loader.data.n_id = torch.arange(data.num_nodes) * 2
-    batch = next(iter(loader))
-    assert "x" not in batch
-    assert batch.num_nodes == batch.n_id.numel()
-    assert batch.n_id[:10].tolist() == list(range(0, 20, 2))
-
-
-def test_columns_of_every_kind_are_cut() -> None:
-    data = plain()
-    data.array = np.arange(50).reshape(25, 2)
-    data.wide = torch.arange(75).view(3, 25).t()  # rows do not lie one after another
-    data.weight = torch.nn.Parameter(torch.ones(25, 2))
-    batch = next(iter(NeighborLoader(data, [2], torch.tensor([4, 9]), batch_size=2)))
-    assert torch.equal(batch.array, torch.from_numpy(data.array)[batch.n_id])
-    assert torch.equal(batch.wide, data.wide[batch.n_id])
-    batch.weight.sum().backward()
-    assert data.weight.grad is not None
-    assert data.weight.grad.nonzero()[:, 0].unique().tolist() == batch.n_id.sort().values.tolist()
-    assert batch.name == "plain"
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_columns_on_a_device_are_gathered_there_and_edges_stay(workers: int) -> None:
-    """As after `data.to(rank, "x", "y")`."""
-    data = ring()
-    data.y = torch.arange(400)
-    data = data.to("meta", "x", "y")
-    for batch in NeighborLoader(data, [5, 3], batch_size=64, num_workers=workers):
-        assert batch.x.is_meta
-        assert batch.y.is_meta
-        assert batch.x.shape == (batch.n_id.numel(), 1)
-        assert batch.edge_index.device.type == "cpu"
 
 
 def test_transforms_see_the_output_and_the_batch() -> None:
@@ -165,39 +61,6 @@ def test_transforms_see_the_output_and_the_batch() -> None:
     assert torch.equal(batch.doubled, batch.x * 2)
     assert "num_sampled_nodes" not in batch
     assert set(seen) == {"SamplerOutput"}
-
-
-def test_the_worker_function_runs_once_on_every_thread() -> None:
-    started = []
-    loader = NeighborLoader(
-        ring(), [2], batch_size=8, num_workers=2, persistent_workers=True, pin_memory=True,
-        worker_init_fn=lambda number: started.append((number, threading.current_thread().name)),
-    )  # fmt: skip
-    assert len(list(loader)) == len(loader) == 50
-    assert sorted(number for number, _ in started) in ([0], [0, 1])
-    assert len({name for _, name in started}) == len(started)
-    assert not [t for t in threading.enumerate() if t.name.startswith("khop-worker")]
-
-
-def test_an_error_in_a_transform_arrives_as_it_is() -> None:
-    def fail(_: Data) -> Data:
-        raise KeyError("missing column")
-
-    for workers in (0, 2):
-        with pytest.raises(KeyError, match="missing column"):
-            next(iter(NeighborLoader(ring(), [2], batch_size=8, num_workers=workers, transform=fail)))
-
-
-def test_samplers_of_torch_are_used() -> None:
-    data = ring()
-    data.y = (torch.arange(400) < 10).long()
-    sampler = ImbalancedSampler(data)
-    loader = NeighborLoader(data, [2], batch_size=100, sampler=sampler)
-    share = torch.cat([batch.y[: batch.batch_size] for batch in loader]).float().mean()
-    assert 0.3 < float(share) < 0.7
-    batches = [[1, 2, 3], [7]]
-    loader = NeighborLoader(data, [2], batch_sampler=batches, num_workers=2)
-    assert [batch.n_id[: batch.batch_size].tolist() for batch in loader] == batches
 
 
 def test_one_batch_can_be_asked_for() -> None:
@@ -281,19 +144,6 @@ def test_typed_models_work_on_batches() -> None:
         for batch in NeighborLoader(data, [-1, -1], "item", batch_size=5):
             found = model(batch.x_dict, batch.edge_index_dict)["item"][: batch["item"].batch_size]
             torch.testing.assert_close(found, expected[batch["item"].input_id])
-
-
-def test_trim_to_layer_keeps_what_a_layer_needs() -> None:
-    batch = next(iter(NeighborLoader(connected(), [2, 2], "item", batch_size=3)))
-    x, edge_index, _ = trim_to_layer(
-        1,
-        batch.num_sampled_nodes_dict,
-        batch.num_sampled_edges_dict,
-        batch.x_dict,
-        batch.edge_index_dict,
-    )
-    assert x["item"].shape[0] == sum(batch["item"].num_sampled_nodes[:-1])
-    assert edge_index[BUYS].shape[1] == batch[BUYS].num_sampled_edges[0]
 
 
 @pytest.mark.parametrize(

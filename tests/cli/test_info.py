@@ -1,0 +1,68 @@
+"""`khop info` of a graph folder: what people look for, as tables and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from khop.cli.main import app
+from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.folder import open_folder
+
+BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "bought-by", "user")
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    """1,200 users, three items of which the last is isolated, each user bought item 0 or 1."""
+    users = np.arange(1200)
+    items = users % 2
+    x = np.zeros((3, 8), np.float32)
+    table = NodeTable(
+        columns={"x": x, "y": np.array([0, 1, 6])}, splits={"train": np.array([0, 2])}, num_classes={"y": 7}
+    )
+    edges = {
+        BUYS: EdgeTable(users, items, {"price": users * 1.0}),
+        BOUGHT_BY: EdgeTable(items, users, reverse_of=BUYS),
+    }
+    return write_graph(tmp_path / "shop", {"user": NodeTable(1200), "item": table}, edges)
+
+
+def khop(*arguments: str) -> tuple[int, str]:
+    result = CliRunner(env={"COLUMNS": "120"}).invoke(app, arguments)
+    return result.exit_code, result.output
+
+
+def test_info_shows_what_people_look_for(graph: Path) -> None:
+    code, output = khop("info", str(graph))
+    assert code == 0
+    lines = [" ".join(line.split()) for line in output.splitlines()]
+    assert any(line.startswith("user 1,200") for line in lines)
+    assert any(line.startswith("item 3 train 2") for line in lines)
+    assert any(line.startswith("user -buys-> item 1,200 0 600 600 600 600 1 ") for line in lines)
+    assert "reverse of item -bought-by-> user" in lines
+    assert any(line.startswith("item x float32 8 ") for line in lines)
+    assert any(line.startswith("item y int64 number 7 ") for line in lines)
+    assert any(line.startswith("user -buys-> item price float64 number ") for line in lines)
+    assert any("512-1,023 ████████████████████ 2" in line for line in lines)
+    assert f"fingerprint {open_folder(graph).fingerprint[:12]}" in " ".join(output.split())
+
+
+def test_info_as_json_is_one_object(graph: Path) -> None:
+    code, output = khop("info", "--json", str(graph))
+    summary = json.loads(output)
+    assert code == 0
+    assert summary["nodes"][1]["splits"] == {"train": 2}
+    assert summary["edges"][0]["type"] == list(BUYS)
+    assert summary["edges"][0]["degrees"]["isolated"] == 1
+    assert summary["edges"][0]["degrees"]["histogram"][-1] == {"low": 512, "high": 1023, "nodes": 2}
+
+
+def test_info_of_an_empty_graph_has_tables_without_rows(tmp_path: Path) -> None:
+    code, output = khop("info", str(write_graph(tmp_path / "empty", {}, {})))
+    assert code == 0
+    assert "0 bytes" in output

@@ -1,0 +1,41 @@
+"""Models of a run are built from their options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from khop.inference.chunks import unwatched
+from khop.models.rgcn import RGCN
+from khop.models.sage import SAGE
+from support.typed_runs import BUYS, ON, prepared, write_tagged_shop
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tagged_shop(tmp_path_factory.mktemp("graphs") / "shop")
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [
+        ({"kind": "sage", "embedding": 6}, SAGE),
+        ({"kind": "sage", "embedding": 0, "encoder": "linear"}, SAGE),
+        ({"kind": "rgcn", "embedding": 6, "bases": 2}, RGCN),
+    ],
+)
+def test_a_run_over_types_trains_every_parameter_and_scores_exactly(
+    shop: Path, model: dict[str, object], kind: type
+) -> None:
+    run = prepared(shop, model={"hidden": 8, "norm": "layer", **model}, training={"batch_size": 16})
+    assert isinstance(run.model, kind)
+    assert run.model.num_layers == 2
+    batch = run.loader().batch(0, 0)
+    run.task.losses(run.model(batch), batch).sum().backward()
+    assert [name for name, p in run.model.named_parameters() if p.grad is None] == []
+    first_hop = batch.blocks[-1].adjacencies
+    assert int(first_hop[BUYS].indptr.diff().max()) == 4
+    assert int(first_hop[ON].indptr.diff().max()) <= 2
+    scores = run.scores(("val", "test"), unwatched)
+    assert scores.keys() == {"val", "test"}

@@ -1,0 +1,44 @@
+"""Settings that need more memory than a machine has are named before anything is allocated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from khop.config.memory import check_memory, weight_bytes
+from khop.config.read import RawRun, checked
+from khop.graph.folder import open_folder
+from support.typed_runs import write_tagged_shop
+
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("tables", "field"),
+    [
+        ({"model": {"hidden": 1 << 27}}, "model.hidden"),
+        ({"model": {"embedding": 1 << 28}}, "model.embedding"),
+        (
+            {
+                "task": {"kind": "link-prediction", "target": "user buys item"},
+                "links": {"negatives_per_positive": 1 << 24},
+            },
+            "links.negatives_per_positive",
+        ),
+    ],
+)
+def test_the_setting_is_named_with_its_size(tmp_path: Path, tables: dict[str, object], field: str) -> None:
+    graph = open_folder(write_tagged_shop(tmp_path / "shop"))
+    raw = RawRun({"graph": str(graph.path), **tables}, "run.toml")
+    config = checked(raw)
+    check_memory(config, graph, raw, limit=1 << 60)
+    with pytest.raises(ValueError, match=rf"^{field} is .* and this machine has 1\.0 GB; lower it \("):
+        check_memory(config, graph, raw, limit=GB)
+
+
+def test_weights_have_gradients_and_two_moments(tmp_path: Path) -> None:
+    graph = open_folder(write_tagged_shop(tmp_path / "shop"))
+    tables = {"model": {"hidden": 8}, "sampler": {"fanouts": [2, 2]}}
+    config = checked(RawRun({"graph": str(graph.path), **tables}, "run.toml"))
+    assert weight_bytes(config, graph) == 4 * 4 * (3 * 8 + 8 * 1)  # users' 3 numbers are the narrowest input

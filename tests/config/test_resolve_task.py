@@ -1,0 +1,48 @@
+"""The task of a run on nodes: choices that the graph leaves open have to be named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from khop.config.read import RawRun, checked
+from khop.config.resolve import graph_folder, resolve
+from khop.graph.build import EdgeTable, NodeTable, write_graph
+
+TABLES = {
+    "item": NodeTable(
+        columns={
+            "x": torch.zeros(4, 2),
+            "color": torch.tensor([0, 1, -1, 1]),
+            "shape": torch.tensor([2, 2, 0, 1]),
+        },
+        splits={"train": torch.tensor([0, 1]), "val": torch.tensor([3]), "test": torch.tensor([2])},
+        num_classes={"color": 2, "shape": 3},
+    ),
+    "shop": NodeTable(count=2, splits={"open": torch.tensor([1])}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    edges = {("item", "in", "shop"): EdgeTable(torch.arange(4), torch.zeros(4, dtype=torch.int64))}
+    return write_graph(tmp_path_factory.mktemp("graphs") / "shop", TABLES, edges)
+
+
+def test_a_choice_that_the_graph_leaves_open_has_to_be_named(shop: Path) -> None:
+    raw = RawRun({"graph": str(shop)}, "run.toml")
+    config = checked(raw)
+    with pytest.raises(
+        ValueError, match=r"task\.label is not given, and the label columns of item are color, shape"
+    ):
+        resolve(config, graph_folder(config, raw, shop), raw)
+
+
+def test_a_graph_without_labels_cannot_be_classified(tmp_path: Path) -> None:
+    graph = write_graph(tmp_path / "g", {"item": NodeTable(count=3)}, {})
+    raw = RawRun({"graph": str(graph)}, "run.toml")
+    config = checked(raw)
+    with pytest.raises(ValueError, match=r"the node types with labels are none: name one \(run\.toml\)"):
+        resolve(config, graph_folder(config, raw, tmp_path), raw)

@@ -1,0 +1,21 @@
+"""Names and folders of built-in graphs, known without torch, are those of the graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from khop.datasets.builtin import builtin_folder, builtin_names
+from khop.datasets.names import BUILTIN_NAMES, builtin_path
+
+
+def test_names_are_those_of_the_graphs() -> None:
+    assert tuple(builtin_names()) == BUILTIN_NAMES
+
+
+def test_a_graph_that_is_there_already_is_found_at_its_path(tmp_path: Path) -> None:
+    paths = {builtin_path(name, tmp_path) for name in BUILTIN_NAMES}
+    assert len(paths) == len(BUILTIN_NAMES)
+    assert {path.parent for path in paths} == {tmp_path}
+    folder = builtin_folder("debian", tmp_path)
+    assert folder == builtin_path("debian", tmp_path)
+    assert (folder / "graph.json").exists()

@@ -1,0 +1,119 @@
+"""The ranks of a run: waits end with the missing rank, and one rank exchanges nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch.distributed import HashStore
+
+from khop.errors import PeerLost
+from khop.runtime import watch
+from khop.runtime.group import (
+    ALONE,
+    Group,
+    check_equal_settings,
+    enter,
+    leave,
+    shared_counter,
+    this_group,
+    unwrapped,
+)
+from khop.runtime.health_board import HealthBoard
+from khop.runtime.watch import Watch
+
+
+class Time:
+    """A clock that goes when somebody sleeps; whoever speaks does so meanwhile."""
+
+    def __init__(self, speaking: list[Watch]) -> None:
+        self._now = 0.0
+        self._speaking = speaking
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += seconds
+        for each in self._speaking:
+            each.heartbeat.send()
+
+
+@contextmanager
+def ranks(world_size: int, silent: tuple[int, ...] = ()) -> Iterator[list[Watch]]:
+    """The watches of ranks in this one process, each on host-<rank>; the silent ones do not beat."""
+    store = HashStore()
+    board = HealthBoard(store, store, world_size, "host-0:29500")
+    watches = [Watch(board, rank, f"host-{rank}", 60.0) for rank in range(world_size)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch, "time", Time([each for each in watches if each.rank not in silent]))
+        yield watches
+
+
+def test_waiting_for_a_stage_ends_at_the_deadline_with_that_sentence() -> None:
+    with ranks(2, silent=(0, 1)) as (first, _):
+        group = Group(0, 2, 0, 2, 0.1, HashStore(), first)
+        with pytest.raises(PeerLost, match=r"rank 1 \(host host-1\) does not answer any more"):
+            group.meet("evaluating")
+
+
+def test_waiting_for_a_stage_ends_as_soon_as_the_group_has_broken_with_the_reason() -> None:
+    """Which is known from then on, also when the store is gone."""
+    with ranks(2, silent=(0, 1)) as (first, second):
+        second.at("ending")
+        second.failed("OSError: no space")
+        first.heartbeat.send()
+        store = HashStore()
+        group = Group(0, 2, 0, 2, 60.0, store, first)
+        with pytest.raises(PeerLost, match=r"^rank 1 \(host host-1\) failed ending: OSError: no space$"):
+            group.meet("ending")
+        assert first.heartbeat.broken
+
+
+def test_alone_everything_is_exchanged_with_oneself() -> None:
+    values = torch.tensor([[1, 2], [3, 4]])
+    assert torch.equal(ALONE.gather(values), values[None])
+    assert ALONE.share_bytes(b"settings") == b"settings"
+    assert ALONE.gather_bytes(b"") == [b""]
+    assert ALONE.gather_bytes(b"a") == [b"a"]
+    check_equal_settings(ALONE, {"seed": "1"})
+    counter = shared_counter(ALONE)
+    assert [counter(), counter(), counter()] == [0, 1, 2]
+
+
+def test_counters_of_a_group_give_each_number_once() -> None:
+    store = HashStore()
+    ranks = [Group(rank, 2, store=store) for rank in range(2)]
+    first, second = ([shared_counter(group) for group in ranks] for _ in range(2))
+    assert [first[0](), first[1](), first[1](), first[0]()] == [0, 1, 2, 3]
+    assert [second[1](), second[0]()] == [0, 1]
+
+
+def test_the_group_of_a_process_is_the_one_it_entered_last() -> None:
+    group = Group(1, 4)
+    assert this_group() is ALONE
+    enter(group)
+    assert this_group() is group
+    leave(group)
+    assert this_group() is ALONE
+
+
+def test_only_errors_of_exchanges_are_lost_peers() -> None:
+    with pytest.raises(PeerLost, match="waited for another rank that did not answer: Connection closed"):
+        broken("Connection closed by peer [10.0.0.2]")
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        broken("shapes differ")
+
+
+def broken(text: str) -> None:
+    with Group(0, 2).exchanging("computing"):
+        raise RuntimeError(text)
+
+
+def test_a_wrapped_model_is_unwrapped() -> None:
+    model = torch.nn.Linear(2, 2)
+    assert unwrapped(model) is model
+    with pytest.raises(ValueError, match=r"model 3: must be a torch\.nn\.Module"):
+        unwrapped(3)  # type: ignore[arg-type]

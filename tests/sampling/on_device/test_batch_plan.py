@@ -1,0 +1,42 @@
+"""Plans of batches with static shapes: stamps that start again, and samplers that have none."""
+
+from __future__ import annotations
+
+import pytest
+
+from khop import Expansion, NeighborSampler, Output
+from khop.kernels.triton.node_table import STAMP_LIMIT
+from khop.sampling.on_device.batch_plan import BatchPlan
+from khop.sampling.on_device.cells import counts_of
+from khop.sampling.on_device.device_sampler import measured_capacities
+from khop.sampling.on_device.views import exact_sample
+from support.device_batches import batch_of, device_batch, ring_sampler
+from support.random_graphs import ring
+from support.same_samples import assert_same
+from support.triton_rows import DEVICE
+
+EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
+
+
+@EXPANSIONS
+def test_stamps_that_start_again_mistake_nothing(expansion: Expansion) -> None:
+    sampler, batches = ring_sampler(expansion), [batch_of(8, number) for number in range(4)]
+    batch = device_batch(sampler, *batches, last_stamp=STAMP_LIMIT - 2)
+    stamps = []
+    for seeds, key in batches:
+        batch.write(seeds, key)
+        batch.launch()
+        found = exact_sample(batch, counts_of(batch.cells.values), seeds)
+        assert_same(found, sampler.sample(seeds, key))
+        stamps.append(batch.stamp)
+    assert stamps == [STAMP_LIMIT - 1, STAMP_LIMIT, 1, 2]
+
+
+def test_samplers_without_static_shapes_are_refused() -> None:
+    measured = measured_capacities(ring_sampler(), [batch_of(8)])
+    every = NeighborSampler(ring(500, 9), [4, -1, 2])
+    with pytest.raises(ValueError, match="fanout -1: all neighbors have no static shape"):
+        BatchPlan(every, measured, DEVICE)
+    induced = NeighborSampler(ring(9, 2), [2], expansion=Expansion.SUBGRAPH, output=Output.INDUCED)
+    with pytest.raises(ValueError, match="output induced: has no static shapes"):
+        BatchPlan(induced, measured, DEVICE)

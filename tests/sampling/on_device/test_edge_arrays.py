@@ -1,0 +1,50 @@
+"""Operands of draws on the device are the rule's own arrays, and rules without a kernel are refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from extension.test_rule import EverySecond
+from khop.graph.csc_graph import csc_graph_from_edges
+from khop.rules.rule import Hop, Rule
+from khop.rules.temporal import Temporal, TemporalStrategy
+from khop.rules.uniform import Uniform
+from khop.rules.weighted import Weighted
+from khop.sampling.on_device.edge_arrays import edge_arrays
+from support.triton_rows import DEVICE
+
+TO = ("node", "to", "node")
+ENDS = (torch.tensor([0, 1, 2, 0]), torch.tensor([1, 1, 2, 2]))
+COLUMNS = {TO: {"time": torch.tensor([1, 5, 2, 9]), "weight": torch.tensor([1.0, 3.0, 1.0, 1.0])}}
+GRAPH = csc_graph_from_edges({"node": 3}, {TO: ENDS}, columns=COLUMNS, sort_by="time")
+
+
+def hop(rule: Rule) -> Hop:
+    return Hop(1, {TO: 2}, rule)
+
+
+def test_each_rule_brings_its_arrays() -> None:
+    plain = edge_arrays(GRAPH, TO, hop(Uniform(replacement=True)), DEVICE)
+    assert (plain.replacement, plain.sums, plain.limits, plain.original_ids) == (True, None, None, None)
+    assert torch.equal(plain.csc.indices.cpu(), GRAPH.csc(TO).indices)
+    weighted = edge_arrays(GRAPH, TO, hop(Weighted("weight")), DEVICE)
+    sums = GRAPH.rule_arrays.weight_sums(TO, "weight")
+    assert sums is not None
+    assert weighted.sums is not None
+    assert torch.equal(weighted.sums.cpu(), sums.values)
+    timed = edge_arrays(GRAPH, TO, hop(Temporal("time", TemporalStrategy.LATEST, (7, 0))), DEVICE)
+    assert timed.limits is not None
+    assert (timed.limits.window, timed.limits.is_latest) == ((7, 0), True)
+    assert timed.limits.times.edges is not None
+    assert timed.limits.times.edges.tolist() == [1, 5, 2, 9]
+
+
+def test_arrays_that_are_on_the_device_are_shared() -> None:
+    first = edge_arrays(GRAPH, TO, hop(Uniform()), torch.device("cpu"))
+    assert first.csc is GRAPH.csc(TO)
+
+
+def test_a_rule_without_a_kernel_is_refused() -> None:
+    with pytest.raises(ValueError, match="no kernel draws by it on a device; sample on the CPU"):
+        edge_arrays(GRAPH, TO, hop(EverySecond()), DEVICE)

@@ -1,0 +1,153 @@
+"""Links of a batch carry no message in it, and the other edges stay."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from khop import (
+    DrawKey,
+    Expansion,
+    LinkSampler,
+    Output,
+    Sample,
+    Seeds,
+)
+from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
+from khop.sampling.sampler import LinkSeeds, SeedLinks
+from support.random_graphs import EDGE, ring
+
+KEY, NEGATIVE_KEY = DrawKey(11), DrawKey(12)
+
+
+BUYS, BOUGHT_BY, VIEWS = ("user", "buys", "item"), ("item", "bought by", "user"), ("user", "views", "item")
+
+
+def link_seeds(
+    edges: dict[tuple[str, str, str], list[tuple[int, int]]], first: int = 0, **facts: Tensor
+) -> Seeds:
+    """Links of one batch, positions from `first` on."""
+    by_type = {}
+    for edge_type, pairs in edges.items():
+        ends = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T
+        by_type[edge_type] = SeedLinks(ends, torch.arange(first, first + len(pairs)), ends, **facts)
+        first += len(pairs)
+    return Seeds({}, {}, links=LinkSeeds(by_type, NEGATIVE_KEY))
+
+
+def shop() -> CscGraph:
+    """A user buys every item of the same parity and the next, and views all; both ways for what is bought."""
+    buys = [
+        (user, item) for user in range(8) for item in range(6) if user % 2 == item % 2 or item == user + 1
+    ]
+    users, items = torch.tensor(buys).T
+    everything = torch.cartesian_prod(torch.arange(8), torch.arange(6)).T
+    graph = csc_graph_from_edges(
+        {"user": 8, "item": 6},
+        {BUYS: (users, items), BOUGHT_BY: (items, users), VIEWS: (everything[0], everything[1])},
+    )
+    return replace(graph, schema=replace(graph.schema, reverse_of={BUYS: BOUGHT_BY, BOUGHT_BY: BUYS}))
+
+
+def ends(sample: Sample, edge_type: tuple[str, str, str]) -> list[tuple[int, int]]:
+    """The global ids of the pairs of a type, read the way a model would."""
+    rows = sample.links[edge_type]
+    nodes = {t: sample.nodes[t][index] for t, index in sample.seed_index.items()}
+    sources, destinations = nodes[edge_type[0]][rows.source], nodes[edge_type[2]][rows.destination]
+    return list(zip(sources.tolist(), destinations.tolist(), strict=True))
+
+
+def drawn_edges(sample: Sample, edge_type: tuple[str, str, str]) -> set[tuple[int, int]]:
+    found: set[tuple[int, int]] = set()
+    for block in sample.blocks:
+        if edge_type in block.adjacencies:
+            source, destination = block.adjacencies[edge_type].edge_index
+            found |= set(
+                zip(
+                    sample.nodes[edge_type[0]][source].tolist(),
+                    sample.nodes[edge_type[2]][destination].tolist(),
+                    strict=True,
+                )
+            )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("expansion", "output"),
+    [
+        (Expansion.LAYERED, Output.DIRECTIONAL),
+        (Expansion.SUBGRAPH, Output.DIRECTIONAL),
+        (Expansion.SUBGRAPH, Output.INDUCED),
+    ],
+)
+def test_no_excluded_edge_and_no_reverse_of_one_is_left(expansion: Expansion, output: Output) -> None:
+    links = [(user, user) for user in range(6)]
+    sampler = LinkSampler(shop(), [-1, -1], expansion=expansion, exclude="edge+reverse", output=output)
+    sample = sampler.sample(link_seeds({BUYS: links}), KEY)
+    left = {(u, i) for u in range(8) for i in range(6) if u % 2 == i % 2 or i == u + 1} - set(links)
+    assert drawn_edges(sample, BUYS) == left
+    assert drawn_edges(sample, BOUGHT_BY) == {(item, user) for user, item in left}
+    assert len(drawn_edges(sample, VIEWS)) == 48
+
+
+def test_excluding_the_edge_leaves_its_reverse() -> None:
+    sampler = LinkSampler(shop(), [-1, -1], exclude="edge")
+    sample = sampler.sample(link_seeds({BUYS: [(0, 0), (2, 2)]}), KEY)
+    assert not {(0, 0), (2, 2)} & drawn_edges(sample, BUYS)
+    assert {(0, 0), (2, 2)} <= drawn_edges(sample, BOUGHT_BY)
+
+
+def test_of_an_undirected_graph_both_directions_go() -> None:
+    nodes = torch.arange(12)
+    both = torch.cat([nodes, (nodes + 1) % 12]), torch.cat([(nodes + 1) % 12, nodes])
+    sampler = LinkSampler(
+        csc_graph_from_edges({"node": 12}, {EDGE: both}), [-1, -1, -1], exclude="edge+reverse"
+    )
+    left = drawn_edges(sampler.sample(link_seeds({EDGE: [(3, 4), (9, 8)]}), KEY), EDGE)
+    assert left
+    assert not {(3, 4), (4, 3), (9, 8), (8, 9)} & left
+
+
+def test_edges_that_a_sample_turns_round_are_none_that_was_excluded() -> None:
+    sampler = LinkSampler(
+        ring(12, 3),
+        [-1, -1],
+        expansion=Expansion.SUBGRAPH,
+        exclude="edge+reverse",
+        output=Output.BIDIRECTIONAL,
+    )
+    left = drawn_edges(sampler.sample(link_seeds({EDGE: [(3, 2), (9, 7)]}), KEY), EDGE)
+    assert {(4, 2), (2, 4)} <= left
+    assert not {(3, 2), (2, 3), (9, 7), (7, 9)} & left
+
+
+def test_what_is_left_of_a_row_is_an_even_draw_of_what_may_be_left() -> None:
+    spokes = torch.arange(1, 9), torch.zeros(8, dtype=torch.int64)
+    sampler = LinkSampler(
+        csc_graph_from_edges({"node": 9}, {EDGE: spokes}), [4], exclude="edge", edge_ids=True
+    )
+    seen: Counter[int] = Counter()
+    sizes: Counter[int] = Counter()
+    for number in range(4000):
+        sample = sampler.sample(link_seeds({EDGE: [(1, 0), (2, 0)]}), DrawKey(number))
+        drawn = drawn_edges(sample, EDGE)
+        seen.update(source for source, _ in drawn)
+        sizes[len(drawn)] += 1
+    assert set(seen) == {3, 4, 5, 6, 7, 8}
+    assert sum((count - 2000) ** 2 / 2000 for count in seen.values()) < 25
+    expected = {4: 15 / 70, 3: 40 / 70, 2: 15 / 70}  # hypergeometric: two of eight are excluded
+    assert all(abs(sizes[size] / 4000 - share) < 0.04 for size, share in expected.items())
+
+
+def test_a_reverse_that_the_schema_does_not_name_cannot_be_excluded() -> None:
+    with pytest.raises(ValueError, match=r"the schema names no reverse of .*views"):
+        LinkSampler(shop(), [2], exclude="edge+reverse").sample(link_seeds({VIEWS: [(0, 0)]}), KEY)
+
+
+def test_an_unknown_exclusion_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"exclude 'everything': must be 'edge', 'edge\+reverse' or None"):
+        LinkSampler(shop(), [2], exclude="everything")
