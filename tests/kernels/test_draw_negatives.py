@@ -14,6 +14,7 @@ from khop.draw import DrawKey
 from khop.kernels.csc import Csc
 from khop.kernels.draw_negatives import (
     Candidates,
+    NegativeDraw,
     NothingLeft,
     Partners,
     draw_negatives,
@@ -57,14 +58,16 @@ def test_draws_are_the_specified_ones(
     ]
     for kernel in (draw_negatives, draw_negatives_reference):
         drawn = kernel(
-            candidates,
-            partners,
-            torch.arange(3),
-            positions,
-            per_link,
-            KEY,
-            STREAM,
-            limits=None if limits is None else torch.tensor(limits),
+            NegativeDraw(
+                candidates,
+                partners,
+                torch.arange(3),
+                positions,
+                per_link,
+                KEY,
+                STREAM,
+                limits=None if limits is None else torch.tensor(limits),
+            )
         )
         if isinstance(drawn, NothingLeft):
             assert drawn.link == expected.index([])
@@ -83,7 +86,7 @@ def test_what_is_left_is_drawn_in_proportion(weights: list[int] | None) -> None:
     partners = Partners.of(Csc(torch.tensor([0, 2]), torch.tensor([2, 6])), candidates)
     links = 20_000
     drawn = draw_negatives(
-        candidates, partners, torch.zeros(links).long(), torch.arange(links), 2, KEY, STREAM
+        NegativeDraw(candidates, partners, torch.zeros(links).long(), torch.arange(links), 2, KEY, STREAM)
     )
     assert isinstance(drawn, torch.Tensor)
     left = _left(weights or [1] * 8, [2, 6], 8)
@@ -96,7 +99,9 @@ def test_what_is_left_is_drawn_in_proportion(weights: list[int] | None) -> None:
 
 @pytest.mark.parametrize("free", [(1 << 20) - 1, 1 << 20, (1 << 20) + 1])
 def test_the_width_of_a_draw_changes_at_two_to_the_twenty(free: int) -> None:
-    drawn = draw_negatives(Candidates(free), None, torch.tensor([0]), torch.tensor([9]), 3, KEY, STREAM)
+    drawn = draw_negatives(
+        NegativeDraw(Candidates(free), None, torch.tensor([0]), torch.tensor([9]), 3, KEY, STREAM)
+    )
     assert isinstance(drawn, torch.Tensor)
     assert drawn.tolist() == [negatives(KEY.value, 9, STREAM, free, 3)]
 
@@ -104,7 +109,7 @@ def test_the_width_of_a_draw_changes_at_two_to_the_twenty(free: int) -> None:
 def test_no_links_draw_nothing() -> None:
     none = torch.empty(0, dtype=torch.int64)
     for kernel in (draw_negatives, draw_negatives_reference):
-        drawn = kernel(Candidates(5), None, none, none, 3, KEY, STREAM)
+        drawn = kernel(NegativeDraw(Candidates(5), None, none, none, 3, KEY, STREAM))
         assert isinstance(drawn, torch.Tensor)
         assert drawn.shape == (0, 3)
 
@@ -123,12 +128,14 @@ def test_operands_that_do_not_fit_are_named(
     partners = Partners(Csc(torch.tensor([0, 1, 1]), torch.tensor([2])))
     with pytest.raises(ValueError, match=message):
         draw_negatives(
-            Candidates(5),
-            partners,
-            torch.tensor(sources),
-            torch.tensor([0]),
-            1,
-            KEY,
-            STREAM,
-            limits=None if limits is None else torch.tensor(limits),
+            NegativeDraw(
+                Candidates(5),
+                partners,
+                torch.tensor(sources),
+                torch.tensor([0]),
+                1,
+                KEY,
+                STREAM,
+                limits=None if limits is None else torch.tensor(limits),
+            )
         )

@@ -13,6 +13,7 @@ from khop.draw import DrawKey, Purpose, mix64, stream
 from khop.kernels.csc import Csc
 from khop.kernels.draw_negatives import (
     Candidates,
+    NegativeDraw,
     Partners,
     draw_negatives,
     draw_negatives_reference,
@@ -124,14 +125,16 @@ def test_negatives(vector: dict[str, Any]) -> None:
     rows = Csc(torch.tensor([0, len(partners)]), torch.tensor(partners, dtype=torch.int32))
     for kernel in (draw_negatives, draw_negatives_reference):
         drawn = kernel(
-            candidates,
-            Partners.of(rows, candidates),
-            torch.tensor([0]),
-            torch.tensor([position]),
-            per_link,
-            DrawKey(key),
-            number_of_stream,
-            limits=torch.tensor([limit]),
+            NegativeDraw(
+                candidates,
+                Partners.of(rows, candidates),
+                torch.tensor([0]),
+                torch.tensor([position]),
+                per_link,
+                DrawKey(key),
+                number_of_stream,
+                limits=torch.tensor([limit]),
+            )
         )
         assert isinstance(drawn, torch.Tensor)
         assert drawn.tolist() == [vector["ranks"]]

@@ -18,7 +18,7 @@ from khop.graph.folder import ORIGINAL_ID
 from khop.graph.layout import edge_array, node_column
 from khop.kernels.build_csc import build_csc, index_dtype
 from khop.kernels.csc import Csc
-from khop.kernels.draw_negatives import Candidates, Partners, draw_negatives
+from khop.kernels.draw_negatives import Candidates, NegativeDraw, Partners, draw_negatives
 from khop.kernels.draw_negatives import NothingLeft as NothingLeft
 from khop.kernels.gather import gather
 from khop.kernels.weight_sums import weight_sums
@@ -91,14 +91,16 @@ class NegativeTables:
         if positives.until is not None and table.times is not None:
             limits = torch.searchsorted(table.times, positives.until, right=True)
         ranks = draw_negatives(
-            table.candidates,
-            table.partners,
-            positives.sources - (self._links.first_source(edge_type) if negatives.exact else 0),
-            positives.positions,
-            negatives.per_positive,
-            key,
-            stream(0, edge_type),
-            limits=limits,
+            NegativeDraw(
+                table.candidates,
+                table.partners,
+                positives.sources - (self._links.first_source(edge_type) if negatives.exact else 0),
+                positives.positions,
+                negatives.per_positive,
+                key,
+                stream(0, edge_type),
+                limits=limits,
+            )
         )
         if isinstance(ranks, NothingLeft):
             return ranks

@@ -48,80 +48,92 @@ class NothingLeft:
     link: int
 
 
-def draw_negatives(
-    candidates: Candidates,
-    partners: Partners | None,
-    sources: Tensor,
-    positions: Tensor,
-    per_link: int,
-    key: DrawKey,
-    stream: int,
-    *,
-    limits: Tensor | None = None,
-) -> Tensor | NothingLeft:
-    """Draw int64 (links, per_link) ranks by weight among the candidates that are no partners of the source.
+@dataclass(frozen=True, eq=False)
+class NegativeDraw:
+    """A draw of `per_link` ranks for every link, among the candidates that are no partners of its source."""
+
+    candidates: Candidates
+    partners: Partners | None
+    sources: Tensor  # int64 (links), rows of `partners`
+    positions: Tensor  # int64 (links), of the links in the epoch's order
+    per_link: int
+    key: DrawKey
+    stream: int
+    limits: Tensor | None = None  # int64 (links): only ranks below a link's limit are drawn; None: all ranks
+
+    def check(self) -> None:
+        """Raise ValueError unless all operands have one number per link."""
+        given = {"sources": self.sources, "positions": self.positions, "limits": self.limits}
+        shape = self.positions.shape
+        for name, ids in given.items():
+            if ids is not None and (ids.dtype != torch.int64 or ids.shape != shape or ids.dim() != 1):
+                raise ValueError(
+                    f"{name} are {ids.dtype} {tuple(ids.shape)}: must be int64 ({self.positions.numel()})"
+                )
+
+    def bounded(self) -> list[tuple[str, Tensor, int]]:
+        """Return names and values of the operands with a range, and its end."""
+        bounded = []
+        if self.partners is not None:
+            bounded.append(("sources", self.sources, self.partners.ranks.num_rows))
+        if self.limits is not None:
+            bounded.append(("limits", self.limits, self.candidates.count + 1))
+        return bounded
+
+
+def draw_negatives(draw: NegativeDraw) -> Tensor | NothingLeft:
+    """Draw int64 (links, per_link) ranks by weight.
 
     The draws of a link depend only on (key, stream, its position) and its drawable candidates; a candidate
-    may repeat. With `limits`, int64 (links), only ranks below the link's limit are drawn. Runs without the
-    GIL.
+    may repeat. Runs without the GIL.
     """
-    _check_shapes(sources, positions, limits)
-    by = engine(positions.device)
+    draw.check()
+    by = engine(draw.positions.device)
     if by is Engine.TRITON:
-        return _by_triton(candidates, partners, sources, positions, per_link, key, stream, limits)
-    for name, ids, bound in _bounded(candidates, partners, sources, limits):
+        return _by_triton(draw)
+    for name, ids, bound in draw.bounded():
         if ids.numel():
             low, high = ids.aminmax()
             _check_range(name, int(low), int(high), bound)
     if by is Engine.TORCH:
-        return draw_negatives_reference(
-            candidates, partners, sources, positions, per_link, key, stream, limits=limits
-        )
+        return draw_negatives_reference(draw)
+    candidates, partners = draw.candidates, draw.partners
     ranks, culprit = _core.draw_negatives(
         candidates.count,
         candidates.weights_before,
         None if partners is None else partners.ranks.indptr,
         torch.empty(0, dtype=torch.int32) if partners is None else partners.ranks.indices,
         None if partners is None else partners.weights_before,
-        sources.contiguous(),
-        positions.contiguous(),
-        None if limits is None else limits.contiguous(),
-        per_link,
-        key.value,
-        stream,
+        draw.sources.contiguous(),
+        draw.positions.contiguous(),
+        None if draw.limits is None else draw.limits.contiguous(),
+        draw.per_link,
+        draw.key.value,
+        draw.stream,
     )
     return ranks if culprit < 0 else NothingLeft(culprit)
 
 
-def draw_negatives_reference(
-    candidates: Candidates,
-    partners: Partners | None,
-    sources: Tensor,
-    positions: Tensor,
-    per_link: int,
-    key: DrawKey,
-    stream: int,
-    *,
-    limits: Tensor | None = None,
-) -> Tensor | NothingLeft:
+def draw_negatives_reference(draw: NegativeDraw) -> Tensor | NothingLeft:
     """The same as `draw_negatives` in torch, link by link, on any device."""
-    drawn = []
-    for link, (source, position) in enumerate(zip(sources.tolist(), positions.tolist(), strict=True)):
-        limit = candidates.count if limits is None else int(limits[link])
-        weights = torch.ones(candidates.count, dtype=torch.int64, device=positions.device)
+    candidates, device, drawn = draw.candidates, draw.positions.device, []
+    links = zip(draw.sources.tolist(), draw.positions.tolist(), strict=True)
+    for link, (source, position) in enumerate(links):
+        limit = candidates.count if draw.limits is None else int(draw.limits[link])
+        weights = torch.ones(candidates.count, dtype=torch.int64, device=device)
         if candidates.weights_before is not None:
             weights = candidates.weights_before.diff()
         weights[limit:] = 0
-        if partners is not None:
-            row = partners.ranks
+        if draw.partners is not None:
+            row = draw.partners.ranks
             weights[row.indices[row.indptr[source] : row.indptr[source + 1]].long()] = 0
         ends = weights.cumsum(0)
         free = int(ends[-1]) if candidates.count else 0
         if free == 0:
             return NothingLeft(link)
-        points = _below(key, position, stream, free, per_link, positions.device)
+        points = _below(draw.key, position, draw.stream, free, draw.per_link, device)
         drawn.append(torch.searchsorted(ends, points, right=True))
-    return torch.stack(drawn) if drawn else positions.new_empty(0, per_link)
+    return torch.stack(drawn) if drawn else draw.positions.new_empty(0, draw.per_link)
 
 
 def _below(key: DrawKey, position: int, stream: int, bound: int, count: int, device: torch.device) -> Tensor:
@@ -144,62 +156,33 @@ def _below(key: DrawKey, position: int, stream: int, bound: int, count: int, dev
     return reduce_wide(words[0 : 2 * count : 2], words[1 : 2 * count : 2], bounds)
 
 
-def _by_triton(
-    candidates: Candidates,
-    partners: Partners | None,
-    sources: Tensor,
-    positions: Tensor,
-    per_link: int,
-    key: DrawKey,
-    stream: int,
-    limits: Tensor | None,
-) -> Tensor | NothingLeft:
+def _by_triton(draw: NegativeDraw) -> Tensor | NothingLeft:
     """Draw on a GPU. The host reads the device once, after the draw: out of range, or without candidates?"""
     from khop.kernels.triton.draw_negatives import Links
     from khop.kernels.triton.draw_negatives import draw_negatives as by_triton
 
-    links, device = positions.numel(), positions.device
-    ranks = torch.empty(links, per_link, dtype=torch.int64, device=device)
+    links, device = draw.positions.numel(), draw.positions.device
+    ranks = torch.empty(links, draw.per_link, dtype=torch.int64, device=device)
     if links == 0:
         return ranks
     culprit = torch.full((1,), links, device=device)
     operands = Links(
-        sources.contiguous(),
-        positions.contiguous(),
+        draw.sources.contiguous(),
+        draw.positions.contiguous(),
         torch.full((1,), links, dtype=torch.int32, device=device),
-        torch.full((1,), signed(key.value), device=device),
-        stream,
-        None if limits is None else limits.contiguous(),
+        torch.full((1,), signed(draw.key.value), device=device),
+        draw.stream,
+        None if draw.limits is None else draw.limits.contiguous(),
     )
+    candidates, partners = draw.candidates, draw.partners
     rows, before = (None, None) if partners is None else (partners.ranks, partners.weights_before)
     by_triton(candidates.count, candidates.weights_before, rows, before, operands, ranks, culprit)
-    bounded = _bounded(candidates, partners, sources, limits)
+    bounded = draw.bounded()
     ends = [end.view(1) for _, ids, _ in bounded for end in ids.aminmax()]
     first, *read = torch.cat([culprit, *ends]).tolist()
     for (name, _, bound), low, high in zip(bounded, read[::2], read[1::2], strict=True):
         _check_range(name, low, high, bound)
     return ranks if first == links else NothingLeft(first)
-
-
-def _check_shapes(sources: Tensor, positions: Tensor, limits: Tensor | None) -> None:
-    given = {"sources": sources, "positions": positions, "limits": limits}
-    for name, ids in given.items():
-        if ids is not None and (ids.dtype != torch.int64 or ids.shape != positions.shape or ids.dim() != 1):
-            raise ValueError(
-                f"{name} are {ids.dtype} {tuple(ids.shape)}: must be int64 ({positions.numel()})"
-            )
-
-
-def _bounded(
-    candidates: Candidates, partners: Partners | None, sources: Tensor, limits: Tensor | None
-) -> list[tuple[str, Tensor, int]]:
-    """Return names and values of the operands with a range, and its end."""
-    bounded = []
-    if partners is not None:
-        bounded.append(("sources", sources, partners.ranks.num_rows))
-    if limits is not None:
-        bounded.append(("limits", limits, candidates.count + 1))
-    return bounded
 
 
 def _check_range(name: str, low: int, high: int, bound: int) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from khop.draw import DrawKey, Neighbors
 from khop.kernels.choice import Engine, forcing
 from khop.kernels.csc import Csc
-from khop.kernels.draw_negatives import Candidates, NothingLeft, Partners, draw_negatives
+from khop.kernels.draw_negatives import Candidates, NegativeDraw, NothingLeft, Partners, draw_negatives
 from khop.kernels.draw_request import DrawRequest
 from khop.kernels.edge_times import EdgeTimes
 from khop.kernels.hop_rows import HopRows
@@ -109,14 +109,16 @@ def negatives(sources: list[int], limits: list[int]) -> Tensor | NothingLeft:
     positions = torch.arange(len(sources), device=DEVICE)
     with forcing(Engine.TRITON):
         return draw_negatives(
-            CANDIDATES,
-            on,
-            torch.tensor(sources, device=DEVICE, dtype=torch.int64),
-            positions,
-            3,
-            DrawKey(5),
-            9,
-            limits=torch.tensor(limits, device=DEVICE, dtype=torch.int64),
+            NegativeDraw(
+                CANDIDATES,
+                on,
+                torch.tensor(sources, device=DEVICE, dtype=torch.int64),
+                positions,
+                3,
+                DrawKey(5),
+                9,
+                limits=torch.tensor(limits, device=DEVICE, dtype=torch.int64),
+            )
         )
 
 
@@ -124,7 +126,9 @@ def test_negatives_are_those_of_the_core() -> None:
     sources, limits = [0, 1, 2, 0], [7, 1009, 900, 6]
     given = torch.tensor(sources)
     expected = draw_negatives(
-        CANDIDATES, PARTNERS, given, torch.arange(4), 3, DrawKey(5), 9, limits=torch.tensor(limits)
+        NegativeDraw(
+            CANDIDATES, PARTNERS, given, torch.arange(4), 3, DrawKey(5), 9, limits=torch.tensor(limits)
+        )
     )
     assert negatives(sources, limits).tolist() == expected.tolist()
     assert negatives([], []).shape == (0, 3)

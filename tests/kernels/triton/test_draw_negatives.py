@@ -8,7 +8,7 @@ from torch import Tensor
 
 from khop.draw import DrawKey
 from khop.kernels.csc import Csc
-from khop.kernels.draw_negatives import Candidates, NothingLeft, Partners
+from khop.kernels.draw_negatives import Candidates, NegativeDraw, NothingLeft, Partners
 from khop.kernels.draw_negatives import draw_negatives as expected_draw
 from khop.kernels.philox import signed
 from khop.kernels.triton.draw_negatives import Links, draw_negatives
@@ -60,7 +60,7 @@ def test_draws_have_the_bits_of_the_core(
 ) -> None:
     of = candidates(weighted)
     without = None if exact is None else partners(of, exact)
-    expected = expected_draw(of, without, SOURCES, POSITIONS, 5, KEY, STREAM, limits=limits)
+    expected = expected_draw(NegativeDraw(of, without, SOURCES, POSITIONS, 5, KEY, STREAM, limits=limits))
     ranks, culprit = drawn(of, without, 5, limits)
     assert torch.equal(ranks, expected)
     assert culprit == 2**63 - 1
@@ -68,14 +68,14 @@ def test_draws_have_the_bits_of_the_core(
 
 @pytest.mark.parametrize("count", [(1 << 20) - 1, 1 << 20])
 def test_the_width_of_a_draw_changes_at_two_to_the_twenty(count: int) -> None:
-    expected = expected_draw(Candidates(count), None, SOURCES, POSITIONS, 3, KEY, STREAM)
+    expected = expected_draw(NegativeDraw(Candidates(count), None, SOURCES, POSITIONS, 3, KEY, STREAM))
     assert torch.equal(drawn(Candidates(count), None, 3)[0], expected)
 
 
 def test_the_first_link_without_candidates_is_found() -> None:
     of, limits = candidates(False), LIMITS.clone()
     limits[[7, 31]] = 0
-    expected = expected_draw(of, None, SOURCES, POSITIONS, 4, KEY, STREAM, limits=limits)
+    expected = expected_draw(NegativeDraw(of, None, SOURCES, POSITIONS, 4, KEY, STREAM, limits=limits))
     ranks, culprit = drawn(of, None, 4, limits)
     assert expected == NothingLeft(culprit) == NothingLeft(7)
     assert (ranks == -1).all(1).nonzero().flatten().tolist() == [7, 31]
