@@ -46,9 +46,9 @@ MAY_IMPORT = {
     "features": {"schema", "draw", "errors", "kernels"},
     "runtime": {"arguments", "errors"},
     "sampling": BASICS | {"batch", "kernels", "rules", "graph"},
-    "partition": BASICS | {"kernels", "rules", "graph", "features"},
+    "partition": BASICS | {"components", "kernels", "rules", "graph", "features"},
     "models": {"arguments", "schema", "batch", "kernels", "runtime"},
-    "datasets": {"arguments", "schema", "draw", "graph", "kernels", "user_cache"},
+    "datasets": {"arguments", "components", "schema", "draw", "graph", "kernels", "user_cache"},
     "loading": BASICS | {"batch", "kernels", "rules", "graph", "sampling", "features"},
     "exchange": {"schema", "draw", "errors", "rules", "graph", "partition", "loading", "runtime"},
     "distributed": BASICS | {

@@ -67,13 +67,11 @@ def test_lists_that_are_missing_or_empty_are_told_in_one_line(khop_command: Comm
 def test_other_sources_are_answered_with_the_known_one(khop_command: Command) -> None:
     ran = khop_command("import", "gentoo")
     assert ran.code == 2
-    assert "debian" in ran.stderr
+    assert "must be debian, or package.module:Class" in ran.stderr.replace("\n", " ")
 
 
 def test_other_data_is_named_with_the_way_to_import_it(khop_command: Command) -> None:
     ran = khop_command("import", "shop.toml")
     assert ran.code != 0
-    assert ran.stderr.startswith(
-        "khop: shop.toml: khop import reads only the package lists of a Debian or Ubuntu release"
-    )
+    assert ran.stderr.startswith("khop: shop.toml: no such file; give a file with kind = ...")
     assert "khop.write_graph" in ran.stderr

@@ -16,8 +16,6 @@ from khop.cli.main import app
 from khop.datasets.builtin import builtin_names
 from khop.datasets.debian.graph import GRAPHS
 from khop.datasets.names import BUILTIN_NAMES
-from khop.partition.method_names import METHOD_NAMES
-from khop.partition.partition import METHODS
 from support.small_folders import write_learnable_graph
 
 SOURCE = str(Path(khop.__file__).parents[1])
@@ -141,5 +139,4 @@ def test_info_and_plan_import_numpy_and_no_torch(folder: Path) -> None:
 
 
 def test_names_that_stand_apart_from_the_work_are_those_of_the_work() -> None:
-    assert tuple(METHODS) == METHOD_NAMES
     assert builtin_names() == BUILTIN_NAMES == tuple(GRAPHS)

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop import Expansion, Output, Seeds
-from khop.api.partition import METHODS as CUTS
 from khop.api.partition import partition_graph, verify_partition
 from khop.draw import DrawKey, Frontier
 from khop.features.store import Rows
@@ -25,6 +24,7 @@ from khop.graph.folder import open_folder
 from khop.loading.columns import ColumnChoice, gather_columns
 from khop.partition.local_partition_features import LocalPartitionFeatures
 from khop.partition.local_partition_graph import LocalPartitionGraph
+from khop.partition.methods import PARTITIONERS
 from khop.partition.parts_folder import open_parts
 from khop.rules.rule import Hop
 from khop.rules.temporal import Temporal
@@ -115,7 +115,7 @@ def test_a_batch_is_that_of_the_graph_before_it_was_cut(method: str, tmp_path: P
     check()
 
 
-@pytest.mark.parametrize("method", sorted(CUTS.keys() - {"metis"}))
+@pytest.mark.parametrize("method", sorted(PARTITIONERS.builtin.keys() - {"metis"}))
 def test_parts_may_own_nothing(method: str, tmp_path: Path, many_cuts: None) -> None:
     """Five parts of three users, two items, one tag and no shop."""
     whole = write_tiny_graph(tmp_path / "whole")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from khop.partition.method_names import METHOD_NAMES
-from khop.partition.partition import METHODS
+
+from khop.partition.methods import PARTITIONERS
 
 
 def test_every_method_has_its_name() -> None:
-    assert tuple(METHODS) == METHOD_NAMES
+    assert tuple(PARTITIONERS.builtin) == METHOD_NAMES

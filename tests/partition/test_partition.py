@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from khop.api.partition import METHODS, partition_graph, verify_partition
+from khop.api.partition import partition_graph, verify_partition
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import GraphFolder, open_folder
+from khop.partition.methods import PARTITIONERS
 from khop.partition.part_files import open_part
 from khop.schema import EdgeType
 from support.small_typed_folders import write_typed_graph
@@ -33,7 +34,7 @@ def _rows(folder: GraphFolder, edge_type: EdgeType, originals: Tensor | None = N
     return [row.tolist() for row in sources.tensor_split(csc.indptr[1:-1])]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", PARTITIONERS.builtin)
 @pytest.mark.parametrize("parts", [1, 3])
 def test_parts_hold_every_node_edge_and_number_once(
     shop: Path, tmp_path: Path, method: str, parts: int

@@ -94,6 +94,12 @@ class RunCommand(ComponentCommand):
         return [entry for entry in run_fields(named_run_type(words)) if entry.path not in known]
 
 
+def values_of_components(context: Any) -> dict[str, object]:  # noqa: ANN401
+    """Return the values of the options of components in the context of a call, by path."""
+    values = context.meta.get(_VALUES, {})
+    return {path: value for path, value in values.items() if value is not None}
+
+
 def _by_name(fields: Iterable[RunField]) -> dict[str, RunField]:
     return {entry.option.removeprefix("--").replace("-", "_"): entry for entry in fields}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ class Settings:
     seed: int
     fanouts: Sequence[int]
     batch_size: int
+    method_options: Mapping[str, object]
     threads: int
 
 

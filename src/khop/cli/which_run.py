@@ -10,7 +10,7 @@ from khop.cli.run_folder import CONFIG, is_run_folder
 from khop.components import ANY_NAMED, Permission
 from khop.config.kinds import FAMILIES
 from khop.config.presets import preset, preset_names
-from khop.config.read import RawRun, read_toml, run_type_of, with_options
+from khop.config.read import COMMAND_LINE, RawRun, read_toml, run_type_of, with_options
 from khop.config.values import RunConfig
 
 _ALLOW_CODE = "--allow-code"
@@ -29,7 +29,7 @@ def written(
             f"no run is given: use {command} debian, {command} run.toml, or {command} --graph FOLDER"
         )
     if source is None:
-        return RawRun({}, "the command line")
+        return RawRun({}, COMMAND_LINE)
     if source in preset_names():
         return preset(source)
     if not Path(source).is_file():
@@ -47,14 +47,14 @@ def permission_of(file: Path, packages: Sequence[str]) -> Permission:
 def named_run_type(words: Sequence[str]) -> type[RunConfig]:
     """Return the class of the run in the arguments of a command, before they are parsed."""
     paths = {f"--{path.rpartition('.')[2]}": f"{path}.kind" for path in FAMILIES}
-    kinds = {paths[name]: value for name, value in _options(words) if name in paths}
-    packages = [value for name, value in _options(words) if name == _ALLOW_CODE]
+    kinds = {paths[name]: value for name, value in options_in(words) if name in paths}
+    packages = [value for name, value in options_in(words) if name == _ALLOW_CODE]
     files = [word for word in words if Path(word).is_file()]
-    raw = written(files[0], {}, "", packages) if files else RawRun({}, "the command line")
+    raw = written(files[0], {}, "", packages) if files else RawRun({}, COMMAND_LINE)
     return run_type_of(with_options(raw, kinds))
 
 
-def _options(words: Sequence[str]) -> list[tuple[str, str]]:
+def options_in(words: Sequence[str]) -> list[tuple[str, str]]:
     """Return names and values of the options, as `--name value` and as `--name=value`."""
     found = []
     for word, after in zip(words, [*words[1:], ""], strict=True):

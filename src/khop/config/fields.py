@@ -56,14 +56,17 @@ class RunField:
 
 
 @cache
-def run_fields(run: type[RunConfig] | None = None) -> tuple[RunField, ...]:
+def run_fields(run: type[Section] | None = None) -> tuple[RunField, ...]:
     """Return every field of a run, with tables in the order of their definition.
 
-    `run` is the class of a run with components that it names; without it the components are khop's defaults.
+    `run` is the class of a run with components that it names, or another table; without it the components
+    are khop's defaults.
     """
     default = _fields_of(run_type({}), "")
     if run is None:
         return default
+    if not issubclass(run, RunConfig):
+        return _fields_of(run, "")
     paths = {entry.path for entry in default}
     taken = {name for entry in default for name in (entry.option, *entry.aliases)} | OPTIONS_OF_COMMANDS
     found: list[RunField] = []
@@ -73,19 +76,14 @@ def run_fields(run: type[RunConfig] | None = None) -> tuple[RunField, ...]:
     return tuple(found)
 
 
-def fields_of(table: type[Section]) -> tuple[RunField, ...]:
-    """Return the fields of a table that is no part of a run."""
-    return _fields_of(table, "")
-
-
 @cache
-def sections(run: type[RunConfig] | None = None) -> dict[str, type[Section]]:
+def sections(run: type[Section] | None = None) -> dict[str, type[Section]]:
     """Return the tables of run.toml by path; "" is the top level."""
     run = run or run_type({})
     return {"": run, **dict(_tables(run, ""))}
 
 
-def field_at(path: str, run: type[RunConfig] | None = None) -> RunField | None:
+def field_at(path: str, run: type[Section] | None = None) -> RunField | None:
     """Return the field at a dotted path, or None."""
     return next((field for field in run_fields(run) if field.path == path), None)
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import tomli_w
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from khop.components import ANY_NAMED, Permission
+from khop.components import ANY_NAMED, Component, Permission
 from khop.config.fields import RunField, field_at, run_fields, sections
+from khop.config.options import composed
 from khop.config.run_type import run_type
+from khop.config.section import Section
 from khop.config.values import RunConfig
 from khop.migrations import with_new_names
+
+COMMAND_LINE = "the command line"
+AnyTable = TypeVar("AnyTable", bound=Section)
 
 
 @dataclass(frozen=True)
@@ -60,11 +66,32 @@ def run_type_of(raw: RawRun) -> type[RunConfig]:
 
 def checked(raw: RawRun) -> RunConfig:
     """Validate a run. Raises ValueError with the first wrong field, its value, allowed values and place."""
-    run = run_type_of(raw)
+    return _validated(raw, run_type_of(raw))
+
+
+def checked_options(raw: RawRun, component: Component) -> dict[str, object]:
+    """Validate the options of a component that is no part of a run, as `checked` does for a run."""
+    table = composed(Section, component.options)
+    made = _validated(raw, table)
+    return {name: getattr(made, name) for name in table.model_fields}
+
+
+def component_fields(component: Component, taken: Set[str], prefix: str) -> list[RunField]:
+    """Return the fields of such options; an option in `taken` gets the prefix."""
+    found = run_fields(composed(Section, component.options))
+    return [
+        replace(entry, option=f"--{prefix}-{entry.option.removeprefix('--')}")
+        if entry.option in taken
+        else entry
+        for entry in found
+    ]
+
+
+def _validated(raw: RawRun, table: type[AnyTable]) -> AnyTable:
     try:
-        return run.model_validate(raw.values)
+        return table.model_validate(raw.values)
     except ValidationError as error:
-        raise ValueError(_sentence(error.errors(include_url=False)[0], raw, run)) from None
+        raise ValueError(_sentence(error.errors(include_url=False)[0], raw, table)) from None
 
 
 def chosen(path: str, asked: str | None, there: Iterable[str], what: str, raw: RawRun) -> str:
@@ -104,7 +131,7 @@ def _option_at(path: str, raw: RawRun) -> str:
     return entry.option
 
 
-def _sentence(error: ErrorDetails, raw: RawRun, run: type[RunConfig]) -> str:
+def _sentence(error: ErrorDetails, raw: RawRun, run: type[Section]) -> str:
     names = _names_of_field([str(part) for part in error["loc"] if isinstance(part, str)], run)
     path = ".".join(names)
     entry = field_at(path, run)
@@ -112,7 +139,8 @@ def _sentence(error: ErrorDetails, raw: RawRun, run: type[RunConfig]) -> str:
         return f"{path}: no such field; {_hint(names, run)} ({raw.source})"
     if error["type"] == "missing":
         assert entry is not None
-        return f"{path} is missing: give {entry.option}, or {path} = ... in the file ({raw.source})"
+        in_file = "" if raw.source == COMMAND_LINE else f", or {path} = ... in the file"
+        return f"{path} is missing: give {entry.option}{in_file} ({raw.source})"
     if entry is None and error["type"] == "value_error":  # of a whole table
         message = str(error["ctx"]["error"])
         message = message if path in message else f"{path}: {message}"
@@ -125,7 +153,7 @@ def _sentence(error: ErrorDetails, raw: RawRun, run: type[RunConfig]) -> str:
     return f"{path} is {value}: must be {allowed} ({raw.where(path)})"
 
 
-def _names_of_field(names: list[str], run: type[RunConfig]) -> list[str]:
+def _names_of_field(names: list[str], run: type[Section]) -> list[str]:
     """Keep the names up to a field. For an entry of a list, pydantic appends the type that did not match."""
     lengths = (length for length in range(len(names)) if field_at(".".join(names[:length]), run))
     return names[: next(lengths, len(names))]
@@ -149,7 +177,7 @@ def _shown(value: object) -> str:
     return str(list(value)) if isinstance(value, tuple) else repr(value)
 
 
-def _hint(names: list[str], run: type[RunConfig]) -> str:
+def _hint(names: list[str], run: type[Section]) -> str:
     section, name = ".".join(names[:-1]), names[-1]
     here = list(sections(run)[section].model_fields)
     leaves = {path.rpartition(".")[2]: path for path in reversed([entry.path for entry in run_fields(run)])}

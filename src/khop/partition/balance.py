@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -68,6 +69,31 @@ class AssignRequest:
     parts: int
     threads: int
     meter: Meter
+
+
+class Partitioner(Protocol):
+    """A partitioning method: assigns a part to each node.
+
+    A component of the family `khop.partition.methods.PARTITIONERS` makes one:
+    `build(options, context)` with a `PartitionContext`.
+    """
+
+    @property
+    def passes(self) -> int:
+        """The number of passes over the nodes, for the progress bar."""
+        ...
+
+    def assign(self, request: AssignRequest) -> Tensor:
+        """Assign a part to each node: int32 (nodes of all types)."""
+        ...
+
+
+@dataclass(frozen=True)
+class PartitionContext:
+    """Inputs of a partitioner's `build`, beside its options."""
+
+    parts: int
+    seed: int
 
 
 def balance_of(

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from khop.components import NoOptions
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.build_csc import build_csc
 from khop.kernels.csc import Csc
-from khop.partition.balance import AssignRequest, Numbering
+from khop.partition.balance import AssignRequest, Numbering, PartitionContext
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,13 @@ class Metis:
 
     seed: int
     passes = 1
+
+    Options = NoOptions
+
+    @classmethod
+    def build(cls, options: NoOptions, context: PartitionContext) -> Metis:
+        """Make the method with the seed."""
+        return cls(context.seed)
 
     def assign(self, request: AssignRequest) -> Tensor:
         """Assign a part to each node: int32 (nodes of all types)."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,45 +22,24 @@ from khop.graph.inputs import Given
 from khop.graph.npy import ArrayEntry, write_array
 from khop.graph.progress import Meter, ProgressCallback
 from khop.graph.visits import Topology, remote_share
-from khop.kernels.assign import MOST_PARTS, Score
-from khop.partition.balance import NODES, AssignRequest, Numbering, balance_of
+from khop.kernels.assign import MOST_PARTS
+from khop.partition.balance import (
+    NODES,
+    AssignRequest,
+    Numbering,
+    PartitionContext,
+    Partitioner,
+    balance_of,
+)
 from khop.partition.book import PartitionBook, Quality, edge_key, part_folder, write_book
 from khop.partition.cut import PartWriter, Renumbering, needs_times
 from khop.partition.digest import edge_digest
-from khop.partition.metis import Metis
-from khop.partition.plain import HashParts, RandomParts, RangeParts
+from khop.partition.methods import PARTITIONERS
 from khop.partition.quality import quality_of
-from khop.partition.streaming import Streaming
 from khop.partition.wholes import whole_arrays
 from khop.schema import NodeType
 
 TRAIN = "train"
-
-
-class Method(Protocol):
-    """A partitioning method: assigns a part to each node.
-
-    To add a method, write a class in a new file and a line in METHODS.
-    """
-
-    @property
-    def passes(self) -> int:
-        """The number of passes over the nodes, for the progress bar."""
-        ...
-
-    def assign(self, request: AssignRequest) -> Tensor:
-        """Assign a part to each node: int32 (nodes of all types)."""
-        ...
-
-
-METHODS: Mapping[str, Callable[[int], Method]] = {  # each value makes a method from a seed
-    "ldg": lambda seed: Streaming(Score.LDG),
-    "fennel": lambda seed: Streaming(Score.FENNEL),
-    "metis": Metis,
-    "random": RandomParts,
-    "range": lambda seed: RangeParts(),
-    "hash": HashParts,
-}
 
 
 @dataclass(frozen=True)
@@ -68,12 +47,13 @@ class PartitionSettings:
     """Settings of a partitioning."""
 
     parts: int
-    method: str = "ldg"
+    method: str | Partitioner = "ldg"  # a kind, or a value of a method
     balance: Sequence[str] | None = None  # None: nodes, and the split "train" if the graph has it
     slack: float = 0.05  # allowed excess of a part over its equal share, 0.05 for 5 %
     seed: int = 0  # for methods that use random numbers
     fanouts: tuple[int, ...] = ()  # if given: estimate the share of remote nodes in a batch
     batch_size: int = 1024  # training seeds over all parts, for the estimate with `fanouts`
+    method_options: Mapping[str, Any] = field(default_factory=dict)  # of a method's kind
 
     def __post_init__(self) -> None:
         whole_number("parts", self.parts)
@@ -84,10 +64,28 @@ class PartitionSettings:
             instance_of("balance", name, str, "must be names")
         if not 1 <= self.parts <= MOST_PARTS:
             raise ValueError(f"parts {self.parts}: must be 1 to {MOST_PARTS}")
-        if self.method not in METHODS:
-            raise ValueError(f"method {self.method!r}: must be one of {', '.join(METHODS)}")
+        self.partitioner()
         if any(fanout < -1 for fanout in self.fanouts):
             raise ValueError(f"fanouts {list(self.fanouts)}: must be 0 or more, or -1 for all neighbors")
+
+    @property
+    def method_name(self) -> str:
+        """The kind of the method, or the class of a value."""
+        if isinstance(self.method, str):
+            return self.method
+        return f"{type(self.method).__module__}:{type(self.method).__qualname__}"
+
+    def partitioner(self) -> Partitioner:
+        """Make the method. Raises ValueError if there is none of this kind."""
+        if not isinstance(self.method, str):
+            return self.method
+        context = PartitionContext(self.parts, self.seed)
+        try:
+            component = PARTITIONERS.load(self.method)
+            made: Partitioner = component.build(component.options(**self.method_options), context)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"method {self.method!r}: {error}") from error
+        return made
 
     def balanced(self, folder: GraphFolder) -> tuple[str, ...]:
         """Return the names of the quantities to balance for a graph."""
@@ -114,7 +112,7 @@ def write_parts(
     graph = CscGraph.open(folder)
     numbering = Numbering.of(graph.counts)
     balance = balance_of(folder, numbering, settings.parts, settings.balanced(folder), settings.slack)
-    method = METHODS[settings.method](settings.seed)
+    method = settings.partitioner()
     assigning = Meter(method.passes * numbering.num_nodes, notice)
     request = AssignRequest(graph, numbering, balance, settings.parts, threads, assigning)
     assigned = numbering.by_type(method.assign(request))
@@ -166,7 +164,7 @@ def _write(
         for t in graph.schema.edge_types
     }
     return PartitionBook(
-        settings.method,
+        settings.method_name,
         folder.fingerprint,
         renumbering.offsets,
         edge_offsets,

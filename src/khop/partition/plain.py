@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from khop.components import NoOptions
 from khop.kernels.philox import WORD, philox
-from khop.partition.balance import AssignRequest
+from khop.partition.balance import AssignRequest, PartitionContext
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,13 @@ class RandomParts:
 
     seed: int
     passes = 1
+
+    Options = NoOptions
+
+    @classmethod
+    def build(cls, options: NoOptions, context: PartitionContext) -> RandomParts:
+        """Make the method with the seed."""
+        return cls(context.seed)
 
     def assign(self, request: AssignRequest) -> Tensor:
         """Assign a part to each node: int32 (nodes of all types)."""
@@ -38,6 +46,13 @@ class RangeParts:
 
     passes = 1
 
+    Options = NoOptions
+
+    @classmethod
+    def build(cls, options: NoOptions, context: PartitionContext) -> RangeParts:
+        """Make the method."""
+        return cls()
+
     def assign(self, request: AssignRequest) -> Tensor:
         """Assign a part to each node: int32 (nodes of all types)."""
         request.meter.at("cutting ranges", request.numbering.num_nodes)
@@ -50,6 +65,13 @@ class HashParts:
 
     seed: int
     passes = 1
+
+    Options = NoOptions
+
+    @classmethod
+    def build(cls, options: NoOptions, context: PartitionContext) -> HashParts:
+        """Make the method with the seed."""
+        return cls(context.seed)
 
     def assign(self, request: AssignRequest) -> Tensor:
         """Assign a part to each node: int32 (nodes of all types)."""

@@ -8,9 +8,10 @@ from functools import partial
 
 from torch import Tensor
 
+from khop.components import NoOptions
 from khop.graph.progress import Meter
 from khop.kernels.assign import Assigner, InEdges, Score
-from khop.partition.balance import AssignRequest
+from khop.partition.balance import AssignRequest, PartitionContext
 
 CLUSTERS_PER_PART = 16
 CLUSTER_PASSES, PLACE_PASSES, STREAM_PASSES, REFINE_PASSES = 2, 2, 4, 4
@@ -60,6 +61,28 @@ class Streaming:
         for _ in range(REFINE_PASSES):
             over_nodes("moving nodes", partial(assigner.refine, threads=threads), nodes)
         return assigner.parts()
+
+
+class Ldg:
+    """Linear deterministic greedy (Stanton and Kliot 2012)."""
+
+    Options = NoOptions
+
+    @staticmethod
+    def build(options: NoOptions, context: PartitionContext) -> Streaming:
+        """Make the method."""
+        return Streaming(Score.LDG)
+
+
+class Fennel:
+    """Fennel (Tsourakakis et al. 2014)."""
+
+    Options = NoOptions
+
+    @staticmethod
+    def build(options: NoOptions, context: PartitionContext) -> Streaming:
+        """Make the method."""
+        return Streaming(Score.FENNEL)
 
 
 def _pass(meter: Meter, nodes: int, unit: int, what: str, work: _Range, count: int) -> None:

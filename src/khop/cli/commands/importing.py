@@ -1,63 +1,82 @@
-"""`khop import`: convert package lists to a graph folder."""
+"""`khop import`: write a graph folder from data of another format."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from khop.cli.option_groups import takes_groups
+from khop.cli.options import ComponentCommand, values_of_components
+from khop.components import Component
+from khop.config.fields import RunField
+from khop.config.read import COMMAND_LINE, RawRun, checked_options, component_fields, read_toml
+from khop.datasets.importers import IMPORTERS, ImportContext
 
-DEBIAN = "debian"
+KIND = "kind"
+
+
+class ImportCommand(ComponentCommand):
+    """`khop import`, with the options of the importer that it names."""
+
+    def component_fields(self, words: Sequence[str]) -> Iterable[RunField]:
+        """Return the fields of the importer's options; without an importer, those of khop's own."""
+        named = [word for word in words if word in IMPORTERS.kinds() or ":" in word or Path(word).is_file()]
+        kind = _spec(named[0]).values.get(KIND) if named else next(iter(IMPORTERS.builtin))
+        return component_fields(_loaded(str(kind), "the command line"), {"--help"}, "import")
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("import")(takes_groups(import_graph))
-
-
-@dataclass(frozen=True)
-class DebianOptions:
-    """Options of an import of package lists."""
-
-    lists: Annotated[
-        Path | None,
-        typer.Option(help="Folder with *_Packages files.", metavar="DIR", show_default="apt's own lists"),
-    ] = None
-    typed: Annotated[
-        bool,
-        typer.Option(
-            "--typed", help="Import all node and edge types instead of packages and their links only."
-        ),
-    ] = False
+    app.command("import", cls=ImportCommand)(import_graph)
 
 
 def import_graph(
+    context: typer.Context,
     source: Annotated[
         str,
         typer.Argument(
-            help="Data to import. debian: the packages of a Debian or Ubuntu release.", show_default=False
+            help="Data to import. debian: the packages of a Debian or Ubuntu release; package.module:Class: "
+            "an importer of your own; SPEC.toml: a file with the importer's kind and options.",
+            show_default=False,
         ),
     ],
     out: Annotated[
-        Path | None, typer.Argument(help="Graph folder to write.", show_default="graphs/SOURCE")
+        Path | None, typer.Argument(help="Graph folder to write.", show_default="graphs/NAME")
     ] = None,
-    *,
-    of_debian: DebianOptions,
 ) -> None:
     """Write a graph folder from data of another format."""
-    if source != DEBIAN:
-        raise ValueError(
-            f"{source}: khop import reads only the package lists of a Debian or Ubuntu release; use khop "
-            "import debian, or write a graph folder in Python with khop.write_graph (docs/graph-folder.md)"
-        )
+    raw = _spec(source)
+    component = _loaded(raw.values.get(KIND), raw.source)
+    given = values_of_components(context)
+    named = {path: f"--{path.replace('_', '-')}" for path in given}
+    written = {name: value for name, value in raw.values.items() if name != KIND}
+    options = checked_options(replace(raw, values={**written, **given}, options=named), component)
     from khop.cli.bytes_bar import bytes_bar
-    from khop.datasets.debian.importing import import_debian
 
-    name = f"{source}-typed" if of_debian.typed else source
-    folder = Path("graphs", name) if out is None else out
+    folder = Path() if raw.source == COMMAND_LINE else Path(raw.source).parent
+    importer = component.build(component.options(**options), ImportContext(folder))
+    target = Path("graphs", importer.name) if out is None else out
     with bytes_bar() as notice:
-        facts = import_debian(folder, name, of_debian.lists, notice)
-    typer.echo(f"{folder}: {facts.counts['package']:,} packages. Show it: khop info {folder}")
+        size = importer.write(target, notice)
+    typer.echo(f"{target}: {size}. Show it: khop info {target}")
+
+
+def _spec(source: str) -> RawRun:
+    """Return the kind and the options of an import: of a file, or a kind alone."""
+    if source.endswith(".toml") and not Path(source).is_file():
+        raise ValueError(
+            f"{source}: no such file; give a file with kind = ..., or write a graph folder in Python with "
+            "khop.write_graph (docs/graph-folder.md)"
+        )
+    return read_toml(Path(source)) if Path(source).is_file() else RawRun({KIND: source}, COMMAND_LINE)
+
+
+def _loaded(kind: object, source: str) -> Component:
+    try:
+        return IMPORTERS.load(str(kind))
+    except ValueError as error:
+        remedy = "a file with kind = ..., or write a graph folder in Python with khop.write_graph"
+        raise ValueError(f"import of {kind!r}: {error}; or give {remedy} ({source})") from error

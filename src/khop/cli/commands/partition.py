@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,33 +11,58 @@ import typer
 from khop.cli.graph_argument import GraphArgument, Report, folder_of
 from khop.cli.numbers import fanout_list
 from khop.cli.option_groups import takes_groups
-from khop.partition.method_names import METHOD_NAMES
+from khop.cli.options import ComponentCommand, values_of_components
+from khop.cli.which_run import options_in
+from khop.components import Component
+from khop.config.fields import RunField
+from khop.config.read import COMMAND_LINE, RawRun, checked_options, component_fields
+from khop.partition.methods import PARTITIONERS
 from khop.partition.placements import Placement
 
-Method = StrEnum("Method", list(METHOD_NAMES))  # type: ignore[misc]  # a method is listed in one place
-_STREAMING = Method("ldg")
+_OWN = ("--parts", "--method", "--balance", "--slack", "--seed", "--threads", "--fanouts", "--batch-size")
+
+
+class PartitionCommand(ComponentCommand):
+    """`khop partition`, with the options of the method that it names."""
+
+    def component_fields(self, words: Sequence[str]) -> Iterable[RunField]:
+        """Return the fields of the method's options."""
+        kinds = [value for name, value in options_in(words) if name == "--method"]
+        if not kinds or kinds[-1] in PARTITIONERS.builtin:
+            return ()
+        return component_fields(_loaded(kinds[-1]), {*_OWN, "--json", "--help"}, "method")
+
+
+def _loaded(kind: str) -> Component:
+    try:
+        return PARTITIONERS.load(kind)
+    except ValueError as error:
+        raise ValueError(f"method is {kind!r}: {error} (--method)") from error
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("partition")(takes_groups(partition))
+    app.command("partition", cls=PartitionCommand)(takes_groups(partition))
     app.command()(part_files)
 
 
 def partition(
+    context: typer.Context,
     graph: GraphArgument,
     out: Annotated[
         Path, typer.Argument(help="Folder of the partitioned graph to write.", show_default=False)
     ],
     parts: Annotated[int, typer.Option(help="Number of parts, usually one per machine.", show_default=False)],
     method: Annotated[
-        Method,
+        str,
         typer.Option(
             help="Partitioning method. ldg and fennel stream over the edges, with memory per node only; "
             "metis cuts fewer edges, holds all edges in memory and needs khop\\[metis]; random, range and "
-            "hash ignore edges."
+            "hash ignore edges; package.module:Class is a method of your own.",
+            metavar="|".join(PARTITIONERS.builtin),
+            autocompletion=PARTITIONERS.kinds,
         ),
-    ] = _STREAMING,
+    ] = "ldg",
     balance: Annotated[
         str,
         typer.Option(
@@ -69,15 +94,19 @@ def partition(
     """Partition a graph: each part is a graph folder of its nodes, their in-edges and columns."""
     hops = fanout_list(fanouts) if fanouts else []
     source = folder_of(graph)
+    given = values_of_components(context)
+    if method not in PARTITIONERS.builtin:
+        given = checked_options(RawRun(given, COMMAND_LINE), _loaded(method))
     from khop.cli import partition as work
 
     settings = work.Settings(
-        method.value,
+        method,
         [name.strip() for name in balance.split(",")] if balance else None,
         slack,
         seed,
         hops,
         batch_size,
+        given,
         threads,
     )
     work.partition(source, out, parts, settings, report.as_json)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from khop.datasets.debian.facts import PACKAGE, Facts, collect
 from khop.datasets.debian.graph import write_debian
 from khop.datasets.debian.lists import find_lists, list_lines, machine_lists
+from khop.datasets.debian.options import DebianOptions
 from khop.datasets.debian.packages import Package, parse_packages
+from khop.datasets.importers import ImportContext
 from khop.graph.atomic import refuse_existing
 from khop.graph.progress import Meter, ProgressCallback
 
@@ -27,6 +30,25 @@ def import_debian(
     facts = read_facts(find_lists(machine_lists() if lists is None else lists), notice)
     write_debian(out, name, facts, notice)
     return facts
+
+
+@dataclass(frozen=True)
+class DebianImporter:
+    """An import of the package lists in a folder."""
+
+    name: str
+    lists: Path | None  # None: apt's own
+
+    def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
+        """Write the graph folder; return the number of packages in words."""
+        facts = import_debian(out, self.name, self.lists, notice)
+        return f"{facts.counts[PACKAGE]:,} packages"
+
+
+def debian_importer(options: DebianOptions, context: ImportContext) -> DebianImporter:
+    """Make the importer."""
+    name = "debian-typed" if options.typed else "debian"
+    return DebianImporter(name, None if options.lists is None else context.folder / options.lists)
 
 
 def read_facts(lists: Sequence[Path], notice: ProgressCallback | None = None) -> Facts:

@@ -1,0 +1,35 @@
+"""Importers: components that write graph folders from data of other programs. Loads none of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from khop.components import Family
+from khop.graph.progress import ProgressCallback
+
+IMPORTERS = Family("importer", "khop.importers", {"debian": "khop.datasets.debian.options:Debian"})
+
+
+@dataclass(frozen=True)
+class ImportContext:
+    """Inputs of an importer's `build`, beside its options."""
+
+    folder: Path  # relative paths in the options start here: the folder of the spec, or the working directory
+
+
+class Importer(Protocol):
+    """An import with all its settings."""
+
+    @property
+    def name(self) -> str:
+        """Name of the graph, and of its folder if none is given."""
+        ...
+
+    def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
+        """Write the graph folder, complete or not at all; return its size in words, such as "90 items".
+
+        `notice` receives the progress.
+        """
+        ...

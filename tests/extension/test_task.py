@@ -1,0 +1,126 @@
+"""A task written outside khop, with a loss and a metric of its own: regression of a column of nodes."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+import khop
+from cli.conftest import Ran
+from khop.config.contexts import TaskContext
+from khop.config.node_task import NodeTask
+from khop.inference.evaluation import scores
+
+Command = Callable[..., Ran]
+KIND = f"{__name__}:Regression"
+
+
+@dataclass(frozen=True)
+class Huber:
+    """Huber loss of the first output; the metric is the negative mean absolute error: higher is better."""
+
+    node_type: str
+    label: str
+    delta: float
+    metric: str = "negative-error"
+    metrics: tuple[str, ...] = field(default=("negative-error", "negative-square"))
+
+    def losses(self, output: Tensor, batch: khop.Batch) -> Tensor:
+        wanted = batch.seed_column(self.label, self.node_type).to(output.dtype)
+        return F.huber_loss(output[:, 0], wanted, reduction="none", delta=self.delta)
+
+    def score(self, output: Tensor, labels: Tensor, nodes: Tensor, metric: str | None = None) -> float:
+        error = (output[:, 0] - labels).abs()
+        return -float((error.square() if metric == "negative-square" else error).mean())
+
+
+class Regression:
+    """Regression of the column `label` of nodes."""
+
+    class Options(BaseModel):
+        """Settings in the table `task` of a run."""
+
+        model_config = ConfigDict(frozen=True)
+
+        delta: float = Field(1.0, gt=0, description="Error from which on the loss is linear")
+
+    @staticmethod
+    def build(options: Options, context: TaskContext) -> NodeTask:
+        task = context.config.task
+        assert task.target is not None
+        assert task.label is not None
+        return NodeTask.of(context, Huber(task.target, task.label, options.delta), outputs=1)
+
+
+@pytest.fixture
+def run_file(learnable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "run.toml"
+    path.write_text(f"""
+        graph = "{learnable}"
+        compute_threads = 1
+        task = {{ kind = "{KIND}", target = "item", label = "category", delta = 2.0 }}
+        sampler = {{ fanouts = [4, 3] }}
+        model = {{ hidden = 16, dropout = 0.0 }}
+        training = {{ epochs = 3, batch_size = 64, learning_rate = 0.03 }}
+    """)
+    return path
+
+
+def test_from_python(learnable: Path, tmp_path: Path) -> None:
+    graph, task = khop.open_graph(learnable), Huber("item", "category", 1.0)
+    seeds, columns = graph.split("train"), ["category"]
+    loader = khop.Loader(khop.NeighborSampler(graph, [4, 3]), seeds, 64, columns=["x"], seed_columns=columns)
+    model = khop.models.SAGE(replace(khop.models.ModelSizes.of(graph, "item"), outputs=1), 16)
+    nodes = {"val": graph.split("val")["item"]}
+
+    def evaluate() -> dict[str, float]:
+        return scores(task, graph.features, nodes, lambda ids: outputs(model, graph, ids))
+
+    before = evaluate()["val"]
+    settings = khop.TrainerSettings(epochs=2, learning_rate=0.03)
+    khop.Trainer(model, task, loader, evaluate, settings, tmp_path / "run").fit()
+    assert evaluate()["val"] > before
+
+
+def outputs(model: khop.models.SAGE, graph: khop.Graph, ids: Tensor) -> Tensor:
+    return khop.layerwise_inference(model, graph, graph.features, "item", nodes=ids)
+
+
+def test_from_a_run_file(khop_command: Command, run_file: Path) -> None:
+    ran = khop_command("train", str(run_file), "--out", "run", "--delta", "0.5", "--json")
+    assert ran.code == 0, ran.stderr
+    assert -1 < json.loads(ran.stdout)["val_negative_error"] < 0
+    table = tomllib.loads(Path("run/config.toml").read_text())["task"]
+    assert (table["kind"], table["delta"], table["target"]) == (KIND, 0.5, "item")
+    metric = ("--metric", "negative-square")
+    assert khop_command("evaluate", "run", *metric).code == 2
+    found = khop_command("evaluate", "run", *metric, "--allow-code", "extension", "--json")
+    assert {"test_negative_error", "test_negative_square"} <= json.loads(found.stdout).keys()
+    unknown = khop_command("evaluate", "run", "--metric", "mrr", "--allow-code", "extension")
+    assert "metric 'mrr': must be one of negative-error, negative-square" in unknown.stderr.replace("\n", " ")
+
+
+def test_its_declaration_limits_values(khop_command: Command, run_file: Path) -> None:
+    ran = khop_command("train", str(run_file), "--delta", "0")
+    assert "task.delta is 0.0: must be a number above 0" in ran.stderr.replace("\n", " ")
+
+
+def test_on_two_ranks_losses_are_those_of_one_process(khop_command: Command, run_file: Path) -> None:
+    for name, procs in (("one", "1"), ("two", "2")):
+        ran = khop_command("train", str(run_file), "--out", name, "--procs", procs)
+        assert ran.code == 0, ran.stderr
+    one, two = (
+        [json.loads(line) for line in Path(name, "metrics.jsonl").read_text().splitlines()]
+        for name in ("one", "two")
+    )
+    for name in ("loss", "val_negative_error"):
+        assert [line[name] for line in one] == pytest.approx([line[name] for line in two], rel=1e-3)
