@@ -1,74 +1,111 @@
-"""Components by name: khop's own, and classes of modules that may be imported."""
+"""Components are found by their kind: khop's own, installed ones, and others by name, if that is allowed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from khop.components import Family, ImportedLater, NoOptions, Permission
+import khop
+from khop.components import ANY_NAMED, Family, NoOptions, Permission
+from khop.config.kinds import FAMILIES
+from khop.datasets.importers import IMPORTERS
+from khop.partition.methods import PARTITIONERS
 
-FAMILY = Family(
-    "model", "khop.models_of_no_package", {"ordered": "collections:OrderedDict", "pair": f"{__name__}:Pair"}
-)
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A component that is its own options."""
-
-    first: int = 1
-
+FAMILY = Family("thing", "khop_test.things", {"own": "khop.partition.plain:RangeParts"})
+MODULE = """
+from dataclasses import dataclass
+print("loaded")
 
 class Built:
-    """A component without options."""
-
     @staticmethod
-    def build(options: object, context: object) -> tuple[object, object]:
+    def build(options, context):
         return options, context
 
-
-def test_a_dataclass_is_its_own_options() -> None:
-    pair = FAMILY.load("pair")
-    assert (pair.kind, pair.options) == ("pair", Pair)
-    assert pair.build(Pair(3), "context") == Pair(3)
-    assert pair.resolve(Pair(3), "context") == Pair(3)
+@dataclass(frozen=True)
+class Value:
+    size: int = 3
+"""
 
 
-def test_a_class_of_a_module_is_loaded_by_name() -> None:
-    built = FAMILY.load(f"{__name__}:Built")
-    assert built.options is NoOptions
-    assert built.build(NoOptions(), 5) == (NoOptions(), 5)
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An installed package with an entry point, in a module of a name of its own."""
+    name = f"khop_test_{abs(hash(tmp_path))}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    info = tmp_path / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    entries = f"built = {name}:Built\ngone = {name}:Gone\nown = {name}:Built\n"
+    (info / "entry_points.txt").write_text(f"[khop_test.things]\n{entries}")
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_installed_kinds_are_listed_and_loaded_only_when_they_are_named(
+    package: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert set(FAMILY.kinds()) == {"own", "built", "gone"}
+    assert capsys.readouterr().out == ""
+    component = FAMILY.load("built", Permission(()))  # installed: no permission is needed
+    assert capsys.readouterr().out == "loaded\n"
+    assert component.build(component.options(), 5) == (NoOptions(), 5)
+    assert FAMILY.load("own").kind == "own"
+    with pytest.raises(
+        ValueError, match=f"{package}:Gone, which {package} declares in khop_test.things, cannot"
+    ):
+        FAMILY.load("gone")
+
+
+def test_a_dataclass_is_its_own_options(package: str) -> None:
+    component = FAMILY.load(f"{package}:Value")
+    assert component.build(component.options(4), None).size == 4
 
 
 @pytest.mark.parametrize(
-    ("kind", "problem"),
+    ("packages", "is_allowed"),
     [
-        ("gat", "must be one of ordered, pair, or package.module:Class"),
-        ("no such:Name", "must be one of"),
-        ("khop_of_nobody.models:Model", "there is no module 'khop_of_nobody'"),
-        (f"{__name__}:Missing", "has no 'Missing'"),
-        ("ordered", "a component is a class with build"),
+        (None, True),
+        ((), False),
+        (("other",), False),
+        (("extension.test_rul",), False),
+        (("other", "extension"), True),
+        (("extension.test_rule",), True),
+        (("extension.test_rule.inner",), False),
     ],
 )
-def test_what_is_no_component_is_refused(kind: str, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
+def test_permission_is_for_a_package_and_its_modules(
+    packages: tuple[str, ...] | None, is_allowed: bool
+) -> None:
+    permission = ANY_NAMED if packages is None else Permission(packages)
+    if is_allowed:
+        permission.check("extension.test_rule")
+        return
+    with pytest.raises(ValueError, match=r"no code by itself; .* give --allow-code extension$"):
+        permission.check("extension.test_rule")
+
+
+@pytest.mark.parametrize("kind", ["", "a", "a:", ":b", "a b:c", "os.path", "../x:y", "a:b:c"])
+def test_other_texts_are_no_kinds(kind: str) -> None:
+    with pytest.raises(ValueError, match=r"must be own, or package\.module:Class"):
         FAMILY.load(kind)
 
 
-def test_code_is_imported_only_with_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "foreign_models.py").write_text("raise SystemExit('was imported')")
-    with pytest.raises(ValueError, match="give --allow-code foreign_models"):
-        FAMILY.load("foreign_models:Model", Permission(("foreign",)))
-    with pytest.raises(SystemExit, match="was imported"):
-        FAMILY.load("foreign_models:Model", Permission(("foreign_models",)))
+def test_khops_own_components_exist() -> None:
+    for family in (*(family for family, _ in FAMILIES.values()), PARTITIONERS, IMPORTERS):
+        for kind in family.builtin:
+            assert family.load(kind, Permission(())).kind == kind
 
 
-def test_a_function_is_imported_at_its_first_call() -> None:
-    later = ImportedLater(f"{__name__}:Built.build")
-    assert later("options", "context") == ("options", "context")
-    with pytest.raises(ValueError, match="no module"):
-        ImportedLater("khop_of_nobody:f")(1, 2)
+def test_options_of_khops_components_need_no_torch() -> None:
+    source = Path(khop.__file__).parents[1]
+    code = (
+        "import sys\nfrom khop.config.run_type import run_type\nfrom khop.config.fields import run_fields\n"
+        "for kind in ('sage', 'rgcn'):\n"
+        "    run_fields(run_type({'model': {'kind': kind}, 'sampler': {'rule': {'kind': 'weighted'}}}))\n"
+        "from khop.datasets.importers import IMPORTERS\nIMPORTERS.load('debian')\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(source)})
