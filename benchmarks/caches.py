@@ -27,7 +27,7 @@ from khop.api.partition import partition_graph
 from khop.features.cache_plan import CachePlan
 from khop.graph.visits import Topology, visit_probabilities
 from khop.kernels.id_slots import IdSlots
-from khop.loading.loader import StepRequests
+from khop.loading.source import StepRequests
 from khop.loading.visit_counts import visit_counts
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.part_files import map_splits

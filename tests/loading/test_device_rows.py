@@ -18,9 +18,8 @@ from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.graph.quantize import quantize
 from khop.loading.columns import ColumnChoice, Narrow
-from khop.loading.loader import Position, finished, request_of
 from khop.loading.local_source import LocalSource
-from khop.loading.source import Drawn
+from khop.loading.source import Drawn, Position, finished, request_of
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.seeds import NodeSeeds, SeedOrder
 from khop.schema import ColumnSpec, Schema

@@ -16,11 +16,10 @@ from khop.kernels.choice import Engine, forcing
 from khop.loading.device_columns import DeviceColumns, split_choice
 from khop.loading.device_placement import DevicePlacement
 from khop.loading.device_source import DeviceSource
-from khop.loading.loader import StepRequests
 from khop.loading.local_source import LocalSource
 from khop.loading.ordered_map import InFlight
 from khop.loading.placed_stores import Conditions, placed_stores
-from khop.loading.source import BatchRequest
+from khop.loading.source import BatchRequest, StepRequests
 from khop.loading.transfer import Transfer
 from khop.sampling.sampler import Seeds
 from khop.testing.batch_source import (

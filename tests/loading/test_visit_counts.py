@@ -8,7 +8,7 @@ import torch
 
 from khop.api.loader import Loader
 from khop.api.open_graph import open_graph
-from khop.loading.loader import Position, request_of
+from khop.loading.source import Position, request_of
 from khop.loading.visit_counts import visit_counts
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.seeds import NodeSeeds, SeedOrder

@@ -13,7 +13,8 @@ from khop.batch import Batch
 from khop.draw import DrawKey
 from khop.graph.csc_graph import CscGraph
 from khop.inference.node_outputs import layerwise_inference
-from khop.loading.columns import ColumnChoice, gather_columns
+from khop.loading.columns import ColumnChoice
+from khop.loading.local_source import gather_columns
 from khop.models.rgcn import RGCN
 from khop.models.sage import SAGE
 from khop.models.stack import Stack

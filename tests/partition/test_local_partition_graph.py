@@ -21,7 +21,8 @@ from khop.features.table import FeatureTable
 from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import open_folder
-from khop.loading.columns import ColumnChoice, gather_columns
+from khop.loading.columns import ColumnChoice
+from khop.loading.local_source import gather_columns
 from khop.partition.local_partition_features import LocalPartitionFeatures
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.methods import PARTITIONERS

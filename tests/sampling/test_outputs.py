@@ -22,7 +22,8 @@ from khop import (
 )
 from khop.batch import Adjacency
 from khop.graph.csc_graph import CscGraph
-from khop.loading.columns import ColumnChoice, gather_columns
+from khop.loading.columns import ColumnChoice
+from khop.loading.local_source import gather_columns
 from khop.sampling import outputs
 from khop.schema import EdgeType
 from reference.hops import PlainGraph

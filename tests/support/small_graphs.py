@@ -12,7 +12,8 @@ from khop.batch import Batch
 from khop.draw import DrawKey
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
-from khop.loading.columns import ColumnChoice, gather_columns
+from khop.loading.columns import ColumnChoice
+from khop.loading.local_source import gather_columns
 from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.sampling.sampler import Seeds
 from khop.schema import ColumnSpec, EdgeType, NodeType

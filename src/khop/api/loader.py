@@ -19,7 +19,6 @@ from khop.distributed.lane_source import LaneSource
 from khop.distributed.partitioned_links import PartitionedLinks
 from khop.distributed.placement import affinity_of
 from khop.draw import DrawKey
-from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStore
 from khop.features.table import NO_COLUMNS
 from khop.forks import check_fork
@@ -28,12 +27,11 @@ from khop.loading.columns import ColumnChoice, NamesByType, Narrow
 from khop.loading.cores import cores_of_rank, sampler_threads
 from khop.loading.device_caching import pinned_copies, rows_of_host, visits_of
 from khop.loading.device_columns import DeviceColumns, split_choice
-from khop.loading.loader import Position, State, StepRequests, finished, request_of
 from khop.loading.local_source import LocalSource
 from khop.loading.ordered_map import InFlight
 from khop.loading.seed_times import SeedTimes
 from khop.loading.seed_times import seed_times as times_of_seeds
-from khop.loading.source import BatchSource, Drawn
+from khop.loading.source import BatchSource, Drawn, Position, State, StepRequests, finished, request_of
 from khop.loading.streams import streams_of
 from khop.loading.transfer import Transfer, device_of
 from khop.runtime.group import this_group
@@ -238,7 +236,7 @@ class Loader:
         of_host, of_device = split_choice(choice, stores)
         visits = visits_of(sampler, order, edges) if stores.plan.caches else {}
         copies = pinned_copies(stores, edges, of_device, visits)
-        cached = RowCache.empty()
+        cached = None
         if features is not None and visits:
             cached = rows_of_host(stores, edges, of_host, features, visits)
         columns = None if of_device.is_empty else DeviceColumns(stores, graph.schema, of_device, copies)
@@ -270,7 +268,7 @@ class Loader:
 
     def _receive(self, stream: Generator[Drawn], position: Position, loop: int) -> Batch:
         # A separate function, so that the suspended generator does not hold the batch.
-        self._group.at("waiting for its batch", position.epoch, position.step)
+        self._at("waiting for its batch", position)
         started = monotonic()
         drawn = next(stream)
         waiting = Span.since(started, "waiting")
@@ -278,8 +276,13 @@ class Loader:
         moving = Span.since(waiting.ended, "moving")
         if loop == self._loops:
             self._next = position.after(len(self))
-        self._group.at("computing", position.epoch, position.step)
+        self._at("computing", position)
         return replace(batch, spans=(*batch.spans, waiting, moving))
+
+    def _at(self, stage: str, position: Position) -> None:
+        """Record the stage of this rank, for the error messages of ranks that wait for it."""
+        if self._group.watch is not None:
+            self._group.watch.at(stage, position.epoch, position.step)
 
 
 def _device(given: torch.device | str | int | None, graph: Graph) -> torch.device:

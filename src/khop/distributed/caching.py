@@ -12,8 +12,8 @@ from khop.features.cache_plan import CachePlan
 from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
-from khop.loading.loader import StepRequests
 from khop.loading.local_source import LocalSource
+from khop.loading.source import StepRequests
 from khop.loading.visit_counts import visit_counts
 from khop.sampling.seeds import NodeSeeds, SeedOrder
 from khop.schema import NodeType, Schema
@@ -61,7 +61,7 @@ def with_caches(
         return found
 
     of_device, of_host = plan(budgets.device_cache_bytes), plan(budgets.host_cache_bytes)
-    on_device = RowCache.empty()
+    on_device = None
     if of_device is not None:
         on_device = RowCache.filled(of_device, features, schema, source.device)
     return replace(

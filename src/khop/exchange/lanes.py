@@ -24,8 +24,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from khop.exchange.peers import Message, Peers, open_peers
-from khop.loading.ordered_map import POLL_S
-from khop.loading.outcome import Outcome
+from khop.loading.ordered_map import POLL_S, Outcome
 from khop.partition.placements import LANES
 from khop.runtime.group import Group
 

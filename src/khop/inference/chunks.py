@@ -15,7 +15,8 @@ from khop.draw import DrawKey
 from khop.features.store import FeatureStore
 from khop.inference.dynamic_chunks import Sharing
 from khop.inference.stages import LayerStore, Stage
-from khop.loading.columns import ColumnChoice, gather_columns
+from khop.loading.columns import ColumnChoice
+from khop.loading.local_source import gather_columns
 from khop.sampling.sampler import Sampler, Seeds
 from khop.schema import NodeType
 

@@ -16,7 +16,8 @@ from khop.inference.collective_chunks import sharing_of
 from khop.inference.layer_stores import Memory
 from khop.inference.link_evaluation import Scores, check_told_from
 from khop.inference.stages import Stage
-from khop.loading.columns import ColumnChoice, gather_columns
+from khop.loading.columns import ColumnChoice
+from khop.loading.local_source import gather_columns
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import LinkPredictor
 from khop.models.node_embedding import gathered

@@ -12,8 +12,8 @@ from khop.graph.csc_graph import CscGraph
 from khop.kernels.gather import Copies
 from khop.loading.columns import ColumnChoice
 from khop.loading.device_columns import CopiesByColumn
-from khop.loading.loader import StepRequests
 from khop.loading.placed_stores import PlacedStores
+from khop.loading.source import StepRequests
 from khop.loading.visit_counts import visit_counts
 from khop.sampling.sampler import Sampler
 from khop.sampling.seeds import NodeSeeds, SeedOrder
@@ -50,12 +50,15 @@ def pinned_copies(
 
 def rows_of_host(
     stores: PlacedStores, graph: CscGraph, choice: ColumnChoice, features: FeatureStore, visits: Visits
-) -> RowCache:
-    """Copy the rows that are needed most of the columns that the CPU gathers, within their caches' sizes."""
+) -> RowCache | None:
+    """Copy the rows that are needed most of the columns that the CPU gathers, within their caches' sizes.
+
+    None if no rows are cached.
+    """
     names = {name for of_type in choice.of_nodes.values() for name in of_type}
     budget = sum(size for name, size in stores.plan.caches.items() if name in names)
     if not budget:
-        return RowCache.empty()
+        return None
     plan = CachePlan.of(graph.schema, choice.of_nodes, visits, budget)
     return RowCache.filled(plan, features, graph.schema, stores.device)
 

@@ -21,8 +21,8 @@ from khop.features.table import FeatureTable
 from khop.graph.csc_graph import Columns, CscGraph
 from khop.kernels.csc import Csc
 from khop.loading.columns import ColumnChoice
-from khop.loading.loader import Position, finished, request_of
 from khop.loading.local_source import LocalSource
+from khop.loading.source import Position, finished, request_of
 from khop.models.sage import SAGE
 from khop.planning.constants import MEASURED_EDGES, Constants
 from khop.planning.prediction import training_flop

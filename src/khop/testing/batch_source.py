@@ -15,11 +15,10 @@ from khop.batch import Sample
 from khop.draw import DrawKey
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import csc_graph_from_edges
-from khop.loading.columns import ColumnChoice, gather_columns
-from khop.loading.loader import StepRequests, request_of
-from khop.loading.local_source import LocalSource
+from khop.loading.columns import ColumnChoice
+from khop.loading.local_source import LocalSource, gather_columns
 from khop.loading.ordered_map import InFlight
-from khop.loading.source import BatchRequest, BatchSource, Drawn
+from khop.loading.source import BatchRequest, BatchSource, Drawn, StepRequests, request_of
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.sampler import SamplerBase, Seeds
 from khop.sampling.seeds import NodeSeeds, SeedOrder

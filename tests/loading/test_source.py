@@ -11,8 +11,8 @@ import torch
 from khop import Batch, NeighborSampler
 from khop.draw import DrawKey, Purpose
 from khop.loading.columns import ColumnChoice
-from khop.loading.loader import Position, StepRequests, finished, request_of
 from khop.loading.local_source import LocalSource
+from khop.loading.source import Position, StepRequests, finished, request_of
 from khop.sampling.seeds import NodeSeeds, SeedOrder
 from support.typed_shop import bits, shop
 
