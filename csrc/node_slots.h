@@ -9,6 +9,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
+
+#if defined(__SSE4_1__)
+#include <smmintrin.h>
+#endif
 
 #include "memory.h"
 
@@ -70,35 +75,81 @@ class DenseSlots {
   ZeroedArray<std::uint32_t> stamps_;
 };
 
-// Open addressing with linear probing, at most half full; grows with the batch, whatever the graph's size.
+// Keys and stamps of a line of memory, the ones in use first.
+template <class Key>
+struct alignas(64) Bucket {
+  static constexpr std::size_t kWidth = sizeof(Key) == 4 ? 8 : 4;
+  static constexpr std::uint32_t kAll = (1U << kWidth) - 1;
+
+  // Bit i is set where entry i is in use, and where it is that of the key.
+  struct Bits {
+    std::uint32_t used, found;
+  };
+
+  Bits look(Key key, std::uint32_t base) const {
+#if defined(__SSE4_1__)
+    const auto load = [](const void* from) { return _mm_load_si128(static_cast<const __m128i*>(from)); };
+    const __m128i lowest = _mm_set1_epi32(static_cast<int>(base));
+    const auto used = [&](std::size_t from) {
+      const __m128i four = load(stamps + from);
+      return _mm_cmpeq_epi32(_mm_max_epu32(four, lowest), four);
+    };
+    if constexpr (kWidth == 8) {
+      const __m128i wanted = _mm_set1_epi32(static_cast<int>(key));
+      const auto equal = [&](std::size_t from) { return _mm_cmpeq_epi32(load(keys + from), wanted); };
+      const __m128i both = _mm_packs_epi16(_mm_packs_epi32(used(0), used(4)), _mm_packs_epi32(equal(0), equal(4)));
+      const auto bits = static_cast<std::uint32_t>(_mm_movemask_epi8(both));
+      return {bits & kAll, bits & bits >> kWidth & kAll};
+    } else {
+      const __m128i wanted = _mm_set1_epi64x(static_cast<long long>(key));
+      const auto equal = [&](std::size_t from) { return _mm_cmpeq_epi64(load(keys + from), wanted); };
+      const __m128i both = _mm_packs_epi32(used(0), _mm_packs_epi32(equal(0), equal(2)));  // an equal key has two lanes of 16 bits
+      const auto bits = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(both, both)));
+      return {bits & kAll, bits & bits >> kWidth & kAll};
+    }
+#else
+    std::uint32_t used = 0, equal = 0;
+    for (std::size_t i = 0; i < kWidth; ++i) {
+      used |= static_cast<std::uint32_t>(stamps[i] >= base) << i;
+      equal |= static_cast<std::uint32_t>(keys[i] == key) << i;
+    }
+    return {used, used & equal};
+#endif
+  }
+
+  Key keys[kWidth];
+  std::uint32_t stamps[kWidth];
+};
+
+// Buckets, of which a key that finds its own full takes the next; at most half full. Grows with the batch, whatever the graph's size.
 template <class NodeKey>
 class HashSlots {
  public:
   using Key = NodeKey;
 
-  explicit HashSlots(std::size_t /*num_nodes*/) : slots_(4 * kBlock) {}
+  explicit HashSlots(std::size_t /*num_nodes*/) : buckets_(4 * kBlock / Bucket<Key>::kWidth) {}
 
   // As DenseSlots::insert.
   template <class Id>
   std::size_t insert(std::span<const Id> ids, std::uint32_t base, std::size_t count, Key* nodes, std::int32_t* local) {
     for (std::size_t first = 0; first < ids.size(); first += kBlock) {
-      if (2 * (count + kBlock) > slots_.size()) {
-        slots_ = ZeroedArray<Slot>(2 * slots_.size());
+      if (2 * (count + kBlock) > buckets_.size() * Bucket<Key>::kWidth) {
+        buckets_ = ZeroedArray<Bucket<Key>>(2 * buckets_.size());
         fill({nodes, count}, base);
       }
-      const Probe probe(slots_, base);
+      const Probe probe(buckets_.data(), buckets_.size(), base);
       const std::size_t last = std::min(first + kBlock, ids.size());
       for (std::size_t i = first; i < last; ++i) {
-        if (i + kPrefetchAhead < ids.size()) {
-          __builtin_prefetch(probe.slots + probe.home(static_cast<Key>(ids[i + kPrefetchAhead])), 1);
-        }
+        if (i + kPrefetchAhead < ids.size()) __builtin_prefetch(probe.home(static_cast<Key>(ids[i + kPrefetchAhead])), 1);
         const auto key = static_cast<Key>(ids[i]);
-        Slot& slot = probe.find(key);
-        const bool is_new = slot.stamp < base;  // no branch, as in DenseSlots
-        const std::uint32_t now = is_new ? base + static_cast<std::uint32_t>(count) : slot.stamp;
-        slot = {key, now};
+        const auto place = probe.find(key);
+        // No branch, as in DenseSlots; GCC makes one of a choice between the two.
+        const std::uint32_t stamp = *place.stamp, next = base + static_cast<std::uint32_t>(count);
+        const std::uint32_t now = next ^ ((stamp ^ next) & (0U - std::uint32_t{place.is_found}));
+        *place.key = key;
+        *place.stamp = now;
         nodes[count] = key;
-        count += is_new;
+        count += !place.is_found;
         local[i] = static_cast<std::int32_t>(now - base);
       }
     }
@@ -108,21 +159,17 @@ class HashSlots {
   // As DenseSlots::find.
   template <class Id>
   void find(std::span<const Id> ids, std::uint32_t base, std::int32_t* local) const {
-    const std::size_t mask = slots_.size() - 1;
-    const int shift = 64 - std::countr_zero(slots_.size());
-    const auto home = [&](Id id) { return static_cast<std::size_t>((std::uint64_t(static_cast<Key>(id)) * kGolden) >> shift); };
+    const Probe probe(buckets_.data(), buckets_.size(), base);
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      if (i + kPrefetchAhead < ids.size()) __builtin_prefetch(slots_.data() + home(ids[i + kPrefetchAhead]));
-      const auto key = static_cast<Key>(ids[i]);
-      std::size_t at = home(ids[i]);
-      while (slots_[at].stamp >= base && slots_[at].key != key) at = (at + 1) & mask;
-      local[i] = slots_[at].stamp < base ? -1 : static_cast<std::int32_t>(slots_[at].stamp - base);
+      if (i + kPrefetchAhead < ids.size()) __builtin_prefetch(probe.home(static_cast<Key>(ids[i + kPrefetchAhead])));
+      const auto place = probe.find(static_cast<Key>(ids[i]));
+      local[i] = place.is_found ? static_cast<std::int32_t>(*place.stamp - base) : -1;
     }
   }
 
   // As DenseSlots::refill.
   void refill(std::span<const Key> nodes, std::uint32_t base) {
-    slots_ = ZeroedArray<Slot>(slots_.size());
+    buckets_ = ZeroedArray<Bucket<Key>>(buckets_.size());
     fill(nodes, base);
   }
 
@@ -130,40 +177,51 @@ class HashSlots {
   static constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15;
   static constexpr std::size_t kBlock = 256;  // ids inserted between two looks at how full the table is
 
-  struct Slot {
-    Key key;
-    std::uint32_t stamp;
-  };
-
+  template <class Buckets>  // a Bucket, const or not
   struct Probe {
-    Probe(ZeroedArray<Slot>& table, std::uint32_t lowest)
-        : slots(table.data()), mask(table.size() - 1), shift(64 - std::countr_zero(table.size())), base(lowest) {}
+    Probe(Buckets* table, std::size_t size, std::uint32_t lowest)
+        : buckets(table), mask(size - 1), shift(64 - std::countr_zero(size)), base(lowest) {}
+
+    // Where the key is, or the free entry where it belongs.
+    struct Place {
+      std::conditional_t<std::is_const_v<Buckets>, const std::uint32_t, std::uint32_t>* stamp;
+      std::conditional_t<std::is_const_v<Buckets>, const Key, Key>* key;
+      bool is_found;
+    };
 
     // Fibonacci hashing (Knuth, TAOCP 3, 6.4): the high bits of the product are well mixed even for consecutive ids.
-    std::size_t home(Key key) const {
-      return static_cast<std::size_t>((std::uint64_t{key} * kGolden) >> shift);
+    Buckets* home(Key key) const { return buckets + ((std::uint64_t{key} * kGolden) >> shift); }
+
+    Place find(Key key) const {
+      Buckets* bucket = home(key);
+      auto [used, found] = bucket->look(key, base);
+      while (found == 0 && used == Buckets::kAll) [[unlikely]] {
+        bucket = buckets + ((static_cast<std::size_t>(bucket - buckets) + 1) & mask);
+        const auto bits = bucket->look(key, base);
+        used = bits.used;
+        found = bits.found;
+      }
+      const int at = std::countr_zero(found | (used + 1));  // entries in use come first
+      return {bucket->stamps + at, bucket->keys + at, found != 0};
     }
 
-    // The slot that holds `key`, or the empty one where it belongs.
-    Slot& find(Key key) const {
-      std::size_t at = home(key);
-      while (slots[at].stamp >= base && slots[at].key != key) at = (at + 1) & mask;
-      return slots[at];
-    }
-
-    Slot* slots;
+    Buckets* buckets;
     std::size_t mask;
     int shift;
     std::uint32_t base;
   };
 
   void fill(std::span<const Key> nodes, std::uint32_t base) {
-    const Probe probe(slots_, base);
+    const Probe probe(buckets_.data(), buckets_.size(), base);
     std::uint32_t stamp = base;
-    for (const Key node : nodes) probe.find(node) = {node, stamp++};
+    for (const Key node : nodes) {
+      const auto place = probe.find(node);
+      *place.key = node;
+      *place.stamp = stamp++;
+    }
   }
 
-  ZeroedArray<Slot> slots_;
+  ZeroedArray<Bucket<Key>> buckets_;
 };
 
 }  // namespace khop

@@ -40,6 +40,16 @@ void check_batches(khop::NodeIndex& index, std::int64_t num_nodes, std::size_t i
       }
     }
     CHECK(nodes_of(index) == in_order);
+    const auto ids = some_ids(ids_per_insert, static_cast<std::uint64_t>(num_nodes), batch * 10 + 1);
+    const auto others = some_ids(ids_per_insert, static_cast<std::uint64_t>(num_nodes), batch * 10 + 5);
+    for (const auto& asked : {ids, others}) {
+      std::vector<std::int32_t> local(asked.size());
+      index.find(std::span<const std::int64_t>(asked), local.data());
+      for (std::size_t i = 0; i < asked.size(); ++i) {
+        const auto known = expected.find(asked[i]);
+        CHECK_EQUAL(local[i], known == expected.end() ? -1 : known->second);
+      }
+    }
     index.clear();
     CHECK_EQUAL(index.size(), std::size_t{0});
   }
@@ -57,8 +67,10 @@ TEST(local_ids_are_in_first_seen_order_whatever_the_table) {
 }
 
 TEST(a_hash_table_grows_while_ids_come_in) {
-  khop::NodeIndex index(kFarIds);
-  check_batches(index, kFarIds, 20000);
+  for (const std::int64_t num_nodes : {khop::NodeIndex::kDenseNodes + 1, kFarIds}) {
+    khop::NodeIndex index(num_nodes);
+    check_batches(index, num_nodes, 20000);
+  }
 }
 
 TEST(stamps_that_run_out_start_again) {
