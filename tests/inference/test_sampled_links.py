@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from khop.draw import GivenNegatives, NegativeMode
+from khop.inference.collective_chunks import InferenceWork
 from khop.inference.link_evaluation import link_scores, node_rows
 from khop.inference.sampled_links import sampled_link_scores
 from khop.inference.stages import row_table
@@ -23,7 +24,7 @@ def test_sampled_scores_of_all_neighbors_are_the_exact_ones(chunk_size: int) -> 
     sampler = LinkSampler(whole, [-1, -1], negatives=GivenNegatives(NegativeMode.TRIPLET))
     columns = ColumnChoice.of(whole.schema, ["x"], (), ())
     sampled = sampled_link_scores(
-        model, sampler, whole.features, links(3), columns=columns, chunk_size=chunk_size
+        model, sampler, whole.features, links(3), columns, InferenceWork(chunk_size)
     )
     for edge_type in (BUYS, ON):
         for ours, theirs in zip(sampled[edge_type], exact[edge_type], strict=True):
@@ -35,9 +36,9 @@ def test_a_link_is_sampled_alike_in_every_chunk_and_every_evaluation() -> None:
     sampler = LinkSampler(whole, [2, 1], negatives=GivenNegatives(NegativeMode.TRIPLET), disjoint=True)
     columns = ColumnChoice.of(whole.schema, ["x"], (), ())
     first, second, other = (
-        sampled_link_scores(
-            model, sampler, whole.features, links(3), columns=columns, chunk_size=size, seed=seed
-        )[BUYS][1]
+        sampled_link_scores(model, sampler, whole.features, links(3), columns, InferenceWork(size), seed)[
+            BUYS
+        ][1]
         for size, seed in ((2, 0), (23, 0), (23, 1))
     )
     torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import khop
+from khop.inference.collective_chunks import InferenceWork
 from khop.inference.link_evaluation import exact_link_scores
 from khop.inference.node_outputs import layerwise_inference, sampled_inference
 from khop.inference.sampled_links import sampled_link_scores
@@ -104,15 +105,15 @@ def _links(graph: khop.Graph) -> dict[str, Tensor]:
         ColumnChoice.of(graph.schema, ["x"], (), ()),
     )
     sampler = khop.LinkSampler(graph, [4, 3], negatives=khop.GivenNegatives(khop.NegativeMode.TRIPLET))
-    exact = exact_link_scores(model, graph, graph.features, links, chunk_size=CHUNK, **ranks)
+    work = InferenceWork(CHUNK, **ranks)
+    exact = exact_link_scores(model, graph, graph.features, links, work)
     sampled = sampled_link_scores(
         model,
         sampler,
         graph.features,
         links,
-        columns=columns,
-        chunk_size=CHUNK,
-        **ranks,
+        columns,
+        work,
     )
     rows = khop.node_rows(encoder, graph, graph.features, ["user", "item"], chunk_size=CHUNK, **ranks)
     metrics = khop.evaluate_links(model, graph, links, metrics=("mrr", "roc-auc", "average-precision"))

@@ -12,6 +12,7 @@ from khop.api.open_graph import Graph
 from khop.arguments import graph_of, instance_of
 from khop.draw import GivenNegatives, NegativeMode
 from khop.inference.chunks import Progress, unwatched
+from khop.inference.collective_chunks import InferenceWork
 from khop.inference.evaluation import scores
 from khop.inference.forward_inputs import all_neighbors, columns_read, evaluation_sampler
 from khop.inference.link_evaluation import (
@@ -133,19 +134,16 @@ def evaluate_links(
     group.meet("evaluating")
     with group.exchanging("evaluating"):
         if hops is None:
-            exact = exact_link_scores(
-                predictor, graph, graph.features, links, progress=progress, group=group, lanes=graph.lanes
-            )
+            work = InferenceWork(8192, progress, group=group, lanes=graph.lanes)
+            exact = exact_link_scores(predictor, graph, graph.features, links, work)
             return mean_metrics(exact, metrics)
         scores_of_links = sampled_link_scores(
             predictor,
             LinkSampler(graph, hops, negatives=GivenNegatives(NegativeMode.TRIPLET), rule=rule),
             graph.features,
             links,
-            columns=columns_read(encoder, graph.schema, columns, of_loader),
-            progress=progress,
-            group=group,
-            lanes=graph.lanes,
+            columns_read(encoder, graph.schema, columns, of_loader),
+            InferenceWork(1024, progress, group=group, lanes=graph.lanes),
         )
         return mean_metrics(scores_of_links, metrics)
 

@@ -15,6 +15,7 @@ from khop.config.parts import in_flight_of, words_of
 from khop.config.tables import BuiltinTask
 from khop.draw import DegreeNegatives, GivenNegatives, NegativeMode, Negatives, UniformNegatives
 from khop.inference.chunks import Progress
+from khop.inference.collective_chunks import InferenceWork
 from khop.inference.link_evaluation import Scores, exact_link_scores, mean_metrics
 from khop.inference.sampled_links import sampled_link_scores
 from khop.models.layered import Layered
@@ -133,11 +134,14 @@ class LinkTask:
         return found
 
     def _link_scores(self, graph: Graph, links: LinkList, progress: Progress) -> Scores:
-        context, group = replace(self.context, graph=graph), this_group()
+        context = replace(self.context, graph=graph)
         config, encoder = context.config, self.model.encoder
         measured: Sequence[Fanout] = self.measured
         if not measured and not isinstance(encoder, Layered):
             measured = context.all_neighbors(encoder, self.fanouts)
+        work = InferenceWork(
+            config.evaluation.batch_size, progress, in_flight_of(config), this_group(), graph.lanes
+        )
         if measured:
             given = LinkSettings(GivenNegatives(NegativeMode.TRIPLET), exclude=None)
             return sampled_link_scores(
@@ -145,25 +149,11 @@ class LinkTask:
                 context.neighbor_sampler(measured, given),
                 graph.features,
                 links,
-                columns=context.columns(encoder),
-                seed=config.training.seed,
-                chunk_size=config.evaluation.batch_size,
-                progress=progress,
-                in_flight=in_flight_of(config),
-                group=group,
-                lanes=graph.lanes,
+                context.columns(encoder),
+                work,
+                config.training.seed,
             )
-        return exact_link_scores(
-            self.model,
-            graph,
-            graph.features,
-            links,
-            chunk_size=config.evaluation.batch_size,
-            progress=progress,
-            in_flight=in_flight_of(config),
-            group=group,
-            lanes=graph.lanes,
-        )
+        return exact_link_scores(self.model, graph, graph.features, links, work)
 
     def negatives(self) -> Negatives:
         """Return the negatives of training: separate pairs, or triplets for a ranking loss."""

@@ -15,10 +15,11 @@ from khop.exchange.lanes import Lanes
 from khop.exchange.row_wire import Type
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
+from khop.inference.chunks import Progress, unwatched
 from khop.inference.dynamic_chunks import DynamicChunks, Made, Sharing, SizeOf, Taken
 from khop.inference.stages import VALUES, LayerStore, Stage
-from khop.loading.ordered_map import InFlight
-from khop.runtime.group import Group
+from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
+from khop.runtime.group import ALONE, Group
 from khop.schema import ColumnSpec, NodeType
 
 
@@ -133,6 +134,21 @@ def shares(stage: Stage, ranks: int) -> list[range]:
 def rank_bounds(stage: Stage, ranks: int) -> tuple[int, ...]:
     """(ranks + 1): first row of each rank, then the end of the last rank's rows."""
     return (*(stage.starts[chunks.start] for chunks in shares(stage, ranks)), stage.count)
+
+
+@dataclass(frozen=True)
+class InferenceWork:
+    """The size of chunks, and the progress, prefetching and ranks of a computation of many rows."""
+
+    chunk_size: int = 1024  # nodes or links computed at a time
+    progress: Progress = unwatched
+    in_flight: InFlight = FEW_IN_FLIGHT
+    group: Group = ALONE
+    lanes: Lanes | None = None  # the graph's, if ranks hold parts of it
+
+    def sharing(self, graph: GraphStore, features: FeatureStore) -> Sharing:
+        """Choose how ranks share the chunks."""
+        return sharing_of(graph, features, self.lanes, self.group, self.in_flight)
 
 
 def sharing_of(

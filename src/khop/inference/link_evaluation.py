@@ -15,6 +15,7 @@ from khop.exchange.lanes import Lanes
 from khop.features.store import FeatureStore, Rows
 from khop.graph.store import GraphStore
 from khop.inference.chunks import Progress, evaluating, unwatched
+from khop.inference.collective_chunks import InferenceWork
 from khop.inference.dynamic_chunks import DynamicChunks, Sharing
 from khop.inference.layer_stores import Memory
 from khop.inference.node_outputs import Layers
@@ -59,12 +60,7 @@ def exact_link_scores(
     graph: GraphStore,
     features: FeatureStore,
     links: LinkList,
-    *,
-    chunk_size: int = 8192,
-    progress: Progress = unwatched,
-    in_flight: InFlight = FEW_IN_FLIGHT,
-    group: Group = ALONE,
-    lanes: Lanes | None = None,
+    work: InferenceWork,
 ) -> Scores:
     """Score links and their negatives over all neighbors: (n) and (n, k) per edge type.
 
@@ -72,10 +68,10 @@ def exact_link_scores(
     work.
     """
     ends = dict.fromkeys(end for edge_type in links.counts for end in (edge_type[0], edge_type[2]))
-    layers = Layers.of(model.encoder, graph, features, ends, chunk_size=chunk_size)
-    sharing = layers.sharing(lanes, group, in_flight)
+    layers = Layers.of(model.encoder, graph, features, ends, chunk_size=work.chunk_size)
+    sharing = work.sharing(graph, features)
     layer_store = sharing.layer_store()
-    rows = layers.computed(sharing, layer_store, progress)
+    rows = layers.computed(sharing, layer_store, work.progress)
     return link_scores(model, layer_store.store(layers.stages[-1], rows), links, sharing)
 
 

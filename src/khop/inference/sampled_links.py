@@ -9,19 +9,16 @@ from torch import Tensor
 
 from khop.batch import Batch, Change
 from khop.draw import DrawKey, Purpose
-from khop.exchange.lanes import Lanes
 from khop.features.store import FeatureStore
-from khop.inference.chunks import Meter, Progress, evaluating, unwatched
-from khop.inference.collective_chunks import sharing_of
+from khop.inference.chunks import Meter, evaluating
+from khop.inference.collective_chunks import InferenceWork
 from khop.inference.layer_stores import Memory
 from khop.inference.link_evaluation import Scores, check_told_from
 from khop.inference.stages import Stage
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import gather_columns
-from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import LinkPredictor
 from khop.models.node_embedding import gathered
-from khop.runtime.group import ALONE, Group
 from khop.sampling.link_seeds import LinkList
 from khop.sampling.sampler import LinkSeeds, Sampler, Seeds
 from khop.schema import EdgeType, NodeType
@@ -33,14 +30,9 @@ def sampled_link_scores(
     sampler: Sampler,
     features: FeatureStore,
     links: LinkList,
-    *,
     columns: ColumnChoice,
+    work: InferenceWork,
     seed: int = 0,
-    chunk_size: int = 1024,
-    progress: Progress = unwatched,
-    in_flight: InFlight = FEW_IN_FLIGHT,
-    group: Group = ALONE,
-    lanes: Lanes | None = None,
 ) -> Scores:
     """Score links and their negatives over sampled neighborhoods: (n) and (n, k) per edge type.
 
@@ -50,8 +42,8 @@ def sampled_link_scores(
     """
     check_told_from(links)
     key = DrawKey.of(seed, Purpose.EVALUATION)
-    sharing = sharing_of(sampler.graph, features, lanes, group, in_flight)
-    meter = Meter(progress, sum(links.counts.values()), sharing)
+    sharing = work.sharing(sampler.graph, features)
+    meter = Meter(work.progress, sum(links.counts.values()), sharing)
     found: Scores = {}
     first = 0
     with evaluating(model), gathered(model):
@@ -64,7 +56,7 @@ def sampled_link_scores(
                 return torch.cat([scores.pairs.unsqueeze(1), scores.negatives], dim=1)
 
             one = chunks.made(edge_type[2], torch.arange(min(1, count))).map(chunks.move)
-            stage = Stage(0, edge_type[2], count, chunk_size, scores_of(one).cpu()[:0])
+            stage = Stage(0, edge_type[2], count, work.chunk_size, scores_of(one).cpu()[:0])
             scores = meter.rows(stage, Memory(sharing.group), chunks, scores_of)
             found[edge_type] = (scores[:, 0], scores[:, 1:])
             first += count
