@@ -11,8 +11,9 @@ import pytest
 
 import khop
 from cli.conftest import Ran
-from khop.api.partition import partition_graph, verify_partition
+from khop.api.partition import partition_graph
 from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.partition.verify import verify_partition
 
 BUYS, BOUGHT = ("user", "buys", "item"), ("item", "bought", "user")
 EDGES = "edges/user__buys__item"

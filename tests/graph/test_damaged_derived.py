@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from khop.api.partition import partition_graph, verify_partition
+from khop.api.partition import partition_graph
 from khop.draw import DrawKey, Frontier, Positives, UniformNegatives
 from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.graph.csc_graph import CscGraph
@@ -19,6 +19,7 @@ from khop.graph.store import GraphStore
 from khop.graph.verify import verify_folder
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts
+from khop.partition.verify import verify_partition
 from khop.rules.rule import Hop
 from khop.rules.temporal import Temporal
 from khop.rules.weighted import Weighted

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from khop.api.partition import partition_graph, verify_partition
+from khop.api.partition import partition_graph
 from khop.graph.folder import GraphFolder, open_folder
 from khop.partition.cut import Renumbering
 from khop.partition.part_files import open_part
+from khop.partition.verify import verify_partition
 from support.small_typed_folders import BUYS, write_typed_graph
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop import Expansion, Output, Seeds
-from khop.api.partition import partition_graph, verify_partition
+from khop.api.partition import partition_graph
 from khop.draw import DrawKey, Frontier
 from khop.features.store import Rows
 from khop.features.table import FeatureTable
@@ -27,6 +27,7 @@ from khop.partition.local_partition_features import LocalPartitionFeatures
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.methods import PARTITIONERS
 from khop.partition.parts_folder import open_parts
+from khop.partition.verify import verify_partition
 from khop.rules.rule import Hop
 from khop.rules.temporal import Temporal
 from khop.rules.uniform import Uniform

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from khop.api.partition import partition_graph, verify_partition
+from khop.api.partition import partition_graph
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import GraphFolder, open_folder
 from khop.partition.methods import PARTITIONERS
 from khop.partition.part_files import open_part
+from khop.partition.verify import verify_partition
 from khop.schema import EdgeType
 from support.small_typed_folders import write_typed_graph
 

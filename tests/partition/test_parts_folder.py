@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import khop
-from khop.api.partition import partition_graph, verify_partition
+from khop.api.partition import partition_graph
 from khop.distributed.placement import PartitionOptions
 from khop.draw import DrawKey, Frontier
 from khop.exchange.row_wire import Wire
@@ -21,6 +21,7 @@ from khop.partition.joined import joined_graph
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import known_folder, open_parts
 from khop.partition.placements import Placement
+from khop.partition.verify import verify_partition
 from khop.rules.rule import Hop
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted

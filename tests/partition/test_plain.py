@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from khop.graph.csc_graph import CscGraph
 from khop.graph.progress import Meter
-from khop.partition.balance import AssignRequest, Balance, Numbering
-from khop.partition.partition import Method
+from khop.partition.balance import AssignRequest, Balance, Numbering, Partitioner
 from khop.partition.plain import HashParts, RandomParts, RangeParts
 from khop.schema import Schema
 
 
-def assigned(method: Method, counts: Mapping[str, int], parts: int, ids: torch.Tensor | None = None) -> dict:
+def assigned(
+    method: Partitioner, counts: Mapping[str, int], parts: int, ids: torch.Tensor | None = None
+) -> dict:
     graph = CscGraph(Schema(tuple(counts), ()), counts, {}, {} if ids is None else {"user": ids})
     numbering = Numbering.of(counts)
     request = AssignRequest(graph, numbering, Balance({}, {}, torch.empty(0)), parts, 1, Meter(0))
@@ -26,7 +27,9 @@ def assigned(method: Method, counts: Mapping[str, int], parts: int, ids: torch.T
 
 @pytest.mark.parametrize("method", [RandomParts(3), RangeParts()], ids=["random", "range"])
 @given(users=st.integers(0, 40), items=st.integers(0, 40), parts=st.integers(1, 7))
-def test_parts_have_equal_numbers_of_each_type(method: Method, users: int, items: int, parts: int) -> None:
+def test_parts_have_equal_numbers_of_each_type(
+    method: Partitioner, users: int, items: int, parts: int
+) -> None:
     for count, of_type in zip(
         (users, items), assigned(method, {"user": users, "item": items}, parts).values(), strict=True
     ):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from khop.api.partition import partition_graph, verify_partition
+from khop.api.partition import partition_graph
 from khop.graph import layout
 from khop.partition.book import (
     PartitionBook,
@@ -14,6 +14,7 @@ from khop.partition.book import (
     part_folder,
     write_book,
 )
+from khop.partition.verify import verify_partition
 from support.small_typed_folders import BUYS, write_typed_graph
 
 

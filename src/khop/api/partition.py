@@ -10,9 +10,8 @@ from khop.arguments import path_of, whole_number
 from khop.graph.progress import ProgressCallback
 from khop.loading.cores import usable_cores
 from khop.partition.balance import Partitioner
-from khop.partition.book import PartitionBook as PartitionBook
+from khop.partition.book import PartitionBook
 from khop.partition.partition import PartitionSettings, write_parts
-from khop.partition.verify import verify_partition as verify_partition
 
 
 def partition_graph(

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import typer
 
-from khop.api.partition import verify_partition
 from khop.cli.bytes_bar import bytes_bar
 from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import open_folder
 from khop.graph.layout import is_partitioned
 from khop.graph.save import save_graph
 from khop.graph.verify import verify_folder
+from khop.partition.verify import verify_partition
 
 
 def verify(folder: Path, as_json: bool) -> None:
