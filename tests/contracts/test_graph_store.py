@@ -228,5 +228,5 @@ def test_an_error_of_the_store_itself_names_the_promise() -> None:
             raise KeyError(node_type)
 
     with pytest.raises(KeyError) as caught:
-        keep_all(PROMISES[-10:], lambda plain: Fails(plain.in_memory()))
+        keep_all(graph_members.PROMISES, lambda plain: Fails(plain.in_memory()))
     assert any("State the types of the graph" in note for note in caught.value.__notes__)
