@@ -32,7 +32,7 @@ class Settings:
     threads: int
 
 
-def partition(source: Path, out: Path, parts: int, settings: Settings, as_json: bool) -> None:
+def write_parts(source: Path, out: Path, parts: int, settings: Settings, as_json: bool) -> None:
     """Partition the graph and print the parts."""
     with bytes_bar() as notice:
         book = partition_graph(source, out, parts, **vars(settings), notice=notice)

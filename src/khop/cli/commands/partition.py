@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -40,6 +41,43 @@ def _loaded(kind: str) -> Component:
         raise ValueError(f"method is {kind!r}: {error} (--method)") from error
 
 
+@dataclass(frozen=True)
+class WorkOptions:
+    """Options for the parts to make."""
+
+    balance: Annotated[
+        str,
+        typer.Option(
+            help="Quantities to balance, separated by commas: nodes, edges, bytes, names of splits "
+            "(default: nodes, and train if that split exists).",
+            metavar="NAMES",
+            show_default=False,
+        ),
+    ] = ""
+    slack: Annotated[
+        float, typer.Option(help="Share by which a part may exceed its equal share of a balanced quantity.")
+    ] = 0.05
+    seed: Annotated[int, typer.Option(help="Seed of the methods random, hash and metis.")] = 0
+    threads: Annotated[
+        int, typer.Option(help="Threads; the parts do not depend on their number. 0: one per core.")
+    ] = 0
+
+
+@dataclass(frozen=True)
+class EstimateOptions:
+    """Options for the estimate of remote nodes."""
+
+    fanouts: Annotated[
+        str,
+        typer.Option(
+            help="Fanouts such as 15,10,5, to estimate the share of remote nodes (default: no estimate).",
+            metavar="NUMBERS",
+            show_default=False,
+        ),
+    ] = ""
+    batch_size: Annotated[int, typer.Option(help="Seeds per step over all machines, for --fanouts.")] = 1024
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("partition", cls=PartitionCommand)(takes_groups(partition))
@@ -63,53 +101,30 @@ def partition(
             autocompletion=PARTITIONERS.kinds,
         ),
     ] = "ldg",
-    balance: Annotated[
-        str,
-        typer.Option(
-            help="Quantities to balance, separated by commas: nodes, edges, bytes, names of splits "
-            "(default: nodes, and train if that split exists).",
-            metavar="NAMES",
-            show_default=False,
-        ),
-    ] = "",
-    slack: Annotated[
-        float, typer.Option(help="Share by which a part may exceed its equal share of a balanced quantity.")
-    ] = 0.05,
-    seed: Annotated[int, typer.Option(help="Seed of the methods random, hash and metis.")] = 0,
-    threads: Annotated[
-        int, typer.Option(help="Threads; the parts do not depend on their number. 0: one per core.")
-    ] = 0,
-    fanouts: Annotated[
-        str,
-        typer.Option(
-            help="Fanouts such as 15,10,5, to estimate the share of remote nodes (default: no estimate).",
-            metavar="NUMBERS",
-            show_default=False,
-        ),
-    ] = "",
-    batch_size: Annotated[int, typer.Option(help="Seeds per step over all machines, for --fanouts.")] = 1024,
     *,
+    work: WorkOptions,
+    estimate: EstimateOptions,
     report: Report,
 ) -> None:
     """Partition a graph: each part is a graph folder of its nodes, their in-edges and columns."""
-    hops = fanout_list(fanouts) if fanouts else []
+    hops = fanout_list(estimate.fanouts) if estimate.fanouts else []
     source = folder_of(graph)
     given = values_of_components(context)
     if method not in PARTITIONERS.builtin:
         given = checked_options(RawRun(given, COMMAND_LINE), _loaded(method))
-    from khop.cli import partition as work
+    from khop.cli.partition import Settings, write_parts
 
-    settings = work.Settings(
+    settings = Settings(
         method,
-        [name.strip() for name in balance.split(",")] if balance else None,
-        slack,
-        seed,
+        [name.strip() for name in work.balance.split(",")] if work.balance else None,
+        work.slack,
+        work.seed,
         hops,
-        batch_size,
+        estimate.batch_size,
         given,
-        threads,
+        work.threads,
     )
-    work.partition(source, out, parts, settings, report.as_json)
+    write_parts(source, out, parts, settings, report.as_json)
 
 
 def part_files(
