@@ -52,7 +52,8 @@ MAY_IMPORT = {
     "loading": BASICS | {"errors", "batch", "kernels", "features", "graph", "sampling"},
     "exchange": {"errors", "schema", "draw", "rules", "graph", "runtime", "partition", "loading"},
     "distributed": BASICS | {
-        "errors", "rules", "features", "graph", "runtime", "partition", "sampling", "loading", "exchange",
+        "errors", "kernels", "rules", "features", "graph", "runtime", "partition", "sampling", "loading",
+        "exchange",
     },
     "training": BASICS | {
         "errors", "migrations", "batch", "kernels", "graph", "runtime", "models", "loading",

@@ -6,8 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.distributed.row_exchange import RowQuery
-from khop.partition.remote_rows import RemoteRows
+from khop.distributed.row_exchange import RemoteRows, RowQuery
 
 BOUNDS = [0, 4, 4, 10, 15]  # rank 0 is asked for the first four ids, rank 1 for nothing
 HERE = (4, 7)  # of the ids that rank 2 would be asked for

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from khop.distributed.partition_owners import PartitionOwners
 from khop.sampling.link_seeds import Links
 from khop.sampling.sampler import Seeds
-from khop.sampling.seed_affinity import SeedAffinity
-from khop.sampling.seeds import NodeSeeds, SeedOrder
+from khop.sampling.seeds import NodeSeeds, SeedAffinity, SeedOrder
 
 BOUNDS = {"user": [0, 3, 11, 20], "item": [0, 0, 2, 9]}
 NODES = NodeSeeds({"user": torch.arange(20).repeat(2), "item": torch.arange(9)})

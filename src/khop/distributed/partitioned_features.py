@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from khop.distributed.partition_owners import PartitionOwners
-from khop.distributed.row_exchange import RowQuery, RowServer
+from khop.distributed.row_exchange import RemoteRows, RowQuery, RowServer
 from khop.exchange.lanes import Lanes
 from khop.exchange.peers import Message, Peers
 from khop.exchange.row_wire import (
@@ -24,11 +24,10 @@ from khop.exchange.row_wire import (
     written,
 )
 from khop.features.cache_plan import CachePlan
-from khop.features.column_pieces import ColumnPieces, read_rows
 from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStoreBase, Gathered, Rows, Wanted
+from khop.features.table import ColumnPieces, read_rows
 from khop.partition.by_owner import first_outside
-from khop.partition.remote_rows import RemoteRows
 from khop.schema import Schema
 
 ANSWERING = Message("getting rows", "row")
@@ -50,7 +49,7 @@ class PartitionedFeatures(FeatureStoreBase):
     offsets: Mapping[Type, Sequence[int]]  # first id of each partition, and the end of the last
     holders: PartitionOwners
     lanes: Lanes
-    kept: RowCache = field(default_factory=RowCache.empty)
+    kept: RowCache | None = None  # rows of other ranks; None: no rows are cached
     wire: Wire = Wire.STORED
 
     @property
@@ -70,8 +69,7 @@ class PartitionedFeatures(FeatureStoreBase):
     def cached(self, plan: CachePlan) -> PartitionedFeatures:
         """Return a store that keeps the rows of a plan, which other ranks store. Collective."""
         schema = Schema(tuple(t for t in self.specs if isinstance(t, str)), (), columns=self.specs)
-        plain = replace(self, kept=RowCache.empty())
-        return replace(self, kept=RowCache.filled(plan, plain, schema))
+        return replace(self, kept=RowCache.filled(plan, replace(self, kept=None), schema))
 
     def gather(self, wanted: Wanted) -> Gathered:
         """Return the requested columns, one row per id in the order of the ids.
@@ -103,7 +101,7 @@ class PartitionedFeatures(FeatureStoreBase):
         found = []
         for count, names in by_count.items():
             ids, columns, slots, kept = rows.ids[:count], tuple(names), None, 0
-            if isinstance(type_, str) and self.kept.covers(type_, columns):
+            if self.kept is not None and isinstance(type_, str) and self.kept.covers(type_, columns):
                 slots = self.kept.find(type_, ids)
                 kept = self.kept.rows.columns[type_][names[0]].shape[0]
             found.append(RowQuery.of(type_, columns, RemoteRows.of(ids, span, slots, kept), bounds))
@@ -133,7 +131,7 @@ class PartitionedFeatures(FeatureStoreBase):
         type_, specs, plain, found = asked.type_, self.specs[asked.type_], {}, {}
         for name in asked.columns:
             elsewhere = [of_rank[name] for of_rank in received]
-            if asked.rows.kept:
+            if self.kept is not None and asked.rows.kept:
                 elsewhere.insert(0, self.kept.rows.columns[type_][name])
             if is_rounded(specs[name], self.wire):
                 found[name] = self._rounded_rows(asked, name, elsewhere)
@@ -179,8 +177,11 @@ def _check(type_: Type, rows: Rows, specs: Specs, offsets: Sequence[int]) -> Non
         if name not in specs[type_]:
             raise ValueError(f"no column {name!r} of {type_!r}; there are {sorted(specs[type_])}")
     bounds = offsets[0], offsets[-1]
-    position = first_outside(rows.ids, bounds)
-    if position >= 0 and rows.columns:
+    if not rows.columns or not rows.ids.numel():
+        return
+    low, high = rows.ids.aminmax()
+    if low < bounds[0] or high >= bounds[1]:
+        position = first_outside(rows.ids, bounds)
         raise ValueError(
             f"column {rows.columns[0]!r} of {type_!r}: row id {int(rows.ids[position])} at position "
             f"{position}: must be in [{bounds[0]}, {bounds[1]})"

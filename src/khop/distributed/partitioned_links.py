@@ -14,8 +14,8 @@ from khop.exchange.lanes import Lanes
 from khop.exchange.moved_rows import sent_to_all
 from khop.exchange.peers import Message
 from khop.exchange.row_wire import Type, stored_dtype
-from khop.features.column_pieces import ColumnPieces
 from khop.features.store import Rows
+from khop.features.table import ColumnPieces
 from khop.sampling.link_digest import links_digest, told_apart
 from khop.sampling.link_seeds import Links
 from khop.sampling.sampler import SeedLinks, Seeds

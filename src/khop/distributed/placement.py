@@ -20,7 +20,7 @@ from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_folder import PartsFolder, files_of_parts, named_parts, open_parts
 from khop.partition.placements import LANES, Placement
 from khop.runtime.group import Group
-from khop.sampling.seed_affinity import SeedAffinity
+from khop.sampling.seeds import SeedAffinity
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,40 @@ from khop.exchange.row_wire import (
     read,
     sent_rows,
 )
-from khop.features.column_pieces import ColumnPieces, read_into, read_rows
 from khop.features.store import Rows
-from khop.partition.remote_rows import RemoteRows
+from khop.features.table import ColumnPieces, read_into, read_rows
+from khop.kernels.remote_rows import remote_rows
 
 ASKING = Message("asking for rows", "id")
+
+
+@dataclass(frozen=True, eq=False)
+class RemoteRows:
+    """Rows requested by id. One id range is held here, some other rows are cached, the rest is fetched."""
+
+    held: int  # number of held rows
+    kept: int  # number of cached rows
+    places: Tensor  # int64: position of each requested row in the held, then cached, then fetched rows
+    asked: Tensor  # int64: the ids to fetch, ascending, without duplicates
+
+    @classmethod
+    def of(cls, ids: Tensor, span: tuple[int, int], slots: Tensor | None = None, kept: int = 0) -> RemoteRows:
+        """Split requested ids, where the ids in `span` (first, end) are held.
+
+        `slots` gives the cache slot of each id, or -1 if it is not cached; None: `kept` is 0.
+        """
+        places, asked = remote_rows(ids, *span, slots=slots, kept=kept)
+        return cls(span[1] - span[0], kept, places, asked)
+
+    @property
+    def num_remote(self) -> int:
+        """The number of requested rows that are not held here."""
+        return int((self.places >= self.held).sum())
+
+    @property
+    def num_kept(self) -> int:
+        """The number of requested rows that are cached here."""
+        return self.num_remote - int((self.places >= self.held + self.kept).sum()) if self.kept else 0
 
 
 @dataclass(frozen=True)

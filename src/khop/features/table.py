@@ -13,6 +13,8 @@ from khop.kernels.chosen_rows import ChosenRows
 from khop.kernels.gather import SMALL_DTYPES, Column, gather_columns
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 
+ColumnPieces = Mapping[str, Sequence[Tensor]]  # by column of one type
+
 
 @dataclass(frozen=True, eq=False)
 class FeatureTable(FeatureStoreBase):
@@ -116,3 +118,22 @@ def scales_of(spec: ColumnSpec, device: torch.device | str = "cpu") -> Tensor | 
     if spec.scales is None:
         return None
     return torch.tensor(spec.scales, dtype=torch.float32, device=device).view(spec.shape)
+
+
+def read_rows(
+    pieces: ColumnPieces,
+    specs: Mapping[str, ColumnSpec],
+    type_: NodeType | EdgeType,
+    rows: Rows,
+    threads: int = 1,
+) -> dict[str, Tensor]:
+    """Gather columns of one type as a feature store does; rows are numbered over all pieces."""
+    columns = [column_of(pieces[name], type_, name, rows, scales_of(specs[name])) for name in rows.columns]
+    return dict(zip(rows.columns, gather_columns(columns, rows.ids, threads=threads), strict=True))
+
+
+def read_into(pieces: ColumnPieces, ids: Tensor, out: Mapping[str, Tensor]) -> None:
+    """Copy rows of some columns into `out`, as they are stored."""
+    gather_columns(
+        [Column(pieces[name], f"column {name!r}: row", out=room) for name, room in out.items()], ids
+    )

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from khop.features.column_pieces import ColumnPieces, read_rows
 from khop.features.store import FeatureStoreBase, Gathered, Rows, Specs, Tensors, Wanted
+from khop.features.table import ColumnPieces, read_rows
 from khop.kernels.memory import memory_limit_bytes
 from khop.partition.by_owner import first_outside
 from khop.partition.parts_folder import PartsFolder, held_parts

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.partition.remote_rows import RemoteRows
+from khop.distributed.row_exchange import RemoteRows
 
 
 @given(
