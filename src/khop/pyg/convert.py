@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from khop.api.open_graph import Graph
-from khop.arguments import instance_of
+from khop.arguments import graph_of, instance_of
 from khop.batch import Adjacency, Batch
 from khop.features.table import FeatureTable
 from khop.graph.checks import are_reverses
@@ -84,6 +84,7 @@ def graph_to_pyg(graph: Graph) -> Data | HeteroData:
 
     Columns are shared. Edges are sorted by destination. A split becomes a mask, `<split>_mask`.
     """
+    graph_of("graph", graph)
     schema = graph.schema
     data = _empty(len(schema.node_types) == len(schema.edge_types) == 1)
     columns = graph.columns
@@ -112,6 +113,7 @@ def batch_to_pyg(batch: Batch) -> Data | HeteroData:
     Columns are shared. Seeds come first; `batch_size` is their number. A duplicate seed has one row, given by
     `seed_index`.
     """
+    instance_of("batch", batch, Batch, "must be a batch of a khop.Loader")
     sample = batch.sample
     subgraph = sample.subgraph
     if subgraph is None:
