@@ -32,7 +32,7 @@ class Reader:
         if count < 0 or padded(size) > self._left.numel():
             raise ValueError(f"{count} rows of {dtype} {shape} in the last {self._left.numel()} bytes")
         array, self._left = self._left[:size], self._left[padded(size) :]
-        return array.view(dtype).view(count, *shape)
+        return array.view(dtype).view(count, *shape) if shape else array.view(dtype)
 
     def numbers(self, count: int) -> list[int]:
         """Return the next int64 numbers."""
@@ -60,24 +60,30 @@ class Writer:
         """Return the place of the next array (count, *shape), to be filled; its padding is zero."""
         size = count * prod(shape) * dtype.itemsize
         place = self._left[:size]
-        self._left[size : padded(size)] = 0
+        if size < padded(size):
+            self._left[size : padded(size)] = 0
         self._left = self._left[padded(size) :]
-        return place.view(dtype).view(count, *shape)
+        return place.view(dtype).view(count, *shape) if shape else place.view(dtype)
 
     def put(self, values: Tensor, dtype: torch.dtype, count: int | None = None) -> None:
         """Write values as this dtype, with zeros up to `count` numbers."""
-        place = self.room(dtype, values.numel() if count is None else count)
+        if count is None or count == values.numel():
+            self.room(dtype, values.numel()).copy_(values)
+            return
+        place = self.room(dtype, count)
         place[: values.numel()] = values
         place[values.numel() :] = 0
 
 
 def as_bytes(arrays: Sequence[Tensor]) -> Tensor:
     """Return the padded arrays one after another, uint8 (n)."""
-    flat = [torch.empty(0, dtype=torch.uint8)]
+    flat: list[Tensor] = []
     for array in arrays:
         content = array.contiguous().view(-1).view(torch.uint8)
-        flat += [content, content.new_zeros(padded(content.numel()) - content.numel())]
-    return torch.cat(flat)
+        flat.append(content)
+        if missing := -content.numel() % _ALIGNED:
+            flat.append(content.new_zeros(missing))
+    return torch.cat(flat) if flat else torch.empty(0, dtype=torch.uint8)
 
 
 def padded(size: int) -> int:
