@@ -10,9 +10,12 @@
 #include "gather.h"
 #include "measured.h"
 #include "node_index.h"
+#include "outline.h"
 #include "random.h"
 #include "sample_hop.h"
 #include "segment.h"
+#include "time_ranges.h"
+#include "tree_index.h"
 
 namespace khop::benchmark {
 namespace {
@@ -81,6 +84,35 @@ void measure_node_index() {
   khop_measured(number);
 }
 
+void measure_tree_index() {
+  Hop hop(kFanout);
+  const auto edges = static_cast<std::size_t>(hop.draw());
+  TreeIndex index(std::int64_t{1} << 23);  // a hash table, as of all but the smallest graphs
+  std::vector<std::int32_t> local(edges);
+  std::vector<std::int64_t> trees(kRows), nodes(edges), trees_of_nodes(edges);
+  for (std::int64_t row = 0; row < kRows; ++row) trees[static_cast<std::size_t>(row)] = row / 4;
+  const auto number = [&] {
+    index.reset(kRows);
+    index.insert(std::span<const std::int32_t>(hop.neighbors.data(), edges), hop.offsets, trees, local.data());
+    index.copy_pairs(0, nodes.data(), trees_of_nodes.data());
+  };
+  number();
+  khop_measured(number);
+}
+
+void measure_time_ranges() {
+  Hop hop(kFanout);
+  const std::vector<std::int64_t>& indptr = hop.graph.indptr;
+  std::vector<std::int64_t> times = skewed_ids(kEdges, std::int64_t{1} << 32, 5);
+  for (std::size_t row = 0; row < kNodes; ++row) std::sort(times.begin() + indptr[row], times.begin() + indptr[row + 1]);
+  std::vector<std::int16_t> outline(static_cast<std::size_t>(outline_size(kEdges, kNodes)));
+  make_outline(indptr, times, outline.data(), 1);
+  const auto until = skewed_ids(kRows, std::int64_t{1} << 32, 6);
+  std::vector<std::int64_t> ranges(2 * kRows);
+  const EdgeTimes own{WholeNumbers(std::span<const std::int64_t>(times)), {}, {}};
+  khop_measured([&] { time_ranges(indptr, {times, outline}, own, {hop.frontier, until}, ranges.data()); });
+}
+
 void measure_gather() {
   const std::vector<float> table(kNodes * kWidth, 1.0F);
   const auto ids = skewed_ids(kRows, kNodes, 4);
@@ -116,6 +148,7 @@ const std::map<std::string, void (*)()>& operations() {
   static const std::map<std::string, void (*)()> all = {
       {"sample_hop", measure_sample_hop},   {"node_index", measure_node_index},     {"gather", measure_gather},
       {"gather_int8", measure_gather_int8}, {"segment_mean", measure_segment_mean}, {"build_csc", measure_build_csc},
+      {"tree_index", measure_tree_index},   {"time_ranges", measure_time_ranges},
   };
   return all;
 }
