@@ -30,7 +30,17 @@ class RangeWalk {
  public:
   RangeWalk(const Csc<std::int64_t>& graph, const Rising& times, const EdgeTimes& own, const RangeRequest& request,
             std::int64_t* ranges)
-      : graph_(graph), own_(own), plain_(own.plain()), outline_(times.outline.data()), request_(request), ranges_(ranges), searches_(times, 2 * kBlock) {
+      : graph_(graph),
+        own_(own),
+        plain_(own.plain()),
+        outline_(times.outline.data()),
+        nodes_(request.nodes.data()),
+        until_(request.until.data()),
+        before_(request.before),
+        after_(request.after),
+        most_(request.most),
+        ranges_(ranges),
+        searches_(times, 2 * kBlock) {
     whole_.nodes = request.nodes;
   }
 
@@ -71,7 +81,7 @@ class RangeWalk {
 
   KHOP_INLINE void prefetch_pointers(const Block& block) const {
     for (std::int64_t i = block.first; i < block.end; ++i) {
-      const std::int64_t* const row = graph_.indptr.data() + request_.nodes.data()[i];
+      const std::int64_t* const row = graph_.indptr.data() + nodes_[i];
       __builtin_prefetch(row);
       __builtin_prefetch(row + 1);
     }
@@ -79,16 +89,16 @@ class RangeWalk {
 
   KHOP_INLINE void find_rows(const Block& block) {
     for (std::int64_t i = block.first; i < block.end; ++i) block.rows[i - block.first] = row_at(graph_, whole_, i);
-    for (std::int64_t i = block.first; i < block.end; ++i) prefetch_outline(outline_, request_.nodes.data()[i], block.row(i).begin);
+    for (std::int64_t i = block.first; i < block.end; ++i) prefetch_outline(outline_, nodes_[i], block.row(i).begin);
   }
 
   KHOP_INLINE void begin_row(std::int64_t i, const Row& row) {
     ranges_[2 * i] = ranges_[2 * i + 1] = row.begin;
     if (row.degree == 0) return;
-    const std::int64_t until = request_.until.data()[i];
-    const std::int64_t latest = saturated(until, request_.after);
-    const std::int64_t earliest = request_.before < 0 ? kEarliest : saturated(until, -request_.before);
-    const OutlinedRow outline = outlined_row(outline_, request_.nodes.data()[i], row.begin);
+    const std::int64_t until = until_[i];
+    const std::int64_t latest = saturated(until, after_);
+    const std::int64_t earliest = before_ < 0 ? kEarliest : saturated(until, -before_);
+    const OutlinedRow outline = outlined_row(outline_, nodes_[i], row.begin);
     search(2 * i + 1, outline, row, latest);
     if (earliest != kEarliest) search(2 * i, outline, row, earliest - 1);
   }
@@ -101,7 +111,7 @@ class RangeWalk {
       const Row& row = block.row(i);
       if (row.degree == 0) continue;
       fn(std::max(ranges_[2 * i + 1] - 1, row.begin));
-      if (request_.before >= 0) fn(std::min(ranges_[2 * i], row.begin + row.degree - 1));
+      if (before_ >= 0) fn(std::min(ranges_[2 * i], row.begin + row.degree - 1));
     }
   }
 
@@ -115,7 +125,7 @@ class RangeWalk {
       const std::int64_t end = ranges_[2 * i + 1];
       __builtin_prefetch(plain_ + end - 1);
       __builtin_prefetch(plain_ + end);
-      if (request_.before < 0) continue;
+      if (before_ < 0) continue;
       const std::int64_t begin = ranges_[2 * i];
       __builtin_prefetch(plain_ + begin - 1);
       __builtin_prefetch(plain_ + begin);
@@ -136,9 +146,9 @@ class RangeWalk {
     }
   }
 
-  KHOP_INLINE std::int64_t latest(std::int64_t i) const { return saturated(request_.until.data()[i], request_.after); }
+  KHOP_INLINE std::int64_t latest(std::int64_t i) const { return saturated(until_[i], after_); }
   KHOP_INLINE std::int64_t earliest(std::int64_t i) const {
-    return request_.before < 0 ? kEarliest : saturated(request_.until.data()[i], -request_.before);
+    return before_ < 0 ? kEarliest : saturated(until_[i], -before_);
   }
 
   // Without branches on where ranges end: that is a coin toss.
@@ -147,7 +157,7 @@ class RangeWalk {
     const std::int64_t end = ranges_[2 * i + 1], bound = latest(i);
     const bool fits = ((end == row.begin) | (plain_[std::max(end - 1, row.begin)] <= bound)) &
                       ((end == row_end) | (plain_[std::min(end, last)] > bound));
-    if (request_.before < 0) return fits;
+    if (before_ < 0) return fits;
     const std::int64_t begin = ranges_[2 * i], first = earliest(i);
     return fits & ((begin == row.begin) | (plain_[std::max(begin - 1, row.begin)] < first)) &
            ((begin == row_end) | (plain_[std::min(begin, last)] >= first));
@@ -156,7 +166,7 @@ class RangeWalk {
   KHOP_INLINE bool fits_inside(std::int64_t i, const Row& row) const {
     const std::int64_t begin = ranges_[2 * i], end = ranges_[2 * i + 1];
     if (end > row.begin && own_[end - 1] > latest(i)) return false;
-    return request_.before < 0 || begin >= end || own_[begin] >= earliest(i);
+    return before_ < 0 || begin >= end || own_[begin] >= earliest(i);
   }
 
   [[gnu::cold, gnu::noinline]] void search_again(std::int64_t i, const Row& row) const {
@@ -198,7 +208,7 @@ class RangeWalk {
     std::int64_t& begin = ranges_[2 * i];
     const std::int64_t end = ranges_[2 * i + 1];
     begin = std::min(begin, end);
-    if (request_.most >= 0) begin = std::max(begin, end - request_.most);
+    if (most_ >= 0) begin = std::max(begin, end - most_);
   }
 
   // Half of it, and never 0: signed numbers become doubles in one instruction.
@@ -211,7 +221,9 @@ class RangeWalk {
   const EdgeTimes& own_;
   const std::int64_t* const plain_;  // the own times, where they are int64 and of edges alone; or null
   const std::int16_t* const outline_;
-  const RangeRequest& request_;
+  const std::int64_t* const nodes_;
+  const std::int64_t* const until_;
+  const std::int64_t before_, after_, most_;
   std::int64_t* const ranges_;
   HopRequest whole_;
   const bool has_sources_ = own_.sources.size() > 0;
