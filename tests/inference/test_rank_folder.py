@@ -45,10 +45,13 @@ def test_the_stage_of_a_rank_has_the_same_chunks(sizes: list[int], chunk_size: i
 def test_alone_a_rank_resumes_where_it_was(tmp_path: Path) -> None:
     stage, lanes = stage_of([3, 4], 2), Lanes(ALONE, 1)
     rows = torch.arange(14.0).view(7, 2)
-    with rank_folder(tmp_path / "w", {"graph": "a"}, lanes) as folder, closing(folder.open(stage)) as place:
+    with (
+        rank_folder(tmp_path / "w", {"graph": "a"}, [[stage]], lanes) as folder,
+        closing(folder.open(stage)) as place,
+    ):
         assert place.missing == [0, 1, 2, 3]
         place.put(1, rows[stage.span(1)])
-    with rank_folder(tmp_path / "w", {"graph": "a"}, lanes) as folder:
+    with rank_folder(tmp_path / "w", {"graph": "a"}, [[stage]], lanes) as folder:
         assert folder.first_layer([[stage]]) == 0
         with closing(folder.open(stage)) as place:
             assert place.missing == [0, 2, 3]

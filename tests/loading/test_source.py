@@ -10,10 +10,14 @@ import torch
 
 from khop import Batch, NeighborSampler
 from khop.draw import DrawKey, Purpose
+from khop.features.store import Rows
+from khop.features.table import FeatureTable
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import LocalSource
-from khop.loading.source import Position, StepRequests, finished, request_of
+from khop.loading.source import BatchRequest, DeviceRows, Position, StepRequests, finished, request_of
 from khop.sampling.seeds import NodeSeeds, SeedOrder
+from khop.testing.batch_source import local, requests, values
+from support.random_graphs import seeds
 from support.typed_shop import bits, shop
 
 GRAPH = shop()
@@ -102,3 +106,29 @@ GOOD = Position(3, 2).state(ORDER)
 def test_a_state_that_does_not_fit_is_refused(state: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Position.of_state(state, ORDER)
+
+
+def test_a_request_of_known_seeds_returns_them() -> None:
+    known = seeds(1, 2)
+    request = BatchRequest.of(known, DrawKey(3), epoch=1, step=2)
+    assert request.seeds() is known
+    assert (request.key, request.epoch, request.step) == (DrawKey(3), 1, 2)
+
+
+def test_every_tensor_of_a_batch_is_changed() -> None:
+    drawn = local().draw(requests()[0])
+    moved = drawn.map(lambda tensor: tensor.clone())
+    assert values(moved) == values(drawn)
+    assert moved.spans == drawn.spans
+    for of_type, columns in drawn.columns.items():
+        for name, column in columns.items():
+            assert moved.columns[of_type][name].data_ptr() != column.data_ptr()
+
+
+def test_cached_rows_and_others_make_all_rows() -> None:
+    table = FeatureTable({"user": {"x": torch.tensor([[10.0], [20.0], [30.0]])}})
+    rows = DeviceRows(
+        "user", table, Rows(torch.tensor([2, 0]), ("x",)), torch.tensor([1, 3]), torch.tensor([0, 2])
+    )
+    filled = rows.fill({"x": torch.tensor([[1.0], [2.0]])})
+    assert filled["x"].flatten().tolist() == [1.0, 30.0, 2.0, 10.0]

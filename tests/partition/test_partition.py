@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from khop.api.partition import partition_graph
-from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import GraphFolder, open_folder
 from khop.partition.methods import PARTITIONERS
 from khop.partition.part_files import open_part
@@ -55,45 +54,6 @@ def test_parts_hold_every_node_edge_and_number_once(
         assert found == [rows[node] for node in _originals(folders, edge_type[2]).tolist()]
         assert folders[0].schema.reverse(edge_type) == whole.schema.reverse(edge_type)
     assert verify_partition(out) == []
-
-
-def test_a_part_alone_is_no_graph(shop: Path, tmp_path: Path) -> None:
-    partition_graph(shop, tmp_path / "parts", 2)
-    with pytest.raises(ValueError, match=r"part 1 of 2 of a graph; open the folder of all parts, .*parts$"):
-        CscGraph.open(tmp_path / "parts" / "part-0001")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ({"parts": 0}, "parts 0: must be 1 to 4096"),
-        ({"parts": 2, "method": "louvain"}, "method 'louvain': must be one of ldg, fennel, metis, random"),
-        (
-            {"parts": 2, "balance": ["rows"]},
-            "parts can be balanced by nodes, edges, bytes, train",
-        ),
-        ({"parts": 2, "balance": ["nodes", "nodes"]}, "give one name or more, each once"),
-        ({"parts": 2, "slack": -0.1}, "slack -0.1: must be a number from 0 on"),
-        ({"parts": 2, "fanouts": [5, -2]}, r"fanouts \[5, -2\]: must be 0 or more, or -1"),
-        ({"parts": 2, "batch_size": 0}, "batch_size 0: must be a whole number, 1 or more"),
-    ],
-)
-def test_what_cannot_be_asked_for_is_said_in_one_sentence(
-    shop: Path, tmp_path: Path, arguments: dict[str, object], complaint: str
-) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        partition_graph(shop, tmp_path / "parts", **arguments)  # type: ignore[arg-type]
-    assert not (tmp_path / "parts").exists()
-
-
-def test_an_interrupted_partition_leaves_nothing(shop: Path, tmp_path: Path) -> None:
-    def interrupt(what: str, done: int, total: int) -> None:
-        if what.startswith("part 1: edges"):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        partition_graph(shop, tmp_path / "parts", 2, notice=interrupt)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_partitions_of_the_same_graph_say_so(shop: Path, tmp_path: Path) -> None:

@@ -1,0 +1,24 @@
+"""A run on several processes is checked before any of them is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from khop.cli.check_once import check_once
+from khop.cli.commands.shared import RankOptions
+from khop.config.read import RawRun, checked
+
+
+def test_a_wrong_run_and_too_many_processes_are_named_once(learnable: Path) -> None:
+    raw = RawRun({"graph": str(learnable), "task": {"label": "color"}}, "run.toml")
+    config = checked(raw)
+    check_once(raw, config, RankOptions(None, False))
+    check_once(raw, config, RankOptions(1, False))  # one process checks by itself
+    with pytest.raises(ValueError, match=r"task\.label is 'color'"):
+        check_once(raw, config, RankOptions(2, False))
+    with pytest.raises(ValueError, match="procs 100000"):
+        check_once(raw, config, RankOptions(100_000, False))
+    right = RawRun({"graph": str(learnable)}, "run.toml")
+    check_once(right, checked(right), RankOptions(2, False))

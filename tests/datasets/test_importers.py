@@ -1,0 +1,19 @@
+"""khop's importers are loaded by kind, and build what the protocol of importers asks for."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from khop.datasets.importers import IMPORTERS, ImportContext, Importer
+
+
+@pytest.mark.parametrize("kind", IMPORTERS.builtin)
+def test_an_importer_has_a_name_and_writes(kind: str, tmp_path: Path) -> None:
+    component = IMPORTERS.load(kind)
+    importer = component.build(component.options(), ImportContext(tmp_path))
+    assert isinstance(importer.name, str)
+    own = inspect.signature(importer.write)
+    assert list(own.parameters) == list(inspect.signature(Importer.write).parameters)[1:]

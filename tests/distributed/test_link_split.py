@@ -1,0 +1,48 @@
+"""A split of links over ranks, here over one: that of the same parts in one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+import khop
+from khop.distributed.link_split import RankEdges, split_over_ranks
+from khop.draw import DrawKey, Purpose
+from khop.partition.local_partition_features import LocalPartitionFeatures
+from khop.partition.local_partition_graph import LocalPartitionGraph
+from khop.partition.parts_folder import open_parts
+from khop.sampling.link_split import LinkColumns, Shares
+from support.one_rank import one_rank_graph
+from support.small_typed_folders import BUYS, LIKE
+
+SEED = 3
+
+
+def test_links_and_messages_are_those_of_one_process(typed_parts: Path) -> None:
+    folder, graph = open_parts(typed_parts), one_rank_graph(typed_parts)
+    whole = khop.Graph(LocalPartitionGraph(folder), LocalPartitionFeatures(folder), folder)
+    expected = khop.split_links(whole, [BUYS], val=0.1, test=30, negatives=2, label="weight", seed=SEED)
+    key = DrawKey.of(SEED, Purpose.SPLIT)
+    parts = split_over_ranks(graph, [BUYS], Shares(0.1, 30), key, LinkColumns(2, "weight"))
+    lists = (expected.train_links, expected.val_links, expected.test_links)
+    for part, links in zip(parts, lists, strict=True):
+        assert dict(part.links.counts) == dict(links.counts)
+        numbers = torch.arange(links.counts[BUYS])
+        found, own = part.links.rows(BUYS, numbers), links.rows(BUYS, numbers)
+        assert torch.equal(found.edges, own.edges)
+        assert found.labels is not None
+        assert own.labels is not None
+        assert torch.equal(found.labels, own.labels)
+        assert (found.negatives is None) is (own.negatives is None)
+        if found.negatives is not None and own.negatives is not None:
+            assert torch.equal(found.negatives, own.negatives)
+
+
+def test_edges_are_those_of_the_parts(typed_parts: Path) -> None:
+    edges = RankEdges(one_rank_graph(typed_parts))
+    ranges = edges.edge_ranges(LIKE)
+    folder = open_parts(typed_parts)
+    assert [each.csc.num_edges for each in ranges] == [part.num_edges(LIKE) for part in folder.parts]
+    assert [each.first for each in ranges] == list(folder.book.offsets["item"][:-1])
+    assert edges.total(torch.tensor([3, 4])).tolist() == [3, 4]

@@ -1,0 +1,73 @@
+"""Slots of batches with static shapes: rows and seeds behind the last one have no weight."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from khop import DrawKey, NeighborSampler, Seeds
+from khop.features.table import FeatureTable
+from khop.loading.batch_slot import BatchSlot, StepInput
+from khop.loading.columns import ColumnChoice
+from khop.sampling.on_device.batch_plan import BatchPlan
+from khop.sampling.on_device.device_sampler import measured_capacities
+from support.recorders import recorder
+from support.small_graphs import one_type
+from support.triton_rows import DEVICE
+from support.triton_segments import by_triton
+
+SMALL = one_type()
+CHOICE = ColumnChoice({"node": ("x",)}, {}, {"node": ("y",)})
+
+
+def step(number: int, size: int) -> StepInput:
+    ids = torch.randint(60, (size,), generator=torch.Generator().manual_seed(number))
+    return StepInput(Seeds({"node": ids}, {"node": torch.arange(size)}), DrawKey(number), 1 / size)
+
+
+def slot() -> BatchSlot:
+    sampler = NeighborSampler(SMALL.store, [3, 2])
+    warm_up = [(step(n, 6).seeds, step(n, 6).key) for n in range(3)]
+    plan = BatchPlan(sampler, measured_capacities(sampler, warm_up), DEVICE)
+    columns = {t: {name: c.to(DEVICE) for name, c in of.items()} for t, of in SMALL.features.columns.items()}
+    return BatchSlot(plan, FeatureTable(columns), CHOICE, recorder())
+
+
+def test_a_batch_is_the_ordinary_one_with_rows_without_weight_behind_it() -> None:
+    with by_triton():
+        made = slot()
+        for given in (step(1, 6), step(2, 4)):
+            assert made.fits(given.seeds)
+            made.make(given)
+            assert not made.overflowed()
+            seeds = given.seeds.nodes["node"]
+            exact, batch = made.exact(given), made.batch
+            nodes = exact.sample.nodes["node"].cpu()
+            count, size = nodes.numel(), seeds.numel()
+            assert torch.equal(batch.sample.nodes["node"][:count].cpu(), nodes)
+            assert torch.equal(exact.columns["node"]["x"].cpu(), SMALL.features.columns["node"]["x"][nodes])
+            found = batch.columns["node"]["x"]
+            assert torch.equal(found[:count], exact.columns["node"]["x"])
+            assert (found[count:] == 0).all()
+            assert torch.equal(batch.seed_columns["node"]["y"][:size], exact.seed_columns["node"]["y"])
+            assert made.weights[:size].tolist() == [1 / size] * size
+            assert (made.weights[size:] == 0).all()
+
+
+def test_seeds_without_a_place_do_not_fit() -> None:
+    with by_triton():
+        made = slot()
+        assert not made.fits(step(1, 60).seeds)
+        exact = made.exact(step(1, 60))
+    assert exact.columns["node"]["x"].shape[0] == exact.sample.nodes["node"].numel()
+
+
+def test_columns_of_edges_have_no_static_shape() -> None:
+    plan = BatchPlan(
+        NeighborSampler(SMALL.store, [2]),
+        measured_capacities(NeighborSampler(SMALL.store, [2]), [(step(1, 3).seeds, DrawKey(1))]),
+        DEVICE,
+    )
+    choice = ColumnChoice({}, {("node", "to", "node"): ("w",)}, {})
+    with pytest.raises(ValueError, match="edge columns have no static shapes"):
+        BatchSlot(plan, SMALL.features, choice, recorder())

@@ -1,0 +1,19 @@
+"""Stores of a partitioned graph on the only rank of a run, which exchanges with itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from khop.distributed.partition_owners import PartitionOwners
+from khop.distributed.partitioned_graph import PartitionedGraph
+from khop.exchange.lanes import Lanes
+from khop.partition.local_partitions import LocalPartitions
+from khop.partition.parts_folder import open_parts
+from khop.runtime.group import ALONE
+
+
+def one_rank_graph(parts: Path) -> PartitionedGraph:
+    """The edges of all parts, held by the one rank."""
+    folder = open_parts(parts)
+    owners = PartitionOwners(folder.book.num_parts, 0, 1)
+    return PartitionedGraph(LocalPartitions.of(folder), owners, Lanes(ALONE, 1))
