@@ -76,10 +76,28 @@ class Sums(khop.RuleBase):
         return torch.ones(arrays.edges[edge_type].num_edges, dtype=torch.float64) * 2
 
 
+@dataclass(frozen=True)
+class FirstEdges(khop.RuleBase):
+    """The first edges of a row, which it says are drawn alike."""
+
+    @property
+    def is_uniform(self) -> bool:
+        return True
+
+    def reference(self, request: DrawRequest) -> Neighbors:
+        whole = UNIFORM.reference(replace(request, fanout=-1))
+        assert whole.edges is not None
+        counts = whole.offsets.diff()
+        places = torch.arange(whole.edges.numel()) - torch.repeat_interleave(whole.offsets[:-1], counts)
+        most = request.fanout if request.fanout >= 0 else whole.edges.numel()
+        return request.neighbors(counts.clamp(max=most), whole.edges[places < most])
+
+
 WRONG = {
     NotFrozen(): (suite.it_is_a_value, "Be a frozen value"),
     ByPlace(): (suite.a_row_depends_on_no_other, "in another frontier"),
     ReadsMore(): (suite.needs_name_all_arrays_that_are_read, "which needs does not name"),
+    FirstEdges(): (suite.uniform_rules_draw_all_edges_alike, "must be near 200 each"),
     Sums(): (suite.exact_weights_sum_to_one, "must be 0 or 1"),
 }
 

@@ -11,7 +11,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from khop import DrawKey, LossWeights, NeighborSampler, Sample, SamplerBase, Seeds
+from khop import (
+    DrawKey,
+    Expansion,
+    LinkSampler,
+    LossWeights,
+    NeighborSampler,
+    Output,
+    Sample,
+    SamplerBase,
+    Seeds,
+    Uniform,
+)
 from khop.graph.needs import Need
 from khop.graph.store import GraphStore
 from khop.schema import EdgeType, NodeType
@@ -33,6 +44,24 @@ class Smallest(SamplerBase):
 
 def test_a_sampler_with_one_member_keeps_the_suite() -> None:
     keep_all([*PROMISES, *RANDOM_PROMISES], Smallest)
+
+
+SUBGRAPH = Expansion.SUBGRAPH
+BUILT_IN: dict[str, Make] = {
+    "with replacement": lambda graph: NeighborSampler(graph, [3, 2], rule=Uniform(True), edge_ids=True),
+    "disjoint": lambda graph: NeighborSampler(graph, [3, 2], disjoint=True, edge_ids=True),
+    "induced": lambda graph: NeighborSampler(graph, [3, 2], expansion=SUBGRAPH, output=Output.INDUCED),
+    "bidirectional": lambda graph: NeighborSampler(
+        graph, [3, 2], expansion=SUBGRAPH, output=Output.BIDIRECTIONAL
+    ),
+    "links": lambda graph: LinkSampler(graph, [3, 2], disjoint=True),
+}  # others: beside their modules
+
+
+@pytest.mark.parametrize("make", BUILT_IN.values(), ids=list(BUILT_IN))
+@pytest.mark.parametrize("promise", [*PROMISES, *RANDOM_PROMISES], ids=lambda promise: promise.__name__)
+def test_it_keeps(promise: Callable[[Make], None], make: Make, few_examples: None) -> None:
+    promise(make)
 
 
 class Counts(Smallest):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,18 @@ def test_a_typed_batch_becomes_a_typed_data_object() -> None:
     assert ends.shape[1] > 0
     carried = data[BUYS].edge_index[:, found[BUYS].edge_attr]  # the attribute numbers the edges
     assert torch.equal(carried, torch.stack([found["user"].n_id[ends[0]], found["item"].n_id[ends[1]]]))
+
+
+def test_weights_of_edges_and_losses_come_along() -> None:
+    batch = batch_of(khop.graph_from_pyg(plain()), NODE)
+    subgraph = batch.sample.subgraph
+    assert subgraph is not None
+    weighted = {t: replace(a, weight=a.indices / 2) for t, a in subgraph.adjacencies.items()}
+    losses = khop.LossWeights({NODE: torch.tensor([1.0, 0.5, 2.0])}, 3.5)
+    sample = replace(batch.sample, subgraph=replace(subgraph, adjacencies=weighted), loss_weights=losses)
+    found = khop.batch_to_pyg(replace(batch, sample=sample))
+    assert torch.equal(found.sampled_edge_weight, found.edge_index[0] / 2)  # beside a column edge_weight
+    assert found.loss_weight.tolist() == [1.0, 0.5, 2.0]
 
 
 def test_trees_and_directions_come_along() -> None:

@@ -111,7 +111,8 @@ def batch_to_pyg(batch: Batch) -> Data | HeteroData:
     """Make a torch_geometric `Data` or `HeteroData` of a batch of the subgraph expansion.
 
     Columns are shared. Seeds come first; `batch_size` is their number. A duplicate seed has one row, given by
-    `seed_index`.
+    `seed_index`. Weights of edges are `edge_weight`, or `sampled_edge_weight`
+    beside a column of that name; loss weights of seeds are `loss_weight`.
     """
     instance_of("batch", batch, Batch, "must be a batch of a khop.Loader")
     sample = batch.sample
@@ -135,6 +136,8 @@ def batch_to_pyg(batch: Batch) -> Data | HeteroData:
             nodes.seed_index = sample.seed_index[node_type]
             for name, column in batch.seed_columns.get(node_type, {}).items():
                 nodes[name if name not in nodes else f"seed_{name}"] = column
+            if sample.loss_weights is not None and node_type in sample.loss_weights.by_type:
+                nodes.loss_weight = sample.loss_weights.by_type[node_type]
     for edge_type, adjacency in subgraph.adjacencies.items():
         _add_edges(_of_type(data, edge_type), adjacency)
         if subgraph.edges_per_hop is not None:
@@ -168,6 +171,10 @@ def _add_edges(edges: Any, adjacency: Adjacency) -> None:
         edges.reverse = adjacency.reverse
     for name, column in adjacency.columns.items():
         edges[name] = column
+    if adjacency.weight is not None:
+        edges["sampled_edge_weight" if "edge_weight" in adjacency.columns else "edge_weight"] = (
+            adjacency.weight
+        )
 
 
 def _is_sorted(data: Data | HeteroData) -> bool:

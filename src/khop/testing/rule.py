@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import FrozenInstanceError, dataclass, field, replace
+from dataclasses import FrozenInstanceError, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,16 +20,14 @@ from khop.api.partition import partition_graph
 from khop.draw import DrawKey, Frontier, Neighbors
 from khop.exchange.draw_wire import HopWire
 from khop.graph.rule_arrays import RuleArrays
-from khop.kernels.csc import Csc
 from khop.kernels.draw_request import DrawRequest
-from khop.kernels.edge_times import EdgeTimes
-from khop.kernels.rising import Rising
 from khop.kernels.sample_hop import sample_hop
 from khop.partition.local_partition_graph import LocalPartitionGraph
-from khop.rules.rule import FrontierField, Hop, NeedKind, Rule, check_frontier
+from khop.rules.rule import FrontierField, Hop, Rule, check_frontier
 from khop.schema import EdgeType, NodeType, Schema
-from khop.testing.graphs import TIMES, PlainGraph, int64, plain_graphs_with_columns
+from khop.testing.graphs import BUYS, TIMES, PlainGraph, int64, plain_graphs_with_columns
 from khop.testing.promises import examples, expect, expect_equal, expect_refusal, promise
+from khop.testing.watched_arrays import WatchedArrays
 
 Drawn = Mapping[EdgeType, Neighbors]
 Row = tuple[list[int], list[int], list[float] | None]
@@ -217,7 +215,7 @@ def needs_name_all_arrays_that_are_read(rule: Rule) -> None:
 
     @examples(question=questions(rule))
     def check(question: Question) -> None:
-        arrays = _Watched(_arrays(question.plain))
+        arrays = WatchedArrays(_arrays(question.plain))
         requests = _requests(rule, question, arrays)
         needed = {(n.kind, t, n.column) for t in requests for n in rule.needs(t)}
         expect(arrays.read <= needed, f"plan reads {arrays.read - needed}, which needs does not name")
@@ -306,6 +304,32 @@ def exact_weights_sum_to_one(rule: Rule) -> None:
     check()
 
 
+@promise
+def uniform_rules_draw_all_edges_alike(rule: Rule) -> None:
+    """State `is_uniform` only if every edge of a row is equally likely."""
+    if not rule.is_uniform:
+        return
+    edges, draws, fanout = 6, 600, 2
+    columns: dict[NodeType | EdgeType, dict[str, list[float]]] = {
+        BUYS: {"weight": [2.0**edge for edge in range(edges)], "time": list(range(edges))}
+    }
+    plain = PlainGraph({"user": edges, "item": 1}, {BUYS: [(edge, 0) for edge in range(edges)]}, {}, columns)
+    graph, hop = plain.in_memory(), Hop(1, {BUYS: fanout}, rule, edge_ids=True)
+    item = int64([0])
+    frontier = {
+        "item": Frontier(item, until=item + edges if FrontierField.UNTIL in rule.frontier_fields else None)
+    }
+    counts = torch.zeros(edges, dtype=torch.int64)
+    for number in range(draws):
+        counts += torch.bincount(
+            graph.sample_hop(frontier, hop, DrawKey(number))[BUYS].nodes, minlength=edges
+        )
+    # The keys are fixed, so the numbers are too. 60 is five standard deviations of a fair draw.
+    even = draws * fanout // edges
+    is_even = bool(((counts - even).abs() <= 60).all())
+    expect(is_even, f"edges of a row are drawn {counts.tolist()} times, must be near {even} each")
+
+
 PROMISES: tuple[Callable[[Rule], None], ...] = (
     it_is_a_value,
     drawn_edges_belong_to_their_rows,
@@ -318,6 +342,7 @@ PROMISES: tuple[Callable[[Rule], None], ...] = (
     frontier_fields_are_those_that_it_reads,
     messages_between_ranks_carry_a_draw,
     exact_weights_sum_to_one,
+    uniform_rules_draw_all_edges_alike,
 )
 
 
@@ -336,46 +361,12 @@ def _arrays(plain: PlainGraph) -> RuleArrays:
     return RuleArrays(graph.edges, graph.columns, graph.originals)
 
 
-def _requests(rule: Rule, question: Question, arrays: RuleArrays | _Watched) -> dict[EdgeType, DrawRequest]:
+def _requests(
+    rule: Rule, question: Question, arrays: RuleArrays | WatchedArrays
+) -> dict[EdgeType, DrawRequest]:
     hop = question.hop(rule)
     return {
         t: rule.plan(t, question.frontier[t[2]], hop, question.key, arrays)
         for t in question.fanouts
         if t[2] in question.frontier
     }
-
-
-@dataclass(frozen=True)
-class _Watched:
-    """The arrays of a store, and the names of those that were read."""
-
-    inner: RuleArrays
-    read: set[tuple[NeedKind, EdgeType, str]] = field(default_factory=set)
-
-    @property
-    def edges(self) -> Mapping[EdgeType, Csc]:
-        return self.inner.edges
-
-    @property
-    def original_ids(self) -> Mapping[NodeType, Tensor]:
-        return self.inner.original_ids
-
-    def column(self, edge_type: EdgeType, name: str) -> Tensor | None:
-        self.read.add((NeedKind.COLUMN, edge_type, name))
-        return self.inner.column(edge_type, name)
-
-    def weight_sums(self, edge_type: EdgeType, column: str) -> Rising | None:
-        self.read.add((NeedKind.WEIGHT_SUMS, edge_type, column))
-        return self.inner.weight_sums(edge_type, column)
-
-    def times(self, edge_type: EdgeType, column: str) -> Rising | None:
-        self.read.add((NeedKind.TIMES, edge_type, column))
-        return self.inner.times(edge_type, column)
-
-    def own_times(self, edge_type: EdgeType, column: str) -> EdgeTimes | None:
-        self.read.add((NeedKind.TIMES, edge_type, column))
-        return self.inner.own_times(edge_type, column)
-
-    def source_ids(self, edge_type: EdgeType) -> Tensor:
-        self.read.add((NeedKind.SOURCE_IDS, edge_type, ""))
-        return self.inner.source_ids(edge_type)
