@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
+from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -92,8 +93,14 @@ class Family:
             sys.path.append(os.getcwd())  # python -m adds it, the script `khop` does not
         return _component(kind, _object(kind))
 
-    def _installed(self) -> dict[str, EntryPoint]:
-        return {entry.name: entry for entry in entry_points(group=self.group)}
+    def _installed(self) -> Mapping[str, EntryPoint]:
+        return _installed_in(self.group, tuple(sys.path))
+
+
+@cache
+def _installed_in(group: str, path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
+    """Return the entry points of a group below a `sys.path`; reading them for each field is slow."""
+    return {entry.name: entry for entry in entry_points(group=group)}
 
 
 def _loaded(entry: EntryPoint) -> Any:  # noqa: ANN401

@@ -17,6 +17,7 @@ import khop
 from cli.conftest import Ran
 from khop.config.contexts import TaskContext
 from khop.config.node_task import NodeTask
+from khop.config.resolve_task import ResolveContext
 from khop.inference.evaluation import scores
 
 Command = Callable[..., Ran]
@@ -51,6 +52,17 @@ class Regression:
         model_config = ConfigDict(frozen=True)
 
         delta: float = Field(1.0, gt=0, description="Error from which on the loss is linear")
+        of_classes: bool = Field(False, description="Take the number of classes for delta")
+
+    @staticmethod
+    def resolve(options: Options, context: ResolveContext) -> Options:
+        if not options.of_classes:
+            return options
+        task = context.config.task
+        assert task.target is not None
+        assert task.label is not None
+        count = context.graph.schema.column(task.target, task.label).num_classes
+        return options.model_copy(update={"delta": float(count or 1), "of_classes": False})
 
     @staticmethod
     def build(options: Options, context: TaskContext) -> NodeTask:
@@ -107,6 +119,12 @@ def test_from_a_run_file(khop_command: Command, run_file: Path) -> None:
     assert {"test_negative_error", "test_negative_square"} <= json.loads(found.stdout).keys()
     unknown = khop_command("evaluate", "run", "--metric", "mrr", "--allow-code", "extension")
     assert "metric 'mrr': must be one of negative-error, negative-square" in unknown.stderr.replace("\n", " ")
+
+
+def test_open_settings_are_filled_in_before_the_run_starts(khop_command: Command, run_file: Path) -> None:
+    ran = khop_command("train", str(run_file), "--of-classes", "--out", "run", "--epochs", "1")
+    assert ran.code == 0, ran.stderr
+    assert tomllib.loads(Path("run/config.toml").read_text())["task"]["delta"] == 4.0
 
 
 def test_its_declaration_limits_values(khop_command: Command, run_file: Path) -> None:

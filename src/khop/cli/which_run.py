@@ -8,6 +8,7 @@ from pathlib import Path
 
 from khop.cli.run_folder import CONFIG, is_run_folder
 from khop.components import ANY_NAMED, Permission
+from khop.config.fields import run_fields
 from khop.config.kinds import FAMILIES
 from khop.config.presets import preset, preset_names
 from khop.config.read import COMMAND_LINE, RawRun, read_toml, run_type_of, with_options
@@ -49,15 +50,28 @@ def named_run_type(words: Sequence[str]) -> type[RunConfig]:
     paths = {f"--{path.rpartition('.')[2]}": f"{path}.kind" for path in FAMILIES}
     kinds = {paths[name]: value for name, value in options_in(words) if name in paths}
     packages = [value for name, value in options_in(words) if name == _ALLOW_CODE]
-    files = [word for word in words if Path(word).is_file()]
-    raw = written(files[0], {}, "", packages) if files else RawRun({}, COMMAND_LINE)
+    is_run = [word for word in positionals(words) if word in preset_names() or Path(word).is_file()]
+    raw = written(is_run[0], {}, "", packages) if is_run else RawRun({}, COMMAND_LINE)
     return run_type_of(with_options(raw, kinds))
+
+
+def positionals(words: Sequence[str]) -> list[str]:
+    """Return the words that are neither options nor their values; an unknown option has a value."""
+    names = [entry.option for entry in run_fields() if entry.kind is bool]
+    flags = {*names, *(f"--no-{name[2:]}" for name in names), "--json", "--oversubscribe", "--help", "-h"}
+    before = ["", *words]
+    takes_value = [word.startswith("--") and "=" not in word and word not in flags for word in before]
+    return [
+        word
+        for word, is_value in zip(words, takes_value, strict=False)
+        if not is_value and not word.startswith("-")
+    ]
 
 
 def options_in(words: Sequence[str]) -> list[tuple[str, str]]:
     """Return names and values of the options, as `--name value` and as `--name=value`."""
     found = []
-    for word, after in zip(words, [*words[1:], ""], strict=True):
+    for word, after in zip(words, [*words[1:], ""], strict=False):
         name, is_assigned, value = word.partition("=")
         if name.startswith("--"):
             found.append((name, value if is_assigned else after))

@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import cache
 from itertools import pairwise
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, Field, ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
@@ -20,6 +20,7 @@ from pydantic_core import PydanticUndefined
 
 from khop.config.section import Section
 
+AnyTable = TypeVar("AnyTable", bound=Section)
 _PLAIN = (str, int, float, bool)
 
 
@@ -60,6 +61,14 @@ def options_of(table: Section, declared: type) -> Any:  # noqa: ANN401
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise ValueError(": ".join([*map(str, first["loc"]), first["msg"]])) from None
+
+
+def with_values(table: AnyTable, options: object) -> AnyTable:
+    """Return the table with the values of a component's options."""
+    if isinstance(options, type(table)):
+        return options
+    names = [name for name, _, _ in _declared(type(options))]
+    return table.model_copy(update={name: getattr(options, name) for name in names})
 
 
 def _declared(declared: type) -> Iterator[tuple[str, Any, FieldInfo]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from khop.config.memory import check_memory
-from khop.config.options import options_of
+from khop.config.options import options_of, with_values
 from khop.config.read import RawRun
 from khop.config.resolve_task import ResolveContext
 from khop.config.run_type import component_of
@@ -73,7 +73,7 @@ def _resolved_task(config: RunConfig, graph: Folder, raw: RawRun) -> TaskTable:
     task, component = config.task, component_of(config, "task")
     options = options_of(task, component.options)
     resolved = component.resolve(options, ResolveContext(config, graph, raw))
-    return resolved if isinstance(resolved, TaskTable) else task
+    return with_values(task, resolved)
 
 
 def _check_fanouts(path: str, fanouts: tuple[Fanout, ...], schema: Schema, raw: RawRun) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from khop.cli.options import ComponentCommand, values_of_components
+from khop.cli.which_run import positionals
 from khop.components import Component
 from khop.config.fields import RunField
 from khop.config.read import COMMAND_LINE, RawRun, checked_options, component_fields, read_toml
@@ -23,8 +24,8 @@ class ImportCommand(ComponentCommand):
 
     def component_fields(self, words: Sequence[str]) -> Iterable[RunField]:
         """Return the fields of the importer's options; without an importer, those of khop's own."""
-        named = [word for word in words if word in IMPORTERS.kinds() or ":" in word or Path(word).is_file()]
-        kind = _spec(named[0]).values.get(KIND) if named else next(iter(IMPORTERS.builtin))
+        sources = positionals(words)
+        kind = _spec(sources[0]).values.get(KIND) if sources else next(iter(IMPORTERS.builtin))
         return component_fields(_loaded(str(kind), "the command line"), {"--help"}, "import")
 
 
