@@ -7,9 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.features.column_pieces import read_into, read_rows
 from khop.features.store import Rows
-from khop.features.table import FeatureTable
+from khop.features.table import FeatureTable, read_into, read_rows
 from khop.schema import ColumnSpec, Schema
 
 SPECS = {"x": ColumnSpec("int8", (3,), scales=(0.5, 1.0, 2.0)), "age": ColumnSpec("int64", ())}
