@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from khop.loading.loader import StepRequests
 
 from khop.distributed.caching import CacheBudgets, CacheBy, with_caches
 from khop.distributed.partition_owners import PartitionOwners
@@ -15,6 +14,7 @@ from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.exchange.lanes import Lanes
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import LocalSource
+from khop.loading.source import StepRequests
 from khop.partition.local_partition_features import LocalPartitionFeatures
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts

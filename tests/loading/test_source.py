@@ -14,7 +14,7 @@ from khop.features.store import Rows
 from khop.features.table import FeatureTable
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import LocalSource
-from khop.loading.source import BatchRequest, DeviceRows, Position, StepRequests, finished, request_of
+from khop.loading.source import BatchRequest, CachedRows, Position, StepRequests, finished, request_of
 from khop.sampling.seeds import NodeSeeds, SeedOrder
 from khop.testing.batch_source import local, requests, values
 from support.random_graphs import seeds
@@ -127,7 +127,7 @@ def test_every_tensor_of_a_batch_is_changed() -> None:
 
 def test_cached_rows_and_others_make_all_rows() -> None:
     table = FeatureTable({"user": {"x": torch.tensor([[10.0], [20.0], [30.0]])}})
-    rows = DeviceRows(
+    rows = CachedRows(
         "user", table, Rows(torch.tensor([2, 0]), ("x",)), torch.tensor([1, 3]), torch.tensor([0, 2])
     )
     filled = rows.fill({"x": torch.tensor([[1.0], [2.0]])})

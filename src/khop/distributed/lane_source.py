@@ -47,7 +47,7 @@ class LaneSource:
     def _with_traffic(self, drawn: Drawn) -> Drawn:
         """Add the counts of this lane, which begin with the batch."""
         peers = self.lanes.peers
-        rows = sum(of_type.rows.numel() for of_type in drawn.device_rows.values())
+        rows = sum(of_type.rows.numel() for of_type in drawn.cached_rows.values())
         for name in ("needed_rows", "remote_rows", "device_cache_rows"):
             peers.counts[name] += rows
         return replace(drawn, traffic=dict(peers.counts))

@@ -15,10 +15,10 @@ from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStore, Rows
 from khop.kernels.memory import pinned_results
 from khop.loading.columns import ColumnChoice
+from khop.loading.device_cache import rows_in_cache
 from khop.loading.device_columns import DeviceColumns
-from khop.loading.device_rows import rows_on_device
 from khop.loading.ordered_map import InFlight, ordered_map
-from khop.loading.source import BatchRequest, DeviceRows, Drawn
+from khop.loading.source import BatchRequest, CachedRows, Drawn
 from khop.loading.transfer import Transfer
 from khop.sampling.sampler import Sampler
 from khop.schema import EdgeType, NodeType
@@ -69,16 +69,16 @@ class LocalSource:
         columns: Columns = {}
         seed_columns: Columns = {}
         cached = self.on_device
-        device_rows = {} if cached is None else rows_on_device(cached, self.columns, sample)
+        cached_rows = {} if cached is None else rows_in_cache(cached, self.columns, sample)
         if self.features is not None:
-            sample, columns, seed_columns = gather_columns(self.features, self.columns, sample, device_rows)
+            sample, columns, seed_columns = gather_columns(self.features, self.columns, sample, cached_rows)
         return Drawn(
             sample,
             {node_type: sample.nodes[node_type][index] for node_type, index in sample.seed_index.items()},
             columns,
             seed_columns,
             spans=(sampling, Span.since(sampling.ended, "gathering")),
-            device_rows=device_rows,
+            cached_rows=cached_rows,
         )
 
     def _sent(self, drawn: Drawn, transfer: Transfer) -> Drawn:
@@ -92,7 +92,7 @@ def gather_columns(
     features: FeatureStore,
     choice: ColumnChoice,
     sample: Sample,
-    on_device: Mapping[NodeType, DeviceRows] = MappingProxyType({}),
+    on_device: Mapping[NodeType, CachedRows] = MappingProxyType({}),
 ) -> tuple[Sample, Columns, Columns]:
     """Return the sample with its edge columns, the nodes' columns and the seeds' columns, by one gather.
 

@@ -72,7 +72,7 @@ class StepRequests(Sequence[BatchRequest]):
 
 
 @dataclass(frozen=True)
-class DeviceRows:
+class CachedRows:
     """Rows of one node type that are cached on the device, so they are not copied with the batch."""
 
     node_type: NodeType
@@ -81,7 +81,7 @@ class DeviceRows:
     rows: Tensor  # int64 (n), the rows of the batch to fill from the cache
     others: Tensor  # int64 (m), the rows of the batch in its columns until then
 
-    def map(self, change: Change) -> DeviceRows:
+    def map(self, change: Change) -> CachedRows:
         """Return the same rows with `change` applied to every tensor of the batch."""
         wanted = replace(self.wanted, ids=change(self.wanted.ids))
         return replace(self, wanted=wanted, rows=change(self.rows), others=change(self.others))
@@ -107,11 +107,11 @@ class Drawn:
 
     sample: Sample
     seed_nodes: Mapping[NodeType, Tensor]  # int64 (seeds), global ids, in the epoch's global order
-    columns: Columns  # per node type: column name -> (rows, ...), without the rows in `device_rows`
+    columns: Columns  # per node type: column name -> (rows, ...), without the rows in `cached_rows`
     seed_columns: Columns  # per seed node type: column name -> (seeds, ...)
     spans: tuple[Span, ...] = ()  # the time spent making it
     traffic: Mapping[str, float] = field(default_factory=dict)  # data exchanged by this rank for it
-    device_rows: Mapping[NodeType, DeviceRows] = field(default_factory=dict)  # filled in after the copy
+    cached_rows: Mapping[NodeType, CachedRows] = field(default_factory=dict)  # filled in after the copy
     arrival: Arrival | None = None  # work of another stream that makes the tensors; None: they are complete
 
     def map(self, change: Change) -> Drawn:
@@ -122,7 +122,7 @@ class Drawn:
             seed_nodes=map_all(self.seed_nodes, change),
             columns={t: map_all(of_type, change) for t, of_type in self.columns.items()},
             seed_columns={t: map_all(of_type, change) for t, of_type in self.seed_columns.items()},
-            device_rows={t: rows.map(change) for t, rows in self.device_rows.items()},
+            cached_rows={t: rows.map(change) for t, rows in self.cached_rows.items()},
         )
 
 
@@ -171,7 +171,7 @@ def finished(drawn: Drawn, order: SeedOrder, position: Position, device: torch.d
     if drawn.arrival is not None:
         drawn.arrival.wait()
     moved = place(drawn, device) if drawn.arrival is None and device.type != "cpu" else drawn
-    filled = {t: rows.fill(moved.columns[t]) for t, rows in moved.device_rows.items()}
+    filled = {t: rows.fill(moved.columns[t]) for t, rows in moved.cached_rows.items()}
     return Batch(
         moved.sample,
         moved.seed_nodes,

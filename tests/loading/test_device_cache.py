@@ -139,7 +139,7 @@ def test_no_batch_changes(
         index = made.sample.seed_index[node_type]
         first = int(index.max()) + 1 if index.numel() and node_type in plain.columns.of_seeds else 0
         assert not torch.isin(ids[first:], kept).any()  # rows of seeds are chosen from on the host
-        places = made.device_rows.get(node_type)
+        places = made.cached_rows.get(node_type)
         number = 0 if places is None else places.rows.numel()
         assert ids.numel() + number == made.sample.nodes[node_type].numel()
 

@@ -6,11 +6,11 @@ from khop.batch import Sample
 from khop.features.row_cache import RowCache
 from khop.features.store import Rows
 from khop.loading.columns import ColumnChoice
-from khop.loading.source import DeviceRows
+from khop.loading.source import CachedRows
 from khop.schema import NodeType
 
 
-def rows_on_device(cache: RowCache, choice: ColumnChoice, sample: Sample) -> dict[NodeType, DeviceRows]:
+def rows_in_cache(cache: RowCache, choice: ColumnChoice, sample: Sample) -> dict[NodeType, CachedRows]:
     """Return the rows of a sample that need not be gathered, for each type with cached rows.
 
     If seed columns are requested, the rows of seeds are gathered anyway: seed columns are selected on the
@@ -24,7 +24,7 @@ def rows_on_device(cache: RowCache, choice: ColumnChoice, sample: Sample) -> dic
                 slots[: int(sample.seed_index[node_type].max()) + 1] = -1
             rows = (slots >= 0).nonzero().view(-1)
             widened = choice.as_float32.get(node_type, frozenset())
-            found[node_type] = DeviceRows(
+            found[node_type] = CachedRows(
                 node_type,
                 cache.rows,
                 Rows(slots[rows], names, as_float32=widened),
