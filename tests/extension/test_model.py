@@ -76,6 +76,23 @@ class HeadsModel(Sequential):
         return self.head("item", rows)
 
 
+class WholeModel(nn.Module):
+    """A model that does not expose its layers, and has no options."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.first, self.second = Heads(inputs, 8, 2), Heads(8, outputs, 1)
+
+    @staticmethod
+    def build(options: object, context: ModelContext) -> WholeModel:
+        return WholeModel(context.sizes.inputs["item"], context.sizes.outputs)
+
+    def forward(self, batch: khop.Batch) -> Tensor:
+        first, second = batch.blocks
+        rows = self.second(self.first(batch["x"], first.adjacency), second.adjacency)
+        return rows[batch.seed_index]
+
+
 @pytest.fixture
 def run_file(learnable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -152,6 +169,17 @@ def test_on_two_ranks_losses_are_those_of_one_process(khop_command: Command, run
     assert [line["loss"] for line in one] == pytest.approx([line["loss"] for line in two], rel=1e-3)
     allowed = ("--allow-code", "extension")
     assert khop_command("evaluate", "two", "--procs", "2", *allowed).code == 0
+
+
+@pytest.mark.filterwarnings("ignore:WholeModel does not expose its layers")
+def test_one_without_layers_is_evaluated_on_batches(khop_command: Command, run_file: Path) -> None:
+    run_file.write_text(run_file.read_text().replace(", heads = 4", ""))
+    kind = ("--model", f"{__name__}:WholeModel", "--epochs", "1")
+    exact = khop_command("train", str(run_file), *kind, "--json")
+    sampled = khop_command("train", str(run_file), *kind, "--evaluation-fanouts", "50,50", "--json")
+    assert (exact.code, sampled.code) == (0, 0), exact.stderr + sampled.stderr
+    scores = [json.loads(ran.stdout)["test_accuracy"] for ran in (exact, sampled)]
+    assert scores[0] == pytest.approx(scores[1], abs=0.01)  # no node has more than 50 neighbors
 
 
 def test_help_and_errors_are_those_of_the_declaration(khop_command: Command, run_file: Path) -> None:
