@@ -45,7 +45,7 @@ def takes_run_options(fields: Iterable[RunField], default: str | None = None) ->
         context = inspect.Parameter(_CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
         options = (_parameter(n, e, default) for n, e in by_name.items())
         signature = inspect.Signature([*own, context, *options])
-        called.__signature__ = signature  # type: ignore[attr-defined]
+        vars(called)["__signature__"] = signature
         called.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
         called.__doc__ = command.__doc__
         return called
@@ -111,7 +111,7 @@ def _parameters(fields: Mapping[str, RunField]) -> list[Any]:
         pass
 
     parameters = [_parameter(name, entry, None) for name, entry in fields.items()]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    vars(command)["__signature__"] = inspect.Signature(parameters)
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     app = typer.Typer(add_completion=False)
     app.command()(command)
