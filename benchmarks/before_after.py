@@ -40,7 +40,9 @@ ROOT = HERE.parent
 MOST_INSTRUCTIONS, MOST_TIME = 1.01, 1.02
 SHOWN = 12  # differences of a file
 # Names of measured times, of files and folders, and of the checksums of files that are compared themselves.
-NOT_COMPARED = ("seconds", "checksums", "run", "checkpoint", "graph", "hit_rate", "khop")
+NOT_COMPARED = ("seconds", "checksums", "run", "checkpoint", "graph", "khop")
+# Versions of formats: checkpoints of format 2 have a digest of state.json.
+VERSIONS = ("format",)
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def flat(value: object, path: str = "") -> Iterator[tuple[str, object]]:
     """The leaves of parsed text by dotted path, without what is not compared."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            if key not in NOT_COMPARED:
+            if key not in (*NOT_COMPARED, *VERSIONS):
                 yield from flat(item, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list):
         for number, item in enumerate(value):
@@ -112,11 +114,26 @@ def text_differences(before: Path, after: Path) -> Iterator[str]:
     contents = [parsed(path) for path in (before, after)]
     lines = [content if isinstance(content, list) else [content] for content in contents]
     old, new = (dict(flat([renamed(line) for line in of_file])) for of_file in lines)
-    for path in old:
-        if path not in new:
+    for path, value in old.items():
+        there = traffic_renamed(path)
+        if there not in new:
             yield f"{path}: absent after"
-        elif old[path] != new[path]:
-            yield f"{path}: {old[path]!r} before, {new[path]!r} after"
+        elif str(value) != str(new[there]):  # a size may be a number or a text
+            yield f"{path}: {value!r} before, {new[there]!r} after"
+
+
+def traffic_renamed(path: str) -> str:
+    """The path of a digest after the table of keys."""
+    head, traffic, key = path.rpartition("traffic.")
+    return head + next(iter(with_new_paths({traffic + key: None}))) if traffic else path
+
+
+def later_path(path: str) -> str:
+    """The path of a derived array in the later revision: it was `name/array.npy` and is `name.npy`."""
+    if "/derived/" not in path:
+        return path
+    path = re.sub(r"/([^/]+)/array\.npy$", r"/\1.npy", path)
+    return re.sub(r"/([^/.]+)\.([^/]+)\.outline\.npy$", r"/\1_outline.\2.npy", path)
 
 
 def tensor_differences(before: Path, after: Path) -> Iterator[str]:
@@ -133,8 +150,9 @@ def tensor_differences(before: Path, after: Path) -> Iterator[str]:
 
 
 def byte_differences(before: Path, after: Path) -> Iterator[str]:
-    """One line where two files differ in a byte."""
-    if before.read_bytes() != after.read_bytes():
+    """One line where two files differ in a byte. A derived array may have its digest at the end."""
+    old, new = before.read_bytes(), after.read_bytes()
+    if old != (new[: len(old)] if "derived" in before.parts else new):
         yield "bytes differ"
 
 
@@ -155,7 +173,7 @@ KINDS = {
     "final scores": "runs/*/scores.json",
     "weights and optimizers": "runs/*.safetensors",
     "states of checkpoints": "runs/*/checkpoints/*.json",
-    "inference": "runs/*/rows.npy",
+    "inference": "runs/*/rows*.npy",
     "run files": "runs/*.toml",
 }
 
@@ -186,10 +204,11 @@ def file_differences(path: str, before: Path, after: Path) -> Iterator[str]:
     """Differences of one file of both folders."""
     if not (before / path).exists():
         return  # a file that the earlier revision did not have
-    if not (after / path).exists():
+    there = after / later_path(path)
+    if not there.exists():
         yield f"{path}: absent after"
         return
-    lines = list(COMPARED[Path(path).suffix](before / path, after / path))
+    lines = list(COMPARED[Path(path).suffix](before / path, there))
     yield from (f"{path}: {line}" for line in lines[:SHOWN])
     if len(lines) > SHOWN:
         yield f"{path}: {len(lines) - SHOWN} more"
