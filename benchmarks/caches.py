@@ -31,6 +31,7 @@ from khop.loading.source import StepRequests
 from khop.loading.visit_counts import visit_counts
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.part_files import map_splits
+from khop.partition.parts_folder import open_parts
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.seeds import NodeSeeds, SeedOrder
 
@@ -123,7 +124,7 @@ def main() -> None:
             parts = Path(place) / "parts"
             book = partition_graph(source, parts, PARTS, threads=2)
             figures.append(Figure(f"{name}: share of edges cut", round(book.quality.cut["all"], 4), ""))
-            figures.extend(figures_of(name, LocalPartitionGraph.open(parts)))
+            figures.extend(figures_of(name, LocalPartitionGraph(open_parts(parts))))
     report("caches", figures)
 
 

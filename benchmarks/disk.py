@@ -30,6 +30,7 @@ from harness import GRAPHS, Figure, report
 import khop
 from khop.features.store import Rows
 from khop.features.table import FeatureTable
+from khop.graph.feature_columns import feature_columns
 from khop.graph.folder import open_folder
 
 WIDTH = 128
@@ -110,7 +111,7 @@ def measured(path: Path, way: str, wanted: int, seed: int) -> dict[str, float]:
     folder = open_folder(path)
     file = path / "nodes" / "node" / "x.npy"
     drop_cache(file)
-    table = FeatureTable(folder.feature_columns(0) if way == "khop" else folder.columns())
+    table = FeatureTable(feature_columns(folder, 0) if way == "khop" else folder.columns())
     ids = torch.randint(folder.num_nodes("node"), (wanted,), generator=torch.Generator().manual_seed(seed))
     read_before, started = bytes_read(), time.perf_counter()
     for chunk in ids.split(50_000):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from khop.api.partition import partition_graph
-from khop.graph.csc_graph import CscGraph
+from khop.graph.csc_graph import open_csc_graph
 from support.small_typed_folders import write_typed_graph
 
 
@@ -19,7 +19,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_part_alone_is_no_graph(shop: Path, tmp_path: Path) -> None:
     partition_graph(shop, tmp_path / "parts", 2)
     with pytest.raises(ValueError, match=r"part 1 of 2 of a graph; open the folder of all parts, .*parts$"):
-        CscGraph.open(tmp_path / "parts" / "part-0001")
+        open_csc_graph(tmp_path / "parts" / "part-0001")
 
 
 @pytest.mark.parametrize(

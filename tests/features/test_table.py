@@ -11,6 +11,7 @@ import torch
 from khop.features.store import Rows
 from khop.features.table import FeatureTable
 from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.feature_columns import feature_columns
 from khop.graph.folder import open_folder
 from khop.graph.quantize import quantize
 from khop.testing.feature_store import BUYS, PROMISES, Columns, Make, int64
@@ -21,7 +22,7 @@ def mapped(path: Path, columns: Columns, *, in_memory: bool = True) -> FeatureTa
     in_order = EdgeTable(int64(*([0] * edges)), int64(*([0] * edges)), columns[BUYS])
     nodes = {name: NodeTable(columns=columns[name]) for name in ("user", "item")}
     folder = open_folder(write_graph(path, nodes, {BUYS: in_order}))
-    return FeatureTable(folder.columns() if in_memory else folder.feature_columns(room_bytes=0))
+    return FeatureTable(folder.columns() if in_memory else feature_columns(folder, room_bytes=0))
 
 
 @pytest.fixture(params=["in memory", "mapped", "larger than memory", "two threads"])

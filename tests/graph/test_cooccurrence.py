@@ -13,6 +13,7 @@ from khop import EdgeTable, Graph, NodeTable, cooccurrence, open_graph, write_gr
 from khop.draw import DrawKey, FrontierByType, NeighborsByType
 from khop.features.store import FeatureStoreBase, Gathered, Wanted
 from khop.features.table import FeatureTable
+from khop.graph.added_edges import with_edges
 from khop.graph.csc_graph import csc_graph_from_edges
 from khop.graph.store import GraphStoreBase
 from khop.rules.rule import Hop
@@ -121,9 +122,9 @@ def test_what_lies_elsewhere_is_not_joined() -> None:
 def test_reverses_are_known() -> None:
     none = torch.empty(0, dtype=torch.int64)
     with pytest.raises(ValueError, match="no node type 'shop'"):
-        GRAPH.with_edges({("item", "of", "shop"): EdgeTable(none, none)})
+        with_edges(GRAPH, {("item", "of", "shop"): EdgeTable(none, none)})
     bought_by = ("item", "bought by", "user")
-    wider = GRAPH.with_edges({bought_by: EdgeTable(ITEMS, USERS, reverse_of=BUYS)})
+    wider = with_edges(GRAPH, {bought_by: EdgeTable(ITEMS, USERS, reverse_of=BUYS)})
     assert wider.schema.reverse_of == {bought_by: BUYS}
 
 

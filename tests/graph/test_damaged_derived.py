@@ -14,7 +14,7 @@ from torch import Tensor
 from khop.api.partition import partition_graph
 from khop.draw import DrawKey, Frontier, Positives, UniformNegatives
 from khop.graph.build import EdgeTable, NodeTable, write_graph
-from khop.graph.csc_graph import CscGraph
+from khop.graph.csc_graph import open_csc_graph
 from khop.graph.store import GraphStore
 from khop.graph.verify import verify_folder
 from khop.partition.local_partition_graph import LocalPartitionGraph
@@ -47,8 +47,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def drawn(path: Path) -> list[Tensor]:
     """Draws that use every array that is derived from a graph or from its parts."""
     of_parts = LocalPartitionGraph(open_parts(path / "parts"))
-    found = [of_parts.joined().csc(TO).indptr, of_parts.joined().csc(TO).indices]
-    graphs: tuple[GraphStore, ...] = (CscGraph.open(path / "whole"), of_parts)
+    found = [of_parts.in_one_piece("test").csc(TO).indptr, of_parts.in_one_piece("test").csc(TO).indices]
+    graphs: tuple[GraphStore, ...] = (open_csc_graph(path / "whole"), of_parts)
     for graph in graphs:
         for rule in (Weighted("w"), Temporal("time"), Temporal("time", inner=Weighted("w"))):
             times = torch.full((NODES,), 50) if isinstance(rule, Temporal) else None

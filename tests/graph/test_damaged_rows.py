@@ -14,9 +14,10 @@ import torch
 import khop
 from khop import EdgeTable, NodeTable, Temporal, UniformNegatives, Weighted, write_graph
 from khop.draw import DrawKey, Frontier, Positives
-from khop.graph.csc_graph import CscGraph
+from khop.graph.csc_graph import CscGraph, open_csc_graph
 from khop.graph.derived import FOLDER
 from khop.partition.local_partition_graph import LocalPartitionGraph
+from khop.partition.parts_folder import open_parts
 from khop.rules.rule import Hop, Rule
 from khop.rules.temporal import TemporalStrategy
 from khop.rules.uniform import Uniform
@@ -75,12 +76,12 @@ def drawn(graph: CscGraph | LocalPartitionGraph, rule: Rule) -> list[list[int]]:
 def test_a_flipped_row_pointer_is_named_with_its_file(timed: Path, rule: Rule) -> None:
     flip_of_the_issue(timed)
     with pytest.raises(ValueError, match=rf"{array_file(timed)}: row 3[67] .* Re-import, or copy it again"):
-        drawn(CscGraph.open(timed), rule)
+        drawn(open_csc_graph(timed), rule)
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_a_source_that_is_no_node_is_named_with_its_row(timed: Path, rule: Rule) -> None:
-    graph = CscGraph.open(timed)
+    graph = open_csc_graph(timed)
     drawn(graph, rule)  # else what has to be made first names the file
     row = 40  # all of its edges
     first, last = graph.csc(SENT).indptr[row : row + 2].tolist()
@@ -89,21 +90,21 @@ def test_a_source_that_is_no_node_is_named_with_its_row(timed: Path, rule: Rule)
     until = torch.tensor([1000]) if isinstance(rule, Temporal) else None
     hop = Hop(1, {SENT: 3}, rule)
     with pytest.raises(ValueError, match=r"indices\.npy: row 40 has source id \d+: must be in \[0, 100\)"):
-        CscGraph.open(timed).sample_hop({"user": Frontier(torch.tensor([row]), until)}, hop, KEY)
+        open_csc_graph(timed).sample_hop({"user": Frontier(torch.tensor([row]), until)}, hop, KEY)
 
 
 def negatives(folder: Path, rest: Path) -> object:
     positives = Positives(torch.arange(5), torch.arange(5))
-    return CscGraph.open(folder).sample_negatives(SENT, UniformNegatives(2, exact=True), positives, KEY)
+    return open_csc_graph(folder).sample_negatives(SENT, UniformNegatives(2, exact=True), positives, KEY)
 
 
 def cooccurrence(folder: Path, rest: Path) -> object:
-    return khop.cooccurrence(CscGraph.open(folder), SENT, min_count=1)
+    return khop.cooccurrence(open_csc_graph(folder), SENT, min_count=1)
 
 
 def sorted_again(folder: Path, rest: Path) -> object:
     graph = khop.open_graph(folder)
-    return khop.graph.save.save_graph(rest / "s", CscGraph.open(folder), graph.columns, {}, None, "time")
+    return khop.graph.save.save_graph(rest / "s", open_csc_graph(folder), graph.columns, {}, None, "time")
 
 
 def partition(folder: Path, rest: Path) -> object:
@@ -111,7 +112,7 @@ def partition(folder: Path, rest: Path) -> object:
 
 
 def whole_rows(folder: Path, rest: Path) -> object:
-    return CscGraph.open(folder).sample_hop(
+    return open_csc_graph(folder).sample_hop(
         {"user": Frontier(torch.arange(NODES))}, Hop(1, {SENT: -1}, Uniform()), KEY
     )
 
@@ -137,12 +138,12 @@ def test_rows_that_are_not_in_their_order_are_named(timed: Path, name: str) -> N
     file, width = (columns, 8) if columns.exists() else (of_nodes, 4)
     flip(file, HEADER + width * 50 + 1, bit=6)
     with pytest.raises(ValueError, match=r"row \d+ is said to be in the order of 'time'"):
-        drawn(CscGraph.open(timed), RULES[name])
+        drawn(open_csc_graph(timed), RULES[name])
 
 
 @pytest.mark.parametrize("name", ["temporal", "latest", "window"])
 def test_damage_of_what_is_derived_never_changes_what_time_allows(timed: Path, name: str) -> None:
-    expected = drawn(CscGraph.open(timed), RULES[name])
+    expected = drawn(open_csc_graph(timed), RULES[name])
     files = sorted((timed / FOLDER).rglob("*times*.npy"))
     assert files
     generator = np.random.default_rng(5)
@@ -151,7 +152,7 @@ def test_damage_of_what_is_derived_never_changes_what_time_allows(timed: Path, n
         for _ in range(30):
             flip(file, int(generator.integers(HEADER, len(sound))), int(generator.integers(8)))
             with warnings.catch_warnings(action="ignore"):  # that it is made anew
-                assert drawn(CscGraph.open(timed), RULES[name]) == expected
+                assert drawn(open_csc_graph(timed), RULES[name]) == expected
             file.write_bytes(sound)
 
 
@@ -159,7 +160,7 @@ def test_damage_of_what_is_derived_never_changes_what_time_allows(timed: Path, n
 def test_damage_of_a_part_is_named_with_the_file_of_the_part(timed: Path, tmp_path: Path, name: str) -> None:
     parts = tmp_path / "parts"
     khop.partition_graph(timed, parts, 2)
-    folder = LocalPartitionGraph.open(parts).folder.parts[0].path
+    folder = LocalPartitionGraph(open_parts(parts)).folder.parts[0].path
     flip(array_file(folder), HEADER + 8 * 11 + 2)
     with pytest.raises(ValueError, match=rf"{array_file(folder)}: row 1[01] begins"):
-        drawn(LocalPartitionGraph.open(parts), RULES[name])
+        drawn(LocalPartitionGraph(open_parts(parts)), RULES[name])

@@ -225,36 +225,6 @@ def test_edges_come_back_from_int64_lists_of_any_size(tmp_path: Path) -> None:
     assert np.array_equal(folder.columns()["n", "to", "n"]["at"], order)
 
 
-def vm_flags(address: int) -> list[str]:
-    """The kernel's flags of the mapping that holds an address; "rr" is advice to expect random reads."""
-    inside = False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-            inside = int(found[1], 16) <= address < int(found[2], 16)
-        elif inside and line.startswith("VmFlags:"):
-            return line.split()[1:]
-    raise AssertionError(hex(address))
-
-
-def test_the_largest_columns_stay_on_disk_where_memory_does_not_hold_all(tmp_path: Path) -> None:
-    rows = 40_000
-    columns = {"x": torch.rand(rows, 8), "y": torch.arange(rows)}
-    folder = open_folder(write_graph(tmp_path / "g", {"a": NodeTable(columns=columns)}, {}))
-    x_bytes, y_bytes = rows * 8 * 4, rows * 8
-    for room, on_disk in [
-        (x_bytes + y_bytes, ""),
-        (x_bytes + y_bytes - 1, "x"),
-        (y_bytes - 1, "xy"),
-        (0, "xy"),
-    ]:
-        found = folder.feature_columns(room)["a"]
-        for name, column in found.items():
-            assert torch.equal(column, columns[name])
-            assert ("rr" in vm_flags(column.data_ptr() + (1 << 17))) == (name in on_disk), (room, name)
-    # A pass from end to end, as `columns` is for, still reads ahead.
-    assert "rr" not in vm_flags(folder.columns()["a"]["x"].data_ptr() + (1 << 17))
-
-
 def test_an_id_of_a_split_that_is_no_node_is_named_with_file_and_row(shop: Path) -> None:
     file = shop / "nodes" / "item" / "splits" / "test.npy"
     content = bytearray(file.read_bytes())

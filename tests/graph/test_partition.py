@@ -8,7 +8,7 @@ import torch
 
 from khop.api.partition import partition_graph
 from khop.draw import DrawKey, Frontier
-from khop.graph.csc_graph import CscGraph
+from khop.graph.csc_graph import open_csc_graph
 from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_folder import open_parts
 from khop.rules.rule import Hop
@@ -20,7 +20,7 @@ KEY = DrawKey(5)
 
 def test_draws_are_those_of_the_graph_before_for_own_nodes(tmp_path: Path) -> None:
     """By range, ids stay the same: draws can be compared number by number."""
-    whole = CscGraph.open(write_typed_graph(tmp_path / "whole"))
+    whole = open_csc_graph(write_typed_graph(tmp_path / "whole"))
     partition_graph(tmp_path / "whole", tmp_path / "parts", 3, method="range")
     held = LocalPartitions.of(open_parts(tmp_path / "parts"))
     hop = Hop(1, {BUYS: 3, LIKE: 2}, Uniform(), edge_ids=True)

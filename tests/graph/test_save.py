@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from khop.graph.csc_graph import CscGraph
+from khop.graph.csc_graph import open_csc_graph
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.save import save_graph
 from support.small_typed_folders import write_typed_graph
@@ -14,7 +14,7 @@ from support.small_typed_folders import write_typed_graph
 
 def saved(folder: GraphFolder, path: Path, sort_by: str | None = None) -> GraphFolder:
     splits = {name: folder.split(name) for name in folder.split_names}
-    graph = CscGraph.open(folder)
+    graph = open_csc_graph(folder)
     return open_folder(save_graph(path, graph, folder.columns(), splits, None, sort_by, origin=folder))
 
 

@@ -9,7 +9,7 @@ import torch
 
 from khop.api.partition import partition_graph
 from khop.draw import DrawKey, Purpose
-from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
+from khop.graph.csc_graph import csc_graph_from_edges, open_csc_graph
 from khop.graph.folder import open_folder
 from khop.graph.visits import Topology, remote_share, visit_probabilities
 from khop.partition.part_files import map_splits, open_part
@@ -24,7 +24,7 @@ BATCH = 20
 
 
 def test_the_expected_visits_are_those_of_batches_that_were_drawn(tmp_path: Path) -> None:
-    graph = CscGraph.open(write_learnable_graph(tmp_path / "toy"))
+    graph = open_csc_graph(write_learnable_graph(tmp_path / "toy"))
     assert graph.folder is not None
     seeds = graph.folder.split("train")["item"]
     sampler = NeighborSampler(graph, FANOUTS)
@@ -50,7 +50,7 @@ def test_the_parts_of_a_graph_together_say_what_the_graph_says(tmp_path: Path) -
     fanouts = [{t: (3 if t == BUYS else 1) for t in whole.schema.edge_types}, 2]
     seeds = map_splits(tmp_path / "parts", book)["train"]
     found = visit_probabilities(Topology.of_parts(parts), seeds, BATCH, fanouts)
-    expected = visit_probabilities(Topology.of(CscGraph.open(whole)), whole.split("train"), BATCH, fanouts)
+    expected = visit_probabilities(Topology.of(open_csc_graph(whole)), whole.split("train"), BATCH, fanouts)
     for node_type, chances in expected.items():
         originals = torch.cat([part.columns()[node_type]["original_id"] for part in parts])
         assert torch.allclose(found[node_type], chances[originals])

@@ -19,7 +19,7 @@ from khop.draw import DrawKey, Frontier
 from khop.features.store import Rows
 from khop.features.table import FeatureTable
 from khop.graph.build import EdgeTable, NodeTable, write_graph
-from khop.graph.csc_graph import CscGraph
+from khop.graph.csc_graph import open_csc_graph
 from khop.graph.folder import open_folder
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import gather_columns
@@ -76,7 +76,7 @@ def test_a_batch_is_that_of_the_graph_before_it_was_cut(method: str, tmp_path: P
         home = tmp_path / f"{next(numbers)}"
         home.mkdir()
         ids = cut(home, plain, parts, method)
-        whole, graph = CscGraph.open(ids.whole), LocalPartitionGraph(ids.parts)
+        whole, graph = open_csc_graph(ids.whole), LocalPartitionGraph(ids.parts)
         for _ in range(4):
             rule, key = data.draw(INNER | TEMPORAL), DrawKey(data.draw(st.integers(0, 2**64 - 1)))
             expansion = data.draw(st.sampled_from(Expansion))
@@ -128,7 +128,7 @@ def test_parts_may_own_nothing(method: str, tmp_path: Path, many_cuts: None) -> 
         NeighborSampler(graph, [2, -1], edge_ids=True).sample(Seeds({"user": users}, {"user": places}), KEY)
         for places in [torch.arange(3)]
         for graph, users in (
-            (CscGraph.open(whole), places),
+            (open_csc_graph(whole), places),
             (LocalPartitionGraph(ids.parts), ids.new_nodes("user", places)),
         )
     )
@@ -150,8 +150,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_parts_answer_for_the_nodes_that_they_own_alone(shop: Path) -> None:
     everything, some = (
-        LocalPartitionGraph.open(shop / "parts"),
-        LocalPartitionGraph.open(shop / "parts", [1, 2]),
+        LocalPartitionGraph(open_parts(shop / "parts")),
+        LocalPartitionGraph(open_parts(shop / "parts", [1, 2])),
     )
     first, end = some.folder.bounds("item")[0], some.folder.bounds("item")[-1]
     hop = Hop(1, {("user", "buys", "item"): 3, ("item", "like", "item"): -1}, Uniform(), edge_ids=True)
@@ -167,7 +167,7 @@ def test_parts_answer_for_the_nodes_that_they_own_alone(shop: Path) -> None:
 
 
 def test_it_pickles_as_the_path_of_its_parts(shop: Path) -> None:
-    pickled = pickle.dumps(LocalPartitionGraph.open(shop / "parts", [2, 3]))
+    pickled = pickle.dumps(LocalPartitionGraph(open_parts(shop / "parts", [2, 3])))
     assert len(pickled) < 1000
     graph = pickle.loads(pickled)
     assert (graph.folder.held, graph.num_nodes("user")) == (range(2, 4), 300)
@@ -176,22 +176,25 @@ def test_it_pickles_as_the_path_of_its_parts(shop: Path) -> None:
 def test_a_part_that_is_not_here_is_named(shop: Path, tmp_path: Path) -> None:
     there = shutil.copytree(shop / "parts", tmp_path / "parts")
     shutil.rmtree(there / "part-0002")
-    assert LocalPartitionGraph.open(there, [0, 1]).folder.held == range(2)
+    assert LocalPartitionGraph(open_parts(there, [0, 1])).folder.held == range(2)
     with pytest.raises(ValueError, match=r"part 2 of 4 is not on this machine, there is no part-0002; copy"):
-        LocalPartitionGraph.open(there)
+        LocalPartitionGraph(open_parts(there))
 
 
 @pytest.mark.parametrize("held", [[1, 3], [3, 2], [3, 4], [-1, 0]])
 def test_parts_that_do_not_follow_each_other_are_refused(shop: Path, held: list[int]) -> None:
     with pytest.raises(ValueError, match=r"are requested; give consecutive ones, from 0 to 3"):
-        LocalPartitionGraph.open(shop / "parts", held)
+        LocalPartitionGraph(open_parts(shop / "parts", held))
 
 
 def test_times_of_sources_that_rows_do_not_follow_are_named_with_the_way_out(tmp_path: Path) -> None:
     nodes = {"item": NodeTable(columns={"time": torch.tensor([4, 2, 3])})}
     edges = {LIKE: EdgeTable(torch.tensor([1, 0, 2]), torch.tensor([0, 1, 2]))}
     partition_graph(write_graph(tmp_path / "whole", nodes, edges), tmp_path / "parts", 2, method="range")
-    graph, frontier = LocalPartitionGraph.open(tmp_path / "parts"), {"item": Frontier(int64([0]), int64([9]))}
+    graph, frontier = (
+        LocalPartitionGraph(open_parts(tmp_path / "parts")),
+        {"item": Frontier(int64([0]), int64([9]))},
+    )
     with pytest.raises(ValueError, match=r"like.*rows do not follow 'time'.*khop graph sort .* --by time"):
         graph.sample_hop(frontier, Hop(1, {LIKE: 2}, Temporal("time")), KEY)
     untimed = graph.sample_hop({"item": Frontier(int64([0]))}, Hop(1, {LIKE: 2}, Uniform()), KEY)
@@ -200,6 +203,6 @@ def test_times_of_sources_that_rows_do_not_follow_are_named_with_the_way_out(tmp
 
 def test_an_edge_type_that_no_part_has_is_named(shop: Path) -> None:
     with pytest.raises(ValueError, match=r"no edge type \('a', 'b', 'c'\); there are .*'buys'"):
-        LocalPartitionGraph.open(shop / "parts").folder.num_edges(("a", "b", "c"))
+        LocalPartitionGraph(open_parts(shop / "parts")).folder.num_edges(("a", "b", "c"))
     with pytest.raises(ValueError, match=r"no node type 'shop'; there are \['user', 'item', 'tag'\]"):
-        LocalPartitionGraph.open(shop / "parts").num_nodes("shop")
+        LocalPartitionGraph(open_parts(shop / "parts")).num_nodes("shop")

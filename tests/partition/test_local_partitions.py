@@ -7,7 +7,7 @@ import torch
 
 from khop.api.partition import partition_graph
 from khop.draw import DrawKey, Frontier
-from khop.graph.csc_graph import CscGraph
+from khop.graph.csc_graph import CscGraph, open_csc_graph
 from khop.graph.folder import open_folder
 from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_folder import open_parts
@@ -32,7 +32,7 @@ def ids(tmp_path_factory: pytest.TempPathFactory) -> OldIds:
 
 def every_third_left_out(ids: OldIds) -> tuple[CscGraph, LocalPartitions, torch.Tensor]:
     """Of purchases, by old positions, of the whole and of its parts; where those that are left stood."""
-    whole, held = CscGraph.open(ids.whole), LocalPartitions.of(ids.parts)
+    whole, held = open_csc_graph(ids.whole), LocalPartitions.of(ids.parts)
     is_kept = torch.arange(whole.csc(BUYS).num_edges) % 3 > 0
     firsts, kept = ids.parts.bounds(BUYS), []
     for (csc, _), first in zip(held.rows(BUYS), firsts, strict=False):

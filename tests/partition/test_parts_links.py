@@ -22,7 +22,7 @@ from khop import (
 )
 from khop.api.partition import partition_graph
 from khop.draw import DrawnNegatives, Positives
-from khop.graph.csc_graph import CscGraph
+from khop.graph.csc_graph import CscGraph, open_csc_graph
 from khop.graph.folder import open_folder
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts
@@ -95,7 +95,7 @@ def test_they_are_those_of_the_graph_before(tmp_path: Path, many_cuts: None) -> 
         whole = write_links(home / "whole", buys, knows, times)
         partition_graph(whole, home / "parts", parts, method="random")
         ids = OldIds(open_folder(whole), open_parts(home / "parts"))
-        graphs = CscGraph.open(whole), LocalPartitionGraph(ids.parts)
+        graphs = open_csc_graph(whole), LocalPartitionGraph(ids.parts)
         for rule, edge_type in zip(rules, (BUYS, KNOWS) * 2, strict=True):
             sources = torch.arange(7)
             until = None if limit is None else torch.full((7,), limit)
@@ -119,8 +119,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_some_parts_draw_for_their_sources_where_the_graph_has_the_edges_turned_round(shop: Path) -> None:
     everything, some = (
-        LocalPartitionGraph.open(shop / "parts"),
-        LocalPartitionGraph.open(shop / "parts", [1, 2]),
+        LocalPartitionGraph(open_parts(shop / "parts")),
+        LocalPartitionGraph(open_parts(shop / "parts", [1, 2])),
     )
     first, *_, end = some.folder.bounds("user")
     sources, rule = torch.arange(first, end), UniformNegatives(40, exact=True)
@@ -128,7 +128,8 @@ def test_some_parts_draw_for_their_sources_where_the_graph_has_the_edges_turned_
     drawn = some.sample_negatives(BUYS, rule, asked, KEY)
     assert torch.equal(drawn, everything.sample_negatives(BUYS, rule, asked, KEY))
     assert torch.equal(
-        drawn, LocalPartitionGraph.open(shop / "parts", [1, 2]).sample_negatives(BUYS, rule, asked, KEY)
+        drawn,
+        LocalPartitionGraph(open_parts(shop / "parts", [1, 2])).sample_negatives(BUYS, rule, asked, KEY),
     )
     with pytest.raises(
         ValueError, match=rf"negatives of .*buys.*: source {first - 1}: not in \[{first}, {end}\)"
@@ -142,16 +143,22 @@ def test_some_parts_draw_for_their_sources_where_the_graph_has_the_edges_turned_
 
 
 def test_where_no_part_has_all_partners_of_a_source_the_way_out_is_named(shop: Path) -> None:
-    some, rule = LocalPartitionGraph.open(shop / "parts", [0]), UniformNegatives(exact=True)
+    some, rule = LocalPartitionGraph(open_parts(shop / "parts", [0])), UniformNegatives(exact=True)
     asked = Positives(torch.tensor([0]), torch.tensor([0]))
     with pytest.raises(
         ValueError, match=r"like.*are in all 3 parts; .*EdgeTable\(reverse_of=.*or use exact=False"
     ):
         some.sample_negatives(LIKE, rule, asked, KEY)
-    assert LocalPartitionGraph.open(shop / "parts").sample_negatives(LIKE, rule, asked, KEY).shape == (1, 1)
+    assert LocalPartitionGraph(open_parts(shop / "parts")).sample_negatives(LIKE, rule, asked, KEY).shape == (
+        1,
+        1,
+    )
 
 
 def test_an_edge_type_that_is_not_there_is_named(shop: Path) -> None:
-    graph, asked = LocalPartitionGraph.open(shop / "parts"), Positives(torch.tensor([0]), torch.tensor([0]))
+    graph, asked = (
+        LocalPartitionGraph(open_parts(shop / "parts")),
+        Positives(torch.tensor([0]), torch.tensor([0])),
+    )
     with pytest.raises(ValueError, match=r"no edge type \('a', 'b', 'c'\)"):
         graph.sample_negatives(("a", "b", "c"), UniformNegatives(), asked, KEY)

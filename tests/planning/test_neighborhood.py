@@ -15,6 +15,7 @@ from khop.draw import DrawKey, Purpose
 from khop.graph.build import EdgeTable, NodeTable, write_graph
 from khop.graph.visits import Topology, visit_probabilities
 from khop.partition.local_partition_graph import LocalPartitionGraph
+from khop.partition.parts_folder import open_parts
 from khop.planning.neighborhood import Degrees, neighborhood
 from khop.planning.workload import GraphSize
 from khop.sampling.neighbor import NeighborSampler
@@ -75,7 +76,7 @@ def test_rows_with_and_without_a_cache_are_those_that_batches_need(tmp_path: Pat
     book = partition_graph(
         source, tmp_path / "parts", PARTS, method=method, fanouts=FANOUTS, batch_size=PARTS * SEEDS
     )
-    graph = LocalPartitionGraph.open(tmp_path / "parts")
+    graph = LocalPartitionGraph(open_parts(tmp_path / "parts"))
     size = GraphSize(NODES, graph.folder.num_edges((NODE, "to", NODE)), 4)
     found = neighborhood(size, FANOUTS, SEEDS, PARTS, book.quality.remote_share)
     fetched = found.remote[-1] - found.others.most_likely(NODES / PARTS / 2)

@@ -18,7 +18,7 @@ from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.draw import DegreeNegatives, DrawKey, Positives, UniformNegatives
 from khop.exchange.lanes import Lanes
 from khop.exchange.peers import Message
-from khop.graph.csc_graph import CscGraph
+from khop.graph.csc_graph import open_csc_graph
 from khop.graph.folder import open_folder
 from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_folder import open_parts
@@ -99,7 +99,7 @@ def kept_promises(group: Group, parts: int, home: Path) -> list[str]:
 
 def batches(group: Group, home: Path) -> dict[str, int]:
     """Every rank's own seeds, by every rule, over each folder of parts, against one process on the whole."""
-    lanes, whole, compared = Lanes(group), CscGraph.open(home / "whole"), {}
+    lanes, whole, compared = Lanes(group), open_csc_graph(home / "whole"), {}
     for method in METHODS:
         graph = over_ranks(home / method, group, lanes)
         ids = OldIds(open_folder(home / "whole"), open_parts(home / method))
@@ -128,7 +128,7 @@ def batches(group: Group, home: Path) -> dict[str, int]:
 
 def links(group: Group, home: Path) -> dict[str, int]:
     """Every rank's own links with exact negatives, against one process on the whole."""
-    lanes, whole, compared = Lanes(group), CscGraph.open(home / "whole"), {}
+    lanes, whole, compared = Lanes(group), open_csc_graph(home / "whole"), {}
     users = (torch.arange(20 * group.rank % 50) * 7) % 300  # of rank 0 there are none
     items = (users * 11 + group.rank) % 200
     for method in METHODS:

@@ -16,7 +16,7 @@ from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.draw import DegreeNegatives, DrawKey, DrawnNegatives, Positives, Purpose, UniformNegatives
 from khop.exchange.lanes import Lanes
 from khop.features.table import FeatureTable
-from khop.graph.csc_graph import CscGraph
+from khop.graph.csc_graph import CscGraph, open_csc_graph
 from khop.graph.folder import open_folder
 from khop.partition.local_partition_features import LocalPartitionFeatures
 from khop.partition.local_partition_graph import LocalPartitionGraph
@@ -67,7 +67,7 @@ SPLITS = (
 def splits(group: Group, home: Path, methods: Sequence[str], over_ranks: OverRanks) -> list[str]:
     """Links dealt by ranks, and a batch of them, against one process on the whole."""
     lanes, stored, checked = Lanes(group), open_folder(home / "whole"), []
-    topology = CscGraph.open(stored)
+    topology = open_csc_graph(stored)
     whole = khop.Graph(topology, FeatureTable.of(stored.schema, stored.columns()), stored)
     for method, case in product(methods, SPLITS):
         folder = open_parts(home / method)

@@ -21,8 +21,10 @@ from khop.exchange.row_wire import Wire
 from khop.features.store import FeatureStore
 from khop.features.table import NO_COLUMNS, FeatureTable
 from khop.forks import check_fork
+from khop.graph.added_edges import with_edges
 from khop.graph.build import EdgeTable
-from khop.graph.csc_graph import CscGraph
+from khop.graph.csc_graph import CscGraph, open_csc_graph
+from khop.graph.feature_columns import feature_columns
 from khop.graph.folder import Folder, open_folder
 from khop.graph.layout import is_partitioned
 from khop.graph.needs import Need
@@ -170,7 +172,7 @@ class Graph:
         edges = by_edge_type(edges)
         for edge_type, table in edges.items():
             instance_of(f"edge type {edge_type}:", table, EdgeTable, "give a khop.EdgeTable")
-        topology = self.in_one_piece("with_edges").with_edges(edges)
+        topology = with_edges(self.in_one_piece("with_edges"), edges)
         features = self.features.with_columns({t: topology.columns.get(t, {}) for t in edges})
         splits = {name: self.split(name) for name in self.split_names}
         origin = self.folder or self.origin
@@ -296,7 +298,7 @@ def _opened(path: str | os.PathLike[str], partition_options: PartitionOptions | 
             rank_edges=stores.rank_edges,
         )
     folder = open_folder(path)
-    return Graph(CscGraph.open(folder), FeatureTable.of(folder.schema, folder.feature_columns()), folder)
+    return Graph(open_csc_graph(folder), FeatureTable.of(folder.schema, feature_columns(folder)), folder)
 
 
 def placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:

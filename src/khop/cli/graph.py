@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from khop.cli.bytes_bar import bytes_bar
-from khop.graph.csc_graph import CscGraph
+from khop.graph.csc_graph import open_csc_graph
 from khop.graph.folder import open_folder
 from khop.graph.layout import is_partitioned
 from khop.graph.save import save_graph
@@ -38,7 +38,7 @@ def sort(graph: Path, out: Path, by: str) -> None:
     folder = open_folder(graph)
     splits = {name: folder.split(name) for name in folder.split_names}
     with bytes_bar() as notice:
-        save_graph(out, CscGraph.open(folder), folder.columns(), splits, notice, sort_by=by, origin=folder)
+        save_graph(out, open_csc_graph(folder), folder.columns(), splits, notice, sort_by=by, origin=folder)
     typer.echo(f"{out}: sorted by {by}. Show it: khop info {out}")
 
 

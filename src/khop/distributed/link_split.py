@@ -38,7 +38,7 @@ class RankEdges:
     @property
     def original_ids(self) -> Mapping[NodeType, Tensor]:
         """Ids before partitioning, int64 (nodes of all partitions), by node type."""
-        return self.graph.held.original_ids
+        return self.graph.held.nodes.originals
 
     def edge_ranges(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
         """Return the edges of each partition."""
@@ -120,7 +120,7 @@ def _numbers(graph: PartitionedGraph, edge_type: EdgeType, destinations: Tensor)
     folder, peers = graph.held.folder, graph.lanes.peers
     first, *_, end = folder.bounds(edge_type[2])
     own = torch.bincount(destinations - first, minlength=end - first)
-    counts = of_all_nodes(peers, graph.holders, folder.node_bounds(edge_type[2]), own)
+    counts = of_all_nodes(peers, graph.holders, folder.book.offsets[edge_type[2]], own)
     order = folder.original_ids(edge_type[2]).argsort()
     in_order = counts[order]
     starts = torch.empty_like(counts)

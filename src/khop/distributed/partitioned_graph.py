@@ -25,7 +25,7 @@ from khop.exchange.lanes import Lanes
 from khop.exchange.peers import Message, Peers, naming
 from khop.graph.edge_draws import asked_types, check_edge_type, check_hop
 from khop.graph.needs import Need
-from khop.graph.store import GraphStoreBase
+from khop.graph.store import NumberedGraph, NumberedNodes
 from khop.partition.by_owner import ByOwner, first_outside
 from khop.partition.local_partitions import LocalPartitions
 from khop.rules.rule import Hop
@@ -37,7 +37,7 @@ _MOST_BYTES = 1 << 32  # limit of a request or an answer; no batch reaches it
 
 
 @dataclass(frozen=True, eq=False)
-class PartitionedGraph(GraphStoreBase):
+class PartitionedGraph(NumberedGraph):
     """A graph store over edges partitioned across ranks.
 
     A hop is collective; each rank may have any frontier. All ranks make the same hops with the same keys. A
@@ -49,15 +49,14 @@ class PartitionedGraph(GraphStoreBase):
     held: LocalPartitions  # the partitions of this rank
     holders: PartitionOwners
     lanes: Lanes
+    schema: Schema = field(init=False, repr=False)
+    nodes: NumberedNodes = field(init=False, repr=False)
     _negatives: RankNegatives = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "schema", self.held.schema)
+        object.__setattr__(self, "nodes", self.held.nodes)
         object.__setattr__(self, "_negatives", RankNegatives(self.held, self.holders, self.lanes))
-
-    @property
-    def schema(self) -> Schema:
-        """The types of the graph."""
-        return self.held.schema
 
     @property
     def is_collective(self) -> bool:
@@ -74,18 +73,6 @@ class PartitionedGraph(GraphStoreBase):
             )
         return self.held.folder.num_edges(edge_type)
 
-    def original_ids(self, node_type: NodeType) -> Tensor | None:
-        """Return the ids before partitioning, int64 (nodes of all partitions)."""
-        return self.held.original_ids.get(node_type)
-
-    def num_nodes(self, node_type: NodeType) -> int:
-        """Return the number of nodes of a type in all partitions."""
-        return self.held.folder.num_nodes(node_type)
-
-    def partition_bounds(self, node_type: NodeType) -> tuple[int, ...]:
-        """Return the first node id of each partition, and the end of the last."""
-        return self.held.folder.node_bounds(node_type)
-
     def prepare(self, needs: Collection[Need]) -> None:
         """Build now the arrays that draws need. Collective; see GraphStore."""
         self.held.prepare(needs)
@@ -95,19 +82,23 @@ class PartitionedGraph(GraphStoreBase):
         """Draw in-edges of every frontier node; see GraphStore."""
         check_hop(frontier, hop, self.schema)
         for edge_type in asked_types(frontier, hop):
-            self._check_nodes(edge_type, frontier[edge_type[2]].nodes)
+            nodes, count = frontier[edge_type[2]].nodes, self.num_nodes(edge_type[2])
+            if (position := first_outside(nodes, (0, count))) >= 0:
+                raise ValueError(
+                    f"edge type {edge_type}: frontier node {int(nodes[position])}: not in [0, {count}), the "
+                    "nodes of all parts"
+                )
         folder = self.held.folder
-        nodes = {t: folder.num_nodes(t) for t in self.schema.node_types}
         edges = {t: folder.num_edges(t) for t in self.schema.edge_types}
-        wire = HopWire.of(frontier, hop, key, nodes, edges)
+        wire = HopWire.of(frontier, hop, key, self.nodes.counts, edges)
         bounds = {t: self.holders.bounds(self.partition_bounds(t)) for t in wire.node_types}
         owners = {t: ByOwner.of(frontier[t].nodes, of_type) for t, of_type in bounds.items()}
         shares = {t: of_type.frontiers(frontier[t]) for t, of_type in owners.items()}
         peers = self.lanes.peers
         with peers.turn:  # held until all results are copied out of the received messages
-            asked = self._asked(peers, wire, shares)
-            drawn = self._drawn(wire, asked, hop, key)
-            answers = self._answers(peers, wire, drawn, shares)
+            exchange = _HopExchange(peers, wire, shares, self._spans(wire))
+            drawn = _drawn_for_all(self.held, wire, exchange.asked(), hop, key)
+            answers = exchange.answers(drawn)
             return {t: owners[t[2]].neighbors([answer[t] for answer in answers]) for t in wire.most}
 
     def sample_negatives(
@@ -132,51 +123,50 @@ class PartitionedGraph(GraphStoreBase):
         """
         return replace(self, held=self.held.keeping(kept))
 
-    def _asked(
-        self, peers: Peers, wire: HopWire, shares: Mapping[NodeType, list[Frontier]]
-    ) -> list[FrontierByType]:
-        """Exchange requests; return the frontier of each rank. The share of this rank is not sent."""
-        own = self.holders.rank
+    def _spans(self, wire: HopWire) -> list[IdRanges]:
+        """Return the ids that each rank stores."""
+        bounds = {t: self.partition_bounds(t) for t in wire.node_types}
+        ranks = range(self.holders.world_size)
+        return [{t: self.holders.held(of_type, rank) for t, of_type in bounds.items()} for rank in ranks]
+
+
+@dataclass(frozen=True, eq=False)
+class _HopExchange:
+    """The messages of one hop between ranks. The share of this rank is not sent."""
+
+    peers: Peers
+    wire: HopWire
+    shares: Mapping[NodeType, list[Frontier]]  # of the frontier of this rank, by the rank that stores them
+    spans: Sequence[IdRanges]  # ids that each rank stores
+
+    def asked(self) -> list[FrontierByType]:
+        """Exchange requests; return the frontier of each rank."""
+        own, wire = self.peers.rank, self.wire
         questions = [
             torch.empty(0, dtype=torch.uint8)
             if rank == own
-            else wire.question({t: of_ranks[rank] for t, of_ranks in shares.items()}, self._spans(rank, wire))
-            for rank in range(self.holders.world_size)
+            else wire.question({t: of_ranks[rank] for t, of_ranks in self.shares.items()}, span)
+            for rank, span in enumerate(self.spans)
         ]
         asked: list[FrontierByType] = []
-        for rank, message in enumerate(peers.exchange(questions, ASKING, _MOST_BYTES)):
+        for rank, message in enumerate(self.peers.exchange(questions, ASKING, _MOST_BYTES)):
             if rank == own:
-                asked.append({t: of_ranks[own] for t, of_ranks in shares.items()})
+                asked.append({t: of_ranks[own] for t, of_ranks in self.shares.items()})
                 continue
-            with naming(peers, rank, ASKING):
-                asked.append(wire.frontier(message, self._spans(own, wire)))
+            with naming(self.peers, rank, ASKING):
+                asked.append(wire.frontier(message, self.spans[own]))
         return asked
 
-    def _drawn(
-        self, wire: HopWire, asked: list[FrontierByType], hop: Hop, key: DrawKey
-    ) -> list[NeighborsByType]:
-        """Draw for all ranks in one call; return the neighbors of each."""
-        together = {t: _joined([of_rank[t] for of_rank in asked]) for t in wire.node_types}
-        drawn = self.held.sample_hop(together, hop, key)
-        counts = {t: [of_rank[t].nodes.numel() for of_rank in asked] for t in wire.node_types}
-        pieces = {t: _cut(found, counts[t[2]]) for t, found in drawn.items()}
-        return [{t: of_ranks[rank] for t, of_ranks in pieces.items()} for rank in range(len(asked))]
-
-    def _answers(
-        self,
-        peers: Peers,
-        wire: HopWire,
-        drawn: list[NeighborsByType],
-        shares: Mapping[NodeType, list[Frontier]],
-    ) -> list[NeighborsByType]:
+    def answers(self, drawn: list[NeighborsByType]) -> list[NeighborsByType]:
         """Send drawn neighbors; return the neighbors that every rank has drawn for this one."""
-        own = self.holders.rank
+        own, wire, peers = self.peers.rank, self.wire, self.peers
         answers = peers.outgoing([0 if rank == own else wire.size_of(of) for rank, of in enumerate(drawn)])
         for rank, of_rank in enumerate(drawn):
             if rank != own:
                 wire.write(of_rank, answers.payloads[rank])
         counts = [
-            {t: of_ranks[rank].nodes.numel() for t, of_ranks in shares.items()} for rank in range(len(drawn))
+            {t: of_ranks[rank].nodes.numel() for t, of_ranks in self.shares.items()}
+            for rank in range(len(drawn))
         ]
         if wire.is_bounded:
             sizes = [0 if rank == own else wire.size(rows) for rank, rows in enumerate(counts)]
@@ -192,17 +182,16 @@ class PartitionedGraph(GraphStoreBase):
                 found.append(wire.neighbors(message, counts[rank]))
         return found
 
-    def _spans(self, rank: int, wire: HopWire) -> IdRanges:
-        return {t: self.holders.held(self.partition_bounds(t), rank) for t in wire.node_types}
 
-    def _check_nodes(self, edge_type: EdgeType, nodes: Tensor) -> None:
-        count = self.num_nodes(edge_type[2])
-        position = first_outside(nodes, (0, count))
-        if position >= 0:
-            raise ValueError(
-                f"edge type {edge_type}: frontier node {int(nodes[position])}: not in [0, {count}), the "
-                "nodes of all parts"
-            )
+def _drawn_for_all(
+    held: LocalPartitions, wire: HopWire, asked: list[FrontierByType], hop: Hop, key: DrawKey
+) -> list[NeighborsByType]:
+    """Draw for all ranks in one call; return the neighbors of each."""
+    together = {t: _joined([of_rank[t] for of_rank in asked]) for t in wire.node_types}
+    drawn = held.sample_hop(together, hop, key)
+    counts = {t: [of_rank[t].nodes.numel() for of_rank in asked] for t in wire.node_types}
+    pieces = {t: _cut(found, counts[t[2]]) for t, found in drawn.items()}
+    return [{t: of_ranks[rank] for t, of_ranks in pieces.items()} for rank in range(len(asked))]
 
 
 def _joined(frontiers: list[Frontier]) -> Frontier:

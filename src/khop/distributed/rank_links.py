@@ -40,7 +40,7 @@ class RankLinks:
         `own` are the counts of the nodes stored on this rank.
         """
         peers = self._peers(f"the numbers of edges of {edge_type}")
-        return of_all_nodes(peers, self.holders, self.folder.node_bounds(edge_type[2]), own)
+        return of_all_nodes(peers, self.holders, self.folder.book.offsets[edge_type[2]], own)
 
     def connected(self, edge_type: EdgeType, own: Pairs) -> Pairs:
         """Return the edges with their source on this rank, from the edges of all ranks by destination."""
@@ -48,7 +48,7 @@ class RankLinks:
             self._peers(f"the partners of nodes by {edge_type}"),
             self.folder.num_nodes(edge_type[2]),
         )
-        bounds = self.folder.node_bounds(edge_type[0])
+        bounds = self.folder.book.offsets[edge_type[0]]
         spans = [self.holders.held(bounds, rank) for rank in range(self.holders.world_size)]
         first, end = spans[self.holders.rank]
         pairs = torch.stack(own, dim=1)

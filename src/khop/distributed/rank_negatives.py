@@ -42,7 +42,7 @@ class RankNegatives:
         held, folder = self.held, self.held.folder
         counts = {node_type: folder.num_nodes(node_type) for node_type in held.schema.node_types}
         links = PartsLinks(held, RankLinks(folder, self.holders, self.lanes))
-        tables = NegativeTables(counts, held.original_ids, folder.columns(), links)
+        tables = NegativeTables(counts, held.nodes.originals, folder.columns(), links)
         object.__setattr__(self, "_tables", tables)
 
     def draw(
@@ -64,7 +64,7 @@ class RankNegatives:
             )
         self._tables.prepare(edge_type, negatives, positives)
         wire = NegativeWire.of(edge_type, negatives, positives, key, folder.num_nodes(destination))
-        owners = ByOwner.of(positives.sources, self.holders.bounds(folder.node_bounds(source)))
+        owners = ByOwner.of(positives.sources, self.holders.bounds(folder.book.offsets[source]))
         shares = owners.positives(positives)
         peers = self.lanes.peers
         with peers.turn:  # held until all results are copied out of the received messages
@@ -82,7 +82,7 @@ class RankNegatives:
         key: DrawKey,
     ) -> list[Tensor | NothingLeft]:
         """Return the draws of every rank for this one, and draw for the others."""
-        bounds = self.held.folder.node_bounds(edge_type[0])
+        bounds = self.held.folder.book.offsets[edge_type[0]]
         spans = [self.holders.held(bounds, rank) for rank in range(len(shares))]
         own, nothing = self.holders.rank, torch.empty(0, dtype=torch.uint8)
         questions = [

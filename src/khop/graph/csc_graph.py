@@ -10,32 +10,29 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
-from khop.graph.build import EdgeTable
-from khop.graph.checks import checked_reverses
+from khop.draw import DrawKey, DrawnNegatives, Positives
 from khop.graph.derived import Derived
 from khop.graph.edge_draws import EdgeDraws, check_edge_type
 from khop.graph.folder import GraphFolder, open_folder
-from khop.graph.inputs import Array, Given
+from khop.graph.inputs import Given
 from khop.graph.needs import Need, rule_needs
 from khop.graph.negatives import NegativeTables, WholeLinks
 from khop.graph.progress import Meter, ProgressCallback
-from khop.graph.quantize import Quantized
 from khop.graph.row_order import RowOrder, sort_notice
 from khop.graph.rule_arrays import Columns as Columns
 from khop.graph.rule_arrays import RuleArrays
-from khop.graph.store import GraphStoreBase
+from khop.graph.store import NumberedGraph, NumberedNodes
 from khop.graph.stored_arrays import Store, StoredArrays, stored_csc
 from khop.kernels.build_csc import build_csc
 from khop.kernels.chosen_rows import ChosenRows, chosen_edges
 from khop.kernels.csc import Csc
 from khop.kernels.memory import expect_random_access
 from khop.rules.rule import Hop
-from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, edge_type_of
+from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 
 
 @dataclass(frozen=True, eq=False)
-class CscGraph(GraphStoreBase):
+class CscGraph(NumberedGraph):
     """A graph store over CSC arrays. Threads may share it; sampling runs without the GIL.
 
     `originals` holds the original ids of node types that were renumbered. Draws are keyed by original ids, so
@@ -50,7 +47,9 @@ class CscGraph(GraphStoreBase):
     columns: Columns = field(default_factory=dict)  # one row per node, or per edge in CSC order
     folder: GraphFolder | None = None  # the folder that the arrays are mapped from
     bounds: Mapping[NodeType, tuple[int, ...]] = field(default_factory=dict)  # of partitions that were joined
-    _draws: EdgeDraws = field(init=False, repr=False)
+    stored: StoredArrays | None = None  # of a graph on a device: the arrays that draws read
+    nodes: NumberedNodes = field(init=False, repr=False)
+    draws: EdgeDraws = field(init=False, repr=False)
     _negatives: NegativeTables = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -58,11 +57,13 @@ class CscGraph(GraphStoreBase):
         sorted_by = {} if folder is None else {edge.type: edge.row_order for edge in folder.manifest.edges}
         named = {t: _among(csc, self.counts.get(t[0], -1)) for t, csc in self.edges.items()}
         object.__setattr__(self, "edges", named)
+        object.__setattr__(self, "nodes", NumberedNodes(self.counts, self.originals, self.bounds))
         derived = Derived()
         if folder is not None:
             derived = Derived(folder.path, folder.fingerprint, folder.manifest.arrays)
-        arrays = RuleArrays(self.edges, self.columns, self.originals, sorted_by, derived)
-        object.__setattr__(self, "_draws", EdgeDraws(self.schema, arrays))
+        made = RuleArrays(self.edges, self.columns, self.originals, sorted_by, derived)
+        arrays = made if self.stored is None else self.stored
+        object.__setattr__(self, "draws", EdgeDraws(self.schema, arrays))
         links = WholeLinks(self.edges, self.counts, derived)
         tables = NegativeTables(self.counts, self.originals, self.columns, links)
         object.__setattr__(self, "_negatives", tables)
@@ -75,49 +76,6 @@ class CscGraph(GraphStoreBase):
             if rows != nodes:
                 raise ValueError(f"edge type {edge_type}: {rows:,} rows for {nodes:,} {edge_type[2]!r} nodes")
 
-    @classmethod
-    def open(cls, folder: GraphFolder | str | os.PathLike[str]) -> CscGraph:
-        """Map the graph of a folder. It opens at once; the edges are read in the background."""
-        if not isinstance(folder, GraphFolder):
-            folder = open_folder(folder)
-        if folder.manifest.part is not None:
-            part = folder.manifest.part
-            raise ValueError(
-                f"{folder.path}: is part {part.number} of {part.parts} of a graph; "
-                f"open the folder of all parts, {folder.path.parent}"
-            )
-        edges = {edge_type: folder.csc(edge_type) for edge_type in folder.schema.edge_types}
-        for csc in edges.values():
-            expect_random_access(csc.indptr)
-            expect_random_access(csc.indices)
-        originals = {node_type: folder.original_ids(node_type) for node_type in folder.schema.node_types}
-        return cls(
-            schema=folder.schema,
-            counts={node_type: folder.num_nodes(node_type) for node_type in folder.schema.node_types},
-            edges=edges,
-            originals={node_type: ids for node_type, ids in originals.items() if ids is not None},
-            columns=folder.columns(),
-            folder=folder,
-        )
-
-    def num_nodes(self, node_type: NodeType) -> int:
-        """Return the number of nodes of a type."""
-        if node_type not in self.counts:
-            raise ValueError(f"no node type {node_type!r}; there are {list(self.counts)}")
-        return self.counts[node_type]
-
-    def num_edges(self, edge_type: EdgeType) -> int:
-        """Return the number of edges of a type."""
-        return self.csc(edge_type).num_edges
-
-    def original_ids(self, node_type: NodeType) -> Tensor | None:
-        """Return the original ids of a node type, int64 (nodes); None if it was never renumbered."""
-        return self.originals.get(node_type)
-
-    def local_csc(self, edge_type: EdgeType) -> Csc:
-        """Return the edges of a type by destination."""
-        return self.csc(edge_type)
-
     def in_one_piece(self, what: str) -> CscGraph:
         """Return this graph."""
         return self
@@ -129,58 +87,9 @@ class CscGraph(GraphStoreBase):
         return self.edges[edge_type]
 
     @property
-    def device(self) -> torch.device:
-        """The device of the edges."""
-        return next((csc.indptr.device for csc in self.edges.values()), torch.device("cpu"))
-
-    @property
     def frontier_device(self) -> torch.device:
         """The device of frontiers and drawn neighbors: that of the edges."""
-        return self.device
-
-    @property
-    def rule_arrays(self) -> RuleArrays | StoredArrays:
-        """Arrays that rules need, made on first use: running sums of weights, and times within rows."""
-        return self._draws.arrays
-
-    def with_edges(self, edges: Mapping[EdgeType, EdgeTable], threads: int = 1) -> CscGraph:
-        """Return the graph, in memory, with additional edge types. Existing arrays are shared, not copied.
-
-        ValueError if the edges of a `reverse_of` are not the same edges in the opposite direction.
-        """
-        for edge_type in edges:
-            if edge_type in self.edges:
-                raise ValueError(
-                    f"edge type {edge_type}: the graph has it already, give the new one another name"
-                )
-        added = csc_graph_from_edges(
-            self.counts,
-            {
-                t: (torch.as_tensor(table.sources), torch.as_tensor(table.destinations))
-                for t, table in edges.items()
-            },
-            threads,
-            columns={
-                t: {name: _column_tensor(t, name, column) for name, column in table.columns.items()}
-                for t, table in edges.items()
-            },
-        )
-        reverses = {t: edge_type_of(table.reverse_of) for t, table in edges.items() if table.reverse_of}
-        _check_reverses(reverses, {**self.edges, **added.edges})
-        schema = Schema(
-            self.schema.node_types,
-            (*self.schema.edge_types, *edges),
-            {**self.schema.reverse_of, **reverses},
-            {**self.schema.columns, **added.schema.columns},
-        )
-        return CscGraph(
-            schema,
-            self.counts,
-            {**self.edges, **added.edges},
-            self.originals,
-            {**self.columns, **added.columns},
-            bounds=self.bounds,
-        )
+        return next((csc.indptr.device for csc in self.edges.values()), torch.device("cpu"))
 
     def only(self, edge_types: Collection[EdgeType]) -> CscGraph:
         """Return the graph, in memory, with only these edge types and the node types at their ends."""
@@ -214,39 +123,15 @@ class CscGraph(GraphStoreBase):
             bounds=self.bounds,
         )
 
-    def stored(self, store: Store) -> CscGraph:
-        """Return the graph for draws on a device: `store` copies edges, original ids and arrays of rules.
-
-        Arrays of rules are copied when they are first needed. Columns stay on the host. ValueError names a
-        damaged row: kernels of a device do not check edges.
-        """
-        edges = {edge_type: stored_csc(csc, store) for edge_type, csc in self.edges.items()}
-        originals = {node_type: store(ids) for node_type, ids in self.originals.items()}
-        made = CscGraph(self.schema, self.counts, edges, originals, self.columns, bounds=self.bounds)
-        arrays = StoredArrays(self._draws.arrays, made.edges, originals, store)
-        object.__setattr__(made, "_draws", EdgeDraws(self.schema, arrays))
-        return made
-
-    def partition_bounds(self, node_type: NodeType) -> tuple[int, ...]:
-        """Return the first node id of each partition, then the end of the last one.
-
-        A graph without partitions counts as one partition.
-        """
-        return self.bounds.get(node_type, (0, self.num_nodes(node_type)))
-
     def prepare(self, needs: Collection[Need]) -> None:
         """Build now the arrays that draws need; see GraphStore."""
         for need in rule_needs(needs):
-            self.rule_arrays.prepare(need)
+            self.draws.arrays.prepare(need)
         super().prepare(needs)
-
-    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
-        """Draw in-edges of every frontier node; see GraphStore."""
-        return self._draws.sample_hop(frontier, hop, key)
 
     def for_hops(self, hops: Sequence[Hop]) -> EdgeDraws:
         """Return the draws from the edges."""
-        return self._draws
+        return self.draws
 
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
@@ -257,9 +142,48 @@ class CscGraph(GraphStoreBase):
 
     def __reduce__(self) -> tuple[Callable[..., CscGraph], tuple[object, ...]]:
         if self.folder is not None:
-            return CscGraph.open, (self.folder.path,)
+            return open_csc_graph, (self.folder.path,)
         stored = (self.schema, self.counts, self.edges, self.originals, self.columns, None, self.bounds)
         return CscGraph, stored
+
+
+def open_csc_graph(folder: GraphFolder | str | os.PathLike[str]) -> CscGraph:
+    """Map the graph of a folder. It opens at once; the edges are read in the background."""
+    if not isinstance(folder, GraphFolder):
+        folder = open_folder(folder)
+    if folder.manifest.part is not None:
+        part = folder.manifest.part
+        raise ValueError(
+            f"{folder.path}: is part {part.number} of {part.parts} of a graph; "
+            f"open the folder of all parts, {folder.path.parent}"
+        )
+    edges = {edge_type: folder.csc(edge_type) for edge_type in folder.schema.edge_types}
+    for csc in edges.values():
+        expect_random_access(csc.indptr)
+        expect_random_access(csc.indices)
+    originals = {node_type: folder.original_ids(node_type) for node_type in folder.schema.node_types}
+    return CscGraph(
+        schema=folder.schema,
+        counts={node_type: folder.num_nodes(node_type) for node_type in folder.schema.node_types},
+        edges=edges,
+        originals={node_type: ids for node_type, ids in originals.items() if ids is not None},
+        columns=folder.columns(),
+        folder=folder,
+    )
+
+
+def stored_graph(graph: CscGraph, store: Store) -> CscGraph:
+    """Return the graph for draws on a device: `store` copies edges, original ids and arrays of rules.
+
+    Arrays of rules are copied when they are first needed. Columns stay on the host. ValueError names a
+    damaged row: kernels of a device do not check edges.
+    """
+    edges = {edge_type: stored_csc(csc, store) for edge_type, csc in graph.edges.items()}
+    originals = {node_type: store(ids) for node_type, ids in graph.originals.items()}
+    arrays = StoredArrays(graph.draws.arrays, edges, originals, store)
+    return CscGraph(
+        graph.schema, graph.counts, edges, originals, graph.columns, bounds=graph.bounds, stored=arrays
+    )
 
 
 def csc_graph_from_edges(
@@ -312,32 +236,9 @@ def _given_columns(
     return checked
 
 
-def _check_reverses(claimed: Mapping[EdgeType, EdgeType], edges: Mapping[EdgeType, Csc]) -> None:
-    """Raise ValueError for a wrong reverse: links would be removed from messages in one direction only."""
-    for edge_type, reverse in claimed.items():
-        if reverse not in edges:
-            raise ValueError(
-                f"edge type {edge_type}: reverse_of {reverse}: no such edge type; there are {list(edges)}"
-            )
-    checked_reverses(claimed, {t: _given_ends(edges[t]) for t in {*claimed, *claimed.values()}})
-
-
 def _among(csc: Csc, num_sources: int) -> Csc:
     """Return the same edges with the number of sources set."""
     return csc if csc.num_sources == num_sources else replace(csc, num_sources=num_sources)
-
-
-def _given_ends(csc: Csc) -> tuple[Given, Given]:
-    return Given.of(csc.indices, "sources"), Given.of(csc.destinations(), "destinations")
-
-
-def _column_tensor(edge_type: EdgeType, name: str, column: Array | Quantized) -> Tensor:
-    """Return a column of an EdgeTable; ValueError if a graph in memory cannot hold it."""
-    where = f"edge type {edge_type}: column {name!r}"
-    if isinstance(column, Quantized):
-        raise ValueError(f"{where} is quantized: give it as numbers, or write the graph by khop.write_graph")
-    Given.of(column, where)  # raises ValueError with the reason
-    return torch.as_tensor(column)
 
 
 def column_specs(columns: Columns) -> dict[NodeType | EdgeType, dict[str, ColumnSpec]]:

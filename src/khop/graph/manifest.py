@@ -127,6 +127,16 @@ class Manifest:
         of_edges -= {layout.edge_array(edge.type, "edge_id") for edge in self.edges}
         return {file for file in of_edges if len(self.arrays[file].shape) == 1}
 
+    def column_files(self) -> dict[NodeType | EdgeType, dict[str, str]]:
+        """Return the file of every column, by type and name."""
+        files: dict[NodeType | EdgeType, dict[str, str]] = {
+            node.type: {name: layout.node_column(node.type, name) for name in node.columns}
+            for node in self.nodes
+        }
+        for edge in self.edges:
+            files[edge.type] = {name: layout.edge_column(edge.type, name) for name in edge.columns}
+        return files
+
     def num_sources(self, node_type: NodeType) -> int:
         """Return the number of ids that sources of a type may have, counted over the whole graph."""
         return self.node(node_type).count if self.part is None else self.part.offsets[node_type][-1]

@@ -11,6 +11,7 @@ from khop.draw import DrawKey, Frontier, FrontierByType, NeighborsByType
 from khop.graph.derived import Derived
 from khop.graph.edge_draws import EdgeDraws
 from khop.graph.folder import GraphFolder
+from khop.graph.layout import edge_array
 from khop.graph.needs import Need, rule_needs
 from khop.graph.rule_arrays import RuleArrays, Sources
 from khop.kernels.chosen_rows import ChosenRows, chosen_edges
@@ -65,14 +66,15 @@ class Partition:
     def __post_init__(self) -> None:
         folder, entries, kept = self.folder, self.folder.manifest.edges, self.kept
         columns = folder.columns()
-        times = {entry.type: folder.edge_times(entry.type) for entry in entries}
+        # By the column that rows are sorted by: the later of the edge's own time and that of its source.
+        times = {t.type: folder.array(edge_array(t.type, "times")) for t in entries if t.times}
         arrays = RuleArrays(
             {entry.type: kept.csc(entry.type, folder.csc(entry.type)) for entry in entries},
             {entry.type: kept.columns(entry.type, columns[entry.type]) for entry in entries},
             self.original_ids,
             {entry.type: entry.row_order for entry in entries},
             Derived() if kept.positions else Derived(folder.path, folder.fingerprint, folder.manifest.arrays),
-            {t: kept.values(t, of_type) for t, of_type in times.items() if of_type is not None},
+            {t: kept.values(t, of_type) for t, of_type in times.items()},
             Sources(self.source_ids, {t: folder.schema.columns.get(t, {}) for t in folder.schema.node_types}),
         )
         object.__setattr__(self, "_draws", EdgeDraws(folder.schema, arrays))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -207,3 +208,39 @@ class GraphStoreBase(ABC):
             f"keeping some edges of {list(kept)}: {type(self).__name__} cannot leave edges out; split the "
             "links of a graph folder, by khop.open_graph and khop.split_links"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class NumberedNodes:
+    """The nodes of a graph: their numbers, their ids before renumbering, and the partitions of their ids."""
+
+    counts: Mapping[NodeType, int]
+    originals: Mapping[NodeType, Tensor]  # int64 (nodes), for types that were renumbered
+    bounds: Mapping[NodeType, tuple[int, ...]]  # (partitions + 1) ids, for types with several partitions
+
+
+class NumberedGraph(GraphStoreBase):
+    """Base of the stores whose process knows all nodes; a subclass sets `nodes`.
+
+    It also has `for_hops`, or `sample_hop` if it draws by itself.
+    """
+
+    nodes: NumberedNodes
+
+    def num_nodes(self, node_type: NodeType) -> int:
+        """Return the number of nodes of a type, over all partitions."""
+        if node_type not in self.nodes.counts:
+            raise ValueError(f"no node type {node_type!r}; there are {list(self.nodes.counts)}")
+        return self.nodes.counts[node_type]
+
+    def original_ids(self, node_type: NodeType) -> Tensor | None:
+        """Return the original ids of a node type, int64 (nodes); None if it was never renumbered."""
+        return self.nodes.originals.get(node_type)
+
+    def partition_bounds(self, node_type: NodeType) -> tuple[int, ...]:
+        """Return the first node id of each partition, then the end of the last one."""
+        return self.nodes.bounds.get(node_type) or super().partition_bounds(node_type)
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        """Draw in-edges of every frontier node, by the object of `for_hops`."""
+        return self.for_hops([hop]).sample_hop(frontier, hop, key)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from khop.features.store import FeatureStore
-from khop.graph.csc_graph import CscGraph
+from khop.graph.csc_graph import CscGraph, stored_graph
 from khop.kernels.pitch import padded_pitch
 from khop.loading.device_memory import OUT_OF_MEMORY, DeviceMemory, PinningRefused
 from khop.loading.device_placement import DevicePlacement, StorePlace
@@ -119,7 +119,7 @@ def _stored(
 ) -> PlacedStores:
     on_device = None
     if plan.topology.is_read_by_gpu:
-        on_device = edges.stored(partial(memory.stored, place=plan.topology))
+        on_device = stored_graph(edges, partial(memory.stored, place=plan.topology))
     copies = {
         node_type: {
             name: memory.stored_rows(column, plan.columns[name])

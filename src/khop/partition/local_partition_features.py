@@ -10,6 +10,7 @@ from torch import Tensor
 
 from khop.features.store import FeatureStoreBase, Gathered, Rows, Specs, Tensors, Wanted
 from khop.features.table import ColumnPieces, read_rows
+from khop.graph.feature_columns import feature_columns
 from khop.kernels.memory import memory_limit_bytes
 from khop.partition.by_owner import first_outside
 from khop.partition.parts_folder import PartsFolder, held_parts
@@ -30,7 +31,7 @@ class LocalPartitionFeatures(FeatureStoreBase):
     def __post_init__(self) -> None:
         specs = self.folder.schema.columns
         room_bytes = memory_limit_bytes() // 4 * 3 // max(len(self.folder.parts), 1)
-        of_parts = [part.feature_columns(room_bytes) for part in self.folder.parts]
+        of_parts = [feature_columns(part, room_bytes) for part in self.folder.parts]
         pieces = {
             t: {n: tuple(of[t][n] for of in of_parts) for n in specs[t] if all(n in of[t] for of in of_parts)}
             for t in specs

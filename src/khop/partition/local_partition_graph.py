@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
@@ -12,8 +11,6 @@ from torch import Tensor
 from khop.draw import (
     DrawKey,
     DrawnNegatives,
-    FrontierByType,
-    NeighborsByType,
     Positives,
 )
 from khop.errors import Unsupported
@@ -21,18 +18,18 @@ from khop.graph.csc_graph import CscGraph
 from khop.graph.edge_draws import check_edge_type
 from khop.graph.needs import Need
 from khop.graph.negatives import NegativeTables
-from khop.graph.store import DrawsHops, GraphStoreBase
+from khop.graph.store import DrawsHops, NumberedGraph, NumberedNodes
 from khop.partition.by_owner import first_outside
 from khop.partition.joined import joined_graph
 from khop.partition.local_partitions import LocalPartitions
-from khop.partition.parts_folder import PartsFolder, held_parts, open_parts
+from khop.partition.parts_folder import PartsFolder, held_parts
 from khop.partition.parts_links import PartsLinks
 from khop.rules.rule import Hop
-from khop.schema import EdgeType, NodeType, Schema
+from khop.schema import EdgeType, Schema
 
 
 @dataclass(frozen=True, eq=False)
-class LocalPartitionGraph(GraphStoreBase):
+class LocalPartitionGraph(NumberedGraph):
     """A graph store over consecutive parts. If parts are missing, it draws only for nodes of the held parts.
 
     If all parts are held, rules that need no arrays but the edges draw from the joined edges. These are built
@@ -44,6 +41,8 @@ class LocalPartitionGraph(GraphStoreBase):
     """
 
     folder: PartsFolder
+    schema: Schema = field(init=False, repr=False)  # of the whole graph
+    nodes: NumberedNodes = field(init=False, repr=False)
     _held: LocalPartitions = field(init=False, repr=False)
     _negatives: NegativeTables = field(init=False, repr=False)
     _joined: list[CscGraph] = field(default_factory=list, repr=False)  # filled on first use
@@ -52,53 +51,29 @@ class LocalPartitionGraph(GraphStoreBase):
     def __post_init__(self) -> None:
         folder = self.folder
         held = LocalPartitions.of(folder)
+        object.__setattr__(self, "schema", folder.schema)
+        object.__setattr__(self, "nodes", held.nodes)
         object.__setattr__(self, "_held", held)
-        counts = {node_type: folder.num_nodes(node_type) for node_type in folder.schema.node_types}
-        tables = NegativeTables(counts, held.original_ids, folder.columns(), PartsLinks(held))
+        tables = NegativeTables(held.nodes.counts, held.nodes.originals, folder.columns(), PartsLinks(held))
         object.__setattr__(self, "_negatives", tables)
-
-    @classmethod
-    def open(cls, path: str | os.PathLike[str], held: Sequence[int] | None = None) -> LocalPartitionGraph:
-        """Open consecutive parts of a partitioned graph, by default all of them, mapped."""
-        return cls(open_parts(path, held))
-
-    @property
-    def schema(self) -> Schema:
-        """The schema of the whole graph."""
-        return self.folder.schema
-
-    def num_nodes(self, node_type: NodeType) -> int:
-        """Return the number of nodes of a type in all parts."""
-        return self.folder.num_nodes(node_type)
 
     def num_edges(self, edge_type: EdgeType) -> int:
         """Return the number of edges of a type in all parts."""
         return self.folder.num_edges(edge_type)
-
-    def original_ids(self, node_type: NodeType) -> Tensor | None:
-        """Return the ids before partitioning, int64 (nodes of all parts)."""
-        return self._held.original_ids.get(node_type)
-
-    def partition_bounds(self, node_type: NodeType) -> tuple[int, ...]:
-        """Return (parts + 1) global ids: the first node of each part, then the number of nodes."""
-        return self.folder.node_bounds(node_type)
 
     def prepare(self, needs: Collection[Need]) -> None:
         """Build now the arrays that draws need; see GraphStore."""
         self._held.prepare(needs)
         super().prepare(needs)
 
-    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
-        """Draw in-edges of every frontier node; see GraphStore.
-
-        Raises ValueError for a node of a part that is not held.
-        """
-        return self.for_hops([hop]).sample_hop(frontier, hop, key)
-
     def for_hops(self, hops: Sequence[Hop]) -> DrawsHops:
-        """Return the draws from the joined edges, or those of each part for its own nodes."""
+        """Return the draws from the joined edges, or those of each part for its own nodes.
+
+        They raise ValueError for a node of a part that is not held.
+        """
+        is_whole = len(self.folder.held) == self.folder.book.num_parts > 1
         needs_arrays = any(hop.rule.needs(edge_type) for hop in hops for edge_type in hop.fanouts)
-        return self.joined().for_hops(hops) if self._is_whole and not needs_arrays else self._held
+        return self.in_one_piece("sampling").for_hops(hops) if is_whole and not needs_arrays else self._held
 
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
@@ -118,10 +93,13 @@ class LocalPartitionGraph(GraphStoreBase):
         return self._negatives.draw(edge_type, negatives, positives, key)
 
     def in_one_piece(self, what: str) -> CscGraph:
-        """Return all parts joined into one graph."""
+        """Return all parts joined into one graph; see `joined_graph`. Built once."""
         if len(self.folder.held) < self.folder.book.num_parts:
             raise Unsupported(f"{what}: this process has {held_parts(self.folder)} alone; open all parts")
-        return self.joined()
+        with self._lock:
+            if not self._joined:
+                self._joined.append(joined_graph(self.folder))
+            return self._joined[0]
 
     def only(self, edge_types: Collection[EdgeType]) -> CscGraph:
         """Return the joined graph, in memory, with only these edge types; see GraphStore."""
@@ -130,17 +108,6 @@ class LocalPartitionGraph(GraphStoreBase):
     def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> CscGraph:
         """Return the joined graph, in memory, with only some edges of some types; see GraphStore."""
         return self.in_one_piece("keeping").keeping(kept)
-
-    @property
-    def _is_whole(self) -> bool:
-        return len(self.folder.held) == self.folder.book.num_parts > 1
-
-    def joined(self) -> CscGraph:
-        """Return all parts joined into one graph; see `joined_graph`. Built once."""
-        with self._lock:
-            if not self._joined:
-                self._joined.append(joined_graph(self.folder))
-            return self._joined[0]
 
     def __reduce__(self) -> tuple[Callable[..., LocalPartitionGraph], tuple[PartsFolder]]:
         return LocalPartitionGraph, (self.folder,)

@@ -11,6 +11,7 @@ from khop.draw import DrawKey, FrontierByType, NeighborsByType
 from khop.graph.edge_draws import asked_types, check_edge_type, check_hop
 from khop.graph.needs import Need
 from khop.graph.partition import Partition
+from khop.graph.store import NumberedNodes
 from khop.kernels.csc import Csc
 from khop.partition.by_owner import ByOwner, first_outside
 from khop.partition.parts_folder import PartsFolder, held_parts
@@ -29,6 +30,7 @@ class LocalPartitions:
 
     folder: PartsFolder
     schema: Schema  # of the selected types
+    nodes: NumberedNodes  # of all parts; original ids of the selected types
     parts: tuple[Partition, ...]
 
     @classmethod
@@ -45,12 +47,8 @@ class LocalPartitions:
             )
             for number, part in zip(folder.held, folder.parts, strict=True)
         )
-        return cls(folder, schema, tuple(parts))
-
-    @property
-    def original_ids(self) -> Mapping[NodeType, Tensor]:
-        """The ids before partitioning, by node type: int64 (nodes of all parts)."""
-        return {node_type: self.folder.original_ids(node_type) for node_type in self.schema.node_types}
+        counts = {t: folder.num_nodes(t) for t in schema.node_types}
+        return cls(folder, schema, NumberedNodes(counts, originals, offsets), tuple(parts))
 
     @property
     def thinned(self) -> frozenset[EdgeType]:
@@ -61,7 +59,9 @@ class LocalPartitions:
         """Return the same parts with only these edge types and the node types at their ends."""
         for edge_type in edge_types:
             check_edge_type(edge_type, self.schema)
-        return replace(self, schema=self.schema.only(edge_types))
+        schema = self.schema.only(edge_types)
+        originals = {t: self.nodes.originals[t] for t in schema.node_types}
+        return replace(self, schema=schema, nodes=replace(self.nodes, originals=originals))
 
     def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> LocalPartitions:
         """Return the same parts with only some edges of the given types.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from khop.arguments import instance_of, list_of, real_number, seed_number, whole_number
 from khop.graph.atomic import new_folder, refuse_existing
-from khop.graph.csc_graph import CscGraph
+from khop.graph.csc_graph import CscGraph, open_csc_graph
 from khop.graph.damage import refuse_damage
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.inputs import Given
@@ -109,7 +109,7 @@ def write_parts(
     folder, target = open_folder(source), Path(out)
     refuse_existing(target)
     refuse_damage(folder, notice)
-    graph = CscGraph.open(folder)
+    graph = open_csc_graph(folder)
     numbering = Numbering.of(graph.counts)
     balance = balance_of(folder, numbering, settings.parts, settings.balanced(folder), settings.slack)
     method = settings.partitioner()

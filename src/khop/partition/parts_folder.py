@@ -35,21 +35,14 @@ class PartsFolder:
     """
 
     path: Path  # absolute
+    schema: Schema  # of the whole graph, with its columns
+    fingerprint: str  # of the partitioned graph: equal for equal content, regardless of the path
     book: PartitionBook
     held: range  # numbers of the parts with edges on this machine
     columns_of: range  # the held parts with all columns; the other held parts may lack some
     parts: tuple[GraphFolder, ...]  # the held parts, in order
+    joined: dict[str, Tensor] = field(default_factory=dict, repr=False)  # columns of all parts, by file
     _mapped: dict[str, Tensor] = field(default_factory=dict, repr=False)
-
-    @property
-    def schema(self) -> Schema:
-        """The types of the whole graph, with their columns."""
-        return self.parts[0].schema
-
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint of the partitioned graph: equal for equal content, regardless of the path."""
-        return self.book.fingerprint
 
     @property
     def arrays(self) -> Mapping[str, ArrayEntry]:
@@ -73,11 +66,6 @@ class PartsFolder:
         """Return the first global id of each held part, then the end of the last held part."""
         of_all = self.book.offsets[type_] if isinstance(type_, str) else self.book.first_edges(type_)
         return of_all[self.held.start : self.held.stop + 1]
-
-    def node_bounds(self, node_type: NodeType) -> tuple[int, ...]:
-        """Return (parts + 1) global ids: the first node of each part, held or not, then the node count."""
-        self.num_nodes(node_type)
-        return self.book.offsets[node_type]
 
     @property
     def split_names(self) -> tuple[str, ...]:
@@ -108,13 +96,9 @@ class PartsFolder:
 
     def whole_array(self, file: str) -> Tensor:
         """Return one of the arrays of all nodes, which every machine has, mapped; see `whole_arrays`."""
-        return self.made(file, lambda: map_whole(self.path, self.book, file))
-
-    def made(self, name: str, make: Callable[[], Tensor]) -> Tensor:
-        """Return the result of `make`, which is called once per name."""
-        if name not in self._mapped:
-            self._mapped[name] = make()
-        return self._mapped[name]
+        if file not in self._mapped:
+            self._mapped[file] = map_whole(self.path, self.book, file)
+        return self._mapped[file]
 
     def __reduce__(self) -> tuple[Callable[..., PartsFolder], tuple[object, ...]]:
         return open_parts, (self.path, self.held, self.columns_of)
@@ -136,12 +120,14 @@ class _Columns(Mapping[str, Tensor]):
             return folder.whole_array(file)
         check_whole(folder, f"column {name!r} of {type_!r}")
         for part in folder.parts:
-            if file in part.absent:
+            if file not in part.arrays:
                 raise ValueError(
                     f"column {name!r} of {type_!r}: {part.path / file} is not on this "
                     "machine; use a process with all parts"
                 )
-        return folder.made(file, lambda: torch.cat([part.columns()[type_][name] for part in folder.parts]))
+        if file not in folder.joined:
+            folder.joined[file] = torch.cat([part.columns()[type_][name] for part in folder.parts])
+        return folder.joined[file]
 
     def __contains__(self, name: object) -> bool:
         return name in self._names  # Mapping's default would join the column
@@ -193,8 +179,8 @@ def open_parts(
         if problem := file_problem(folder / file, entry):
             raise ValueError(f"{folder / file}: {problem}; {REMEDY}")
     contents = (Contents.ALL if number in whole else Contents.EDGES for number in numbers)
-    parts = (open_part(folder, book, number, of) for number, of in zip(numbers, contents, strict=True))
-    return PartsFolder(folder, book, numbers, whole, tuple(parts))
+    parts = [open_part(folder, book, number, of) for number, of in zip(numbers, contents, strict=True)]
+    return PartsFolder(folder, parts[0].schema, book.fingerprint, book, numbers, whole, tuple(parts))
 
 
 def known_folder(path: str | os.PathLike[str]) -> Folder:
@@ -207,7 +193,8 @@ def known_folder(path: str | os.PathLike[str]) -> Folder:
     number = next(described, 0)
     _check_described(folder, book, [number])
     part = open_part(folder, book, number, Contents.NOTHING)
-    return PartsFolder(folder, book, range(number, number + 1), range(0), (part,))
+    held = range(number, number + 1)
+    return PartsFolder(folder, part.schema, book.fingerprint, book, held, range(0), (part,))
 
 
 def files_of_parts(path: str | os.PathLike[str], held: range, columns_of: range) -> list[str]:

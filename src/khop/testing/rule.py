@@ -23,6 +23,7 @@ from khop.graph.rule_arrays import RuleArrays
 from khop.kernels.draw_request import DrawRequest
 from khop.kernels.sample_hop import sample_hop
 from khop.partition.local_partition_graph import LocalPartitionGraph
+from khop.partition.parts_folder import open_parts
 from khop.rules.rule import FrontierField, Hop, Rule, check_frontier
 from khop.schema import EdgeType, NodeType, Schema
 from khop.testing.graphs import BUYS, TIMES, PlainGraph, int64, plain_graphs_with_columns
@@ -172,7 +173,7 @@ def partitions_change_no_draw(rule: Rule) -> None:
         with tempfile.TemporaryDirectory() as home:
             whole = question.plain.written(Path(home) / "whole")
             partition_graph(whole, Path(home) / "parts", parts, method="random")
-            graph = LocalPartitionGraph.open(Path(home) / "parts")
+            graph = LocalPartitionGraph(open_parts(Path(home) / "parts"))
             old = {t: _old_ids(question.plain, graph, t) for t in question.plain.counts}
             new = {t: ids.argsort() for t, ids in old.items()}
             frontier = {t: replace(of, nodes=new[t][of.nodes]) for t, of in question.frontier.items()}
