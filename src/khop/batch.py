@@ -275,11 +275,6 @@ class Batch:
         return _column(self.seed_columns, name, node_type)
 
     @property
-    def seconds(self) -> Mapping[str, float]:
-        """Stage -> time in seconds spent making this batch."""
-        return {span.stage: span.seconds for span in self.spans}
-
-    @property
     def blocks(self) -> tuple[Block, ...]:
         """One block per layer, input layer first."""
         return self.sample.blocks

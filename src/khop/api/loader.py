@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from time import monotonic
 
@@ -31,10 +32,19 @@ from khop.loading.local_source import LocalSource
 from khop.loading.ordered_map import InFlight
 from khop.loading.seed_times import SeedTimes
 from khop.loading.seed_times import seed_times as times_of_seeds
-from khop.loading.source import BatchSource, Drawn, Position, State, StepRequests, finished, request_of
-from khop.loading.streams import streams_of
+from khop.loading.source import (
+    BatchSource,
+    Drawn,
+    Position,
+    Progress,
+    State,
+    StepRequests,
+    finished,
+    request_of,
+)
+from khop.loading.streams import Streams, streams_of
 from khop.loading.transfer import Transfer, device_of
-from khop.runtime.group import this_group
+from khop.runtime.group import Group, this_group
 from khop.sampling.given_seeds import SeedIds, seed_ids
 from khop.sampling.link_seeds import Links, check_links
 from khop.sampling.sampler import Sampler, Seeds, checked_sampler
@@ -113,19 +123,17 @@ class Loader:
         )
         # Not named `sampler`: Lightning takes a loader with that attribute for a DataLoader and rebuilds it.
         self.graph_sampler, self.columns = sampler, choice  # choice of all batches
-        self._device = _device(device, self._graph)
-        self._streams = streams_of(self._device)
-        self._local = self._local_source(sampler, choice)
+        placed = _device(device, self._graph)
+        self._streams = streams_of(placed)
+        self._local = _local_source(self._graph, sampler, choice, self._order, placed, self._streams)
         if threads is None:
             threads = sampler_threads(cores_of_rank(self._group.local_world_size))
         in_flight_bytes = byte_size(prefetch_bytes, "prefetch_bytes", least=1)
-        self._in_flight = InFlight(threads, prefetch, in_flight_bytes)
-        self._source = self._source_of(self._local)
-        self._source.prepare()
-        self._loaded: Position | None = None  # until a loop starts there
-        self._next = Position()  # of the loop that started last, or as loaded
-        self._following = 0  # the epoch of the next plain loop
-        self._loops = 0  # started, or cut off by a loaded state; only the last one moves the position
+        in_flight = InFlight(threads, prefetch, in_flight_bytes)
+        source = _source_of(self._graph, self._local, self._order, self._streams)
+        source.prepare()
+        self._progress = Progress(self._order)
+        self._batches = _OrderedBatches(source, self._order, placed, in_flight, self._progress, self._group)
 
     def cache_features(
         self, budget_bytes: int | str, by: CacheBy | str = CacheBy.AUTO, *, device_cache_bytes: int | str = 0
@@ -157,7 +165,9 @@ class Loader:
                 "partitioned graph",
                 stacklevel=2,
             )
-        self._local, self._source = cached, self._source_of(cached)
+        self._local = cached
+        source = _source_of(self._graph, cached, self._order, self._streams)
+        self._batches = replace(self._batches, source=source)
 
     def __len__(self) -> int:
         """Return the number of steps per epoch, the same on every rank."""
@@ -168,11 +178,11 @@ class Loader:
 
         The work is shared by torch's number of threads.
         """
-        return self._made(self._order, epoch, step)
+        return self._batches.one(self._order, epoch, step)
 
     def whole_batch(self, epoch: int, step: int) -> Batch:
         """Make one batch of the seeds of all ranks, the same on each rank."""
-        return self._made(replace(self._order, rank=0, world_size=1), epoch, step)
+        return self._batches.one(replace(self._order, rank=0, world_size=1), epoch, step)
 
     def epoch(self, epoch: int) -> Batches:
         """Iterate over all batches of an epoch, in order.
@@ -180,8 +190,8 @@ class Loader:
         After `load_state_dict`, the first loop over the saved epoch gives the remaining batches.
         """
         epoch = whole_number("epoch", epoch, 0)
-        self._start(epoch)  # raises here, not at the first batch
-        return self._loop(epoch)
+        self._progress.start(epoch)  # raises here, not at the first batch
+        return self._batches.loop(epoch)
 
     def __iter__(self) -> Batches:
         """Iterate over all batches of the next epoch.
@@ -191,98 +201,60 @@ class Loader:
         previous loop was left early or ended in an error. Ranks that start the same loops are therefore at
         the same epoch.
         """
-        return self._loop(None)
+        return self._batches.loop(None)
 
     def state_dict(self) -> dict[str, object]:
         """Return the next batch not received in the loop that started last, as plain values for a file."""
-        return self._next.state(self._order)
+        return self._progress.next.state(self._order)
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a saved state, with any number of threads or ranks; ValueError if it does not fit."""
-        self._next = self._loaded = Position.of_state(state, self._order)
-        self._loops += 1
+        self._progress.load(state)
 
-    def _start(self, epoch: int | None) -> Position:
-        """Return the first batch of a loop that starts now."""
-        loaded = self._loaded
-        if loaded is None:
-            return Position(self._following if epoch is None else epoch)
-        if epoch not in (None, loaded.epoch):
-            raise ValueError(
-                f"epoch {epoch}: the loaded state is at epoch {loaded.epoch}, step {loaded.step}; "
-                f"continue with epoch({loaded.epoch})"
-            )
-        return loaded
 
-    def _loop(self, epoch: int | None) -> Batches:
-        start = self._next = self._start(epoch)
-        self._loaded = None
-        self._following = start.epoch + 1
-        self._loops += 1
-        loop, steps = self._loops, range(start.step, len(self))
-        requests = StepRequests(self._order, start.epoch, steps)
-        with closing(self._source.stream(requests, self._in_flight)) as drawn:
-            for step in steps:
-                yield self._receive(drawn, Position(start.epoch, step), loop)
+@dataclass(frozen=True)
+class _OrderedBatches:
+    """Batches of a source in the order of the seeds, finished on the device."""
 
-    def _local_source(self, sampler: Sampler, choice: ColumnChoice) -> LocalSource:
-        """Return the source of batches that the CPU samples, with gathers of placed columns on the device."""
-        graph, order, stores = self._graph, self._order, self._graph.stores
-        features = _features(graph, choice)
-        transfer = None if self._streams is None else Transfer(self._streams)
-        if stores is None or graph.partition_options is not None or graph.is_collective:
-            return LocalSource(sampler, features, choice, self._device, transfer=transfer)
-        edges = graph.in_one_piece("stores on a device")
-        of_host, of_device = split_choice(choice, stores)
-        visits = visits_of(sampler, order, edges) if stores.plan.caches else {}
-        copies = pinned_copies(stores, edges, of_device, visits)
-        cached = None
-        if features is not None and visits:
-            cached = rows_of_host(stores, edges, of_host, features, visits)
-        columns = None if of_device.is_empty else DeviceColumns(stores, graph.schema, of_device, copies)
-        features = None if of_host.is_empty else features
-        return LocalSource(sampler, features, of_host, self._device, cached, transfer, columns)
+    source: BatchSource
+    order: SeedOrder
+    device: torch.device
+    in_flight: InFlight
+    progress: Progress
+    group: Group
 
-    def _source_of(self, local: LocalSource) -> BatchSource:
-        """Return the source of this process's batches: in lanes if the graph is partitioned across ranks."""
-        lanes, stores = self._graph.lanes, self._graph.stores
-        if stores is not None and stores.edges is not None and self._streams is not None:
-            # Imported on use: it imports Triton, which comes with CUDA builds of torch alone.
-            module = import_module("khop.loading.device_source")
-            source: BatchSource = module.DeviceSource(local, stores, self._streams, self._warm_up)
-            return source
-        if lanes is None:
-            return local
-        return LaneSource(local, lanes, tuple(self._order.seeds.counts))
-
-    def _warm_up(self) -> list[tuple[Seeds, DrawKey]]:
-        """Return seeds and keys of the first batches."""
-        requests = StepRequests(self._order, 0, range(min(_WARM_UP, len(self))))
-        return [(request.seeds(), request.key) for request in requests]
-
-    def _made(self, order: SeedOrder, epoch: int, step: int) -> Batch:
+    def one(self, order: SeedOrder, epoch: int, step: int) -> Batch:
+        """Make one batch now. The progress does not change."""
         whole_number("epoch", epoch, 0)
         whole_number("step", step)  # the order checks the upper limit
-        drawn = self._source.make(request_of(order, epoch, step))
-        return finished(drawn, order, Position(epoch, step), self._device)
+        drawn = self.source.make(request_of(order, epoch, step))
+        return finished(drawn, order, Position(epoch, step), self.device)
 
-    def _receive(self, stream: Generator[Drawn], position: Position, loop: int) -> Batch:
+    def loop(self, epoch: int | None) -> Batches:
+        """Iterate over an epoch, by default the next one. It begins when its first batch is requested."""
+        loop, start = self.progress.begin(epoch)
+        steps = range(start.step, self.order.num_steps)
+        requests = StepRequests(self.order, start.epoch, steps)
+        with closing(self.source.stream(requests, self.in_flight)) as drawn:
+            for step in steps:
+                yield self._received(drawn, Position(start.epoch, step), loop)
+
+    def _received(self, stream: Generator[Drawn], position: Position, loop: int) -> Batch:
         # A separate function, so that the suspended generator does not hold the batch.
         self._at("waiting for its batch", position)
         started = monotonic()
         drawn = next(stream)
         waiting = Span.since(started, "waiting")
-        batch = finished(drawn, self._order, position, self._device)
+        batch = finished(drawn, self.order, position, self.device)
         moving = Span.since(waiting.ended, "moving")
-        if loop == self._loops:
-            self._next = position.after(len(self))
+        self.progress.received(loop, position)
         self._at("computing", position)
         return replace(batch, spans=(*batch.spans, waiting, moving))
 
     def _at(self, stage: str, position: Position) -> None:
         """Record the stage of this rank, for the error messages of ranks that wait for it."""
-        if self._group.watch is not None:
-            self._group.watch.at(stage, position.epoch, position.step)
+        if self.group.watch is not None:
+            self.group.watch.at(stage, position.epoch, position.step)
 
 
 def _device(given: torch.device | str | int | None, graph: Graph) -> torch.device:
@@ -296,6 +268,50 @@ def _device(given: torch.device | str | int | None, graph: Graph) -> torch.devic
     ):
         raise ValueError(f"device {given!r}: the graph is placed on {graph.device}; leave device out")
     return device
+
+
+def _local_source(
+    graph: Graph,
+    sampler: Sampler,
+    choice: ColumnChoice,
+    order: SeedOrder,
+    device: torch.device,
+    streams: Streams | None,
+) -> LocalSource:
+    """Return the source of batches that the CPU samples, with gathers of placed columns on the device."""
+    features, stores = _features(graph, choice), graph.stores
+    transfer = None if streams is None else Transfer(streams)
+    if stores is None or graph.partition_options is not None or graph.is_collective:
+        return LocalSource(sampler, features, choice, device, transfer=transfer)
+    edges = graph.in_one_piece("stores on a device")
+    of_host, of_device = split_choice(choice, stores)
+    visits = visits_of(sampler, order, edges) if stores.plan.caches else {}
+    copies = pinned_copies(stores, edges, of_device, visits)
+    cached = None
+    if features is not None and visits:
+        cached = rows_of_host(stores, edges, of_host, features, visits)
+    columns = None if of_device.is_empty else DeviceColumns(stores, graph.schema, of_device, copies)
+    features = None if of_host.is_empty else features
+    return LocalSource(sampler, features, of_host, device, cached, transfer, columns)
+
+
+def _source_of(graph: Graph, local: LocalSource, order: SeedOrder, streams: Streams | None) -> BatchSource:
+    """Return the source of this process's batches: in lanes if the graph is partitioned across ranks."""
+    lanes, stores = graph.lanes, graph.stores
+    if stores is not None and stores.edges is not None and streams is not None:
+        # Imported on use: it imports Triton, which comes with CUDA builds of torch alone.
+        module = import_module("khop.loading.device_source")
+        source: BatchSource = module.DeviceSource(local, stores, streams, partial(_warm_up, order))
+        return source
+    if lanes is None:
+        return local
+    return LaneSource(local, lanes, tuple(order.seeds.counts))
+
+
+def _warm_up(order: SeedOrder) -> list[tuple[Seeds, DrawKey]]:
+    """Return seeds and keys of the first batches."""
+    requests = StepRequests(order, 0, range(min(_WARM_UP, order.num_steps)))
+    return [(request.seeds(), request.key) for request in requests]
 
 
 def _seed_list(

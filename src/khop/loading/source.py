@@ -207,3 +207,44 @@ class BatchSource(Protocol):
         it is collective.
         """
         ...
+
+
+class Progress:
+    """The position of a loader, and the epochs of its loops."""
+
+    def __init__(self, order: SeedOrder) -> None:
+        self.next = Position()  # of the loop that started last, or as loaded
+        self._order = order
+        self._loaded: Position | None = None  # until a loop starts there
+        self._following = 0  # the epoch of the next loop without a given epoch
+        self._loops = 0  # started, or cut off by a loaded state; only the last one moves the position
+
+    def start(self, epoch: int | None) -> Position:
+        """Return the first batch of a loop that would start now; ValueError if it may not."""
+        loaded = self._loaded
+        if loaded is None:
+            return Position(self._following if epoch is None else epoch)
+        if epoch not in (None, loaded.epoch):
+            raise ValueError(
+                f"epoch {epoch}: the loaded state is at epoch {loaded.epoch}, step {loaded.step}; "
+                f"continue with epoch({loaded.epoch})"
+            )
+        return loaded
+
+    def begin(self, epoch: int | None) -> tuple[int, Position]:
+        """Start a loop over an epoch, by default the next one; return its number and its first batch."""
+        self.next = self.start(epoch)
+        self._loaded = None
+        self._following = self.next.epoch + 1
+        self._loops += 1
+        return self._loops, self.next
+
+    def received(self, loop: int, position: Position) -> None:
+        """Move behind a batch, unless another loop has started since."""
+        if loop == self._loops:
+            self.next = position.after(self._order.num_steps)
+
+    def load(self, state: State) -> None:
+        """Continue from a saved state; ValueError if it does not fit."""
+        self.next = self._loaded = Position.of_state(state, self._order)
+        self._loops += 1

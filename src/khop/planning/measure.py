@@ -52,8 +52,9 @@ def measured(nodes: int = MEASURED_EDGES // _DEGREE) -> Constants:
     for step in range(_BATCHES):
         batch = batches.batch(0, step)  # one at a time, so that memory is reused as in a loader
         edges = sum(a.indices.numel() for block in batch.blocks for a in block.adjacencies.values())
-        sampling.append(batch.seconds["sampling"] / edges)
-        gathering.append(batch.columns[_NODE]["x"].nbytes / batch.seconds["gathering"])
+        seconds = {span.stage: span.seconds for span in batch.spans}
+        sampling.append(seconds["sampling"] / edges)
+        gathering.append(batch.columns[_NODE]["x"].nbytes / seconds["gathering"])
     rates = _together()
     return Constants(
         sample_ns=median(sampling[_WARM_UP:]) * 1e9,

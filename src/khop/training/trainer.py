@@ -7,25 +7,25 @@ import signal
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from khop.batch import Batch
 from khop.draw import DrawKey, Purpose, mix64
 from khop.errors import PeerLost, Terminated
 from khop.kernels.linear_choice import CHOICES
-from khop.models.node_embedding import sharded_rows
 from khop.runtime.clocks import clock_offset
 from khop.runtime.group import check_equal_settings, this_group
 from khop.training import traffic
 from khop.training.batch_loader import BatchLoader
-from khop.training.checkpoint import Checkpoint, Snapshot, restore_model, restore_optimizer, shared_checkpoint
-from khop.training.checkpoint_writer import BEST, LAST, CheckpointWriter
-from khop.training.finite import check_loss, check_weights, evaluation_of
+from khop.training.checkpoint import restore_model, restore_optimizer
+from khop.training.checkpoint_writer import BEST, LAST
+from khop.training.finite import check_loss, evaluation_of
+from khop.training.gathered_step import GatheredStep, RankStep
 from khop.training.gradients import GradientClock, averaging
 from khop.training.interrupts import interrupts_held, interrupts_noted, terminations_raised
 from khop.training.linear_setup import settle_linear
@@ -33,8 +33,9 @@ from khop.training.model_optimizer import ModelOptimizer
 from khop.training.move import in_dtype_of
 from khop.training.observer import Observer, Unwatched
 from khop.training.run_log import Record
+from khop.training.run_output import RunOutput
 from khop.training.settings import TrainerSettings
-from khop.training.step_clock import LATE, STAGES, StepClock, TimedStep, on_its_own, seconds_by_stage
+from khop.training.step_clock import STAGES, StepClock, TimedStep, on_its_own, seconds_by_stage
 from khop.training.tasks import Task, score_name
 from khop.training.trainer_state import TrainerState, trainer_state_of
 
@@ -85,14 +86,9 @@ class Trainer:
         self._schedules = [settings.schedule.over(part, updates) for part in self.optimizer.parts]
         self.state = TrainerState(facts=settings.facts)
         self._group = this_group()
-        self._is_sharded = bool(sharded_rows(self.model))
-        self._writer = (
-            CheckpointWriter(out, settings.checkpoints, self.observer.warned)
-            if self._group.rank == 0
-            else None
+        self._output = RunOutput(
+            out, settings.checkpoints, self.model, self.optimizer, self._group, self.observer.warned
         )
-        self._records: list[Record] = []  # of the finished epochs
-        self._source: Path | None = None  # the checkpoint from which training resumes
         self._seconds: dict[str, float] = {}
         self._clock = StepClock()
         self._clock_offset = 0.0  # to rank 0's clock
@@ -108,8 +104,7 @@ class Trainer:
         other facts or other seeds.
         """
         with self._group.exchanging("reading the checkpoint"):
-            checkpoint = shared_checkpoint(self._folder(LAST), self._group, self.observer.warned)
-            records = self._records_of(checkpoint)
+            checkpoint, records = self._output.read()
         state = trainer_state_of(checkpoint.training, self.settings.facts, checkpoint.folder)
         state.check(len(self.loader), len(records), checkpoint.folder)
         if state.loader:
@@ -119,8 +114,8 @@ class Trainer:
         for schedule in self._schedules if state.schedule else ():
             schedule.load_state_dict(dict(state.schedule))
         self.state = state
-        self._records = records[: state.epoch]
-        self._source = checkpoint.folder
+        self._output.records = records[: state.epoch]
+        self._output.source = checkpoint.folder
 
     def fit(self) -> TrainingResult:
         """Train until the last epoch, or until `patience` evaluations brought no improvement.
@@ -133,28 +128,28 @@ class Trainer:
         begun = time.perf_counter()
         self._begin()
         try:
-            noting = interrupts_noted() if self._is_sharded else nullcontext(self._interrupts)
-            with terminations_raised(), self._own_generator(), noting as self._interrupts:
+            noting = interrupts_noted() if self._output.is_sharded else nullcontext(self._interrupts)
+            with terminations_raised(), _own_generator(self.settings.device), noting as self._interrupts:
                 self.observer.started(self.settings.epochs, len(self.loader))
                 while not self.state.is_over(self.settings):
                     self._train_epoch()
         except (KeyboardInterrupt, PeerLost):
             with interrupts_held():
                 try:
-                    if not self._is_sharded:  # sharded: all ranks saved it, or they are gone
-                        self._save(LAST)
+                    if not self._output.is_sharded:  # sharded: all ranks saved it, or they are gone
+                        self._output.save(self.state, LAST)
                 finally:
-                    self._close()
+                    self._output.close()
             raise
         except BaseException:
-            self._close()
+            self._output.close()
             raise
         with self._group.exchanging("ending"):
-            self._close()
+            self._output.close()
             self._group.meet("ending")  # if rank 0 could not write its last data, all ranks fail
         best, score = self.state.best_epoch, self.state.best_score
         assert score is not None, "the last epoch is always evaluated"
-        return TrainingResult(best, score, self._records, time.perf_counter() - begun)
+        return TrainingResult(best, score, self._output.records, time.perf_counter() - begun)
 
     def rehearse(self, steps: int) -> int:
         """Run up to `steps` updates as `fit` does, without evaluation; return the number of updates done.
@@ -170,7 +165,7 @@ class Trainer:
         is_on_gpu = self.settings.device_type == "cuda"
         self._clock = StepClock(torch.cuda.synchronize if is_on_gpu else on_its_own)
         try:
-            with self._own_generator(), interrupts_noted() as self._interrupts:
+            with _own_generator(self.settings.device), interrupts_noted() as self._interrupts:
                 self.observer.started(-(-steps // len(self.loader)), len(self.loader))
                 while done < steps and not is_stopped:
                     self._seconds = dict.fromkeys(STAGES, 0.0)
@@ -183,13 +178,8 @@ class Trainer:
                     if self.state.step == len(self.loader):
                         self.state = self.state.ended(None)
         finally:
-            self._close()
+            self._output.close()
         return done
-
-    def _own_generator(self) -> AbstractContextManager[None]:
-        """Restore torch's global generator after the block."""
-        device = torch.device(self.settings.device)
-        return torch.random.fork_rng([] if device.type == "cpu" else [device])
 
     def _begin(self) -> None:
         """Compare the ranks' settings, parallelize the model, and truncate the logs to the current state."""
@@ -205,13 +195,7 @@ class Trainer:
             "seeds, batch size and order": json.dumps(loader, sort_keys=True),
         }
         check_equal_settings(self._group, {**own, **settings.facts})
-        if self._writer is not None:
-            if self._source is None and (self._writer.epochs.lines() or self._folder(LAST).exists()):
-                raise ValueError(
-                    f"{self.out}: there is a run in it already; resume it, or choose another folder"
-                )
-            updates = state.epoch * len(self.loader) + state.step
-            self._writer.begin(self._records, updates, len(self.loader), self._source)
+        self._output.begin(state.epoch * len(self.loader) + state.step, len(self.loader))
         with self._group.exchanging("sharing the weights"):
             self._parallel = averaging(self._group, self.model, self._gradients)
         linear = settle_linear(self._group, self.model, settings, self.state.linear, self.observer.warned)
@@ -224,9 +208,14 @@ class Trainer:
         with closing(self._received()) as batches:
             for batch in batches:
                 if stopped_by := self._update(batch):
-                    self._save(LAST)
+                    self._output.save(self.state, LAST)
                     raise Terminated if stopped_by == signal.SIGTERM else KeyboardInterrupt
-        scores = self._scores()
+        evaluating = time.perf_counter()
+        scores = epoch_scores(
+            self.evaluate, self.model, self.state, self.settings, self._output.folder / LAST
+        )
+        if scores:
+            self._seconds["evaluating"] = time.perf_counter() - evaluating
         self._seconds["total"] = time.monotonic() - begun
         self._end_epoch(scores)
 
@@ -253,7 +242,7 @@ class Trainer:
         ):
             losses = self.task.losses(self._parallel(in_dtype_of(self.model, batch)), batch)
         loss_sum = float(batch.weighted(losses.detach().double()).sum())
-        check_loss(loss_sum, before, self._folder(LAST))
+        check_loss(loss_sum, before, self._output.folder / LAST)
         clock.lap("computing", "forward")
         self.optimizer.zero_grad()
         with group.exchanging("exchanging gradients", before.epoch, before.step):
@@ -263,30 +252,27 @@ class Trainer:
         clock.lap("communicating", "gradients")
         # Before the update, so that no rank makes the update if this exchange fails.
         with group.exchanging("exchanging losses", before.epoch, before.step):
-            gathered = self._gather_step(loss_sum, losses.numel(), batch.traffic)
+            ready_at = (self._gradients.ready_at or 0.0) - self._clock_offset
+            own = RankStep(loss_sum, losses.numel(), max(self._interrupts, default=0), ready_at)
+            step = own.gathered(group, clock.unreported(), batch.traffic)
         clock.lap("communicating", "losses")
         with interrupts_held():
             self.optimizer.step()
             for schedule in self._schedules:
                 schedule.step()
             clock.lap("computing", "update")
-            self._advance(gathered, batch.traffic)
+            self._advance(step)
         clock.lap("saving")
-        self._end_step(batch)
-        return int(gathered[:, 2].max())
+        spans = clock.finish()
+        for stage, seconds in seconds_by_stage(spans).items():
+            self._seconds[stage] += seconds
+        self.observer.timed(TimedStep(batch, spans))
+        clock.start()
+        return step.signal_number
 
-    def _gather_step(self, loss_sum: float, count: int, counts: Mapping[str, float]) -> Tensor:
-        """Gather (ranks, 4 + stages + counts), float64: all ranks' values of this step, equal on all."""
-        ready_at = (self._gradients.ready_at or 0.0) - self._clock_offset
-        signal_number, seconds = max(self._interrupts, default=0), self._clock.unreported().values()
-        own = [loss_sum, count, signal_number, ready_at, *seconds]
-        return self._group.gather(torch.tensor([*own, *traffic.values_of(counts)], dtype=torch.float64))
-
-    def _advance(self, gathered: Tensor, counts: Mapping[str, float]) -> None:
-        """Advance the state by one update, with the values gathered from all ranks."""
-        before = self.state
-        loss_sum, seeds = float(gathered[:, 0].sum()), int(gathered[:, 1].sum())
-        counted = traffic.of_ranks(counts, gathered[:, 4 + len(STAGES) :])
+    def _advance(self, step: GatheredStep) -> None:
+        """Advance the state by one update."""
+        before, loss_sum, seeds, counted = self.state, step.loss_sum, step.seeds, step.traffic
         self.state = replace(
             before,
             step=before.step + 1,
@@ -297,42 +283,12 @@ class Trainer:
             schedule=self._schedules[0].state_dict(),
         )
         loss = loss_sum / max(seeds, 1)
-        if self._writer is not None:
-            columns = (gathered[:, 3] - gathered[:, 3].min(), *gathered[:, 4 : 4 + len(STAGES)].T)
-            seconds = {
-                name: [round(s, 6) for s in of_ranks.tolist()]
-                for name, of_ranks in zip((LATE, *STAGES), columns, strict=True)
-            }
+        if self._output.writer is not None:
             record = {"epoch": before.epoch, "step": before.step, "loss": loss, "seeds": seeds}
-            self._writer.log_step({**record, **traffic.step_record(seconds, counted)})
-        if self._is_due():
-            self._save(LAST)
+            self._output.writer.log_step({**record, **traffic.step_record(step.seconds, counted)})
+        if self._output.is_due():
+            self._output.save(self.state, LAST)
         self.observer.stepped(before.epoch, before.step, loss)
-
-    def _end_step(self, batch: Batch) -> None:
-        spans = self._clock.finish()
-        for stage, seconds in seconds_by_stage(spans).items():
-            self._seconds[stage] += seconds
-        self.observer.timed(TimedStep(batch, spans))
-        self._clock.start()
-
-    def _scores(self) -> Mapping[str, float]:
-        epoch, settings = self.state.epoch + 1, self.settings
-        if epoch % settings.evaluate_every and epoch != settings.epochs:
-            return {}
-        begun = time.perf_counter()
-        self._group.meet("evaluating")
-        with (
-            self._group.exchanging("evaluating", self.state.epoch, self.state.step),
-            evaluation_of(self.model, self.state, self._folder(LAST)),
-        ):
-            scores = self.evaluate()
-        self._seconds["evaluating"] = time.perf_counter() - begun
-        if CHOSEN_BY not in scores:
-            raise ValueError(
-                f"evaluate() gave scores of {sorted(scores)}: {CHOSEN_BY!r} is needed, to choose the best"
-            )
-        return scores
 
     def _end_epoch(self, scores: Mapping[str, float]) -> None:
         ended = self.state
@@ -346,40 +302,40 @@ class Trainer:
         }
         with interrupts_held():
             self.state = ended.ended(scores.get(CHOSEN_BY))
-            self._records.append(record)
-            if self._writer is not None:
-                self._writer.log_epoch(record)
+            self._output.end_epoch(record)
             is_best = bool(scores) and self.state.best_epoch == ended.epoch
-            self._save(*([BEST, LAST] if is_best else [LAST]))
+            self._output.save(self.state, *([BEST, LAST] if is_best else [LAST]))
         self.observer.epoch_ended(record)
 
-    def _is_due(self) -> bool:
-        """Return True if rank 0 wants a checkpoint within the epoch; with sharded rows all ranks know."""
-        due = self._writer is not None and self._writer.is_due()
-        return bool(self._group.gather(torch.tensor(due))[0]) if self._is_sharded else due
 
-    def _save(self, *names: str) -> None:
-        """Write checkpoints on rank 0; with sharded rows all ranks send it theirs."""
-        if self._writer is None and not self._is_sharded:
-            return
-        check_weights(self.model, self.state, self._folder(LAST))
-        snapshot = Snapshot.of(self.model, self.optimizer, asdict(self.state), self._records)
-        if self._writer is not None:
-            self._writer.save(dict.fromkeys(names, snapshot))
+def epoch_scores(
+    evaluate: Callable[[], Mapping[str, float]],
+    model: nn.Module,
+    state: TrainerState,
+    settings: TrainerSettings,
+    checkpoint: Path,
+) -> Mapping[str, float]:
+    """Evaluate the model if it is due at the end of this epoch; {} if it is not. Collective."""
+    if (state.epoch + 1) % settings.evaluate_every and state.epoch + 1 != settings.epochs:
+        return {}
+    group = this_group()
+    group.meet("evaluating")
+    with (
+        group.exchanging("evaluating", state.epoch, state.step),
+        evaluation_of(model, state, checkpoint),
+    ):
+        scores = evaluate()
+    if CHOSEN_BY not in scores:
+        raise ValueError(
+            f"evaluate() gave scores of {sorted(scores)}: {CHOSEN_BY!r} is needed, to choose the best"
+        )
+    return scores
 
-    def _close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
 
-    def _records_of(self, checkpoint: Checkpoint) -> list[Record]:
-        """Return the epochs' records from the checkpoint; for format 1, from rank 0's metrics.jsonl."""
-        if checkpoint.records is not None:
-            return list(checkpoint.records)
-        epochs = self._writer.epochs.records() if self._writer else []
-        return list(json.loads(self._group.share_bytes(json.dumps(epochs).encode())))
-
-    def _folder(self, name: str) -> Path:
-        return self.out / "checkpoints" / name
+def _own_generator(device: str) -> AbstractContextManager[None]:
+    """Restore torch's global generator after the block."""
+    place = torch.device(device)
+    return torch.random.fork_rng([] if place.type == "cpu" else [place])
 
 
 def _dropout_seed(seed: int, state: TrainerState, rank: int) -> int:
