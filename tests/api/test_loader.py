@@ -114,7 +114,7 @@ def test_a_loader_has_as_many_steps_as_batches() -> None:
 
 
 def test_a_batch_says_where_the_time_went() -> None:
-    seconds = next(loader_of().epoch(0)).seconds
+    seconds = {span.stage: span.seconds for span in next(loader_of().epoch(0)).spans}
     assert sorted(seconds) == ["gathering", "moving", "sampling", "waiting"]
 
 

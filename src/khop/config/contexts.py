@@ -152,13 +152,15 @@ class TaskContext:
                 lanes=self.graph.lanes,
             )
         sampler = self.neighbor_sampler(fanouts or self.all_neighbors(model, config.sampler.fanouts))
+        schema, features, column = self.graph.schema, self.graph.features, config.sampler.time
+        times = None if column is None else seed_times(column, {node_type: nodes}, schema, features)
         return sampled_inference(
             model,
             sampler,
             self.graph.features,
             node_type,
             nodes=nodes,
-            times=self._times(node_type, nodes),
+            times=None if times is None else times[node_type],
             columns=self.columns(model),
             seed=config.training.seed,
             chunk_size=config.evaluation.batch_size,
@@ -179,12 +181,6 @@ class TaskContext:
     def _sampling(self, fanouts: Sequence[Fanout], links: LinkSettings | None) -> SamplerContext:
         expansion = Expansion(self.config.sampler.expansion)
         return SamplerContext(self.graph, fanouts, rule_of(self.config, self.graph), expansion, links)
-
-    def _times(self, node_type: NodeType, nodes: Tensor) -> Tensor | None:
-        column = self.config.sampler.time
-        if column is None:
-            return None
-        return seed_times(column, {node_type: nodes}, self.graph.schema, self.graph.features)[node_type]
 
 
 def rule_of(config: RunConfig, graph: Graph) -> Rule:
