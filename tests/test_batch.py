@@ -114,7 +114,10 @@ def test_weighted_means_of_ranks_average_to_that_of_the_global_batch(cut: int) -
     of_ranks = (losses[:cut], losses[cut:])
     means = [rank.global_mean(own) for rank, own in zip(ranks, of_ranks, strict=True)]
     assert float(sum(means)) / 2 == pytest.approx(expected, rel=1e-15)
-    sums = [rank.weighted(own).sum() for rank, own in zip(ranks, of_ranks, strict=True)]
+    sums = [
+        rank.sample.weighted(own, rank.num_global_seeds).sum()
+        for rank, own in zip(ranks, of_ranks, strict=True)
+    ]
     assert float(sum(sums)) / 5 == pytest.approx(expected, rel=1e-15)
 
 

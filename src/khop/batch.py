@@ -237,6 +237,20 @@ class Sample:
     links: Mapping[EdgeType, LinkRows] = field(default_factory=dict)  # if seeds are links
     loss_weights: LossWeights | None = None  # None: all seeds count the same
 
+    def weighted(self, losses: Tensor, num_global_seeds: int) -> Tensor:
+        """Return losses times their weights, in units in which the total weight is the number of losses.
+
+        `num_global_seeds` counts the seeds of the step over all ranks. The sum over all ranks, divided by the
+        number of losses of all ranks, is the weighted mean. Without loss weights, these are the losses
+        unchanged.
+        """
+        weights = self.loss_weights
+        if weights is None:
+            return losses
+        # Pairs of a link share its weight, so losses and weights have the same number per seed.
+        scale = num_global_seeds / weights.total
+        return losses * (weights.per_loss(self.links, losses.numel()).to(losses) * scale)
+
     def map(self, change: Change) -> Sample:
         """Return the same sample with `change` applied once to every tensor; views remain views."""
         subgraph = None if self.subgraph is None else self.subgraph.map(change)
@@ -306,20 +320,8 @@ class Batch:
         weights, the mean is weighted.
         """
         per_seed = max((rows.pairs_per_link for rows in self.links.values()), default=1)
-        return self.weighted(losses).sum() * (self.world_size / (self.num_global_seeds * per_seed))
-
-    def weighted(self, losses: Tensor) -> Tensor:
-        """Return losses times their weights, in units in which the total weight is the number of losses.
-
-        The sum over all ranks, divided by the number of losses of all ranks, is the weighted mean. Without
-        loss weights, these are the losses unchanged.
-        """
-        weights = self.sample.loss_weights
-        if weights is None:
-            return losses
-        # Pairs of a link share its weight, so losses and weights have the same number per seed.
-        scale = self.num_global_seeds / weights.total
-        return losses * (weights.per_loss(self.links, losses.numel()).to(losses) * scale)
+        weighted = self.sample.weighted(losses, self.num_global_seeds)
+        return weighted.sum() * (self.world_size / (self.num_global_seeds * per_seed))
 
     def map(self, change: Change) -> Batch:
         """Return the same batch with `change` applied once to every tensor."""

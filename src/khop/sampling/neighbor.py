@@ -84,7 +84,7 @@ class NeighborSampler(SamplerBase):
         self._node_sets: NodeSetPool[TreeSet] | NodeSetPool[NodeSet] = (
             NodeSetPool(graph, TreeSet) if self.is_disjoint else NodeSetPool(graph, NodeSet)
         )
-        self._drawn_by: tuple[GraphStore, DrawsHops] | None = None
+        self._draws = _Draws()
         if self.output is Output.INDUCED and rule.has_weights:
             raise ValueError(
                 f"output {self.output} with {rule}: edges that are not drawn have no weights; "
@@ -160,17 +160,6 @@ class NeighborSampler(SamplerBase):
         sampler.hops = tuple(replace(hop, threads=threads) for hop in self.hops)
         return sampler
 
-    def __getstate__(self) -> dict[str, object]:
-        """Leave out the object that draws when a sampler is pickled for another process."""
-        return {**self.__dict__, "_drawn_by": None}
-
-    def _draws(self) -> DrawsHops:
-        """Return the object that carries out the hops of the graph, found at the first sample."""
-        found = self._drawn_by
-        if found is None or found[0] is not self.graph:
-            found = self._drawn_by = (self.graph, self.graph.for_hops(self.hops))
-        return found[1]
-
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """Sample the seeds' neighborhood. Duplicate seeds share one row; local ids are in first-seen order.
 
@@ -180,7 +169,7 @@ class NeighborSampler(SamplerBase):
 
     def sample_from(self, view: GraphStore, seeds: Seeds, key: DrawKey) -> Sample:
         """Sample as `sample` does, from a view of the graph: same types and nodes, possibly fewer edges."""
-        draws = self._draws() if view is self.graph else view.for_hops(self.hops)
+        draws = self._draws.of(view, self.hops) if view is self.graph else view.for_hops(self.hops)
 
         def draw(hop: int, frontier: FrontierByType) -> NeighborsByType:
             return draws.sample_hop(frontier, self.hops[hop - 1], key)
@@ -195,6 +184,23 @@ class NeighborSampler(SamplerBase):
                 at_once = most if self.graph.is_collective else ROWS_AT_ONCE
                 return induced(view, node_set, sample, at_once)
         return bidirectional(sample) if self.output is Output.BIDIRECTIONAL else sample
+
+
+class _Draws:
+    """The object that carries out the hops of a graph, found at the first sample and not pickled."""
+
+    def __init__(self) -> None:
+        self._found: tuple[GraphStore, DrawsHops] | None = None
+
+    def of(self, graph: GraphStore, hops: Sequence[Hop]) -> DrawsHops:
+        """Return what `graph.for_hops` gives; it does not depend on the threads of the hops."""
+        found = self._found
+        if found is None or found[0] is not graph:
+            found = self._found = (graph, graph.for_hops(hops))
+        return found[1]
+
+    def __reduce__(self) -> tuple[type[_Draws], tuple[()]]:
+        return _Draws, ()
 
 
 def check_seeds(graph: GraphStore, nodes: Mapping[NodeType, Tensor]) -> None:

@@ -241,7 +241,7 @@ class Trainer:
             torch.autocast(settings.device_type, torch.bfloat16, enabled=settings.precision == "bfloat16"),
         ):
             losses = self.task.losses(self._parallel(in_dtype_of(self.model, batch)), batch)
-        loss_sum = float(batch.weighted(losses.detach().double()).sum())
+        loss_sum = float(batch.sample.weighted(losses.detach().double(), batch.num_global_seeds).sum())
         check_loss(loss_sum, before, self._output.folder / LAST)
         clock.lap("computing", "forward")
         self.optimizer.zero_grad()
