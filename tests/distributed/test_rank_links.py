@@ -36,7 +36,7 @@ def test_counts_that_cannot_be_are_refused_with_their_sender(
     typed_parts: Path, counts: torch.Tensor, problem: str
 ) -> None:
     links = links_of(typed_parts)
-    bounds = links.folder.node_bounds("item")
+    bounds = links.folder.book.offsets["item"]
     with pytest.raises(ValueError, match=problem):
         of_all_nodes(links.lanes.peers, links.holders, bounds, counts)
 

@@ -30,7 +30,7 @@ class Copies:
 
 
 def test_each_array_is_copied_once_also_by_threads() -> None:
-    copies, made = Copies(), GRAPH.rule_arrays
+    copies, made = Copies(), GRAPH.draws.arrays
     stored = StoredArrays(made, {TO: stored_csc(GRAPH.csc(TO), copies)}, {}, copies)
     assert len(copies.made) == 2
     stored.prepare(Need(NeedKind.WEIGHT_SUMS, TO, "weight"))
@@ -49,7 +49,7 @@ def test_each_array_is_copied_once_also_by_threads() -> None:
 
 
 def test_every_kind_of_array_is_that_of_the_host() -> None:
-    stored = StoredArrays(GRAPH.rule_arrays, {TO: GRAPH.csc(TO)}, {}, Copies())
+    stored = StoredArrays(GRAPH.draws.arrays, {TO: GRAPH.csc(TO)}, {}, Copies())
     times, own = stored.times(TO, "time"), stored.own_times(TO, "time")
     assert times is not None
     assert times.values.tolist() == [1, 5, 2, 9]

@@ -29,7 +29,7 @@ def test_each_rule_brings_its_arrays() -> None:
     assert (plain.replacement, plain.sums, plain.limits, plain.original_ids) == (True, None, None, None)
     assert torch.equal(plain.csc.indices.cpu(), GRAPH.csc(TO).indices)
     weighted = edge_arrays(GRAPH, TO, hop(Weighted("weight")), DEVICE)
-    sums = GRAPH.rule_arrays.weight_sums(TO, "weight")
+    sums = GRAPH.draws.arrays.weight_sums(TO, "weight")
     assert sums is not None
     assert weighted.sums is not None
     assert torch.equal(weighted.sums.cpu(), sums.values)
