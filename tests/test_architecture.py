@@ -245,7 +245,7 @@ def test_imports_of_khop_stand_at_the_top() -> None:
 
 
 @pytest.mark.parametrize("package", sorted(CONFINED))
-def test_a_heavy_package_has_one_home(package: str) -> None:
+def test_a_heavy_package_is_imported_by_one_part(package: str) -> None:
     wrong = [
         module.at(line)
         for module in MODULES

@@ -53,7 +53,7 @@ def test_seeds_have_64_bits_and_other_numbers_63() -> None:
         whole_number("n", LARGEST_INT64 + 1)
 
 
-def test_numbers_truth_and_paths_are_told_from_text() -> None:
+def test_numbers_booleans_and_paths_are_not_text() -> None:
     assert real_number("x", np.float32(0.5)) == 0.5
     assert truth("flag", np.bool_(False)) is False
     assert path_of("path", "a/b") == Path("a/b")

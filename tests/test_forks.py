@@ -94,7 +94,7 @@ def test_a_fork_with_cuda_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         check_fork()
 
 
-def test_threads_of_openmp_are_told_from_others() -> None:
+def test_threads_of_openmp_are_recognized() -> None:
     script = """
 import torch
 from khop.forks import _has_openmp_threads

@@ -72,7 +72,7 @@ class Plain(nn.Module):
         return nn.functional.one_hot(batch["item", "y"], 3).float()[batch.sample.seed_index["item"]]
 
 
-def test_a_module_without_layers_is_sampled_or_told_how(graph: Graph) -> None:
+def test_a_module_without_layers_is_sampled_or_refused_with_the_remedy(graph: Graph) -> None:
     assert evaluate(Plain(), graph, split="val", fanouts=[2], columns=["y"]) == 1.0
     with pytest.raises(ValueError, match=r"Plain does not expose its layers.*loader=.*fanouts=\[\.\.\.\]"):
         evaluate(Plain(), graph, split="val")

@@ -124,7 +124,7 @@ def stopped_after(calls: int) -> Callable[[int, int], None]:
 
 @pytest.mark.parametrize("calls", [1, 5, 8, 9, 13])  # chunks: 5 of items, 3 of users, then 5 of items
 @pytest.mark.parametrize("ending", [".npy", ".parquet"])
-def test_what_was_stopped_goes_on_with_the_next_chunk_to_the_same_bytes(
+def test_stopped_inference_continues_with_the_next_chunk_to_the_same_bytes(
     graph: Graph, model: SAGE, tmp_path: Path, calls: int, ending: str
 ) -> None:
     def run(name: str, progress: Callable[[int, int], None]) -> bytes:
@@ -207,7 +207,7 @@ def test_a_file_that_is_there_is_not_written_over(
     assert (tmp_path / file).read_text() == "mine"
 
 
-def test_space_that_is_not_there_is_told_before_the_start(
+def test_missing_disk_space_is_reported_before_the_start(
     graph: Graph, model: SAGE, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2000))

@@ -128,7 +128,7 @@ def test_a_graph_without_columns_gives_batches_without_columns() -> None:
     assert next(loader.epoch(0)).columns == {}
 
 
-def test_a_sampler_of_ones_own_needs_nothing_but_sample() -> None:
+def test_a_custom_sampler_needs_nothing_but_sample() -> None:
     class Mine(SamplerBase):
         def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
             return NeighborSampler(self.graph, [3, 2], edge_ids=True).sample(seeds, key)

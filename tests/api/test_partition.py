@@ -37,7 +37,7 @@ def test_a_part_alone_is_no_graph(shop: Path, tmp_path: Path) -> None:
         ({"parts": 2, "batch_size": 0}, "batch_size 0: must be a whole number, 1 or more"),
     ],
 )
-def test_what_cannot_be_asked_for_is_said_in_one_sentence(
+def test_invalid_settings_are_one_sentence(
     shop: Path, tmp_path: Path, arguments: dict[str, object], complaint: str
 ) -> None:
     with pytest.raises(ValueError, match=complaint):

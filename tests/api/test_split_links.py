@@ -56,7 +56,7 @@ def links_of(links: khop.Links, edge_type: EdgeType) -> list[tuple[int, int]]:
 
 
 @given(pairs=PAIRS, seed=st.integers(0, 99), disjoint=st.sampled_from([0.0, 0.4]))
-def test_of_two_types_no_asked_link_is_heard_of_in_either_direction(
+def test_no_target_link_is_a_message_in_either_direction(
     pairs: list[tuple[int, int]], seed: int, disjoint: float
 ) -> None:
     graph = shop(pairs)
@@ -143,7 +143,7 @@ def written(path: Path) -> Graph:
     return open_graph(write_graph(path, nodes, {BUYS: stars, BOUGHT_BY: EdgeTable(items, users)}))
 
 
-def test_of_a_folder_columns_stay_with_their_edges_and_become_facts_of_the_links(tmp_path: Path) -> None:
+def test_columns_of_a_folder_stay_with_their_edges_and_become_columns_of_links(tmp_path: Path) -> None:
     graph = written(tmp_path / "shop")
     split = split_links(graph, BUYS, label="stars", time="day", negatives=0)
     for part in (split.train, split.val, split.test):
@@ -227,7 +227,7 @@ def test_a_source_that_knows_every_destination_has_no_exact_negatives() -> None:
         split_links(shop([(u, v) for u in range(10) for v in range(10)]), BUYS)
 
 
-def test_edges_that_lie_elsewhere_cannot_be_split() -> None:
+def test_edges_of_a_custom_store_cannot_be_split() -> None:
     class RemoteRows(GraphStoreBase):
         """A graph store of another process."""
 
@@ -243,7 +243,7 @@ def test_edges_that_lie_elsewhere_cannot_be_split() -> None:
         split_links(Graph(RemoteRows(), FeatureTable({})), BUYS)
 
 
-def test_edge_columns_that_lie_elsewhere_are_asked_for_where_the_edges_stood_before(tmp_path: Path) -> None:
+def test_edge_columns_of_other_parts_are_read_at_the_positions_before_the_split(tmp_path: Path) -> None:
     class RemoteRows(FeatureStoreBase):
         """A feature store of another process."""
 

@@ -62,7 +62,7 @@ def resumed(khop_command: Command, run: str) -> None:
 
 
 @pytest.mark.parametrize("run", ["labels", "links", "parts"])
-def test_a_stopped_run_takes_the_course_that_the_earlier_version_took(
+def test_a_stopped_run_continues_as_with_the_earlier_version(
     khop_command: Command, earlier: Path, run: str
 ) -> None:
     old_steps = (EARLIER / "stopped" / run / "steps.jsonl").read_text()

@@ -53,7 +53,7 @@ def test_without_apt_the_way_out_is_named(
     assert not Path("graphs").exists()
 
 
-def test_lists_that_are_missing_or_empty_are_told_in_one_line(khop_command: Command, lists: str) -> None:
+def test_missing_or_empty_lists_are_one_line_of_error(khop_command: Command, lists: str) -> None:
     ran = khop_command("import", "debian", "--lists", "nowhere")
     assert (ran.code, ran.stderr.count("\n")) == (2, 1)
     assert ran.stderr.startswith("khop: nowhere: no such folder")

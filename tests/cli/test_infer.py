@@ -121,7 +121,7 @@ def test_a_folder_that_is_no_run_says_so(khop_command: Command, small_run: Path)
     )
 
 
-def test_a_run_by_time_is_told_that_all_neighbors_show_the_future(
+def test_a_run_with_times_is_refused_without_sampled_evaluation(
     khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -150,7 +150,7 @@ def files_up_to(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
 
-def test_a_full_disk_is_one_line_and_the_work_goes_on_later(khop_command: Command, trained: None) -> None:
+def test_a_full_disk_is_one_line_and_the_work_continues_later(khop_command: Command, trained: None) -> None:
     khop_command("infer", "a", "--out", "whole.npy", "--values", "outputs")
     with files_up_to(20_000):  # the hidden layer takes 38 kB
         ran = khop_command("infer", "a", "--out", "e.npy", "--values", "outputs")
@@ -192,7 +192,7 @@ def chunks_done() -> list[tuple[str, int]]:
     return [(line["stage"], chunk) for line in lines for chunk in line["chunks"]]
 
 
-def test_killed_and_stopped_work_goes_on_with_other_ranks_to_the_same_bytes(
+def test_killed_and_stopped_work_continues_with_other_ranks_to_the_same_bytes(
     khop_command: Command, trained: None
 ) -> None:
     gate = Gate.shut(Path("two"), "chunk 1")

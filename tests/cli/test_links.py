@@ -31,7 +31,7 @@ def link_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_links_are_learnt_and_measured_again(khop_command: Command, link_run: Path) -> None:
+def test_links_are_learned_and_evaluated_again(khop_command: Command, link_run: Path) -> None:
     trained = json.loads(khop_command("train", str(link_run), "--out", "a", "--json").stdout.splitlines()[-1])
     assert trained["test_mrr"] > 0.3  # guessing among 21: 0.17
     assert trained["test_roc_auc"] > 0.75
@@ -41,7 +41,7 @@ def test_links_are_learnt_and_measured_again(khop_command: Command, link_run: Pa
         assert again[name] == trained[name]
 
 
-def test_a_run_goes_on_exactly(khop_command: Command, link_run: Path) -> None:
+def test_a_run_continues_exactly(khop_command: Command, link_run: Path) -> None:
     khop_command("train", str(link_run), "--out", "whole", "--epochs", "3")
     khop_command("train", str(link_run), "--out", "parts", "--epochs", "1")
     khop_command("train", "--resume", "parts", "--epochs", "3")

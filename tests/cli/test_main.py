@@ -90,7 +90,7 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, where: tuple
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_what_nobody_foresaw_is_one_line_too(
+def test_an_unexpected_error_is_one_line_too(
     khop_command: Command, monkeypatch: pytest.MonkeyPatch, error: Exception, line: str
 ) -> None:
     monkeypatch.setattr(main, "app", _raising(error))

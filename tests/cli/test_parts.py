@@ -44,7 +44,7 @@ def test_a_run_is_trained_measured_inferred_and_profiled(khop_command: Command, 
     assert khop_command("profile", "run.toml", "--graph", parts, "--steps", "2").code == 0
 
 
-def test_a_run_on_parts_goes_on_where_it_was(khop_command: Command, parts: str) -> None:
+def test_a_run_on_parts_continues_where_it_was(khop_command: Command, parts: str) -> None:
     khop_command("train", "run.toml", "--graph", parts, "--out", "a", "--epochs", "1")
     assert khop_command("train", "--resume", "a", "--epochs", "3").code == 0
     khop_command("train", "run.toml", "--graph", parts, "--out", "b", "--epochs", "3")

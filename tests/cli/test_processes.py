@@ -33,7 +33,7 @@ def test_a_script_reads_the_last_line_of_stdout(small_run: Path) -> None:
     assert "\x1b" not in done.stderr  # no terminal, no bars
 
 
-def test_ctrl_c_keeps_the_last_checkpoint_and_the_run_goes_on_exactly(
+def test_ctrl_c_keeps_the_last_checkpoint_and_the_run_continues_exactly(
     khop_command: Callable[..., Ran], small_run: Path
 ) -> None:
     command = [*KHOP, "train", "run.toml", "--epochs", "100000", "--out", "a"]
@@ -54,7 +54,7 @@ def test_ctrl_c_keeps_the_last_checkpoint_and_the_run_goes_on_exactly(
     assert metrics_of("a") == metrics_of("b")
 
 
-def test_a_disk_without_space_is_told_of_and_nothing_is_half_written(small_run: Path) -> None:
+def test_a_disk_without_space_is_reported_and_nothing_is_half_written(small_run: Path) -> None:
     program = (
         "import resource, sys; from khop.cli.main import run; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000)); run(sys.argv[1:])"

@@ -35,7 +35,7 @@ def test_another_graph_or_model_under_a_checkpoint_is_refused_and_named(
     assert "model.hidden was 16 and is 17" in error
 
 
-def test_a_damaged_checkpoint_is_told_of_and_the_one_before_it_used(
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(
     khop_command: Callable[..., Ran], small_run: Path
 ) -> None:
     khop_command("train", "run.toml", "--out", "a")

@@ -40,7 +40,7 @@ def test_a_folder_that_is_asked_for_is_made_or_taken_if_empty() -> None:
     assert Path("a/b").is_dir()
 
 
-def test_what_stands_in_the_way_is_never_overwritten() -> None:
+def test_an_existing_file_is_never_overwritten() -> None:
     Path("full").mkdir()
     Path("full/notes").write_text("keep")
     with pytest.raises(

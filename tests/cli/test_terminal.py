@@ -106,7 +106,7 @@ def interrupted(width: int, *arguments: str, after: str) -> tuple[Screen, int]:
 
 
 @pytest.mark.parametrize(("width", "procs"), [(80, "1"), (40, "2")])
-def test_a_ctrl_c_leaves_no_bar_and_a_line_to_go_on_with(small_run: Path, width: int, procs: str) -> None:
+def test_a_ctrl_c_leaves_no_bar_and_a_line_to_continue_with(small_run: Path, width: int, procs: str) -> None:
     arguments = ("train", "run.toml", "--epochs", "100000", "--procs", procs, "--out", "a")
     screen, code = interrupted(width, *arguments, after="epoch      2/")
     lines = [line.rstrip() for line in screen.lines if line.strip()]

@@ -41,7 +41,7 @@ def test_a_run_leaves_config_metrics_checkpoints_and_a_picture(
     assert ran.stdout.count("\nepoch ") == 3
 
 
-def test_what_is_learnt_is_far_above_chance(khop_command: Command, small_run: Path) -> None:
+def test_scores_are_far_above_chance(khop_command: Command, small_run: Path) -> None:
     ran = khop_command("train", str(small_run), "--epochs", "8", "--json")
     assert json.loads(ran.stdout)["test_accuracy"] > 0.6  # four classes
 
@@ -89,7 +89,7 @@ def test_the_config_in_the_folder_repeats_the_run(khop_command: Command, small_r
     assert Path("runs/toy-1/config.toml").read_text() == Path("a/config.toml").read_text()
 
 
-def test_a_run_goes_on_exactly_where_it_ended(khop_command: Command, small_run: Path) -> None:
+def test_a_run_continues_exactly_where_it_ended(khop_command: Command, small_run: Path) -> None:
     khop_command("train", str(small_run), "--out", "whole", "--epochs", "4")
     khop_command("train", str(small_run), "--out", "parts", "--epochs", "2")
     ran = khop_command("train", "--resume", "parts", "--epochs", "4", "--threads", "2", "--json")
@@ -214,7 +214,7 @@ def test_debian_is_a_run_that_comes_with_khop(
     assert tomllib.loads(Path("runs/debian-1/config.toml").read_text())["graph"] == "debian"
 
 
-def test_ctrl_c_before_the_first_update_says_that_there_is_nothing_to_go_on_with(
+def test_ctrl_c_before_the_first_update_says_that_there_is_nothing_to_continue_with(
     khop_command: Command, small_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(self: Trainer) -> None:

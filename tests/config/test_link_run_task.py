@@ -191,7 +191,7 @@ def diary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_graph(tmp_path_factory.mktemp("graphs") / "diary", nodes, edges, sort_by="day")
 
 
-def test_in_time_no_link_hears_of_its_future_and_no_negative_comes_from_it(
+def test_with_times_no_message_and_no_negative_is_later_than_its_link(
     prepared: Prepare, diary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[Seeds, Sample]] = []

@@ -159,7 +159,7 @@ def test_two_processes_at_once_both_get_the_graph(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [Path(answers[0]).name]
 
 
-def test_whoever_comes_second_takes_what_the_first_wrote(
+def test_a_second_writer_uses_the_record_of_the_first(
     plain: GraphFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def overtaken(folder: Path, *_: object) -> Path:

@@ -42,7 +42,7 @@ def test_a_rank_asks_itself_for_what_it_holds_and_holders_for_the_rest(
             assert first == end or held_first <= first <= end <= held_end
 
 
-def test_those_who_hold_a_part_share_the_questions_about_it() -> None:
+def test_owners_of_a_part_share_the_requests_for_it() -> None:
     asked = [PartitionOwners(2, rank, 6).asked(1) for rank in range(3)]
     assert sorted(asked) == [3, 4, 5]
 

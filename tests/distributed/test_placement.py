@@ -67,7 +67,7 @@ def test_what_is_known_of_a_graph_is_known_on_every_machine(shop: Path, placemen
     assert folder.columns()["user"]["age"].tolist() == everything.columns()["user"]["age"].tolist()
 
 
-def test_a_process_that_wants_all_is_told_what_is_not_there(shop: Path) -> None:
+def test_missing_files_are_named_to_a_process_that_needs_all(shop: Path) -> None:
     folder = of_machine(shop, Placement.FEATURES, 0, 2)
     with pytest.raises(ValueError, match=r"part-0001/.*npy: is missing"):
         stores_of(folder, Group(), PartitionOptions())

@@ -14,7 +14,7 @@ IDS = st.integers(0, 14)
 
 
 @given(wanted=st.lists(IDS, max_size=20), kept=st.none() | st.sets(IDS.filter(lambda id_: not 4 <= id_ < 7)))
-def test_every_row_comes_from_who_has_it(wanted: list[int], kept: set[int] | None) -> None:
+def test_every_row_comes_from_its_owner(wanted: list[int], kept: set[int] | None) -> None:
     ids = torch.tensor(wanted, dtype=torch.int64)
     in_slots = sorted(kept or ())
     slots = [in_slots.index(id_) if id_ in in_slots else -1 for id_ in wanted]

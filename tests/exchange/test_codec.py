@@ -66,7 +66,7 @@ def test_ids_take_32_bits_where_they_fit_and_are_checked() -> None:
         check_below(ids - 1, 6, "node")
 
 
-def test_ranks_agree_on_equal_facts_alone() -> None:
+def test_ranks_agree_on_equal_settings_alone() -> None:
     facts = [(DrawKey(key), *of) for key in (1, 2) for of in ((1, "a"), (1, "b"), (2, "a"))]
     hashes = [agreement(*of) for of in facts]
     assert len(set(hashes)) == len(facts)

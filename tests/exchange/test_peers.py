@@ -121,7 +121,7 @@ def test_alone_nothing_is_sent() -> None:
     assert peers.counts == {}
 
 
-def test_a_fault_of_ones_own_is_no_lost_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_own_error_is_no_lost_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks(*_: object, **__: object) -> None:
         raise RuntimeError("shapes differ")
 

@@ -110,7 +110,7 @@ class RemoteRows(FeatureStoreBase):
         raise OSError("the other process is gone")
 
 
-def test_what_lies_elsewhere_is_not_joined() -> None:
+def test_parts_on_other_machines_are_not_joined() -> None:
     far = Graph(RemoteEdges(), FeatureTable({}))
     with pytest.raises(ValueError, match="the edges of a RemoteEdges are not in this process"):
         far.csc(BUYS)
@@ -147,7 +147,7 @@ def test_a_graph_of_some_edge_types_has_the_node_types_at_their_ends() -> None:
         some.only([tag])
 
 
-def test_a_user_who_bought_one_item_three_times_joins_it_to_another_alone() -> None:
+def test_an_item_bought_three_times_by_a_user_counts_with_another_alone() -> None:
     """As docs/link-prediction.md says: ways are counted, not users."""
     graph = csc_graph_from_edges(
         {"user": 1, "item": 2}, {BUYS: (torch.tensor([0, 0, 0, 0]), torch.tensor([0, 0, 0, 1]))}

@@ -117,7 +117,7 @@ DAYS, WEIGHTS = int64([5, 2, 3, 4]), torch.tensor([0.5, 2, 3, 4])
 GIVEN = {LIKE: (int64([0, 1, 2, 1]), int64([0, 0, 1, 1]))}  # the first row is not in the order of DAYS
 
 
-def test_rows_that_are_sorted_by_time_are_told_of_and_their_columns_follow() -> None:
+def test_rows_sorted_by_time_are_marked_and_their_columns_follow() -> None:
     told: list[tuple[str, int, int]] = []
     columns = {LIKE: {"day": DAYS, "weight": WEIGHTS}}
 

@@ -87,7 +87,7 @@ def test_a_file_of_another_length_is_made_anew(tmp_path: Path) -> None:
         assert used_after(tmp_path, kept, other) == VECTOR.tolist()
 
 
-def test_a_file_that_belongs_elsewhere_is_made_anew(tmp_path: Path) -> None:
+def test_a_file_of_another_graph_is_made_again(tmp_path: Path) -> None:
     kept = kept_file(tmp_path / "here")
     strange: list[Path] = []
     for name, graph in (("a/y", "f" * 64), ("a/x", "f" * 16 + "e" * 48)):
@@ -192,7 +192,7 @@ def test_what_is_written_piece_by_piece_is_what_is_had_in_memory(tmp_path: Path)
         assert store.joined("x", 5, lambda: pieces, ()).tolist() == [0, 1, 2, 3, 9]
 
 
-def test_who_comes_second_waits_for_the_first_and_makes_nothing(tmp_path: Path) -> None:
+def test_a_second_process_waits_for_the_first_and_makes_nothing(tmp_path: Path) -> None:
     """Two stores, as two processes have them."""
     made = Maker()
 

@@ -139,7 +139,7 @@ def test_progress_counts_the_nodes_of_all_layers() -> None:
     assert seen[-1] == (total, total)
 
 
-def test_a_model_without_layers_is_told_both_ways() -> None:
+def test_a_model_without_layers_is_refused_with_both_remedies() -> None:
     graph = one_type()
     with pytest.raises(
         ValueError,

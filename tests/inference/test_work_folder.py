@@ -95,7 +95,7 @@ def test_one_process_at_a_time_is_at_work_in_it(tmp_path: Path) -> None:
         pass
 
 
-def test_other_facts_are_named(tmp_path: Path) -> None:
+def test_other_settings_are_named(tmp_path: Path) -> None:
     with work_folder(tmp_path / "w", FACTS, LAYERS, ALONE):
         pass
     with (

@@ -76,7 +76,7 @@ def test_many_parts_are_the_same_on_any_number_of_threads() -> None:
         assert torch.equal(found[1], expected[1])
 
 
-def test_ids_of_different_width_meet() -> None:
+def test_ids_of_different_width_are_compared() -> None:
     there, back = both_ways(torch.tensor([0, 0, 1]), torch.tensor([0, 2, 2]), 2, 3)
     wide = Csc(there.indptr, there.indices.long())
     found, counts = cooccurrences(wide, back, 1)

@@ -53,7 +53,7 @@ def test_what_is_excluded_goes_and_the_rest_keeps_its_order(
         assert left.edges is None or left.edges.tolist() == ids
 
 
-def test_ids_beyond_32_bits_are_told_apart() -> None:
+def test_ids_beyond_32_bits_are_distinguished() -> None:
     far = 1 << 40
     found = Neighbors(torch.tensor([0, 2]), torch.tensor([far, far + (1 << 32)]))
     left = exclude_edges(found, torch.tensor([far + 1]), torch.tensor([[far], [far + 1]]))

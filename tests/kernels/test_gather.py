@@ -62,7 +62,7 @@ def test_equals_indexing(
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
-def test_many_rows_into_a_buffer_of_ones_own(threads: int) -> None:
+def test_many_rows_into_a_given_buffer(threads: int) -> None:
     table = some_table(5000, (100,), torch.float32)
     ids = torch.randint(5000, (20_000,), generator=torch.Generator().manual_seed(0))
     out = torch.full((20_000, 100), -1.0)
@@ -147,7 +147,7 @@ def test_small_numbers_become_float32(
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
-def test_many_small_rows_into_a_buffer_of_ones_own(threads: int) -> None:
+def test_many_small_rows_into_a_given_buffer(threads: int) -> None:
     table = some_table(5000, (100,), torch.uint8)
     ids = torch.randint(5000, (20_000,), generator=torch.Generator().manual_seed(0))
     out = torch.full((20_000, 100), -1.0)

@@ -51,7 +51,7 @@ def test_an_outline_holds_the_ends_of_each_row_and_codes_that_order_its_values(
     ],
     ids=["one code", "close values", "powers", "cubes", "steps"],
 )
-def test_values_that_codes_do_not_tell_apart_are_found_all_the_same(row: list[int]) -> None:
+def test_values_with_equal_codes_are_found(row: list[int]) -> None:
     csc, times = rows_of([[1], row, [5]])
     until = torch.tensor([bound + more for bound in row[::7] for more in (-1, 0, 1)])
     nodes = torch.ones_like(until)

@@ -128,7 +128,7 @@ class Precious:
         Precious.alive -= 1
 
 
-def test_a_consumed_result_is_held_by_nobody_else() -> None:
+def test_a_consumed_result_has_no_other_reference() -> None:
     results = ordered_map(lambda _: Precious(), range(3), InFlight(1, 1), no_size)
     next(results)
     wait_until(lambda: Precious.alive == 1)  # the second one, in flight
@@ -138,7 +138,7 @@ def test_a_consumed_result_is_held_by_nobody_else() -> None:
     assert Precious.alive == 0
 
 
-def test_an_exception_that_was_dealt_with_is_held_by_nobody() -> None:
+def test_a_handled_exception_has_no_other_reference() -> None:
     def fails(item: int) -> None:
         precious = Precious()
         raise ValueError(f"{item} with {precious}")
@@ -307,7 +307,7 @@ def test_a_script_that_leaves_an_iterator_open_ends() -> None:
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "the end", "")
 
 
-def test_a_consumer_that_outlives_the_main_thread_goes_on() -> None:
+def test_a_consumer_that_outlives_the_main_thread_continues() -> None:
     done = run_script("""
         import threading, time
         from khop.loading.ordered_map import InFlight, ordered_map
@@ -322,7 +322,7 @@ def test_a_consumer_that_outlives_the_main_thread_goes_on() -> None:
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "all of 8", "")
 
 
-def test_a_consumer_that_comes_when_all_others_ended_is_told() -> None:
+def test_a_consumer_after_the_end_gets_an_error() -> None:
     done = run_script("""
         import threading, time
         from khop.errors import PeerLost
@@ -360,7 +360,7 @@ def test_a_result_is_given(result: object) -> None:
     assert Outcome.of(lambda: result).given() is result
 
 
-def test_an_exception_is_raised_where_it_is_taken_and_tells_where_it_came_from() -> None:
+def test_an_exception_is_raised_at_the_consumer_with_its_traceback() -> None:
     outcome = Outcome.of(fails_once)
     with pytest.raises(Failed, match="so") as caught:
         outcome.given()

@@ -61,7 +61,7 @@ def test_a_grid_is_every_source_with_every_destination(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_link_meets_all_its_negatives_at_once(kind: DecoderKind) -> None:
+def test_a_link_is_scored_with_all_its_negatives(kind: DecoderKind) -> None:
     decoder, source, destinations = made(kind), rows(3), rows(12, 1).view(3, 4, 6)
     found = decoder(source.unsqueeze(1), destinations)
     assert found.shape == (3, 4)

@@ -59,7 +59,7 @@ def test_a_lookup_without_gradients_leaves_nothing_behind() -> None:
     assert (ids.numel(), gradients.shape) == (0, (0, 2))
 
 
-def test_a_rank_draws_its_rows_as_whoever_draws_all() -> None:
+def test_a_rank_draws_its_rows_as_if_it_drew_all() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         whole = first_rows(40_000, 3, 0, 40_000)

@@ -78,7 +78,7 @@ class Typed(nn.Module):
         return self.user((batch["user", "x"], items), edges)[batch.sample.seed_index["item"]]
 
 
-def test_a_module_of_ones_own_trains_over_typed_batches() -> None:
+def test_a_custom_module_trains_over_typed_batches() -> None:
     batch = shop().batch(torch.arange(12), [3], "item")
     model = Typed()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -284,7 +284,7 @@ def test_the_input_layer_computes_no_gradient_of_its_columns(monkeypatch: pytest
     assert sorted(turned) == sorted(block.num_src for block in batch.blocks[1:])
 
 
-def test_a_loop_of_ones_own_may_run_under_bfloat16_autocast() -> None:
+def test_a_custom_loop_may_run_under_bfloat16_autocast() -> None:
     graph = shop(torch.float32)
     batch = graph.batch(torch.arange(10), [2, 2], "item")
     model = SAGE.for_graph(graph.store, hidden=8, layers=2, norm="layer", dropout=0.1, embedding=0)

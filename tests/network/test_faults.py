@@ -72,7 +72,7 @@ def test_a_cut_link_is_named_on_both_sides(hosts: tuple[Host, Host], hold: Hold)
 
 
 @pytest.mark.parametrize("how", ["killed", "cut off"])
-def test_a_run_that_lost_a_worker_goes_on_by_itself_to_the_same_result(
+def test_a_run_that_lost_a_worker_continues_by_itself_to_the_same_result(
     how: str, hosts: tuple[Host, Host], hold: Hold
 ) -> None:
     """torchrun starts all ranks again, from the last checkpoint, once those of the attempt have ended."""
@@ -92,7 +92,7 @@ def test_a_run_that_lost_a_worker_goes_on_by_itself_to_the_same_result(
     assert_same_result("far", "undisturbed")
 
 
-def test_a_full_disk_ends_the_run_in_time_and_it_goes_on_to_the_same_result(
+def test_a_full_disk_ends_the_run_in_time_and_it_continues_to_the_same_result(
     hosts: tuple[Host, Host], hold: Hold
 ) -> None:
     """On node-a, where the run folder lies, from the middle of the run on; the checkpoint before stays."""

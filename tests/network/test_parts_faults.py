@@ -117,7 +117,7 @@ def in_evaluation(tmp_path: Path) -> Hold:
 
 
 @pytest.mark.parametrize("moment", ["in_exchange", "in_evaluation"])
-def test_a_rank_that_is_killed_is_named_and_the_run_can_go_on_to_the_same_result(
+def test_a_rank_that_is_killed_is_named_and_the_run_can_continue_to_the_same_result(
     moment: str, parted: Parted, hosts: tuple[Host, Host], request: pytest.FixtureRequest
 ) -> None:
     hold: Hold = request.getfixturevalue(moment)
@@ -137,7 +137,7 @@ def test_a_rank_that_is_killed_is_named_and_the_run_can_go_on_to_the_same_result
 
 
 @pytest.mark.parametrize("how", ["killed", "paused", "cut off"])
-def test_a_run_that_lost_a_rank_goes_on_by_itself_to_the_same_result(
+def test_a_run_that_lost_a_rank_continues_by_itself_to_the_same_result(
     how: str, parted: Parted, hosts: tuple[Host, Host], in_exchange: Hold
 ) -> None:
     """torchrun starts all ranks again once those of the attempt have ended, soon after the deadline of 20 s.
@@ -166,7 +166,7 @@ def test_a_run_that_lost_a_rank_goes_on_by_itself_to_the_same_result(
     assert_same_result("far", parted.undisturbed)
 
 
-def test_a_full_disk_on_one_host_ends_the_run_in_time_and_it_goes_on_to_the_same_result(
+def test_a_full_disk_on_one_host_ends_the_run_in_time_and_it_continues_to_the_same_result(
     parted: Parted, hosts: tuple[Host, Host], in_exchange: Hold
 ) -> None:
     """On node-a, where the run folder lies, from the middle of the run on; the checkpoint before stays."""

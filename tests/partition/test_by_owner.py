@@ -45,7 +45,7 @@ def test_limits_and_trees_go_with_their_nodes() -> None:
     assert [share.tree.tolist() for share in shares if share.tree is not None] == [[2], [1, 3]]
 
 
-def test_the_first_id_that_nobody_owns_is_found() -> None:
+def test_the_first_id_without_an_owner_is_found() -> None:
     assert first_outside(torch.tensor([2, 11]), BOUNDS) == -1
     assert first_outside(torch.tensor([2, 12, 1]), BOUNDS) == 1
     assert first_outside(torch.tensor([], dtype=torch.int64), BOUNDS) == -1

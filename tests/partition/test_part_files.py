@@ -23,7 +23,7 @@ def _originals(parts: list[GraphFolder], node_type: str) -> Tensor:
     return torch.cat([part.columns()[node_type]["original_id"] for part in parts])
 
 
-def test_seeds_keep_their_order_and_ids_say_who_owns_them(shop: Path, tmp_path: Path) -> None:
+def test_seeds_keep_their_order_and_ids_give_their_owners(shop: Path, tmp_path: Path) -> None:
     whole, out = open_folder(shop), tmp_path / "parts"
     book = partition_graph(shop, out, 4)
     parts = [open_part(out, book, part) for part in range(4)]

@@ -59,7 +59,7 @@ def test_a_rank_that_is_killed_in_an_exchange_is_started_again_and_the_run_takes
 
 
 @pytest.mark.long
-def test_an_inference_of_which_a_rank_is_killed_names_it_and_goes_on_to_the_same_bytes(
+def test_an_inference_of_which_a_rank_is_killed_names_it_and_continues_to_the_same_bytes(
     parts: tuple[str, ...],
 ) -> None:
     """Both have their first chunk on the disk; the other process is not left behind."""

@@ -23,7 +23,7 @@ def test_steps_come_in_order_however_fast_ranks_are_and_wherever_they_stop(tmp_p
 
 
 @pytest.mark.parametrize("where", ["in a lane", "in the loop"])
-def test_an_error_of_one_rank_ends_all_and_is_the_one_that_is_told(where: str) -> None:
+def test_an_error_of_one_rank_ends_all_and_is_reported(where: str) -> None:
     with pytest.raises(RuntimeError, match=r"^rank 1 failed with KeyError: 'mine'"):
         khop.launch(fails, procs=2, arguments=(where,), device="cpu", deadline=60)
 

@@ -36,7 +36,7 @@ def joined(lists: Iterable[list[int]]) -> list[int]:
     return list(itertools.chain.from_iterable(lists))
 
 
-def test_a_loop_of_ones_own_takes_one_course_on_any_number_of_ranks(tmp_path: Path) -> None:
+def test_a_custom_loop_trains_alike_on_any_number_of_ranks(tmp_path: Path) -> None:
     """23 seeds in steps of 10, 10 and 3, so that with four ranks one gets none of the last."""
     opened = khop.open_graph(write_learnable_graph(tmp_path / "toy"))
     train = opened.split("train")["item"][:23]
@@ -82,7 +82,7 @@ def test_a_loop_of_ones_own_takes_one_course_on_any_number_of_ranks(tmp_path: Pa
     ],
     ids=str,
 )
-def test_what_goes_wrong_in_one_rank_ends_all_and_is_told(
+def test_an_error_in_one_rank_ends_all_and_is_reported(
     how: str, error: type[Exception], sentence: str
 ) -> None:
     """Long before their deadline, which is longer than any test may take."""

@@ -73,9 +73,7 @@ def test_links_and_their_negatives_are_those_of_one_process_on_the_graph_before(
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_links_are_dealt_as_one_process_deals_those_of_the_graph_before(
-    told: list[dict[str, Any]], count: int
-) -> None:
+def test_links_are_split_as_by_one_process_on_the_whole_graph(told: list[dict[str, Any]], count: int) -> None:
     """And bring the same along, in batches too; of a type with its reverse, of one without, and in time."""
     for of_rank in told[:count]:
         assert of_rank[f"splits of {count} ranks"] == [
@@ -83,14 +81,14 @@ def test_links_are_dealt_as_one_process_deals_those_of_the_graph_before(
         ]
 
 
-def test_what_ranks_have_to_tell_one_another_of_links_is_not_asked_for_in_a_lane(
+def test_a_lane_does_not_exchange_the_links_of_ranks(
     told: list[dict[str, Any]],
 ) -> None:
     for of_rank in told[:2]:
         assert "before batches are made. A khop.Loader of a" in of_rank["unprepared"]
 
 
-def test_who_asks_is_told_that_nothing_is_left_to_draw(told: list[dict[str, Any]]) -> None:
+def test_a_source_without_candidates_is_an_error_on_the_rank_that_asked(told: list[dict[str, Any]]) -> None:
     for of_rank in told[:2]:
         assert "'user' node 0 is connected to every 'item' node" in of_rank["nothing to draw"]
 

@@ -56,7 +56,7 @@ def test_bytes_are_counted_apart_on_both_sides(told: list[dict[str, object]]) ->
         )
     ),
 )
-def test_whoever_sends_something_else_is_named(
+def test_the_sender_of_a_wrong_message_is_named(
     told: list[dict[str, object]], sent: str, problem: str
 ) -> None:
     sentence = told[0][sent]
@@ -73,5 +73,5 @@ def test_a_rank_that_is_gone_ends_the_wait(told: list[dict[str, object]]) -> Non
     )
 
 
-def test_a_wait_that_nobody_wants_any_more_ends(told: list[dict[str, object]]) -> None:
+def test_a_wait_that_is_given_up_ends(told: list[dict[str, object]]) -> None:
     assert told[0]["given up"] == "PeerLost: no rank waits any more for asking for rows in epoch 0, step 3"

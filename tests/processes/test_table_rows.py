@@ -13,7 +13,7 @@ from processes.row_ranks import both_kinds, trained
 from support.small_rated import write_rated
 
 
-def test_embeddings_take_one_course_and_send_what_is_read(tmp_path: Path) -> None:
+def test_embeddings_train_alike_on_any_number_of_ranks_and_send_only_rows_read(tmp_path: Path) -> None:
     """Three ranks train two epochs, two go on to the fourth, beside one rank that is never stopped.
 
     A third run, sharded, ends by SIGTERM to one of the three in the third epoch, and two go on from there.
@@ -62,7 +62,7 @@ def assert_same_checkpoints(folder: Path, first: str, second: str) -> None:
     assert ours.optimizer["encoder.tables.node:user.weight/exp_avg"].shape == (300, 5)
 
 
-def test_a_run_with_embeddings_goes_on_bit_for_bit(tmp_path: Path) -> None:
+def test_a_run_with_embeddings_continues_bit_for_bit(tmp_path: Path) -> None:
     graph = khop.open_graph(write_rated(tmp_path / "small"))
     trained(graph, "sparse", tmp_path / "whole", 4)
     for epochs in (2, 4):

@@ -46,7 +46,7 @@ def scores(folder: str) -> list[dict[str, object]]:
     return [{k: v for k, v in record.items() if k != "loss"} for record in records(folder)]
 
 
-def test_sigterm_writes_a_checkpoint_within_ten_seconds_and_another_number_of_processes_goes_on(
+def test_sigterm_writes_a_checkpoint_within_ten_seconds_and_another_number_of_processes_continues(
     run_toml: Path,
 ) -> None:
     """Two processes begin, one goes on: the losses of each step are those of one from the start, to 1e-9."""

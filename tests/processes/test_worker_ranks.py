@@ -133,7 +133,7 @@ def test_rows_that_are_kept_on_the_device_are_those_that_are_needed_most(
         assert 0 < kept < on_device
 
 
-def test_seeds_of_ones_own_need_fewer_rows_of_others(
+def test_local_seeds_need_fewer_remote_rows(
     courses: tuple[dict[str, Any], list[dict[str, Any]]],
 ) -> None:
     """Of a graph with communities that was cut along them."""

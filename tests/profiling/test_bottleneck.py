@@ -67,7 +67,7 @@ def test_threads_that_memory_holds_back_get_more_of_it() -> None:
     assert (result.kind, result.setting, result.value) == (Kind.PREFETCH, "prefetch_bytes", str(8 << 30))
 
 
-def test_short_epochs_that_wait_for_their_first_batch_are_told_of() -> None:
+def test_waits_for_first_batches_of_short_epochs_are_reported() -> None:
     result = found({}, epoch=2, wait_at_start=0.1)
     assert (result.kind, result.setting, result.value) == (Kind.FIRST_BATCHES, "training.batch_size", "512")
 
@@ -149,11 +149,11 @@ def test_a_model_that_leaves_cores_idle_is_better_shared_among_processes() -> No
     assert "(--procs 2)" in result.advice
 
 
-def test_writing_down_that_takes_long_is_told_of() -> None:
+def test_slow_checkpoints_are_reported() -> None:
     assert found({"saving": 0.1}).kind is Kind.SAVING
 
 
-def test_a_machine_that_others_use_is_told_of_before_anything_else() -> None:
+def test_a_busy_machine_is_reported_first() -> None:
     result = found(BUSY_SAMPLER, {"forward": 0.2}, cores=0.3)
     assert result.kind is Kind.CROWDED
     assert result.finding.startswith("A process had 0.3 of a core")

@@ -44,7 +44,7 @@ def test_the_path_that_decided_is_that_of_the_rank_that_came_last() -> None:
     assert summary.lost_to(1) > summary.lost_to(0) == 0
 
 
-def test_a_process_alone_waits_for_nobody() -> None:
+def test_one_process_does_not_wait() -> None:
     (rank,) = summarized(records_of({})).ranks
     assert rank.waited_for == {}
     assert rank.of_stage["communicating"] == 0
@@ -61,6 +61,6 @@ def test_of_one_step_it_is_not_known_how_busy_the_cores_were() -> None:
     assert rank.busy_cores is None
 
 
-def test_waits_for_the_first_batches_of_epochs_are_told_apart() -> None:
+def test_waits_for_first_batches_are_counted_separately() -> None:
     summary = summarized(records_of({}, epoch=5, wait_at_start=0.5))
     assert summary.first_waits_s == pytest.approx(2 * 0.501)

@@ -48,7 +48,7 @@ def test_the_order_of_seeds_is_torchs() -> None:
     assert ours == [ids.tolist() for ids in theirs]
 
 
-def test_two_epochs_draw_differently_and_a_generator_of_ones_own_is_used() -> None:
+def test_two_epochs_draw_differently_and_a_given_generator_is_used() -> None:
     loader = NeighborLoader(ring(), [5], batch_size=400, generator=torch.Generator().manual_seed(3))
     torch.manual_seed(0)
     state = torch.get_rng_state()

@@ -60,7 +60,7 @@ def test_links_as_many_as_nodes_are_no_column_of_nodes() -> None:
     assert set(graph.columns[NODE]) == {"x", "y"}
 
 
-def test_an_array_whose_rows_are_columns_stays_behind() -> None:
+def test_a_transposed_array_is_left_out() -> None:
     data = plain()
     data.far_index, data.face = data.edge_index.flip(0), torch.zeros(3, 60, dtype=torch.int64)
     assert set(khop.graph_from_pyg(data).columns[EDGE]) == {"edge_attr", "edge_weight"}
@@ -102,7 +102,7 @@ def test_a_loader_over_the_links_of_a_split_gives_their_labels() -> None:
     assert torch.equal(torch.cat(labels), part.edge_label)
 
 
-def test_data_without_links_are_told_how_to_get_some() -> None:
+def test_data_without_links_are_refused_with_the_remedy() -> None:
     with pytest.raises(ValueError, match="edge_label_index: no edge type of the data has it; split"):
         khop.links_from_pyg(plain())
     data = plain()

@@ -169,7 +169,7 @@ class Own(BaseSampler):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(("name", "links"), [("NeighborLoader", None), ("LinkNeighborLoader", PAIRS)])
-def test_a_sampler_of_ones_own_is_taken(name: str, links: Any, workers: int) -> None:
+def test_a_custom_sampler_is_taken(name: str, links: Any, workers: int) -> None:
     """And khop's threads run it; batches are those of torch_geometric's loader."""
     inputs = {"input_nodes": torch.arange(7)} if links is None else {"edge_label_index": links}
     made = [

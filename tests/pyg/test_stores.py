@@ -62,7 +62,7 @@ def test_all_nodes_of_a_type_and_links_of_stores() -> None:
     assert torch.equal(batch["item"].n_id[ends[1]], BOUGHT[1])
 
 
-def test_a_class_of_ones_own_is_what_batches_are() -> None:
+def test_batches_have_a_custom_class() -> None:
     class Mine(HeteroData):
         pass
 

@@ -35,7 +35,7 @@ def test_a_port_that_is_taken_and_an_address_that_is_not_here_are_named() -> Non
         hosted_store("203.0.113.9")
 
 
-def test_where_nobody_hosts_a_store_it_is_said_within_the_deadline() -> None:
+def test_a_store_without_a_host_is_an_error_within_the_deadline() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -43,7 +43,7 @@ def test_where_nobody_hosts_a_store_it_is_said_within_the_deadline() -> None:
         reached_store(3, "127.0.0.1", port, 0.5)
 
 
-def test_those_whose_key_does_not_come_are_told() -> None:
+def test_a_key_that_does_not_come_is_an_error_of_its_reader() -> None:
     store = hosted_store("127.0.0.1")
     store.set("b", "")
     assert wait_for(store, {0: "a", 1: "b", 2: "c"}, 0.1) == [0, 2]

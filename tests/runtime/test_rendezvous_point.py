@@ -25,7 +25,7 @@ def arriving(store: HashStore, order: Sequence[int], attempts: Sequence[int] = (
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
-def test_ranks_meet_in_whatever_order_they_come_and_again_after_it(order: Sequence[int]) -> None:
+def test_ranks_rendezvous_in_any_order_and_again(order: Sequence[int]) -> None:
     store = HashStore()
     for number in (1, 2):
         first, *others = arriving(store, order)
@@ -35,7 +35,7 @@ def test_ranks_meet_in_whatever_order_they_come_and_again_after_it(order: Sequen
         assert [of_rank.host for of_rank in first.ranks.values()] == ["node-0", "node-1", "node-2"]
 
 
-def test_a_round_that_was_never_complete_holds_up_nobody() -> None:
+def test_an_incomplete_round_delays_no_later_one() -> None:
     store = HashStore()
     with pytest.raises(PeerLost):
         arrive(store, 0, 3, rank(0), 0.05)  # and is gone
@@ -50,7 +50,7 @@ def test_launchers_that_count_differently_agree_on_the_most() -> None:
 
 
 @pytest.mark.parametrize("is_second_attempt", [False, True])
-def test_those_who_do_not_come_are_named_by_all(is_second_attempt: bool) -> None:
+def test_missing_ranks_are_named_by_all(is_second_attempt: bool) -> None:
     store = HashStore()
     if is_second_attempt:
         arriving(store, (0, 1, 2))

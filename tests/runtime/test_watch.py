@@ -75,7 +75,7 @@ def test_the_error_of_a_rank_that_failed_is_what_the_others_say() -> None:
     [((0, 1, 2), SILENT_BEATS * BEAT_S), ((0, 1), GRACE_S / 2)],
     ids=["all are gone", "one lives"],
 )
-def test_who_may_take_the_store_along_stays_for_a_while_until_the_others_are_gone(
+def test_the_host_of_the_store_stays_until_the_others_are_gone(
     silent: tuple[int, ...], stays_s: float
 ) -> None:
     with ranks(3, silent) as (first, _, _):
@@ -84,7 +84,7 @@ def test_who_may_take_the_store_along_stays_for_a_while_until_the_others_are_gon
         assert stays_s <= watch.time.monotonic() - begun < stays_s + SILENT_BEATS * BEAT_S
 
 
-def test_who_is_known_to_be_gone_is_not_waited_for() -> None:
+def test_a_lost_rank_is_not_waited_for() -> None:
     with ranks(2, silent=(1,)) as (first, _):
         assert "rank 1 (host host-1) does not answer" in first.report(4.0)
         begun = watch.time.monotonic()
@@ -92,7 +92,7 @@ def test_who_is_known_to_be_gone_is_not_waited_for() -> None:
         assert watch.time.monotonic() == begun
 
 
-def test_a_rank_that_leaves_waits_for_nobody_to_say_why() -> None:
+def test_a_rank_that_leaves_does_not_wait_for_a_reason() -> None:
     """Its lanes may still find out that the others are gone, which must not hold it up."""
     with ranks(2, silent=(0, 1)) as (first, _):
         first.start()

@@ -41,7 +41,7 @@ def test_ids_and_masks_of_every_kind_are_the_same_seeds(given: object) -> None:
     assert found.tolist() == IDS
 
 
-def test_an_array_that_nobody_may_write_to_is_read() -> None:
+def test_a_read_only_array_is_read() -> None:
     given = np.array(IDS)
     given.flags.writeable = False
     assert seed_ids(SHOP, {"item": given})["item"].tolist() == IDS

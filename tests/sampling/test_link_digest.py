@@ -10,7 +10,7 @@ from khop.sampling.link_digest import links_digest
 
 
 @given(count=st.integers(0, 40), cut=st.integers(0, 40), width=st.integers(0, 3))
-def test_digests_of_stretches_add_up_to_that_of_the_list(count: int, cut: int, width: int) -> None:
+def test_digests_of_ranges_add_up_to_that_of_the_list(count: int, cut: int, width: int) -> None:
     cut = min(cut, count)
     facts = [torch.arange(2 * count).view(count, 2), torch.arange(count).half(), torch.ones(count, width)]
     stretches = ((0, facts, slice(0, cut)), (cut, facts, slice(cut, count)))

@@ -34,7 +34,7 @@ def links_of(by_type: dict[EdgeType, list[tuple[int, int]]]) -> Links:
     world_size=st.integers(1, 5),
     shuffle=st.booleans(),
 )
-def test_every_link_is_used_exactly_once_with_its_facts(
+def test_every_link_is_used_exactly_once_with_its_columns(
     buys: list[tuple[int, int]],
     back: list[tuple[int, int]],
     batch_size: int,
@@ -107,7 +107,7 @@ def test_the_fingerprint_covers_all_that_is_known_of_links(other: Links) -> None
         ({"negatives": {BUYS: torch.arange(3)}}, r"negatives of .*: int64 of shape \(3,\) for 3 links"),
     ],
 )
-def test_facts_that_do_not_fit_are_named(facts: dict[str, Any], message: str) -> None:
+def test_columns_that_do_not_fit_are_named(facts: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Links(**{"edges": ENDS, **facts})
 
@@ -130,7 +130,7 @@ def test_a_loader_gives_batches_of_links_with_the_columns_of_their_ends() -> Non
         assert sum(rows.num_links for rows in batch.links.values()) == batch.num_global_seeds
 
 
-def test_batches_of_links_do_not_depend_on_threads_and_go_on_where_they_stood() -> None:
+def test_batches_of_links_do_not_depend_on_threads_and_continue_where_they_stood() -> None:
     whole = [bits(batch) for batch in loader(1).epoch(2)]
     assert [bits(batch) for batch in loader(4).epoch(2)] == whole
     begun = loader()

@@ -213,7 +213,7 @@ def last_rows(sample: Sample) -> dict[tuple[EdgeType, int], list[int]]:
         ({"rule": Temporal("day")}, {}, r"links of .* have no times, which Temporal\(.*\) needs"),
     ],
 )
-def test_facts_that_do_not_fit_the_sampler_are_named(
+def test_columns_that_do_not_fit_the_sampler_are_named(
     settings: dict[str, object], facts: dict[str, Tensor], message: str
 ) -> None:
     graph = csc_graph_from_edges(

@@ -67,7 +67,7 @@ def test_no_rank_has_anothers_seed_while_that_one_has_its(world_size: int, epoch
                     assert all(set(of_ranks[holder]) <= set(holders.parts_of(holder)) for holder in held_by)
 
 
-def test_links_go_to_who_holds_their_sources() -> None:
+def test_links_go_to_the_owners_of_their_sources() -> None:
     order = SeedOrder(LINKS, 40, world_size=3, affinity=affinity_of(3))
     parts = []
     for share in shares(order, 0, 0):

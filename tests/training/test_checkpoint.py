@@ -51,7 +51,7 @@ def assert_same(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
-def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+def test_training_continues_from_a_checkpoint_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     model, optimizer = saved(tmp_path / "last")
     again = network()
     optimizer_again = torch.optim.Adam(again.parameters(), lr=9.0)
@@ -307,7 +307,7 @@ def test_a_state_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
         load_checkpoint(tmp_path / "last")
 
 
-def test_a_model_of_other_shapes_is_told_which(tmp_path: Path) -> None:
+def test_a_model_of_other_shapes_is_refused_with_the_shapes(tmp_path: Path) -> None:
     saved(tmp_path / "last")
     checkpoint = load_checkpoint(tmp_path / "last")
     wider = network(5)
@@ -319,7 +319,7 @@ def test_a_model_of_other_shapes_is_told_which(tmp_path: Path) -> None:
     assert_same(state_of(wider), before)
 
 
-def test_a_model_of_other_names_is_told_which(tmp_path: Path) -> None:
+def test_a_model_of_other_names_is_refused_with_the_names(tmp_path: Path) -> None:
     saved(tmp_path / "last")
     checkpoint = load_checkpoint(tmp_path / "last")
     other = nn.ModuleDict({"0": nn.Linear(2, 3), "extra": nn.Linear(1, 1)})

@@ -113,7 +113,7 @@ def test_a_checkpoint_within_an_epoch_holds_no_nan(tmp_path: Path) -> None:
     assert all(weights.isfinite().all() for weights in again.model.parameters())
 
 
-def test_nan_of_sound_weights_is_told_with_its_place(tmp_path: Path) -> None:
+def test_nan_from_finite_weights_is_reported_with_its_place(tmp_path: Path) -> None:
     task = NodeClassification("node", "y")
 
     def evaluate() -> Mapping[str, float]:

@@ -14,7 +14,7 @@ def test_equal_seeds_give_equal_weights_and_others_do_not() -> None:
     assert not torch.equal(weights[0], weights[2])
 
 
-def test_the_global_generator_goes_on_as_if_nothing_was_drawn() -> None:
+def test_the_global_generator_is_not_advanced() -> None:
     before = torch.get_rng_state()
     seeded(7, lambda: nn.Linear(3, 2))
     assert torch.equal(torch.get_rng_state(), before)

@@ -52,7 +52,7 @@ def test_an_error_in_the_block_goes_before_the_interrupt() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_process_that_ignores_interrupts_goes_on_ignoring_them() -> None:
+def test_a_process_that_ignores_interrupts_keeps_ignoring_them() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with interrupts_held():

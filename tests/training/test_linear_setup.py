@@ -94,7 +94,7 @@ def test_a_resumed_run_takes_the_way_it_went_before_without_measuring() -> None:
     assert (resumed, warnings, again.calls) == (recorded, [], 0)
 
 
-def test_on_another_machine_the_run_is_told_that_it_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_another_machine_a_warning_names_the_other_computation(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded, _, _ = settled(Finding(FIRST), {})
     with monkeypatch.context() as patched:
         patched.setattr("khop.kernels.linear_choice.processor", lambda: "another processor")

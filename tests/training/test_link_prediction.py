@@ -64,7 +64,7 @@ def test_bpr_is_minus_the_log_of_being_in_order() -> None:
     torch.testing.assert_close(losses[4], -in_order.log().mean())
 
 
-def test_labels_of_the_links_themselves_are_learnt() -> None:
+def test_given_labels_of_links_are_learned() -> None:
     batch, output = scored(None)
     labeled = {t: replace(rows, labels=torch.arange(rows.num_links) % 2) for t, rows in batch.links.items()}
     batch = replace(batch, sample=replace(batch.sample, links=labeled))
@@ -74,7 +74,7 @@ def test_labels_of_the_links_themselves_are_learnt() -> None:
     )
 
 
-def test_losses_without_anything_to_tell_apart_are_refused() -> None:
+def test_losses_of_one_class_are_refused() -> None:
     batch, output = scored(None)
     with pytest.raises(
         ValueError, match=r"links of \('user', 'buys', 'item'\): have neither labels nor negatives"

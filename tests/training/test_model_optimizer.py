@@ -43,7 +43,7 @@ def test_weight_decay_is_for_parameters_alone() -> None:
     assert [group.get("weight_decay") for group in optimizer.param_groups] == [0.5, None]
 
 
-def test_a_loaded_state_goes_on_as_before() -> None:
+def test_a_loaded_state_continues_as_before() -> None:
     model, again = Model(), Model()
     optimizer, restored = ModelOptimizer(model, 0.1, 0.0), ModelOptimizer(again, 0.1, 0.0)
     step(model, optimizer, [0, 1, 1])

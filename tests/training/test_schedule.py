@@ -32,7 +32,7 @@ def test_it_rises_over_the_warm_up_and_falls_to_the_end() -> None:
     assert rates(Schedule("linear", warmup=5), 2) == pytest.approx([1 / 6, 2 / 6])
 
 
-def test_a_run_that_was_stopped_goes_on_with_the_rate_that_was_next(tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_continues_with_the_rate_that_was_next(tmp_path: Path) -> None:
     schedule = Schedule("cosine", warmup=4)
     whole = SmallRun(tmp_path / "a").with_(schedule=schedule)
     trainer = whole.trainer()

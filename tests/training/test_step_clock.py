@@ -50,7 +50,7 @@ def test_a_lap_can_end_before_now() -> None:
     assert communicating.seconds >= 0.002
 
 
-def test_what_follows_the_telling_is_told_with_the_next_step() -> None:
+def test_time_after_a_report_counts_for_the_next_step() -> None:
     clock = StepClock()
     clock.received(BATCH)
     clock.unreported()

@@ -46,7 +46,7 @@ def test_curves_are_those_of_the_logs(tmp_path: Path) -> None:
     assert b'graph = "toy"' in text.tensor_proto.string_val[0]
 
 
-def test_a_run_that_goes_on_shows_every_update_once(tmp_path: Path) -> None:
+def test_a_run_that_continues_shows_every_update_once(tmp_path: Path) -> None:
     run = SmallRun(tmp_path)
     with closing(TensorBoard(tmp_path / "curves", "")) as observer:
         SmallRun(tmp_path, observer=observer).with_(epochs=2).trainer().fit()

@@ -157,7 +157,7 @@ class Telling(Unwatched):
         self.told.append(record["epoch"])
 
 
-def test_the_observer_is_told_of_every_step_in_order(tmp_path: Path) -> None:
+def test_the_observer_gets_every_step_in_order(tmp_path: Path) -> None:
     observer = Telling()
     SmallRun(tmp_path, observer=observer).with_(epochs=2).trainer().fit()
     steps = [[(epoch, step, True) for step in range(STEPS)] for epoch in range(2)]
@@ -255,7 +255,7 @@ class FullFor(Unwatched):
         self.warnings.append(sentence)
 
 
-def test_the_run_goes_on_while_the_disk_is_full_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_the_run_continues_while_the_disk_is_full_and_nothing_is_lost(tmp_path: Path) -> None:
     observer = FullFor(epoch=1)
     result = SmallRun(tmp_path / "run", observer=observer).trainer().fit()
     expected = SmallRun(tmp_path / "undisturbed").trainer().fit()
@@ -294,7 +294,7 @@ class Watching(Unwatched):
         self.warnings.append(sentence)
 
 
-def test_checkpoints_come_every_few_steps_and_a_killed_run_goes_on_from_the_last(tmp_path: Path) -> None:
+def test_checkpoints_come_every_few_steps_and_a_killed_run_continues_from_the_last(tmp_path: Path) -> None:
     """Killed at the ninth update of fifteen, with a checkpoint every two."""
     program = KILLED.replace("(2, 1,", "(1, 3,").replace(
         ").trainer()", ").with_(checkpoints=CheckpointPolicy(steps=2)).trainer()"
@@ -361,7 +361,7 @@ def in_format_1(folder: Path, **training: object) -> None:
     (folder / "state.json").write_text(json.dumps({"format": 1, "checksums": sums, **kept}))
 
 
-def test_a_run_goes_on_from_format_1_with_a_warning(tmp_path: Path) -> None:
+def test_a_run_continues_from_format_1_with_a_warning(tmp_path: Path) -> None:
     expected = SmallRun(tmp_path / "undisturbed").trainer().fit()
     run = SmallRun(tmp_path / "run", observer=Interrupting(1, 2))
     with pytest.raises(KeyboardInterrupt):
@@ -427,7 +427,7 @@ def test_an_endless_loss_is_an_error_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("epoch", "step"), [(0, 0), (1, 2), (1, STEPS - 1), (2, STEPS - 1)])
-def test_after_ctrl_c_training_goes_on_with_the_very_next_batch(
+def test_after_ctrl_c_training_continues_with_the_very_next_batch(
     tmp_path: Path, epoch: int, step: int
 ) -> None:
     undisturbed = SmallRun(tmp_path / "undisturbed").trainer()
@@ -494,7 +494,7 @@ def killed(program: str, out: Path) -> None:
     assert run.returncode == -signal.SIGKILL
 
 
-def test_a_killed_run_goes_on_from_an_epoch_that_is_whole(tmp_path: Path) -> None:
+def test_a_killed_run_continues_from_an_epoch_that_is_whole(tmp_path: Path) -> None:
     killed(KILLED, tmp_path / "run")
     expected = SmallRun(tmp_path / "undisturbed").trainer().fit()
 
@@ -544,7 +544,7 @@ def test_a_checkpoint_that_is_no_trainers_is_refused(tmp_path: Path) -> None:
         trainer.resume()
 
 
-def test_a_run_that_was_begun_otherwise_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_run_that_was_begun_otherwise_is_not_continued(tmp_path: Path) -> None:
     run = SmallRun(tmp_path)
     run.with_(epochs=1, facts={"graph": "abc", "khop": "1"}).trainer().fit()
     with pytest.raises(

@@ -57,7 +57,7 @@ def test_lost_records_of_epochs_are_named() -> None:
         SOUND.check(5, 1, FOLDER)
 
 
-def test_a_saved_state_is_read_for_the_same_facts_alone() -> None:
+def test_a_saved_state_is_read_for_the_same_settings_alone() -> None:
     saved = asdict(replace(SOUND, facts={"seed": "1"}))
     assert trainer_state_of(saved, {"seed": "1"}, FOLDER) == replace(SOUND, facts={"seed": "1"})
     before = {name: value for name, value in saved.items() if name != "linear"}  # of earlier versions

@@ -39,7 +39,7 @@ def test_without_a_folder_it_is_apts_own(
     assert "maintainer" in open_folder(tmp_path / "graph").schema.node_types
 
 
-def test_whoever_waits_hears_of_every_list_and_of_the_writing(lists: Path, tmp_path: Path) -> None:
+def test_progress_names_every_list_and_the_writing(lists: Path, tmp_path: Path) -> None:
     heard: list[str] = []
 
     def notice(what: str, done: int, total: int) -> None:

@@ -46,7 +46,7 @@ def test_lists_are_found_by_name_whatever_else_lies_there(tmp_path: Path) -> Non
     assert [path.name for path in find_lists(tmp_path)] == wanted
 
 
-def test_a_folder_without_lists_and_no_folder_are_told_apart(tmp_path: Path) -> None:
+def test_an_empty_folder_and_a_missing_one_are_distinguished(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"holds no package lists .* run `apt-get update`, or name a folder"):
         find_lists(tmp_path)
     with pytest.raises(ValueError, match="absent: no such folder; name a folder"):
@@ -58,7 +58,7 @@ def test_apt_says_where_its_lists_are(commands: Path) -> None:
     assert machine_lists() == Path("/srv/apt lists")
 
 
-def test_a_machine_without_apt_is_told_what_to_do(commands: Path) -> None:
+def test_without_apt_the_error_names_the_remedy(commands: Path) -> None:
     with pytest.raises(ValueError, match=r"there is no apt on this machine \(no apt-config\); name a folder"):
         machine_lists()
 

@@ -82,7 +82,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert pairs_of(again) == pairs_of(facts)
 
 
-def test_the_same_facts_make_the_same_bytes(tmp_path: Path, shipped: bytes) -> None:
+def test_equal_settings_make_equal_bytes(tmp_path: Path, shipped: bytes) -> None:
     facts = read_snapshot(shipped)
     for name in ("one.npz", "two.npz"):
         write_snapshot(tmp_path / name, facts)
