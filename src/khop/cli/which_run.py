@@ -18,7 +18,7 @@ _ALLOW_CODE = "--allow-code"
 
 
 def written(
-    source: str | None, options: Mapping[str, object], command: str, packages: Sequence[str]
+    source: str | None, options: Mapping[str, object], command: str, packages: Sequence[str] = ()
 ) -> RawRun:
     """Return the run of this name, before its options are applied. Raises ValueError if there is none.
 
