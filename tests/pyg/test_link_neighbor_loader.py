@@ -10,7 +10,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
 from khop.pyg import LinkNeighborLoader, NeighborSampler
-from khop.pyg.sampler import Draws
+from khop.pyg.keyed import Draws
 from pyg.pyg_cases import PAIRS, facts, plain
 
 
@@ -26,7 +26,7 @@ def test_negatives_belong_to_links() -> None:
 
     def negatives(index: torch.Tensor, position: int) -> torch.Tensor:
         draws = Draws(3, position=position)
-        out = sampler.sample_edges(inputs[index], NegativeSampling("triplet", 4), draws)
+        out = sampler.keyed().sample_edges(inputs[index], NegativeSampling("triplet", 4), draws)
         return out.node[out.metadata[3]]
 
     whole = negatives(torch.arange(5), 0)

@@ -20,7 +20,7 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample
 
 from khop import pyg
 from khop.pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler
-from khop.pyg.sampler import Draws
+from khop.pyg.keyed import Draws
 from khop.pyg.typed_data import NODE
 from khop.sampling.sampler import Seeds
 from pyg.pyg_cases import BOUGHT, BUYS, PAIRS, facts, plain, some, typed
@@ -84,16 +84,18 @@ def test_links_and_negatives_lie_as_torch_geometric_lays_them(
     times = torch.arange(count) * 3 + 30 if is_timed else None
     labels = torch.arange(1, count + 1) if mode == "binary" and amount > 1 else None
     inputs = EdgeSamplerInput(torch.arange(count) + 5, pairs[0], pairs[1], labels, times, edge_type)
-    ours = sampler.sample_edges(inputs, NegativeSampling(mode, amount), DRAWS)
+    keyed = sampler.keyed()
+    ours = keyed.sample_edges(inputs, NegativeSampling(mode, amount), DRAWS)
 
     def around(seeds: Any, seed_times: Any) -> Any:
         nodes = by_type(seeds)
         assert nodes is not None
         places = {t: torch.arange(ids.numel()) for t, ids in nodes.items()}
-        return sampler._output(Seeds(nodes, places, by_type(seed_times)), DRAWS)
+        seeds = Seeds(nodes, places, by_type(seed_times))
+        return keyed._given(keyed._typed_output(seeds, DRAWS))
 
     given = Given(mode, amount, negatives_of(ours, count, edge_type, mode == "triplet"))
-    source = sampler._source
+    source = sampler._edges.source
     counts, node_times = dict(source.graph.counts), dict(source.node_times)
     expected = edge_sample(
         inputs,

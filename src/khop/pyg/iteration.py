@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from khop.loading.ordered_map import InFlight, ordered_map
 from khop.pyg.columns import num_bytes
-from khop.pyg.sampler import Draws
+from khop.pyg.keyed import Draws
 
 Sampled = Any  # a sampler's output
 Batch = Any  # a data object, or the result of a transform

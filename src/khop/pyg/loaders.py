@@ -17,8 +17,9 @@ from khop.forks import check_fork
 from khop.pyg.columns import Columns, attach_links, columns_of
 from khop.pyg.inputs import check_links, check_nodes
 from khop.pyg.iteration import Work, epoch
+from khop.pyg.keyed import Draws
 from khop.pyg.outputs import Output
-from khop.pyg.sampler import Draws, NeighborSampler
+from khop.pyg.sampler import NeighborSampler
 from khop.pyg.typed_data import owner_of
 from khop.pyg.typed_seeds import TypedSeeds
 from khop.sampling.exclusion import Exclude
@@ -112,10 +113,10 @@ class NeighborLoader(_OnThreads, theirs.NeighborLoader):
 
     def _sampled(self, work: Work) -> Output:
         if self._typed is not None:
-            return self.node_sampler.sample_typed(self._typed.at(work.index), work.draws)
+            return self.node_sampler.keyed().sample_typed(self._typed.at(work.index), work.draws)
         inputs = self.input_data[work.index]
         if isinstance(self.node_sampler, NeighborSampler):
-            return self.node_sampler.sample_nodes(inputs, work.draws)
+            return self.node_sampler.keyed().sample_nodes(inputs, work.draws)
         return self.node_sampler.sample_from_nodes(inputs)
 
     def _made(self, columns: Columns, out: Output) -> Any:
@@ -186,12 +187,12 @@ class LinkNeighborLoader(_OnThreads, theirs.LinkNeighborLoader):
             **_of_threads(kwargs),
         )
         if isinstance(self.link_sampler, NeighborSampler):
-            self.link_sampler.prepare_negatives(self.input_data.input_type, self.neg_sampling)
+            self.link_sampler.keyed().prepare_negatives(self.input_data.input_type, self.neg_sampling)
 
     def _sampled(self, work: Work) -> Output:
         inputs = self.input_data[work.index]
         if isinstance(self.link_sampler, NeighborSampler):
-            return self.link_sampler.sample_edges(inputs, self.neg_sampling, work.draws)
+            return self.link_sampler.keyed().sample_edges(inputs, self.neg_sampling, work.draws)
         return self.link_sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling)
 
     def _made(self, columns: Columns, out: Output) -> Any:

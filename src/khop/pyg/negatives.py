@@ -88,3 +88,18 @@ def _checked(weights: Tensor, count: int) -> Tensor:
 
 def _version(weights: Tensor | None) -> int:
     return -1 if weights is None else weights._version
+
+
+class DrawnEnds:
+    """Ends that negatives are drawn for, cached: preparing their weights costs as much as many draws."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._made: dict[EdgeType, DrawnEnd] = {}
+
+    def __call__(self, edge_type: EdgeType, weights: Tensor | None) -> DrawnEnd:
+        """Return the end of an edge type, for these weights of its nodes."""
+        end = self._made.get(edge_type)
+        if end is None or not end.is_of(weights):
+            end = self._made[edge_type] = DrawnEnd.of(self._source, edge_type, weights)
+        return end

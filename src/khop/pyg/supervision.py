@@ -60,6 +60,19 @@ def warn_of_supervision(output: HeteroSamplerOutput, edge_type: EdgeType, links:
         )
 
 
+class SupervisionWarning:
+    """The warning of `warn_of_supervision`, given for the first batch that is checked."""
+
+    def __init__(self, *, is_needed: bool) -> None:
+        self._is_needed = is_needed
+
+    def check(self, output: HeteroSamplerOutput, edge_type: EdgeType, links: Tensor) -> None:
+        """Check a batch, unless one has been checked before."""
+        if self._is_needed:
+            self._is_needed = False
+            warn_of_supervision(output, edge_type, links)
+
+
 def _messages(output: HeteroSamplerOutput, edge_type: EdgeType) -> Iterator[Tensor]:
     """Yield ends (2, edges) of the messages along an edge type, and reversed ends along its reverse."""
     for t in dict.fromkeys([edge_type, named_reverse(edge_type, output.row)]):
