@@ -17,7 +17,9 @@ from khop.features.store import FeatureStore, FeatureStoreBase
 from khop.graph.store import GraphStore, GraphStoreBase
 from khop.loading.source import BatchSource
 from khop.sampling.sampler import Sampler, SamplerBase
+from support.typed_asks import asks_of
 
+ROOT = Path(__file__).parents[1]
 SOURCE = Path(khop.__file__).parent
 SEAMS = (GraphStoreBase, FeatureStoreBase, SamplerBase, Graph, Loader)
 PROTOCOLS = (GraphStore, FeatureStore, Sampler, BatchSource)
@@ -26,6 +28,34 @@ DEFINING = {
     "api/open_graph.py", "features/store.py", "graph/store.py", "loading/source.py", "sampling/sampler.py",
 }  # fmt: skip
 ASKS = {"isinstance", "issubclass", "getattr", "hasattr", "cast", "type"}
+# Questions that annotations alone do not show.
+ASKING = """from typing import cast
+
+
+class Store:
+    size = 1
+
+
+class Csc(Store):
+    pass
+
+
+def made() -> Store:
+    return Csc()
+
+
+def ask(value: object, stores: dict[str, Store]) -> bool:
+    store = made()
+    if isinstance(store, Csc):  # found
+        return True
+    if hasattr(stores["a"], "lanes"):  # found
+        return True
+    found = [getattr(each, "lanes", None) for each in stores.values()]  # found
+    if type(stores["a"]).__name__ == "Csc":  # found
+        return True
+    other = cast(Csc, value)  # found
+    return isinstance(value, str) and bool(found) and other.size == 1
+"""
 
 
 def is_of_a_seam(found: object) -> bool:
@@ -134,6 +164,30 @@ FIELDS = fields_of(MODULES)
 def test_no_module_asks_for_more_than_a_protocol(name: str) -> None:
     tree, module = MODULES[name]
     assert Asks(tree, module, FIELDS).found == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_no_module_asks_by_the_types_of_mypy() -> None:
+    """The test above reads annotations, in a second; this one knows the types of all expressions."""
+    classes = {f"{each.__module__}.{each.__name__}" for each in (*SEAMS, *PROTOCOLS)}
+    sources = {"khop.loading.local_source.LocalSource", "khop.distributed.lane_source.LaneSource"}
+    allowed = {"khop." + name.removesuffix(".py").replace("/", ".") for name in DEFINING}
+    found = asks_of(SOURCE, classes | sources, ROOT / "pyproject.toml")
+    assert [
+        str(ask) for ask in found if ask.module not in allowed and not ask.module.startswith("khop.pyg")
+    ] == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_types_of_mypy_show_what_annotations_do_not(tmp_path: Path) -> None:
+    package = tmp_path / "asking"
+    package.mkdir()
+    (package / "__init__.py").write_text(ASKING)
+    found = asks_of(package, {"asking.Store"}, ROOT / "pyproject.toml")
+    expected = [number for number, line in enumerate(ASKING.splitlines(), 1) if line.endswith("# found")]
+    assert [ask.line for ask in found] == expected
 
 
 def test_fields_with_stores_samplers_and_sources_are_known() -> None:
