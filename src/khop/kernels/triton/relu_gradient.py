@@ -11,7 +11,7 @@ from khop.kernels.triton.launch import Variant, launch
 
 _ROWS = 128  # of a program, whose sums are one row of partial sums
 _AT_ONCE = 8
-_MOST_COLUMNS = 256
+_MOST_BYTES = 512  # of a program's part of a row: 256 columns of float32 need 143 registers on gfx942
 
 
 @triton.jit
@@ -55,11 +55,15 @@ def relu_and_bias_gradient(gradient: Tensor, result: Tensor | None) -> tuple[Ten
     wide = torch.float64 if gradient.dtype == torch.float64 else torch.float32
     sums = torch.empty(parts, width, dtype=wide, device=gradient.device)
     out = gradient if result is None else torch.empty_like(gradient)
-    columns = min(_MOST_COLUMNS, triton.next_power_of_2(width))
+    columns = _columns(width, gradient.element_size())
     operands = (gradient, result, None if result is None else out, sums, rows)
     constants = {"WIDTH": width, "COLUMNS": columns, "ROWS": _ROWS, "AT_ONCE": _AT_ONCE}
     launch(masked_rows, parts * triton.cdiv(width, columns), gradient, *operands, **constants)
     return out, sums.sum(0)
+
+
+def _columns(width: int, item_bytes: int) -> int:
+    return min(_MOST_BYTES // item_bytes, int(triton.next_power_of_2(width)))
 
 
 VARIANTS = tuple(
@@ -67,8 +71,8 @@ VARIANTS = tuple(
         f"relu and bias gradient {dtype} {width}",
         masked_rows,
         {**dict.fromkeys(("gradient", "result", "out"), f"*{dtype}"), "sums": "*fp32", "num_rows": "i32"},
-        {"WIDTH": width, "COLUMNS": min(_MOST_COLUMNS, width), "ROWS": _ROWS, "AT_ONCE": _AT_ONCE},
+        {"WIDTH": width, "COLUMNS": _columns(width, item_bytes), "ROWS": _ROWS, "AT_ONCE": _AT_ONCE},
     )
-    for dtype in ("fp32", "bf16")
+    for dtype, item_bytes in (("fp32", 4), ("bf16", 2))
     for width in (64, 256)
 )
