@@ -26,6 +26,7 @@ LAYERS = (
     {"loading"},
     {"exchange"},
     {"distributed"},
+    {"servers"},
     {"training"},
     {"inference"},
     {"api"},
@@ -55,6 +56,7 @@ MAY_IMPORT = {
         "errors", "kernels", "rules", "features", "graph", "runtime", "partition", "sampling", "loading",
         "exchange",
     },
+    "servers": set(),
     "training": BASICS | {
         "errors", "migrations", "batch", "kernels", "graph", "runtime", "models", "loading",
     },

@@ -1,0 +1,1 @@
+"""Servers that hold a graph and make batches, and clients that ask them."""
