@@ -125,11 +125,11 @@ class Graph:
 
         "cuda" is the GPU of this rank. `topology` is "device", "pinned" (host memory that the GPU reads) or
         "host" (the CPU samples). `columns` is one of these or "mapped" (the graph's files) for all columns of
-        nodes, or a mapping from column names. "auto" is planned within the free memory of GPU and host;
-        `beside` bytes are left to model, optimizer and batches. `placement` says what was chosen and why.
+        nodes, or a mapping from column names. "auto" is chosen by khop: today the CPU. Requested stores must
+        leave `beside` bytes to model, optimizer and batches. `placement` says what was chosen and why.
         `cache` is the GPU memory for rows of a column that is not there: "4GB", or "20%" of the column.
 
-        The placed graph pickles as this graph and the request. docs/gpu.md says what is unproven.
+        The placed graph pickles as this graph and the request. docs/gpu.md says what is tested.
         """
         check_fork()
         request = DevicePlacement.of(device, topology, columns, cache)

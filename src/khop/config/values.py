@@ -73,10 +73,10 @@ class Gpu(Section):
 
     topology: Literal["auto", "device", "pinned", "host"] = "auto"
     """Memory of the edges: the GPU's (device), host memory read by the GPU (pinned) or by the CPU, which then
-    samples (host), or planned (auto)"""
+    samples (host), or chosen by khop, today host (auto)"""
     features: Literal["auto", "device", "pinned", "host", "mapped"] = "auto"
     """Memory of the columns: the GPU's (device), host memory read by the GPU (pinned) or by the CPU (host),
-    the graph's files (mapped), or planned (auto)"""
+    the graph's files (mapped), or chosen by khop, today read by the CPU (auto)"""
     cache: Annotated[CacheText, Default("no cache")] = "0"
     """GPU memory for rows that batches need often, e.g. 4GB, or a share of each column, e.g. 20%"""
 

@@ -148,7 +148,7 @@ def _check(request: DevicePlacement, columns: Columns, conditions: Conditions) -
 
 def _reason(request: DevicePlacement, conditions: Conditions) -> str:
     if request.is_explicit:
-        unproven = "; this path is unproven: no GPU's batches were compared with the CPU's yet"
+        unproven = "; this path is unproven: its tests have passed on one model of GPU only"
         return "as requested" + unproven * (not conditions.proven)
     if conditions.no_kernels is not None:
         return f"the CPU draws and gathers: {conditions.no_kernels}"
