@@ -29,7 +29,7 @@ def partition_graph(
     threads: int = 0,
     notice: ProgressCallback | None = None,
 ) -> PartitionBook:
-    """Partition a graph folder into a folder of parts, which appears complete or not at all.
+    """Write a partitioned graph from a graph folder. It appears complete or not at all.
 
     Nodes are renumbered so that the nodes of a part are consecutive within their type. Their column
     "original_id" holds the previous ids, and draws do not change. Edges are stored with their destination, in

@@ -105,7 +105,7 @@ def read_book(path: str | os.PathLike[str]) -> PartitionBook:
     file = Path(path) / BOOK
     if not file.is_file():
         raise ValueError(
-            f"{Path(path)}: no folder of parts, or unfinished: no {BOOK}; make one: khop partition"
+            f"{Path(path)}: no partitioned graph, or unfinished: no {BOOK}; make one: khop partition"
         )
     try:
         document: dict[str, Any] = json.loads(file.read_bytes())
