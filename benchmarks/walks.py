@@ -27,7 +27,7 @@ import khop
 
 HOME = Path(khop.__file__).parent
 PROCS = 2
-# The values of design.md, section 9, that every part may import.
+# The values that every part may import; they are not counted.
 VALUES = ("arguments.py", "batch.py", "draw.py", "errors.py", "schema.py")
 
 

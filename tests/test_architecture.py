@@ -1,4 +1,4 @@
-"""The rules of design.md that a reader of one file cannot see, checked on the syntax trees of all files."""
+"""Rules of the code that a reader of one file cannot see, checked on the syntax trees of all files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import khop
 
 SOURCE = Path(khop.__file__).parent
 
-# design.md, section 9: a part imports from the lines above its own.
+# A part imports from the lines above its own.
 # A change to this table is a decision: docs/decisions.md says why.
 LAYERS = (
     {"_core", "arguments", "components", "errors", "forks", "migrations", "process_memory", "user_cache"},
