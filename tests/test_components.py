@@ -33,14 +33,20 @@ class Value:
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """An installed package with an entry point, in a module of a name of its own."""
-    name = f"khop_test_{abs(hash(tmp_path))}"
-    (tmp_path / f"{name}.py").write_text(MODULE)
-    info = tmp_path / f"{name}-1.0.dist-info"
+    name = write_package(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def write_package(folder: Path) -> str:
+    """Write a module and the declaration of its entry points, as an installation does; return its name."""
+    name = f"khop_test_{abs(hash(folder))}"
+    (folder / f"{name}.py").write_text(MODULE)
+    info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     entries = f"built = {name}:Built\ngone = {name}:Gone\nown = {name}:Built\n"
     (info / "entry_points.txt").write_text(f"[khop_test.things]\n{entries}")
-    monkeypatch.syspath_prepend(tmp_path)
     return name
 
 
@@ -59,8 +65,39 @@ def test_installed_kinds_are_listed_and_loaded_only_when_they_are_named(
         FAMILY.load("gone")
 
 
+@pytest.mark.parametrize("place", ["", ".", None])
+def test_a_package_in_the_working_directory_is_not_an_installed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str | None
+) -> None:
+    name = write_package(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path) if place is None else place, *sys.path])
+    assert FAMILY.kinds() == ("own",)
+    for kind in ("built", f"{name}:Built"):
+        with pytest.raises(ValueError, match=r"must be own, or|a run folder imports no code by itself"):
+            FAMILY.load(kind)
+    assert capsys.readouterr().out == ""
+
+
+def test_the_working_directory_is_on_the_path_only_while_a_component_is_imported_and_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = write_package(tmp_path)
+    (tmp_path / f"{name}_beside.py").write_text("made = 7\n")
+    body = f"import {name}_beside; return {name}_beside.made"
+    late = f"class Late:\n    @staticmethod\n    def build(options, context): {body}\n"
+    (tmp_path / f"{name}.py").write_text(late)
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    component = FAMILY.load(f"{name}:Late", Permission((name,)))
+    assert sys.path == before
+    assert FAMILY.kinds() == ("own",)
+    assert component.build(component.options(), None) == 7
+    assert sys.path == before
+
+
 def test_a_dataclass_is_its_own_options(package: str) -> None:
-    component = FAMILY.load(f"{package}:Value")
+    component = FAMILY.load(f"{package}:Value", ANY_NAMED)
     assert component.build(component.options(4), None).size == 4
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import Distribution, EntryPoint, distributions
 from typing import Any
 
 
@@ -25,7 +26,7 @@ class NoOptions:
 class Permission:
     """Permission to import the code that a `kind` names as `package.module:Class`."""
 
-    packages: tuple[str, ...] | None = None  # None: all, because the user's own file or command names them
+    packages: tuple[str, ...] | None = ()  # None: all, because the user's own file or command names them
 
     def check(self, module: str) -> None:
         """Raise ValueError unless the module may be imported."""
@@ -37,7 +38,8 @@ class Permission:
         )
 
 
-ANY_NAMED = Permission()
+NOTHING_NAMED = Permission()
+ANY_NAMED = Permission(None)
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,12 @@ class Family:
         kinds = self.kinds()
         return f"{'one of ' * (len(kinds) > 1)}{', '.join(kinds)}, or package.module:Class"
 
-    def load(self, kind: str, permission: Permission = ANY_NAMED) -> Component:
-        """Import a component. Raises ValueError if there is none, or if it may not be imported."""
+    def load(self, kind: str, permission: Permission = NOTHING_NAMED) -> Component:
+        """Import a component. Raises ValueError if there is none, or if it may not be imported.
+
+        khop's own and installed ones need no permission. Others may lie in the working directory, which is on
+        `sys.path` while they are imported, resolved and built.
+        """
         if kind in self.builtin:
             return _component(kind, _object(self.builtin[kind]))
         installed = self._installed()
@@ -89,18 +95,52 @@ class Family:
         if not (separator and all(part.isidentifier() for part in [*module.split("."), *name.split(".")])):
             raise ValueError(f"must be {self.allowed()}")
         permission.check(module)
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())  # python -m adds it, the script `khop` does not
-        return _component(kind, _object(kind))
+        with _working_folder_on_path():
+            found = _component(kind, _object(kind))
+        return replace(found, build=_FromFolder(found.build), resolve=_FromFolder(found.resolve))
 
     def _installed(self) -> Mapping[str, EntryPoint]:
-        return _installed_in(self.group, tuple(sys.path))
+        return _installed_in(self.group, tuple(place for place in sys.path if not _is_working_folder(place)))
 
 
 @cache
 def _installed_in(group: str, path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
-    """Return the entry points of a group below a `sys.path`; reading them for each field is slow."""
-    return {entry.name: entry for entry in entry_points(group=group)}
+    """Return the entry points of a group below these folders; reading them for each field is slow."""
+    by_package: dict[str, Distribution] = {}
+    for each in distributions(path=list(path)):
+        by_package.setdefault(each.name, each)  # the first one on the path is the one that Python imports
+    entries = [entry for each in by_package.values() for entry in each.entry_points.select(group=group)]
+    return {entry.name: entry for entry in reversed(entries)}
+
+
+def _is_working_folder(place: str) -> bool:
+    """Return whether an entry of `sys.path` is the working directory: a package in it is not installed."""
+    return place == "" or (os.path.isdir(place) and os.path.samefile(place, os.curdir))
+
+
+@contextmanager
+def _working_folder_on_path() -> Iterator[None]:
+    """Import from the working directory too: python -m adds it to `sys.path`, the script `khop` does not."""
+    if any(map(_is_working_folder, sys.path)):
+        yield
+        return
+    folder = os.getcwd()
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+@dataclass(frozen=True)
+class _FromFolder:
+    """A function of a component that may import further modules of the working directory."""
+
+    inner: Callable[[Any, Any], Any]
+
+    def __call__(self, options: object, context: object) -> Any:  # noqa: ANN401
+        with _working_folder_on_path():
+            return self.inner(options, context)
 
 
 def _loaded(entry: EntryPoint) -> Any:  # noqa: ANN401

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -183,3 +184,22 @@ def test_a_run_written_as_toml_reads_back_as_the_same_run(
         training={"seed": seed},
     )
     assert checked(RawRun(tomllib.loads(to_toml(run)), "again")) == run
+
+
+@dataclass(frozen=True)
+class Mine:
+    """A component outside khop, which is its own options."""
+
+    width: int = 3
+    """Width"""
+
+
+def test_an_option_may_name_any_component_but_a_file_only_permitted_ones() -> None:
+    kind = f"{__name__}:Mine"
+    typed = {"model.width": 5, "model.kind": kind}
+    run = checked(with_options(RawRun({"graph": "g"}, "runs/a/config.toml"), typed))
+    assert run.model.model_dump()["width"] == 5
+    written = RawRun({"graph": "g", "model": {"kind": kind}}, "runs/a/config.toml")
+    for raw in (written, with_options(written, {"training.epochs": 1})):
+        with pytest.raises(ValueError, match=r"a run folder imports no code by itself; .*\(runs/a/config"):
+            checked(raw)

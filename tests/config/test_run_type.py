@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from khop.components import Permission
 from khop.config.run_type import component_of, run_type
 from khop.config.tables import SageTable
 from khop.config.values import RunConfig
@@ -34,4 +33,4 @@ def test_a_kind_that_is_none_or_not_allowed_is_named_with_its_place() -> None:
     ):
         run_type({"model": {"kind": "gat"}}, where=lambda path: "run.toml")
     with pytest.raises(ValueError, match=r"^model\.kind is 'mine:Model': .* give --allow-code mine$"):
-        run_type({"model": {"kind": "mine:Model"}}, Permission(()))
+        run_type({"model": {"kind": "mine:Model"}})

@@ -13,7 +13,7 @@ import tomli_w
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from khop.components import ANY_NAMED, Component, Permission
+from khop.components import ANY_NAMED, NOTHING_NAMED, Component, Permission
 from khop.config.fields import RunField, field_at, run_fields, sections
 from khop.config.options import composed
 from khop.config.run_type import run_type
@@ -32,11 +32,15 @@ class RawRun:
     values: Mapping[str, object]
     source: str  # the file or other source of the settings: "run.toml"
     options: Mapping[str, str] = field(default_factory=dict)  # dotted path -> the option that set it
-    permission: Permission = ANY_NAMED  # to import components that the run names
+    permission: Permission = NOTHING_NAMED  # to import components that `source` names
 
     def where(self, *paths: str) -> str:
         """Name the places where these fields were set: the option, or else the file."""
         return ", ".join(dict.fromkeys(self.options.get(path, self.source) for path in paths))
+
+    def permission_at(self, path: str) -> Permission:
+        """Return the permission to import what a field names: an option may name any package."""
+        return ANY_NAMED if path in self.options else self.permission
 
 
 def read_toml(path: Path) -> RawRun:
@@ -55,13 +59,16 @@ def with_options(raw: RawRun, options: Mapping[str, object]) -> RawRun:
     changed = raw
     for path, value in options.items():
         changed = replace(changed, values=_with_value(changed.values, path.split("."), value))
-    named = {path: _option_at(path, changed) for path in options}
-    return replace(changed, options={**raw.options, **named})
+    # Kinds first: an option of a component is known only to the run that names the component.
+    named = {path: entry.option for path in options if (entry := field_at(path))}
+    changed = replace(changed, options={**raw.options, **named})
+    rest = {path: _option_at(path, changed) for path in options.keys() - named.keys()}
+    return replace(changed, options={**changed.options, **rest})
 
 
 def run_type_of(raw: RawRun) -> type[RunConfig]:
     """Return the class of a run, with the options of the components that it names."""
-    return run_type(raw.values, raw.permission, raw.where)
+    return run_type(raw.values, raw.permission_at, raw.where)
 
 
 def checked(raw: RawRun) -> RunConfig:
@@ -126,7 +133,7 @@ def _with_value(values: Mapping[str, object], path: Sequence[str], value: object
 
 
 def _option_at(path: str, raw: RawRun) -> str:
-    entry = field_at(path) or field_at(path, run_type_of(raw))
+    entry = field_at(path, run_type_of(raw))
     assert entry is not None, path
     return entry.option
 

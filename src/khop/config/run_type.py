@@ -8,23 +8,26 @@ from typing import Any, get_args
 
 from pydantic import Field, create_model
 
-from khop.components import ANY_NAMED, Component, Permission
+from khop.components import NOTHING_NAMED, Component, Permission
 from khop.config.kinds import FAMILIES
 from khop.config.options import composed, options_of
 from khop.config.section import Section
 from khop.config.values import RunConfig
 
 Where = Callable[[str], str]  # the field's path -> the option or file that sets it
+Permissions = Callable[[str], Permission]  # the path of a kind -> permission to import what it names
 
 
 def run_type(
-    values: Mapping[str, object], permission: Permission = ANY_NAMED, where: Where | None = None
+    values: Mapping[str, object],
+    permission: Permissions = lambda path: NOTHING_NAMED,
+    where: Where | None = None,
 ) -> type[RunConfig]:
     """Return the class for a run with these values; it imports the components that they name.
 
     ValueError if a kind names no component, or one that may not be imported.
     """
-    found: dict[str, type[Section]] = {}
+    found: list[tuple[str, type[Section], Component]] = []
     for path, (family, default) in FAMILIES.items():
         kind = _at(values, f"{path}.kind")
         if kind is None:
@@ -32,19 +35,17 @@ def run_type(
         if not isinstance(kind, str):
             continue  # no component, or a value that the check of the run reports
         try:
-            component = family.load(kind, permission)
-            found[path] = composed(_table(path), component.options)
+            component = family.load(kind, permission(f"{path}.kind"))
+            found.append((path, composed(_table(path), component.options), component))
         except ValueError as error:
             place = f" ({where(f'{path}.kind')})" if where else ""
             raise ValueError(f"{path}.kind is {kind!r}: {error}{place}") from error
-    return _of_tables(tuple(found.items()))
+    return _of_tables(tuple(found))
 
 
 def component_of(config: RunConfig, path: str) -> Component:
-    """Return the component of a checked run's table, such as "model"."""
-    family, default = FAMILIES[path]
-    kind = getattr(_table_in(config, path), "kind", None)
-    return family.load(str(kind or default))
+    """Return the component of a checked run's table, such as "model": the one that the check has loaded."""
+    return config.components[path]
 
 
 def built(config: RunConfig, path: str, context: object) -> Any:  # noqa: ANN401
@@ -62,13 +63,14 @@ def _table_in(config: RunConfig, path: str) -> Section:
 
 
 @cache
-def _of_tables(tables: tuple[tuple[str, type[Section]], ...]) -> type[RunConfig]:
-    of_path = dict(tables)
+def _of_tables(tables: tuple[tuple[str, type[Section], Component], ...]) -> type[RunConfig]:
+    of_path = {path: table for path, table, _ in tables}
     if rule := of_path.pop("sampler.rule", None):
         of_path["sampler"] = _with_field(of_path["sampler"], "rule", rule | None, None)
     made: type[RunConfig] = RunConfig
     for name, table in of_path.items():
         made = _with_field(made, name, table, Field(default_factory=table))
+    made.components = {path: component for path, _, component in tables}
     return made
 
 

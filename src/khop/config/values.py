@@ -5,10 +5,13 @@ The string below a field is its help text. `tables` has the tables of models, ta
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from khop.components import Component
 from khop.config.section import (
     Alias,
     Allowed,
@@ -132,6 +135,8 @@ class Checkpoint(Section):
 
 class RunConfig(Section):
     """All settings of a run. `run_type` makes the class with the options of the named components."""
+
+    components: ClassVar[Mapping[str, Component]] = MappingProxyType({})  # by the path of their table
 
     graph: Text
     """Graph folder, or name of a built-in graph"""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from khop.arguments import instance_of, list_of, real_number, seed_number, whole_number
+from khop.components import ANY_NAMED
 from khop.graph.atomic import new_folder, refuse_existing
 from khop.graph.csc_graph import CscGraph, open_csc_graph
 from khop.graph.damage import refuse_damage
@@ -81,7 +82,7 @@ class PartitionSettings:
             return self.method
         context = PartitionContext(self.parts, self.seed)
         try:
-            component = PARTITIONERS.load(self.method)
+            component = PARTITIONERS.load(self.method, ANY_NAMED)
             made: Partitioner = component.build(component.options(**self.method_options), context)
         except (TypeError, ValueError) as error:
             raise ValueError(f"method {self.method!r}: {error}") from error

@@ -11,7 +11,7 @@ import typer
 
 from khop.cli.options import ComponentCommand, values_of_components
 from khop.cli.which_run import positionals
-from khop.components import Component
+from khop.components import ANY_NAMED, Component
 from khop.config.fields import RunField
 from khop.config.read import COMMAND_LINE, RawRun, checked_options, component_fields, read_toml
 from khop.datasets.importers import IMPORTERS, ImportContext
@@ -77,7 +77,7 @@ def _spec(source: str) -> RawRun:
 
 def _loaded(kind: object, source: str) -> Component:
     try:
-        return IMPORTERS.load(str(kind))
+        return IMPORTERS.load(str(kind), ANY_NAMED)
     except ValueError as error:
         remedy = "a file with kind = ..., or write a graph folder in Python with khop.write_graph"
         raise ValueError(f"import of {kind!r}: {error}; or give {remedy} ({source})") from error

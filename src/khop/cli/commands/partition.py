@@ -14,7 +14,7 @@ from khop.cli.numbers import fanout_list
 from khop.cli.option_groups import takes_groups
 from khop.cli.options import ComponentCommand, values_of_components
 from khop.cli.which_run import options_in
-from khop.components import Component
+from khop.components import ANY_NAMED, Component
 from khop.config.fields import RunField
 from khop.config.read import COMMAND_LINE, RawRun, checked_options, component_fields
 from khop.partition.methods import PARTITIONERS
@@ -36,7 +36,7 @@ class PartitionCommand(ComponentCommand):
 
 def _loaded(kind: str) -> Component:
     try:
-        return PARTITIONERS.load(kind)
+        return PARTITIONERS.load(kind, ANY_NAMED)
     except ValueError as error:
         raise ValueError(f"method is {kind!r}: {error} (--method)") from error
 
