@@ -56,7 +56,7 @@ MAY_IMPORT = {
         "errors", "kernels", "rules", "features", "graph", "runtime", "partition", "sampling", "loading",
         "exchange",
     },
-    "servers": set(),
+    "servers": {"schema", "batch", "kernels", "loading"},
     "training": BASICS | {
         "errors", "migrations", "batch", "kernels", "graph", "runtime", "models", "loading",
     },

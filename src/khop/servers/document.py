@@ -1,0 +1,106 @@
+"""Plain JSON of messages, read field by field; an error names the field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from khop.schema import EdgeType, NodeType
+
+Type = NodeType | EdgeType
+Plain = object  # None, bool, int, float, str, and lists and objects of these
+_MOST = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Document:
+    """A value of a JSON document with its place in it. All readers raise ValueError if it is another."""
+
+    value: object
+    where: str
+
+    @classmethod
+    def parsed(cls, text: bytes, where: str) -> Document:
+        """Read JSON; ValueError for anything else, and for numbers that are not finite."""
+        try:
+            return cls(json.loads(text, parse_constant=_refuse), where)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{where}: is not JSON of khop ({error})") from None
+
+    def __getitem__(self, name: str) -> Document:
+        """Return a field of an object."""
+        if not isinstance(self.value, dict) or name not in self.value:
+            raise ValueError(f"{self.where}: has no field {name!r}")
+        return Document(self.value[name], f"{self.where}.{name}")
+
+    def given(self, name: str) -> Document | None:
+        """Return a field of an object; None if it is missing or null."""
+        field = self[name] if isinstance(self.value, dict) and name in self.value else None
+        return None if field is None or field.value is None else field
+
+    def each(self) -> list[Document]:
+        """Return the entries of a list."""
+        if not isinstance(self.value, list):
+            self._refuse("a list")
+        return [Document(entry, f"{self.where}[{number}]") for number, entry in enumerate(self.value)]
+
+    def text(self) -> str:
+        """Return text."""
+        if not isinstance(self.value, str):
+            self._refuse("text")
+        return self.value
+
+    def whole(self, least: int = 0, most: int = _MOST) -> int:
+        """Return a whole number within limits."""
+        if type(self.value) is not int or not least <= self.value <= most:
+            self._refuse(f"a whole number from {least} to {most}")
+        return self.value
+
+    def real(self) -> float:
+        """Return a number."""
+        if type(self.value) not in (int, float):
+            self._refuse("a number")
+        return float(self.value)  # type: ignore[arg-type]
+
+    def type_(self) -> Type:
+        """Return a node type, or an edge type from a list of three."""
+        if isinstance(self.value, str):
+            return self.value
+        match self.value:
+            case [str(source), str(relation), str(destination)]:
+                return source, relation, destination
+        self._refuse("a node type, or an edge type as a list of three words")
+
+    def entries(self) -> Iterator[tuple[Type, Document]]:
+        """Yield the entries of a mapping by type, written as a list of pairs."""
+        seen: set[Type] = set()
+        for pair in self.each():
+            match pair.each():
+                case [key, value]:
+                    type_ = key.type_()
+                    if type_ in seen:
+                        raise ValueError(f"{pair.where}: {type_!r} is given twice")
+                    seen.add(type_)
+                    yield type_, value
+                case _:
+                    pair._refuse("a pair of a type and a value")
+
+    def _refuse(self, wanted: str) -> NoReturn:
+        text = repr(self.value)
+        raise ValueError(f"{self.where}: is {text if len(text) <= 60 else text[:57] + '...'}, not {wanted}")
+
+
+def written(value: Plain) -> bytes:
+    """Return the JSON of plain values. Equal values have equal bytes."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def by_type(values: Mapping[NodeType, Plain] | Mapping[EdgeType, Plain] | Mapping[Type, Plain]) -> Plain:
+    """Return a mapping by type as a list of pairs, in its order."""
+    return [[list(t) if isinstance(t, tuple) else t, value] for t, value in values.items()]
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no finite number")

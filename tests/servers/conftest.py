@@ -1,0 +1,19 @@
+"""Graphs of which servers make batches."""
+
+from __future__ import annotations
+
+import pytest
+
+import khop
+from support.small_folders import write_learnable_graph
+from support.small_typed_folders import write_typed_graph
+
+
+@pytest.fixture(scope="session")
+def plain_graph(tmp_path_factory: pytest.TempPathFactory) -> khop.Graph:
+    return khop.open_graph(write_learnable_graph(tmp_path_factory.mktemp("plain") / "graph"))
+
+
+@pytest.fixture(scope="session")
+def typed_graph(tmp_path_factory: pytest.TempPathFactory) -> khop.Graph:
+    return khop.open_graph(write_typed_graph(tmp_path_factory.mktemp("typed") / "graph"))

@@ -1,0 +1,181 @@
+"""A batch of every kind arrives as it was sent; a changed message is refused or gives a sound batch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+import khop
+from khop.draw import mix64
+from khop.loading.columns import ColumnChoice
+from khop.loading.source import BatchRequest, Drawn
+from khop.servers.batch_wire import Expected, read_batch, written_batch
+from khop.servers.frame import Tensors, header, parsed, pieces, received
+from support.batch_kinds import PLAIN, TYPED
+from support.same_samples import assert_same
+
+Kind = Callable[[khop.Graph], khop.Loader]
+LIMIT = 1 << 30
+
+
+def expected(graph: khop.Graph, columns: ColumnChoice) -> Expected:
+    return Expected(graph.schema, {t: graph.num_nodes(t) for t in graph.schema.node_types}, columns)
+
+
+def drawn_batches(loader: khop.Loader) -> Iterator[Drawn]:
+    """The batches of an epoch as a source makes them."""
+    source, order = loader._batches.source, loader._order
+    for step in range(order.num_steps):
+        key = khop.DrawKey(mix64(step))
+        yield source.make(BatchRequest.of(order.share(0, step), key, 0, step))
+
+
+def sent(drawn: Drawn) -> list[bytes]:
+    tensors = Tensors()
+    batch = written_batch(drawn, 0.0, tensors)
+    return [header({"batch": batch}, tensors.all), *map(bytes, pieces(tensors.all))]
+
+
+def read(message: list[bytes], fits: Expected) -> Drawn:
+    frame = received(message, LIMIT, "answer")
+    return read_batch(frame, frame.document["batch"], fits, 0.0)
+
+
+def check_round_trip(graph: khop.Graph, kind: Kind) -> None:
+    loader = kind(graph)
+    for drawn in drawn_batches(loader):
+        found = read(sent(drawn), expected(graph, loader.columns))
+        assert_same(found, drawn)
+
+
+@pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: kind.__name__)
+def test_a_plain_batch_arrives_as_it_was_sent(plain_graph: khop.Graph, kind: Kind) -> None:
+    check_round_trip(plain_graph, kind)
+
+
+@pytest.mark.parametrize("kind", TYPED, ids=lambda kind: kind.__name__)
+def test_a_typed_batch_arrives_as_it_was_sent(typed_graph: khop.Graph, kind: Kind) -> None:
+    check_round_trip(typed_graph, kind)
+
+
+def test_loss_weights_and_traffic_arrive(plain_graph: khop.Graph) -> None:
+    loader = PLAIN[0](plain_graph)
+    drawn = next(drawn_batches(loader))
+    weights = khop.LossWeights({"item": torch.rand(32).double()}, 7.5)
+    given = replace(
+        drawn, sample=replace(drawn.sample, loss_weights=weights), traffic={"requested_rows": 3.0}
+    )
+    assert_same(read(sent(given), expected(plain_graph, loader.columns)), given)
+
+
+def test_spans_are_moved_to_the_clock_of_the_client(plain_graph: khop.Graph) -> None:
+    loader = PLAIN[0](plain_graph)
+    drawn = next(drawn_batches(loader))
+    tensors = Tensors()
+    message = header({"batch": written_batch(drawn, drawn.spans[0].begun, tensors)}, tensors.all)
+    frame = received([message, *pieces(tensors.all)], LIMIT, "answer")
+    found = read_batch(frame, frame.document["batch"], expected(plain_graph, loader.columns), 1000.0)
+    assert found.spans[0].begun == 1000.0
+    assert [span.seconds for span in found.spans] == pytest.approx([span.seconds for span in drawn.spans])
+
+
+def with_edges(drawn: Drawn, **fields: object) -> Drawn:
+    block = drawn.sample.blocks[0]
+    edges = {t: replace(a, **fields) for t, a in block.adjacencies.items()}  # type: ignore[arg-type]
+    blocks = (replace(block, adjacencies=edges), *drawn.sample.blocks[1:])
+    return replace(drawn, sample=replace(drawn.sample, blocks=blocks))
+
+
+def first(drawn: Drawn) -> khop.Adjacency:
+    return drawn.sample.blocks[0].adjacency
+
+
+def other_node(drawn: Drawn) -> Drawn:
+    ids = torch.cat([torch.tensor([600]), drawn.sample.nodes["item"][1:]])
+    return replace(drawn, sample=replace(drawn.sample, nodes={"item": ids}))
+
+
+def wide_column(drawn: Drawn) -> Drawn:
+    columns = {**drawn.columns["item"], "x": drawn.columns["item"]["x"].double()}
+    return replace(drawn, columns={"item": columns})
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (other_node, "id 600 at position 0: must be in [0, 600)"),
+        (wide_column, "and must be torch.float32"),
+        (lambda d: replace(d, columns={"item": {}}), "requested were ['x', 'category']"),
+        (lambda d: replace(d, columns={}), "requested were those of ['item']"),
+        (lambda d: with_edges(d, indices=first(d).indices + first(d).num_src), "source id"),
+        (lambda d: with_edges(d, indptr=first(d).indptr + 1), "it must begin with 0, never fall"),
+        (lambda d: with_edges(d, edge_ids=first(d).indices), "must be torch.int64"),
+        (lambda d: with_edges(d, num_src=first(d).num_src - 1), "rows in a block of"),
+        (lambda d: replace(d, seed_nodes={"item": d.seed_nodes["item"][1:]}), "have another number of rows"),
+        (lambda d: replace(d, seed_nodes={}), "seeds of [], rows of ['item']"),
+    ],
+)
+def test_contents_that_do_not_fit_the_graph_are_refused(
+    plain_graph: khop.Graph, change: Callable[[Drawn], Drawn], sentence: str
+) -> None:
+    loader = PLAIN[0](plain_graph)
+    drawn = change(next(drawn_batches(loader)))
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        read(sent(drawn), expected(plain_graph, loader.columns))
+
+
+def damaged(message: bytes, number: int) -> bytes:
+    """Return the message with one byte changed, left out or doubled, or with its end cut off."""
+    word = mix64(number)
+    at, kind, value = (word >> 32) % len(message), word % 8, word >> 8 & 0xFF
+    if kind == 0:
+        return message[:at]
+    if kind == 1:
+        return message[:at] + message[at + 1 :]
+    if kind == 2:
+        return message[:at] + message[at:][: value + 1] + message[at:]
+    return message[:at] + bytes([value]) + message[at + 1 :]
+
+
+def fuzz(graph: khop.Graph, kind: Kind, numbers: range) -> int:
+    """Read damaged messages: each is refused by a ValueError, or gives a batch that can be used."""
+    loader = kind(graph)
+    fits, drawn = expected(graph, loader.columns), next(drawn_batches(loader))
+    message = b"".join(sent(drawn))
+    length = len(sent(drawn)[0])
+    refused = 0
+    for number in numbers:
+        # Most of a message are tensors: half of the damage is in the header.
+        whole = (
+            damaged(message, number) if number % 2 else damaged(message[:length], number) + message[length:]
+        )
+        try:
+            frame = parsed(whole, LIMIT, "answer")
+            found = read_batch(frame, frame.document["batch"], fits, 0.0)
+        except ValueError:
+            refused += 1
+            continue
+        for block in found.sample.blocks:
+            for edges in block.adjacencies.values():
+                assert edges.edge_index.shape[1] == edges.indices.numel()
+    return refused
+
+
+@pytest.mark.parametrize("kind", [PLAIN[1], TYPED[0], TYPED[6]], ids=lambda kind: kind.__name__)
+def test_a_damaged_message_is_refused_or_gives_a_sound_batch(
+    plain_graph: khop.Graph, typed_graph: khop.Graph, kind: Kind
+) -> None:
+    graph = plain_graph if kind in PLAIN else typed_graph
+    assert fuzz(graph, kind, range(400)) > 100
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", [*PLAIN, *TYPED], ids=lambda kind: kind.__name__)
+def test_many_damaged_messages(plain_graph: khop.Graph, typed_graph: khop.Graph, kind: Kind) -> None:
+    graph = plain_graph if kind in PLAIN else typed_graph
+    assert fuzz(graph, kind, range(400, 8000)) > 1000
