@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 
 from khop.exchange.lanes import LaneWork
-from khop.exchange.peers import open_peers
+from khop.exchange.peers import Peers, open_peers
 from khop.runtime.group import ALONE
+from support.scripts import run_script
 
 LANES = 3
 
@@ -73,3 +74,92 @@ def test_lanes_that_are_given_up_end_at_once() -> None:
         work.give_up(OSError("gone"))
         assert work.is_unwanted()
     assert isinstance(work.error, OSError)
+
+
+class DamagedItems(Sequence[int]):
+    """Items of which the second cannot be read."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:  # type: ignore[override]
+        if index == 1:
+            raise OSError("item 1 cannot be read")
+        return index
+
+
+def place_fails_at_one(item: int) -> tuple[int, int]:
+    if item == 1:
+        raise OSError("no place for item 1")
+    return 0, item
+
+
+def begin_fails(peers: Peers, epoch: int, step: int, is_given_up: Callable[[], bool]) -> None:
+    if step == 1:
+        raise OSError("step 1 cannot begin")
+
+
+@pytest.mark.parametrize("where", ["item", "place", "begin"])
+def test_an_error_before_the_step_comes_in_its_place_too(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if where == "begin":
+        monkeypatch.setattr(Peers, "begin", begin_fails)
+    place = place_fails_at_one if where == "place" else lambda item: (0, item)
+    work = LaneWork(squared, DamagedItems() if where == "item" else range(4), 4, place)
+    with running(work):
+        assert work.take(0) == 0
+        with pytest.raises(OSError, match="1"):
+            work.take(1)
+        work.give_up()
+
+
+def test_a_script_that_leaves_lanes_open_ends() -> None:
+    done = run_script("""
+        from khop.exchange.lanes import Lanes
+        from khop.runtime.group import ALONE
+        results = Lanes(ALONE, 2).map(abs, range(1000), 4, lambda item: (0, item))
+        next(results)
+        print("the end")
+    """)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "the end", "")
+
+
+def test_a_consumer_that_outlives_the_main_thread_continues() -> None:
+    done = run_script("""
+        import threading, time
+        from khop.exchange.lanes import Lanes
+        from khop.runtime.group import ALONE
+
+        def consume():
+            for result in Lanes(ALONE, 2).map(abs, range(8), 2, lambda item: (0, item)):
+                time.sleep(0.2)
+            print("all of", result + 1)
+
+        threading.Thread(target=consume).start()
+    """)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "all of 8", "")
+
+
+def test_a_consumer_after_the_end_gets_an_error() -> None:
+    done = run_script("""
+        import threading, time
+        from khop.errors import PeerLost
+        from khop.exchange.lanes import Lanes
+        from khop.runtime.group import ALONE
+
+        results = Lanes(ALONE, 2).map(abs, range(8), 1, lambda item: (0, item))
+
+        def comes_late():
+            while any(thread.name.startswith("khop-lane") for thread in threading.enumerate()):
+                time.sleep(0.01)
+            try:
+                list(results)
+            except PeerLost as error:
+                print(error)
+
+        first = threading.Thread(target=next, args=(results,))
+        first.start()
+        first.join()
+        threading.Thread(target=comes_late).start()
+    """)
+    assert done.returncode == 0
+    assert "lanes ended" in done.stdout

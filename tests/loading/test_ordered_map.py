@@ -5,9 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 import traceback
@@ -19,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from khop.loading.ordered_map import InFlight, Outcome, ordered_map
+from support.scripts import run_script
 
 DEADLINE_S = 60.0
 
@@ -285,16 +283,6 @@ def test_ctrl_c_ends_a_wait_for_a_slow_worker() -> None:
 def test_a_bound_that_is_no_count_is_an_error(values: tuple[int, int, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         InFlight(*values)
-
-
-def run_script(script: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 def test_a_script_that_leaves_an_iterator_open_ends() -> None:

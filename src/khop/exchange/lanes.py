@@ -23,6 +23,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from khop.errors import PeerLost
 from khop.exchange.peers import Message, Peers, open_peers
 from khop.loading.ordered_map import POLL_S, Outcome
 from khop.partition.placements import LANES
@@ -54,6 +55,7 @@ class LaneWork(Generic[Item, Result]):
         self._is_closed = False  # results are discarded from now on
         self._end: int | None = None  # lanes stop before this step; None until all ranks agree on it
         self._is_given_up = False
+        self._consumer = threading.current_thread()
         self.error: BaseException | None = None  # the first error that ended a lane
 
     def run(self, lane: int, lanes: int, peers: Peers) -> None:
@@ -64,9 +66,7 @@ class LaneWork(Generic[Item, Result]):
         for index in range(lane, len(self._items), lanes):
             if not self._begins(index):
                 return
-            item = self._items[index]
-            peers.begin(*self._place(item), self.is_unwanted)
-            outcome = Outcome.of(partial(self._function, item))
+            outcome = Outcome.of(partial(self._made, index, peers))
             self._put(index, outcome)
             if outcome.error is not None:
                 return
@@ -74,7 +74,10 @@ class LaneWork(Generic[Item, Result]):
     def take(self, index: int) -> Result:
         """Return the result of a step, or raise its exception."""
         with self._changed:
+            self._consumer = threading.current_thread()
             while index not in self._finished:
+                if self._is_given_up:
+                    raise PeerLost("the lanes ended when the main thread and their last consumer had ended")
                 self._changed.wait(POLL_S)
             self._taken = index + 1
             self._changed.notify_all()
@@ -105,8 +108,13 @@ class LaneWork(Generic[Item, Result]):
             self._changed.notify_all()
 
     def is_unwanted(self) -> bool:
-        """Return True after `give_up`, or if the interpreter is ending and waits for this thread."""
-        return self._is_given_up or not threading.main_thread().is_alive()
+        """Return True after `give_up`, or if the interpreter exits while no thread consumes the results."""
+        return self._is_given_up or not (self._consumer.is_alive() or threading.main_thread().is_alive())
+
+    def _made(self, index: int, peers: Peers) -> Result:
+        item = self._items[index]
+        peers.begin(*self._place(item), self.is_unwanted)
+        return self._function(item)
 
     def _begins(self, index: int) -> bool:
         """Wait until the step may begin (True), or until it is known that it never will (False)."""
@@ -117,6 +125,7 @@ class LaneWork(Generic[Item, Result]):
                     self._begun = max(self._begun, index + 1) if may_begin else self._begun
                     return may_begin
                 self._changed.wait(POLL_S)
+            self._is_given_up = True
             return False
 
     def _may_begin(self, index: int) -> bool | None:
@@ -203,6 +212,9 @@ class Lanes:
             for index in range(len(items)):
                 yield work.take(index)
         except GeneratorExit:
+            if work.is_unwanted():  # the interpreter exits: a new thread would not run any more
+                work.give_up()
+                raise
             closing = threading.Thread(target=_end_together, args=(road, work, threads), name="khop-closing")
             self._closing.append(_Closing(road, work, closing))
             closing.start()
