@@ -56,7 +56,7 @@ MAY_IMPORT = {
         "errors", "kernels", "rules", "features", "graph", "runtime", "partition", "sampling", "loading",
         "exchange",
     },
-    "servers": {"schema", "batch", "kernels", "loading"},
+    "servers": {"errors", "schema", "batch", "kernels", "loading"},
     "training": BASICS | {
         "errors", "migrations", "batch", "kernels", "graph", "runtime", "models", "loading",
     },
@@ -101,7 +101,7 @@ CONFINED = {
     "pydantic": {"config"},
     "rich": {"cli"},
     "tomli_w": {"config", "cli"},
-    "tomllib": {"config", "cli"},
+    "tomllib": {"config", "cli", "servers"},  # token files
     "torch_geometric": {"pyg"},
     "torchmetrics": {"training"},
     "triton": {"kernels"},

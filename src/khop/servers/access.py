@@ -1,0 +1,215 @@
+"""Access to servers: tokens, certificates, and the rules about where a token may travel."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from khop.servers.addresses import Endpoint, is_loopback
+from khop.servers.errors import NotAllowed, Unauthenticated
+
+LEAST_TOKEN = 16  # characters
+_MOST_FILE = 1 << 16  # bytes of a token file
+_EVERY_GRAPH = "*"
+_KEYS = {"token", "graphs", "role"}
+
+
+class Role(StrEnum):
+    """Requests that a token allows."""
+
+    CLIENT = "client"  # descriptions, batches, counters
+    SERVER = "server"  # also hops and rows of parts, as servers of a partitioned graph need them
+
+
+@dataclass(frozen=True)
+class Token:
+    """The contents of a token file. Its text shows no secret."""
+
+    name: str  # of the file, for logs
+    digest: bytes  # SHA-256 of the secret
+    graphs: tuple[str, ...] = (_EVERY_GRAPH,)
+    role: Role = Role.CLIENT
+
+    def check_graph(self, graph: str) -> None:
+        """Raise NotAllowed if the token may not read this graph."""
+        if _EVERY_GRAPH not in self.graphs and graph not in self.graphs:
+            raise NotAllowed(
+                f"graph {graph!r}: token {self.name!r} may read {', '.join(self.graphs) or 'no graph'}; "
+                "add the graph to `graphs` in its token file on the server"
+            )
+
+    def check_role(self, role: Role) -> None:
+        """Raise NotAllowed if the token may not send requests of this role."""
+        if role is Role.SERVER and self.role is not Role.SERVER:
+            raise NotAllowed(
+                f'token {self.name!r}: only tokens with `role = "server"` may ask for hops and rows of parts'
+            )
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a client identifies itself, and how it verifies servers."""
+
+    token_file: Path | None = None
+    ca: Path | None = (
+        None  # PEM, the authorities that sign certificates of servers; None: those of the machine
+    )
+    client_cert: Path | None = None  # PEM, for servers that were started with --client-ca
+    client_key: Path | None = None
+    insecure: bool = False  # also off the loopback: no TLS, and the token travels unencrypted
+
+    def __post_init__(self) -> None:
+        if (self.client_cert is None) != (self.client_key is None):
+            raise ValueError("client_cert and client_key: one needs the other; give both or neither")
+        if self.insecure and (self.ca or self.client_cert):
+            raise ValueError("insecure: excludes ca and client_cert; drop one of them")
+
+    def encrypts(self, endpoint: Endpoint) -> bool:
+        """Return True if the connection uses TLS: always off the loopback, unless it is insecure."""
+        if self.insecure:
+            return False
+        return bool(self.ca or self.client_cert) or not is_loopback(endpoint.number)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a client waits."""
+
+    deadline_s: float = 60.0  # without a sign of life from any server
+    attempt_s: float = 20.0  # without a sign of life from one server
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not isinstance(value, int | float) or not value > 0:
+                raise ValueError(f"{name} {value!r}: must be a number of seconds above 0")
+
+
+def secret_of(path: Path) -> str:
+    """Return the secret in a token file; PermissionError if other users may read it."""
+    return _read(path)[0]
+
+
+def token_of(path: Path) -> Token:
+    """Return the contents of a token file without its secret."""
+    return _read(path)[1]
+
+
+def write_token(path: Path, graphs: Sequence[str] = (_EVERY_GRAPH,), role: Role = Role.CLIENT) -> None:
+    """Write a token file with a new secret, readable only by its owner. An existing file stays."""
+    names = ", ".join(f'"{name}"' for name in graphs)
+    text = f'token = "{secrets.token_urlsafe(32)}"\ngraphs = [{names}]\nrole = "{role.value}"\n'
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _read(path: Path) -> tuple[str, Token]:
+    with open(path, "rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & 0o077:
+            raise PermissionError(
+                f"{path}: a token is a secret, and other users may read it (mode {mode:04o}); "
+                f"run chmod 600 {path}"
+            )
+        raw = file.read(_MOST_FILE)
+    try:
+        values = tomllib.loads(raw.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        # The text of the error would show a part of the file.
+        raise ValueError(f"{path}: is no token file; `khop servers token FILE` writes one") from None
+    match values:
+        case {"token": str(secret)} if (
+            len(secret) >= LEAST_TOKEN and secret.isascii() and secret.isprintable()
+        ):
+            return secret, _token(path, secret, values)
+    raise ValueError(
+        f'{path}: needs a line token = "..." of {LEAST_TOKEN} ASCII characters or more; '
+        "`khop servers token FILE` writes one"
+    )
+
+
+def _token(path: Path, secret: str, values: dict[str, object]) -> Token:
+    unknown = sorted(set(values) - _KEYS)
+    graphs = values.get("graphs", [_EVERY_GRAPH])
+    role = values.get("role", Role.CLIENT.value)
+    if unknown:
+        raise ValueError(f"{path}: unknown key {unknown[0]!r}; a token file has token, graphs and role")
+    if not isinstance(graphs, list) or not all(isinstance(name, str) for name in graphs):
+        raise ValueError(f'{path}: graphs must be a list of names, ["*"] for all')
+    if role not in set(Role):
+        raise ValueError(f"{path}: role {role!r} must be {' or '.join(Role)}")
+    return Token(path.name, _digest(secret), tuple(graphs), Role(str(role)))
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
+
+
+class Tokens:
+    """The tokens that a server accepts. Without any, everyone is accepted as a client."""
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        digests = [token.digest for token in tokens]
+        if len(set(digests)) != len(digests):
+            raise ValueError("token files: two have the same token; give each client a token of its own")
+        self._tokens = tuple(tokens)
+
+    def __len__(self) -> int:
+        """Return the number of tokens."""
+        return len(self._tokens)
+
+    def holder(self, authorization: str) -> Token:
+        """Return the token in an authorization header; Unauthenticated if no file has it.
+
+        The secret is compared with those of all files, and as digests: the time reveals nothing about it.
+        """
+        if not self._tokens:
+            return Token("none", b"")
+        scheme, _, secret = authorization.partition(" ")
+        given = _digest(secret)
+        found = [token for token in self._tokens if hmac.compare_digest(token.digest, given)]
+        if scheme != "Bearer" or not found:
+            kind = "a wrong token" if secret else "no token"
+            raise Unauthenticated(
+                f"the request has {kind}: give the token file of this server's list as token_file"
+            )
+        return found[0]
+
+
+@dataclass(frozen=True)
+class ServerSecurity:
+    """Certificate, key and tokens of a server."""
+
+    token_files: tuple[Path, ...] = ()
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    client_ca: Path | None = None  # clients need a certificate that it signed
+    insecure: bool = False
+
+    def check(self, numbers: Sequence[str]) -> None:
+        """Raise ValueError if a server with this security may not listen on these IP addresses."""
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("--tls-cert and --tls-key: one needs the other; give both or neither")
+        if self.client_ca and not self.tls_cert:
+            raise ValueError("--client-ca: needs --tls-cert and --tls-key")
+        beyond = [number for number in numbers if not is_loopback(number)]
+        missing = [
+            option
+            for option, value in (
+                ("--token-file", self.token_files),
+                ("--tls-cert and --tls-key", self.tls_cert),
+            )
+            if not value
+        ]
+        if beyond and missing and not self.insecure:
+            raise ValueError(
+                f"{beyond[0]}: other machines reach this address, so it needs {' and '.join(missing)}; "
+                "listen on 127.0.0.1, or give --insecure in a network that you trust"
+            )

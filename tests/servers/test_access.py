@@ -1,0 +1,124 @@
+"""Token files, tokens, and the rules about where a token travels."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from khop.servers.access import (
+    Access,
+    Limits,
+    Role,
+    ServerSecurity,
+    Token,
+    Tokens,
+    secret_of,
+    token_of,
+    write_token,
+)
+from khop.servers.addresses import Address, Endpoint
+from khop.servers.errors import NotAllowed, Unauthenticated
+
+LOOPBACK = Endpoint(Address("localhost", 1), "127.0.0.1")
+FAR = Endpoint(Address("graphs.lan", 1), "10.0.0.5")
+
+
+def written(path: Path, text: str, mode: int = 0o600) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_a_written_token_file_is_secret_and_reads_back(tmp_path: Path) -> None:
+    path = tmp_path / "alice"
+    write_token(path, ["shop"], Role.SERVER)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    token = token_of(path)
+    assert (token.name, token.graphs, token.role) == ("alice", ("shop",), Role.SERVER)
+    assert secret_of(path) not in repr(token)
+    assert Tokens([token]).holder(f"Bearer {secret_of(path)}") is token
+    with pytest.raises(FileExistsError):
+        write_token(path)
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o640, 0o660, 0o601])
+def test_a_token_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
+    path = written(tmp_path / "t", 'token = "0123456789abcdef"', mode)
+    for read in (secret_of, token_of):
+        with pytest.raises(PermissionError, match="chmod 600"):
+            read(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("0123456789abcdef", "is no token file"),
+        ("token = 5", "needs a line token"),
+        ('token = "short"', "needs a line token"),
+        ('graphs = ["a"]', "needs a line token"),
+        ('token = "0123456789abcdef"\ngraph = ["a"]', "unknown key 'graph'"),
+        ('token = "0123456789abcdef"\ngraphs = "a"', "list of names"),
+        ('token = "0123456789abcdef"\nrole = "king"', "client or server"),
+    ],
+)
+def test_other_files_are_refused_without_showing_them(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason) as raised:
+        token_of(written(tmp_path / "t", text))
+    assert "0123456789abcdef" not in str(raised.value)
+
+
+def test_wrong_and_missing_tokens_are_refused(tmp_path: Path) -> None:
+    write_token(tmp_path / "a")
+    tokens = Tokens([token_of(tmp_path / "a")])
+    secret = secret_of(tmp_path / "a")
+    for wrong in ("Bearer ", "Bearer x", f"Basic {secret}", secret, "", f"Bearer {secret} "):
+        with pytest.raises(Unauthenticated, match="token_file"):
+            tokens.holder(wrong)
+    with pytest.raises(ValueError, match="a token of its own"):
+        Tokens([token_of(tmp_path / "a"), token_of(tmp_path / "a")])
+
+
+def test_a_token_reads_its_graphs_and_asks_requests_of_its_role() -> None:
+    token = Token("alice", b"", ("shop",))
+    token.check_graph("shop")
+    token.check_role(Role.CLIENT)
+    with pytest.raises(NotAllowed, match="may read shop"):
+        token.check_graph("fraud")
+    with pytest.raises(NotAllowed, match="hops and rows"):
+        token.check_role(Role.SERVER)
+    Token("all", b"").check_graph("fraud")
+
+
+def test_off_the_loopback_clients_encrypt_unless_they_are_insecure() -> None:
+    assert not Access().encrypts(LOOPBACK)
+    assert Access().encrypts(FAR)
+    assert Access(ca=Path("ca.pem")).encrypts(LOOPBACK)
+    assert not Access(insecure=True).encrypts(FAR)
+    with pytest.raises(ValueError, match="excludes ca"):
+        Access(insecure=True, ca=Path("ca.pem"))
+    with pytest.raises(ValueError, match="one needs the other"):
+        Access(client_key=Path("k"))
+
+
+def test_off_the_loopback_a_server_needs_certificate_and_tokens(tmp_path: Path) -> None:
+    files = {"token_files": (tmp_path,), "tls_cert": tmp_path, "tls_key": tmp_path}
+    ServerSecurity().check(["127.0.0.1", "::1"])
+    ServerSecurity(**files).check(["10.0.0.5"])  # type: ignore[arg-type]
+    ServerSecurity(insecure=True).check(["0.0.0.0"])
+    for missing, option in (
+        ({"token_files": ()}, "--token-file"),
+        ({"tls_cert": None, "tls_key": None}, "--tls-cert"),
+    ):
+        with pytest.raises(ValueError, match=option):
+            ServerSecurity(**(files | missing)).check(["10.0.0.5"])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="one needs the other"):
+        ServerSecurity(tls_cert=tmp_path).check([])
+    with pytest.raises(ValueError, match="--client-ca"):
+        ServerSecurity(client_ca=tmp_path).check([])
+
+
+def test_limits_are_seconds_above_0() -> None:
+    with pytest.raises(ValueError, match="attempt_s 0"):
+        Limits(attempt_s=0)
