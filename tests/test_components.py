@@ -124,6 +124,12 @@ def test_permission_is_for_a_package_and_its_modules(
         permission.check("extension.test_rule")
 
 
+@pytest.mark.parametrize("name", ["", "my_package:Model", "./my_package", "my_package."])
+def test_permission_names_a_package(name: str) -> None:
+    with pytest.raises(ValueError, match="must be a package or a module, such as my_package"):
+        Permission(("other", name))
+
+
 @pytest.mark.parametrize("kind", ["", "a", "a:", ":b", "a b:c", "os.path", "../x:y", "a:b:c"])
 def test_other_texts_are_no_kinds(kind: str) -> None:
     with pytest.raises(ValueError, match=r"must be own, or package\.module:Class"):

@@ -28,6 +28,11 @@ class Permission:
 
     packages: tuple[str, ...] | None = ()  # None: all, because the user's own file or command names them
 
+    def __post_init__(self) -> None:
+        for name in self.packages or ():
+            if not _is_dotted(name):
+                raise ValueError(f"--allow-code {name}: must be a package or a module, such as my_package")
+
     def check(self, module: str) -> None:
         """Raise ValueError unless the module may be imported."""
         if self.packages is None or any(f"{module}.".startswith(f"{name}.") for name in self.packages):
@@ -92,7 +97,7 @@ class Family:
         if kind in installed:
             return _component(kind, _loaded(installed[kind]))
         module, separator, name = kind.partition(":")
-        if not (separator and all(part.isidentifier() for part in [*module.split("."), *name.split(".")])):
+        if not (separator and _is_dotted(module) and _is_dotted(name)):
             raise ValueError(f"must be {self.allowed()}")
         permission.check(module)
         with _working_folder_on_path():
@@ -101,6 +106,10 @@ class Family:
 
     def _installed(self) -> Mapping[str, EntryPoint]:
         return _installed_in(self.group, tuple(place for place in sys.path if not _is_working_folder(place)))
+
+
+def _is_dotted(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
 
 
 @cache

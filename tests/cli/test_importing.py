@@ -41,6 +41,21 @@ def test_the_folder_has_a_name_if_none_is_given(
     assert ("tag" in open_folder(Path("graphs") / name).schema.node_types) == ("--typed" in options)
 
 
+def test_a_flag_of_the_importer_may_precede_its_name(khop_command: Command, lists: str) -> None:
+    ran = khop_command("import", "--typed", "debian", "out", "--lists", lists)
+    assert (ran.code, ran.stderr) == (0, "")
+    assert "tag" in open_folder("out").schema.node_types
+
+
+def test_a_spec_without_a_kind_is_answered_with_the_known_ones(khop_command: Command, lists: str) -> None:
+    Path("spec.toml").write_text(f'lists = "{lists}"\n')
+    ran = khop_command("import", "spec.toml")
+    assert ran.code == 2
+    assert ran.stderr.replace("\n", " ").startswith(
+        "khop: kind is missing: name the importer, debian, or package.module:Class (spec.toml)"
+    )
+
+
 def test_without_apt_the_way_out_is_named(
     khop_command: Command, lists: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -74,6 +77,23 @@ class HeadsModel(Sequential):
         rows = super().forward(batch)
         assert isinstance(rows, Tensor)
         return self.head("item", rows)
+
+
+class NamedLikeArguments(HeadsModel):
+    """A model with options that are named like parameters of the command, or are lists."""
+
+    @dataclass(frozen=True)
+    class Options(HeadsModel.Options):
+        """Settings in the table `model` of a run."""
+
+        source: str = "none"
+        """Source"""
+        as_json: bool = False
+        """Style"""
+        names: tuple[str, ...] = ("a", "b")
+        """Names"""
+        factors: tuple[float, ...] = (0.5, 2.0)
+        """Factors"""
 
 
 class WholeModel(nn.Module):
@@ -156,6 +176,49 @@ def test_a_run_folder_imports_it_only_with_permission(khop_command: Command, run
     assert khop_command("evaluate", "run", *allowed).code == 0
     assert khop_command("infer", "run", "--out", "rows.npy", *allowed).code == 0
     assert np.load("rows.npy").shape == (600, 16)
+
+
+def test_a_profile_of_a_run_folder_takes_its_options_and_other_models(
+    khop_command: Command, run_file: Path
+) -> None:
+    assert khop_command("train", str(run_file), "--out", "run", "--epochs", "1").code == 0
+    short = ("profile", "run", "--steps", "3")
+    assert khop_command(*short, "--heads", "1").code == 2
+    ran = khop_command(*short, "--heads", "1", "--out", "own", "--allow-code", "extension")
+    assert ran.code == 0, ran.stderr
+    assert tomllib.loads(Path("own/config.toml").read_text())["model"]["heads"] == 1
+    ran = khop_command(*short, "--model", f"{__name__}:NamedLikeArguments", "--out", "typed")
+    assert ran.code == 0, ran.stderr
+
+
+def test_options_may_have_the_names_of_the_commands_parameters(khop_command: Command, run_file: Path) -> None:
+    run_file.write_text(run_file.read_text().replace(KIND, f"{__name__}:NamedLikeArguments"))
+    shown = " ".join(khop_command("train", str(run_file), "--help").stdout.split())
+    assert "TEXT,TEXT,..." in shown
+    assert "Names (default a,b)." in shown
+    assert "NUMBER,NUMBER,..." in shown
+    assert "Factors (default 0.5,2.0)." in shown
+    given = ("--source", "x", "--as-json", "--names", "c,{d", "--factors", "1,2.5", "--epochs", "1")
+    ran = khop_command("train", *given, str(run_file), "--out", "run")
+    assert ran.code == 0, ran.stderr
+    table = tomllib.loads(Path("run/config.toml").read_text())["model"]
+    assert (table["source"], table["as_json"], table["names"], table["factors"]) == (
+        "x",
+        True,
+        ["c", "{d"],
+        [1.0, 2.5],
+    )
+
+
+def test_completion_imports_no_code_of_a_run_file(run_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("seen.py").write_text("open('imported', 'w')\n")
+    run_file.write_text(run_file.read_text().replace(KIND, "seen:Model"))
+    words = f"khop train {run_file} --hidd"
+    asked = {"_KHOP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "3"}
+    command = [sys.executable, "-m", "khop"]
+    done = subprocess.run(command, env=os.environ | asked, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["--hidden"]
+    assert not Path("imported").exists()
 
 
 def test_on_two_ranks_losses_are_those_of_one_process(khop_command: Command, run_file: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,15 +15,18 @@ import typer.main
 from rich.markup import escape
 from typer.core import TyperCommand
 
-from khop.cli.which_run import named_run_type
+from khop.cli.which_run import Words, named_run
+from khop.components import ANY_NAMED, NOTHING_NAMED, Permission
 from khop.config.fields import RunField, Value, run_fields
+from khop.config.run_type import run_type
 from khop.config.section import Fanout
 
 Options = Mapping[str, object]  # dotted path -> value, only of the given options
 Command = Callable[..., None]
-_METAVARS = {str: "TEXT", int: "INT", float: "NUMBER", tuple: "INT,INT,..."}
+_METAVARS = {str: "TEXT", int: "INT", float: "NUMBER"}
 # Names in the context of a call: fields of components with their parameters, and their values.
 _OF_COMPONENTS, _VALUES = "khop.components", "khop.values"
+_PREFIX = "component_"  # of these parameters: an option may have the name of a parameter of the command
 _CONTEXT = "context"
 
 
@@ -56,14 +61,21 @@ def takes_run_options(fields: Iterable[RunField], default: str | None = None) ->
 class ComponentCommand(TyperCommand):
     """A command with the options of the components that its arguments name, beside its own."""
 
-    def component_fields(self, words: Sequence[str]) -> Iterable[RunField]:
-        """Return the fields of the components named in the arguments; ValueError if one cannot be loaded."""
+    def component_fields(self, words: Words, permission: Permission) -> Iterable[RunField]:
+        """Return the fields of the components named in the arguments; ValueError if one cannot be loaded.
+
+        `permission` is the one for components that the user names.
+        """
         raise NotImplementedError
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
         """Parse the arguments, after the components that they name are loaded."""
+        # Completion asks before the user has decided to run the command: it imports installed code only.
+        permission = NOTHING_NAMED if ctx.resilient_parsing else ANY_NAMED
+        words = Words.of(args, _takes_value(super().get_params(ctx)))
         try:
-            fields = _by_name(self.component_fields(args))
+            found = _by_name(self.component_fields(words, permission))
+            fields = {f"{_PREFIX}{name}": entry for name, entry in found.items()}
         except ValueError:
             if not (ctx.resilient_parsing or {"--help", "-h"} & set(args)):
                 raise
@@ -88,10 +100,18 @@ class ComponentCommand(TyperCommand):
 class RunCommand(ComponentCommand):
     """A command on a run: a file, a preset, or options."""
 
-    def component_fields(self, words: Sequence[str]) -> Iterable[RunField]:
+    def file_of(self, word: str) -> Path:
+        """Return the run file that an argument names."""
+        return Path(word)
+
+    def component_fields(self, words: Words, permission: Permission) -> Iterable[RunField]:
         """Return the fields of models, tasks, samplers and rules that are not khop's own."""
+        raw = named_run(words, self.file_of)
+        if permission is NOTHING_NAMED:
+            raw = replace(raw, options={}, permission=permission)
         known = {entry.path for entry in run_fields()}
-        return [entry for entry in run_fields(named_run_type(words)) if entry.path not in known]
+        run = run_type(raw.values, raw.permission_at, raw.where)
+        return [entry for entry in run_fields(run) if entry.path not in known]
 
 
 def values_of_components(context: Any) -> dict[str, object]:  # noqa: ANN401
@@ -102,6 +122,16 @@ def values_of_components(context: Any) -> dict[str, object]:  # noqa: ANN401
 
 def _by_name(fields: Iterable[RunField]) -> dict[str, RunField]:
     return {entry.option.removeprefix("--").replace("-", "_"): entry for entry in fields}
+
+
+def _takes_value(parameters: Iterable[Any]) -> dict[str, bool]:
+    """Return the names of the options among a command's parameters, and whether they take a value."""
+    options = [each for each in parameters if each.param_type_name == "option"]
+    return {
+        name: not (each.is_flag or each.count)
+        for each in options
+        for name in (*each.opts, *each.secondary_opts)
+    }
 
 
 def _parameters(fields: Mapping[str, RunField]) -> list[Any]:
@@ -139,10 +169,15 @@ def _option(entry: RunField, default: str | None) -> object:
         *entry.aliases,
         help=text,
         show_default=False,
-        metavar="|".join(choices) or _METAVARS[entry.kind],
+        metavar="|".join(choices) or _metavar(entry),
         autocompletion=(lambda: choices) if choices else None,
         rich_help_panel=section,
     )
+
+
+def _metavar(entry: RunField) -> str:
+    of_item = _METAVARS[entry.item]
+    return f"{of_item},{of_item},..." if entry.kind is tuple else _METAVARS[entry.kind]
 
 
 def _help(entry: RunField, default: str) -> str:
@@ -159,23 +194,23 @@ def _default_of(entry: RunField) -> str:
 def shown(value: Value) -> str:
     """Format a value as in the argument of its option; "" for None."""
     if isinstance(value, tuple):
-        return ",".join(map(_shown_fanout, value))
+        return ",".join(map(_shown_item, value))
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None else str(value)
 
 
-def _shown_fanout(fanout: Fanout) -> str:
-    if isinstance(fanout, int):
-        return str(fanout)
-    return "{" + ", ".join(f"{json.dumps(name)} = {number}" for name, number in fanout.items()) + "}"
+def _shown_item(item: Fanout | str | float) -> str:
+    if not isinstance(item, dict):
+        return str(item)
+    return "{" + ", ".join(f"{json.dumps(name)} = {number}" for name, number in item.items()) + "}"
 
 
 def _parsed(entry: RunField, value: object) -> object:
     """Convert a value to its TOML type. Text that is not a number stays text, and `checked` reports it."""
     if not isinstance(value, str):
         return value
-    if entry.kind is tuple and "{" in value:
+    if entry.kind is tuple and entry.item is int and "{" in value:
         return _tables(value)
     if entry.kind is tuple:
         return [_number(entry.item, part.strip()) for part in value.split(",") if part.strip()]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from khop.cli.run_folder import CONFIG, is_run_folder
+from khop.cli.run_folder import CONFIG
 from khop.components import ANY_NAMED, Permission
-from khop.config.fields import run_fields
 from khop.config.kinds import FAMILIES
 from khop.config.presets import preset, preset_names
-from khop.config.read import COMMAND_LINE, RawRun, read_toml, run_type_of, with_options
-from khop.config.values import RunConfig
+from khop.config.read import COMMAND_LINE, RawRun, read_toml, with_options
 
 _ALLOW_CODE = "--allow-code"
 
@@ -25,6 +24,7 @@ def written(
     A run file that the user names may name code. The config.toml of a run folder may not: it imports only
     code of `packages`.
     """
+    permission = Permission(tuple(packages))
     if source is None and "graph" not in options:
         raise ValueError(
             f"no run is given: use {command} debian, {command} run.toml, or {command} --graph FOLDER"
@@ -36,43 +36,58 @@ def written(
     if not Path(source).is_file():
         presets = ", ".join(preset_names())
         raise ValueError(f"{source}: no such file; give a run.toml, or a preset: {presets}")
-    return replace(read_toml(Path(source)), permission=permission_of(Path(source), packages))
+    is_of_folder = Path(source).name == CONFIG
+    return replace(read_toml(Path(source)), permission=permission if is_of_folder else ANY_NAMED)
 
 
-def permission_of(file: Path, packages: Sequence[str]) -> Permission:
-    """Return the permission to import code for a run file: of any package, but not for a run folder's."""
-    is_of_folder = file.name == CONFIG and is_run_folder(file.parent)
-    return Permission(tuple(packages)) if is_of_folder else ANY_NAMED
+@dataclass(frozen=True)
+class Words:
+    """The words of a command before they are parsed, while the options of its components are unknown."""
+
+    options: tuple[tuple[str, str], ...]  # names, and values or the following words
+    operands: tuple[str, ...]  # all other words; last the ones that may be values of unknown options
+    known: Mapping[str, bool]  # options of the command itself -> whether they take a value
+
+    @classmethod
+    def of(cls, words: Sequence[str], known: Mapping[str, bool]) -> Words:
+        """Sort the words of a command with these options."""
+        options: list[tuple[str, str]] = []
+        sure: list[str] = []
+        unsure: list[str] = []
+        left = deque(words)
+        while left:
+            word = left.popleft()
+            if word == "--":
+                sure += left
+                break
+            if not word.startswith("-"):
+                sure.append(word)
+                continue
+            name, is_assigned, value = word.partition("=")
+            after = left[0] if left else ""
+            options.append((name, value if is_assigned else after))
+            takes_value = False if is_assigned or not left else known.get(name)
+            if takes_value:
+                left.popleft()
+            elif takes_value is None and not after.startswith("-"):
+                unsure.append(left.popleft())
+        return cls(tuple(options), (*sure, *unsure), known)
+
+    def values(self, name: str) -> list[str]:
+        """Return the values of an option, in order."""
+        return [value for each, value in self.options if each == name]
 
 
-def named_run_type(words: Sequence[str]) -> type[RunConfig]:
-    """Return the class of the run in the arguments of a command, before they are parsed."""
+def named_run(words: Words, file_of: Callable[[str], Path] = Path) -> RawRun:
+    """Return the run in the arguments of a command, with its kinds, before the arguments are parsed.
+
+    `file_of` gives the run file that an operand stands for.
+    """
     paths = {f"--{path.rpartition('.')[2]}": f"{path}.kind" for path in FAMILIES}
-    kinds = {paths[name]: value for name, value in options_in(words) if name in paths}
-    packages = [value for name, value in options_in(words) if name == _ALLOW_CODE]
-    is_run = [word for word in positionals(words) if word in preset_names() or Path(word).is_file()]
-    raw = written(is_run[0], {}, "", packages) if is_run else RawRun({}, COMMAND_LINE)
-    return run_type_of(with_options(raw, kinds))
-
-
-def positionals(words: Sequence[str]) -> list[str]:
-    """Return the words that are neither options nor their values; an unknown option has a value."""
-    names = [entry.option for entry in run_fields() if entry.kind is bool]
-    flags = {*names, *(f"--no-{name[2:]}" for name in names), "--json", "--oversubscribe", "--help", "-h"}
-    before = ["", *words]
-    takes_value = [word.startswith("--") and "=" not in word and word not in flags for word in before]
-    return [
-        word
-        for word, is_value in zip(words, takes_value, strict=False)
-        if not is_value and not word.startswith("-")
-    ]
-
-
-def options_in(words: Sequence[str]) -> list[tuple[str, str]]:
-    """Return names and values of the options, as `--name value` and as `--name=value`."""
-    found = []
-    for word, after in zip(words, [*words[1:], ""], strict=False):
-        name, is_assigned, value = word.partition("=")
-        if name.startswith("--"):
-            found.append((name, value if is_assigned else after))
-    return found
+    kinds = {paths[name]: value for name, value in words.options if name in paths}
+    for word in words.operands:
+        if word in preset_names():
+            return with_options(preset(word), kinds)
+        if file_of(word).is_file():
+            return with_options(written(str(file_of(word)), {}, "", words.values(_ALLOW_CODE)), kinds)
+    return with_options(RawRun({}, COMMAND_LINE), kinds)

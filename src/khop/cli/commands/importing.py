@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from khop.cli.options import ComponentCommand, values_of_components
-from khop.cli.which_run import positionals
-from khop.components import ANY_NAMED, Component
+from khop.cli.which_run import Words
+from khop.components import ANY_NAMED, Component, Permission
 from khop.config.fields import RunField
 from khop.config.read import COMMAND_LINE, RawRun, checked_options, component_fields, read_toml
 from khop.datasets.importers import IMPORTERS, ImportContext
@@ -22,11 +22,11 @@ KIND = "kind"
 class ImportCommand(ComponentCommand):
     """`khop import`, with the options of the importer that it names."""
 
-    def component_fields(self, words: Sequence[str]) -> Iterable[RunField]:
+    def component_fields(self, words: Words, permission: Permission) -> Iterable[RunField]:
         """Return the fields of the importer's options; without an importer, those of khop's own."""
-        sources = positionals(words)
-        kind = _spec(sources[0]).values.get(KIND) if sources else next(iter(IMPORTERS.builtin))
-        return component_fields(_loaded(str(kind), "the command line"), {"--help"}, "import")
+        sources = [word for word in words.operands if _names_importer(word)] or list(words.operands)
+        raw = _spec(sources[0]) if sources else RawRun({KIND: next(iter(IMPORTERS.builtin))}, COMMAND_LINE)
+        return component_fields(_loaded(raw, permission), words.known.keys(), "import")
 
 
 def register(app: typer.Typer) -> None:
@@ -50,7 +50,7 @@ def import_graph(
 ) -> None:
     """Write a graph folder from data of another format."""
     raw = _spec(source)
-    component = _loaded(raw.values.get(KIND), raw.source)
+    component = _loaded(raw, ANY_NAMED)
     given = values_of_components(context)
     named = {path: f"--{path.replace('_', '-')}" for path in given}
     written = {name: value for name, value in raw.values.items() if name != KIND}
@@ -75,9 +75,16 @@ def _spec(source: str) -> RawRun:
     return read_toml(Path(source)) if Path(source).is_file() else RawRun({KIND: source}, COMMAND_LINE)
 
 
-def _loaded(kind: object, source: str) -> Component:
+def _names_importer(word: str) -> bool:
+    return word in IMPORTERS.kinds() or ":" in word or Path(word).is_file()
+
+
+def _loaded(raw: RawRun, permission: Permission) -> Component:
+    kind = raw.values.get(KIND)
+    if kind is None:
+        raise ValueError(f"{KIND} is missing: name the importer, {IMPORTERS.allowed()} ({raw.source})")
     try:
-        return IMPORTERS.load(str(kind), ANY_NAMED)
+        return IMPORTERS.load(str(kind), permission)
     except ValueError as error:
         remedy = "a file with kind = ..., or write a graph folder in Python with khop.write_graph"
-        raise ValueError(f"import of {kind!r}: {error}; or give {remedy} ({source})") from error
+        raise ValueError(f"import of {kind!r}: {error}; or give {remedy} ({raw.source})") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,30 +13,28 @@ from khop.cli.graph_argument import GraphArgument, Report, folder_of
 from khop.cli.numbers import fanout_list
 from khop.cli.option_groups import takes_groups
 from khop.cli.options import ComponentCommand, values_of_components
-from khop.cli.which_run import options_in
-from khop.components import ANY_NAMED, Component
+from khop.cli.which_run import Words
+from khop.components import ANY_NAMED, Component, Permission
 from khop.config.fields import RunField
 from khop.config.read import COMMAND_LINE, RawRun, checked_options, component_fields
 from khop.partition.methods import PARTITIONERS
 from khop.partition.placements import Placement
 
-_OWN = ("--parts", "--method", "--balance", "--slack", "--seed", "--threads", "--fanouts", "--batch-size")
-
 
 class PartitionCommand(ComponentCommand):
     """`khop partition`, with the options of the method that it names."""
 
-    def component_fields(self, words: Sequence[str]) -> Iterable[RunField]:
+    def component_fields(self, words: Words, permission: Permission) -> Iterable[RunField]:
         """Return the fields of the method's options."""
-        kinds = [value for name, value in options_in(words) if name == "--method"]
+        kinds = words.values("--method")
         if not kinds or kinds[-1] in PARTITIONERS.builtin:
             return ()
-        return component_fields(_loaded(kinds[-1]), {*_OWN, "--json", "--help"}, "method")
+        return component_fields(_loaded(kinds[-1], permission), words.known.keys(), "method")
 
 
-def _loaded(kind: str) -> Component:
+def _loaded(kind: str, permission: Permission) -> Component:
     try:
-        return PARTITIONERS.load(kind, ANY_NAMED)
+        return PARTITIONERS.load(kind, permission)
     except ValueError as error:
         raise ValueError(f"method is {kind!r}: {error} (--method)") from error
 
@@ -111,7 +109,7 @@ def partition(
     source = folder_of(graph)
     given = values_of_components(context)
     if method not in PARTITIONERS.builtin:
-        given = checked_options(RawRun(given, COMMAND_LINE), _loaded(method))
+        given = checked_options(RawRun(given, COMMAND_LINE), _loaded(method, ANY_NAMED))
     from khop.cli.partition import Settings, write_parts
 
     settings = Settings(

@@ -10,7 +10,7 @@ import typer
 from khop.cli.commands.shared import AllowCode, RankOptions, RankReport
 from khop.cli.option_groups import takes_groups
 from khop.cli.options import Options, RunCommand, takes_run_options
-from khop.cli.run_folder import read_run
+from khop.cli.run_folder import CONFIG, is_run_folder, read_run
 from khop.cli.which_run import written
 from khop.config.fields import run_fields
 from khop.config.presets import preset_names
@@ -33,11 +33,19 @@ Out = Annotated[
 ]
 
 
+class ProfileCommand(RunCommand):
+    """`khop profile`, which also takes the folder of a run."""
+
+    def file_of(self, word: str) -> Path:
+        """Return the run file that an argument names, or the one of a run folder."""
+        return Path(word, CONFIG) if is_run_folder(Path(word)) else Path(word)
+
+
 def register(app: typer.Typer) -> None:
     """Add `khop profile`."""
     fields = [entry for entry in run_fields() if entry.path not in _NOT_OFFERED]
     take = takes_run_options(fields, default="as in the run")
-    app.command("profile", cls=RunCommand)(take(takes_groups(_profile)))
+    app.command("profile", cls=ProfileCommand)(take(takes_groups(_profile)))
 
 
 def _profile(
