@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <type_traits>
 
 namespace khop {
@@ -16,12 +17,14 @@ struct FirstOutside {
   static KHOP_INLINE void run(const Id* ids, std::int64_t begin, std::int64_t end, std::int64_t limit, std::int64_t* found) {
     using Unsigned = std::make_unsigned_t<Id>;
     constexpr std::int64_t block = 1024;
+    // No id is higher, and the highest bit means a negative one.
+    const auto most = std::min(static_cast<std::uint64_t>(limit), std::uint64_t{std::numeric_limits<Id>::max()} + 1);
     *found = end;
     for (std::int64_t start = begin; start < end; start += block) {
       const std::int64_t stop = std::min(start + block, end);
       Unsigned largest = 0;  // a negative id is a large unsigned one
       for (std::int64_t i = start; i < stop; ++i) largest = std::max(largest, static_cast<Unsigned>(ids[i]));
-      if (largest < static_cast<std::uint64_t>(limit)) continue;
+      if (largest < most) continue;
       *found = std::find_if(ids + start, ids + stop, [limit](Id id) { return id < 0 || id >= limit; }) - ids;
       return;
     }

@@ -4,7 +4,8 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
-#include <type_traits>
+
+#include "checks.h"
 
 namespace khop {
 namespace {
@@ -14,13 +15,9 @@ constexpr std::uint32_t kMostStamps = std::numeric_limits<std::uint32_t>::max();
 
 template <class Id>
 void check_ids(std::span<const Id> ids, std::int64_t num_nodes) {
-  using Unsigned = std::make_unsigned_t<Id>;
-  constexpr std::uint64_t above = std::uint64_t{std::numeric_limits<Id>::max()} + 1;  // negative ids are here and higher
-  Unsigned largest = 0;
-  for (const Id id : ids) largest = std::max(largest, static_cast<Unsigned>(id));
-  if (ids.empty() || std::uint64_t{largest} < std::min(above, static_cast<std::uint64_t>(num_nodes))) return;
-  const auto at = std::ranges::find(ids, static_cast<Id>(largest));
-  throw std::invalid_argument("node id " + std::to_string(*at) + " at position " + std::to_string(at - ids.begin()) +
+  const std::int64_t at = first_outside(ids, num_nodes, 1);
+  if (at < 0) return;
+  throw std::invalid_argument("node id " + std::to_string(ids[static_cast<std::size_t>(at)]) + " at position " + std::to_string(at) +
                               ": not in [0, " + std::to_string(num_nodes) + "), the graph's nodes");
 }
 

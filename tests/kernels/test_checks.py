@@ -25,6 +25,15 @@ def test_the_first_id_outside_is_that_of_the_reference(
     assert _core.first_outside(given_ids, limit, 2) == first_outside_reference(given_ids, limit) == expected
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("limit", [(1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 33, (1 << 63) - 1])
+def test_negative_ids_are_outside_of_any_number_of_nodes(limit: int, dtype: torch.dtype) -> None:
+    ids = torch.tensor([0, (1 << 31) - 2, -1, -(1 << 31)], dtype=dtype)
+    for threads in (1, 2):
+        assert _core.first_outside(ids, limit, threads) == 2
+        assert _core.first_outside(ids[:2], limit, threads) == -1
+
+
 @given(
     steps=st.lists(st.integers(-1, 3), max_size=8),
     start=st.sampled_from([0, 0, 0, 1]),
