@@ -1,6 +1,7 @@
 // Node ids of one batch -> consecutive local ids, in first-seen order.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -69,7 +70,7 @@ class NodeIndex {
 
   // Writes the ids of local ids start, start + 1, ..., size() - 1.
   void copy_nodes(std::size_t start, std::int64_t* output) const {
-    visit_nodes(start, [&](std::size_t i, std::int64_t node) { output[i] = node; });
+    visit_nodes(start, [output](std::size_t i, std::int64_t node) { output[i] = node; });
   }
 
   // fn(i, node) for them, i from 0 on.
@@ -77,8 +78,8 @@ class NodeIndex {
   void visit_nodes(std::size_t start, const Fn& fn) const {
     std::visit(
         [&](const auto& index) {
-          const auto nodes = index.nodes();
-          for (std::size_t i = start; i < nodes.size(); ++i) fn(i - start, static_cast<std::int64_t>(nodes[i]));
+          const auto nodes = index.nodes().subspan(std::min(start, index.size()));
+          for (std::size_t i = 0; i < nodes.size(); ++i) fn(i, static_cast<std::int64_t>(nodes[i]));
         },
         index_);
   }

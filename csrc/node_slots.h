@@ -33,17 +33,18 @@ class DenseSlots {
   template <class Id>
   std::size_t insert(std::span<const Id> ids, std::uint32_t base, std::size_t count, Key* nodes, std::int32_t* local) {
     std::uint32_t* const stamps = stamps_.data();
-    std::uint32_t next = base + static_cast<std::uint32_t>(count);
+    auto next = static_cast<std::uint32_t>(count);
     const auto insert_one = [&](std::size_t i) {
       const auto node = static_cast<std::size_t>(ids[i]);
-      // No branch on "seen before": it is a coin toss, and a wrong guess costs more than two stores.
-      const std::uint32_t stamp = stamps[node];
-      const bool is_new = stamp < base;
-      const std::uint32_t now = is_new ? next : stamp;
-      stamps[node] = now;
-      nodes[next - base] = static_cast<Key>(node);
-      local[i] = static_cast<std::int32_t>(now - base);
-      next += is_new;
+      // No branch on "seen before": it is a coin toss, and a wrong guess costs more than two stores. A stamp below the base
+      // becomes a number above every local id. GCC would branch around the store of a stamp that is there already.
+      const std::uint32_t found = stamps[node] - base;
+      std::uint32_t place = std::min(found, next);
+      asm("" : "+r"(place));
+      stamps[node] = base + place;
+      nodes[next] = static_cast<Key>(node);
+      local[i] = static_cast<std::int32_t>(place);
+      next += found >= next;
     };
     const std::size_t ahead = ids.size() > kPrefetchAhead ? ids.size() - kPrefetchAhead : 0;
     for (std::size_t i = 0; i < ahead; ++i) {
@@ -51,7 +52,7 @@ class DenseSlots {
       insert_one(i);
     }
     for (std::size_t i = ahead; i < ids.size(); ++i) insert_one(i);
-    return next - base;
+    return next;
   }
 
   // The local ids of ids; -1 of those that have none.
@@ -143,7 +144,7 @@ class HashSlots {
         if (i + kPrefetchAhead < ids.size()) __builtin_prefetch(probe.home(static_cast<Key>(ids[i + kPrefetchAhead])), 1);
         const auto key = static_cast<Key>(ids[i]);
         const auto place = probe.find(key);
-        // No branch, as in DenseSlots; GCC makes one of a choice between the two.
+        // No branch, as in DenseSlots.
         const std::uint32_t stamp = *place.stamp, next = base + static_cast<std::uint32_t>(count);
         const std::uint32_t now = next ^ ((stamp ^ next) & (0U - std::uint32_t{place.is_found}));
         *place.key = key;

@@ -83,7 +83,7 @@ std::size_t TreeIndex::spread(std::span<const std::int64_t> offsets, std::span<c
 void TreeIndex::copy_pairs(std::size_t start, std::int64_t* nodes, std::int64_t* trees) const {
   const std::int64_t node_mask = (std::int64_t{1} << node_bits_) - 1;
   const int node_bits = node_bits_;
-  index_.visit_nodes(start, [&](std::size_t i, std::int64_t pair) {
+  index_.visit_nodes(start, [=](std::size_t i, std::int64_t pair) {
     nodes[i] = pair & node_mask;
     trees[i] = pair >> node_bits;
   });
