@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from khop.distributed.caching import CacheBudgets, CacheBy, with_caches
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.exchange.lanes import Lanes
+from khop.exchange.peers import Peers
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import LocalSource
 from khop.loading.source import StepRequests
@@ -71,3 +73,25 @@ def test_visits_need_draws_whose_probabilities_are_known(typed_parts: Path) -> N
     with pytest.raises(ValueError, match=r"cache by visits: requires .* use counts"):
         with_caches(weighted, ORDER, graph, BUDGETS, CacheBy.VISITS)
     with_caches(weighted, ORDER, graph, BUDGETS, CacheBy.AUTO)
+
+
+class Guarded(defaultdict[str, float]):
+    """Counts that change only while this thread holds the turn of their peers."""
+
+    def __init__(self, peers: Peers) -> None:
+        super().__init__(float)
+        self.peers = peers
+
+    def __setitem__(self, name: str, count: float) -> None:
+        assert self.peers.turn._is_owned(), f"{name} changes outside the turn"
+        super().__setitem__(name, count)
+
+
+def test_threads_that_take_turns_lose_no_count(typed_parts: Path) -> None:
+    _, over_ranks, _ = sources(typed_parts)
+    features = over_ranks.features
+    assert isinstance(features, PartitionedFeatures)
+    peers = features.lanes.peers
+    peers.counts = Guarded(peers)
+    over_ranks.draw(next(iter(StepRequests(ORDER, 0, range(2)))))
+    assert peers.counts["needed_rows"] > 0

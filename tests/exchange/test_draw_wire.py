@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from khop.draw import DrawKey, Frontier, Neighbors, Positives, UniformNegatives
+from khop.exchange.codec import as_bytes
 from khop.exchange.draw_wire import MOST_PADDED, HopWire, NegativeWire
 from khop.graph.negatives import NothingLeft
 from khop.rules.rule import Hop
@@ -74,6 +75,14 @@ def test_an_answer_is_read_as_it_was_given(degrees: list[int], fanout: int, edge
         assert (found[edge_type].edges is None) == (not edge_ids)
         if of_type.edges is not None:
             assert torch.equal(found[edge_type].edges, of_type.edges)
+
+
+def test_degrees_whose_sum_overflows_are_refused() -> None:
+    """16 rows of 2^60 edges would add up to 2^64, which is 0 in 64 bits."""
+    degrees = torch.tensor([1 << 60] * 16)
+    hop, none = wire(-1, edge_ids=False), torch.zeros(0, dtype=torch.int32)
+    with pytest.raises(ValueError, match=f"degree of .* {1 << 60}, where 0 to 256 can be"):
+        hop.neighbors(as_bytes([degrees, none, degrees, none]), {"item": 16})
 
 
 def test_ids_travel_in_64_bits_where_32_are_too_few() -> None:

@@ -2,62 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, distributed
+from torch import distributed
 
 from khop.errors import PeerLost
-from khop.exchange.peers import Message, Peers, open_peers
+from khop.exchange.peers import Peers, open_peers
 from khop.runtime.group import Group
-
-ASKING = Message("asking for rows", "id")
-RANKS = 3
-LIMIT = 1 << 10
-
-
-class Done:
-    """Work that was done when it was begun."""
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        return True
-
-    def is_completed(self) -> bool:
-        return True
-
-
-class Forged:
-    """A network that gives this rank what a forger has written into each message."""
-
-    def __init__(self, *written: bytes) -> None:
-        self.written = list(written)
-
-    def all_to_all_single(self, found: Tensor, given: Tensor, *_: object, **__: object) -> Done:
-        content = bytearray(self.written.pop(0))
-        lent = torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
-        into = found.view(torch.uint8).view(-1)
-        into[: min(lent.numel(), into.numel())] = lent[: into.numel()]
-        return Done()
-
-
-def peers_of(monkeypatch: pytest.MonkeyPatch, network: Forged) -> Peers:
-    monkeypatch.setattr(distributed, "all_to_all_single", network.all_to_all_single)
-    peers = Peers(Group(0, RANKS), object())  # type: ignore[arg-type]
-    peers.begin(1, 2, lambda: False)
-    return peers
-
-
-def header(size: int, kind: int = ASKING.kind, place: int = 1 << 32 | 2, number: int = 0) -> bytes:
-    return torch.tensor([kind, place, number, size]).numpy().tobytes()
-
-
-def message(body: bytes, kind: int = ASKING.kind, place: int = 1 << 32 | 2, number: int = 0) -> bytes:
-    return body + bytes(-len(body) % 8) + torch.tensor([kind, place, number]).numpy().tobytes()
+from support.forged_peers import ASKING, LIMIT, RANKS, Forged, header, message, peers_of
 
 
 def exchanged(network: Forged) -> list[bytes]:
@@ -167,3 +125,23 @@ def test_connections_that_are_refused_are_a_lost_rank(monkeypatch: pytest.Monkey
     monkeypatch.setattr(distributed, "new_group", refused("a fault of one's own"))
     with pytest.raises(RuntimeError, match=r"^a fault of one's own$"):
         open_peers(Group(0, RANKS))
+
+
+OUTSIDE = -1  # the place of exchanges before the first batch
+
+
+@pytest.mark.parametrize(
+    ("own", "place", "number", "problem"),
+    [
+        ((1, 2), OUTSIDE, 0, "in epoch 1, step 2: a message of no batch."),
+        (None, 1 << 32 | 2, 0, "asking for rows: a message of epoch 1, step 2."),
+        (None, OUTSIDE, 3, "asking for rows: message 3 of no batch, where 0 is due."),
+        ((1, 2), 1 << 32 | 2, 3, "message 3 of epoch 1, step 2, where 0 is due."),
+    ],
+)
+def test_a_message_of_another_moment_is_named_also_outside_of_batches(
+    own: tuple[int, int] | None, place: int, number: int, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = peers_of(monkeypatch, Forged(header(0, place=place, number=number) * RANKS), own)
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        peers.exchange([torch.empty(0, dtype=torch.uint8)] * RANKS, ASKING, LIMIT)

@@ -52,6 +52,17 @@ def test_a_rank_that_works_but_does_not_come_is_named_with_its_place() -> None:
         )
 
 
+def test_a_rank_that_is_behind_all_others_says_so() -> None:
+    with ranks(3) as (first, second, third):
+        for each in (second, third):
+            each.at("computing", 2, 3)
+        assert second.report(4.0).startswith("rank 0 (host host-0) did not come")
+        assert first.report(4.0) == (
+            "rank 0 (host host-0) waited 4 s, and no rank is behind it; "
+            "last seen starting in epoch 0, step 0. Ranks 1, 2 waited computing in epoch 2, step 3"
+        )
+
+
 def test_a_rank_that_is_silent_is_named_first() -> None:
     with ranks(2, silent=(1,)) as (first, _):
         first.at("exchanging gradients", 0, 5)

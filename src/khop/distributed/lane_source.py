@@ -48,9 +48,10 @@ class LaneSource:
         """Add the counts of this lane, which begin with the batch."""
         peers = self.lanes.peers
         rows = sum(of_type.rows.numel() for of_type in drawn.cached_rows.values())
-        for name in ("needed_rows", "remote_rows", "device_cache_rows"):
-            peers.counts[name] += rows
-        return replace(drawn, traffic=dict(peers.counts))
+        with peers.turn:
+            for name in ("needed_rows", "remote_rows", "device_cache_rows"):
+                peers.counts[name] += rows
+            return replace(drawn, traffic=dict(peers.counts))
 
 
 def _place(request: BatchRequest) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from khop.distributed.partitioned_links import ENDS, PartitionedLinks, partition
 from khop.distributed.rank_links import of_all_nodes
 from khop.draw import DrawKey, Positives
 from khop.exchange.codec import check_below
-from khop.exchange.moved_rows import moved, rounds, sent_to_all
+from khop.exchange.moved_rows import moved, rounds, summed
 from khop.exchange.peers import Message, naming
 from khop.sampling.link_split import Chosen, EdgeRange, LinkColumns, Shares, split_edges
 from khop.schema import EdgeType, NodeType, Schema
@@ -50,7 +50,7 @@ class RankEdges:
         Ranks that store the same partitions count once.
         """
         own = counts if self.graph.holders.is_first else torch.zeros_like(counts)
-        return torch.stack(sent_to_all(self.graph.lanes.peers, own, DEALING)).sum(0)
+        return summed(self.graph.lanes.peers, own, DEALING)
 
 
 @dataclass(frozen=True)

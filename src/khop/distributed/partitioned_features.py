@@ -82,10 +82,10 @@ class PartitionedFeatures(FeatureStoreBase):
             _check(type_, rows, self.specs, self.offsets[type_])
         peers = self.lanes.peers
         questions = [question for type_, rows in wanted.items() for question in self._questions(type_, rows)]
-        peers.counts["needed_rows"] += sum(rows.ids.numel() for rows in wanted.values())
-        _count_rows(peers.counts, questions, self.specs, self.wire)
         found: Gathered = {type_: {} for type_ in wanted}
         with peers.turn:  # held until the rows are copied out of the received messages
+            peers.counts["needed_rows"] += sum(rows.ids.numel() for rows in wanted.values())
+            _count_rows(peers.counts, questions, self.specs, self.wire)
             received = self._received(peers, questions)
             for each, of_ranks in zip(questions, received, strict=True):
                 found[each.type_] |= self._rows(each, wanted[each.type_], of_ranks)
@@ -177,11 +177,8 @@ def _check(type_: Type, rows: Rows, specs: Specs, offsets: Sequence[int]) -> Non
         if name not in specs[type_]:
             raise ValueError(f"no column {name!r} of {type_!r}; there are {sorted(specs[type_])}")
     bounds = offsets[0], offsets[-1]
-    if not rows.columns or not rows.ids.numel():
-        return
-    low, high = rows.ids.aminmax()
-    if low < bounds[0] or high >= bounds[1]:
-        position = first_outside(rows.ids, bounds)
+    position = first_outside(rows.ids, bounds) if rows.columns else -1
+    if position >= 0:
         raise ValueError(
             f"column {rows.columns[0]!r} of {type_!r}: row id {int(rows.ids[position])} at position "
             f"{position}: must be in [{bounds[0]}, {bounds[1]})"

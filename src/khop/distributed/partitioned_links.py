@@ -11,7 +11,7 @@ from torch import Tensor
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.exchange.lanes import Lanes
-from khop.exchange.moved_rows import sent_to_all
+from khop.exchange.moved_rows import summed
 from khop.exchange.peers import Message
 from khop.exchange.row_wire import Type, stored_dtype
 from khop.features.store import Rows
@@ -108,7 +108,7 @@ def partitioned_links(
     table = PartitionedFeatures(pieces, specs, offsets, PartitionOwners(ranks, rank, ranks), lanes)
     sums = [links_digest(offsets[t][rank], list(of_type.values())) for t, of_type in held.items()]
     words = torch.tensor([[word & 0xFFFFFFFF, word >> 32] for word in sums])
-    totals = torch.stack(sent_to_all(lanes.peers, words, SUMMING)).sum(0).tolist()
+    totals = summed(lanes.peers, words, SUMMING).tolist()
     digests = {t: low + (high << 32) & (1 << 64) - 1 for t, (low, high) in zip(held, totals, strict=True)}
     return PartitionedLinks(counts, table, digests)
 

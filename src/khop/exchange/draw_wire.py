@@ -149,7 +149,9 @@ class HopWire:
         for edge_type, given in self.most.items():
             most, rows = given or 0, counts[edge_type[2]]
             degrees = reader.take(torch.int32 if self.is_bounded else torch.int64, rows).long()
-            check_below(degrees, most + 1 if self.is_bounded else 1 << 60, f"degree of {edge_type}")
+            # An edge takes a byte or more. Larger degrees could overflow their sum.
+            limit = most + 1 if self.is_bounded else message.numel() + 1
+            check_below(degrees, limit, f"degree of {edge_type}")
             offsets = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
             total = int(offsets[-1])
             room = rows * most if self.is_bounded else total

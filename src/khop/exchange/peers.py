@@ -67,7 +67,9 @@ class _Mark:
             return "a message of another kind"
         if place != self.place:
             return f"a message of {_step(place)}"
-        return "" if number == self.number else f"message {number} of the batch, where {self.number} is due"
+        return (
+            "" if number == self.number else f"message {number} of {_step(place)}, where {self.number} is due"
+        )
 
 
 class _Memory:
@@ -302,4 +304,4 @@ def open_peers(group: Group) -> Peers:
 
 
 def _step(place: int) -> str:
-    return f"epoch {place >> 32}, step {place & 0xFFFFFFFF}"
+    return "no batch" if place < 0 else f"epoch {place >> 32}, step {place & 0xFFFFFFFF}"

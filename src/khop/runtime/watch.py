@@ -165,8 +165,8 @@ class Watch:
 
 def _late(now: Mapping[int, Status], rank: int, deadline_s: float) -> str:
     """Name the ranks that did not come to the stage at which this rank waited."""
-    evaluating = [rank for rank, status in now.items() if status.stage.startswith(EVALUATING)]
-    others = [rank for rank in now if rank not in evaluating]
+    evaluating = [each for each, status in now.items() if status.stage.startswith(EVALUATING)]
+    others = [each for each in now if each not in evaluating]
     if evaluating and others:
         return (
             f"rank {others[0]} is {now[others[0]].place}, rank {evaluating[0]} called evaluate() and "
@@ -174,6 +174,10 @@ def _late(now: Mapping[int, Status], rank: int, deadline_s: float) -> str:
         )
     least = min(status.count for status in now.values())
     late = [other for other, status in now.items() if status.count == least and other != rank]
+    if not late:  # this rank itself came last, and the others have waited for it
+        return (
+            f"{_who([rank], now)} waited {deadline_s:g} s, and no rank is behind it; {_waiting([rank], now)}"
+        )
     return f"{_who(late, now)} did not come within {deadline_s:g} s; {_waiting(late, now)}"
 
 
