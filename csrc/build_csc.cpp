@@ -19,13 +19,44 @@ constexpr std::int64_t kBlocks = 2048;  // as many open output lines as the seco
 constexpr int kMaxShift = 16;           // a destination within its block is kept in 16 bits
 constexpr std::int64_t kPartEdges = 1 << 16;
 
-template <class Id, class Index>
+// Where each edge came from, kept beside it.
+class InputPositions {
+ public:
+  explicit InputPositions(std::span<std::int64_t> order) : order_(order) {}
+  void set(std::int64_t place, std::int64_t edge) { order_[place] = edge; }
+
+  // A block's positions, while the block is sorted.
+  class Copy {
+   public:
+    explicit Copy(std::int64_t most) : copy_(std::make_unique_for_overwrite<std::int64_t[]>(most)) {}
+    void take(const InputPositions& from, std::int64_t begin, std::int64_t count) { std::copy_n(from.order_.data() + begin, count, copy_.get()); }
+    void put(std::int64_t at, InputPositions& into, std::int64_t place) const { into.order_[place] = copy_[at]; }
+
+   private:
+    std::unique_ptr<std::int64_t[]> copy_;
+  };
+
+ private:
+  std::span<std::int64_t> order_;
+};
+
+// The same interface for callers that do not ask.
+struct NoPositions {
+  void set(std::int64_t, std::int64_t) {}
+  struct Copy {
+    explicit Copy(std::int64_t) {}
+    void take(const NoPositions&, std::int64_t, std::int64_t) {}
+    void put(std::int64_t, NoPositions&, std::int64_t) const {}
+  };
+};
+
+template <class Id, class Index, class Positions>
 class Builder {
  public:
   Builder(EdgeList<Id> edges, std::int64_t num_sources, std::span<std::int64_t> indptr, std::span<Index> indices,
-          std::span<std::int64_t> order, int threads)
+          Positions positions, int threads)
       : edges_(edges), num_sources_(num_sources), num_destinations_(static_cast<std::int64_t>(indptr.size()) - 1),
-        num_edges_(static_cast<std::int64_t>(edges.sources.size())), indptr_(indptr), indices_(indices), order_(order),
+        num_edges_(static_cast<std::int64_t>(edges.sources.size())), indptr_(indptr), indices_(indices), positions_(positions),
         parts_(parts_for(threads, num_edges_, kPartEdges)),
         shift_(block_shift(num_destinations_)),
         blocks_((num_destinations_ >> shift_) + 1), next_(parts_ * blocks_), outside_(parts_),
@@ -81,7 +112,7 @@ class Builder {
       const std::int64_t place = places[destination >> shift_]++;
       within_[place] = static_cast<std::uint16_t>(destination & mask);
       indices_[place] = static_cast<Index>(source);
-      order_[place] = edge;
+      positions_.set(place, edge);
     }
   }
 
@@ -99,12 +130,12 @@ class Builder {
       fullest = std::max(fullest, block_begin_[block + 1] - block_begin_[block]);
     }
     const auto indices = std::make_unique_for_overwrite<Index[]>(fullest);
-    const auto order = std::make_unique_for_overwrite<std::int64_t[]>(fullest);
+    typename Positions::Copy positions(fullest);
     std::vector<std::int64_t> places(std::size_t{1} << shift_);
-    for (std::int64_t block = begin; block < end; ++block) sort_block(block, indices.get(), order.get(), places);
+    for (std::int64_t block = begin; block < end; ++block) sort_block(block, indices.get(), positions, places);
   }
 
-  void sort_block(std::int64_t block, Index* indices, std::int64_t* order, std::vector<std::int64_t>& places) {
+  void sort_block(std::int64_t block, Index* indices, typename Positions::Copy& positions, std::vector<std::int64_t>& places) {
     const std::int64_t begin = block_begin_[block], count = block_begin_[block + 1] - begin;
     const std::int64_t first_row = block << shift_;
     const std::int64_t rows = std::min(num_destinations_ - first_row, std::int64_t{1} << shift_);
@@ -117,11 +148,11 @@ class Builder {
       place += std::exchange(places[row], place);
     }
     std::copy_n(indices_.data() + begin, count, indices);
-    std::copy_n(order_.data() + begin, count, order);
+    positions.take(positions_, begin, count);
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t to = places[within[i]]++;
       indices_[to] = indices[i];
-      order_[to] = order[i];
+      positions.put(i, positions_, to);
     }
   }
 
@@ -138,7 +169,7 @@ class Builder {
   const std::int64_t num_sources_, num_destinations_, num_edges_;
   const std::span<std::int64_t> indptr_;
   const std::span<Index> indices_;
-  const std::span<std::int64_t> order_;
+  Positions positions_;
   const int parts_, shift_;
   const std::int64_t blocks_;
   std::vector<std::int64_t> next_;  // per part and block: first a count, then the next free place
@@ -156,12 +187,19 @@ int block_shift(std::int64_t num_destinations) {
 template <class Id, class Index>
 OutsideIds build_csc(EdgeList<Id> edges, std::int64_t num_sources, std::span<std::int64_t> indptr, std::span<Index> indices,
                      std::span<std::int64_t> order, int threads) {
-  return Builder<Id, Index>(edges, num_sources, indptr, indices, order, threads).run();
+  return Builder<Id, Index, InputPositions>(edges, num_sources, indptr, indices, InputPositions(order), threads).run();
+}
+
+template <class Id, class Index>
+OutsideIds build_csc(EdgeList<Id> edges, std::int64_t num_sources, std::span<std::int64_t> indptr, std::span<Index> indices,
+                     int threads) {
+  return Builder<Id, Index, NoPositions>(edges, num_sources, indptr, indices, NoPositions(), threads).run();
 }
 
 #define KHOP_BUILD_CSC(Id, Index)                                                                                            \
   template OutsideIds build_csc(EdgeList<Id>, std::int64_t, std::span<std::int64_t>, std::span<Index>, std::span<std::int64_t>, \
-                                int);
+                                int);                                                                                         \
+  template OutsideIds build_csc(EdgeList<Id>, std::int64_t, std::span<std::int64_t>, std::span<Index>, int);
 KHOP_BUILD_CSC(std::int32_t, std::int32_t)
 KHOP_BUILD_CSC(std::int64_t, std::int32_t)
 KHOP_BUILD_CSC(std::int64_t, std::int64_t)

@@ -246,13 +246,13 @@ void transpose(const Offsets& indptr, const Ids32& indices, const Into<std::int6
 
 std::pair<std::int64_t, std::int64_t> build_csc(const AnyIn& sources, const AnyIn& destinations, std::int64_t num_sources,
                                                 const Into<std::int64_t>& indptr, const AnyInto& indices,
-                                                const Into<std::int64_t>& order, int threads) {
+                                                const std::optional<Into<std::int64_t>>& order, int threads) {
   if (indptr.size() == 0) throw std::invalid_argument("indptr has no entry: one more than destinations is needed");
   if (sources.ndim() != 1 || destinations.ndim() != 1 || indices.ndim() != 1) throw std::invalid_argument("edges must be vectors");
   if (num_sources < 0) throw std::invalid_argument("num_sources " + std::to_string(num_sources) + ": must not be negative");
   khop::check_size(destinations.size(), sources.size(), "destinations");
   khop::check_size(indices.size(), sources.size(), "indices");
-  khop::check_size(order.size(), sources.size(), "order");
+  if (order) khop::check_size(order->size(), sources.size(), "order");
   if (indices.dtype() == nb::dtype<std::int32_t>() && num_sources > std::int64_t{1} << 31) {
     throw std::invalid_argument(std::to_string(num_sources) + " sources: more than int32 can name");
   }
@@ -260,9 +260,11 @@ std::pair<std::int64_t, std::int64_t> build_csc(const AnyIn& sources, const AnyI
     using Id = decltype(id);
     using Index = decltype(index);
     const nb::gil_scoped_release release;
-    const auto outside = khop::build_csc<Id, Index>(
-        {typed_span<const Id>(sources), typed_span<const Id>(destinations)}, num_sources, typed_span<std::int64_t>(indptr),
-        typed_span<Index>(indices), typed_span<std::int64_t>(order), threads);
+    const khop::EdgeList<Id> edges{typed_span<const Id>(sources), typed_span<const Id>(destinations)};
+    const auto offsets = typed_span<std::int64_t>(indptr);
+    const auto ids = typed_span<Index>(indices);
+    const auto outside = order ? khop::build_csc<Id, Index>(edges, num_sources, offsets, ids, typed_span<std::int64_t>(*order), threads)
+                               : khop::build_csc<Id, Index>(edges, num_sources, offsets, ids, threads);
     return std::pair{outside.source, outside.destination};
   };
   if (sources.dtype() == nb::dtype<std::int32_t>()) return build(std::int32_t{}, std::int32_t{});
@@ -299,5 +301,5 @@ void bind_dense(nb::module_& module) {
   module.def("transpose", &transpose, arg("indptr").noconvert(), arg("indices").noconvert(),
              arg("transposed_indptr").noconvert(), arg("rows").noconvert());
   module.def("build_csc", &build_csc, arg("sources").noconvert(), arg("destinations").noconvert(), arg("num_sources"),
-             arg("indptr").noconvert(), arg("indices").noconvert(), arg("order").noconvert(), arg("threads"));
+             arg("indptr").noconvert(), arg("indices").noconvert(), arg("order").noconvert().none(), arg("threads"));
 }

@@ -32,6 +32,7 @@ NB_MODULE(_core, module) {
   bind_cooccurrences(module);
   bind_dense(module);
   bind_hop(module);
+  bind_importing(module);
   bind_links(module);
   bind_memory(module);
   bind_owners(module);

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from khop.kernels.build_csc import build_csc, build_csc_reference, index_dtype
+from khop.kernels.build_csc import build_csc, build_csc_reference, group_by_destination, index_dtype
 
 EDGE_COUNTS = st.sampled_from([0, 1, 7, 100, 3000])
 
@@ -34,6 +34,9 @@ def test_equals_a_stable_sort(edges: tuple[Tensor, Tensor, int, int], threads: i
     assert torch.equal(csc.indices, expected.indices)
     assert csc.indices.dtype == expected.indices.dtype == torch.int32
     assert torch.equal(order, expected_order)
+    alone = group_by_destination(*edges, threads=threads)
+    assert torch.equal(alone.indptr, expected.indptr)
+    assert torch.equal(alone.indices, expected.indices)
 
 
 @pytest.mark.parametrize("skew", [1.0, 8.0])

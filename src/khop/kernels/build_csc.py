@@ -21,14 +21,35 @@ def build_csc(
     bytes per edge and, per thread, the memory of the fullest of up to 2048 blocks of destinations.
     """
     _check(sources, destinations, num_sources, num_destinations)
-    dtype = index_dtype(num_sources)
     if sources.device.type != "cpu":
         return build_csc_reference(sources, destinations, num_sources, num_destinations)
+    order = pooled((sources.numel(),), torch.int64)
+    return _native(sources, destinations, num_sources, num_destinations, order, threads), order
+
+
+def group_by_destination(
+    sources: Tensor, destinations: Tensor, num_sources: int, num_destinations: int, *, threads: int = 1
+) -> Csc:
+    """Group edges by destination as `build_csc` does, without input positions: 8 bytes per edge less."""
+    _check(sources, destinations, num_sources, num_destinations)
+    if sources.device.type != "cpu":
+        return build_csc_reference(sources, destinations, num_sources, num_destinations)[0]
+    return _native(sources, destinations, num_sources, num_destinations, None, threads)
+
+
+def _native(
+    sources: Tensor,
+    destinations: Tensor,
+    num_sources: int,
+    num_destinations: int,
+    order: Tensor | None,
+    threads: int,
+) -> Csc:
+    dtype = index_dtype(num_sources)
     if sources.dtype == torch.int32 and dtype == torch.int64:
         sources, destinations = sources.long(), destinations.long()
     indptr = pooled((num_destinations + 1,), torch.int64)
     indices = pooled((sources.numel(),), dtype)
-    order = pooled((sources.numel(),), torch.int64)
     outside = _core.build_csc(
         sources.contiguous(), destinations.contiguous(), num_sources, indptr, indices, order, threads
     )
@@ -38,7 +59,7 @@ def build_csc(
     ):
         if position >= 0:
             raise outside_error(what, ids, position, limit)
-    return Csc(indptr, indices), order
+    return Csc(indptr, indices)
 
 
 def build_csc_reference(

@@ -1,0 +1,107 @@
+// Exact dictionaries from keys, strings or 64-bit integers, to the ids 0, 1, 2, ... in the order of first appearance.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "growing_array.h"
+#include "memory.h"
+
+namespace khop {
+
+// Strings end to end: string i is bytes[offsets[i], offsets[i + 1]). Offsets are checked by the caller.
+struct TextKeys {
+  std::span<const std::int64_t> offsets;  // one more than strings
+  const char* bytes = nullptr;
+
+  std::int64_t size() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
+  std::string_view operator[](std::int64_t at) const {
+    const auto begin = offsets[static_cast<std::size_t>(at)], end = offsets[static_cast<std::size_t>(at) + 1];
+    return {bytes + begin, static_cast<std::size_t>(end - begin)};
+  }
+};
+
+struct IntegerKeys {
+  std::span<const std::int64_t> values;
+
+  std::int64_t size() const { return static_cast<std::int64_t>(values.size()); }
+  std::int64_t operator[](std::int64_t at) const { return values[static_cast<std::size_t>(at)]; }
+};
+
+std::uint64_t key_hash(std::string_view key);
+std::uint64_t key_hash(std::int64_t key);
+
+// part[i] = which of 2^bits parts key i belongs to, by the bits of its hash that follow the first `skip`.
+template <class Keys>
+void key_parts(Keys keys, int skip, int bits, std::span<std::uint8_t> part);
+
+// The keys of a table by id.
+class TextPool {
+ public:
+  using Keys = TextKeys;
+  TextPool();
+  void append(std::string_view key);
+  std::string_view operator[](std::int64_t id) const { return keys()[id]; }
+  TextKeys keys() const { return {{offsets_.data(), offsets_.size()}, bytes_.data()}; }
+  void prefetch(std::int64_t id) const { __builtin_prefetch(&offsets_[static_cast<std::size_t>(id)]); }
+  void prefetch_key(std::int64_t id) const { __builtin_prefetch(bytes_.data() + offsets_[static_cast<std::size_t>(id)]); }
+  std::size_t bytes() const { return offsets_.bytes() + bytes_.bytes(); }
+
+ private:
+  GrowingArray<std::int64_t> offsets_;
+  GrowingArray<char> bytes_;
+};
+
+class IntegerPool {
+ public:
+  using Keys = IntegerKeys;
+  void append(std::int64_t key) { values_.append(&key, 1); }
+  std::int64_t operator[](std::int64_t id) const { return values_[static_cast<std::size_t>(id)]; }
+  IntegerKeys keys() const { return {{values_.data(), values_.size()}}; }
+  void prefetch(std::int64_t id) const { __builtin_prefetch(&values_[static_cast<std::size_t>(id)]); }
+  void prefetch_key(std::int64_t) const {}
+  std::size_t bytes() const { return values_.bytes(); }
+
+ private:
+  GrowingArray<std::int64_t> values_;
+};
+
+// Open addressing: a slot is 24 bits of the key's hash and 40 bits of its id + 1, or 0. Several threads may find at once, while
+// none adds. At most 2^40 - 2 keys.
+template <class Pool>
+class IdTable {
+ public:
+  using Keys = typename Pool::Keys;
+
+  explicit IdTable(std::int64_t expected);
+
+  std::int64_t size() const { return size_; }
+  std::size_t bytes() const { return slots_.size() * sizeof(std::uint64_t) + pool_.bytes(); }
+  const Pool& pool() const { return pool_; }
+
+  // Key i gets the id size() + i. Stops at the first key that is in the table already and returns its position; -1 where none is.
+  std::int64_t append(Keys keys);
+
+  // ids[i] = the id of key i. New keys are added.
+  void add(Keys keys, std::span<std::int64_t> ids);
+
+  // ids[i] = the id of key i, or -1.
+  void find(Keys keys, std::span<std::int64_t> ids) const;
+
+ private:
+  template <class Fn>
+  void insert_all(Keys keys, Fn&& on_key);
+  void grow(std::int64_t keys);
+
+  Pool pool_;
+  ZeroedArray<std::uint64_t> slots_;
+  std::uint64_t mask_;
+  std::int64_t size_ = 0;
+};
+
+extern template class IdTable<TextPool>;
+extern template class IdTable<IntegerPool>;
+
+}  // namespace khop

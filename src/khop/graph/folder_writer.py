@@ -1,0 +1,94 @@
+"""Arrays written into a graph folder piece by piece, with their entries for graph.json."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.graph.npy import STORED, ArrayEntry, array_header, flush, unchecked_entry, write_array
+from khop.graph.progress import Meter
+
+
+@dataclass(frozen=True)
+class FolderWriter:
+    """Writer of arrays into a folder; it collects their entries for graph.json."""
+
+    folder: Path
+    meter: Meter
+    arrays: dict[str, ArrayEntry] = field(default_factory=dict)
+
+    def array(
+        self, file: str, dtype: str, shape: tuple[int, ...], chunks: Iterable[npt.NDArray[Any]]
+    ) -> ArrayEntry:
+        """Write chunks of rows as one array and flush it to disk."""
+        entry = write_array(
+            self.folder / file, dtype, shape, chunks, lambda written: self.meter.at(file, written)
+        )
+        self.arrays[file] = entry
+        return entry
+
+    def open_array(self, file: str, dtype: str, shape: tuple[int, ...]) -> ArrayWriter:
+        """Begin an array that is written piece by piece; its entry is known when it is closed."""
+        return ArrayWriter(
+            self.folder / file, dtype, shape, lambda written: self.meter.at(file, written), self._closed(file)
+        )
+
+    def remove(self, file: str) -> None:
+        """Remove a written array."""
+        (self.folder / file).unlink()
+        del self.arrays[file]
+
+    def _closed(self, file: str) -> Callable[[ArrayEntry], None]:
+        def keep(entry: ArrayEntry) -> None:
+            self.arrays[file] = entry
+
+        return keep
+
+
+class ArrayWriter:
+    """One array under construction: rows are written in order, and the digest goes along."""
+
+    def __init__(
+        self,
+        path: Path,
+        dtype: str,
+        shape: tuple[int, ...],
+        wrote: Callable[[int], None],
+        closed: Callable[[ArrayEntry], None],
+    ) -> None:
+        self._expected = unchecked_entry(dtype, shape)
+        self._wrote, self._closed = wrote, closed
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("wb", buffering=0)
+        self._digest = hashlib.sha256()
+        self._size = 0
+        self._put(memoryview(array_header(dtype, shape)))
+
+    def write(self, rows: npt.NDArray[Any]) -> None:
+        """Write the next rows."""
+        block = np.ascontiguousarray(rows, STORED[self._expected.dtype]).reshape(-1).view(np.uint8).data
+        self._put(block)
+        self._wrote(len(block))
+
+    def close(self) -> ArrayEntry:
+        """Flush the file to disk and return its entry."""
+        flush(self._file)
+        self._file.close()
+        expected = self._expected
+        assert self._size == expected.bytes, (self._size, expected)
+        entry = ArrayEntry(expected.dtype, expected.shape, self._size, self._digest.hexdigest())
+        self._closed(entry)
+        return entry
+
+    def _put(self, block: memoryview) -> None:
+        self._digest.update(block)
+        self._size += len(block)
+        while len(block):
+            block = block[os.write(self._file.fileno(), block) :]

@@ -1,0 +1,214 @@
+"""Exact dictionaries from keys, strings or integers, to consecutive ids in the order of first appearance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+import khop._core as _core
+
+Int64s = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+Kind = Literal["int64", "string"]
+MISSING = -1  # the id of a key that a table does not have
+
+
+@dataclass(frozen=True, eq=False)
+class StringKeys:
+    """Strings end to end: string i is data[offsets[i]:offsets[i + 1]], in UTF-8."""
+
+    offsets: Int64s  # (strings + 1)
+    data: Bytes
+
+    @classmethod
+    def of(cls, strings: Sequence[str]) -> StringKeys:
+        """Encode strings."""
+        encoded = [string.encode() for string in strings]
+        offsets = np.zeros(len(encoded) + 1, np.int64)
+        np.cumsum([len(one) for one in encoded], out=offsets[1:])
+        return cls(offsets, np.frombuffer(b"".join(encoded), np.uint8))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, rows: slice) -> StringKeys:
+        begin, end, _ = rows.indices(len(self))
+        return StringKeys(self.offsets[begin : max(begin, end) + 1], self.data)
+
+    def bytes_at(self, row: int) -> bytes:
+        """Return the bytes of one string."""
+        return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
+
+    def strings(self) -> list[str]:
+        """Decode all strings."""
+        return [self.bytes_at(row).decode() for row in range(len(self))]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the strings and their offsets."""
+        return int(self.offsets[-1] - self.offsets[0]) + self.offsets.nbytes
+
+
+Keys = StringKeys | Int64s
+KeysT = TypeVar("KeysT", StringKeys, Int64s)
+
+
+class IdTable(Protocol[KeysT]):
+    """Implementers map keys to the ids 0, 1, 2, ... by first appearance.
+
+    Several threads may find at once, while none adds.
+    """
+
+    def append(self, keys: KeysT) -> int:
+        """Give key i the id len(self) + i; return -1.
+
+        If a key is in the table already, its position is returned, and the keys before it are in the table.
+        """
+        ...
+
+    def add(self, keys: KeysT) -> Int64s:
+        """Return the id of each key; new keys get the next ids."""
+        ...
+
+    def find(self, keys: KeysT) -> Int64s:
+        """Return the id of each key, -1 for keys that are not in the table."""
+        ...
+
+    def keys(self, ids: Int64s) -> KeysT:
+        """Return the keys of some ids."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the table, in bytes."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+class StringTable:
+    """A dictionary of strings; see IdTable. Takes 16 to 24 bytes per string and their bytes."""
+
+    def __init__(self, expected: int = 0) -> None:
+        self._core = _core.TextTable(expected)
+
+    def append(self, keys: StringKeys) -> int:
+        """Give new ids to all keys; return the position of the first that has one already, or -1."""
+        return _core.append_text(self._core, keys.offsets, keys.data)
+
+    def add(self, keys: StringKeys) -> Int64s:
+        """Return the id of each key; new keys get the next ids."""
+        ids = np.empty(len(keys), np.int64)
+        _core.add_text(self._core, keys.offsets, keys.data, ids)
+        return ids
+
+    def find(self, keys: StringKeys) -> Int64s:
+        """Return the id of each key, -1 for keys that are not in the table."""
+        ids = np.empty(len(keys), np.int64)
+        _core.find_text(self._core, keys.offsets, keys.data, ids)
+        return ids
+
+    def keys(self, ids: Int64s) -> StringKeys:
+        """Return the keys of some ids."""
+        offsets, data = _core.text_of(self._core, np.ascontiguousarray(ids, np.int64))
+        return StringKeys(offsets.numpy(), data.numpy())
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the table, in bytes."""
+        return self._core.nbytes
+
+    def __len__(self) -> int:
+        return len(self._core)
+
+
+class IntegerTable:
+    """A dictionary of int64 keys; see IdTable. Takes 19 to 32 bytes per key."""
+
+    def __init__(self, expected: int = 0) -> None:
+        self._core = _core.IntegerTable(expected)
+
+    def append(self, keys: Int64s) -> int:
+        """Give new ids to all keys; return the position of the first that has one already, or -1."""
+        return _core.append_integers(self._core, keys)
+
+    def add(self, keys: Int64s) -> Int64s:
+        """Return the id of each key; new keys get the next ids."""
+        ids = np.empty(len(keys), np.int64)
+        _core.add_integers(self._core, keys, ids)
+        return ids
+
+    def find(self, keys: Int64s) -> Int64s:
+        """Return the id of each key, -1 for keys that are not in the table."""
+        ids = np.empty(len(keys), np.int64)
+        _core.find_integers(self._core, keys, ids)
+        return ids
+
+    def keys(self, ids: Int64s) -> Int64s:
+        """Return the keys of some ids."""
+        return _core.integers_of(self._core, np.ascontiguousarray(ids, np.int64)).numpy()
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the table, in bytes."""
+        return self._core.nbytes
+
+    def __len__(self) -> int:
+        return len(self._core)
+
+
+def id_table(kind: Kind, expected: int = 0) -> IdTable[Any]:
+    """Return an empty table; `expected` is the number of keys that it has room for at once."""
+    if expected < 0:
+        raise ValueError(f"expected {expected}: a table has no fewer than 0 keys")
+    return _KINDS[kind](expected)
+
+
+def key_parts(keys: Keys, skip: int, bits: int) -> Bytes:
+    """Return the part of each key, 0 to 2^bits - 1, by the bits of its hash after the first `skip`."""
+    part = np.empty(len(keys), np.uint8)
+    _parts(keys, skip, bits, part)
+    return part
+
+
+def _parts(keys: Keys, skip: int, bits: int, part: Bytes) -> None:
+    if isinstance(keys, StringKeys):
+        _core.text_parts(keys.offsets, keys.data, skip, bits, part)
+    else:
+        _core.integer_parts(keys, skip, bits, part)
+
+
+class TableReference:
+    """The same as the native tables, as a dict of Python; for tests."""
+
+    def __init__(self) -> None:
+        self.ids: dict[bytes | int, int] = {}
+
+    def append(self, keys: Keys) -> int:
+        """Give new ids to all keys; return the position of the first that has one already, or -1."""
+        for at, key in enumerate(_plain(keys)):
+            if key in self.ids:
+                return at
+            self.ids[key] = len(self.ids)
+        return MISSING
+
+    def add(self, keys: Keys) -> Int64s:
+        """Return the id of each key; new keys get the next ids."""
+        return np.array([self.ids.setdefault(key, len(self.ids)) for key in _plain(keys)], np.int64)
+
+    def find(self, keys: Keys) -> Int64s:
+        """Return the id of each key, -1 for keys that are not in the table."""
+        return np.array([self.ids.get(key, MISSING) for key in _plain(keys)], np.int64)
+
+
+def _plain(keys: Keys) -> list[bytes | int]:
+    if isinstance(keys, StringKeys):
+        return [keys.bytes_at(row) for row in range(len(keys))]
+    return [int(key) for key in keys]
+
+
+_KINDS: dict[Kind, type[StringTable] | type[IntegerTable]] = {"string": StringTable, "int64": IntegerTable}

@@ -1,0 +1,116 @@
+"""Dictionaries of ids: exact, in the order of first appearance, whatever the chunks."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from khop.kernels.id_table import Kind, StringKeys, TableReference, id_table, key_parts
+
+STRINGS = st.lists(st.text(max_size=40), max_size=60)
+INTEGERS = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 9), max_size=60)
+
+
+def keys_of(values: list[Any], kind: Kind) -> Any:  # noqa: ANN401
+    return StringKeys.of(values) if kind == "string" else np.array(values, np.int64)
+
+
+def some(kind: Kind, data: st.DataObject) -> list[Any]:
+    return data.draw(STRINGS if kind == "string" else INTEGERS)
+
+
+@given(st.data(), st.sampled_from(["string", "int64"]), st.integers(1, 7))
+def test_ids_follow_first_appearance_whatever_the_chunks(data: st.DataObject, kind: Kind, step: int) -> None:
+    values, wanted = some(kind, data), some(kind, data)
+    table, reference = id_table(kind), TableReference()
+    for at in range(0, len(values), step):
+        chunk = keys_of(values[at : at + step], kind)
+        assert table.add(chunk).tolist() == reference.add(chunk).tolist()
+    assert len(table) == len(reference.ids)
+    sought = keys_of(wanted + values, kind)
+    assert table.find(sought).tolist() == reference.find(sought).tolist()
+    back = table.keys(np.arange(len(table)))
+    expected = keys_of(list(dict.fromkeys(values)), kind)
+    assert table.find(back).tolist() == list(range(len(table)))
+    assert table.find(expected).tolist() == list(range(len(table)))
+
+
+@given(st.data(), st.sampled_from(["string", "int64"]))
+def test_append_stops_at_the_first_key_that_is_there_already(data: st.DataObject, kind: Kind) -> None:
+    values = some(kind, data)
+    table, reference = id_table(kind, expected=3), TableReference()
+    keys = keys_of(values, kind)
+    at = table.append(keys)
+    assert at == reference.append(keys)
+    assert len(table) == (len(values) if at < 0 else at)
+
+
+def test_many_keys_grow_the_table_and_threads_find_at_once() -> None:
+    names = StringKeys.of([f"user-{number * 7919}" for number in range(200_000)])
+    table = id_table("string")
+    assert table.append(names) == -1
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: table.find(names), range(8)):
+            assert np.array_equal(found, np.arange(200_000))
+    assert table.nbytes < 200_000 * 50
+
+
+def test_slices_of_strings_share_their_bytes() -> None:
+    names = StringKeys.of(["a", "", "länger als sechzehn Bytes", "b"])
+    table = id_table("string")
+    assert table.add(names[1:3]).tolist() == [0, 1]
+    assert table.find(names).tolist() == [-1, 0, 1, -1]
+    assert names[1:3].strings() == ["", "länger als sechzehn Bytes"]
+    assert names[3:1].strings() == []
+
+
+def test_read_only_keys_are_taken_as_they_lie() -> None:
+    keys = np.arange(5)
+    keys.flags.writeable = False
+    table = id_table("int64")
+    assert table.append(keys) == -1
+    assert table.append(keys[3:]) == 0
+
+
+@given(st.data(), st.sampled_from(["string", "int64"]), st.integers(0, 40), st.integers(0, 8))
+def test_parts_depend_on_the_key_alone(data: st.DataObject, kind: Kind, skip: int, bits: int) -> None:
+    values = some(kind, data)
+    parts = key_parts(keys_of(values, kind), skip, bits).tolist()
+    assert all(0 <= part < 2**bits for part in parts)
+    assert parts == [int(key_parts(keys_of([value], kind), skip, bits)[0]) for value in values]
+
+
+def test_parts_are_even() -> None:
+    for keys in (np.arange(64_000), StringKeys.of([f"p{n}" for n in range(64_000)])):
+        counts = np.bincount(key_parts(keys, 40, 6), minlength=64)
+        assert counts.min() > 700
+        assert counts.max() < 1300
+
+
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [
+        ([], "no entry"),
+        ([0, 9], "there are 3 bytes"),
+        ([0, 2, 1, 3], "decrease at 2"),
+        ([-1, 2], "offsets -1"),
+    ],
+)
+def test_offsets_that_are_none_are_refused(offsets: list[int], message: str) -> None:
+    keys = StringKeys(np.array(offsets, np.int64), np.frombuffer(b"abc", np.uint8))
+    with pytest.raises(ValueError, match=message):
+        id_table("string").append(keys)
+
+
+def test_a_table_refuses_ids_it_does_not_have() -> None:
+    table = id_table("int64")
+    table.append(np.array([4, 5]))
+    with pytest.raises(ValueError, match="key id 2 at position 1"):
+        table.keys(np.array([0, 2]))
+    with pytest.raises(ValueError, match="expected -1"):
+        id_table("string", -1)
