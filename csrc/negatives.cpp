@@ -104,7 +104,7 @@ std::int64_t draw_negatives(const Candidates& candidates, const Partners<Index>&
     if (free <= 0) return static_cast<std::int64_t>(link);
     RowWords words(request.key, static_cast<std::uint64_t>(request.positions[link]), request.stream);
     const auto range = static_cast<std::uint64_t>(free);
-    for (std::int64_t slot = 0; slot < request.per_link; ++slot) {
+    for (std::int64_t slot = 0; slot < request.per_positive; ++slot) {
       const std::int64_t rank = line.at(gaps.point(static_cast<std::int64_t>(words.below(range, range))));
       if (!is_below(rank, limit)) refuse("pick", rank, limit);
       *ranks++ = rank;

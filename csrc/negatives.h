@@ -24,12 +24,12 @@ struct NegativeRequest {
   std::span<const std::int64_t> sources;    // of the links; rows of Partners
   std::span<const std::int64_t> positions;  // of the links, in the epoch's global order
   std::span<const std::int64_t> limits;     // per link, only ranks below; empty: all
-  std::int64_t per_link = 1;
+  std::int64_t per_positive = 1;
   std::uint64_t key = 0;
   std::uint32_t stream = 0;
 };
 
-// Writes per_link ranks for each link and returns -1, or the number of the first link for which nothing may be drawn.
+// Writes per_positive ranks for each link and returns -1, or the number of the first link for which nothing may be drawn.
 // Throws std::invalid_argument for a source or a limit out of range, and where rows or ranks of partners, or weights, are such that
 // a pick would be no candidate. Costs one binary search per draw among its source's partners and, where weighted, one among the candidates.
 template <class Index>

@@ -16,7 +16,7 @@ namespace {
 
 using Ids = In<std::int64_t>;
 
-constexpr std::int64_t kMostPerLink = (std::int64_t{1} << 31) - 1;
+constexpr std::int64_t kMostPerPositive = (std::int64_t{1} << 31) - 1;
 
 std::span<const std::int64_t> optional_span(const std::optional<Ids>& ids) {
   return ids ? span_of(*ids) : std::span<const std::int64_t>{};
@@ -53,21 +53,21 @@ template <class Index>
 std::tuple<Out<std::int64_t>, std::int64_t> negatives(std::int64_t count, std::optional<Ids> weights_before,
                                                       std::optional<Ids> partner_indptr, In<Index> partner_ranks,
                                                       std::optional<Ids> partner_weights_before, Ids sources, Ids positions,
-                                                      std::optional<Ids> limits, std::int64_t per_link, std::uint64_t key,
+                                                      std::optional<Ids> limits, std::int64_t per_positive, std::uint64_t key,
                                                       std::uint32_t stream) {
   const Candidates candidates{count, optional_span(weights_before)};
   const Partners<Index> partners{optional_span(partner_indptr), span_of(partner_ranks), optional_span(partner_weights_before)};
-  const NegativeRequest request{span_of(sources), span_of(positions), optional_span(limits), per_link, key, stream};
-  if (count < 0 || per_link < 0 || per_link > kMostPerLink) {
-    throw std::invalid_argument("count " + std::to_string(count) + ", per_link " + std::to_string(per_link) +
-                                ": neither may be negative, nor per_link 2^31 or more");
+  const NegativeRequest request{span_of(sources), span_of(positions), optional_span(limits), per_positive, key, stream};
+  if (count < 0 || per_positive < 0 || per_positive > kMostPerPositive) {
+    throw std::invalid_argument("count " + std::to_string(count) + ", per_positive " + std::to_string(per_positive) +
+                                ": neither may be negative, nor per_positive 2^31 or more");
   }
   if (partner_indptr && partner_indptr->size() == 0) throw std::invalid_argument("partner_indptr has no entry: it must begin with 0");
   if (weights_before) check_size(weights_before->size(), static_cast<std::size_t>(count) + 1, "weights_before");
   if (partner_weights_before) check_size(partner_weights_before->size(), partner_ranks.size(), "partner_weights_before");
   check_size(sources.size(), positions.size(), "sources");
   if (limits) check_size(limits->size(), positions.size(), "limits");
-  const auto per_row = static_cast<std::size_t>(per_link);
+  const auto per_row = static_cast<std::size_t>(per_positive);
   Buffer<std::int64_t> ranks(positions.size() * per_row);
   std::int64_t culprit = -1;
   {
@@ -85,7 +85,7 @@ void bind_index(nb::module_& module) {
   module.def("draw_negatives", &negatives<Index>, nb::arg("count"), nb::arg("weights_before").noconvert().none(),
              nb::arg("partner_indptr").noconvert().none(), nb::arg("partner_ranks").noconvert(),
              nb::arg("partner_weights_before").noconvert().none(), nb::arg("sources").noconvert(),
-             nb::arg("positions").noconvert(), nb::arg("limits").noconvert().none(), nb::arg("per_link"), nb::arg("key"),
+             nb::arg("positions").noconvert(), nb::arg("limits").noconvert().none(), nb::arg("per_positive"), nb::arg("key"),
              nb::arg("stream"));
 }
 

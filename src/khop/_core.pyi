@@ -203,7 +203,7 @@ def draw_negatives(
     sources: Tensor,
     positions: Tensor,
     limits: Tensor | None,
-    per_link: int,
+    per_positive: int,
     key: int,
     stream: int,
 ) -> tuple[Tensor, int]: ...

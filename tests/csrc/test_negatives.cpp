@@ -30,7 +30,7 @@ struct Answer {
   std::vector<std::int64_t> ranks;
 };
 
-Answer draw(const Case& of, std::int64_t position, std::int64_t per_link) {
+Answer draw(const Case& of, std::int64_t position, std::int64_t per_positive) {
   std::vector<std::int64_t> before, partners_before;
   if (!of.weights.empty()) {
     before.resize(of.weights.size() + 1);
@@ -43,19 +43,19 @@ Answer draw(const Case& of, std::int64_t position, std::int64_t per_link) {
   }
   const std::vector<std::int64_t> indptr{0, static_cast<std::int64_t>(of.partners.size())};
   const std::vector<std::int64_t> sources{0}, positions{position}, limits{of.limit};
-  Answer answer{0, std::vector<std::int64_t>(static_cast<std::size_t>(per_link))};
+  Answer answer{0, std::vector<std::int64_t>(static_cast<std::size_t>(per_positive))};
   answer.culprit = khop::draw_negatives<std::int32_t>({of.count, before}, {indptr, of.partners, partners_before},
-                                                      {sources, positions, limits, per_link, 5, 6}, answer.ranks.data());
+                                                      {sources, positions, limits, per_positive, 5, 6}, answer.ranks.data());
   return answer;
 }
 
 // The specification: walk over the weights that are left.
-std::vector<std::int64_t> expected(const Case& of, std::int64_t position, std::int64_t per_link) {
+std::vector<std::int64_t> expected(const Case& of, std::int64_t position, std::int64_t per_positive) {
   const auto left = of.left();
   const auto total = static_cast<std::uint64_t>(std::accumulate(left.begin(), left.end(), std::int64_t{0}));
   khop::RowWords words(5, static_cast<std::uint64_t>(position), 6);
   std::vector<std::int64_t> ranks;
-  for (std::int64_t slot = 0; slot < per_link; ++slot) {
+  for (std::int64_t slot = 0; slot < per_positive; ++slot) {
     auto point = static_cast<std::int64_t>(words.below(total, total));
     std::int64_t rank = 0;
     for (; point >= left[static_cast<std::size_t>(rank)]; ++rank) point -= left[static_cast<std::size_t>(rank)];

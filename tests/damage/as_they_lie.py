@@ -248,6 +248,6 @@ def _negatives(graph: AsTheyLie, question: ExactNegatives) -> Answer:
         taken = partners[source] | ({source} if source_type == node_type else set())
         left = [node for node in order if node not in taken]
         word = stream(0, question.edge_type)
-        ranks = negatives(KEY.value, position, word, len(left), question.per_link)
+        ranks = negatives(KEY.value, position, word, len(left), question.per_positive)
         rows.append(tuple(left[rank] for rank in ranks))
     return rows

@@ -40,7 +40,7 @@ class ExactNegatives:
     name: str
     edge_type: EdgeType
     sources: tuple[int, ...]
-    per_link: int = 5
+    per_positive: int = 5
 
 
 RowQuery = Draw | ExactNegatives
@@ -85,7 +85,7 @@ def answer(path: Path, question: RowQuery) -> Answer:
     if isinstance(question, ExactNegatives):
         sources = torch.tensor(question.sources)
         links = Positives(sources, torch.arange(sources.numel()))
-        rule = UniformNegatives(question.per_link, exact=True)
+        rule = UniformNegatives(question.per_positive, exact=True)
         negatives = graph.sample_negatives(question.edge_type, rule, links, KEY)
         return [tuple(row) for row in negatives.tolist()]
     if isinstance(question.seeds, str):

@@ -42,16 +42,16 @@ def questions(draw: st.DrawFn) -> tuple[Candidates, Partners | None, list[list[i
     return candidates, Partners.of(Csc(indptr, ranks), candidates), rows, limits
 
 
-@given(question=questions(), per_link=st.integers(1, 6), first=st.integers(0, 2**62))
+@given(question=questions(), per_positive=st.integers(1, 6), first=st.integers(0, 2**62))
 def test_draws_are_the_specified_ones(
-    question: tuple[Candidates, Partners | None, list[list[int]], list[int] | None], per_link: int, first: int
+    question: tuple[Candidates, Partners | None, list[list[int]], list[int] | None], per_positive: int, first: int
 ) -> None:
     candidates, partners, rows, limits = question
     before = candidates.weights_before
     weights = [1] * candidates.count if before is None else before.diff().tolist()
     positions = torch.arange(first, first + 3)
     expected = [
-        negatives(KEY.value, position, STREAM, _left(weights, row, limit), per_link)
+        negatives(KEY.value, position, STREAM, _left(weights, row, limit), per_positive)
         for position, row, limit in zip(
             positions.tolist(), rows, limits or [candidates.count] * 3, strict=True
         )
@@ -63,7 +63,7 @@ def test_draws_are_the_specified_ones(
                 partners,
                 torch.arange(3),
                 positions,
-                per_link,
+                per_positive,
                 KEY,
                 STREAM,
                 limits=None if limits is None else torch.tensor(limits),

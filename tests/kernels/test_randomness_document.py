@@ -115,11 +115,11 @@ def test_picks_of_the_kernels(vector: dict[str, Any], level: str) -> None:
 
 @each("negatives")
 def test_negatives(vector: dict[str, Any]) -> None:
-    count, partners, per_link = vector["candidates"], vector["partners"], vector["per_link"]
+    count, partners, per_positive = vector["candidates"], vector["partners"], vector["per_positive"]
     key, position, number_of_stream = number(vector["key"]), vector["position"], number(vector["stream"])
     weights, limit = vector.get("weights"), vector.get("limit", count)
     left = [0 if r in partners or r >= limit else w for r, w in enumerate(weights or [1] * count)]
-    assert reference.negatives(key, position, number_of_stream, left, per_link) == vector["ranks"]
+    assert reference.negatives(key, position, number_of_stream, left, per_positive) == vector["ranks"]
     before = None if weights is None else torch.tensor([0, *accumulate(weights)])
     candidates = Candidates(count, before)
     rows = Csc(torch.tensor([0, len(partners)]), torch.tensor(partners, dtype=torch.int32))
@@ -130,7 +130,7 @@ def test_negatives(vector: dict[str, Any]) -> None:
                 Partners.of(rows, candidates),
                 torch.tensor([0]),
                 torch.tensor([position]),
-                per_link,
+                per_positive,
                 DrawKey(key),
                 number_of_stream,
                 limits=torch.tensor([limit]),

@@ -50,13 +50,13 @@ class NothingLeft:
 
 @dataclass(frozen=True, eq=False)
 class NegativeDraw:
-    """A draw of `per_link` ranks for every link, among the candidates that are no partners of its source."""
+    """A draw of `per_positive` ranks for every link, among the candidates that are no partners of its source."""
 
     candidates: Candidates
     partners: Partners | None
     sources: Tensor  # int64 (links), rows of `partners`
     positions: Tensor  # int64 (links), of the links in the epoch's order
-    per_link: int
+    per_positive: int
     key: DrawKey
     stream: int
     limits: Tensor | None = None  # int64 (links): only ranks below a link's limit are drawn; None: all ranks
@@ -82,7 +82,7 @@ class NegativeDraw:
 
 
 def draw_negatives(draw: NegativeDraw) -> Tensor | NothingLeft:
-    """Draw int64 (links, per_link) ranks by weight.
+    """Draw int64 (links, per_positive) ranks by weight.
 
     The draws of a link depend only on (key, stream, its position) and its drawable candidates; a candidate
     may repeat. Runs without the GIL.
@@ -107,7 +107,7 @@ def draw_negatives(draw: NegativeDraw) -> Tensor | NothingLeft:
         draw.sources.contiguous(),
         draw.positions.contiguous(),
         None if draw.limits is None else draw.limits.contiguous(),
-        draw.per_link,
+        draw.per_positive,
         draw.key.value,
         draw.stream,
     )
@@ -131,9 +131,9 @@ def draw_negatives_reference(draw: NegativeDraw) -> Tensor | NothingLeft:
         free = int(ends[-1]) if candidates.count else 0
         if free == 0:
             return NothingLeft(link)
-        points = _below(draw.key, position, draw.stream, free, draw.per_link, device)
+        points = _below(draw.key, position, draw.stream, free, draw.per_positive, device)
         drawn.append(torch.searchsorted(ends, points, right=True))
-    return torch.stack(drawn) if drawn else draw.positions.new_empty(0, draw.per_link)
+    return torch.stack(drawn) if drawn else draw.positions.new_empty(0, draw.per_positive)
 
 
 def _below(key: DrawKey, position: int, stream: int, bound: int, count: int, device: torch.device) -> Tensor:
@@ -162,7 +162,7 @@ def _by_triton(draw: NegativeDraw) -> Tensor | NothingLeft:
     from khop.kernels.triton.draw_negatives import draw_negatives as by_triton
 
     links, device = draw.positions.numel(), draw.positions.device
-    ranks = torch.empty(links, draw.per_link, dtype=torch.int64, device=device)
+    ranks = torch.empty(links, draw.per_positive, dtype=torch.int64, device=device)
     if links == 0:
         return ranks
     culprit = torch.full((1,), links, device=device)

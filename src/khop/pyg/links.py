@@ -50,13 +50,13 @@ class Links:
         if negatives is None:
             seeds = SeedLinks(edges, positions, edges, inputs.label, until)
             return cls(edges.shape[1], edge_type, seeds, inputs.time)
-        per_link = math.ceil(negatives.amount)
+        per_positive = math.ceil(negatives.amount)
         *_, destinations = ends = drawn_ends(edge_type, negatives, end_of)
-        drawn = destinations.drawn(per_link, edges[0], positions, until, key)
+        drawn = destinations.drawn(per_positive, edges[0], positions, until, key)
         if negatives.is_triplet():
             seeds = SeedLinks(edges, positions, edges, None, until, drawn)
             return cls(edges.shape[1], edge_type, seeds, inputs.time)
-        pairs = torch.stack([ends[0].drawn(per_link, edges[1], positions, until, key), drawn])
+        pairs = torch.stack([ends[0].drawn(per_positive, edges[1], positions, until, key), drawn])
         return cls._with_pairs(inputs, edge_type, edges, positions, pairs, negatives.amount)
 
     @classmethod
@@ -70,15 +70,15 @@ class Links:
         amount: float,
     ) -> Links:
         """Append the first negative of every link, then the second, and so on: `amount` per link in total."""
-        count, per_link = pairs.shape[1:]
+        count, per_positive = pairs.shape[1:]
         links = edges
         number = math.ceil(count * amount)
         edges = torch.cat([edges, pairs.transpose(1, 2).flatten(1)[:, :number]], dim=1)
-        slots = torch.arange(1 + per_link)[:, None]
-        positions = (positions * (1 + per_link) + slots).flatten()[: count + number]
+        slots = torch.arange(1 + per_positive)[:, None]
+        positions = (positions * (1 + per_positive) + slots).flatten()[: count + number]
         labels = torch.ones(count) if inputs.label is None else inputs.label
         labels = torch.cat([labels, labels.new_zeros(number, *labels.shape[1:])])
-        times = None if inputs.time is None else inputs.time.repeat(1 + per_link)[: count + number]
+        times = None if inputs.time is None else inputs.time.repeat(1 + per_positive)[: count + number]
         until = None if times is None else times.long()
         return cls(count, edge_type, SeedLinks(edges, positions, links, labels, until), times)
 

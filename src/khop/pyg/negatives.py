@@ -44,15 +44,15 @@ class DrawnEnd:
         return self.weights is weights and self.version == _version(weights)
 
     def drawn(
-        self, per_link: int, kept: Tensor, positions: Tensor, until: Tensor | None, key: DrawKey
+        self, per_positive: int, kept: Tensor, positions: Tensor, until: Tensor | None, key: DrawKey
     ) -> Tensor:
-        """Return int64 (links, per_link), nodes; keyed by the links' positions.
+        """Return int64 (links, per_positive), nodes; keyed by the links' positions.
 
         If no node is early enough for a link, it gets the earliest node, as in torch_geometric.
         """
-        rule: DrawnNegatives = UniformNegatives(per_link)
+        rule: DrawnNegatives = UniformNegatives(per_positive)
         if self.weights is not None:
-            rule = WeightedNegatives(_WEIGHT, per_link)
+            rule = WeightedNegatives(_WEIGHT, per_positive)
         columns = self.store.columns[self.edge_type[2]]
         times = columns.get(_TIME)
         if times is None or until is None:

@@ -88,12 +88,12 @@ def _ends(links: LinkSeeds | None, negatives: NegativesByType) -> Iterator[_End]
     for edge_type, of_type in links.by_type.items():
         source, _, destination = edge_type
         drawn = negatives[edge_type]
-        per_link = 2 if drawn is None else 2 + drawn.shape[1]
-        first = of_type.positions * per_link
+        per_positive = 2 if drawn is None else 2 + drawn.shape[1]
+        first = of_type.positions * per_positive
         yield _End(edge_type, "source", source, of_type.edges[0], first, of_type.times)
         yield _End(edge_type, "destination", destination, of_type.edges[1], first + 1, of_type.times)
         if drawn is not None:
-            positions = torch.arange(2, per_link)[:, None] + first
+            positions = torch.arange(2, per_positive)[:, None] + first
             times = None if of_type.times is None else of_type.times.repeat(drawn.shape[1])
             yield _End(edge_type, "negatives", destination, drawn.t(), positions, times)
 

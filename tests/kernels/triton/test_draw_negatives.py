@@ -32,10 +32,10 @@ def partners(of: Candidates, dtype: torch.dtype) -> Partners:
 
 
 def drawn(
-    of: Candidates, without: Partners | None, per_link: int, limits: Tensor | None = None
+    of: Candidates, without: Partners | None, per_positive: int, limits: Tensor | None = None
 ) -> tuple[Tensor, int]:
     """Ranks of all links, and the first link without candidates, or the largest number."""
-    ranks = torch.full((LINKS + SPARE, per_link), -77, device=DEVICE)
+    ranks = torch.full((LINKS + SPARE, per_positive), -77, device=DEVICE)
     culprit = torch.tensor([2**63 - 1], device=DEVICE)
     links = Links(
         padded(SOURCES, LINKS + SPARE),

@@ -14,7 +14,7 @@ from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.words import draw_below, first_above
 
 _SLOTS = 128  # per program
-_UNSPECIALIZED = ["stream", "candidates", "num_sources", "capacity", "per_link"]
+_UNSPECIALIZED = ["stream", "candidates", "num_sources", "capacity", "per_positive"]
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,14 @@ def draw_ranks(
     candidates: tl.tensor,
     num_sources: tl.tensor,
     capacity: tl.tensor,
-    per_link: tl.tensor,
+    per_positive: tl.tensor,
     WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     """Draw a rank per slot, with a thread for each: a place in the free weight, then the rank there."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    link = at // per_link
-    number = (at % per_link).to(tl.int32)
+    link = at // per_positive
+    number = (at % per_positive).to(tl.int32)
     inside = link < capacity
     live = link < tl.load(count)
     limit = tl.zeros([BLOCK], tl.int64) + candidates
@@ -154,14 +154,14 @@ def draw_negatives(
     gets -1 and lowers `culprit`, int64 (1), to its number. A source or limit outside its range counts as a
     link that is not in use. Nothing waits for the device.
     """
-    capacity, per_link = ranks.shape
+    capacity, per_positive = ranks.shape
     stream = links.stream - (1 << 32) if links.stream >> 31 else links.stream
     launch(
-        *(draw_ranks, triton.cdiv(capacity * per_link, _SLOTS), links.positions),
+        *(draw_ranks, triton.cdiv(capacity * per_positive, _SLOTS), links.positions),
         *((None, None, None) if partners is None else (partners.indptr, partners.indices, partners_before)),
         *(weights_before, links.sources, links.positions, links.limits, links.count, links.key),
         *(ranks, culprit, stream, candidates),
-        *(0 if partners is None else partners.num_rows, capacity, per_link),
+        *(0 if partners is None else partners.num_rows, capacity, per_positive),
         WIDE=weights_before is not None or candidates >= WIDE_DEGREE,
         BLOCK=_SLOTS,
     )
