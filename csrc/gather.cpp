@@ -26,7 +26,6 @@ struct ById {
   const std::int64_t* ids;
 
   KHOP_INLINE const std::byte* operator()(std::int64_t i) const { return table + ids[i] * row_bytes; }
-  KHOP_INLINE ById from(std::int64_t i) const { return {table, row_bytes, ids + i}; }
 };
 
 // The same where that has been looked up.
@@ -80,41 +79,6 @@ void widen(Where where, std::int64_t width, std::int64_t count, const float* sca
     run_widest<Widen<T, Single>>(where, width, count, scales, out);
   }
 }
-
-// fn(begin, end) over ranges of rows that take so many bytes each.
-template <class Fn>
-void over_ranges(std::size_t rows, std::int64_t row_bytes, int threads, Fn&& fn) {
-  if (row_bytes == 0) return;
-  parallel_for(threads, static_cast<std::int64_t>(rows), std::max<std::int64_t>(kPartBytes / row_bytes, 1), fn);
-}
-
-}  // namespace
-
-void gather(const std::byte* table, std::int64_t row_bytes, std::span<const std::int64_t> ids, std::byte* out, int threads) {
-  const ById where{table, row_bytes, ids.data()};
-  over_ranges(ids.size(), row_bytes, threads, [&](std::int64_t begin, std::int64_t end) {
-    run_widest<Copy>(where.from(begin), row_bytes, end - begin, out + begin * row_bytes);
-  });
-}
-
-template <class T>
-void gather_float32(const T* table, std::int64_t width, std::span<const std::int64_t> ids, const float* scales, float* out,
-                    int threads) {
-  const ById where{reinterpret_cast<const std::byte*>(table), width * static_cast<std::int64_t>(sizeof(T)), ids.data()};
-  over_ranges(ids.size(), width * static_cast<std::int64_t>(sizeof(float)), threads, [&](std::int64_t begin, std::int64_t end) {
-    widen<T>(where.from(begin), width, end - begin, scales, out + begin * width);
-  });
-}
-
-#define KHOP_GATHER(T) \
-  template void gather_float32(const T*, std::int64_t, std::span<const std::int64_t>, const float*, float*, int);
-KHOP_GATHER(Float16)
-KHOP_GATHER(BFloat16)
-KHOP_GATHER(std::int8_t)
-KHOP_GATHER(std::uint8_t)
-#undef KHOP_GATHER
-
-namespace {
 
 template <class T, class Where>
 void widen_block(const GatherColumn& column, Where where, std::int64_t count, std::int64_t first) {

@@ -8,15 +8,6 @@
 
 namespace khop {
 
-// out[i] = table[ids[i]], rows of row_bytes bytes. Ids are in range; out does not overlap the table.
-void gather(const std::byte* table, std::int64_t row_bytes, std::span<const std::int64_t> ids, std::byte* out, int threads);
-
-// The same as float32, exactly: `width` numbers of T a row, each multiplied by its column's scale where there are scales.
-// T is Float16, BFloat16, std::int8_t or std::uint8_t.
-template <class T>
-void gather_float32(const T* table, std::int64_t width, std::span<const std::int64_t> ids, const float* scales, float* out,
-                    int threads);
-
 // Some rows of a table that lies in pieces: from `first` on, up to those of the next piece.
 struct Piece {
   const void* rows = nullptr;
@@ -35,8 +26,9 @@ struct GatherColumn {
   void* out = nullptr;
 };
 
-// The same as gather and gather_float32 of each column, in one pass over the ids. Rows that are read sparsely from a file (memory.h)
-// are requested a block at a time, on at least 8 threads.
+// out[i] = table[ids[i]] for each column, in one pass over the ids, which are in range; out does not overlap the table. Numbers
+// become float32 exactly, each multiplied by its column's scale where there are scales. Rows that are read sparsely from a file
+// (memory.h) are requested a block at a time, on at least 8 threads.
 void gather_columns(std::span<const GatherColumn> columns, std::span<const std::int64_t> ids, int threads);
 
 }  // namespace khop

@@ -117,10 +117,9 @@ void measure_gather() {
   const std::vector<float> table(kNodes * kWidth, 1.0F);
   const auto ids = skewed_ids(kRows, kNodes, 4);
   std::vector<float> out(kRows * kWidth);
-  khop_measured([&] {
-    gather(reinterpret_cast<const std::byte*>(table.data()), kWidth * static_cast<std::int64_t>(sizeof(float)), ids,
-           reinterpret_cast<std::byte*>(out.data()), 1);
-  });
+  const std::int64_t row_bytes = kWidth * static_cast<std::int64_t>(sizeof(float));
+  const GatherColumn column{GatherColumn::Kind::bytes, {{table.data(), 0}}, row_bytes, nullptr, kRows, out.data()};
+  khop_measured([&] { gather_columns(std::span(&column, 1), ids, 1); });
 }
 
 void measure_gather_int8() {
@@ -128,7 +127,8 @@ void measure_gather_int8() {
   const std::vector<float> scales(kWidth, 0.5F);
   const auto ids = skewed_ids(kRows, kNodes, 4);
   std::vector<float> out(kRows * kWidth);
-  khop_measured([&] { gather_float32(table.data(), kWidth, ids, scales.data(), out.data(), 1); });
+  const GatherColumn column{GatherColumn::Kind::int8, {{table.data(), 0}}, kWidth, scales.data(), kRows, out.data()};
+  khop_measured([&] { gather_columns(std::span(&column, 1), ids, 1); });
 }
 
 void measure_segment_mean() {

@@ -62,26 +62,6 @@ void check_rows_wanted(std::span<const std::int64_t> ids, std::int64_t rows, std
   if (width > 0) khop::check_ids(ids, rows, "row", threads);
 }
 
-void gather(const AnyIn& table, std::int64_t row_bytes, const In<std::int64_t>& ids, const AnyInto& out, int threads) {
-  const nb::gil_scoped_release release;
-  check_rows_wanted(span_of(ids), rows_in(table.nbytes(), row_bytes, "table, in bytes,"), row_bytes, threads);
-  khop::check_size(out.nbytes(), times(ids.size(), row_bytes), "out, in bytes,");
-  khop::gather(static_cast<const std::byte*>(table.data()), row_bytes, typed_span<const std::int64_t>(ids),
-               static_cast<std::byte*>(out.data()), threads);
-}
-
-void gather_float32(const AnyIn& table, std::int64_t width, const In<std::int64_t>& ids, const std::optional<In<float>>& scales,
-                    const Into<float>& out, int threads) {
-  check_rows_wanted(span_of(ids), rows_in(table.size(), width, "table"), width, threads);
-  khop::check_size(out.size(), times(ids.size(), width), "out");
-  if (scales) khop::check_size(scales->size(), times(1, width), "scales");
-  visit<khop::Float16, khop::BFloat16, std::int8_t, std::uint8_t>(table, [&](auto value) {
-    const nb::gil_scoped_release release;
-    khop::gather_float32(as<const decltype(value)>(table), width, typed_span<const std::int64_t>(ids),
-                         scales ? scales->data() : nullptr, out.data(), threads);
-  });
-}
-
 // Pieces of the table, width of a row in its numbers (to float32) or bytes, scales, rows wanted, output.
 using ColumnArguments = std::tuple<std::vector<AnyIn>, std::int64_t, std::optional<In<float>>, std::int64_t, AnyInto>;
 
@@ -278,10 +258,6 @@ void bind_dense(nb::module_& module) {
   module.def("check_rows", &check_rows, arg("indptr").noconvert(), arg("edges"));
   module.def("first_outside", &first_outside, arg("ids").noconvert(), arg("limit"), arg("threads"));
   module.def("first_wrong_offset", &first_wrong_offset, arg("indptr").noconvert(), arg("edges"));
-  module.def("gather", &gather, arg("table").noconvert(), arg("row_bytes"), arg("ids").noconvert(), arg("out").noconvert(),
-             arg("threads"));
-  module.def("gather_float32", &gather_float32, arg("table").noconvert(), arg("width"), arg("ids").noconvert(),
-             arg("scales").noconvert().none(), arg("out").noconvert(), arg("threads"));
   module.def("gather_columns", &gather_columns, arg("columns"), arg("ids").noconvert(), arg("threads"));
   module.def("segment_sum", &segment_sum, arg("x").noconvert(), arg("indptr").noconvert(), arg("indices").noconvert(),
              arg("out").noconvert(), arg("threads"));

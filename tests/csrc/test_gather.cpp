@@ -41,8 +41,15 @@ std::vector<float> widened(const std::vector<T>& table, std::int64_t width, cons
   return rows;
 }
 
+void gather(khop::GatherColumn column, const void* table, const std::vector<std::int64_t>& ids, void* out) {
+  column.pieces = {{table, 0}};
+  column.count = static_cast<std::int64_t>(ids.size());
+  column.out = out;
+  khop::gather_columns(std::span(&column, 1), ids, 3);
+}
+
 template <class T>
-void widens_as_one_by_one(T (*number)(std::size_t)) {
+void widens_as_one_by_one(khop::GatherColumn::Kind kind, T (*number)(std::size_t)) {
   for (const std::int64_t width : {0, 1, 15, 16, 17, 100}) {
     std::vector<T> table;
     for (std::size_t i = 0; i < static_cast<std::size_t>(kRows * width); ++i) table.push_back(number(i));
@@ -52,7 +59,7 @@ void widens_as_one_by_one(T (*number)(std::size_t)) {
         const auto ids = some_ids(count);
         const auto expected = widened(table, width, ids, scales);
         std::vector<float> out(expected.size());
-        khop::gather_float32(table.data(), width, ids, scaled ? scales.data() : nullptr, out.data(), 3);
+        gather({kind, {}, width, scaled ? scales.data() : nullptr}, table.data(), ids, out.data());
         CHECK(khop::testing::same_bytes(out, expected));
       }
     }
@@ -70,7 +77,7 @@ TEST(rows_of_any_size_are_copied) {
         const auto ids = some_ids(count);
         std::vector<std::byte> expected, out(count * static_cast<std::size_t>(bytes));
         for (const std::int64_t id : ids) expected.insert(expected.end(), table.begin() + id * bytes, table.begin() + (id + 1) * bytes);
-        khop::gather(table.data(), bytes, ids, out.data(), 3);
+        gather({khop::GatherColumn::Kind::bytes, {}, bytes}, table.data(), ids, out.data());
         CHECK(out == expected);
       }
     }
@@ -78,11 +85,12 @@ TEST(rows_of_any_size_are_copied) {
 }
 
 TEST(small_numbers_are_widened_to_the_same_bits_at_every_level) {
+  using Kind = khop::GatherColumn::Kind;
   khop::testing::at_every_level([] {
-    widens_as_one_by_one<khop::Float16>([](std::size_t i) { return khop::Float16{static_cast<std::uint16_t>(i * 2551)}; });
-    widens_as_one_by_one<khop::BFloat16>([](std::size_t i) { return khop::BFloat16{static_cast<std::uint16_t>(i * 2551)}; });
-    widens_as_one_by_one<std::int8_t>([](std::size_t i) { return static_cast<std::int8_t>(i * 7); });
-    widens_as_one_by_one<std::uint8_t>([](std::size_t i) { return static_cast<std::uint8_t>(i * 7); });
+    widens_as_one_by_one<khop::Float16>(Kind::float16, [](std::size_t i) { return khop::Float16{static_cast<std::uint16_t>(i * 2551)}; });
+    widens_as_one_by_one<khop::BFloat16>(Kind::bfloat16, [](std::size_t i) { return khop::BFloat16{static_cast<std::uint16_t>(i * 2551)}; });
+    widens_as_one_by_one<std::int8_t>(Kind::int8, [](std::size_t i) { return static_cast<std::int8_t>(i * 7); });
+    widens_as_one_by_one<std::uint8_t>(Kind::uint8, [](std::size_t i) { return static_cast<std::uint8_t>(i * 7); });
   });
 }
 
@@ -144,8 +152,8 @@ TEST(several_columns_are_gathered_as_each_by_itself) {
     CHECK(khop::testing::same_bytes(one, widened(bytes, kWidth, ids, scales)));
     const std::vector<std::int64_t> first(ids.begin(), ids.begin() + fewer);
     CHECK(khop::testing::same_bytes(two, widened(halves, kWidth, first, {})));
-    std::vector<std::int8_t> copied(three.size());
-    khop::gather(reinterpret_cast<const std::byte*>(bytes.data()), kWidth, ids, reinterpret_cast<std::byte*>(copied.data()), 1);
+    std::vector<std::int8_t> copied;
+    for (const std::int64_t id : ids) copied.insert(copied.end(), bytes.begin() + id * kWidth, bytes.begin() + (id + 1) * kWidth);
     CHECK(khop::testing::same_bytes(three, copied));
   }
 }

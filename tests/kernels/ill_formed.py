@@ -241,21 +241,6 @@ CALLS: dict[str, list[Call]] = {
     "check_rows": [Call(core.check_rows, (offsets(0, 2, 5), 5), (1,))],
     "first_outside": [Call(core.first_outside, (hint(3, torch.int64), 5, 1))],
     "first_wrong_offset": [Call(core.first_wrong_offset, (hint(3, torch.int64), 5))],
-    "gather": [Call(core.gather, (BYTES, 8, ids(0, 4, 2), sized(24, dtype=torch.uint8), 1), (1,))],
-    "gather_float32": [
-        Call(
-            core.gather_float32,
-            (
-                hint(20, torch.float16),
-                4,
-                ids(0, 4, 2),
-                hint(4, torch.float32),
-                sized(12, dtype=torch.float32),
-                1,
-            ),
-            (1,),
-        )
-    ],
     "gather_columns": [
         Call(
             gathered,

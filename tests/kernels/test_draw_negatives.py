@@ -44,7 +44,9 @@ def questions(draw: st.DrawFn) -> tuple[Candidates, Partners | None, list[list[i
 
 @given(question=questions(), per_positive=st.integers(1, 6), first=st.integers(0, 2**62))
 def test_draws_are_the_specified_ones(
-    question: tuple[Candidates, Partners | None, list[list[int]], list[int] | None], per_positive: int, first: int
+    question: tuple[Candidates, Partners | None, list[list[int]], list[int] | None],
+    per_positive: int,
+    first: int,
 ) -> None:
     candidates, partners, rows, limits = question
     before = candidates.weights_before

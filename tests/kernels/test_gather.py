@@ -10,11 +10,9 @@ from torch import Tensor
 from khop.kernels.gather import (
     SMALL_DTYPES,
     Column,
+    column_reference,
     gather,
     gather_columns,
-    gather_float32,
-    gather_float32_reference,
-    gather_reference,
 )
 
 DTYPES = (
@@ -43,6 +41,17 @@ def same_bits(left: Tensor, right: Tensor) -> bool:
     )
 
 
+def as_float32(
+    table: Tensor,
+    ids: Tensor,
+    scales: Tensor | None = None,
+    out: Tensor | None = None,
+    threads: int = 1,
+) -> Tensor:
+    column = Column(table, as_float32=True, scales=scales, out=out)
+    return gather_columns([column], ids, threads=threads)[0]
+
+
 @given(
     rows=st.integers(1, 40),
     shape=st.sampled_from([(), (1,), (3,), (100,), (7, 5), (0,), (1300,)]),
@@ -58,7 +67,7 @@ def test_equals_indexing(
     ids = torch.randint(rows, (count,), generator=torch.Generator().manual_seed(seed))
     gathered = gather(table, ids, threads=threads)
     assert gathered.shape == (count, *shape)
-    assert same_bits(gathered, gather_reference(table, ids))
+    assert same_bits(gathered, column_reference(Column(table), ids))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
@@ -122,7 +131,7 @@ def test_what_cannot_be_gathered_is_said(
 def test_every_16_bit_float_becomes_its_float32(dtype: torch.dtype, width: int) -> None:
     numbers = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
     table = numbers[: numbers.numel() // width * width].view(-1, width)
-    widened = gather_float32(table, torch.arange(table.shape[0]))
+    widened = as_float32(table, torch.arange(table.shape[0]))
     assert torch.equal(widened.nan_to_num(nan=0.5), table.float().nan_to_num(nan=0.5))
     assert torch.equal(widened.signbit(), table.float().signbit())
 
@@ -141,9 +150,9 @@ def test_small_numbers_become_float32(
     random = torch.Generator().manual_seed(count)
     ids = torch.randint(40, (count,), generator=random)
     scales = torch.rand(shape, generator=random) if scaled else None
-    widened = gather_float32(table, ids, scales=scales, threads=threads)
+    widened = as_float32(table, ids, scales=scales, threads=threads)
     assert widened.shape == (count, *shape)
-    assert torch.equal(widened, gather_float32_reference(table, ids, scales=scales))
+    assert torch.equal(widened, column_reference(Column(table, as_float32=True, scales=scales), ids))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
@@ -151,8 +160,8 @@ def test_many_small_rows_into_a_given_buffer(threads: int) -> None:
     table = some_table(5000, (100,), torch.uint8)
     ids = torch.randint(5000, (20_000,), generator=torch.Generator().manual_seed(0))
     out = torch.full((20_000, 100), -1.0)
-    assert gather_float32(table, ids, out=out, threads=threads) is out
-    assert torch.equal(out, gather_float32_reference(table, ids, out=torch.empty_like(out)))
+    assert as_float32(table, ids, out=out, threads=threads) is out
+    assert torch.equal(out, column_reference(Column(table, as_float32=True), ids))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +177,7 @@ def test_what_cannot_become_float32_is_said(
     table: Tensor, scales: Tensor | None, out: Tensor | None, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        gather_float32(table, torch.tensor([0]), scales=scales, out=out)
+        as_float32(table, torch.tensor([0]), scales=scales, out=out)
 
 
 @given(
@@ -188,7 +197,7 @@ def test_several_columns_at_once_are_each_by_itself(count: int, threads: int, li
     together = gather_columns(columns, ids, threads=threads)
     assert same_bits(together[0], gather(tables[0], ids[:limit]))
     for table, rows in zip(tables[1:], together[1:-1], strict=True):
-        assert same_bits(rows, gather_float32(table, ids, scales=scales))
+        assert same_bits(rows, as_float32(table, ids, scales=scales))
     assert same_bits(together[-1], gather(tables[1], ids))
 
 

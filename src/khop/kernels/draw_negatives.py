@@ -50,7 +50,7 @@ class NothingLeft:
 
 @dataclass(frozen=True, eq=False)
 class NegativeDraw:
-    """A draw of `per_positive` ranks for every link, among the candidates that are no partners of its source."""
+    """A draw of `per_positive` ranks per link, among the candidates that are no partners of its source."""
 
     candidates: Candidates
     partners: Partners | None

@@ -13,6 +13,7 @@ import khop._core as _core
 from khop.kernels.checks import check_ids, outside_error
 from khop.kernels.choice import Engine, engine
 from khop.kernels.memory import pooled
+from khop.kernels.pitch import empty_rows
 
 SMALL_DTYPES = (torch.float16, torch.bfloat16, torch.int8, torch.uint8)
 
@@ -26,49 +27,7 @@ def gather(table: Tensor, ids: Tensor, *, out: Tensor | None = None, threads: in
     With ids on a GPU the table is there too, or in pinned memory, and its rows may be at a padded pitch. The
     result is then at padded pitch. An id outside the table gives zeros: an error would wait for the device.
     """
-    by = _check(table, ids, out, table.dtype)
-    if by is Engine.TRITON:
-        from khop.kernels.triton.gather import gather as by_triton
-
-        return by_triton(table.detach(), ids.contiguous(), out=out)
-    if by is Engine.TORCH:
-        check_ids(ids, table.shape[0], "row")
-        return gather_reference(table, ids, out=out)
-    if out is None:
-        out = pooled((ids.numel(), *table.shape[1:]), table.dtype)
-    row_bytes = math.prod(table.shape[1:]) * table.element_size()
-    _core.gather(_as_bytes(table), row_bytes, ids.contiguous(), _as_bytes(out), threads)
-    return out
-
-
-def gather_float32(
-    table: Tensor,
-    ids: Tensor,
-    *,
-    scales: Tensor | None = None,
-    out: Tensor | None = None,
-    threads: int = 1,
-) -> Tensor:
-    """Gather from a table of float16, bfloat16, int8 or uint8, and convert the rows to float32.
-
-    `scales` are float32 with the shape of a row: every number is multiplied by the scale of its column.
-    Otherwise the same as `gather`.
-    """
-    by = _check(table, ids, out, torch.float32)
-    _check_small(table, scales)
-    if by is Engine.TRITON:
-        from khop.kernels.triton.gather import gather_float32 as by_triton
-
-        return by_triton(table.detach(), ids.contiguous(), scales=scales, out=out)
-    if by is Engine.TORCH:
-        check_ids(ids, table.shape[0], "row")
-        return gather_float32_reference(table, ids, scales=scales, out=out)
-    if out is None:
-        out = pooled((ids.numel(), *table.shape[1:]), torch.float32)
-    scales = None if scales is None else scales.detach().flatten().contiguous()
-    width = math.prod(table.shape[1:])
-    _core.gather_float32(table.detach(), width, ids.contiguous(), scales, out.detach().flatten(), threads)
-    return out
+    return gather_columns([Column(table, out=out)], ids, threads=threads)[0]
 
 
 @dataclass(frozen=True)
@@ -87,7 +46,7 @@ class Column:
     what: str = "row"  # the name of the ids in errors
     count: int | None = None  # use only the first `count` ids
     as_float32: bool = False  # convert from float16, bfloat16, int8 or uint8
-    scales: Tensor | None = None  # as for gather_float32
+    scales: Tensor | None = None  # float32, shape of a row: each number times its column's, as float32
     out: Tensor | None = None  # write the rows here instead of into new memory
     copies: Copies | None = None  # read these rows instead, where there is a copy
 
@@ -105,7 +64,7 @@ class Column:
 def gather_columns(
     columns: Sequence[Column], ids: Tensor, *, threads: int = 1, live: Tensor | None = None
 ) -> list[Tensor]:
-    """Gather every column by the same ids in one pass over them, as `gather` or `gather_float32` does.
+    """Gather every column by the same ids in one pass over them, as `gather` does.
 
     With `live`, one int32 or int64 on the device of the ids, only the first `live` ids are read, and the rows
     behind them are 0. Nothing waits for the device.
@@ -144,22 +103,6 @@ def gather_columns(
     return results
 
 
-def gather_reference(table: Tensor, ids: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The same as `gather` in plain torch, on any device; ids must be in range."""
-    rows = table.detach().index_select(0, ids)
-    return rows if out is None else out.copy_(rows)
-
-
-def gather_float32_reference(
-    table: Tensor, ids: Tensor, *, scales: Tensor | None = None, out: Tensor | None = None
-) -> Tensor:
-    """The same as `gather_float32` in plain torch, on any device; ids must be in range."""
-    rows = table.detach().index_select(0, ids).float()
-    if scales is not None:
-        rows = rows * scales
-    return rows if out is None else out.copy_(rows)
-
-
 def column_reference(column: Column, ids: Tensor, live: Tensor | None = None) -> Tensor:
     """Return the rows of a column in plain torch, on any device; ids must be in range up to `live`."""
     table = column.pieces[0] if len(column.pieces) == 1 else torch.cat(list(column.pieces))
@@ -176,22 +119,24 @@ def column_reference(column: Column, ids: Tensor, live: Tensor | None = None) ->
 
 
 def _rows_of(column: Column, table: Tensor, ids: Tensor) -> Tensor:
+    rows = table.detach().index_select(0, ids)
     if column.as_float32:
-        return gather_float32_reference(table, ids, scales=column.scales, out=column.out)
-    return gather_reference(table, ids, out=column.out)
+        rows = rows.float() if column.scales is None else rows.float() * column.scales
+    return rows if column.out is None else column.out.copy_(rows)
 
 
 def _column_by_triton(column: Column, ids: Tensor, live: Tensor | None) -> Tensor:
-    from khop.kernels.triton.gather import gather as copied
-    from khop.kernels.triton.gather import gather_float32 as converted
+    from khop.kernels.triton.gather import gather as by_triton
 
     pieces = [piece.detach() for piece in column.pieces]
     table = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
     slots, copies = (None, None) if column.copies is None else (column.copies.slots, column.copies.rows)
-    if not column.as_float32:
-        return copied(table, ids, count=live, slots=slots, cache=copies, out=column.out)
-    scales, out = column.scales, column.out
-    return converted(table, ids, scales=scales, count=live, slots=slots, cache=copies, out=out)
+    out = column.out
+    if out is None:
+        dtype = torch.float32 if column.as_float32 else table.dtype
+        out = empty_rows(ids.numel(), tuple(table.shape[1:]), dtype, ids.device)
+    by_triton(table, ids.contiguous(), out, scales=column.scales, count=live, slots=slots, cache=copies)
+    return out
 
 
 def _check_column(column: Column, ids: Tensor) -> Engine:

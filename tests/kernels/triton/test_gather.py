@@ -13,7 +13,6 @@ from khop.kernels.gather import (
     column_reference,
     gather,
     gather_columns,
-    gather_float32,
 )
 from khop.kernels.pitch import empty_rows
 from support.triton_rows import DEVICE
@@ -64,11 +63,12 @@ def test_rows_of_every_dtype_and_width_are_copied(dtype: torch.dtype, shape: tup
 @pytest.mark.parametrize("dtype", SMALL_DTYPES, ids=str)
 def test_small_numbers_become_float32(dtype: torch.dtype, scaled: bool, width: int) -> None:
     table, scales = a_table(dtype, width), torch.linspace(0.1, 3, width) if scaled else None
-    expected = gather_float32(table, IDS, scales=scales)
+    (expected,) = gather_columns([Column(table, as_float32=True, scales=scales)], IDS)
     with by_triton():
         on_device = None if scales is None else scales.to(DEVICE)
         for placed in (table.to(DEVICE), at_pitch(table)):
-            found = gather_float32(placed, IDS.to(DEVICE), scales=on_device)
+            column = Column(placed, as_float32=True, scales=on_device)
+            (found,) = gather_columns([column], IDS.to(DEVICE))
             assert torch.equal(found.cpu(), expected)
 
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from khop.kernels.pitch import accessible_width, empty_rows, flat_rows, padded_pitch
+from khop.kernels.pitch import accessible_width, flat_rows, padded_pitch
 from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.tiles import Tiles, tile_of
 
@@ -67,65 +67,34 @@ def copy_rows(
 def gather(
     table: Tensor,
     ids: Tensor,
-    *,
-    count: Tensor | None = None,
-    slots: Tensor | None = None,
-    cache: Tensor | None = None,
-    out: Tensor | None = None,
-) -> Tensor:
-    """Return (ids, ...): the rows of a table (N, ...) of any dtype, bit by bit, at padded pitch.
-
-    `ids` are int32 or int64; only the first `count` (an int on the device) are used, and the rows behind them
-    and rows of ids outside the table are 0. `slots`, int32 (N), give the row of `cache` with a row's copy, or
-    -1. Rows of table, cache and out may be at any pitch. With `out`, the rows are written there.
-    """
-    if out is None:
-        out = empty_rows(ids.numel(), tuple(table.shape[1:]), table.dtype, ids.device)
-    word = _WORDS.get(table.element_size(), torch.int64)
-    copies = None if cache is None else flat_rows(cache).view(word)
-    _launched(flat_rows(table).view(word), ids, count, slots, copies, None, flat_rows(out).view(word))
-    return out
-
-
-def gather_float32(
-    table: Tensor,
-    ids: Tensor,
+    out: Tensor,
     *,
     scales: Tensor | None = None,
     count: Tensor | None = None,
     slots: Tensor | None = None,
     cache: Tensor | None = None,
-    out: Tensor | None = None,
-) -> Tensor:
-    """Gather from a table of float16, bfloat16, int8 or uint8, and convert the rows to float32.
-
-    `scales` are float32 with the shape of a row. Otherwise the same as `gather`.
-    """
-    if out is None:
-        out = empty_rows(ids.numel(), tuple(table.shape[1:]), torch.float32, ids.device)
-    copies = None if cache is None else flat_rows(cache)
-    flat_scales = None if scales is None else scales.flatten()
-    _launched(flat_rows(table), ids, count, slots, copies, flat_scales, flat_rows(out))
-    return out
-
-
-def _launched(
-    rows: Tensor,
-    ids: Tensor,
-    count: Tensor | None,
-    slots: Tensor | None,
-    cache: Tensor | None,
-    scales: Tensor | None,
-    into: Tensor,
 ) -> None:
-    if not into.numel():
+    """Write the rows of a table (N, ...) of any dtype into `out` (ids, ...), bit by bit or as float32.
+
+    They become float32 if the table is of float16, bfloat16, int8 or uint8 and `out` of float32; `scales` are
+    float32 with the shape of a row. `ids` are int32 or int64; only the first `count` (an int on the device)
+    are used, and the rows behind them and rows of ids outside the table are 0. `slots`, int32 (N), give the
+    row of `cache` with a row's copy, or -1. Rows of table, cache and out may be at any pitch.
+    """
+    if not out.numel():
         return
+    rows, into, copies = flat_rows(table), flat_rows(out), flat_rows(table if cache is None else cache)
+    if out.dtype == table.dtype:
+        word = _WORDS.get(table.element_size(), torch.int64)
+        rows, into, copies = rows.view(word), into.view(word), copies.view(word)
     tiles = Tiles.of(accessible_width(into), into.element_size(), LOADS)
     num_tiles = tiles.programs(ids.numel())
-    operands = (rows, ids, count, slots, cache, scales, into, rows.shape[0], ids.numel(), num_tiles)
-    readable = min(accessible_width(tensor) for tensor in (rows, rows if cache is None else cache))
-    cache_pitch = rows.stride(0) if cache is None else cache.stride(0)
-    constants = _constants(tiles, rows.stride(0), cache_pitch, into.stride(0), readable)
+    operands = (
+        *(rows, ids, count, slots, None if cache is None else copies),
+        *(None if scales is None else scales.flatten(), into, rows.shape[0], ids.numel(), num_tiles),
+    )
+    readable = min(accessible_width(rows), accessible_width(copies))
+    constants = _constants(tiles, rows.stride(0), copies.stride(0), into.stride(0), readable)
     programs = num_tiles if rows.is_cuda else min(num_tiles, PINNED_PROGRAMS)
     launch(copy_rows, programs, into, *operands, **constants)
 
