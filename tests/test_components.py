@@ -96,6 +96,24 @@ def test_the_working_directory_is_on_the_path_only_while_a_component_is_imported
     assert sys.path == before
 
 
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("from {name} import gone", r"{name} cannot be imported: cannot import name 'gone'.*; correct it"),
+        ("import no_such_package", r"cannot be imported: No module named 'no_such_package'; install it"),
+        ("class Built(", r"{name} cannot be imported: '\(' was never closed .*; correct it"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_not_called_a_missing_one(
+    package: str, tmp_path: Path, source: str, reason: str
+) -> None:
+    (tmp_path / f"{package}.py").write_text(source.format(name=package))
+    with pytest.raises(ValueError, match=reason.format(name=package)):
+        FAMILY.load(f"{package}:Built", ANY_NAMED)
+    with pytest.raises(ValueError, match=f"^{package}:Built, which {package} declares .* cannot be loaded"):
+        FAMILY.load("built")
+
+
 def test_a_dataclass_is_its_own_options(package: str) -> None:
     component = FAMILY.load(f"{package}:Value", ANY_NAMED)
     assert component.build(component.options(4), None).size == 4

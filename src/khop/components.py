@@ -14,6 +14,8 @@ from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import Distribution, EntryPoint, distributions
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 
@@ -101,6 +103,7 @@ class Family:
             raise ValueError(f"must be {self.allowed()}")
         permission.check(module)
         with _working_folder_on_path():
+            _remember(module)
             found = _component(kind, _object(kind))
         return replace(found, build=_FromFolder(found.build), resolve=_FromFolder(found.resolve))
 
@@ -152,10 +155,27 @@ class _FromFolder:
             return self.inner(options, context)
 
 
+_PLACES: set[str] = set()  # files and folders of the packages from which components were imported
+
+
+def is_of_component(file: str) -> bool:
+    """Return whether a file of code belongs to a package outside khop that gave a component."""
+    return any(Path(file).is_relative_to(place) for place in _PLACES)
+
+
+def _remember(module: str) -> None:
+    package = module.partition(".")[0]
+    known = sys.modules.get(package)
+    spec = find_spec(package) if known is None else known.__spec__
+    if spec is not None:
+        _PLACES.update(spec.submodule_search_locations or [spec.origin or package])
+
+
 def _loaded(entry: EntryPoint) -> Any:  # noqa: ANN401
+    _remember(entry.module)
     try:
         return entry.load()
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, SyntaxError) as error:
         package = "its package" if entry.dist is None else entry.dist.name
         raise ValueError(
             f"{entry.value}, which {package} declares in {entry.group}, cannot be loaded: {error}; "
@@ -168,13 +188,15 @@ def _object(target: str) -> Any:  # noqa: ANN401
     module, _, name = target.partition(":")
     try:
         found: Any = import_module(module)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise ValueError(f"{module} cannot be imported: {error}; correct it") from error
+            raise ValueError(f"{module} cannot be imported: {error}; install it, or correct it") from error
         raise ValueError(
             f"there is no module {error.name!r}; install its package, or start khop in the folder that "
             "contains it"
         ) from None
+    except (ImportError, SyntaxError) as error:
+        raise ValueError(f"{module} cannot be imported: {error}; correct it") from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise ValueError(f"{module} has no {name!r}; name a class or object of that module")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from khop.cli.failures import BAD_INPUT, FAILED, exit_code, sentence
+from khop.components import ANY_NAMED, Family
 from khop.errors import PeerLost, Unsupported
+
+FAMILY = Family("thing", "khop_test.failing", {})
 
 
 @pytest.mark.parametrize(
@@ -28,3 +33,32 @@ def test_an_error_is_one_sentence(error: Exception, code: int, text: str) -> Non
     assert exit_code(error) == code
     assert text in sentence(error, "X")
     assert "\n" not in sentence(error, "X")
+
+
+SOURCE = """
+import khop
+
+class Built:
+    @staticmethod
+    def build(options, context):
+        return context()
+"""
+
+
+def test_an_error_of_a_component_is_not_called_a_bug_of_khop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "failing_component.py"
+    file.write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    component = FAMILY.load("failing_component:Built", ANY_NAMED)
+
+    def said(context: object) -> str:
+        with pytest.raises((TypeError, AttributeError), match="NoneType") as raised:
+            component.build(None, context)
+        return sentence(raised.value, "X")
+
+    assert f"(raised in {file}, line 7, in code of a component of yours; its traceback: X)" in said(None)
+    assert "likely a bug in khop" in said(lambda: FAMILY.load(None))  # type: ignore[arg-type]
+    of_rank = f'rank 1 failed with KeyError: a\n\nFile "{__file__}", line 1\nFile "{file}", line 3, in x'
+    assert f"raised in {file}, line 3" in sentence(RuntimeError(of_rank), "X")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 from pydantic import BaseModel, Field, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
+from khop.config.fields import run_fields
 from khop.config.options import composed, options_of
 from khop.config.section import Section
 
@@ -64,6 +66,43 @@ def test_a_declared_table_is_taken_as_it_is() -> None:
     assert composed(Section, Table) is Table
     table = Table()
     assert options_of(table, Table) is table
+
+
+def test_limits_of_a_type_that_may_be_none_are_kept() -> None:
+    @dataclass(frozen=True)
+    class Limited:
+        heads: Annotated[int, Field(ge=1)] | None = None
+        """Heads"""
+
+    made = composed(Table, Limited)
+    (entry,) = (each for each in run_fields(made) if each.path == "heads")
+    assert (entry.kind, entry.allowed, entry.default) == (int, "a whole number of at least 1", None)
+    assert options_of(made(heads=2), Limited) == Limited(2)
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        made(heads=0)
+
+
+def test_a_dataclass_of_pydantic_declares_its_fields() -> None:
+    @pydantic_dataclass(frozen=True)
+    class Declared:
+        heads: int = Field(4, ge=1, description="Attention heads")
+        scale: float = field(default=0.5, metadata={"help": "Scale"})
+
+    made = composed(Table, Declared)
+    assert made.model_fields["heads"].description == "Attention heads"
+    assert made.model_fields["scale"].description == "Scale"
+    assert options_of(made(scale=2.0), Declared) == Declared(4, 2.0)
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        made(heads=0)
+
+
+def test_an_option_named_kind_is_refused() -> None:
+    @dataclass
+    class Clash:
+        kind: str = "a"
+
+    with pytest.raises(ValueError, match=r"^Clash\.kind: kind names the component itself; rename"):
+        composed(Table, Clash)
 
 
 def test_options_that_no_file_can_give_are_refused() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, field_validator
 
 from khop.config.read import RawRun, checked, read_toml, to_toml, with_options
 from khop.config.values import RunConfig
@@ -192,6 +193,36 @@ class Mine:
 
     width: int = 3
     """Width"""
+
+
+class Even:
+    """A component with validators of its own."""
+
+    class Options(BaseModel):
+        """Two numbers."""
+
+        width: int = 4
+        depth: int = 1
+
+        @field_validator("width")
+        @classmethod
+        def _is_even(cls, width: int) -> int:
+            if width % 2:
+                raise ValueError("give an even width")
+            return width
+
+    @staticmethod
+    def build(options: Options, context: object) -> None:
+        """Make nothing."""
+
+
+def test_the_message_of_a_validator_outside_khop_is_kept() -> None:
+    raw = RawRun({"graph": "g", "model": {"width": 3}}, "run.toml")
+    kind = {"model.kind": f"{__name__}:Even"}
+    for options, place in ((kind, "run.toml"), ({**kind, "model.width": 3}, "--width")):
+        with pytest.raises(ValueError, match=r"\w") as caught:
+            checked(with_options(raw, options))
+        assert str(caught.value) == f"model.width is 3: give an even width ({place})"
 
 
 def test_an_option_may_name_any_component_but_a_file_only_permitted_ones() -> None:

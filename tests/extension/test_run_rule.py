@@ -13,6 +13,7 @@ import pytest
 import khop
 from cli.conftest import Ran
 from extension.test_rule import EverySecond, TopK
+from khop.components import ANY_NAMED
 from khop.config.build import prepare
 from khop.config.contexts import SamplerContext, rule_of
 from khop.config.read import RawRun
@@ -98,7 +99,7 @@ def test_batches_are_those_of_the_rule_and_of_the_sampler(learnable: Path, tmp_p
         "graph": str(learnable),
         "sampler": {"fanouts": [2, 2], "kind": f"{__name__}:Doubled", "rule": {"kind": "uniform"}},
     }
-    run = prepare(RawRun(values, "run.toml"), tmp_path)
+    run = prepare(RawRun(values, "run.toml", permission=ANY_NAMED), tmp_path)
     assert rule_of(run.config, run.graph) == khop.Uniform()
     seeds = run.graph.split("train")
     wanted = khop.Loader(khop.NeighborSampler(run.graph, [4, 4]), seeds, 1024, shuffle=True)

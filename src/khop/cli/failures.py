@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from traceback import walk_tb
+
+import khop
+from khop.components import is_of_component
 from khop.errors import PeerLost
 
 FAILED = 1  # a problem of the machine (no space, no permission, no memory), or a bug
@@ -38,7 +44,23 @@ def sentence(error: Exception, again: str) -> str:
     if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
         return f"not enough memory{f' ({reason})' if reason else ''}: {_SMALLER}"
     named = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+    place = _place_in_component(error)
+    if place is not None:
+        return f"{named} (raised in {place}, in code of a component of yours; its traceback: {again})"
     return f"{named} (unexpected; this is likely a bug in khop, its traceback: {again})"
+
+
+def _place_in_component(error: Exception) -> str | None:
+    """Return file and line of the last call in code of a component; None if a call in khop came after it."""
+    calls = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    calls += re.findall(r'File "(.+)", line (\d+)', str(error))  # the traceback of another rank
+    own = Path(khop.__file__).parent
+    for file, line in reversed(calls):
+        if is_of_component(file):
+            return f"{file}, line {line}"
+        if Path(file).is_relative_to(own):
+            return None
+    return None
 
 
 def _of_machine(error: OSError) -> str:

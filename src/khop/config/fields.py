@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
-from types import NoneType, UnionType
-from typing import Literal, Union, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
@@ -23,6 +22,8 @@ from khop.config.section import (
     KindOf,
     OptionName,
     Section,
+    metadata_of,
+    plain_type,
 )
 from khop.config.values import RunConfig
 
@@ -44,6 +45,7 @@ class RunField:
     item: type  # of a tuple: str, float, or int, also for a list of fanouts
     choices: tuple[str, ...]  # the allowed words; empty if the field takes other values
     allowed: str  # the allowed values, in words
+    is_worded: bool  # the field's declaration words them, also for its own validators
     description: str
     default: Value
     default_words: str  # the meaning of the default; empty if its value says it
@@ -114,7 +116,7 @@ def _tables(section: type[Section], prefix: str) -> Iterator[tuple[str, type[Sec
 
 
 def _section(annotation: object) -> type[Section] | None:
-    inner = _without_none(annotation)
+    inner = plain_type(annotation)
     return inner if isinstance(inner, type) and issubclass(inner, Section) else None
 
 
@@ -126,8 +128,9 @@ def _with_free_option(entry: RunField, taken: Set[str]) -> RunField:
 
 
 def _run_field(section: type[Section], prefix: str, name: str, info: FieldInfo) -> RunField:
-    annotation = _without_none(info.annotation)
-    family = next((item.family for item in info.metadata if isinstance(item, KindOf)), None)
+    annotation = plain_type(info.annotation)
+    metadata = [*info.metadata, *metadata_of(info.annotation)]
+    family = next((item.family for item in metadata if isinstance(item, KindOf)), None)
     choices = _words(annotation)
     if family is not None:
         choices = family.kinds()
@@ -137,14 +140,15 @@ def _run_field(section: type[Section], prefix: str, name: str, info: FieldInfo) 
     return RunField(
         path=prefix + name,
         option=_option_name(section, prefix, name, info),
-        aliases=tuple(item.option for item in info.metadata if isinstance(item, Alias)),
+        aliases=tuple(item.option for item in metadata if isinstance(item, Alias)),
         kind=kind,
         item=items[0] if items and items[0] in (str, float) else int,
         choices=choices,
-        allowed=family.allowed() if family else _allowed(kind, choices, info),
+        allowed=family.allowed() if family else _allowed(kind, choices, metadata),
+        is_worded=any(isinstance(item, Allowed) for item in metadata),
         description=" ".join((info.description or "").split()),
         default=None if info.is_required() else info.get_default(call_default_factory=True),
-        default_words=next((item.words for item in info.metadata if isinstance(item, Default)), ""),
+        default_words=next((item.words for item in metadata if isinstance(item, Default)), ""),
         required=info.is_required(),
     )
 
@@ -165,13 +169,6 @@ def _option_name(section: type[Section], prefix: str, name: str, info: FieldInfo
     return f"--{section.option_prefix}{name.replace('_', '-')}"
 
 
-def _without_none(annotation: object) -> object:
-    if get_origin(annotation) not in (UnionType, Union):
-        return annotation
-    inner = [member for member in get_args(annotation) if member is not NoneType]
-    return inner[0] if len(inner) == 1 else annotation
-
-
 _NOUNS = {
     str: "text",
     int: "a whole number",
@@ -181,13 +178,13 @@ _NOUNS = {
 }
 
 
-def _allowed(kind: type, choices: tuple[str, ...], info: FieldInfo) -> str:
-    for item in info.metadata:
+def _allowed(kind: type, choices: tuple[str, ...], metadata: Sequence[object]) -> str:
+    for item in metadata:
         if isinstance(item, Allowed):
             return item.words
     if choices:
         return "one of " + ", ".join(choices) if len(choices) > 1 else choices[0]
-    limits = [words for item in info.metadata if (words := _limit(item))]
+    limits = [words for item in metadata if (words := _limit(item))]
     return " ".join([_NOUNS[kind], " and ".join(limits)]).strip()
 
 

@@ -6,19 +6,18 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping
-from copy import copy
 from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import Field as DataclassField
 from enum import StrEnum
 from functools import cache
 from itertools import pairwise
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, Field, ValidationError, create_model, model_validator
+from pydantic import BaseModel, Field, create_model, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from khop.config.section import Section
+from khop.config.section import Section, plain_type
 
 AnyTable = TypeVar("AnyTable", bound=Section)
 _PLAIN = (str, int, float, bool)
@@ -28,16 +27,18 @@ _PLAIN = (str, int, float, bool)
 def composed(table: type[Section], declared: type) -> type[Section]:
     """Return the table with the fields of the options; a declared table of this kind is that table itself.
 
-    ValueError if the options have fields of other types than a table of a run can have.
+    ValueError if the options have fields of other types than a table of a run can have, or one named `kind`.
     """
     if issubclass(declared, table):
         return declared
     new = {name: (_annotation(declared, name, kind), info) for name, kind, info in _declared(declared)}
     if not new:
         return table
+    if "kind" in new:
+        raise ValueError(f"{declared.__name__}.kind: kind names the component itself; rename this option")
 
     def accepted(self: Section) -> Section:
-        options_of(self, declared)
+        _made(self, declared)  # pydantic adds the path of the table to an error of one of its fields
         return self
 
     made: type[Section] = create_model(  # type: ignore[call-overload]
@@ -53,14 +54,11 @@ def composed(table: type[Section], declared: type) -> type[Section]:
 
 def options_of(table: Section, declared: type) -> Any:  # noqa: ANN401
     """Return the options of a component: the values of a table as the type that the component declares."""
-    if isinstance(table, declared):
-        return table
-    values = {name: getattr(table, name) for name, _, _ in _declared(declared)}
-    try:
-        return declared(**values)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ValueError(": ".join([*map(str, first["loc"]), first["msg"]])) from None
+    return table if isinstance(table, declared) else _made(table, declared)
+
+
+def _made(table: Section, declared: type) -> Any:  # noqa: ANN401
+    return declared(**{name: getattr(table, name) for name, _, _ in _declared(declared)})
 
 
 def with_values(table: AnyTable, options: object) -> AnyTable:
@@ -76,9 +74,7 @@ def _declared(declared: type) -> Iterator[tuple[str, Any, FieldInfo]]:
     helps = _helps(declared)
     if issubclass(declared, BaseModel):
         for name, info in declared.model_fields.items():
-            field = copy(info)
-            field.description = info.description or helps.get(name)
-            yield name, info.annotation, field
+            yield name, _described(info.annotation, info.description or helps.get(name)), info
         return
     if not is_dataclass(declared):
         raise ValueError(
@@ -88,21 +84,27 @@ def _declared(declared: type) -> Iterator[tuple[str, Any, FieldInfo]]:
     for entry in fields(declared):
         if not entry.init:
             continue
-        description = entry.metadata.get("help") or helps.get(entry.name)
-        default = PydanticUndefined if entry.default is MISSING else entry.default
-        made = None if entry.default_factory is MISSING else entry.default_factory
-        field = FieldInfo(default=default, default_factory=made, description=description)
-        yield entry.name, hints[entry.name], field
+        info = _field(entry)
+        text = entry.metadata.get("help") or info.description or helps.get(entry.name)
+        yield entry.name, _described(hints[entry.name], text), info
+
+
+def _described(annotation: Any, text: str | None) -> Any:  # noqa: ANN401
+    return Annotated[annotation, Field(description=text)]
+
+
+def _field(entry: DataclassField[Any]) -> FieldInfo:
+    match entry.default:
+        case FieldInfo() as info:  # of a dataclass of pydantic
+            return info
+    default = PydanticUndefined if entry.default is MISSING else entry.default
+    made = None if entry.default_factory is MISSING else entry.default_factory
+    return FieldInfo(default=default, default_factory=made)
 
 
 def _annotation(declared: type, name: str, annotation: Any) -> Any:  # noqa: ANN401
     """Return the annotation for a table; ValueError for a type that TOML and options cannot give."""
-    kind = annotation
-    while get_origin(kind) is Annotated:
-        kind = get_args(kind)[0]
-    if get_origin(kind) in (UnionType, Union):
-        kinds = [member for member in get_args(kind) if member is not NoneType]
-        kind = kinds[0] if len(kinds) == 1 else None
+    kind = plain_type(annotation)
     is_tuple = get_origin(kind) is tuple and set(get_args(kind)[:1]) <= {str, int, float}
     is_words = isinstance(kind, type) and issubclass(kind, StrEnum)
     if (is_tuple and get_args(kind)[1:] == (...,)) or is_words:
@@ -110,7 +112,7 @@ def _annotation(declared: type, name: str, annotation: Any) -> Any:  # noqa: ANN
     if kind in _PLAIN or (get_origin(kind) is Literal and all(isinstance(v, str) for v in get_args(kind))):
         return annotation
     raise ValueError(
-        f"{declared.__name__}.{name} is of type {annotation}: options are str, int, float, bool, Literal of "
+        f"{declared.__name__}.{name} is of type {kind}: options are str, int, float, bool, Literal of "
         "words, a StrEnum, or a tuple such as tuple[int, ...]"
     )
 

@@ -153,7 +153,9 @@ def _sentence(error: ErrorDetails, raw: RawRun, run: type[Section]) -> str:
         message = message if path in message else f"{path}: {message}"
         options = [option for at, option in raw.options.items() if at in message]
         return f"{message} ({', '.join([raw.source, *options])})"
-    value = _shown(_value(raw.values, names))
+    value = _shown(_value(raw.values, names, entry))
+    if error["type"] in ("value_error", "assertion_error") and entry is not None and not entry.is_worded:
+        return f"{path} is {value}: {error['ctx']['error']} ({raw.where(path)})"
     allowed = _allowed(entry)
     if error["type"] == "less_than_equal" and "at most" not in allowed:
         allowed += f" and at most {error['ctx']['le']}"
@@ -170,11 +172,15 @@ def _allowed(entry: RunField | None) -> str:
     return "a table of fields" if entry is None else entry.allowed
 
 
-def _value(values: Mapping[str, object], names: list[str]) -> object:
+def _value(values: Mapping[str, object], names: list[str], entry: RunField | None) -> object:
+    """Return the value of a field as written, or else its default, which a component may refuse too."""
     value: object = values
     for name in names:
-        assert isinstance(value, Mapping)
-        value = value[name]
+        match value:
+            case Mapping() if name in value:
+                value = value[name]
+            case _:
+                return None if entry is None else entry.default
     return value
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -12,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Field,
 )
+from pydantic.fields import FieldInfo
 
 from khop.arguments import as_mapping
 from khop.components import Family
@@ -116,6 +118,28 @@ CacheText = Annotated[
     BeforeValidator(_cache),
     Allowed('bytes, as "4GB", or a share of each column, as "20%"; 0 for none'),
 ]
+
+
+def plain_type(annotation: Any) -> Any:  # noqa: ANN401
+    """Return a field's type without None and without the limits of `Annotated`; a union of types as it is."""
+    while True:
+        members = [each for each in get_args(annotation) if each is not NoneType]
+        if get_origin(annotation) is Annotated:
+            annotation = members[0]
+        elif get_origin(annotation) in (UnionType, Union) and len(members) == 1:
+            (annotation,) = members
+        else:
+            return annotation
+
+
+def metadata_of(annotation: Any) -> list[object]:  # noqa: ANN401
+    """Return the limits in `Annotated`, also those of a type that may be None."""
+    if get_origin(annotation) is Annotated:
+        inner, *metadata = get_args(annotation)
+        limits = [limit for item in metadata if isinstance(item, FieldInfo) for limit in item.metadata]
+        return [*metadata, *limits, *metadata_of(inner)]
+    is_union = get_origin(annotation) in (UnionType, Union)
+    return [item for member in get_args(annotation) if is_union for item in metadata_of(member)]
 
 
 class Section(BaseModel):
