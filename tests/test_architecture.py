@@ -313,6 +313,17 @@ def test_only_rules_ask_which_rule_it_is() -> None:
     assert wrong == []
 
 
+def test_two_modules_import_pyarrow_flight() -> None:
+    """The client and the server: all else of servers works and is tested without it."""
+    found = {
+        module.name
+        for module in MODULES
+        for _, name in module.imported()
+        if name == "pyarrow.flight" or name.startswith("pyarrow.flight.")
+    }
+    assert found == {"khop.servers.flight_client", "khop.servers.flight_server"}
+
+
 def test_nothing_is_pickled_or_unpickled() -> None:
     """But the arguments of `khop.launch`, on their way to its processes, and rules in contract suites."""
     wrong = [

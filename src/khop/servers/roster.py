@@ -136,4 +136,9 @@ class Roster:
 
     def reasons(self) -> str:
         """Return each server with the reason why it did not answer."""
-        return "; ".join(f"{server}: {server.reason or 'not asked'}" for server in self.servers)
+        return "; ".join(map(_reason, self.servers))
+
+
+def _reason(server: Server) -> str:
+    reason = server.reason or "not asked"
+    return reason if reason.startswith(str(server.address)) else f"{server}: {reason}"

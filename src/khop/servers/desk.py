@@ -1,0 +1,175 @@
+"""The work of a server on a request between its arrival and its end. Knows no network."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from typing import Protocol
+
+from khop.servers.access import Token
+from khop.servers.errors import Cancelled, GoingAway, InvalidRequest, ServerError, as_server_error
+from khop.servers.transport import Buffer
+from khop.servers.turns import Room, Turns
+
+MOST_REQUEST = 256 << 20  # bytes
+
+
+class Job(Protocol):
+    """A request that was read and checked."""
+
+    def run(self, cancelled: Callable[[], bool]) -> Iterator[memoryview]:
+        """Make the batch; then return its header and its pieces."""
+        ...
+
+
+class Serves(Protocol):
+    """The part of a server that knows the graph."""
+
+    @property
+    def name(self) -> str:
+        """Name of the graph, as in token files."""
+        ...
+
+    def description(self) -> bytes:
+        """Return the description of the graph, in JSON."""
+        ...
+
+    def accept(self, request: Buffer) -> Job:
+        """Read and check a request, without work on the graph; ServerError if it cannot be answered."""
+        ...
+
+    def counters(self) -> Mapping[str, int]:
+        """Return what was counted so far."""
+        ...
+
+
+class Line(Protocol):
+    """The way back to a client. Each method raises Cancelled once the client is gone."""
+
+    def heartbeat(self) -> None:
+        """Send a sign of life."""
+        ...
+
+    def send(self, piece: Buffer) -> None:
+        """Send the next piece of the answer."""
+        ...
+
+
+class Desk:
+    """Answers requests: checks them, lets clients take turns, and sends heartbeats while it makes batches."""
+
+    def __init__(self, service: Serves, room: Room) -> None:
+        self._service = service
+        self._turns = Turns(room)
+        self._makers = ThreadPoolExecutor(room.at_once, thread_name_prefix="khop-batch")
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._started = self._active = time.monotonic()
+
+    def answer(self, request: Buffer, token: Token, client: str, line: Line, beat_s: float) -> None:
+        """Answer one request for a batch; ServerError if it is refused or fails."""
+        self._count("requests", 1)
+        try:
+            self._answer(request, token, client, line, beat_s)
+        except Exception as error:
+            failed = as_server_error(error)
+            self._count(f"failed_{failed.code.replace('-', '_')}", 1)
+            raise failed from error
+
+    def _answer(self, request: Buffer, token: Token, client: str, line: Line, beat_s: float) -> None:
+        self.check(token)
+        if len(request) > MOST_REQUEST:
+            raise InvalidRequest(f"a request of {len(request)} bytes: the most are {MOST_REQUEST}")
+        job = self._service.accept(request)
+        with self._turns.turn(client) as turn:
+            while not self._turns.wait(turn, beat_s):
+                line.heartbeat()
+            pieces = self._made(job, line, beat_s)
+            self._turns.made(turn)
+            for piece in pieces:
+                line.send(piece)
+                self._count("bytes", len(piece))
+        self._count("answers", 1)
+
+    def _made(self, job: Job, line: Line, beat_s: float) -> Iterator[memoryview]:
+        gone = threading.Event()
+        future: Future[Iterator[memoryview]] = self._makers.submit(job.run, gone.is_set)
+        while True:
+            try:
+                return future.result(beat_s)
+            except NotYet:
+                if future.done():
+                    raise
+            try:
+                line.heartbeat()
+            except Cancelled:
+                gone.set()
+                future.exception()  # until then, its memory counts
+                raise
+
+    def check(self, token: Token) -> None:
+        """Raise NotAllowed if the token may not read the graph, GoingAway if the server ends."""
+        token.check_graph(self._service.name)
+        if self._turns.is_draining:
+            raise GoingAway("the server is going away: it finishes what it began; ask another server")
+
+    def describe(self, token: Token) -> bytes:
+        """Return the description of the graph."""
+        self.check(token)
+        return self._service.description()
+
+    def status(self) -> dict[str, object]:
+        """Return all counters, as plain values."""
+        with self._lock:
+            own = dict(self._counts)
+        described = json.loads(self._service.description())
+        return {
+            "graph": self._service.name,
+            "fingerprint": described.get("fingerprint", ""),
+            "pid": os.getpid(),
+            "uptime_s": round(time.monotonic() - self._started, 1),
+            "memory_bytes": resident_bytes(),
+            "draining": self._turns.is_draining,
+            **self._turns.counts(),
+            **{name: own.get(name, 0) for name in ("requests", "answers", "bytes")},
+            **own,
+            **{f"service_{name}": value for name, value in self._service.counters().items()},
+        }
+
+    def drain(self, seconds: float) -> bool:
+        """Take nothing new, and wait for the requests that have begun; return whether all have ended."""
+        self._turns.drain()
+        ended = self._turns.empty(seconds)
+        self._makers.shutdown(wait=ended)
+        return ended
+
+    def idle_s(self) -> float:
+        """Return the seconds since the last request began or ended; 0 while one is under way."""
+        if not self._turns.empty(0):
+            return 0.0
+        return time.monotonic() - self._active
+
+    def _count(self, name: str, amount: int) -> None:
+        with self._lock:
+            self._counts[name] += amount
+            self._active = time.monotonic()
+
+
+def error_message(error: ServerError) -> bytes:
+    """Return an error as it travels."""
+    return json.dumps({"code": error.code, "text": str(error)}).encode()
+
+
+def resident_bytes() -> int:
+    """Return the memory of this process that is in RAM, mapped files included; 0 without /proc."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0

@@ -1,0 +1,206 @@
+"""Connections to servers by Arrow Flight. Only this module and flight_server.py import pyarrow.flight."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.flight as flight
+
+from khop.servers.access import Access, Limits, secret_of
+from khop.servers.addresses import Address, Endpoint, parsed_addresses, resolved
+from khop.servers.errors import (
+    Cancelled,
+    ServerError,
+    TimedOut,
+    Unauthenticated,
+    Unavailable,
+    of_code,
+)
+from khop.servers.handshake import check_server, speaks_tls
+from khop.servers.pool import Pool
+from khop.servers.silence import Call, End, Silence
+from khop.servers.transport import Buffer
+
+BEAT_HEADER = b"khop-beat"
+HEARTBEAT, ERROR, LAST = b"h", b"e", b"."
+_BEATS = 4  # heartbeats within an attempt
+_SILENCE = Silence()
+_OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),  # another connection's failures do not delay this one
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2000),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+def connected(addresses: Sequence[str], access: Access, limits: Limits) -> Pool:
+    """Return several servers as one. Nothing is connected before the first request."""
+    return Pool(parsed_addresses(addresses), FlightDial(access), limits, _fingerprint)
+
+
+def _fingerprint(description: bytes) -> str:
+    return str(json.loads(description).get("fingerprint", ""))
+
+
+class FlightDial:
+    """Ways to reach servers over the network."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._secret = None if access.token_file is None else secret_of(access.token_file)
+        self._roots = None if access.insecure else _roots(access.ca)
+        self._own = None if access.client_cert is None else _pair(access)
+
+    def resolve(self, address: Address) -> Sequence[Endpoint]:
+        """Return the machines behind an address, now."""
+        return resolved(address)
+
+    def connect(self, endpoint: Endpoint, timeout_s: float) -> FlightConnection:
+        """Return a connection; ServerError if the server is not reached or not trusted."""
+        check_server(endpoint, self._access, timeout_s)
+        scheme = "tls" if self._access.encrypts(endpoint) else "tcp"
+        options: dict[str, Any] = {"generic_options": list(_OPTIONS)}
+        if scheme == "tls":
+            options |= {"tls_root_certs": self._roots, "override_hostname": endpoint.address.host}
+            if self._own is not None:
+                options |= {"cert_chain": self._own[0], "private_key": self._own[1]}
+        client = flight.FlightClient(f"grpc+{scheme}://{endpoint.target}", **options)
+        return FlightConnection(client, endpoint, self._secret, scheme)
+
+
+def _roots(ca: Path | None) -> bytes | None:
+    path = ca or ssl.get_default_verify_paths().cafile
+    return None if path is None else Path(path).read_bytes()
+
+
+def _pair(access: Access) -> tuple[bytes, bytes]:
+    assert access.client_cert is not None
+    assert access.client_key is not None
+    return access.client_cert.read_bytes(), access.client_key.read_bytes()
+
+
+class FlightConnection:
+    """A connection to one server (a Connection)."""
+
+    def __init__(
+        self, client: flight.FlightClient, endpoint: Endpoint, secret: str | None, scheme: str
+    ) -> None:
+        self._client, self._endpoint, self._scheme = client, endpoint, scheme
+        self._headers = [] if secret is None else [(b"authorization", f"Bearer {secret}".encode())]
+        self._readers: set[Any] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def address(self) -> str:
+        """Address of the server."""
+        return str(self._endpoint)
+
+    def describe(self, timeout_s: float) -> bytes:
+        """Return the description of the server's graph."""
+        try:
+            return self._action("describe", timeout_s)
+        except Unavailable:
+            if self._scheme == "tcp" and speaks_tls(self._endpoint, timeout_s):
+                raise Unauthenticated(
+                    f"{self.address}: the server encrypts; give the authority of its certificate as ca"
+                ) from None
+            raise
+
+    def status(self, timeout_s: float) -> bytes:
+        """Return the counters of the server, in JSON."""
+        return self._action("status", timeout_s)
+
+    def batch(
+        self, request: bytes, attempt_s: float, deadline_s: float, stop: threading.Event | None
+    ) -> Generator[Buffer]:
+        """Yield the header of the answer, then its pieces."""
+        beat = f"{attempt_s / _BEATS:.3f}".encode()
+        timeout = None if deadline_s == float("inf") else deadline_s
+        options = flight.FlightCallOptions(timeout=timeout, headers=[*self._headers, (BEAT_HEADER, beat)])
+        try:
+            writer, reader = self._client.do_exchange(flight.FlightDescriptor.for_command(request), options)
+        except flight.FlightError as error:
+            raise self._failure(error) from None
+        with self._lock:
+            self._readers.add(reader)
+        try:
+            with _SILENCE.watching(reader.cancel, attempt_s, stop) as call:
+                yield from self._pieces(writer, reader, call)
+        finally:
+            with self._lock:
+                self._readers.discard(reader)
+            reader.cancel()
+            _close(writer)
+
+    def _pieces(self, writer: Any, reader: Any, call: Call) -> Generator[Buffer]:  # noqa: ANN401
+        try:
+            writer.done_writing()
+            while True:
+                chunk = reader.read_chunk()
+                call.heard()
+                if chunk.data is not None:
+                    column = chunk.data.column(0)
+                    yield memoryview(column.buffers()[1])[: len(column)]
+                    call.heard()  # the time that the consumer took is not the server's
+                elif _is_last(chunk.app_metadata.to_pybytes()):
+                    return
+        except StopIteration:
+            raise Unavailable(f"{self.address}: the answer was cut") from None
+        except flight.FlightError as error:
+            raise self._failure(error, call) from None
+
+    def close(self) -> None:
+        """Close the connection; requests under way end with an error."""
+        with self._lock:
+            readers = list(self._readers)
+        for reader in readers:
+            reader.cancel()
+        self._client.close()
+
+    def _action(self, name: str, timeout_s: float) -> bytes:
+        options = flight.FlightCallOptions(timeout=timeout_s, headers=self._headers)
+        try:
+            (result,) = self._client.do_action(flight.Action(name, b""), options)
+        except flight.FlightError as error:
+            raise self._failure(error) from None
+        body: bytes = result.body.to_pybytes()
+        _is_last(body if body[:1] == ERROR else LAST)
+        return body[1:]
+
+    def _failure(self, error: flight.FlightError, call: Call | None = None) -> ServerError:
+        if call is not None and call.ended is End.STOPPED:
+            return Cancelled(f"{self.address}: the request is no longer wanted")
+        if call is not None and call.ended is End.SILENT:
+            return TimedOut(f"{self.address}: no sign of life for {call.silence_s:g} s")
+        if isinstance(error, flight.FlightUnauthenticatedError):
+            return Unauthenticated(f"{self.address}: {_sentence(error)}")
+        if isinstance(error, flight.FlightTimedOutError):
+            return TimedOut(f"{self.address}: no answer in time")
+        return Unavailable(f"{self.address}: the connection was cut ({_sentence(error)})")
+
+
+def _is_last(message: bytes) -> bool:
+    """Return True for the last message of an answer; raise the error that a message states."""
+    if message[:1] == ERROR:
+        stated = json.loads(message[1:])
+        raise of_code(str(stated["code"]), str(stated["text"]))
+    return message[:1] == LAST
+
+
+def _sentence(error: Exception) -> str:
+    """Return the words of a Flight error without the context that gRPC appends."""
+    text = str(error).partition(". gRPC client debug context")[0]
+    return text.partition("with message: ")[2] or text
+
+
+def _close(writer: Any) -> None:  # noqa: ANN401
+    try:
+        writer.close()
+    except (flight.FlightError, OSError):
+        return  # it was cancelled

@@ -1,0 +1,164 @@
+"""A server by Arrow Flight: one address, tokens on every call, answers in pieces with signs of life."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from khop.servers.access import ServerSecurity, Token, Tokens, token_of
+from khop.servers.addresses import Address, resolved
+from khop.servers.desk import Desk, error_message
+from khop.servers.errors import Cancelled, InvalidRequest, ServerError, Unauthenticated
+from khop.servers.flight_client import BEAT_HEADER, ERROR, HEARTBEAT, LAST
+from khop.servers.transport import Buffer
+
+_SCHEMA = pa.schema([("bytes", pa.uint8())])
+_BEATS_S = (0.05, 5.0)  # of heartbeats, shortest and longest
+_ACCESS = "access"
+_NAMES = {"describe": "the graph: schema, splits, counts", "status": "counters of the server"}
+
+
+def served(desk: Desk, address: Address, security: ServerSecurity) -> FlightServer:
+    """Return a server that listens on the address; ValueError if its security does not allow that."""
+    endpoints = resolved(address)
+    security.check([endpoint.number for endpoint in endpoints])
+    _check_free(endpoints[0].target)
+    tokens = Tokens([token_of(path) for path in security.token_files])
+    options: dict[str, Any] = {}
+    scheme = "tcp"
+    if security.tls_cert is not None and security.tls_key is not None:
+        scheme = "tls"
+        options["tls_certificates"] = [(security.tls_cert.read_bytes(), security.tls_key.read_bytes())]
+    if security.client_ca is not None:
+        options |= {"verify_client": True, "root_certificates": security.client_ca.read_bytes()}
+    return FlightServer(desk, tokens, f"grpc+{scheme}://{endpoints[0].target}", options)
+
+
+def _check_free(address: Address) -> None:
+    """Raise OSError if the port is taken: gRPC would share it with the other process, without an error."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address.host, address.port))
+        except OSError as error:
+            raise OSError(f"cannot listen on {address}: {error.strerror}; choose another --listen") from None
+
+
+class _Access(flight.ServerMiddleware):  # type: ignore[misc]
+    """The token of one call."""
+
+    def __init__(self, token: Token, beat_s: float) -> None:
+        self.token, self.beat_s = token, beat_s
+
+
+class _CheckAccess(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Checks the token of each call before anything else."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    def start_call(self, info: object, headers: dict[str, Sequence[str | bytes]]) -> _Access:
+        """Return the token of the call, or refuse it."""
+        try:
+            return _Access(self._tokens.holder(_text(headers, "authorization")), _beat(headers))
+        except Unauthenticated as error:
+            raise flight.FlightUnauthenticatedError(str(error)) from None
+
+
+def _text(headers: dict[str, Sequence[str | bytes]], name: str) -> str:
+    given = (headers.get(name) or [""])[0]
+    return given if isinstance(given, str) else given.decode("ascii", "replace")
+
+
+def _beat(headers: dict[str, Sequence[str | bytes]]) -> float:
+    least, most = _BEATS_S
+    try:
+        return min(most, max(least, float(_text(headers, BEAT_HEADER.decode()) or most)))
+    except ValueError:
+        return most
+
+
+class _FlightLine:
+    """The way back to a client (a Line)."""
+
+    def __init__(self, context: Any, writer: Any) -> None:  # noqa: ANN401
+        self._context, self._writer = context, writer
+
+    def heartbeat(self) -> None:
+        """Send a sign of life."""
+        self.message(HEARTBEAT)
+
+    def send(self, piece: Buffer) -> None:
+        """Send the next piece of the answer, without a copy."""
+        array = pa.Array.from_buffers(pa.uint8(), len(piece), [None, pa.py_buffer(piece)])
+        self._checked()
+        try:
+            self._writer.write_batch(pa.record_batch([array], schema=_SCHEMA))
+        except (flight.FlightError, pa.ArrowException, OSError):
+            raise Cancelled("the client is gone") from None
+
+    def message(self, text: bytes) -> None:
+        """Send a message without a piece."""
+        self._checked()
+        try:
+            self._writer.write_metadata(text)
+        except (flight.FlightError, pa.ArrowException, OSError):
+            raise Cancelled("the client is gone") from None
+
+    def _checked(self) -> None:
+        if self._context.is_cancelled():
+            raise Cancelled("the client is gone")
+
+
+class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Answers requests of clients. It runs once it exists, on threads of gRPC."""
+
+    def __init__(self, desk: Desk, tokens: Tokens, location: str, options: dict[str, Any]) -> None:
+        self._desk = desk
+        super().__init__(location, middleware={_ACCESS: _CheckAccess(tokens)}, **options)
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ANN401
+        """Answer a request for a batch: pieces and heartbeats, then an error or the end."""
+        access: _Access = context.get_middleware(_ACCESS)
+        line = _FlightLine(context, writer)
+        client = f"{access.token.name} {context.peer()}"
+        try:
+            writer.begin(_SCHEMA)
+            self._desk.answer(descriptor.command or b"", access.token, client, line, access.beat_s)
+            line.message(LAST)
+        except Cancelled:
+            return
+        except ServerError as error:
+            _stated(line, error)
+
+    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:  # noqa: ANN401
+        """Answer a question about the graph or the server."""
+        access: _Access = context.get_middleware(_ACCESS)
+        try:
+            yield b"." + self._answer(action.type, access.token)
+        except ServerError as error:
+            yield ERROR + error_message(error)
+
+    def _answer(self, name: str, token: Token) -> bytes:
+        if name == "describe":
+            return self._desk.describe(token)
+        if name == "status":
+            return json.dumps(self._desk.status()).encode()
+        raise InvalidRequest(f"action {name!r}: there are {', '.join(_NAMES)}")
+
+    def list_actions(self, context: object) -> list[tuple[str, str]]:
+        """Return the names of the questions."""
+        return list(_NAMES.items())
+
+
+def _stated(line: _FlightLine, error: ServerError) -> None:
+    try:
+        line.message(ERROR + error_message(error))
+    except Cancelled:
+        return

@@ -1,0 +1,145 @@
+"""Turns of clients at a server: how many batches are made at once, and who is next."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
+from khop.servers.errors import Busy, GoingAway
+
+
+@dataclass(frozen=True)
+class Room:
+    """Bounds of a server's work. Its memory holds at most `at_once` + clients x `unsent` batches."""
+
+    at_once: int = 2  # batches that are made at the same time
+    unsent: int = 2  # finished batches of one client that are on their way to it
+    waiting: int = 256  # requests of all clients that wait
+    waiting_per_client: int = 32
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} {value!r}: must be a whole number, 1 or more")
+
+
+class Stage(StrEnum):
+    """Progress of a request."""
+
+    WAITING = "waiting"
+    MAKING = "making"
+    SENDING = "sending"
+
+
+@dataclass(eq=False)
+class Turn:
+    """One request of a client."""
+
+    client: str
+    stage: Stage = Stage.WAITING
+
+
+class Turns:
+    """A queue for each client. The clients are served in turn, however many requests each one has."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._changed = threading.Condition()
+        self._queues: dict[str, deque[Turn]] = {}  # clients with waiting requests, the next one first
+        self._begun: set[Turn] = set()  # being made or sent
+        self._draining = False
+
+    @contextmanager
+    def turn(self, client: str) -> Iterator[Turn]:
+        """Put a request in the queue of its client, and take it out at the end.
+
+        Busy if the queue is full, GoingAway if the server takes nothing new.
+        """
+        turn = self._join(client)
+        try:
+            yield turn
+        finally:
+            with self._changed:
+                self._begun.discard(turn)
+                self._drop(turn)
+                self._admit()
+
+    def wait(self, turn: Turn, seconds: float) -> bool:
+        """Return True once the request may be made, or False after these seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: turn.stage is not Stage.WAITING, seconds)
+
+    def made(self, turn: Turn) -> None:
+        """State that the batch is made, and only has to be sent."""
+        with self._changed:
+            turn.stage = Stage.SENDING
+            self._admit()
+
+    def drain(self) -> None:
+        """Take nothing new from now on."""
+        with self._changed:
+            self._draining = True
+            self._changed.notify_all()
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the server takes nothing new."""
+        return self._draining
+
+    def empty(self, seconds: float) -> bool:
+        """Return True once no request is waiting, made or sent, or False after these seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._begun and not self._queues, seconds)
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of requests at each stage."""
+        with self._changed:
+            found = {stage.value: 0 for stage in Stage}
+            found[Stage.WAITING.value] = sum(map(len, self._queues.values()))
+            for turn in self._begun:
+                found[turn.stage.value] += 1
+            return found
+
+    def _join(self, client: str) -> Turn:
+        turn = Turn(client)
+        with self._changed:
+            if self._draining:
+                raise GoingAway("the server is going away: it finishes what it began; ask another server")
+            waiting = sum(map(len, self._queues.values()))
+            of_client = len(self._queues.get(client, ()))
+            if waiting >= self._room.waiting or of_client >= self._room.waiting_per_client:
+                raise Busy(
+                    f"the server has {waiting} requests waiting, {of_client} of this client; ask later"
+                )
+            self._queues.setdefault(client, deque()).append(turn)
+            self._admit()
+        return turn
+
+    def _admit(self) -> None:
+        """Let requests begin while there is room. A client that was served goes behind the others."""
+        while sum(turn.stage is Stage.MAKING for turn in self._begun) < self._room.at_once:
+            client = next((name for name in self._queues if self._has_room(name)), None)
+            if client is None:
+                break
+            queue = self._queues.pop(client)
+            turn = queue.popleft()
+            turn.stage = Stage.MAKING
+            self._begun.add(turn)
+            if queue:
+                self._queues[client] = queue
+        self._changed.notify_all()
+
+    def _has_room(self, client: str) -> bool:
+        sending = sum(turn.client == client and turn.stage is Stage.SENDING for turn in self._begun)
+        return sending < self._room.unsent
+
+    def _drop(self, turn: Turn) -> None:
+        queue = self._queues.get(turn.client)
+        if queue is not None and turn in queue:
+            queue.remove(turn)
+            if not queue:
+                del self._queues[turn.client]

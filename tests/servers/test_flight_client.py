@@ -1,0 +1,277 @@
+"""Requests over the network: sockets, TLS, tokens, faults. The batches are bytes here."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
+
+from khop.errors import PeerLost
+from khop.servers.access import Access, Limits, ServerSecurity, write_token
+from khop.servers.addresses import Address
+from khop.servers.desk import Desk
+from khop.servers.errors import (
+    Cancelled,
+    GoingAway,
+    InvalidRequest,
+    ServerError,
+    TooLarge,
+    Unauthenticated,
+)
+from khop.servers.flight_client import FlightDial, connected
+from khop.servers.flight_server import FlightServer, served
+from khop.servers.pool import Pool
+from khop.servers.transport import Asking
+from khop.servers.turns import Room
+from support.byte_service import ByteService, expected, request
+from support.certificates import Authority
+
+LIMITS = Limits(deadline_s=5, attempt_s=2)
+
+
+@dataclass
+class Running:
+    service: ByteService
+    desk: Desk
+    server: FlightServer
+
+    @property
+    def address(self) -> str:
+        return f"localhost:{self.server.port}"
+
+
+@contextmanager
+def running(
+    security: ServerSecurity | None = None, room: Room | None = None, service: ByteService | None = None
+) -> Iterator[Running]:
+    service = service or ByteService()
+    desk = Desk(service, room or Room())
+    server = served(desk, Address("127.0.0.1", 0), security or ServerSecurity())
+    try:
+        yield Running(service, desk, server)
+    finally:
+        server.shutdown()
+
+
+@contextmanager
+def pool_to(*servers: Running, access: Access | None = None, limits: Limits = LIMITS) -> Iterator[Pool]:
+    pool = connected([server.address for server in servers], access or Access(), limits)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def ask(pool: Pool, wanted: bytes, stop: threading.Event | None = None) -> bytes:
+    def receive(pieces: Iterator[bytes | memoryview]) -> bytes:
+        assert bytes(next(pieces)) == b"header"
+        return b"".join(map(bytes, pieces))
+
+    return pool.ask(Asking("batch", 1, 2, stop), wanted, receive).value
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.of(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.mark.parametrize("size", [0, 1, 5 << 20])
+def test_an_answer_arrives_as_it_was_sent(size: int) -> None:
+    with running() as server, pool_to(server) as pool:
+        assert ask(pool, request(size)) == expected(size)
+        assert b"f1" in pool.describe()
+
+
+def test_a_batch_slower_than_an_attempt_arrives() -> None:
+    limits = Limits(deadline_s=1, attempt_s=0.4)
+    with running() as server, pool_to(server, limits=limits) as pool:
+        assert ask(pool, request(9, takes=1.5)) == expected(9)
+        assert pool.counts["retries"] == 0
+
+
+def test_tls_with_a_token_works_by_name_and_by_number(tmp_path: Path, authority: Authority) -> None:
+    pair = authority.signed("server")
+    write_token(tmp_path / "t", ["bytes"])
+    security = ServerSecurity((tmp_path / "t",), pair.cert, pair.key)
+    access = Access(tmp_path / "t", authority.pair.cert)
+    with running(security) as server:
+        for address in server.address, f"127.0.0.1:{server.server.port}":
+            pool = connected([address], access, LIMITS)
+            assert ask(pool, request(100)) == expected(100)
+            pool.close()
+
+
+def _refused(server: Running, access: Access, words: str) -> None:
+    began = time.monotonic()
+    with pool_to(server, access=access) as pool, pytest.raises(ServerError, match=words) as raised:
+        ask(pool, request(1))
+    assert isinstance(raised.value, PermissionError)
+    assert time.monotonic() - began < LIMITS.deadline_s, "it was asked again"
+
+
+def test_wrong_tokens_and_certificates_are_refused_with_a_sentence(
+    tmp_path: Path, authority: Authority
+) -> None:
+    pair, other = authority.signed("server"), Authority.of(tmp_path / "other", "other")
+    names = "t", "wrong", "fraud"
+    for name in names:
+        write_token(tmp_path / name, ["fraud"] if name == "fraud" else ["bytes"])
+    security = ServerSecurity((tmp_path / "t", tmp_path / "fraud"), pair.cert, pair.key)
+    good = Access(tmp_path / "t", authority.pair.cert)
+    with running(security) as server:
+        _refused(server, replace(good, token_file=tmp_path / "wrong"), "wrong token")
+        _refused(server, replace(good, token_file=None), "no token")
+        _refused(server, replace(good, token_file=tmp_path / "fraud"), "may read fraud")
+        _refused(server, replace(good, ca=other.pair.cert), "certificate is not trusted")
+        _refused(server, replace(good, ca=None), "the server encrypts")
+    far = authority.signed("far", "DNS:far.example")
+    with running(ServerSecurity((), far.cert, far.key)) as server:
+        _refused(server, good, "certificate is not trusted")
+    with running() as server:
+        _refused(server, good, "does not encrypt")
+
+
+def test_a_client_certificate_is_needed_where_the_server_says_so(
+    tmp_path: Path, authority: Authority
+) -> None:
+    pair, own = authority.signed("server"), authority.signed("client")
+    stranger = Authority.of(tmp_path / "other", "other").signed("stranger")
+    security = ServerSecurity((), pair.cert, pair.key, authority.pair.cert)
+    access = Access(ca=authority.pair.cert)
+    with running(security) as server:
+        _refused(server, access, "client_cert")
+        _refused(server, replace(access, client_cert=stranger.cert, client_key=stranger.key), "client_cert")
+        with pool_to(server, access=replace(access, client_cert=own.cert, client_key=own.key)) as pool:
+            assert ask(pool, request(3)) == expected(3)
+
+
+class _Trap:
+    """A pickle that would leave a trace."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> object:
+        return Path.touch, (self.path,)
+
+
+def test_a_pickle_on_the_wire_is_refused(tmp_path: Path) -> None:
+    with running() as server, pool_to(server) as pool:
+        with pytest.raises(InvalidRequest, match="not JSON"):
+            ask(pool, pickle.dumps(_Trap(tmp_path / "trace")))
+        assert ask(pool, request(1)) == expected(1)
+    assert not (tmp_path / "trace").exists()
+
+
+def test_refusals_and_faults_of_the_service_arrive_as_their_own_errors() -> None:
+    with running() as server, pool_to(server) as pool:
+        with pytest.raises(TooLarge, match="the most are"):
+            ask(pool, request(1 << 30))
+        with pytest.raises(InvalidRequest, match="KeyError on the server"):
+            ask(pool, request(1, bug="a bug"))
+        with pytest.raises(OSError, match="no space"):
+            ask(pool, request(1, disk="no space"))
+        assert ask(pool, request(1)) == expected(1)
+
+
+def test_a_request_that_is_no_longer_wanted_ends_on_the_server_too() -> None:
+    with running() as server, pool_to(server) as pool:
+        stop = threading.Event()
+        threading.Timer(0.3, stop.set).start()
+        with pytest.raises(Cancelled):
+            ask(pool, request(1, takes=60), stop)
+        end = time.monotonic() + 5
+        while server.service.cancelled == 0:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+
+def test_a_server_that_drains_finishes_and_refuses_new_requests() -> None:
+    with running() as one, running() as two, pool_to(one, two) as pool:
+        ask(pool, request(1)), ask(pool, request(1))
+        answers: list[bytes] = []
+        threads = [
+            threading.Thread(target=lambda: answers.append(ask(pool, request(7, takes=0.5))))
+            for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        while one.desk.status()["making"] != 1:
+            time.sleep(0.01)
+        assert one.desk.drain(5)
+        for thread in threads:
+            thread.join()
+        assert answers == [expected(7)] * 2
+        made = one.service.made
+        assert ask(pool, request(1)) == ask(pool, request(1)) == expected(1)
+        assert one.service.made == made == 2
+        with pytest.raises(GoingAway):
+            one.desk.describe(_anyone())
+
+
+def _anyone() -> object:
+    from khop.servers.access import Tokens
+
+    return Tokens([]).holder("")
+
+
+def test_a_greedy_client_does_not_keep_another_from_its_turn() -> None:
+    room = Room(at_once=1)
+    with running(room=room) as server, pool_to(server) as greedy, pool_to(server) as other:
+        threads = [threading.Thread(target=ask, args=(greedy, request(1, takes=0.1))) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        while server.desk.status()["waiting"] < 15:
+            time.sleep(0.005)
+        made = server.service.made
+        ask(other, request(1))
+        assert server.service.made - made <= 4
+        for thread in threads:
+            thread.join()
+        assert server.service.most_at_once == 1
+
+
+def test_a_full_queue_answers_busy_and_every_request_is_answered_in_the_end() -> None:
+    room = Room(at_once=1, waiting=2, waiting_per_client=2)
+    with running(room=room) as server, pool_to(server) as pool:
+        answers: list[bytes] = []
+        threads = [
+            threading.Thread(target=lambda: answers.append(ask(pool, request(3, takes=0.05))))
+            for _ in range(12)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert answers == [expected(3)] * 12
+        assert pool.counts["busy"] > 0
+
+
+def test_no_server_is_peer_lost_with_the_address() -> None:
+    with running() as server:
+        address = server.address
+    pool = connected([address], Access(), Limits(deadline_s=0.5, attempt_s=0.5))
+    with pytest.raises(PeerLost, match=f"batch of epoch 1, step 2: no server.*{address}.*refused"):
+        ask(pool, request(1))
+    pool.close()
+
+
+def test_a_token_stays_where_it_is_secret(tmp_path: Path) -> None:
+    """Off the loopback a client speaks TLS, so that the token of a wrong address is never sent."""
+    write_token(tmp_path / "t")
+    dial = FlightDial(Access(tmp_path / "t"))
+    assert (tmp_path / "t").read_text().split('"')[1] not in repr(dial._access)
+    with (
+        running(ServerSecurity((tmp_path / "t",))) as server,
+        pool_to(server) as pool,
+        pytest.raises(Unauthenticated),
+    ):
+        ask(pool, request(1))
