@@ -37,7 +37,7 @@ def test_the_first_record_of_a_key_stays(tmp_path: Path) -> None:
 def damaged_versions(content: bytes) -> list[bytes]:
     found = json.loads(content)
     changed: list[object] = [
-        {**found, "format": 2},
+        {**found, "format": 1},
         {**found, "blocks": {"library": "magic", "rows": 2048, "in_float32": False}},
         {**found, "blocks": {"library": "blas", "rows": 0, "in_float32": False}},
         {**found, "blocks": {"library": "blas", "rows": True, "in_float32": False}},

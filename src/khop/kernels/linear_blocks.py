@@ -167,7 +167,7 @@ class _Products(Protocol):
     def add_weight_gradients(
         self, gradient: Tensor, inputs: Sequence[Tensor], of_weights: Sequence[Tensor]
     ) -> None:
-        """Add `gradient.T @ x` to each of `of_weights`, which are adjacent columns of one tensor."""
+        """Add `gradient.T @ x` to each of `of_weights`."""
         ...
 
 
@@ -271,8 +271,10 @@ class _Scratch:
         """Return the rows in a dtype, or the rows themselves if they already have it."""
         return rows if rows.dtype == dtype else self.memory(purpose, rows.shape, dtype).copy_(rows)
 
-    def rounded(self, inputs: Sequence[Tensor], dtype: torch.dtype, wide: torch.dtype) -> list[Tensor]:
+    def rounded(self, inputs: Sequence[Tensor], dtype: torch.dtype, wide: torch.dtype) -> Sequence[Tensor]:
         """Round inputs to one dtype, then convert them to the dtype of the products."""
+        if all(x.dtype == dtype == wide for x in inputs):
+            return inputs
         return [
             self.cast(f"input {number}", self.cast(f"input {number}", x, dtype), wide)
             for number, x in enumerate(inputs)

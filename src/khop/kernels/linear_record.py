@@ -10,7 +10,7 @@ from pathlib import Path
 from khop.kernels.linear_blocks import Blocks
 from khop.kernels.linear_measure import Measured
 
-FORMAT = 1
+FORMAT = 2  # 1: near ties went to any number of rows
 
 
 def read_record(path: Path, key: str) -> Measured | None:
