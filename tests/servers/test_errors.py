@@ -48,7 +48,7 @@ def test_another_server_may_answer_where_the_fault_is_of_the_machine_or_the_way(
     [
         (ValueError("seeds of 'user': not a node type"), InvalidRequest),
         (FileNotFoundError("x.npy"), MachineFailed),
-        (MemoryError("no room"), MachineFailed),
+        (MemoryError("no limits"), MachineFailed),
         (KeyError("x"), InvalidRequest),
         (TooLarge("2 GB"), TooLarge),
     ],

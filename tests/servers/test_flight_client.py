@@ -17,7 +17,6 @@ pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 from khop.errors import PeerLost
 from khop.servers.access import Access, Limits, ServerSecurity, write_token
 from khop.servers.addresses import Address
-from khop.servers.desk import Desk
 from khop.servers.errors import (
     Cancelled,
     GoingAway,
@@ -26,11 +25,12 @@ from khop.servers.errors import (
     TooLarge,
     Unauthenticated,
 )
+from khop.servers.fair_queue import QueueLimits
 from khop.servers.flight_client import FlightDial, connected
 from khop.servers.flight_server import FlightServer, served
 from khop.servers.pool import Pool
+from khop.servers.request_handler import RequestHandler
 from khop.servers.transport import Asking
-from khop.servers.turns import Room
 from support.byte_service import ByteService, expected, request
 from support.certificates import Authority
 
@@ -40,7 +40,7 @@ LIMITS = Limits(deadline_s=5, attempt_s=2)
 @dataclass
 class Running:
     service: ByteService
-    desk: Desk
+    handler: RequestHandler
     server: FlightServer
 
     @property
@@ -50,13 +50,15 @@ class Running:
 
 @contextmanager
 def running(
-    security: ServerSecurity | None = None, room: Room | None = None, service: ByteService | None = None
+    security: ServerSecurity | None = None,
+    limits: QueueLimits | None = None,
+    service: ByteService | None = None,
 ) -> Iterator[Running]:
     service = service or ByteService()
-    desk = Desk(service, room or Room())
-    server = served(desk, Address("127.0.0.1", 0), security or ServerSecurity())
+    handler = RequestHandler(service, limits or QueueLimits())
+    server = served(handler, Address("127.0.0.1", 0), security or ServerSecurity())
     try:
-        yield Running(service, desk, server)
+        yield Running(service, handler, server)
     finally:
         server.shutdown()
 
@@ -204,9 +206,9 @@ def test_a_server_that_drains_finishes_and_refuses_new_requests() -> None:
         ]
         for thread in threads:
             thread.start()
-        while one.desk.status()["making"] != 1:
+        while one.handler.status()["making"] != 1:
             time.sleep(0.01)
-        assert one.desk.drain(5)
+        assert one.handler.drain(5)
         for thread in threads:
             thread.join()
         assert answers == [expected(7)] * 2
@@ -214,7 +216,7 @@ def test_a_server_that_drains_finishes_and_refuses_new_requests() -> None:
         assert ask(pool, request(1)) == ask(pool, request(1)) == expected(1)
         assert one.service.made == made == 2
         with pytest.raises(GoingAway):
-            one.desk.describe(_anyone())
+            one.handler.describe(_anyone())
 
 
 def _anyone() -> object:
@@ -224,12 +226,12 @@ def _anyone() -> object:
 
 
 def test_a_greedy_client_does_not_keep_another_from_its_turn() -> None:
-    room = Room(at_once=1)
-    with running(room=room) as server, pool_to(server) as greedy, pool_to(server) as other:
+    limits = QueueLimits(at_once=1)
+    with running(limits=limits) as server, pool_to(server) as greedy, pool_to(server) as other:
         threads = [threading.Thread(target=ask, args=(greedy, request(1, takes=0.1))) for _ in range(20)]
         for thread in threads:
             thread.start()
-        while server.desk.status()["waiting"] < 15:
+        while server.handler.status()["waiting"] < 15:
             time.sleep(0.005)
         made = server.service.made
         ask(other, request(1))
@@ -240,8 +242,8 @@ def test_a_greedy_client_does_not_keep_another_from_its_turn() -> None:
 
 
 def test_a_full_queue_answers_busy_and_every_request_is_answered_in_the_end() -> None:
-    room = Room(at_once=1, waiting=2, waiting_per_client=2)
-    with running(room=room) as server, pool_to(server) as pool:
+    limits = QueueLimits(at_once=1, waiting=2, waiting_per_client=2)
+    with running(limits=limits) as server, pool_to(server) as pool:
         answers: list[bytes] = []
         threads = [
             threading.Thread(target=lambda: answers.append(ask(pool, request(3, takes=0.05))))

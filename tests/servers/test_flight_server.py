@@ -10,29 +10,29 @@ pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 
 from khop.servers.access import ServerSecurity
 from khop.servers.addresses import Address
-from khop.servers.desk import Desk
+from khop.servers.fair_queue import QueueLimits
 from khop.servers.flight_server import served
-from khop.servers.turns import Room
+from khop.servers.request_handler import RequestHandler
 from support.byte_service import ByteService
 
 
-def _desk() -> Desk:
-    return Desk(ByteService(), Room())
+def _handler() -> RequestHandler:
+    return RequestHandler(ByteService(), QueueLimits())
 
 
 def test_a_server_listens_on_one_address() -> None:
-    server = served(_desk(), Address("127.0.0.1", 0), ServerSecurity())
+    server = served(_handler(), Address("127.0.0.1", 0), ServerSecurity())
     try:
         with socket.create_connection(("127.0.0.1", server.port), 5):
             pass
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", server.port), 5)
         with pytest.raises(OSError, match="cannot listen"):
-            served(_desk(), Address("127.0.0.1", server.port), ServerSecurity())
+            served(_handler(), Address("127.0.0.1", server.port), ServerSecurity())
     finally:
         server.shutdown()
 
 
 def test_a_server_that_other_machines_reach_needs_certificate_and_token() -> None:
     with pytest.raises(ValueError, match="--token-file and --tls-cert"):
-        served(_desk(), Address("0.0.0.0", 0), ServerSecurity())
+        served(_handler(), Address("0.0.0.0", 0), ServerSecurity())

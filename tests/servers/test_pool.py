@@ -12,7 +12,7 @@ import pytest
 from khop.errors import PeerLost
 from khop.servers.access import Limits
 from khop.servers.addresses import Address, Endpoint
-from khop.servers.connector import PROBE_S
+from khop.servers.connections import PROBE_S
 from khop.servers.errors import (
     Busy,
     Cancelled,
@@ -26,7 +26,7 @@ from khop.servers.errors import (
     WrongGraph,
 )
 from khop.servers.pool import Pool
-from khop.servers.roster import State
+from khop.servers.server_list import State
 from khop.servers.transport import Asking, Buffer
 
 A, B = Address("a", 1), Address("b", 1)
@@ -54,26 +54,26 @@ class World:
         assert self.pool is not None
         assert seconds < 1e6, "nothing would end this wait"
         end = self.time + max(seconds, 1e-3)
-        connector = self.pool._servers
-        lost = [s for s in connector.roster.servers if s.state is State.LOST and s.not_before <= end]
+        connections = self.pool._connections
+        lost = [s for s in connections.server_list.servers if s.state is State.LOST and s.not_before <= end]
         if not lost:
             self.time = end
             return
         first = min(lost, key=lambda s: s.not_before)
         self.time = max(self.time, first.not_before)
         self.probes.append(self.time)
-        connector.probe(first)
+        connections.probe(first)
 
     def resolve(self, address: Address) -> list[Endpoint]:
         return [Endpoint(address, number) for number in self.names.get(address.host, [address.host])]
 
-    def connect(self, endpoint: Endpoint, timeout_s: float) -> World.Line:
-        line = World.Line(self, endpoint.number)
+    def connect(self, endpoint: Endpoint, timeout_s: float) -> World.ResponseStream:
+        line = World.ResponseStream(self, endpoint.number)
         line.fault(timeout_s)
         return line
 
     @dataclass
-    class Line:
+    class ResponseStream:
         world: World
         address: str
         closed: bool = False
@@ -231,7 +231,7 @@ def test_a_busy_server_is_asked_again_soon_and_another_one_first(world: World) -
 def test_a_server_that_goes_away_keeps_the_streams_it_has_begun(world: World) -> None:
     pool = pool_of(world, A, B)
     ask(pool), ask(pool)
-    line = pool._servers.roster.servers[0].connection
+    line = pool._connections.server_list.servers[0].connection
     world.faults["a"] = raising(GoingAway("draining"))
     assert {ask(pool) for _ in range(4)} == {"b:1"}
     assert line is not None
@@ -262,7 +262,7 @@ def test_a_server_with_another_graph_is_refused_at_the_start_and_left_out_later(
     world.faults["b"] = lambda: raising(Unavailable("reset"))() if world.time < 0.05 else None
     world.graphs["b"] = b"fraud"
     ask(pool), ask(pool)
-    world.wait(pool._servers.changed, 5)
+    world.wait(pool._connections.changed, 5)
     assert {ask(pool) for _ in range(4)} == {"a:1"}
 
 
@@ -276,7 +276,7 @@ def test_a_name_of_several_machines_uses_them_all_and_is_resolved_again_on_failu
     world.faults["10.0.0.1"] = raising(Unavailable("reset"))
     for _ in range(4):
         ask(pool)
-    world.wait(pool._servers.changed, 1)
+    world.wait(pool._connections.changed, 1)
     world.asked.clear()
     for _ in range(10):
         ask(pool)

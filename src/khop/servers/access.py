@@ -83,8 +83,8 @@ class Access:
 class Limits:
     """How long a client waits."""
 
-    deadline_s: float = 60.0  # without a sign of life from any server
-    attempt_s: float = 20.0  # without a sign of life from one server
+    deadline_s: float = 60.0  # without a heartbeat from any server
+    attempt_s: float = 20.0  # without a heartbeat from one server
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

@@ -11,7 +11,7 @@ class Retry(StrEnum):
 
     NEVER = "never"  # every server would answer the same
     ELSEWHERE = "elsewhere"  # another server may answer; this one is not asked for a while
-    LATER = "later"  # the server is well, but has no room now
+    LATER = "later"  # the server is well, but has no limits now
 
 
 class ServerError(Exception):

@@ -13,6 +13,8 @@ import pyarrow.flight as flight
 
 from khop.servers.access import Access, Limits, secret_of
 from khop.servers.addresses import Address, Endpoint, parsed_addresses, resolved
+from khop.servers.call_timeouts import Call, CallTimeouts, End
+from khop.servers.connection_check import check_server, speaks_tls
 from khop.servers.errors import (
     Cancelled,
     ServerError,
@@ -21,15 +23,13 @@ from khop.servers.errors import (
     Unavailable,
     of_code,
 )
-from khop.servers.handshake import check_server, speaks_tls
 from khop.servers.pool import Pool
-from khop.servers.silence import Call, End, Silence
 from khop.servers.transport import Buffer
 
 BEAT_HEADER = b"khop-beat"
 HEARTBEAT, ERROR, LAST = b"h", b"e", b"."
 _BEATS = 4  # heartbeats within an attempt
-_SILENCE = Silence()
+_TIMEOUTS = CallTimeouts()
 _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # another connection's failures do not delay this one
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -130,7 +130,7 @@ class FlightConnection:
         with self._lock:
             self._readers.add(reader)
         try:
-            with _SILENCE.watching(reader.cancel, attempt_s, stop) as call:
+            with _TIMEOUTS.watching(reader.cancel, attempt_s, stop) as call:
                 yield from self._pieces(writer, reader, call)
         finally:
             with self._lock:
@@ -176,8 +176,8 @@ class FlightConnection:
     def _failure(self, error: flight.FlightError, call: Call | None = None) -> ServerError:
         if call is not None and call.ended is End.STOPPED:
             return Cancelled(f"{self.address}: the request is no longer wanted")
-        if call is not None and call.ended is End.SILENT:
-            return TimedOut(f"{self.address}: no sign of life for {call.silence_s:g} s")
+        if call is not None and call.ended is End.TIMED_OUT:
+            return TimedOut(f"{self.address}: no heartbeat for {call.silence_s:g} s")
         if isinstance(error, flight.FlightUnauthenticatedError):
             return Unauthenticated(f"{self.address}: {_sentence(error)}")
         if isinstance(error, flight.FlightTimedOutError):

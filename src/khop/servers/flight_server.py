@@ -1,4 +1,4 @@
-"""A server by Arrow Flight: one address, tokens on every call, answers in pieces with signs of life."""
+"""A server by Arrow Flight: one address, tokens on every call, answers in pieces with heartbeats."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pyarrow.flight as flight
 
 from khop.servers.access import ServerSecurity, Token, Tokens, token_of
 from khop.servers.addresses import Address, resolved
-from khop.servers.desk import Desk, error_message
 from khop.servers.errors import Cancelled, InvalidRequest, ServerError, Unauthenticated
 from khop.servers.flight_client import BEAT_HEADER, ERROR, HEARTBEAT, LAST
+from khop.servers.request_handler import RequestHandler, error_message
 from khop.servers.transport import Buffer
 
 _SCHEMA = pa.schema([("bytes", pa.uint8())])
@@ -23,7 +23,7 @@ _ACCESS = "access"
 _NAMES = {"describe": "the graph: schema, splits, counts", "status": "counters of the server"}
 
 
-def served(desk: Desk, address: Address, security: ServerSecurity) -> FlightServer:
+def served(handler: RequestHandler, address: Address, security: ServerSecurity) -> FlightServer:
     """Return a server that listens on the address; ValueError if its security does not allow that."""
     endpoints = resolved(address)
     security.check([endpoint.number for endpoint in endpoints])
@@ -36,7 +36,7 @@ def served(desk: Desk, address: Address, security: ServerSecurity) -> FlightServ
         options["tls_certificates"] = [(security.tls_cert.read_bytes(), security.tls_key.read_bytes())]
     if security.client_ca is not None:
         options |= {"verify_client": True, "root_certificates": security.client_ca.read_bytes()}
-    return FlightServer(desk, tokens, f"grpc+{scheme}://{endpoints[0].target}", options)
+    return FlightServer(handler, tokens, f"grpc+{scheme}://{endpoints[0].target}", options)
 
 
 def _check_free(address: Address) -> None:
@@ -84,14 +84,14 @@ def _beat(headers: dict[str, Sequence[str | bytes]]) -> float:
         return most
 
 
-class _FlightLine:
-    """The way back to a client (a Line)."""
+class _ResponseStream:
+    """The way back to a client (a ResponseStream)."""
 
     def __init__(self, context: Any, writer: Any) -> None:  # noqa: ANN401
         self._context, self._writer = context, writer
 
     def heartbeat(self) -> None:
-        """Send a sign of life."""
+        """Send a heartbeat."""
         self.message(HEARTBEAT)
 
     def send(self, piece: Buffer) -> None:
@@ -119,23 +119,25 @@ class _FlightLine:
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     """Answers requests of clients. It runs once it exists, on threads of gRPC."""
 
-    def __init__(self, desk: Desk, tokens: Tokens, location: str, options: dict[str, Any]) -> None:
-        self._desk = desk
+    def __init__(
+        self, handler: RequestHandler, tokens: Tokens, location: str, options: dict[str, Any]
+    ) -> None:
+        self._handler = handler
         super().__init__(location, middleware={_ACCESS: _CheckAccess(tokens)}, **options)
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ANN401
         """Answer a request for a batch: pieces and heartbeats, then an error or the end."""
         access: _Access = context.get_middleware(_ACCESS)
-        line = _FlightLine(context, writer)
+        stream = _ResponseStream(context, writer)
         client = f"{access.token.name} {context.peer()}"
         try:
             writer.begin(_SCHEMA)
-            self._desk.answer(descriptor.command or b"", access.token, client, line, access.beat_s)
-            line.message(LAST)
+            self._handler.answer(descriptor.command or b"", access.token, client, stream, access.beat_s)
+            stream.message(LAST)
         except Cancelled:
             return
         except ServerError as error:
-            _stated(line, error)
+            _stated(stream, error)
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:  # noqa: ANN401
         """Answer a question about the graph or the server."""
@@ -147,9 +149,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _answer(self, name: str, token: Token) -> bytes:
         if name == "describe":
-            return self._desk.describe(token)
+            return self._handler.describe(token)
         if name == "status":
-            return json.dumps(self._desk.status()).encode()
+            return json.dumps(self._handler.status()).encode()
         raise InvalidRequest(f"action {name!r}: there are {', '.join(_NAMES)}")
 
     def list_actions(self, context: object) -> list[tuple[str, str]]:
@@ -157,8 +159,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         return list(_NAMES.items())
 
 
-def _stated(line: _FlightLine, error: ServerError) -> None:
+def _stated(stream: _ResponseStream, error: ServerError) -> None:
     try:
-        line.message(ERROR + error_message(error))
+        stream.message(ERROR + error_message(error))
     except Cancelled:
         return

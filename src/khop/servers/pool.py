@@ -10,9 +10,9 @@ from typing import TypeVar
 from khop.errors import PeerLost
 from khop.servers.access import Limits
 from khop.servers.addresses import Address
-from khop.servers.connector import Clock, Connector, Dial, MachineClock, start_thread
+from khop.servers.connections import Clock, Connections, Dial, MachineClock, start_thread
 from khop.servers.errors import Cancelled, MachineFailed, Retry, ServerError
-from khop.servers.roster import Roster, Server, State
+from khop.servers.server_list import Server, ServerList, State
 from khop.servers.transport import Answer, Asking, Buffer, Connection
 
 Received = TypeVar("Received")
@@ -38,7 +38,7 @@ class _Waiting:
             raise Cancelled(f"{subject(self.asking)}: no longer wanted")
 
     def failed(self, server: Server, began: float, now: float, attempt_s: float) -> None:
-        """Count a failed attempt. One that lasted longer than silence may has shown signs of life."""
+        """Count a failed attempt. One that lasted longer than silence may has shown heartbeats."""
         self.retries += 1
         self.avoided.add(server)
         if now - began > 1.5 * attempt_s:
@@ -51,7 +51,7 @@ class Pool:
     A request goes to the server with the fewest requests in flight. If it fails in a way that another attempt
     may mend, another server is asked. A server that was not reached, or was silent for `attempt_s`, gets no
     request until it has answered a probe, and its name is resolved again. PeerLost after `deadline_s` without
-    a sign of life.
+    a heartbeat.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Pool:
     ) -> None:
         self._given, self._limits = tuple(addresses), limits
         self._clock = clock or MachineClock()
-        self._servers = Connector(addresses, dial, identity, self._clock, background)
+        self._connections = Connections(addresses, dial, identity, self._clock, background)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ class Pool:
     @property
     def counts(self) -> Mapping[str, int]:
         """Attempts, retries and busy answers so far."""
-        return dict(self._servers.roster.counts)
+        return dict(self._connections.server_list.counts)
 
     def describe(self) -> bytes:
         """Return the description of the graph, of any server that answers."""
@@ -98,7 +98,7 @@ class Pool:
 
     def close(self) -> None:
         """Close all connections; requests under way end with an error."""
-        self._servers.close()
+        self._connections.close()
 
     def _answer(self, asking: Asking, call: Callable[[Connection, _Waiting], Received]) -> Answer[Received]:
         now = self._clock.now()
@@ -109,23 +109,23 @@ class Pool:
             waiting.wire_bytes = 0
             try:
                 if connection is None:
-                    connection = self._servers.connected(
+                    connection = self._connections.connected(
                         server, min(self._limits.attempt_s, self._left(waiting))
                     )
                 value = call(connection, waiting)
             except ServerError as error:
-                self._servers.failed(server, connection, error)
+                self._connections.failed(server, connection, error)
                 if error.retry is Retry.NEVER:
                     raise
                 waiting.failed(server, began, self._clock.now(), self._limits.attempt_s)
-                _check_machines(server, error, waiting, self._servers.roster)
+                _check_machines(server, error, waiting, self._connections.server_list)
                 continue
             finally:
-                with self._servers.changed:
+                with self._connections.changed:
                     server.in_flight -= 1
-                    self._servers.changed.notify_all()
-            with self._servers.changed:
-                self._servers.roster.answered(server)
+                    self._connections.changed.notify_all()
+            with self._connections.changed:
+                self._connections.server_list.answered(server)
             first = self._clock.now() if waiting.first_piece is None else waiting.first_piece
             return Answer(value, str(server), waiting.retries, waiting.wire_bytes, first - waiting.begun)
 
@@ -134,29 +134,32 @@ class Pool:
 
     def _take(self, waiting: _Waiting) -> Server:
         """Wait for a server that may be asked, and count the request."""
-        with self._servers.changed:
+        with self._connections.changed:
             while True:
                 waiting.check_stop()
-                if self._servers.closed:
+                if self._connections.closed:
                     raise Cancelled(f"{subject(waiting.asking)}: the connection to the servers was closed")
                 now = self._clock.now()
-                _check_refused(self._servers.roster)
+                _check_refused(self._connections.server_list)
                 if now >= waiting.alive + self._limits.deadline_s:
                     raise self._lost(waiting.asking)
-                server = self._servers.roster.choose(now, waiting.avoided)
+                server = self._connections.server_list.choose(now, waiting.avoided)
                 if server is not None:
                     if server in waiting.avoided:
                         waiting.avoided.clear()  # every one has failed once: another round
-                    self._servers.roster.take(server)
+                    self._connections.server_list.take(server)
                     return server
-                until = min(waiting.alive + self._limits.deadline_s, self._servers.roster.next_change())
+                until = min(
+                    waiting.alive + self._limits.deadline_s, self._connections.server_list.next_change()
+                )
                 pause = until - now if waiting.asking.stop is None else min(_STOP_POLL_S, until - now)
-                self._clock.wait(self._servers.changed, pause)
+                self._clock.wait(self._connections.changed, pause)
 
     def _lost(self, asking: Asking) -> PeerLost:
         return PeerLost(
             f"{subject(asking)}: no server has answered for {self._limits.deadline_s:g} s "
-            f"({self._servers.roster.reasons()}); start a server again, and continue a run with --resume"
+            f"({self._connections.server_list.reasons()}); start a server again, and continue a run "
+            "with --resume"
         )
 
 
@@ -175,16 +178,16 @@ def _counted(stream: Iterator[Buffer], waiting: _Waiting, clock: Clock) -> Itera
         yield piece
 
 
-def _check_refused(roster: Roster) -> None:
+def _check_refused(server_list: ServerList) -> None:
     """Raise the error of a server if none is left that could answer."""
-    for server in roster.servers:
-        if server.error is not None and all(each.state is State.REFUSED for each in roster.servers):
+    for server in server_list.servers:
+        if server.error is not None and all(each.state is State.REFUSED for each in server_list.servers):
             raise server.error
 
 
-def _check_machines(server: Server, error: ServerError, waiting: _Waiting, roster: Roster) -> None:
+def _check_machines(server: Server, error: ServerError, waiting: _Waiting, server_list: ServerList) -> None:
     """Raise the error of a machine once each server has failed so: waiting would not mend it."""
     if isinstance(error, MachineFailed):
         waiting.machines[server] = error
-        if waiting.machines.keys() >= set(roster.usable()):
+        if waiting.machines.keys() >= set(server_list.usable()):
             raise error

@@ -49,7 +49,7 @@ class Connection(Protocol):
     ) -> Iterator[Buffer]:
         """Yield the header of the answer, then its pieces.
 
-        TimedOut after `attempt_s` without a sign of life, or after `deadline_s` in all. `close()` of the
+        TimedOut after `attempt_s` without a heartbeat, or after `deadline_s` in all. `close()` of the
         iterator, or `stop`, cancels the request on the server.
         """
         ...

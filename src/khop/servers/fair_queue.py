@@ -1,4 +1,4 @@
-"""Turns of clients at a server: how many batches are made at once, and who is next."""
+"""FairQueue of clients at a server: how many batches are made at once, and who is next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from khop.servers.errors import Busy, GoingAway
 
 
 @dataclass(frozen=True)
-class Room:
+class QueueLimits:
     """Bounds of a server's work. Its memory holds at most `at_once` + clients x `unsent` batches."""
 
     at_once: int = 2  # batches that are made at the same time
@@ -36,47 +36,49 @@ class Stage(StrEnum):
 
 
 @dataclass(eq=False)
-class Turn:
+class QueuedRequest:
     """One request of a client."""
 
     client: str
     stage: Stage = Stage.WAITING
 
 
-class Turns:
+class FairQueue:
     """A queue for each client. The clients are served in turn, however many requests each one has."""
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
+    def __init__(self, limits: QueueLimits) -> None:
+        self._limits = limits
         self._changed = threading.Condition()
-        self._queues: dict[str, deque[Turn]] = {}  # clients with waiting requests, the next one first
-        self._begun: set[Turn] = set()  # being made or sent
+        self._queues: dict[
+            str, deque[QueuedRequest]
+        ] = {}  # clients with waiting requests, the next one first
+        self._begun: set[QueuedRequest] = set()  # being made or sent
         self._draining = False
 
     @contextmanager
-    def turn(self, client: str) -> Iterator[Turn]:
+    def queued(self, client: str) -> Iterator[QueuedRequest]:
         """Put a request in the queue of its client, and take it out at the end.
 
         Busy if the queue is full, GoingAway if the server takes nothing new.
         """
-        turn = self._join(client)
+        queued = self._join(client)
         try:
-            yield turn
+            yield queued
         finally:
             with self._changed:
-                self._begun.discard(turn)
-                self._drop(turn)
+                self._begun.discard(queued)
+                self._drop(queued)
                 self._admit()
 
-    def wait(self, turn: Turn, seconds: float) -> bool:
+    def wait(self, queued: QueuedRequest, seconds: float) -> bool:
         """Return True once the request may be made, or False after these seconds."""
         with self._changed:
-            return self._changed.wait_for(lambda: turn.stage is not Stage.WAITING, seconds)
+            return self._changed.wait_for(lambda: queued.stage is not Stage.WAITING, seconds)
 
-    def made(self, turn: Turn) -> None:
+    def made(self, queued: QueuedRequest) -> None:
         """State that the batch is made, and only has to be sent."""
         with self._changed:
-            turn.stage = Stage.SENDING
+            queued.stage = Stage.SENDING
             self._admit()
 
     def drain(self) -> None:
@@ -100,46 +102,46 @@ class Turns:
         with self._changed:
             found = {stage.value: 0 for stage in Stage}
             found[Stage.WAITING.value] = sum(map(len, self._queues.values()))
-            for turn in self._begun:
-                found[turn.stage.value] += 1
+            for queued in self._begun:
+                found[queued.stage.value] += 1
             return found
 
-    def _join(self, client: str) -> Turn:
-        turn = Turn(client)
+    def _join(self, client: str) -> QueuedRequest:
+        queued = QueuedRequest(client)
         with self._changed:
             if self._draining:
                 raise GoingAway("the server is going away: it finishes what it began; ask another server")
             waiting = sum(map(len, self._queues.values()))
             of_client = len(self._queues.get(client, ()))
-            if waiting >= self._room.waiting or of_client >= self._room.waiting_per_client:
+            if waiting >= self._limits.waiting or of_client >= self._limits.waiting_per_client:
                 raise Busy(
                     f"the server has {waiting} requests waiting, {of_client} of this client; ask later"
                 )
-            self._queues.setdefault(client, deque()).append(turn)
+            self._queues.setdefault(client, deque()).append(queued)
             self._admit()
-        return turn
+        return queued
 
     def _admit(self) -> None:
-        """Let requests begin while there is room. A client that was served goes behind the others."""
-        while sum(turn.stage is Stage.MAKING for turn in self._begun) < self._room.at_once:
+        """Let requests begin while there is limits. A client that was served goes behind the others."""
+        while sum(queued.stage is Stage.MAKING for queued in self._begun) < self._limits.at_once:
             client = next((name for name in self._queues if self._has_room(name)), None)
             if client is None:
                 break
             queue = self._queues.pop(client)
-            turn = queue.popleft()
-            turn.stage = Stage.MAKING
-            self._begun.add(turn)
+            queued = queue.popleft()
+            queued.stage = Stage.MAKING
+            self._begun.add(queued)
             if queue:
                 self._queues[client] = queue
         self._changed.notify_all()
 
     def _has_room(self, client: str) -> bool:
-        sending = sum(turn.client == client and turn.stage is Stage.SENDING for turn in self._begun)
-        return sending < self._room.unsent
+        sending = sum(queued.client == client and queued.stage is Stage.SENDING for queued in self._begun)
+        return sending < self._limits.unsent
 
-    def _drop(self, turn: Turn) -> None:
-        queue = self._queues.get(turn.client)
-        if queue is not None and turn in queue:
-            queue.remove(turn)
+    def _drop(self, queued: QueuedRequest) -> None:
+        queue = self._queues.get(queued.client)
+        if queue is not None and queued in queue:
+            queue.remove(queued)
             if not queue:
-                del self._queues[turn.client]
+                del self._queues[queued.client]

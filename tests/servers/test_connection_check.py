@@ -9,8 +9,8 @@ import pytest
 
 from khop.servers.access import Access
 from khop.servers.addresses import Address, Endpoint
+from khop.servers.connection_check import check_server, speaks_tls
 from khop.servers.errors import TimedOut, Unavailable
-from khop.servers.handshake import check_server, speaks_tls
 from support.certificates import Authority
 
 

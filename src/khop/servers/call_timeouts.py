@@ -15,7 +15,7 @@ _POLL_S = 0.1  # how often stop events are looked at
 class End(StrEnum):
     """Reason why a call was ended."""
 
-    SILENT = "silent"
+    TIMED_OUT = "timed-out"
     STOPPED = "stopped"
 
 
@@ -30,17 +30,17 @@ class Call:
     ended: End | None = None
 
     def heard(self) -> None:
-        """State that the other side gave a sign of life."""
+        """State that the other side gave a heartbeat."""
         self.last = time.monotonic()
 
     def due(self, now: float) -> End | None:
         """Return why the call has to end, if it has to."""
         if self.stop is not None and self.stop.is_set():
             return End.STOPPED
-        return End.SILENT if now - self.last > self.silence_s else None
+        return End.TIMED_OUT if now - self.last > self.silence_s else None
 
 
-class Silence:
+class CallTimeouts:
     """Watches calls from one thread, which lives while there are calls."""
 
     def __init__(self) -> None:

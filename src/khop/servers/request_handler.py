@@ -14,8 +14,8 @@ from typing import Protocol
 
 from khop.servers.access import Token
 from khop.servers.errors import Cancelled, GoingAway, InvalidRequest, ServerError, as_server_error
+from khop.servers.fair_queue import FairQueue, QueueLimits
 from khop.servers.transport import Buffer
-from khop.servers.turns import Room, Turns
 
 MOST_REQUEST = 256 << 20  # bytes
 
@@ -49,11 +49,11 @@ class Serves(Protocol):
         ...
 
 
-class Line(Protocol):
+class ResponseStream(Protocol):
     """The way back to a client. Each method raises Cancelled once the client is gone."""
 
     def heartbeat(self) -> None:
-        """Send a sign of life."""
+        """Send a heartbeat."""
         ...
 
     def send(self, piece: Buffer) -> None:
@@ -61,43 +61,47 @@ class Line(Protocol):
         ...
 
 
-class Desk:
-    """Answers requests: checks them, lets clients take turns, and sends heartbeats while it makes batches."""
+class RequestHandler:
+    """Answers requests: checks them, lets clients take turns, and sends heartbeats meanwhile."""
 
-    def __init__(self, service: Serves, room: Room) -> None:
+    def __init__(self, service: Serves, limits: QueueLimits) -> None:
         self._service = service
-        self._turns = Turns(room)
-        self._makers = ThreadPoolExecutor(room.at_once, thread_name_prefix="khop-batch")
+        self._queue = FairQueue(limits)
+        self._makers = ThreadPoolExecutor(limits.at_once, thread_name_prefix="khop-batch")
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._started = self._active = time.monotonic()
 
-    def answer(self, request: Buffer, token: Token, client: str, line: Line, beat_s: float) -> None:
+    def answer(
+        self, request: Buffer, token: Token, client: str, stream: ResponseStream, beat_s: float
+    ) -> None:
         """Answer one request for a batch; ServerError if it is refused or fails."""
         self._count("requests", 1)
         try:
-            self._answer(request, token, client, line, beat_s)
+            self._answer(request, token, client, stream, beat_s)
         except Exception as error:
             failed = as_server_error(error)
             self._count(f"failed_{failed.code.replace('-', '_')}", 1)
             raise failed from error
 
-    def _answer(self, request: Buffer, token: Token, client: str, line: Line, beat_s: float) -> None:
+    def _answer(
+        self, request: Buffer, token: Token, client: str, stream: ResponseStream, beat_s: float
+    ) -> None:
         self.check(token)
         if len(request) > MOST_REQUEST:
             raise InvalidRequest(f"a request of {len(request)} bytes: the most are {MOST_REQUEST}")
         job = self._service.accept(request)
-        with self._turns.turn(client) as turn:
-            while not self._turns.wait(turn, beat_s):
-                line.heartbeat()
-            pieces = self._made(job, line, beat_s)
-            self._turns.made(turn)
+        with self._queue.queued(client) as queued:
+            while not self._queue.wait(queued, beat_s):
+                stream.heartbeat()
+            pieces = self._made(job, stream, beat_s)
+            self._queue.made(queued)
             for piece in pieces:
-                line.send(piece)
+                stream.send(piece)
                 self._count("bytes", len(piece))
         self._count("answers", 1)
 
-    def _made(self, job: Job, line: Line, beat_s: float) -> Iterator[memoryview]:
+    def _made(self, job: Job, stream: ResponseStream, beat_s: float) -> Iterator[memoryview]:
         gone = threading.Event()
         future: Future[Iterator[memoryview]] = self._makers.submit(job.run, gone.is_set)
         while True:
@@ -107,7 +111,7 @@ class Desk:
                 if future.done():
                     raise
             try:
-                line.heartbeat()
+                stream.heartbeat()
             except Cancelled:
                 gone.set()
                 future.exception()  # until then, its memory counts
@@ -116,7 +120,7 @@ class Desk:
     def check(self, token: Token) -> None:
         """Raise NotAllowed if the token may not read the graph, GoingAway if the server ends."""
         token.check_graph(self._service.name)
-        if self._turns.is_draining:
+        if self._queue.is_draining:
             raise GoingAway("the server is going away: it finishes what it began; ask another server")
 
     def describe(self, token: Token) -> bytes:
@@ -135,8 +139,8 @@ class Desk:
             "pid": os.getpid(),
             "uptime_s": round(time.monotonic() - self._started, 1),
             "memory_bytes": resident_bytes(),
-            "draining": self._turns.is_draining,
-            **self._turns.counts(),
+            "draining": self._queue.is_draining,
+            **self._queue.counts(),
             **{name: own.get(name, 0) for name in ("requests", "answers", "bytes")},
             **own,
             **{f"service_{name}": value for name, value in self._service.counters().items()},
@@ -144,14 +148,14 @@ class Desk:
 
     def drain(self, seconds: float) -> bool:
         """Take nothing new, and wait for the requests that have begun; return whether all have ended."""
-        self._turns.drain()
-        ended = self._turns.empty(seconds)
+        self._queue.drain()
+        ended = self._queue.empty(seconds)
         self._makers.shutdown(wait=ended)
         return ended
 
     def idle_s(self) -> float:
         """Return the seconds since the last request began or ended; 0 while one is under way."""
-        if not self._turns.empty(0):
+        if not self._queue.empty(0):
             return 0.0
         return time.monotonic() - self._active
 

@@ -47,15 +47,15 @@ class Server:
 
 
 @dataclass
-class Roster:
+class ServerList:
     """The servers of a client. Not thread-safe: its owner holds a lock."""
 
     servers: list[Server]
     counts: dict[str, int] = field(default_factory=lambda: {"attempts": 0, "retries": 0, "busy": 0})
 
     @classmethod
-    def of(cls, addresses: Iterable[Address]) -> Roster:
-        """Return the roster of addresses that are not connected yet."""
+    def of(cls, addresses: Iterable[Address]) -> ServerList:
+        """Return the servers of addresses that are not connected yet."""
         return cls([Server(address) for address in addresses])
 
     def usable(self) -> list[Server]:

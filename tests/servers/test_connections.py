@@ -6,14 +6,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from khop.servers.addresses import Address, Endpoint
-from khop.servers.connector import Connector, MachineClock
+from khop.servers.connections import Connections, MachineClock
 from servers.test_pool import World
 
 
 class _Gate(World):
     """A network on which two threads connect at the same time."""
 
-    def connect(self, endpoint: Endpoint, timeout_s: float) -> World.Line:
+    def connect(self, endpoint: Endpoint, timeout_s: float) -> World.ResponseStream:
         line = super().connect(endpoint, timeout_s)
         self.lines.append(line)
         self.both.wait(10)
@@ -23,11 +23,11 @@ class _Gate(World):
 def test_threads_that_connect_at_once_share_one_connection() -> None:
     gate = _Gate()
     gate.lines, gate.both = [], threading.Barrier(2)  # type: ignore[attr-defined]
-    connector = Connector([Address("a", 1)], gate, bytes.decode, MachineClock())
-    (server,) = connector.roster.servers
+    connections = Connections([Address("a", 1)], gate, bytes.decode, MachineClock())
+    (server,) = connections.server_list.servers
     with ThreadPoolExecutor(2) as threads:
-        first, second = threads.map(lambda _: connector.connected(server, 1.0), range(2))
+        first, second = threads.map(lambda _: connections.connected(server, 1.0), range(2))
     assert first is second
     assert sorted(line.closed for line in gate.lines) == [False, True]  # type: ignore[attr-defined]
-    connector.close()
+    connections.close()
     assert all(line.closed for line in gate.lines)  # type: ignore[attr-defined]

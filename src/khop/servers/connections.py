@@ -9,7 +9,7 @@ from typing import Protocol
 
 from khop.servers.addresses import Address, Endpoint
 from khop.servers.errors import Cancelled, GoingAway, Retry, ServerError, Unavailable, WrongGraph
-from khop.servers.roster import Roster, Server, State
+from khop.servers.server_list import Server, ServerList, State
 from khop.servers.transport import Connection
 
 PROBE_S = 2.0  # longest wait for the answer to a probe
@@ -56,7 +56,7 @@ def start_thread(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="khop-probe", daemon=True).start()
 
 
-class Connector:
+class Connections:
     """The servers of a client, with their connections. Threads share it under `changed`."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Connector:
         clock: Clock,
         background: Callable[[Callable[[], None]], None] = start_thread,
     ) -> None:
-        self.roster = Roster.of(addresses)
+        self.server_list = ServerList.of(addresses)
         self.changed = threading.Condition()
         self.closed = False
         self.clock = clock
@@ -78,7 +78,7 @@ class Connector:
         """Close all connections; requests under way end with an error."""
         with self.changed:
             self.closed = True
-            connections = [server.connection for server in self.roster.servers if server.connection]
+            connections = [server.connection for server in self.server_list.servers if server.connection]
             self.changed.notify_all()
         for connection in connections:
             connection.close()
@@ -90,7 +90,7 @@ class Connector:
         except ServerError as error:
             if error.retry is Retry.NEVER:
                 with self.changed:
-                    self.roster.refuse(server, error)
+                    self.server_list.refuse(server, error)
             raise
         return self._use(server, connection)
 
@@ -99,7 +99,7 @@ class Connector:
         with self.changed:
             present = server.connection
             if present is None and not self.closed:
-                self.roster.found(server, connection)
+                self.server_list.found(server, connection)
                 self.changed.notify_all()
                 return connection
         connection.close()
@@ -111,7 +111,7 @@ class Connector:
         """Resolve the name of a server, connect, and check that it has the same graph as the others."""
         endpoints = self._dial.resolve(server.address)
         with self.changed:
-            endpoint = self.roster.place(server, endpoints)
+            endpoint = self.server_list.place(server, endpoints)
         if endpoint is None:
             raise Unavailable(f"{server.address}: its name no longer leads to this machine")
         connection = self._dial.connect(endpoint, timeout_s)
@@ -133,7 +133,7 @@ class Connector:
         """Record a failed request. A server that is lost by it is probed until it answers."""
         with self.changed:
             was = server.state
-            self.roster.failed(server, connection, error, self.clock.now())
+            self.server_list.failed(server, connection, error, self.clock.now())
             lost = server.state is State.LOST and was is not State.LOST
             self.changed.notify_all()
         if lost:
@@ -152,7 +152,7 @@ class Connector:
             self.probe(server)
 
     def _probes(self, server: Server) -> bool:
-        return not self.closed and server.state is State.LOST and server in self.roster.servers
+        return not self.closed and server.state is State.LOST and server in self.server_list.servers
 
     def probe(self, server: Server) -> None:
         """Try once whether a lost server is back."""
@@ -161,7 +161,7 @@ class Connector:
         except ServerError as error:
             with self.changed:
                 if error.retry is Retry.NEVER:
-                    self.roster.refuse(server, error)
+                    self.server_list.refuse(server, error)
                 else:
-                    self.roster.lose(server, error, self.clock.now())
+                    self.server_list.lose(server, error, self.clock.now())
                 self.changed.notify_all()

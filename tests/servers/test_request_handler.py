@@ -6,18 +6,18 @@ import threading
 
 import pytest
 
-from khop.servers import desk as module
+from khop.servers import request_handler as module
 from khop.servers.access import Tokens
-from khop.servers.desk import Desk, error_message, resident_bytes
 from khop.servers.errors import Cancelled, GoingAway, InvalidRequest, NotAllowed
+from khop.servers.fair_queue import QueueLimits
+from khop.servers.request_handler import RequestHandler, error_message, resident_bytes
 from khop.servers.transport import Buffer
-from khop.servers.turns import Room
 from support.byte_service import ByteService, expected, request
 
 ANYONE = Tokens([]).holder("")
 
 
-class _Line:
+class _Stream:
     """The way back to a client that may be gone."""
 
     def __init__(self) -> None:
@@ -35,56 +35,56 @@ class _Line:
 
 
 def test_an_answer_has_heartbeats_while_it_is_made_and_then_its_pieces() -> None:
-    desk, line = Desk(ByteService(), Room()), _Line()
-    desk.answer(request(3 << 20, takes=0.5), ANYONE, "a", line, 0.05)
-    assert line.beats > 0
-    assert b"".join(line.sent) == b"header" + expected(3 << 20)
-    status = desk.status()
+    handler, stream = RequestHandler(ByteService(), QueueLimits()), _Stream()
+    handler.answer(request(3 << 20, takes=0.5), ANYONE, "a", stream, 0.05)
+    assert stream.beats > 0
+    assert b"".join(stream.sent) == b"header" + expected(3 << 20)
+    status = handler.status()
     assert (status["requests"], status["answers"], status["bytes"]) == (1, 1, 6 + (3 << 20))
     assert (status["waiting"], status["making"], status["sending"]) == (0, 0, 0)
-    assert desk.drain(0)
+    assert handler.drain(0)
 
 
 def test_a_request_of_a_client_that_is_gone_is_dropped_while_it_is_made() -> None:
-    service, line = ByteService(), _Line()
-    line.gone_after = 2
-    desk = Desk(service, Room())
+    service, stream = ByteService(), _Stream()
+    stream.gone_after = 2
+    handler = RequestHandler(service, QueueLimits())
     with pytest.raises(Cancelled):
-        desk.answer(request(1, takes=60), ANYONE, "a", line, 0.02)
+        handler.answer(request(1, takes=60), ANYONE, "a", stream, 0.02)
     assert (service.cancelled, service.made) == (1, 0)
-    assert desk.drain(0)
+    assert handler.drain(0)
 
 
 def test_a_request_that_waits_for_its_turn_is_dropped_too() -> None:
-    service, first, second = ByteService(), _Line(), _Line()
+    service, first, second = ByteService(), _Stream(), _Stream()
     second.gone_after = 2
-    desk = Desk(service, Room(at_once=1))
-    thread = threading.Thread(target=desk.answer, args=(request(1, takes=0.5), ANYONE, "a", first, 0.05))
+    handler = RequestHandler(service, QueueLimits(at_once=1))
+    thread = threading.Thread(target=handler.answer, args=(request(1, takes=0.5), ANYONE, "a", first, 0.05))
     thread.start()
     while service.at_once == 0:
         pass
     with pytest.raises(Cancelled):
-        desk.answer(request(1), ANYONE, "b", second, 0.02)
+        handler.answer(request(1), ANYONE, "b", second, 0.02)
     thread.join()
     assert service.made == 1
 
 
 def test_refusals_come_before_the_queue_and_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk, line = Desk(ByteService(), Room()), _Line()
+    handler, stream = RequestHandler(ByteService(), QueueLimits()), _Stream()
     stranger = type(ANYONE)("alice", b"", ("other",))
     with pytest.raises(NotAllowed):
-        desk.answer(request(1), stranger, "a", line, 1)
+        handler.answer(request(1), stranger, "a", stream, 1)
     monkeypatch.setattr(module, "MOST_REQUEST", 5)
     with pytest.raises(InvalidRequest, match="the most are 5"):
-        desk.answer(request(1), ANYONE, "a", line, 1)
-    assert desk.status()["failed_not_allowed"] == desk.status()["failed_invalid"] == 1
-    desk.drain(0)
+        handler.answer(request(1), ANYONE, "a", stream, 1)
+    assert handler.status()["failed_not_allowed"] == handler.status()["failed_invalid"] == 1
+    handler.drain(0)
     with pytest.raises(GoingAway):
-        desk.answer(b"", ANYONE, "a", line, 1)
+        handler.answer(b"", ANYONE, "a", stream, 1)
 
 
 def test_a_desk_is_idle_between_requests() -> None:
-    desk = Desk(ByteService(), Room())
-    assert desk.idle_s() < 5
+    handler = RequestHandler(ByteService(), QueueLimits())
+    assert handler.idle_s() < 5
     assert resident_bytes() > 1 << 20
     assert error_message(Cancelled("gone")) == b'{"code": "cancelled", "text": "gone"}'

@@ -1,0 +1,86 @@
+"""FairQueue of clients at a server."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from khop.servers.errors import Busy, GoingAway
+from khop.servers.fair_queue import FairQueue, QueuedRequest, QueueLimits, Stage
+
+
+def test_clients_are_served_in_turn_whatever_they_ask() -> None:
+    queue = FairQueue(QueueLimits(at_once=1))
+    with ExitStack() as stack:
+        asked = [stack.enter_context(queue.queued("greedy")) for _ in range(5)]
+        asked += [stack.enter_context(queue.queued("other")) for _ in range(2)]
+        served = []
+        for _ in range(7):
+            (queued,) = (queued for queued in asked if queued.stage is Stage.MAKING)
+            served.append(queued.client)
+            _end(queue, queued)
+    assert served == ["greedy", "greedy", "other", "greedy", "other", "greedy", "greedy"]
+    assert queue.empty(0)
+
+
+def _end(queue: FairQueue, queued: QueuedRequest) -> None:
+    with queue._changed:
+        queue._begun.discard(queued)
+        queued.stage = Stage.SENDING
+        queue._admit()
+
+
+def test_no_more_batches_are_made_at_once_than_there_is_room_for() -> None:
+    queue = FairQueue(QueueLimits(at_once=2))
+    with ExitStack() as stack:
+        asked = [stack.enter_context(queue.queued(f"client {number}")) for number in range(5)]
+        assert [queued.stage for queued in asked] == [Stage.MAKING] * 2 + [Stage.WAITING] * 3
+        assert queue.wait(asked[1], 0)
+        assert not queue.wait(asked[2], 0)
+        assert queue.counts() == {"waiting": 3, "making": 2, "sending": 0}
+    assert queue.empty(0)
+
+
+def test_a_client_that_does_not_read_gets_no_further_batches_made_and_blocks_nobody() -> None:
+    queue = FairQueue(QueueLimits(at_once=1, unsent=2))
+    with ExitStack() as stack:
+        slow = [stack.enter_context(queue.queued("slow")) for _ in range(3)]
+        for queued in slow[:2]:
+            assert queue.wait(queued, 0)
+            queue.made(queued)
+        assert not queue.wait(slow[2], 0)
+        with queue.queued("other") as queued:
+            assert queue.wait(queued, 0)
+
+
+def test_full_queues_answer_busy() -> None:
+    queue = FairQueue(QueueLimits(at_once=1, waiting=3, waiting_per_client=2))
+    with ExitStack() as stack:
+        for client in ("a", "a", "a"):  # one is made, two wait
+            stack.enter_context(queue.queued(client))
+        with pytest.raises(Busy, match="2 of this client"), queue.queued("a"):
+            pass
+        stack.enter_context(queue.queued("b"))
+        with pytest.raises(Busy, match="3 requests waiting"), queue.queued("c"):
+            pass
+    assert queue.empty(0)
+
+
+def test_draining_finishes_what_waits_and_takes_nothing_new() -> None:
+    queue = FairQueue(QueueLimits(at_once=1))
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(queue.queued("a")) for _ in range(2))
+        queue.drain()
+        assert queue.is_draining
+        assert not queue.empty(0)
+        with pytest.raises(GoingAway), queue.queued("a"):
+            pass
+        queue.made(first)
+        assert queue.wait(second, 0)
+    assert queue.empty(0)
+
+
+def test_room_is_of_whole_numbers() -> None:
+    with pytest.raises(ValueError, match="at_once 0"):
+        QueueLimits(at_once=0)
