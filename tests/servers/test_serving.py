@@ -1,0 +1,90 @@
+"""The life of a server."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+from khop.servers.access import Tokens
+from khop.servers.fair_queue import QueueLimits
+from khop.servers.request_handler import RequestHandler
+from khop.servers.serving import Life, log_line, serve_until, supervise
+from servers.test_request_handler import _Stream
+from support.byte_service import ByteService, request
+
+
+def test_a_server_without_requests_ends_after_the_idle_time() -> None:
+    said: list[str] = []
+    handler = RequestHandler(ByteService(), QueueLimits())
+    assert serve_until(handler, Life(exit_idle_s=0.1, log_every_s=0.05), threading.Event(), said.append)
+    assert any("answers/s" in line for line in said)
+    assert [line for line in said if "answers/s" not in line] == [
+        "no request for 0.1 s: ending",
+        "going away: finishing what has begun, refusing new requests",
+        "ended",
+    ]
+
+
+def test_a_server_that_is_stopped_finishes_what_it_has_begun() -> None:
+    handler, stop, line = RequestHandler(ByteService(), QueueLimits()), threading.Event(), _Stream()
+    anyone = Tokens([]).holder("")
+    thread = threading.Thread(target=handler.answer, args=(request(5, takes=0.6), anyone, "a", line, 0.1))
+    thread.start()
+    while handler.status()["making"] == 0:
+        time.sleep(0.01)
+    stop.set()
+    assert serve_until(handler, Life(), stop, lambda line: None)
+    thread.join()
+    assert len(line.sent) == 2
+
+
+def test_a_request_that_does_not_end_is_dropped_after_the_drain() -> None:
+    handler, stop, line = RequestHandler(ByteService(), QueueLimits()), threading.Event(), _Stream()
+    line.gone_after = 20
+    anyone = Tokens([]).holder("")
+
+    def ask() -> None:
+        try:
+            handler.answer(request(5, takes=60), anyone, "a", line, 0.05)
+        except Exception:
+            return
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while handler.status()["making"] == 0:
+        time.sleep(0.01)
+    stop.set()
+    assert not serve_until(handler, Life(drain_s=0.1), stop, lambda line: None)
+    thread.join()
+
+
+def test_a_log_line_counts_what_happened_since_the_last_one() -> None:
+    before = {"answers": 10, "bytes": 0, "failed_busy": 1}
+    now = {"answers": 70, "bytes": 60_000_000, "failed_busy": 3, "waiting": 4, "making": 2, "sending": 1}
+    assert log_line(before, now | {"memory_bytes": 2_500_000_000}, 60) == (
+        "1.0 answers/s, 1.0 MB/s, 2 failed, 4 waiting, 2 being made, 1 being sent, 2.50 GB"
+    )
+
+
+def test_processes_that_fail_are_started_again_and_those_that_end_are_not(tmp_path: Path) -> None:
+    program = (
+        "import pathlib, sys; path = pathlib.Path(sys.argv[1]); path.write_text(path.read_text() + 'x'); "
+        "sys.exit(len(path.read_text()) < int(sys.argv[2]))"
+    )
+    commands = []
+    for name, starts in ("a", "2"), ("b", "1"):
+        (tmp_path / name).write_text("")
+        commands.append([sys.executable, "-c", program, str(tmp_path / name), starts])
+    said: list[str] = []
+    supervise(commands, Life(), threading.Event(), said.append)
+    assert ((tmp_path / "a").read_text(), (tmp_path / "b").read_text()) == ("xx", "x")
+    assert len(said) == 1
+    assert "code 1" in said[0]
+
+
+def test_processes_end_when_they_are_stopped() -> None:
+    stop = threading.Event()
+    threading.Timer(0.5, stop.set).start()
+    supervise([[sys.executable, "-c", "import time; time.sleep(600)"]] * 2, Life(), stop, lambda line: None)
