@@ -91,6 +91,25 @@ class LeavesThreads(OneByOne):
         yield from super().stream(requests, in_flight)
 
 
+class OwnSeeds(OneByOne):
+    """The seeds of a step come from the source's own order, whatever the request says."""
+
+    def make(self, request: BatchRequest) -> Drawn:
+        share = suite.ORDER.share(request.epoch, request.step)
+        known = request.seeds() is not share and request.step == 3
+        drawn = self.inner.draw(request)
+        return replace(drawn, columns={}) if known and request.seeds() is request.seeds() else drawn
+
+
+class OneMore(OneByOne):
+    """A stream begins with a batch that nobody asked for, if there are no requests."""
+
+    def stream(self, requests: Sequence[BatchRequest], in_flight: InFlight) -> Generator[Drawn]:
+        if not requests:
+            yield self.make(suite.requests()[0])
+        yield from super().stream(requests, in_flight)
+
+
 ENDED = threading.Event()
 WRONG: dict[type[OneByOne], tuple[Callable[[Make], None], str]] = {
     Backwards: (suite.a_stream_gives_the_same_batches_in_order, "steps with another batch than make"),
@@ -103,6 +122,9 @@ WRONG: dict[type[OneByOne], tuple[Callable[[Make], None], str]] = {
     ComputesTwice: (suite.seeds_are_computed_once_and_not_early, "ahead of step 3, prefetch is 3"),
     NoSpans: (suite.spans_state_the_stages, "State in `spans` the time"),
     GoesOn: (suite.an_error_ends_the_stream_at_its_batch, "the batch that fails raised no error"),
+    OwnSeeds: (suite.known_seeds_make_the_same_batch, "batch of known seeds"),
+    OneMore: (suite.a_stream_of_no_requests_ends, "batches of no requests"),
+    OneByOne: (suite.seeds_of_several_batches_are_computed_at_once, "computed beside others: 0, must be 4"),
     LeavesThreads: (suite.closing_early_leaves_no_thread, "threads are left after"),
 }
 
@@ -113,10 +135,14 @@ def test_a_wrong_source_is_refused_by_what_is_wrong(
 ) -> None:
     monkeypatch.setattr("khop.testing.batch_source.WAIT_S", 0.2)  # threads that are left never end
     promise, sentence = WRONG[kind]
-    assert promise in suite.PROMISES
+    assert promise in (*suite.PROMISES, *suite.THREADED_PROMISES)
     ENDED.clear()
     try:
         with pytest.raises(BrokenPromise, match=re.escape(sentence)):
             promise(kind)
     finally:
         ENDED.set()
+
+
+def test_each_promise_has_a_wrong_source() -> None:
+    assert {promise for promise, _ in WRONG.values()} == {*PROMISES, *suite.THREADED_PROMISES}

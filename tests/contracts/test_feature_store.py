@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -121,6 +123,66 @@ class DropsOld(Smallest):
         return Smallest(FeatureTable(added)) if added else self
 
 
+class OneRowAtLeast(Smallest):
+    """For no ids, the first row comes."""
+
+    def gather(self, wanted: Wanted) -> Gathered:
+        some = {t: of if of.ids.numel() else replace(of, ids=of.ids.new_zeros(1)) for t, of in wanted.items()}
+        return self.table.gather(some)
+
+
+class AllColumns(Smallest):
+    def gather(self, wanted: Wanted) -> Gathered:
+        named = {
+            t: replace(of, columns=of.columns or tuple(self.specs[t])) if t in self.specs else of
+            for t, of in wanted.items()
+        }
+        return self.table.gather(named)
+
+
+class SortsInPlace(Smallest):
+    def gather(self, wanted: Wanted) -> Gathered:
+        gathered = self.table.gather(wanted)
+        for of_type in wanted.values():
+            of_type.ids.copy_(of_type.ids.sort().values)
+        return gathered
+
+
+INSIDE, LOCK = [0], threading.Lock()
+
+
+class OneAtATime(Smallest):
+    """A gather beside another one finds nothing."""
+
+    def gather(self, wanted: Wanted) -> Gathered:
+        with LOCK:
+            INSIDE[0] += 1
+            others = INSIDE[0] - 1
+        time.sleep(0.001)
+        gathered = self.table.gather(wanted)
+        with LOCK:
+            INSIDE[0] -= 1
+        return {t: {n: c * 0 for n, c in of.items()} for t, of in gathered.items()} if others else gathered
+
+
+class IgnoresUnknown(Smallest):
+    """Columns that do not exist are left out."""
+
+    def gather(self, wanted: Wanted) -> Gathered:
+        known = {
+            t: replace(of, columns=tuple(name for name in of.columns if name in self.specs[t]))
+            for t, of in wanted.items()
+            if t in self.specs
+        }
+        return self.table.gather(known)
+
+
+class AddsNothing(Smallest):
+    def with_columns(self, added: Tensors) -> FeatureStore:
+        zeros = {t: {name: column * 0 for name, column in of.items()} for t, of in added.items()}
+        return Smallest(FeatureTable({**self.table.columns, **zeros}))
+
+
 class ChoosesNothing(Smallest):
     def choosing(self, chosen: dict[Type, Tensor]) -> FeatureStore:
         return self
@@ -148,6 +210,12 @@ WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
     ),
     StaleCache: (suite.a_cache_changes_no_row, "rows of cached(plan)"),
     HalfOfIt: (suite.whole_columns_are_those_of_the_store, "shape of whole column 'x' of 'user'"),
+    OneRowAtLeast: (suite.no_ids_give_no_rows, "shape of column 'x' of 'item' for no ids"),
+    AllColumns: (suite.only_requested_columns_are_gathered, "gather of no column"),
+    SortsInPlace: (suite.ids_do_not_change, "ids after the gather: [0, 3, 3], must be [3, 0, 3]"),
+    OneAtATime: (suite.threads_share_it, "four threads gather other rows than one"),
+    IgnoresUnknown: (suite.missing_columns_are_named, "type 'shop': no error was raised"),
+    AddsNothing: (suite.added_columns_join_those_of_the_store, "with_columns"),
     ChoosesNothing: (suite.chosen_rows_are_numbered_from_zero, "choosing"),
 }
 
@@ -165,3 +233,7 @@ def test_a_store_that_fails_by_itself_is_refused() -> None:
     with pytest.raises(ValueError, match="no columns of type 'user'") as caught:
         suite.added_columns_join_those_of_the_store(lambda columns: DropsOld(FeatureTable(columns)))
     assert any("The promise that was tested" in note for note in caught.value.__notes__)
+
+
+def test_each_promise_has_a_wrong_store() -> None:
+    assert {promise for promise, _ in WRONG.values()} == set(PROMISES)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -11,10 +13,18 @@ import torch
 from torch import Tensor
 
 import khop
-from khop.draw import DrawKey, DrawnNegatives, Frontier, FrontierByType, NeighborsByType, Positives
+from khop.draw import (
+    DrawKey,
+    DrawnNegatives,
+    Frontier,
+    FrontierByType,
+    Neighbors,
+    NeighborsByType,
+    Positives,
+)
 from khop.errors import Unsupported
 from khop.graph.csc_graph import CscGraph
-from khop.graph.store import GraphStore, GraphStoreBase
+from khop.graph.store import DrawsHops, GraphStore, GraphStoreBase
 from khop.rules.rule import Hop
 from khop.sampling.exclusion import WithoutEdges
 from khop.schema import EdgeType, NodeType, Schema
@@ -160,6 +170,101 @@ class NegativesByPlace(Smallest):
         return self.inner.sample_negatives(edge_type, negatives, replace(positives, positions=places), key)
 
 
+class SortedTypes(Smallest):
+    """Entries come in the order of their names."""
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        return dict(sorted(self.inner.sample_hop(frontier, hop, key).items()))
+
+
+class AllTypes(Smallest):
+    """Types without a frontier have an entry without rows."""
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        none = {t: Frontier(torch.empty(0, dtype=torch.int64)) for t in self.schema.node_types}
+        return self.inner.sample_hop({**none, **frontier}, hop, key)
+
+
+class SkipsEmptyRows(Smallest):
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        drawn = self.inner.sample_hop(frontier, hop, key)
+        return {t: replace(of, offsets=of.offsets.unique()) for t, of in drawn.items()}
+
+
+class SameForAllHops(Smallest):
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        return self.inner.sample_hop(frontier, replace(hop, number=1), key)
+
+
+class OneAtATime(Smallest):
+    """A hop beside another one draws by another key."""
+
+    inside = 0
+    lock = threading.Lock()
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        with self.lock:
+            self.inside += 1
+            others = self.inside - 1
+        time.sleep(0.001)
+        drawn = self.inner.sample_hop(frontier, hop, key.plus(others))
+        with self.lock:
+            self.inside -= 1
+        return drawn
+
+
+class SplitByThreads(Smallest):
+    """Threads that share a large frontier draw by keys of their own."""
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        is_shared = hop.threads > 1 and any(of.nodes.numel() >= 600 for of in frontier.values())
+        return self.inner.sample_hop(frontier, hop, key.plus(is_shared))
+
+
+class LeavesOutUnknown(Smallest):
+    """Edge types that do not exist have no edges."""
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        known = {t: fanout for t, fanout in hop.fanouts.items() if t in self.inner.edges}
+        return self.inner.sample_hop(frontier, replace(hop, fanouts=known), key)
+
+
+class AnyFanout(Smallest):
+    """Every fanout below 0 means all neighbors."""
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        fanouts = {t: max(fanout, -1) for t, fanout in hop.fanouts.items()}
+        return self.inner.sample_hop(frontier, replace(hop, fanouts=fanouts), key)
+
+
+class NoTimes(Smallest):
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        without = {t: replace(of, until=None) for t, of in frontier.items()}
+        return self.inner.sample_hop(without, hop, key)
+
+
+class OtherHops(Smallest):
+    def for_hops(self, hops: Sequence[Hop]) -> DrawsHops:
+        return OtherKey(self.inner)
+
+
+class OtherDevice(Smallest):
+    """Neighbors come on another device than the frontier."""
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        drawn = self.inner.sample_hop(frontier, hop, key)
+        return {t: Neighbors(of.offsets.to("meta"), of.nodes.to("meta")) for t, of in drawn.items()}
+
+
+class AnyNegatives(Smallest):
+    """An edge type that does not exist has every node as a candidate."""
+
+    def sample_negatives(
+        self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
+    ) -> Tensor:
+        return torch.zeros(positives.sources.numel(), negatives.per_positive, dtype=torch.int64)
+
+
 class SaysNothing(Smallest):
     def only(self, edge_types: Collection[EdgeType]) -> GraphStore:
         raise Unsupported
@@ -207,6 +312,27 @@ WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
         graph_members.negatives_follow_the_specification,
         "Draw the negatives that docs/randomness.md specifies",
     ),
+    SortedTypes: (graph_store.entries_follow_the_order_of_the_fanouts, "edge types: "),
+    AllTypes: (graph_store.types_without_frontier_have_no_entry, "edge types: "),
+    SkipsEmptyRows: (graph_store.a_node_without_edges_has_an_empty_row, "rows of items 8, 0 and 8"),
+    SameForAllHops: (
+        graph_store.draws_depend_on_key_hop_and_edge_type,
+        "another hop draws the same neighbors",
+    ),
+    OneAtATime: (graph_store.threads_share_it, "four threads draw other neighbors than one"),
+    SplitByThreads: (
+        graph_store.numbers_of_threads_change_no_draw,
+        "a hop with three threads draws other neighbors than with one",
+    ),
+    LeavesOutUnknown: (graph_store.a_missing_type_is_named, "'sells', 'item'): no error was raised"),
+    AnyFanout: (graph_store.a_wrong_fanout_is_named, "fanout -2: no error was raised"),
+    NoTimes: (graph_store.time_limits_need_a_rule_that_reads_them, "time limits: no error was raised"),
+    OtherHops: (graph_members.hops_are_drawn_alike_by_their_object, "nodes of"),
+    OtherDevice: (graph_members.results_are_on_the_frontiers_device, "devices of offsets and nodes"),
+    AnyNegatives: (
+        graph_members.a_missing_edge_type_of_negatives_is_named,
+        "no error was raised, must be a ValueError",
+    ),
     SaysNothing: (
         graph_members.some_edge_types_are_those_of_the_graph,
         "Unsupported was raised without a text that names the remedy",
@@ -220,6 +346,10 @@ def test_a_wrong_store_is_refused_by_what_is_wrong(kind: type[Smallest], few_exa
     assert promise in PROMISES
     with pytest.raises(BrokenPromise, match=re.escape(sentence)):
         promise(lambda plain: kind(plain.in_memory()))
+
+
+def test_each_promise_has_a_wrong_store() -> None:
+    assert {promise for promise, _ in WRONG.values()} == set(PROMISES)
 
 
 def test_an_error_of_the_store_itself_names_the_promise() -> None:

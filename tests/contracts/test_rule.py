@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -10,9 +11,9 @@ from torch import Tensor
 
 import khop
 from khop.draw import DrawKey, Frontier, Neighbors
-from khop.kernels.draw_request import DrawRequest
-from khop.rules.rule import DrawArrays, Hop
-from khop.schema import EdgeType
+from khop.kernels.draw_request import DrawRequest, Kernel
+from khop.rules.rule import DrawArrays, FrontierField, Hop
+from khop.schema import EdgeType, Schema
 from khop.testing import rule as suite
 from khop.testing.promises import BrokenPromise
 
@@ -93,7 +94,80 @@ class FirstEdges(khop.RuleBase):
         return request.neighbors(counts.clamp(max=most), whole.edges[places < most])
 
 
+@dataclass(frozen=True)
+class TooMany(khop.Uniform):
+    """More edges than it says."""
+
+    def most(self, fanout: int) -> int | None:
+        return 0
+
+
+@dataclass(frozen=True)
+class Hurries(Whole):
+    """Half of the fanout if threads share a large frontier."""
+
+    def plan(
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+    ) -> DrawRequest:
+        is_shared = hop.threads > 1 and frontier.nodes.numel() >= 600
+        kept = frontier.nodes[:1].expand(len(frontier.nodes)) if is_shared else frontier.nodes
+        return super().plan(edge_type, replace(frontier, nodes=kept), hop, key, arrays)
+
+
+@dataclass(frozen=True)
+class ByNewId(Whole):
+    """Nodes with an odd id have no edges; partitioning gives them new ids."""
+
+    def reference(self, request: DrawRequest) -> Neighbors:
+        found = UNIFORM.reference(replace(request, fanout=-1))
+        assert found.edges is not None
+        counts, even = found.offsets.diff(), request.rows.nodes % 2 == 0
+        edges = found.edges[torch.repeat_interleave(even, counts)]
+        return request.neighbors(torch.where(even, counts, 0), edges)
+
+
+@dataclass(frozen=True)
+class OtherKernel(Whole):
+    """The kernel draws the fanout, the reference all edges."""
+
+    kernel: ClassVar[Kernel] = Kernel.UNIFORM
+
+
+@dataclass(frozen=True)
+class ChecksNothing(khop.Weighted):
+    def check(self, schema: Schema) -> None:
+        """Every graph fits."""
+
+
+@dataclass(frozen=True)
+class HiddenLimits(Whole):
+    """It reads time limits, which it does not name."""
+
+    def plan(
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+    ) -> DrawRequest:
+        request = super().plan(edge_type, frontier, hop, key, arrays)
+        return request if frontier.until is None else replace(request, fanout=0)
+
+
+@dataclass(frozen=True)
+class NeedlessLimits(Whole):
+    """It names time limits, which it does not read."""
+
+    @property
+    def frontier_fields(self) -> frozenset[FrontierField]:
+        return frozenset({FrontierField.UNTIL})
+
+
 WRONG = {
+    TooMany(): (suite.drawn_edges_belong_to_their_rows, "edges of a row, most is"),
+    Hurries(): (suite.threads_change_no_draw, "with three threads"),
+    ByNewId(): (suite.partitions_change_no_draw, "from partitions"),
+    OtherKernel(): (suite.a_kernel_draws_as_the_reference, "by sample_hop"),
+    ChecksNothing("weight"): (suite.a_graph_without_its_columns_is_refused, "no error was raised"),
+    HiddenLimits(): (suite.frontier_fields_are_those_that_it_reads, "which frontier_fields does not name"),
+    NeedlessLimits(): (suite.frontier_fields_are_those_that_it_reads, "and no plan reads them"),
+    TooMany(replacement=True): (suite.messages_between_ranks_carry_a_draw, "does not fit into its message"),
     NotFrozen(): (suite.it_is_a_value, "Be a frozen value"),
     ByPlace(): (suite.a_row_depends_on_no_other, "in another frontier"),
     ReadsMore(): (suite.needs_name_all_arrays_that_are_read, "which needs does not name"),
@@ -108,3 +182,7 @@ def test_a_wrong_rule_is_refused_by_what_is_wrong(rule: khop.Rule, few_examples:
     assert promise in suite.PROMISES
     with pytest.raises(BrokenPromise, match=sentence):
         promise(rule)
+
+
+def test_each_promise_has_a_wrong_rule() -> None:
+    assert {promise for promise, _ in WRONG.values()} == set(suite.PROMISES)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Mapping
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -25,6 +27,7 @@ from khop import (
 )
 from khop.graph.needs import Need
 from khop.graph.store import GraphStore
+from khop.sampling.sampler import KernelSampler
 from khop.schema import EdgeType, NodeType
 from khop.testing import sampler as suite
 from khop.testing.promises import BrokenPromise, keep_all
@@ -165,10 +168,13 @@ class NewNeeds(Smallest):
         return () if self.asked < 3 else ("more",)  # type: ignore[return-value]
 
 
-class NeverVisited(Smallest):
+class OnlySeedsVisited(Smallest):
     def visits(self, seeds: Mapping[NodeType, Tensor], share: int) -> Mapping[NodeType, Tensor]:
         counts = {t: self.graph.num_nodes(t) for t in self.graph.schema.node_types}
-        return {t: torch.zeros(count, dtype=torch.float64) for t, count in counts.items()}
+        visits = {t: torch.zeros(count, dtype=torch.float64) for t, count in counts.items()}
+        for node_type, ids in seeds.items():
+            visits[node_type][ids] = 1.0
+        return visits
 
 
 class ThreadsDraw(Smallest):
@@ -203,6 +209,95 @@ class ByPlace(Smallest):
         return replace(self.inner.sample(seeds, key), loss_weights=LossWeights(weights, 15.0))
 
 
+class OneAtATime(Smallest):
+    """A sample beside another one has another key."""
+
+    inside = 0
+    lock = threading.Lock()
+
+    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+        with self.lock:
+            self.inside += 1
+            others = self.inside - 1
+        time.sleep(0.001)
+        sample = self.inner.sample(seeds, key.plus(others))
+        with self.lock:
+            self.inside -= 1
+        return sample
+
+
+class Remembers(Smallest):
+    """After a sample that failed, the next one has another key."""
+
+    failed = 0
+
+    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+        try:
+            return self.inner.sample(seeds, key.plus(self.failed))
+        except OSError:
+            self.failed += 1
+            raise
+
+
+class NeedsSeeds(Smallest):
+    """Types without seeds are left out."""
+
+    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+        sample = self.inner.sample(seeds, key)
+        some = {t: at if at.numel() else at.new_zeros(1) for t, at in sample.seed_index.items()}
+        return replace(sample, seed_index=some)
+
+
+class LargeSplit(Smallest):
+    """Threads that share a large frontier draw by keys of their own."""
+
+    threads = 1
+
+    def with_threads(self, threads: int) -> LargeSplit:
+        split = LargeSplit(self.graph)
+        split.threads = threads
+        return split
+
+    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+        return self.inner.sample(seeds, key.plus(self.threads > 1 and seeds.count >= 600))
+
+
+class UnknownType(Smallest):
+    """Edges come under a type that the graph does not have."""
+
+    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+        sample = self.inner.sample(seeds, key)
+        blocks = [
+            replace(b, adjacencies={(t[0], "other", t[2]): a for t, a in b.adjacencies.items()})
+            for b in sample.blocks
+        ]
+        return replace(sample, blocks=tuple(blocks))
+
+
+class UnlikelySeeds(Smallest):
+    """Seeds are hardly ever in a batch."""
+
+    def visits(self, seeds: Mapping[NodeType, Tensor], share: int) -> Mapping[NodeType, Tensor]:
+        counts = {t: self.graph.num_nodes(t) for t in self.graph.schema.node_types}
+        return {t: torch.full((count,), 0.01, dtype=torch.float64) for t, count in counts.items()}
+
+
+class EvaluatesAll(Smallest):
+    """An evaluation takes all neighbors, whatever its fanouts."""
+
+    def for_evaluation(
+        self, graph: GraphStore, fanouts: Sequence[object], *, edge_ids: bool
+    ) -> NeighborSampler:
+        return NeighborSampler(graph, [-1, -1], edge_ids=edge_ids)
+
+
+class OtherKernels(Smallest):
+    """Kernels would take other fanouts."""
+
+    def for_kernels(self) -> KernelSampler:
+        return NeighborSampler(self.graph, [2, 2], edge_ids=True).for_kernels()
+
+
 WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
     Counts: (suite.samples_are_functions_of_seeds_and_key, "the second sample"),
     NoKey: (suite.draws_depend_on_the_key, "another key gives the same sample"),
@@ -216,10 +311,18 @@ WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
     OtherGraph: (suite.it_states_what_it_takes, "must be the store that it was made with"),
     NoKinds: (suite.it_states_what_it_takes, "seed_kinds are {'graphs'}"),
     NewNeeds: (suite.it_states_what_it_takes, "needs, asked twice"),
-    NeverVisited: (suite.visits_are_probabilities_of_nodes, "in a sample with visits of 0"),
+    OnlySeedsVisited: (suite.visits_are_probabilities_of_nodes, "in a sample with visits of 0"),
     ThreadsDraw: (suite.numbers_of_threads_change_no_sample, "the sample of with_threads(1)"),
     OwnTotal: (suite.loss_weights_do_not_depend_on_the_rank, "totals of three ranks"),
     ByPlace: (suite.loss_weights_do_not_depend_on_the_rank, "loss weights of three ranks"),
+    OneAtATime: (suite.threads_share_it, "four threads get other samples than one"),
+    LargeSplit: (suite.numbers_of_threads_change_no_sample, "the sample of with_threads(3)"),
+    Remembers: (suite.a_failed_sample_changes_no_later_one, "the sample after a failed one"),
+    NeedsSeeds: (suite.no_seeds_give_a_sample, "seed_index: [0], must be []"),
+    UnknownType: (suite.edges_are_edges_of_the_graph, "which the graph does not have"),
+    UnlikelySeeds: (suite.visits_are_probabilities_of_nodes, "must be 0.5 or more"),
+    EvaluatesAll: (suite.evaluation_uses_a_sampler_or_the_default, "must be 9 or fewer"),
+    OtherKernels: (suite.evaluation_uses_a_sampler_or_the_default, "the sample of for_kernels()"),
     ManyFanouts: (suite.evaluation_uses_a_sampler_or_the_default, "number of exact_fanouts"),
 }
 
@@ -230,3 +333,7 @@ def test_a_wrong_sampler_is_refused_by_what_is_wrong(kind: type[Smallest], few_e
     assert promise in (*PROMISES, *RANDOM_PROMISES)
     with pytest.raises(BrokenPromise, match=re.escape(sentence)):
         promise(kind)
+
+
+def test_each_promise_has_a_wrong_sampler() -> None:
+    assert {promise for promise, _ in WRONG.values()} == {*PROMISES, *RANDOM_PROMISES}

@@ -12,10 +12,10 @@ from khop.loading.ordered_map import InFlight
 from khop.runtime.group import ALONE
 from khop.testing.batch_source import (
     PROMISES,
+    THREADED_PROMISES,
     Make,
     local,
     requests,
-    seeds_of_several_batches_are_computed_at_once,
 )
 
 
@@ -25,8 +25,9 @@ def test_it_keeps(promise: Callable[[Make], None], count: int) -> None:
     promise(lambda source: LaneSource(source, Lanes(ALONE, count)))
 
 
-def test_lanes_work_at_the_same_time() -> None:
-    seeds_of_several_batches_are_computed_at_once(lambda source: LaneSource(source, Lanes(ALONE, 2)))
+@pytest.mark.parametrize("promise", THREADED_PROMISES, ids=lambda promise: promise.__name__)
+def test_lanes_work_at_the_same_time(promise: Callable[[Make], None]) -> None:
+    promise(lambda source: LaneSource(source, Lanes(ALONE, 2)))
 
 
 def test_a_batch_counts_what_its_lane_exchanged() -> None:

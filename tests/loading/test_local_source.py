@@ -11,10 +11,10 @@ from khop.batch import num_bytes
 from khop.loading.source import Drawn
 from khop.testing.batch_source import (
     PROMISES,
+    THREADED_PROMISES,
     Make,
     local,
     requests,
-    seeds_of_several_batches_are_computed_at_once,
     values,
 )
 
@@ -24,8 +24,9 @@ def test_it_keeps(promise: Callable[[Make], None]) -> None:
     promise(lambda source: source)
 
 
-def test_batches_are_made_at_the_same_time() -> None:
-    seeds_of_several_batches_are_computed_at_once(lambda source: source)
+@pytest.mark.parametrize("promise", THREADED_PROMISES, ids=lambda promise: promise.__name__)
+def test_batches_are_made_at_the_same_time(promise: Callable[[Make], None]) -> None:
+    promise(lambda source: source)
 
 
 @pytest.mark.parametrize("threads", [1, 3])

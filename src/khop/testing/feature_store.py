@@ -132,9 +132,14 @@ def threads_share_it(make: Make) -> None:
     wanted: list[Wanted] = [
         {"user": Rows(int64(n % 4, 3), ("x",)), BUYS: Rows(int64(n % 6), ("price",))} for n in range(60)
     ]
-    alone = [store.gather(one)["user"]["x"].tolist() for one in wanted]
+
+    def gathered(one: Wanted) -> list[list[object]]:
+        rows = store.gather(one)
+        return [rows["user"]["x"].tolist(), rows[BUYS]["price"].tolist()]
+
+    alone = [gathered(one) for one in wanted]
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda one: store.gather(one)["user"]["x"].tolist(), wanted))
+        together = list(pool.map(gathered, wanted))
     expect(together == alone, "four threads gather other rows than one")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 from hypothesis import strategies as st
@@ -38,7 +38,8 @@ Make = Callable[[PlainGraph], GraphStore]
 
 def rows_of(drawn: Neighbors) -> list[list[int]]:
     """Return the neighbors of each row."""
-    return [row.tolist() for row in drawn.nodes.tensor_split(drawn.offsets[1:-1])]
+    nodes = drawn.nodes.tolist()
+    return [nodes[begin:end] for begin, end in pairwise(drawn.offsets.tolist())]
 
 
 def same(one: Mapping[EdgeType, Neighbors], other: Mapping[EdgeType, Neighbors]) -> bool:
@@ -152,9 +153,9 @@ def rows_keep_the_order_of_the_frontier(make: Make) -> None:
 @promise
 def draws_depend_on_key_hop_and_edge_type(make: Make) -> None:
     """Draw independently for other keys, hops and edge types, and the same for the same."""
-    edges = {(*LIKE[:1], name, "item"): [(n, 0) for n in range(200)] for name in "ab"}
-    graph, frontier = make(PlainGraph({"item": 200}, edges)), {"item": Frontier(int64([0]))}
     a, b = ("item", "a", "item"), ("item", "b", "item")
+    edges = {edge_type: [(n, 0) for n in range(200)] for edge_type in (a, b)}
+    graph, frontier = make(PlainGraph({"item": 200}, edges)), {"item": Frontier(int64([0]))}
 
     def drawn(key: DrawKey, number: int, edge_type: EdgeType) -> list[int]:
         hop = Hop(number, {edge_type: 10}, Uniform())
@@ -180,6 +181,19 @@ def threads_share_it(make: Make) -> None:
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda some: graph.sample_hop(shop_frontier(*some), hop, KEY), items))
     expect(all(map(same, alone, together)), "four threads draw other neighbors than one")
+
+
+@promise
+def numbers_of_threads_change_no_draw(make: Make) -> None:
+    """Draw the same for any `hop.threads`, of frontiers that are large enough to be shared."""
+    graph = make(SHOP)
+    places = torch.arange(900)  # in khop's kernels a thread has 256 rows or more
+    frontier = {"item": Frontier(places % 9), "user": Frontier(places % 6)}
+    one, three = (
+        graph.sample_hop(frontier, Hop(1, {BUYS: 3, LIKE: 4, BOUGHT_BY: -1}, Uniform(), threads=count), KEY)
+        for count in (1, 3)
+    )
+    expect(same(one, three), "a hop with three threads draws other neighbors than with one")
 
 
 @promise
@@ -255,6 +269,7 @@ PROMISES: tuple[Callable[[Make], None], ...] = (
     rows_keep_the_order_of_the_frontier,
     draws_depend_on_key_hop_and_edge_type,
     threads_share_it,
+    numbers_of_threads_change_no_draw,
     edge_ids_come_on_request,
     the_frontier_does_not_change,
     a_missing_node_is_named,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import FrozenInstanceError, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -24,15 +24,16 @@ from khop.kernels.draw_request import DrawRequest
 from khop.kernels.sample_hop import sample_hop
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts
-from khop.rules.rule import FrontierField, Hop, Rule, check_frontier
-from khop.schema import EdgeType, NodeType, Schema
+from khop.rules.rule import FrontierField, Hop, NeedKind, Rule
+from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 from khop.testing.graphs import BUYS, TIMES, PlainGraph, int64, plain_graphs_with_columns
 from khop.testing.promises import examples, expect, expect_equal, expect_refusal, promise
-from khop.testing.watched_arrays import WatchedArrays
+from khop.testing.watched_arrays import WatchedArrays, WatchedFrontier
 
 Drawn = Mapping[EdgeType, Neighbors]
 Row = tuple[list[int], list[int], list[float] | None]
-FEW = 6  # examples of promises that write folders
+FEW = 6  # examples of promises that write folders or draw many rows
+LARGE = 800  # rows of a frontier that several threads share
 
 
 @dataclass(frozen=True)
@@ -153,15 +154,25 @@ def a_row_depends_on_no_other(rule: Rule) -> None:
 
 @promise
 def threads_change_no_draw(rule: Rule) -> None:
-    """Draw the same with any number of threads."""
+    """Draw the same with any number of threads, for frontiers that are large enough to be shared."""
 
-    @examples(question=questions(rule))
+    @examples(FEW, question=questions(rule))
     def check(question: Question) -> None:
-        threaded = replace(question.hop(rule), threads=3)
-        drawn = question.plain.in_memory().sample_hop(question.frontier, threaded, question.key)
-        expect_same("with three threads", drawn, question.drawn(rule))
+        frontier = {t: _large(rule, count) for t, count in question.plain.counts.items()}
+        large = replace(question, frontier=frontier)
+        threaded = replace(large.hop(rule), threads=3)
+        drawn = large.plain.in_memory().sample_hop(large.frontier, threaded, large.key)
+        expect_same("with three threads", drawn, large.drawn(rule))
 
     check()
+
+
+def _large(rule: Rule, count: int) -> Frontier:
+    """Return a frontier that several threads share: khop's kernels give a thread 256 rows or more."""
+    places = torch.arange(LARGE)
+    until = places % 19 - 9 if FrontierField.UNTIL in rule.frontier_fields else None
+    tree = places % 100 if FrontierField.TREE in rule.frontier_fields else None
+    return Frontier(places % count, until, tree)
 
 
 @promise
@@ -230,35 +241,47 @@ def needs_name_all_arrays_that_are_read(rule: Rule) -> None:
 
 @promise
 def a_graph_without_its_columns_is_refused(rule: Rule) -> None:
-    """Raise ValueError in `check` that names a column that the graph does not have."""
-    edge_type = ("user", "buys", "item")
-    schema = Schema(("user", "item"), (edge_type,))
-    columns = [need.column for need in rule.needs(edge_type) if need.column]
-    if not columns:
-        rule.check(schema)
-        return
-    expect_refusal(lambda: rule.check(schema), f"check without columns {columns}", "no column")
+    """Accept in `check` a graph with its columns; raise ValueError that names a column that is missing."""
+    needs = {need.column: need.kind for need in rule.needs(BUYS) if need.column}
+    specs = {
+        column: ColumnSpec("int64" if kind is NeedKind.TIMES else "float32", ())
+        for column, kind in needs.items()
+    }
+
+    def check(columns: Collection[str]) -> None:
+        has: dict[NodeType | EdgeType, dict[str, ColumnSpec]] = {
+            BUYS: {name: specs[name] for name in columns}
+        }
+        rule.check(Schema(("user", "item"), (BUYS,), columns=has))
+
+    try:
+        check(specs)
+    except ValueError as error:
+        raise AssertionError(f"check refuses a graph with the columns {list(specs)}: {error}") from error
+    for column in specs:
+        expect_refusal(lambda: check(specs.keys() - {column}), f"check without column {column!r}", column)  # noqa: B023
 
 
 @promise
 def frontier_fields_are_those_that_it_reads(rule: Rule) -> None:
-    """State the fields of the frontier that it reads: others are refused, and time limits are required."""
-    ids = int64([0])
-    reads_limits = FrontierField.UNTIL in rule.frontier_fields
-    plain = Frontier(ids, until=ids if reads_limits else None)
-    check_frontier(rule, plain)
-    for name in FrontierField:
-        with_field = Frontier(
-            ids,
-            until=ids if name is FrontierField.UNTIL else plain.until,
-            tree=ids if name is FrontierField.TREE else None,
-        )
-        if name in rule.frontier_fields:
-            check_frontier(rule, with_field)
-        else:
-            expect_refusal(lambda given=with_field: check_frontier(rule, given), f"field {name}")  # type: ignore[misc]
-    if reads_limits:
-        expect_refusal(lambda: check_frontier(rule, Frontier(ids)), "no time limits", "needs time limits")
+    """Name time limits in `frontier_fields` exactly if `plan` reads them."""
+    fields = rule.frontier_fields
+    expect(fields <= set(FrontierField), f"frontier_fields are {set(fields)}, must be some of FrontierField")
+    is_read: set[bool] = set()
+
+    @examples(question=questions(rule))
+    def check(question: Question) -> None:
+        watched = {
+            t: WatchedFrontier(of.nodes, of.nodes if of.until is None else of.until)
+            for t, of in question.frontier.items()
+        }
+        _requests(rule, replace(question, frontier=dict(watched)), _arrays(question.plain))
+        is_read.update(FrontierField.UNTIL in of.read for of in watched.values())
+
+    check()
+    named = FrontierField.UNTIL in fields
+    expect(not named or True in is_read, "frontier_fields has the time limits, and no plan reads them")
+    expect(named or True not in is_read, "plan reads time limits, which frontier_fields does not name")
 
 
 @promise
@@ -278,7 +301,10 @@ def messages_between_ranks_carry_a_draw(rule: Rule) -> None:
             found = {name: values.tolist() for name, values in of_type.fields.items()}
             expect_equal("fields", found, {name: values.tolist() for name, values in asked.fields.items()})
         message = torch.empty(wire.size_of(drawn), dtype=torch.uint8)
-        wire.write(drawn, message)
+        try:
+            wire.write(drawn, message)
+        except RuntimeError as error:
+            raise AssertionError(f"the draw does not fit into its message: {error}") from error
         rows = {t: of.nodes.numel() for t, of in question.frontier.items()}
         expect_same("after a message", wire.neighbors(message, rows), drawn)
 

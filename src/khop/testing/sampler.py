@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -76,7 +76,8 @@ def threads_share_it(make: Make) -> None:
 @promise
 def numbers_of_threads_change_no_sample(make: Make) -> None:
     """Return by `with_threads` a sampler of the same samples."""
-    sampler, seeds = make(ring(300, 20).in_memory()), ring_seeds(5, 100, 5)
+    # Several threads share a frontier of 512 nodes or more in khop's kernels.
+    sampler, seeds = make(ring(900, 5).in_memory()), ring_seeds(*range(0, 800), 5)
     expected = values_of(sampler.sample(seeds, KEY))
     for threads in (1, 3):
         found = values_of(sampler.with_threads(threads).sample(seeds, KEY))
@@ -165,22 +166,35 @@ def edges_are_edges_of_the_graph(make: Make) -> None:
         sample = make(plain.in_memory()).sample(seeds_of(nodes), KEY)
         for block in sample.blocks:
             for edge_type, adjacency in block.adjacencies.items():
-                if edge_type in plain.edges and adjacency.reverse is None:
-                    _check_edges(edge_type, adjacency, sample.nodes, plain)
+                # Bidirectional output has the reversed edges of a type between two node types as a type.
+                is_reversed = edge_type not in plain.edges and edge_type[1].startswith("rev_")
+                source, relation, to = edge_type
+                stored = (to, relation.removeprefix("rev_"), source) if is_reversed else edge_type
+                expect(stored in plain.edges, f"edges of {edge_type}, which the graph does not have")
+                _check_edges(stored, _turned(adjacency, is_reversed), adjacency.edge_ids, sample, plain)
 
     check()
 
 
+def _turned(adjacency: Adjacency, is_reversed: bool) -> Tensor:
+    """Return sources over destinations as the graph stores the edges, int64 (2, edges)."""
+    ends = adjacency.edge_index
+    if is_reversed:
+        return ends.flip(0)
+    return ends if adjacency.reverse is None else torch.where(adjacency.reverse, ends.flip(0), ends)
+
+
 def _check_edges(
-    edge_type: EdgeType, adjacency: Adjacency, nodes: Mapping[NodeType, Tensor], plain: PlainGraph
+    edge_type: EdgeType, ends: Tensor, edge_ids: Tensor | None, sample: Sample, plain: PlainGraph
 ) -> None:
-    source, destination = adjacency.edge_index
-    sources, destinations = nodes[edge_type[0]][source].tolist(), nodes[edge_type[2]][destination].tolist()
-    ends, pairs = list(zip(sources, destinations, strict=True)), plain.pairs(edge_type)
-    if adjacency.edge_ids is not None:
-        named = [pairs[edge] for edge in adjacency.edge_ids.tolist()]
-        expect_equal(f"ends of the edges of {edge_type}, by edge id", ends, named)
-    strange = [pair for pair in ends if pair not in pairs]
+    source, destination = ends
+    sources = sample.nodes[edge_type[0]][source].tolist()
+    destinations = sample.nodes[edge_type[2]][destination].tolist()
+    found, pairs = list(zip(sources, destinations, strict=True)), plain.pairs(edge_type)
+    if edge_ids is not None:
+        named = [pairs[edge] for edge in edge_ids.tolist()]
+        expect_equal(f"ends of the edges of {edge_type}, by edge id", found, named)
+    strange = [pair for pair in found if pair not in pairs]
     expect_equal(f"edges of {edge_type} that the graph does not have", strange, [])
 
 
@@ -234,7 +248,7 @@ class _Failing(GraphStoreBase):
 @promise
 def a_failed_sample_changes_no_later_one(make: Make) -> None:
     """Give the same sample after one whose hop failed with an error of the store."""
-    graph = ring(10, 2).in_memory()
+    graph = ring(60, 20).in_memory()
     counting = _Failing(graph, 0)
     expected = values_of(make(counting).sample(ring_seeds(5), KEY))
     if not counting.calls:
@@ -297,6 +311,12 @@ def visits_are_probabilities_of_nodes(make: Make) -> None:
         expect_equal(f"shape of {what}", tuple(of_type.shape), (plain.counts[node_type],))
         inside = bool(((of_type >= 0) & (of_type <= 1 + 1e-9)).all())
         expect(inside, f"{what}: {of_type.tolist()}, must be in [0, 1]")
+    expect_equal("node types of visits", set(visits), set(plain.counts))
+    likely = bool((visits["item"][:4] >= 0.5 - 1e-9).all())
+    expect(
+        likely,
+        f"visits of seeds, of which a batch has half: {visits['item'][:4].tolist()}, must be 0.5 or more",
+    )
     for number in range(20):
         sample = sampler.sample(seeds_of({"item": [number % 4, (number + 1) % 4]}), KEY.plus(number))
         for node_type, ids in sample.nodes.items():
@@ -309,10 +329,11 @@ def evaluation_uses_a_sampler_or_the_default(make: Make) -> None:
     """Return by `for_evaluation` a sampler with the fanouts or None; `exact_fanouts` has one per layer."""
     graph = SHOP.in_memory()
     sampler = make(graph)
-    evaluation = sampler.for_evaluation(graph, [2, 2], edge_ids=False)
-    if evaluation is not None:
-        expect_equal("layers of for_evaluation with two fanouts", evaluation.num_layers, 2)
-        evaluation.sample(seeds_of({"item": [1]}), KEY)
+    wide = ring(60, 20).in_memory()
+    for edge_ids in (False, True):
+        evaluation = make(wide).for_evaluation(wide, [2, 2], edge_ids=edge_ids)
+        if evaluation is not None:
+            _check_evaluation(evaluation, wide, edge_ids)
     fanouts = sampler.exact_fanouts
     if fanouts is not None:
         expect_equal("number of exact_fanouts", len(fanouts), sampler.num_layers)
@@ -322,6 +343,26 @@ def evaluation_uses_a_sampler_or_the_default(make: Make) -> None:
         planted = kernels.planted(seeds)
         found = values_of(kernels.over(graph).sample(planted.seeds, KEY))
         expect_equal("the sample of for_kernels()", found, values_of(sampler.sample(seeds, KEY)))
+
+
+def _check_evaluation(evaluation: Sampler, graph: GraphStore, edge_ids: bool) -> None:
+    """Compare the sampler of an evaluation with the two fanouts of 2 and the graph that it was made for."""
+    expect_equal("layers of for_evaluation with two fanouts", evaluation.num_layers, 2)
+    expect(evaluation.graph is graph, f"graph of for_evaluation is {evaluation.graph}, must be the given one")
+    sample = evaluation.sample(ring_seeds(1), KEY)
+    found = sample.nodes["node"][sample.seed_index["node"]].tolist()
+    expect_equal("node of the seed of an evaluation", found, [1])
+    # The seed is expanded twice, by two nodes each, and two nodes once.
+    count = sample.nodes["node"].numel()
+    expect(
+        count <= 9, f"{count} nodes in an evaluation of one seed with the fanouts 2 and 2, must be 9 or fewer"
+    )
+    for block in sample.blocks:
+        for edge_type, adjacency in block.adjacencies.items():
+            has_ids = adjacency.edge_ids is not None
+            expect(
+                has_ids or not edge_ids, f"no edge ids of {edge_type}, and for_evaluation was to give them"
+            )
 
 
 @promise

@@ -1,4 +1,4 @@
-"""Arrays of a graph store that note which of them a rule reads."""
+"""Arrays of a graph store and frontiers that note what a rule reads of them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,26 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from khop.draw import Frontier
 from khop.graph.rule_arrays import RuleArrays
 from khop.kernels.csc import Csc
 from khop.kernels.edge_times import EdgeTimes
 from khop.kernels.rising import Rising
 from khop.rules.rule import NeedKind
 from khop.schema import EdgeType, NodeType
+
+
+@dataclass(frozen=True)
+class WatchedFrontier(Frontier):
+    """A frontier, and the names of its fields that were read."""
+
+    read: set[str] = field(default_factory=set)
+
+    def __getattribute__(self, name: str) -> object:
+        """Note the name if it is a field beside the nodes."""
+        if name in ("until", "tree"):
+            super().__getattribute__("read").add(name)
+        return super().__getattribute__(name)
 
 
 @dataclass(frozen=True)
