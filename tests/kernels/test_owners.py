@@ -1,4 +1,4 @@
-"""Rows are shared out by owner without comparing them, and what owners drew is put in order in one pass."""
+"""Rows are split by owner, requested once each from other ranks, and joined in the order of the rows."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from khop.draw import Frontier, Neighbors
 from khop.kernels.owners import (
+    ByOwner,
     Drawn,
+    first_outside,
     join_drawn,
     join_drawn_reference,
     owner_order,
     owner_order_reference,
+    remote_rows,
+    remote_rows_reference,
 )
+from khop.testing.graph_store import rows_of
 
 BOUNDS = st.sampled_from([[0, 50], [0, 20, 20, 35, 50], [0, 0, 50], [0, *range(3, 50, 2), 50]])
 
@@ -65,3 +71,78 @@ def test_ids_of_any_width_are_shared_out(dtype: torch.dtype) -> None:
     assert counts == (1, 2)
     assert order is not None
     assert order.tolist() == [1, 0, 2]
+
+
+FAR = 1 << 40
+
+
+@given(
+    count=st.sampled_from([0, 1, 9, 600, 20_000]),  # few are sorted otherwise than many
+    largest=st.sampled_from([1, 300, 5_000, FAR]),
+    first=st.integers(0, 40),
+    held=st.integers(0, 200),
+    share_kept=st.sampled_from([None, 0.0, 0.3, 1.0]),
+    seed=st.integers(0, 1 << 30),
+)
+def test_places_and_questions_are_those_of_the_reference(
+    count: int, largest: int, first: int, held: int, share_kept: float | None, seed: int
+) -> None:
+    random = torch.Generator().manual_seed(seed)
+    ids = torch.randint(largest, (count,), generator=random)
+    slots, kept = None, 0
+    if share_kept is not None:
+        kept = 11
+        slots = torch.randint(kept, (count,), generator=random)
+        slots[torch.rand(count, generator=random) >= share_kept] = -1
+    places, asked = remote_rows(ids, first, first + held, slots=slots, kept=kept)
+    wanted = remote_rows_reference(ids, first, first + held, slots=slots, kept=kept)
+    assert torch.equal(places, wanted[0])
+    assert torch.equal(asked, wanted[1])
+
+
+def test_what_is_here_is_not_asked_for_and_what_is_kept_neither() -> None:
+    ids, slots = torch.tensor([7, 3, 12, 7, 5, 90]), torch.tensor([-1, -1, 1, -1, -1, -1])
+    places, asked = remote_rows(ids, 3, 6, slots=slots, kept=2)
+    assert asked.tolist() == [7, 90]
+    assert places.tolist() == [5, 0, 4, 5, 2, 6]  # three rows are here, two are kept, two are asked for
+
+
+OWNED = [2, 5, 5, 9, 12]  # the second owner has none
+IDS = st.lists(st.integers(2, 11), max_size=20) | st.lists(st.integers(2, 11), max_size=20).map(sorted)
+
+
+def neighbors(ids: list[int]) -> Neighbors:
+    """Of each id as many neighbors as it says, all different."""
+    nodes = [100 * id_ + number for id_ in ids for number in range(id_ % 4)]
+    offsets = torch.tensor([0, *(id_ % 4 for id_ in ids)]).cumsum(0)
+    return Neighbors(offsets, torch.tensor(nodes, dtype=torch.int32), -torch.tensor(nodes, dtype=torch.int64))
+
+
+@given(ids=IDS, bounds=st.sampled_from([OWNED, [2, 12], [0, 7, 20]]))
+def test_answers_of_owners_are_joined_in_the_order_of_the_questions(
+    ids: list[int], bounds: list[int]
+) -> None:
+    given_ids = torch.tensor(ids, dtype=torch.int64)
+    owners = ByOwner.of(given_ids, bounds)
+    shares = owners.split(given_ids)
+    for share, first, end in zip(shares, bounds[:-1], bounds[1:], strict=True):
+        assert share.tolist() == [id_ for id_ in ids if first <= id_ < end]
+    assert owners.joined(shares).tolist() == ids
+    joined = owners.neighbors([neighbors(share.tolist()) for share in shares])
+    assert rows_of(joined) == rows_of(neighbors(ids))
+    assert joined.edges is not None
+    assert torch.equal(joined.edges, -joined.nodes.long())
+
+
+def test_limits_and_trees_go_with_their_nodes() -> None:
+    frontier = Frontier(torch.tensor([9, 3, 7]), torch.tensor([90, 30, 70]), torch.tensor([1, 2, 3]))
+    shares = ByOwner.of(frontier.nodes, [0, 5, 10]).frontiers(frontier)
+    assert [share.nodes.tolist() for share in shares] == [[3], [9, 7]]
+    assert [share.until.tolist() for share in shares if share.until is not None] == [[30], [90, 70]]
+    assert [share.tree.tolist() for share in shares if share.tree is not None] == [[2], [1, 3]]
+
+
+def test_the_first_id_without_an_owner_is_found() -> None:
+    assert first_outside(torch.tensor([2, 11]), OWNED) == -1
+    assert first_outside(torch.tensor([2, 12, 1]), OWNED) == 1
+    assert first_outside(torch.tensor([], dtype=torch.int64), OWNED) == -1

@@ -27,7 +27,7 @@ from khop.features.cache_plan import CachePlan
 from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStoreBase, Gathered, Rows, Wanted
 from khop.features.table import ColumnPieces, read_rows
-from khop.partition.by_owner import first_outside
+from khop.kernels.owners import first_outside
 from khop.schema import Schema
 
 ANSWERING = Message("getting rows", "row")

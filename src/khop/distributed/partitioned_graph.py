@@ -26,7 +26,7 @@ from khop.exchange.peers import Message, Peers, naming
 from khop.graph.edge_draws import asked_types, check_edge_type, check_hop
 from khop.graph.needs import Need
 from khop.graph.store import NumberedGraph, NumberedNodes
-from khop.partition.by_owner import ByOwner, first_outside
+from khop.kernels.owners import ByOwner, first_outside
 from khop.partition.local_partitions import LocalPartitions
 from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType, Schema

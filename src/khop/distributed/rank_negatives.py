@@ -15,7 +15,7 @@ from khop.exchange.draw_wire import NegativeWire
 from khop.exchange.lanes import Lanes
 from khop.exchange.peers import Message, Peers, naming
 from khop.graph.negatives import NegativeTables, NothingLeft, all_drawn
-from khop.partition.by_owner import ByOwner, first_outside
+from khop.kernels.owners import ByOwner, first_outside
 from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_links import PartsLinks
 from khop.schema import EdgeType

@@ -24,7 +24,7 @@ from khop.exchange.row_wire import (
 )
 from khop.features.store import Rows
 from khop.features.table import ColumnPieces, read_into, read_rows
-from khop.kernels.remote_rows import remote_rows
+from khop.kernels.owners import remote_rows
 
 ASKING = Message("asking for rows", "id")
 

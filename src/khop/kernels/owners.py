@@ -1,16 +1,85 @@
-"""Grouping of rows by owner, and stitching of the owners' draws in the order of the rows."""
+"""Rows split by the owners of their ids: requests to the owners, and their answers in the order asked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 import khop._core as _core
+from khop.draw import Frontier, Neighbors, Positives
 from khop.kernels.memory import pooled
 
 Drawn = tuple[Tensor, Tensor, Tensor | None]  # offsets, int64 (rows + 1); nodes, int32 or int64; edges, int64
+
+
+@dataclass(frozen=True, eq=False)
+class ByOwner:
+    """Rows grouped by owner. Rows of one owner keep their order."""
+
+    counts: tuple[int, ...]  # rows of each owner
+    order: Tensor | None  # int64 (rows): row positions owner by owner; None: rows are already in this order
+
+    @classmethod
+    def of(cls, ids: Tensor, bounds: Sequence[int]) -> ByOwner:
+        """Group ids by owner. `bounds` ascend: the first id of each owner, then the end of the last range."""
+        return cls((ids.numel(),), None) if len(bounds) == 2 else cls(*owner_order(ids, bounds))
+
+    def split(self, rows: Tensor) -> Sequence[Tensor]:
+        """Split rows of shape (rows, ...) into the rows of each owner."""
+        return (rows if self.order is None else rows[self.order]).split_with_sizes(self.counts)
+
+    def frontiers(self, frontier: Frontier) -> list[Frontier]:
+        """Split a frontier into the frontier of each owner."""
+        fields = {name: self.split(values) for name, values in frontier.fields.items()}
+        return [
+            Frontier(nodes, **{name: of_owners[owner] for name, of_owners in fields.items()})
+            for owner, nodes in enumerate(self.split(frontier.nodes))
+        ]
+
+    def positives(self, positives: Positives) -> list[Positives]:
+        """Split links into the links of each owner; the rows are the sources."""
+        nothing = [None] * len(self.counts)
+        until = nothing if positives.until is None else self.split(positives.until)
+        rows = zip(self.split(positives.sources), self.split(positives.positions), until, strict=True)
+        return [Positives(*of_owner, positives.time_column) for of_owner in rows]
+
+    def joined(self, answers: Sequence[Tensor]) -> Tensor:
+        """Join the answers of all owners, one row per row asked: shape (rows, ...), in the original order."""
+        if len(answers) == 1:
+            return answers[0]
+        # Write to pooled memory, straight to the final place: fresh pages cost more than the gather itself.
+        out = pooled((sum(self.counts), *answers[0].shape[1:]), answers[0].dtype)
+        if self.order is None:
+            return torch.cat(list(answers), out=out)
+        for places, rows in zip(self.order.split_with_sizes(self.counts), answers, strict=True):
+            out.index_copy_(0, places, rows)
+        return out
+
+    def neighbors(self, answers: Sequence[Neighbors]) -> Neighbors:
+        """Join the neighbors drawn by each owner, as if a single owner had drawn all of them."""
+        if len(answers) == 1:
+            return answers[0]
+        pieces = [(drawn.offsets, drawn.nodes, drawn.edges) for drawn in answers]
+        weights = [drawn.weights.view(torch.int32) for drawn in answers if drawn.weights is not None]
+        if not weights:
+            return Neighbors(*join_drawn(pieces, self.order))
+        words = [(offsets, of_owner, None) for (offsets, _, _), of_owner in zip(pieces, weights, strict=True)]
+        return Neighbors(
+            *join_drawn(pieces, self.order), join_drawn(words, self.order)[1].view(torch.float32)
+        )
+
+
+def first_outside(ids: Tensor, bounds: Sequence[int]) -> int:
+    """Return the position of the first id outside `bounds`, which no owner has, or -1."""
+    if not ids.numel():
+        return -1
+    low, high = (int(end) for end in ids.aminmax())
+    if bounds[0] <= low and high < bounds[-1]:
+        return -1
+    return int(((ids < bounds[0]) | (ids >= bounds[-1])).int().argmax())
 
 
 def owner_order(ids: Tensor, bounds: Sequence[int]) -> tuple[tuple[int, ...], Tensor | None]:
@@ -70,3 +139,30 @@ def join_drawn_reference(drawn: Sequence[Drawn], order: Tensor | None) -> Drawn:
         nodes.numel(), device=nodes.device
     )
     return offsets, nodes[wanted], None if edges is None else edges[wanted]
+
+
+def remote_rows(
+    ids: Tensor, first: int, end: int, *, slots: Tensor | None = None, kept: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Return the place of each row of `ids` (int64, none negative), and the ids of the rows to request.
+
+    Rows of ids in [first, end) are local. Of the others, `kept` rows are cached, each at its slot in
+    `slots`; -1: not cached. The ids to request ascend without duplicates. Places count the local, then the
+    cached, then the requested rows.
+    """
+    if ids.device.type != "cpu":
+        return remote_rows_reference(ids, first, end, slots=slots, kept=kept)
+    return _core.remote_rows(ids.contiguous(), first, end, slots, kept)
+
+
+def remote_rows_reference(
+    ids: Tensor, first: int, end: int, *, slots: Tensor | None = None, kept: int = 0
+) -> tuple[Tensor, Tensor]:
+    """The same as `remote_rows` in plain torch, on any device."""
+    slots = torch.full_like(ids, -1) if slots is None else slots
+    is_here = (ids >= first) & (ids < end)
+    is_asked = ~is_here & (slots < 0)
+    asked, number = torch.unique(ids[is_asked], return_inverse=True)
+    places = torch.where(is_here, ids - first, slots + end - first)
+    places[is_asked] = number + end - first + kept
+    return places, asked

@@ -12,7 +12,7 @@ from khop.features.store import FeatureStoreBase, Gathered, Rows, Specs, Tensors
 from khop.features.table import ColumnPieces, read_rows
 from khop.graph.feature_columns import feature_columns
 from khop.kernels.memory import memory_limit_bytes
-from khop.partition.by_owner import first_outside
+from khop.kernels.owners import first_outside
 from khop.partition.parts_folder import PartsFolder, held_parts
 from khop.schema import EdgeType, NodeType
 

@@ -19,7 +19,7 @@ from khop.graph.edge_draws import check_edge_type
 from khop.graph.needs import Need
 from khop.graph.negatives import NegativeTables
 from khop.graph.store import DrawsHops, NumberedGraph, NumberedNodes
-from khop.partition.by_owner import first_outside
+from khop.kernels.owners import first_outside
 from khop.partition.joined import joined_graph
 from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_folder import PartsFolder, held_parts

@@ -13,7 +13,7 @@ from khop.graph.needs import Need
 from khop.graph.partition import Partition
 from khop.graph.store import NumberedNodes
 from khop.kernels.csc import Csc
-from khop.partition.by_owner import ByOwner, first_outside
+from khop.kernels.owners import ByOwner, first_outside
 from khop.partition.parts_folder import PartsFolder, held_parts
 from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType, Schema
