@@ -56,17 +56,19 @@ MAY_IMPORT = {
         "errors", "kernels", "rules", "features", "graph", "runtime", "partition", "sampling", "loading",
         "exchange",
     },
-    "servers": {"errors", "schema", "batch", "kernels", "loading"},
+    "servers": {
+        "errors", "schema", "draw", "batch", "kernels", "rules", "features", "graph", "sampling", "loading",
+    },
     "training": BASICS | {
         "errors", "migrations", "batch", "kernels", "graph", "runtime", "models", "loading",
     },
     "inference": BASICS | {
         "batch", "kernels", "features", "graph", "runtime", "models", "sampling", "loading", "exchange",
-        "distributed", "training",
+        "distributed", "servers", "training",
     },
     "api": BASICS | {
         "forks", "batch", "kernels", "rules", "features", "graph", "runtime", "datasets", "models",
-        "partition", "sampling", "loading", "exchange", "distributed", "training", "inference",
+        "partition", "sampling", "loading", "exchange", "distributed", "servers", "training", "inference",
     },
     "pyg": BASICS | {"forks", "batch", "kernels", "rules", "features", "graph", "sampling", "loading", "api"},
     "planning": {
@@ -75,7 +77,7 @@ MAY_IMPORT = {
     },
     "config": BASICS | {
         "components", "migrations", "kernels", "rules", "graph", "runtime", "datasets", "models",
-        "partition", "sampling", "loading", "distributed", "training", "inference", "api",
+        "partition", "sampling", "loading", "training", "inference", "api",
     },
     "testing": {
         "errors", "schema", "batch", "draw", "kernels", "rules", "features", "graph", "partition",
@@ -84,8 +86,8 @@ MAY_IMPORT = {
     "profiling": {"batch", "loading", "training", "config"},
     "cli": {
         "components", "errors", "process_memory", "user_cache", "schema", "graph", "runtime", "datasets",
-        "partition", "loading", "distributed", "training", "inference", "api", "config", "planning",
-        "profiling",
+        "partition", "sampling", "loading", "distributed", "training", "inference", "api", "config",
+        "planning", "profiling",
     },
     "__main__": {"cli"},
     "__init__": {

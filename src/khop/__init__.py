@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from khop.forks import watch_forks
 
 if TYPE_CHECKING:
+    from khop.api.connect import connect as connect
     from khop.api.evaluate import evaluate as evaluate
     from khop.api.evaluate import evaluate_links as evaluate_links
     from khop.api.infer import infer as infer
@@ -146,6 +147,7 @@ _PUBLIC = {
     "Weighted": "khop.rules.weighted",
     "WeightedNegatives": "khop.draw",
     "cooccurrence": "khop.graph.cooccurrence",
+    "connect": "khop.api.connect",
     "evaluate": "khop.api.evaluate",
     "evaluate_links": "khop.api.evaluate",
     "infer": "khop.api.infer",

@@ -15,6 +15,7 @@ from torch import Tensor
 from khop.arguments import column_name, truth, whole_number
 from khop.schema import EdgeType, NodeType
 
+RANDOMNESS = 1  # the version of docs/randomness.md
 MASK64 = (1 << 64) - 1
 MOST_PER_POSITIVE = (1 << 31) - 1
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import support.triton_rows  # noqa: F401 # corrects Triton's interpreter
-from khop import DrawKey
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.choice import Engine, forcing
 from khop.loading.device_columns import DeviceColumns, split_choice
@@ -120,6 +119,6 @@ def test_an_error_of_a_batch_ends_the_stream_there() -> None:
 
 
 def test_other_samplers_are_refused() -> None:
-    host = local(FailsAt(DrawKey(0)))
+    host = local(FailsAt(GRAPH, 0))
     with pytest.raises(ValueError, match=r'FailsAt: a GPU samples as khop.NeighborSampler .*topology="host"'):
         device_source(host, "device", "host")

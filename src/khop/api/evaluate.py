@@ -33,6 +33,7 @@ from khop.runtime.group import Group, this_group, unwrapped
 from khop.sampling.fanouts import Fanout
 from khop.sampling.link_seeds import LinkList, Links
 from khop.sampling.links import LinkSampler
+from khop.sampling.listed import ids_here
 from khop.training.link_prediction import LinkMetric
 from khop.training.tasks import NodeClassification
 
@@ -86,7 +87,7 @@ def evaluate(
         )
     group.meet("evaluating")
     with group.exchanging("evaluating"):
-        return scores(task, graph.features, {split: nodes_by_type[node_type]}, outputs_of)[split]
+        return scores(task, graph.features, {split: ids_here(nodes_by_type[node_type])}, outputs_of)[split]
 
 
 def evaluate_links(

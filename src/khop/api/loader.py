@@ -11,6 +11,7 @@ from importlib import import_module
 from time import monotonic
 
 import torch
+from torch import Tensor
 
 from khop.api.open_graph import Graph
 from khop.arguments import one_of, truth, whole_number
@@ -47,10 +48,21 @@ from khop.loading.transfer import Transfer, device_of
 from khop.runtime.group import Group, this_group
 from khop.sampling.given_seeds import SeedIds, seed_ids
 from khop.sampling.link_seeds import Links, check_links
+from khop.sampling.listed import ListedLinks, ListedNodes, ListedSeeds, fetched_seeds, listed_seeds
 from khop.sampling.sampler import Sampler, Seeds, checked_sampler
 from khop.sampling.seeds import NodeSeeds, SeedList, SeedOrder
 from khop.schema import NodeType
+from khop.servers.source import source_of
 
+GivenSeeds = (
+    SeedIds
+    | ListedNodes
+    | Mapping[NodeType, SeedIds]
+    | Mapping[NodeType, Tensor | ListedNodes]
+    | Links
+    | PartitionedLinks
+    | ListedLinks
+)
 Batches = Generator[Batch, None, None]
 _WARM_UP = 4  # batches of the CPU that measure how large batches of a GPU are
 
@@ -89,7 +101,7 @@ class Loader:
     def __init__(
         self,
         sampler: Sampler,
-        seeds: SeedIds | Mapping[NodeType, SeedIds] | Links | PartitionedLinks,
+        seeds: GivenSeeds,
         batch_size: int,
         *,
         graph: Graph | None = None,
@@ -107,7 +119,7 @@ class Loader:
         locality: bool = True,
     ) -> None:
         check_fork()
-        are_links = isinstance(seeds, Links | PartitionedLinks)
+        are_links = isinstance(seeds, Links | PartitionedLinks | ListedLinks)
         sampler = checked_sampler(sampler, "links" if are_links else "nodes")
         self._graph = Graph.of(sampler.graph if graph is None else graph)
         locality = truth("locality", locality)
@@ -304,7 +316,9 @@ def _source_of(graph: Graph, local: LocalSource, order: SeedOrder, streams: Stre
         source: BatchSource = module.DeviceSource(local, stores, streams, partial(_warm_up, order))
         return source
     if lanes is None:
-        return local
+        seeds = order.seeds
+        listed = seeds.reference if isinstance(seeds, ListedSeeds | ListedLinks) else None
+        return source_of(local, listed)
     return LaneSource(local, lanes, tuple(order.seeds.counts))
 
 
@@ -316,11 +330,11 @@ def _warm_up(order: SeedOrder) -> list[tuple[Seeds, DrawKey]]:
 
 def _seed_list(
     graph: Graph,
-    seeds: SeedIds | Mapping[NodeType, SeedIds] | Links | PartitionedLinks,
+    seeds: GivenSeeds,
     seed_times: SeedTimes | None,
 ) -> tuple[SeedList, tuple[NodeType, ...]]:
     """Return the checked seeds, and the node types that the model outputs rows for."""
-    if isinstance(seeds, Links | PartitionedLinks):
+    if isinstance(seeds, Links | PartitionedLinks | ListedLinks):
         if seed_times is not None:
             raise ValueError(
                 "seed_times with links: times of links belong to the links, give khop.Links(..., times=...)"
@@ -330,7 +344,10 @@ def _seed_list(
             check_links(graph, seeds)
         ends = {end for source, _, destination in seeds.counts for end in (source, destination)}
         return seeds, tuple(t for t in graph.schema.node_types if t in ends)
-    nodes = seed_ids(graph, seeds)
+    listed = listed_seeds(seeds, graph.schema.node_types, seed_times)
+    if listed is not None:
+        return listed, tuple(listed.counts)
+    nodes = seed_ids(graph, fetched_seeds(seeds))
     if seed_times is None:
         return NodeSeeds(nodes), tuple(nodes)
     features = None if graph.features is NO_COLUMNS else graph.features

@@ -30,7 +30,7 @@ from khop.graph.layout import is_partitioned
 from khop.graph.needs import Need
 from khop.graph.progress import ProgressCallback
 from khop.graph.save import save_graph
-from khop.graph.store import DrawsHops, GraphStore
+from khop.graph.store import BatchServers, DrawsHops, GraphStore
 from khop.graph.text import graph_text
 from khop.kernels.choice import why_no_kernels
 from khop.kernels.csc import Csc
@@ -42,6 +42,7 @@ from khop.loading.placed_stores import Conditions, PlacedStores, placed_stores, 
 from khop.partition.placements import LANES, Placement
 from khop.rules.rule import Hop
 from khop.runtime.group import this_group
+from khop.sampling.listed import ListedNodes, ids_here
 from khop.schema import EdgeType, EdgeTypeName, NodeType, Schema, by_edge_type, edge_type_of
 
 
@@ -56,7 +57,9 @@ class Graph:
     topology: GraphStore
     features: FeatureStore
     folder: Folder | None = None  # None for a graph in memory
-    splits: Mapping[str, Mapping[NodeType, Tensor]] = field(default_factory=dict)  # of a graph in memory
+    splits: Mapping[str, Mapping[NodeType, Tensor | ListedNodes]] = field(
+        default_factory=dict
+    )  # without a folder
     partition_options: PartitionOptions | None = None  # distribution of a partitioned folder over ranks
     origin: Folder | None = None  # for a graph in memory: the folder of arrays that it shares
     stores: PlacedStores | None = None  # copies for the kernels of a GPU; None: the CPU makes all batches
@@ -87,6 +90,11 @@ class Graph:
     def frontier_device(self) -> torch.device:
         """The device of frontiers and drawn neighbors: that of the topology's edges."""
         return self.topology.frontier_device
+
+    @property
+    def servers(self) -> BatchServers | None:
+        """The servers that make batches of this graph; None: this process makes them."""
+        return self.topology.servers
 
     def num_edges(self, edge_type: EdgeTypeName) -> int:
         """Return the number of edges of a type, over all partitions."""
@@ -208,8 +216,11 @@ class Graph:
         """Names of the splits; each belongs to at least one node type."""
         return tuple(self.splits) if self.folder is None else self.folder.split_names
 
-    def split(self, name: str) -> Mapping[NodeType, Tensor]:
-        """Return the int64 node ids of a split, for each node type that has the split."""
+    def split(self, name: str) -> Mapping[NodeType, Tensor | ListedNodes]:
+        """Return the int64 node ids of a split, for each node type that has the split.
+
+        For a graph on servers, the lists stay there: a loader takes `khop.ListedNodes` as it takes ids.
+        """
         if self.folder is not None:
             return self.folder.split(name)
         if name not in self.splits:
@@ -221,7 +232,9 @@ class Graph:
 
         ValueError if a file that its arrays are mapped from is damaged.
         """
-        splits = {name: self.split(name) for name in self.split_names}
+        splits = {
+            name: {t: ids_here(ids) for t, ids in self.split(name).items()} for name in self.split_names
+        }
         origin = self.folder or self.origin
         return save_graph(
             path_of("path", path), self.in_one_piece("save"), self.columns, splits, notice, origin=origin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -20,7 +20,7 @@ from khop.draw import DrawKey, Positives, Purpose
 from khop.features.store import FeatureStore
 from khop.graph.csc_graph import CscGraph
 from khop.graph.progress import ProgressCallback
-from khop.graph.store import GraphStore
+from khop.graph.store import BatchServers, GraphStore
 from khop.sampling.link_seeds import Links
 from khop.sampling.link_split import (
     Chosen,
@@ -31,7 +31,11 @@ from khop.sampling.link_split import (
     as_first_numbered,
     split_edges,
 )
+from khop.sampling.listed import ListedLinks
 from khop.schema import EdgeType, EdgeTypeName, NodeType, edge_type_of
+from khop.servers.graph import split_view
+
+AnyLinks = Links | PartitionedLinks | ListedLinks
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +45,9 @@ class LinkSplit:
     train: Graph
     val: Graph
     test: Graph
-    train_links: Links | PartitionedLinks
-    val_links: Links | PartitionedLinks
-    test_links: Links | PartitionedLinks
+    train_links: AnyLinks
+    val_links: AnyLinks
+    test_links: AnyLinks
 
     def save(self, path: str | os.PathLike[str], *, notice: ProgressCallback | None = None) -> Path:
         """Write a folder of graph folders, one per field of this class, and return its path.
@@ -90,20 +94,48 @@ def split_links(
 
     The parts share the node columns with `graph`, and stay in memory until they are saved. Where ranks hold
     partitions of the edges, each rank gets its own edges and a share of the links, and the call is
-    collective.
+    collective. The links of a graph on servers are split there, and stay there.
     """
     graph_of("graph", graph)
     edge_types, facts = _edge_types(edge_type), LinkColumns(negatives, label, time)
     _check(graph, edge_types, facts)
     shares, key = Shares(val, test, disjoint_share), DrawKey.of(seed_number(seed), Purpose.SPLIT)
-    parts: list[tuple[Graph, Links | PartitionedLinks]]
-    if graph.rank_edges is not None:
+    parts: list[tuple[Graph, AnyLinks]]
+    if graph.servers is not None:
+        parts = _split_on_servers(graph, graph.servers, edge_types, shares, facts, seed)
+    elif graph.rank_edges is not None:
         of_ranks = split_over_ranks(graph.rank_edges, edge_types, shares, key, facts)
         parts = [(_beside(graph, part.graph, graph.features, part.graph), part.links) for part in of_ranks]
     else:
         parts = _split_whole(graph, graph.in_one_piece("split_links"), edge_types, shares, key, facts)
     (train, train_links), (val_graph, val_links), (test_graph, test_links) = parts
     return LinkSplit(train, val_graph, test_graph, train_links, val_links, test_links)
+
+
+def _split_on_servers(
+    graph: Graph,
+    servers: BatchServers,
+    edge_types: Sequence[EdgeType],
+    shares: Shares,
+    facts: LinkColumns,
+    seed: int,
+) -> list[tuple[Graph, AnyLinks]]:
+    """Return graphs and lists of links that every server makes by the same key, when it first needs them."""
+    arguments = {
+        "edge_types": [list(edge_type) for edge_type in edge_types],
+        "val": shares.val,
+        "test": shares.test,
+        "disjoint_share": shares.disjoint_share,
+        "negatives": facts.negatives,
+        "label": facts.label,
+        "time": facts.time,
+        "seed": seed,
+    }
+    parts = split_view(servers, arguments)
+    return [
+        (replace(graph, topology=topology, features=features), links)
+        for topology, features, links in (parts[name](graph.schema) for name in ("train", "val", "test"))
+    ]
 
 
 def _split_whole(
@@ -113,11 +145,11 @@ def _split_whole(
     shares: Shares,
     key: DrawKey,
     facts: LinkColumns,
-) -> list[tuple[Graph, Links | PartitionedLinks]]:
+) -> list[tuple[Graph, AnyLinks]]:
     """Return the graph and the links of each part, for edges in this process."""
     split = split_edges(WholeEdges(topology), edge_types, shares, key)
     graphs: dict[int, Graph] = {}  # training and validation often share one
-    parts: list[tuple[Graph, Links | PartitionedLinks]] = []
+    parts: list[tuple[Graph, AnyLinks]] = []
     for draw, part in enumerate((split.train, split.val, split.test)):
         if id(part.kept) not in graphs:
             graphs[id(part.kept)] = _hearing(graph, topology, part.kept)

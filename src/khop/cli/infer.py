@@ -28,6 +28,7 @@ from khop.config.read import RawRun
 from khop.config.values import RunConfig
 from khop.graph.npy import header_of
 from khop.inference.chunks import Progress, unwatched
+from khop.sampling.listed import ids_here
 from khop.training.interrupts import terminations_raised
 
 
@@ -94,7 +95,7 @@ def _nodes(run: Run, request: Request, node_types: tuple[str, ...]) -> Tensor | 
         raise ValueError(
             f"--split {request.split}: has nodes of {', '.join(of_types)}, none of {node_types[0]}"
         )
-    return of_types[node_types[0]]
+    return ids_here(of_types[node_types[0]])
 
 
 def ids_of(file: Path) -> Tensor:

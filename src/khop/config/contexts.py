@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
+from khop.api.split_links import AnyLinks
 from khop.config.kinds import SAMPLERS
-from khop.config.parts import columns_of, dtype_of, in_flight_of, seeds_loader
+from khop.config.parts import SplitNodes, columns_of, dtype_of, in_flight_of, seeds_loader
 from khop.config.run_type import built
 from khop.config.values import RunConfig
-from khop.distributed.partitioned_links import PartitionedLinks
 from khop.draw import Negatives
 from khop.inference.chunks import Progress
 from khop.inference.forward_inputs import all_neighbors
@@ -29,7 +29,6 @@ from khop.rules.weighted import Weighted
 from khop.runtime.group import this_group
 from khop.sampling.exclusion import Exclude
 from khop.sampling.fanouts import Fanout, followed_types
-from khop.sampling.link_seeds import Links
 from khop.sampling.neighbor import Expansion
 from khop.sampling.sampler import Sampler
 from khop.schema import NodeType
@@ -117,13 +116,13 @@ class TaskContext:
         return made
 
     def loader(
-        self, sampler: Sampler, nodes: dict[NodeType, Tensor], model: nn.Module, seed_columns: NamesByType
+        self, sampler: Sampler, nodes: SplitNodes, model: nn.Module, seed_columns: NamesByType
     ) -> Loader:
         """Make the loader of training batches: shuffled nodes, with the columns that the model reads."""
         columns = columns_of(self.config, self.graph, model)
         return seeds_loader(self.config, sampler, nodes, columns, seed_columns, self.config.sampler.time)
 
-    def links_loader(self, sampler: Sampler, links: Links | PartitionedLinks, model: nn.Module) -> Loader:
+    def links_loader(self, sampler: Sampler, links: AnyLinks, model: nn.Module) -> Loader:
         """Make the loader of training batches of links, which may have times of their own."""
         return seeds_loader(self.config, sampler, links, columns_of(self.config, self.graph, model), {})
 

@@ -13,6 +13,7 @@ from khop.config.contexts import TaskContext
 from khop.config.tables import BuiltinTask
 from khop.inference.chunks import Progress
 from khop.inference.evaluation import scores
+from khop.sampling.listed import ListedNodes, ids_here
 from khop.schema import NodeType
 from khop.training.metrics import METRICS, known_metric
 from khop.training.tasks import NodeClassification, NodeObjective
@@ -49,7 +50,7 @@ class NodeTask:
     def loader(self) -> Loader:
         """Make the loader of training batches."""
         target = self.task.node_type
-        seeds = {target: self._nodes("train")}
+        seeds = {target: self._listed("train")}
         return self.context.loader(self.context.sampler(), seeds, self.model, {target: [self.task.label]})
 
     def scores(
@@ -57,14 +58,14 @@ class NodeTask:
     ) -> dict[str, float]:
         """Compute the task's metric and the metrics in `beside` on each split, in one evaluation pass."""
         metrics = [known_metric(name, self.task.metrics) for name in beside]
-        nodes = {split: self._nodes(split) for split in splits}
+        nodes = {split: ids_here(self._listed(split)) for split in splits}
         features = self.context.graph.features
         return scores(self.task, features, nodes, lambda ids: self._outputs(ids, progress), metrics)
 
     def _outputs(self, nodes: Tensor, progress: Progress) -> Tensor:
         return self.context.outputs(self.model, self.task.node_type, nodes, progress)
 
-    def _nodes(self, split: str) -> Tensor:
+    def _listed(self, split: str) -> Tensor | ListedNodes:
         name = getattr(self.context.config.task, f"{split}_split")
         return self.context.graph.split(name)[self.task.node_type]
 

@@ -10,21 +10,23 @@ from torch import nn
 
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
+from khop.api.split_links import AnyLinks
 from khop.arguments import as_mapping
 from khop.config.values import RunConfig
-from khop.distributed.partitioned_links import PartitionedLinks
 from khop.loading.columns import NamesByType
 from khop.loading.device_placement import CacheSize
 from khop.loading.ordered_map import InFlight
-from khop.sampling.link_seeds import Links
+from khop.sampling.listed import ListedNodes
 from khop.sampling.sampler import Sampler
 from khop.schema import EdgeType, NodeType
+
+SplitNodes = dict[NodeType, torch.Tensor | ListedNodes]
 
 
 def seeds_loader(
     config: RunConfig,
     sampler: Sampler,
-    seeds: dict[NodeType, torch.Tensor] | Links | PartitionedLinks,
+    seeds: SplitNodes | AnyLinks,
     columns: Sequence[str],
     seed_columns: NamesByType,
     seed_times: str | None = None,

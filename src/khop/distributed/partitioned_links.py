@@ -18,8 +18,9 @@ from khop.features.store import Rows
 from khop.features.table import ColumnPieces
 from khop.sampling.link_digest import links_digest, told_apart
 from khop.sampling.link_seeds import Links
+from khop.sampling.listed import ListedLinks
 from khop.sampling.sampler import SeedLinks, Seeds
-from khop.sampling.seeds import StepShare, numbers_by_type
+from khop.sampling.seeds import StepShare, digest_of, numbers_by_type
 from khop.schema import ColumnSpec, EdgeType, NodeType
 
 SUMMING = Message("comparing links", "id")
@@ -71,8 +72,11 @@ class PartitionedLinks:
         links, step = self.at_hand(share)
         return links.affinity_nodes(step)
 
-    def hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
-        """Call `update` with the same bytes as `Links` does."""
+    def digest(self) -> str:
+        """Return the hash of types, ends and columns of the links."""
+        return digest_of(self._hash_into)
+
+    def _hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
         for edge_type, count in self.counts.items():
             specs = self.table.specs[edge_type]
             facts = {name: (stored_dtype(specs[name]), specs[name].shape) for name in self.facts}
@@ -113,7 +117,7 @@ def partitioned_links(
     return PartitionedLinks(counts, table, digests)
 
 
-def in_this_process(links: Links | PartitionedLinks, what: str) -> Links:
+def in_this_process(links: Links | PartitionedLinks | ListedLinks, what: str) -> Links:
     """Return the links if this process has all of them.
 
     ValueError otherwise; `what` names the operation that needs them.
@@ -122,6 +126,11 @@ def in_this_process(links: Links | PartitionedLinks, what: str) -> Links:
         raise ValueError(
             f"{what}: ranks that hold edges in parts hold links in parts, too; ask for some by "
             'links.rows(edge_type, numbers), or open the graph with placement="features" or in one process'
+        )
+    if isinstance(links, ListedLinks):
+        raise ValueError(
+            f"{what}: the links are on servers; ask for some by links.rows(edge_type, numbers), or open the "
+            "graph's folder with khop.open_graph"
         )
     return links
 

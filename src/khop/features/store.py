@@ -50,6 +50,11 @@ class FeatureStore(Protocol):
         """True if a gather asks other ranks. Every rank must then make the same number of gathers."""
         ...
 
+    @property
+    def is_on_servers(self) -> bool:
+        """True if servers send the columns with the batches that they make."""
+        ...
+
     def output_device(self, type_: Type, column: str) -> torch.device:
         """Return the device of the rows that `gather` returns for a column."""
         ...
@@ -109,6 +114,11 @@ class FeatureStoreBase(ABC):
     @property
     def is_collective(self) -> bool:
         """True if a gather asks other ranks: by default False."""
+        return False
+
+    @property
+    def is_on_servers(self) -> bool:
+        """False: rows are read in this process, or from other ranks."""
         return False
 
     def output_device(self, type_: Type, column: str) -> torch.device:

@@ -29,6 +29,15 @@ class DrawsHops(Protocol):
         ...
 
 
+class BatchServers(Protocol):
+    """Servers that make the batches of a graph."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Addresses of the servers."""
+        ...
+
+
 class GraphStore(Protocol):
     """Edges, sampled one hop at a time. A store of your own subclasses `GraphStoreBase`.
 
@@ -48,6 +57,11 @@ class GraphStore(Protocol):
     @property
     def frontier_device(self) -> torch.device:
         """The device of frontiers and drawn neighbors: that of the edges."""
+        ...
+
+    @property
+    def servers(self) -> BatchServers | None:
+        """The servers that make batches of this graph; None: this process makes them."""
         ...
 
     def num_nodes(self, node_type: NodeType) -> int:
@@ -139,6 +153,11 @@ class GraphStoreBase(ABC):
     def frontier_device(self) -> torch.device:
         """The device of frontiers and drawn neighbors: by default the CPU."""
         return torch.device("cpu")
+
+    @property
+    def servers(self) -> BatchServers | None:
+        """None: this process makes batches."""
+        return None
 
     @abstractmethod
     def num_nodes(self, node_type: NodeType) -> int:

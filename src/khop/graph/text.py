@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from torch import Tensor
-
 from khop.errors import Unsupported
 from khop.graph.folder import Folder
 from khop.graph.store import GraphStore
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 
 WIDTH = 100  # of a line; the rest is left out and replaced by "..."
+
+
+class Counted(Protocol):
+    """Ids of nodes: a tensor, or a list elsewhere."""
+
+    def numel(self) -> int:
+        """Return the number of ids."""
+        ...
 
 
 class Described(Protocol):
@@ -38,7 +44,7 @@ class Described(Protocol):
         """Names of the splits; each belongs to at least one node type."""
         ...
 
-    def split(self, name: str) -> Mapping[NodeType, Tensor]:
+    def split(self, name: str) -> Mapping[NodeType, Counted]:
         """Return the ids of a split."""
         ...
 
@@ -46,7 +52,10 @@ class Described(Protocol):
 def graph_text(graph: Described) -> str:
     """Return five lines: location, nodes, edges, columns and splits. No column or split is read."""
     schema = graph.schema
-    place = "in memory" if graph.folder is None else f"of {graph.folder.path}"
+    servers = graph.topology.servers
+    place = "in memory" if servers is None else f"on servers {', '.join(servers.addresses)}"
+    if graph.folder is not None:
+        place = f"of {graph.folder.path}"
     nodes = [f"{node_type} {graph.topology.num_nodes(node_type):,}" for node_type in schema.node_types]
     edges = [_edges(graph, edge_type) for edge_type in schema.edge_types]
     columns = [f"{_type(t)}: {_columns(of_type)}" for t, of_type in schema.columns.items() if of_type]

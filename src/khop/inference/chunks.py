@@ -10,15 +10,17 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from khop.batch import Batch, Change, num_bytes
+from khop.batch import Batch, Change, Columns, Sample, num_bytes
 from khop.draw import DrawKey
 from khop.features.store import FeatureStore
 from khop.inference.dynamic_chunks import Sharing
 from khop.inference.stages import LayerStore, Stage
 from khop.loading.columns import ColumnChoice
-from khop.loading.local_source import gather_columns
+from khop.loading.local_source import LocalSource, gather_columns
+from khop.loading.source import BatchRequest
 from khop.sampling.sampler import Sampler, Seeds
 from khop.schema import NodeType
+from khop.servers.source import source_of
 
 Progress = Callable[[int, int], None]  # (done, total)
 RowsOf = Callable[[Batch], Tensor]  # (seeds, ...): rows of a chunk's nodes
@@ -66,13 +68,27 @@ class Chunks:
         originals = self.sampler.graph.original_ids(node_type)
         positions = nodes if originals is None else originals[nodes]
         seeds = Seeds({node_type: nodes}, {node_type: positions}, limits)
-        sample = self.sampler.sample(seeds, self.key)
-        sample, columns, seed_columns = gather_columns(self.features, self.columns, sample)
+        sample, columns, seed_columns = drawn(self.sampler, self.features, self.columns, seeds, self.key)
         return Batch(sample, seeds.nodes, columns, seed_columns, 0, 0, seeds.count)
 
     def batch(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
         """Make the batch of some nodes on the model's device."""
         return self.made(node_type, nodes, times).map(self.move)
+
+
+def drawn(
+    sampler: Sampler, features: FeatureStore, columns: ColumnChoice, seeds: Seeds, key: DrawKey
+) -> tuple[Sample, Columns, Columns]:
+    """Return the sample of some seeds, the nodes' columns and the seeds' columns.
+
+    Servers make it if they have the graph; then only columns of this process, as rows of a layer, are
+    gathered here.
+    """
+    if sampler.graph.servers is None:
+        return gather_columns(features, columns, sampler.sample(seeds, key))
+    source = source_of(LocalSource(sampler, features, columns, torch.device("cpu")))
+    made = source.make(BatchRequest.of(seeds, key))
+    return made.sample, made.columns, made.seed_columns
 
 
 class Meter:

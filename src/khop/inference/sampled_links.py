@@ -10,13 +10,12 @@ from torch import Tensor
 from khop.batch import Batch, Change
 from khop.draw import DrawKey, Purpose
 from khop.features.store import FeatureStore
-from khop.inference.chunks import Meter, evaluating
+from khop.inference.chunks import Meter, drawn, evaluating
 from khop.inference.collective_chunks import InferenceWork
 from khop.inference.layer_stores import Memory
 from khop.inference.link_evaluation import Scores, check_told_from
 from khop.inference.stages import Stage
 from khop.loading.columns import ColumnChoice
-from khop.loading.local_source import gather_columns
 from khop.models.link_predictor import LinkPredictor
 from khop.models.node_embedding import gathered
 from khop.sampling.link_seeds import LinkList
@@ -85,7 +84,6 @@ class _LinkChunks:
         found = self.links.rows(self.edge_type, nodes)
         asked = replace(found, positions=self.first + nodes, labels=None)
         seeds = Seeds({}, {}, links=LinkSeeds({self.edge_type: asked}, self.key))
-        sample = self.sampler.sample(seeds, self.key)
-        sample, columns, seed_columns = gather_columns(self.features, self.columns, sample)
+        sample, columns, seed_columns = drawn(self.sampler, self.features, self.columns, seeds, self.key)
         planted = {t: sample.nodes[t][index] for t, index in sample.seed_index.items()}
         return Batch(sample, planted, columns, seed_columns, 0, 0, nodes.numel())

@@ -22,6 +22,7 @@ from khop.kernels.csc import Csc
 from khop.pyg.label_links import label_names
 from khop.pyg.source import Attributes, Source
 from khop.pyg.typed_data import DATA_KINDS, storages
+from khop.sampling.listed import ids_here
 from khop.schema import ColumnSpec, EdgeType, NodeType
 
 _MASK = "_mask"  # suffix of split names in torch_geometric's data sets
@@ -102,7 +103,7 @@ def graph_to_pyg(graph: Graph) -> Data | HeteroData:
     for split in graph.split_names:
         for node_type, ids in graph.split(split).items():
             mask = torch.zeros(graph.num_nodes(node_type), dtype=torch.bool)
-            mask[ids] = True
+            mask[ids_here(ids)] = True
             _of_type(data, node_type)[split + _MASK] = mask
     return data
 

@@ -15,7 +15,7 @@ from khop.graph.store import GraphStore
 from khop.sampling.link_digest import links_digest, told_apart
 from khop.sampling.node_set import check_ids
 from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
-from khop.sampling.seeds import SeedList, StepShare, numbers_by_type
+from khop.sampling.seeds import SeedList, StepShare, digest_of, numbers_by_type
 from khop.schema import EdgeType, NodeType, Schema, by_edge_type, only
 
 ByEdgeType = Mapping[EdgeType, Tensor]
@@ -121,8 +121,11 @@ class Links:
         for edge_type, numbers, positions in numbers_by_type(self.counts, share):
             yield edge_type[0], self.edges[edge_type][0, numbers], positions
 
-    def hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
-        """Pass types, ends and columns of the links to `update`."""
+    def digest(self) -> str:
+        """Return the hash of types, ends and columns of the links."""
+        return digest_of(self._hash_into)
+
+    def _hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
         for edge_type, count in self.counts.items():
             facts = {what: by_type[edge_type] for what, by_type in self._facts()}
             digest = links_digest(0, [self.edges[edge_type].T, *facts.values()])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Self
@@ -91,6 +91,10 @@ class LinkSampler(SamplerBase):
     def seed_kinds(self) -> frozenset[SeedKind]:
         """The kinds of seeds that `sample` takes: links, and nodes beside them or alone."""
         return frozenset({"nodes", "links"})
+
+    def settings(self) -> Mapping[str, object]:
+        """Return the arguments beside the graph."""
+        return {**self.neighbors.settings(), "negatives": self.negatives, "exclude": self.exclude}
 
     def for_kernels(self) -> KernelSampler:
         """Return this sampler: the links become nodes on the CPU."""

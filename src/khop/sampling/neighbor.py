@@ -106,6 +106,17 @@ class NeighborSampler(SamplerBase):
         """Fanouts that take all neighbors along the edge types that each hop follows."""
         return [{t: -1 if fanout else 0 for t, fanout in of_hop.items()} for of_hop in self.fanouts]
 
+    def settings(self) -> Mapping[str, object]:
+        """Return the arguments beside the graph."""
+        return {
+            "fanouts": self.fanouts,
+            "rule": self.rule,
+            "expansion": self.expansion,
+            "edge_ids": any(hop.edge_ids for hop in self.hops),
+            "disjoint": self.is_disjoint,
+            "output": self.output,
+        }
+
     def for_kernels(self) -> KernelSampler:
         """Return this sampler: its seeds are nodes already."""
         return KernelSampler(self, PlantedSeeds)

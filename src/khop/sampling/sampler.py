@@ -21,6 +21,7 @@ from khop.schema import EdgeType, NodeType
 
 if TYPE_CHECKING:
     from khop.sampling.neighbor import NeighborSampler
+    from khop.sampling.seeds import StepShare
 
 SeedKind = Literal["nodes", "links", "groups"]  # groups: the nodes of a batch are given whole
 NODES: frozenset[SeedKind] = frozenset({"nodes"})
@@ -62,6 +63,7 @@ class Seeds:
     batch_nodes: Mapping[NodeType, Tensor] | None = (
         None  # int64 (m), of all ranks in this step; None: `nodes`
     )
+    listed: StepShare | None = None  # numbers in a list on servers, which look the seeds up; None: all above
 
     @property
     def count(self) -> int:
@@ -150,6 +152,13 @@ class Sampler(Protocol):
         """Fanouts that take all neighbors along the edge types that samples follow; None: along all."""
         ...
 
+    def settings(self) -> Mapping[str, object]:
+        """Return the arguments beside the graph that make the same sampler, on a server; or Unsupported.
+
+        Values are numbers, text, lists, mappings, and frozen dataclasses of them, such as rules.
+        """
+        ...
+
     def for_kernels(self) -> KernelSampler:
         """Return the same sampler in the form that kernels of a GPU can carry out; or Unsupported."""
         ...
@@ -202,6 +211,13 @@ class SamplerBase(ABC):
         """None: exact evaluation follows all edge types."""
         return None
 
+    def settings(self) -> Mapping[str, object]:
+        """Raise Unsupported: servers make this sampler only if it states its arguments."""
+        raise Unsupported(
+            f"{type(self).__name__}: states no arguments from which a server could make it; give the class a "
+            "method settings() that returns them, and start servers with `khop serve --module` of its file"
+        )
+
     def for_kernels(self) -> KernelSampler:
         """Raise Unsupported: a GPU samples as khop's own samplers do."""
         raise Unsupported(
@@ -210,13 +226,19 @@ class SamplerBase(ABC):
         )
 
 
-def checked_sampler(sampler: object, kind: SeedKind) -> Sampler:
-    """Return the sampler; ValueError if it is none, or if it does not take seeds of this kind."""
-    if not isinstance(sampler, SamplerBase):
+def sampler_of(value: object) -> Sampler:
+    """Return the value if it is a sampler, else raise ValueError."""
+    if not isinstance(value, SamplerBase):
         raise ValueError(
-            f"sampler {shown(sampler)}: must be a khop.NeighborSampler, a khop.LinkSampler, or an instance "
+            f"sampler {shown(value)}: must be a khop.NeighborSampler, a khop.LinkSampler, or an instance "
             "of your own subclass of khop.SamplerBase"
         )
+    return value
+
+
+def checked_sampler(given: object, kind: SeedKind) -> Sampler:
+    """Return the sampler; ValueError if it is none, or if it does not take seeds of this kind."""
+    sampler = sampler_of(given)
     if kind not in sampler.seed_kinds:
         remedy = "give khop.LinkSampler(graph, fanouts)" if kind == "links" else "give seeds of these kinds"
         raise ValueError(

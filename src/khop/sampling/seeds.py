@@ -70,8 +70,8 @@ class SeedList(Protocol):
         """Yield by type the nodes near which seeds of a share are best sampled, and the seeds' positions."""
         ...
 
-    def hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
-        """Pass all that identifies this list to `update`."""
+    def digest(self) -> str:
+        """Return the hash of all that identifies this list, by `digest_of`."""
         ...
 
 
@@ -110,8 +110,11 @@ class NodeSeeds:
         for node_type, numbers, at in numbers_by_type(self.counts, share):
             yield node_type, self.nodes[node_type][numbers], at
 
-    def hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
-        """Pass types, ids and times to `update`."""
+    def digest(self) -> str:
+        """Return the hash of types, ids and times."""
+        return digest_of(self._hash_into)
+
+    def _hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
         for node_type, ids in self.nodes.items():
             update(f"{node_type}:{ids.numel()}:".encode())
             update(array_bytes(ids))
@@ -224,10 +227,8 @@ class SeedOrder:
     @cached_property
     def fingerprint(self) -> Fingerprint:
         """Values that must be equal for (epoch, step) to mean the same seeds. Plain, for a JSON file."""
-        digest = hashlib.sha256()
-        self.seeds.hash_into(digest.update)
         return {
-            "seeds": digest.hexdigest(),
+            "seeds": self.seeds.digest(),
             "batch_size": self.batch_size,
             "run_seed": self.run_seed,
             "shuffle": self.shuffle,
@@ -262,6 +263,13 @@ def numbers_by_type(counts: Mapping[Type, int], share: StepShare) -> Iterator[tu
         chosen = (order >= start) & (order < start + count)
         yield type_, order[chosen] - start, positions[chosen]
         start += count
+
+
+def digest_of(hash_into: Callable[[Callable[[bytes | memoryview], None]], None]) -> str:
+    """Return the hash of all bytes that `hash_into` passes on."""
+    digest = hashlib.sha256()
+    hash_into(digest.update)
+    return digest.hexdigest()
 
 
 def array_bytes(tensor: Tensor) -> memoryview:

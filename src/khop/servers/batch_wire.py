@@ -179,6 +179,9 @@ class _Reader:
         turned = {_edge_type(t): _edge_type(origin.type_()) for t, origin in given["turned"].entries()}
         adjacencies = self.adjacencies(given["adjacencies"], turned)
         nodes = {_node_type(t): _numbers(counts) for t, counts in given["nodes_per_hop"].entries()}
+        missing = [end for t in adjacencies for end in (t[0], t[2]) if end not in nodes]
+        if missing:
+            raise ValueError(f"{given.where}: edges join {missing[0]!r}, of which there are no nodes per hop")
         lengths = {len(counts) for counts in nodes.values()}
         if len(lengths) != 1 or 0 in lengths:
             raise ValueError(f"{given.where}: nodes per hop of {sorted(lengths)} hops")

@@ -46,6 +46,12 @@ class Document:
             self._refuse("a list")
         return [Document(entry, f"{self.where}[{number}]") for number, entry in enumerate(self.value)]
 
+    def names(self) -> list[str]:
+        """Return the names of the fields of an object."""
+        if not isinstance(self.value, dict):
+            self._refuse("an object of names and values")
+        return list(self.value)
+
     def text(self) -> str:
         """Return text."""
         if not isinstance(self.value, str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import islice
 
@@ -15,6 +15,7 @@ from khop.batch import Sample
 from khop.draw import DrawKey
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import csc_graph_from_edges
+from khop.graph.store import GraphStore
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import LocalSource, gather_columns
 from khop.loading.ordered_map import InFlight
@@ -202,13 +203,17 @@ def closing_early_leaves_no_thread(make: Make) -> None:
 class FailsAt(SamplerBase):
     """A sampler that fails for one key."""
 
-    def __init__(self, key: DrawKey) -> None:
-        super().__init__(GRAPH)
+    def __init__(self, graph: GraphStore, key: int) -> None:
+        super().__init__(graph)
         self._key = key
+
+    def settings(self) -> Mapping[str, object]:
+        """Return the key."""
+        return {"key": self._key}
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """Sample, or fail."""
-        if key == self._key:
+        if key.value == self._key:
             raise OSError("the disk is gone")
         return SAMPLER.sample(seeds, key)
 
@@ -218,7 +223,7 @@ def an_error_ends_the_stream_at_its_batch(make: Make) -> None:
     """Raise the error of a batch in its place, and end the stream and its threads."""
     before = threading.active_count()
     asked = list(requests())
-    source = make(local(FailsAt(asked[4].key)))
+    source = make(local(FailsAt(GRAPH, asked[4].key.value)))
     source.prepare()
     stream = source.stream(asked, InFlight(2, 4))
     expect_equal("batches before the one that fails", len(list(islice(stream, 4))), 4)

@@ -1,0 +1,276 @@
+"""A graph on servers: its types, counts and splits are here, its edges and columns are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NoReturn, TypeVar
+
+import torch
+from torch import Tensor
+
+from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
+from khop.errors import Unsupported
+from khop.features.store import FeatureStoreBase, Gathered, Specs, Type, Wanted
+from khop.graph.needs import Need
+from khop.graph.store import BatchServers, GraphStoreBase
+from khop.rules.rule import Hop
+from khop.sampling.listed import ListedLinks, ListedNodes, Reference
+from khop.sampling.sampler import SeedLinks
+from khop.schema import EdgeType, NodeType, Schema
+from khop.servers.description import Description
+from khop.servers.document import Plain
+from khop.servers.errors import InvalidAnswer, ServerError
+from khop.servers.frame import Frame, Tensors, received, whole
+from khop.servers.lists import FACTS, IDS, LINKS, LIST, ROWS
+from khop.servers.request_wire import type_plain
+from khop.servers.settings import View
+from khop.servers.transport import Asking, Buffer, Exchange
+
+MOST_ANSWER = 1 << 40  # bytes
+_IDS_AT_ONCE = 1 << 20
+_BYTES_AT_ONCE = 1 << 26
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, eq=False)
+class RemoteView:
+    """A view of the graph on servers, and the way to ask them."""
+
+    exchange: Exchange
+    description: Description
+    view: View = ()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Addresses of the servers."""
+        return self.exchange.addresses
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the graph."""
+        return self.description.fingerprint
+
+    def after(self, step: Plain) -> RemoteView:
+        """Return the view after one more step."""
+        return replace(self, view=(*self.view, step))
+
+    def ask(
+        self, kind: str, fields: Mapping[str, Plain], tensors: Tensors, read: Callable[[Frame], Value]
+    ) -> Value:
+        """Ask any server for something but a batch, and return what `read` makes of the answer."""
+        request = whole({"kind": kind, "graph": self.fingerprint, **fields}, tensors.all)
+        return self.exchange.ask(Asking(kind), request, lambda pieces: self.read(pieces, kind, read)).value
+
+    def read(self, pieces: Iterator[Buffer], kind: str, read: Callable[[Frame], Value]) -> Value:
+        """Read an answer; InvalidAnswer if it is for another graph, or not what its header says."""
+        try:
+            frame = received(pieces, MOST_ANSWER, "answer")
+            if (frame.document["kind"].text(), frame.document["graph"].text()) != (kind, self.fingerprint):
+                raise ValueError(f"answer: is not about {kind} of this graph")
+            return read(frame)
+        except ServerError:
+            raise
+        except ValueError as error:
+            raise InvalidAnswer(f"a server of {', '.join(self.addresses)}: {error}") from error
+
+    def digest(self, reference: Reference) -> str:
+        """Return the digest of a list of seeds."""
+        return self.ask(
+            LIST, {"list": dict(reference)}, Tensors(), lambda frame: frame.document["digest"].text()
+        )
+
+    def ids(self, reference: Reference, count: int) -> Tensor:
+        """Return the ids of a split of one type, int64 (count), fetched in pieces."""
+        pieces = []
+        for first in range(0, count, _IDS_AT_ONCE):
+            limits: dict[str, Plain] = {"first": first, "last": min(count, first + _IDS_AT_ONCE)}
+            fields = {"list": dict(reference), **limits}
+            pieces.append(self.ask(IDS, fields, Tensors(), lambda frame: frame.tensor(frame.document["ids"])))
+        return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64)
+
+    def links(self, reference: Reference) -> ListedLinks:
+        """Return a list of links on the servers, which split them now if they have not."""
+
+        def read(frame: Frame) -> ListedLinks:
+            given = frame.document
+            counts = {t: n.whole(0, 1 << 62) for t, n in given["counts"].entries() if isinstance(t, tuple)}
+            facts = tuple(fact.text() for fact in given["facts"].each())
+            return ListedLinks(counts, facts, reference, self.digest, self.link_rows)
+
+        return self.ask(LIST, {"list": dict(reference)}, Tensors(), read)
+
+    def link_rows(self, reference: Reference, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
+        """Return links of a list by their numbers."""
+        tensors = Tensors()
+        fields: dict[str, Plain] = {
+            "list": dict(reference),
+            "type": list(edge_type),
+            "numbers": tensors(numbers),
+        }
+
+        def read(frame: Frame) -> SeedLinks:
+            facts = {
+                name: frame.tensor(frame.document[name])
+                for name in FACTS
+                if frame.document.given(name) is not None
+            }
+            edges = frame.tensor(frame.document["edges"])
+            if edges.shape != (2, numbers.numel()) or edges.dtype != torch.int64:
+                raise ValueError(f"answer: {numbers.numel()} links of shape {tuple(edges.shape)}")
+            return SeedLinks(edges, numbers, edges, **facts)
+
+        return self.ask(LINKS, fields, tensors, read)
+
+
+class RemoteGraph(GraphStoreBase):
+    """The edges of a graph on servers, which make whole batches; single hops are refused."""
+
+    def __init__(self, view: RemoteView, schema: Schema) -> None:
+        self._view = view
+        self.schema = schema  # of the view
+
+    @property
+    def servers(self) -> RemoteView:
+        """The servers that make batches of this graph."""
+        return self._view
+
+    def num_nodes(self, node_type: NodeType) -> int:
+        """Return the number of nodes of a type."""
+        if node_type not in self._view.description.nodes:
+            raise ValueError(f"no node type {node_type!r}; there are {list(self._view.description.nodes)}")
+        return self._view.description.nodes[node_type]
+
+    def num_edges(self, edge_type: EdgeType) -> int:
+        """Return the number of edges of a type in the whole graph, before links were split off."""
+        if edge_type not in self._view.description.edges:
+            raise ValueError(f"no edge type {edge_type}; there are {list(self._view.description.edges)}")
+        return self._view.description.edges[edge_type]
+
+    def original_ids(self, node_type: NodeType) -> None:
+        """Return None if nodes were never renumbered; else Unsupported."""
+        if node_type in self._view.description.renumbered:
+            self._refuse(f"original ids of {node_type!r}")
+
+    def prepare(self, needs: Collection[Need]) -> None:
+        """Do nothing: servers build the arrays that draws need."""
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        """Raise Unsupported: servers make whole batches."""
+        self._refuse("single hops")
+
+    def sample_negatives(
+        self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
+    ) -> Tensor:
+        """Raise Unsupported: servers draw negatives with the batch."""
+        self._refuse("negatives by themselves")
+
+    def in_one_piece(self, what: str) -> NoReturn:
+        """Raise Unsupported: the edges are on the servers."""
+        self._refuse(what)
+
+    def only(self, edge_types: Collection[EdgeType]) -> RemoteGraph:
+        """Return the graph with only these edge types, which the servers leave out too."""
+        kept: Plain = [list(t) for t in self.schema.edge_types if t in edge_types]
+        return RemoteGraph(self._view.after({"only": kept}), self.schema.only(edge_types))
+
+    def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> NoReturn:
+        """Raise Unsupported: links of a graph on servers are split by khop.split_links."""
+        self._refuse("some edges alone")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise Unsupported(
+            f"{what}: the graph is on servers ({', '.join(self._view.addresses)}), which make batches; "
+            "give the sampler to a khop.Loader, or open the graph's folder with khop.open_graph"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class RemoteFeatures(FeatureStoreBase):
+    """The columns of a graph on servers. Columns of batches come with the batches, other rows by request."""
+
+    columns: Specs
+    view: RemoteView
+
+    @property
+    def specs(self) -> Specs:
+        """Dtype and shape of every column, by type."""
+        return self.columns
+
+    @property
+    def is_on_servers(self) -> bool:
+        """True: servers send the columns with the batches that they make."""
+        return True
+
+    def local_rows(self, type_: Type) -> range:
+        """Return no rows: they are on the servers."""
+        return range(0)
+
+    def gather(self, wanted: Wanted) -> Gathered:
+        """Fetch rows from the servers, some at a time."""
+        found: Gathered = {}
+        for type_, rows in wanted.items():
+            found[type_] = {}
+            for name in rows.columns:
+                ids = rows.ids[: rows.limits.get(name, rows.ids.numel())]
+                found[type_][name] = self._column(type_, name, ids, rows.as_float32)
+        return found
+
+    def _column(self, type_: Type, name: str, ids: Tensor, as_float32: frozenset[str]) -> Tensor:
+        if name not in self.columns.get(type_, {}):
+            raise ValueError(
+                f"no column {name!r} of {type_!r}; there are {sorted(self.columns.get(type_, {}))}"
+            )
+        width = 8 * max(1, torch.Size(self.columns[type_][name].shape).numel())
+        pieces = [
+            self._rows(type_, name, part, as_float32) for part in ids.split(max(1, _BYTES_AT_ONCE // width))
+        ]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    def _rows(self, type_: Type, name: str, ids: Tensor, as_float32: frozenset[str]) -> Tensor:
+        tensors = Tensors()
+        fields: dict[str, Plain] = {
+            "view": list(self.view.view),
+            "type": type_plain(type_),
+            "columns": [name],
+            "float32": [name] if name in as_float32 else [],
+            "ids": tensors(ids),
+        }
+
+        def read(frame: Frame) -> Tensor:
+            rows = frame.tensor(frame.document["rows"][name])
+            if rows.shape != (ids.numel(), *self.columns[type_][name].shape):
+                raise ValueError(
+                    f"answer: column {name!r} of shape {tuple(rows.shape)} for {ids.numel()} rows"
+                )
+            return rows
+
+        return self.view.ask(ROWS, fields, tensors, read)
+
+
+def listed_splits(view: RemoteView) -> dict[str, dict[NodeType, Tensor | ListedNodes]]:
+    """Return the splits of a graph as lists on its servers."""
+
+    def listed(name: str, node_type: NodeType, count: int) -> ListedNodes:
+        reference: Reference = {"split": name, "types": [node_type]}
+        return ListedNodes(name, node_type, count, lambda: view.ids(reference, count), view.digest)
+
+    return {
+        name: {t: listed(name, t, count) for t, count in of_types.items()}
+        for name, of_types in view.description.splits.items()
+    }
+
+
+def split_view(
+    servers: BatchServers, arguments: Mapping[str, Plain]
+) -> dict[str, Callable[[Schema], tuple[RemoteGraph, RemoteFeatures, ListedLinks]]]:
+    """Return the parts of a split of links on servers: for a schema, the graph, the columns and the links."""
+    assert isinstance(servers, RemoteView)
+
+    def part(name: str, schema: Schema) -> tuple[RemoteGraph, RemoteFeatures, ListedLinks]:
+        view = servers.after({"split_links": dict(arguments), "part": name})
+        links = view.links({"view": list(view.view), "part": name})
+        return RemoteGraph(view, schema), RemoteFeatures(schema.columns, view), links
+
+    return {name: partial(part, name) for name in ("train", "val", "test")}

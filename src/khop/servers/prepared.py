@@ -1,0 +1,97 @@
+"""Settings of requests, as a server uses them: a sampler, columns, and the list of seeds."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import torch
+
+from khop.features.table import NO_COLUMNS
+from khop.graph.store import GraphStore
+from khop.loading.columns import ColumnChoice
+from khop.loading.local_source import LocalSource
+from khop.sampling.sampler import Sampler, Seeds, sampler_of
+from khop.sampling.seeds import SeedList
+from khop.schema import NodeType
+from khop.servers.document import Document
+from khop.servers.lists import seed_list
+from khop.servers.registry import Registry
+from khop.servers.served import Served
+from khop.servers.settings import read_columns
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(eq=False)
+class Prepared:
+    """The parts of a source of batches. What takes time is made for the first batch, once."""
+
+    served: Served
+    registry: Registry
+    given: Document
+    sampler: Sampler  # over the whole graph, which tells the largest batch
+    columns: ColumnChoice
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _source: LocalSource | None = None
+    _list: SeedList | None = None
+
+    @classmethod
+    def of(cls, served: Served, registry: Registry, given: Document) -> Prepared:
+        """Read settings; ValueError names what does not fit the graph or is not registered."""
+        graph = served.whole.graph
+        kept = [step["only"] for step in given["view"].each() if step.given("only") is not None]
+        if kept:
+            graph = served.viewed(Document([{"only": kept[-1].value}], given.where)).graph
+        sampler = _sampler(registry, given, graph)
+        return cls(served, registry, given, sampler, read_columns(given["columns"], graph.schema))
+
+    @property
+    def negatives_per_link(self) -> int:
+        """Negatives that the sampler draws for each link; 0 if it draws none."""
+        return int(getattr(self.sampler.settings().get("negatives"), "per_positive", 0))
+
+    def source(self) -> LocalSource:
+        """Return the source of batches, over the view of the graph."""
+        with self._lock:
+            if self._source is None:
+                viewed = self.served.viewed(self.given["view"])
+                features = None if self.columns.is_empty else viewed.features
+                if features is NO_COLUMNS:
+                    raise ValueError("columns are requested, but the graph has none: leave them out")
+                sampler = _sampler(self.registry, self.given, viewed.graph)
+                self._source = LocalSource(sampler, features, self.columns, _CPU)
+            return self._source
+
+    def seeds(self, asked: Seeds) -> Seeds:
+        """Return the seeds of a request, looked up in the list if it names numbers."""
+        if asked.listed is None:
+            return asked
+        order, total = asked.listed.order, sum(self.seed_list().counts.values())
+        if order.numel() and not 0 <= int(order.min()) <= int(order.max()) < total:
+            raise ValueError(f"seeds {int(order.min())} to {int(order.max())}: the list has {total}")
+        return self.seed_list().taken(asked.listed)
+
+    def seed_list(self) -> SeedList:
+        """Return the list that the settings name; ValueError if they name none."""
+        with self._lock:
+            if self._list is None:
+                reference = self.given.given("seeds")
+                if reference is None:
+                    raise ValueError("seeds by number: the settings name no list")
+                self._list = seed_list(self.served, reference)
+            return self._list
+
+    def listed_counts(self, seeds: Seeds) -> dict[NodeType, int] | None:
+        """Return an upper limit of the seed nodes by type for numbers of a list; None for other seeds."""
+        if seeds.listed is None:
+            return None
+        count, found = seeds.listed.mine.numel(), dict[NodeType, int]()
+        for type_ in self.seed_list().counts:
+            for end in dict.fromkeys([type_] if isinstance(type_, str) else (type_[0], type_[2])):
+                found[end] = count * (1 if isinstance(type_, str) else 2 + self.negatives_per_link)
+        return found
+
+
+def _sampler(registry: Registry, given: Document, graph: GraphStore) -> Sampler:
+    return sampler_of(registry.made(given["sampler"], graph))

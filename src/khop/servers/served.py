@@ -1,0 +1,55 @@
+"""Protocol between a service and the graph that it serves: views of the graph, and their seed lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from khop.features.store import FeatureStore
+from khop.graph.store import GraphStore
+from khop.sampling.link_seeds import LinkList
+from khop.schema import NodeType
+from khop.servers.document import Document
+
+
+@dataclass(frozen=True, eq=False)
+class Viewed:
+    """A graph for messages, its columns, and the links of the split that it is a part of."""
+
+    graph: GraphStore
+    features: FeatureStore
+    links: Mapping[str, LinkList] = field(default_factory=dict)  # by part of a split of links
+
+
+class Served(Protocol):
+    """A graph that a server was started with. Threads may share it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the graph, in messages and in the lists of graphs that a token may read."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint, equal on all servers of the graph."""
+        ...
+
+    @property
+    def whole(self) -> Viewed:
+        """The whole graph."""
+        ...
+
+    @property
+    def splits(self) -> Mapping[str, Mapping[NodeType, Tensor]]:
+        """Node ids of each split by type, mapped from files."""
+        ...
+
+    def viewed(self, view: Document) -> Viewed:
+        """Return the graph after the steps of a view: fewer edge types, a part of a split of links.
+
+        The result depends on the graph and the steps alone, so it is the same on every server.
+        """
+        ...

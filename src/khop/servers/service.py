@@ -1,0 +1,184 @@
+"""The work of a server, without any network: a request in, the answer out, and no state of an epoch."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from time import monotonic
+
+import khop.servers.lists as lists
+from khop.batch import num_bytes
+from khop.draw import RANDOMNESS
+from khop.loading.source import BatchRequest
+from khop.sampling.sampler import Seeds
+from khop.servers.batch_wire import written_batch
+from khop.servers.bound import label_bytes, most_bytes, seed_counts
+from khop.servers.description import described_graph
+from khop.servers.document import Plain, written
+from khop.servers.errors import Cancelled, TooLarge, UnknownSettings, as_server_error
+from khop.servers.frame import VERSION, Tensors, header, parsed, pieces
+from khop.servers.prepared import Prepared
+from khop.servers.registry import BUILTIN, Registry
+from khop.servers.request_wire import BATCH, BatchQuery, read_query
+from khop.servers.served import Served
+from khop.servers.settings import check_graph, check_versions, digest_of
+from khop.servers.transport import Buffer
+
+MOST_REQUEST = 1 << 28  # bytes
+_SETTINGS = 64  # kept at a time; clients send others again
+
+Cancelling = Callable[[], bool]
+Made = tuple[dict[str, Plain], Tensors]
+
+
+def never() -> bool:
+    """Return False: the client waits."""
+    return False
+
+
+@dataclass(frozen=True)
+class Job:
+    """An accepted request. `run` does the work; several threads may run several jobs."""
+
+    stage: str  # for logs
+    most_bytes: int | None  # of the answer, if a limit is known before the work
+    make: Callable[[Cancelling], Made]
+
+    def run(self, cancelled: Cancelling = never) -> Iterator[memoryview]:
+        """Do the work, then return an iterator over the answer: its header, and the pieces of its body.
+
+        Iterating costs no more than slicing memory. All errors are ServerErrors.
+        """
+        try:
+            fields, tensors = self.make(cancelled)
+            start = memoryview(header(fields, tensors.all))
+        except Exception as error:
+            raise as_server_error(error) from error
+        return chain([start], pieces(tensors.all))
+
+
+class Service:
+    """Answers of one server to requests about its graph. Threads may share it.
+
+    `max_batch_bytes` refuses batches that could be larger, before any work: by the fanouts, the rule and the
+    columns. A batch of a sampler without such a limit is refused after it is made.
+    """
+
+    def __init__(
+        self, served: Served, registry: Registry = BUILTIN, max_batch_bytes: int | None = None
+    ) -> None:
+        self._served = served
+        self._registry = registry
+        self._max_batch_bytes = max_batch_bytes
+        self._settings: OrderedDict[str, Prepared] = OrderedDict()
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def name(self) -> str:
+        """Name of the graph."""
+        return self._served.name
+
+    def description(self) -> bytes:
+        """Return versions and graph, in JSON: types, columns, counts and splits, but no data."""
+        graph = described_graph(self._served)
+        return written({"wire": VERSION, "randomness": RANDOMNESS, "name": self.name, **graph})
+
+    def counters(self) -> Mapping[str, int]:
+        """Return what was done since the start: batches, their bytes, other answers, refusals by code."""
+        with self._lock:
+            return dict(self._counts)
+
+    def accept(self, request: Buffer) -> Job:
+        """Check a request, in well under a millisecond but for new settings. All errors are ServerErrors."""
+        try:
+            frame = parsed(request, MOST_REQUEST, "request")
+            kind = frame.document["kind"].text()
+            if kind == BATCH:
+                return self._batch(read_query(frame))
+            check_graph(frame.document["graph"].text(), self._served.fingerprint)
+            return Job(
+                kind, None, lambda cancelled: self._counted(kind, *lists.answered(self._served, kind, frame))
+            )
+        except Exception as error:
+            refused = as_server_error(error)
+            self._count(f"refused, {refused.code}")
+            raise refused from error
+
+    def _batch(self, query: BatchQuery) -> Job:
+        prepared = self._prepared(query)
+        limit = self._most(prepared, query.seeds)
+        if limit is not None and self._max_batch_bytes is not None and limit > self._max_batch_bytes:
+            raise self._too_large(limit, "could have")
+        return Job(query.stage, limit, lambda cancelled: self._made(prepared, query, cancelled))
+
+    def _made(self, prepared: Prepared, query: BatchQuery, cancelled: Cancelling) -> Made:
+        if cancelled():
+            raise Cancelled(f"{query.stage}: the client no longer waits")
+        started = monotonic()
+        source = prepared.source()
+        request = BatchRequest.of(prepared.seeds(query.seeds), query.key, query.epoch, query.step)
+        drawn = source.draw(request)
+        size = num_bytes(drawn)
+        if self._max_batch_bytes is not None and size > self._max_batch_bytes:
+            raise self._too_large(size, "has")
+        tensors = Tensors()
+        fields: dict[str, Plain] = {
+            "kind": BATCH,
+            "graph": self._served.fingerprint,
+            "settings": query.settings,
+            "epoch": query.epoch,
+            "step": query.step,
+            "seconds": monotonic() - started,
+            "batch": written_batch(drawn, started, tensors),
+        }
+        self._count("batch bytes", size)
+        return self._counted("batches", fields, tensors)
+
+    def _most(self, prepared: Prepared, seeds: Seeds) -> int | None:
+        counts = prepared.listed_counts(seeds)
+        if counts is None:
+            counts = seed_counts(seeds, prepared.negatives_per_link)
+        labels = label_bytes(seeds, prepared.negatives_per_link)
+        return most_bytes(prepared.sampler, prepared.columns, counts, labels)
+
+    def _too_large(self, size: int, verb: str) -> TooLarge:
+        return TooLarge(
+            f"the batch {verb} {size:,} bytes, and this server makes batches of at most "
+            f"{self._max_batch_bytes:,}; take a smaller batch_size or fanouts, or start the servers "
+            "with a larger --max-batch-bytes"
+        )
+
+    def _prepared(self, query: BatchQuery) -> Prepared:
+        """Return what the settings of a request mean, from the cache or from the request."""
+        with self._lock:
+            if query.settings in self._settings:
+                self._settings.move_to_end(query.settings)
+                return self._settings[query.settings]
+        if query.given is None:
+            raise UnknownSettings(
+                f"settings {query.settings}: this server does not have them; send them again"
+            )
+        check_versions(query.given, self._served.fingerprint)
+        if digest_of(query.given.value) != query.settings:
+            raise ValueError(
+                f"settings: their hash is {digest_of(query.given.value)}, named is {query.settings}"
+            )
+        prepared = Prepared.of(self._served, self._registry, query.given)
+        with self._lock:
+            self._settings[query.settings] = prepared
+            while len(self._settings) > _SETTINGS:
+                self._settings.popitem(last=False)
+            self._counts["settings"] += 1
+        return prepared
+
+    def _counted(self, name: str, fields: dict[str, Plain], tensors: Tensors) -> Made:
+        self._count(name)
+        return fields, tensors
+
+    def _count(self, name: str, by: int = 1) -> None:
+        with self._lock:
+            self._counts[name] += by

@@ -1,0 +1,81 @@
+"""A served graph has the views that clients ask for, each made once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import khop
+from khop.api.serve import ServedGraph, service_of
+from khop.servers.document import Document
+from support.small_graphs import one_type
+from support.small_typed_folders import BUYS, LIKE, write_typed_graph
+
+SPLIT = {
+    "edge_types": [list(BUYS)], "val": 0.2, "test": 0.1, "disjoint_share": 0.0, "negatives": 1, "label": None,
+    "time": None, "seed": 3,
+}  # fmt: skip
+
+
+def view(*steps: object) -> Document:
+    return Document(list(steps), "view")
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> ServedGraph:
+    return ServedGraph.of(khop.open_graph(write_typed_graph(tmp_path / "shop")))
+
+
+def test_the_name_is_that_of_the_folder(served: ServedGraph) -> None:
+    assert served.name == "shop"
+    assert served.graph.folder is not None
+    assert served.fingerprint == served.graph.folder.fingerprint
+
+
+def test_no_steps_are_the_whole_graph(served: ServedGraph) -> None:
+    assert served.viewed(view()) is served.whole
+
+
+def test_a_view_is_made_once(served: ServedGraph) -> None:
+    step = {"only": [list(LIKE)]}
+    assert served.viewed(view(step)) is served.viewed(view(step))
+    assert served.viewed(view(step)).graph.schema.edge_types == (LIKE,)
+
+
+def test_the_parts_of_a_split_are_made_together(served: ServedGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+    split_links = khop.split_links
+
+    def counted(*given: object, **named: object) -> khop.LinkSplit:
+        calls.append(given)
+        return split_links(*given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("khop.api.serve.split_links", counted)
+    parts = [served.viewed(view({"split_links": SPLIT, "part": part})) for part in ("train", "val", "test")]
+    assert len(calls) == 1
+    assert parts[0].links == parts[1].links
+    assert parts[0].graph.num_edges(BUYS) < 3000
+
+
+def test_views_are_let_go(served: ServedGraph) -> None:
+    for seed in range(20):
+        served.viewed(view({"split_links": {**SPLIT, "seed": seed}, "part": "train"}))
+    assert len(served._views) == 16
+
+
+def test_a_step_that_does_not_fit_is_refused(served: ServedGraph) -> None:
+    with pytest.raises(ValueError, match="has no field 'split_links'"):
+        served.viewed(view({"nope": 1}))
+    with pytest.raises(ValueError, match="is no edge type"):
+        served.viewed(view({"only": ["user"]}))
+
+
+def test_a_graph_in_memory_cannot_be_served() -> None:
+    with pytest.raises(ValueError, match="save it, and serve the folder"):
+        ServedGraph.of(khop.Graph(one_type().store, one_type().features))
+
+
+def test_a_partitioned_folder_is_served_whole(tmp_path: Path) -> None:
+    khop.partition_graph(write_typed_graph(tmp_path / "shop"), tmp_path / "shop-3", 3)
+    assert service_of(tmp_path / "shop-3").name == "shop-3"

@@ -1,0 +1,63 @@
+"""Scores over a graph on servers equal local ones: exact and sampled, of nodes and of links."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import khop
+from khop.api.connect import graph_on
+from khop.models import SAGE, LinkPredictor
+from khop.sampling.listed import ids_here
+from support.in_process import connected, exchange_with
+from support.small_typed_folders import BUYS, LIKE
+
+
+def test_the_exact_score_is_the_local_one(plain_graph: khop.Graph) -> None:
+    model = SAGE.for_graph(plain_graph, hidden=8, layers=2)
+    exchange = exchange_with(plain_graph, 2)
+    remote = graph_on(exchange)
+    assert khop.evaluate(model, remote, split="val") == khop.evaluate(model, plain_graph, split="val")
+    found = khop.layerwise_inference(model, remote, remote.features, "item", chunk_size=100)
+    expected = khop.layerwise_inference(model, plain_graph, plain_graph.features, "item", chunk_size=100)
+    assert torch.equal(found, expected)
+    assert {stage for stage, _ in exchange.asked} == {"batch", "ids", "rows"}
+
+
+def test_rows_of_layers_stay_with_the_client(plain_graph: khop.Graph) -> None:
+    """Only the first layer asks for columns; no model travels, and no output either."""
+    exchange = exchange_with(plain_graph)
+    remote = graph_on(exchange)
+    model = SAGE.for_graph(plain_graph, hidden=256, layers=2)
+    khop.layerwise_inference(model, remote, remote.features, "item")
+    assert all(size < 600 * 8 * 3 + 4096 for _, size in exchange.asked)  # node ids and positions
+
+
+def test_the_sampled_score_is_the_local_one(plain_graph: khop.Graph) -> None:
+    model = SAGE.for_graph(plain_graph, hidden=8, layers=2)
+    nodes = ids_here(plain_graph.split("test")["item"])
+
+    def outputs(graph: khop.Graph) -> torch.Tensor:
+        sampler = khop.NeighborSampler(graph, [3, 3])
+        loader = khop.Loader(sampler, nodes, 64, columns=["x"])
+        return khop.sampled_inference(
+            model, sampler, graph.features, "item", nodes=nodes, columns=loader.columns
+        )
+
+    assert torch.equal(outputs(connected(plain_graph)), outputs(plain_graph))
+
+
+@pytest.mark.parametrize("fanouts", [None, [3]])
+def test_scores_of_links_are_the_local_ones(typed_graph: khop.Graph, fanouts: list[int] | None) -> None:
+    def scores(graph: khop.Graph) -> dict[str, float]:
+        split = khop.split_links(graph.only([BUYS, LIKE]), BUYS, 0.1, 0.1, negatives=5, seed=2)
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            encoder = SAGE.for_graph(
+                split.train, hidden=8, layers=1, target=["user", "item"], outputs=5, embedding=4
+            )
+            predictor = LinkPredictor.of(encoder, [BUYS], "dot", 5)
+        return khop.evaluate_links(predictor, split.val, split.val_links, fanouts=fanouts)
+
+    found, expected = scores(connected(typed_graph)), scores(typed_graph)
+    assert found == expected

@@ -1,0 +1,57 @@
+"""Settings are prepared once, over the part of the graph that they name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import khop
+from khop.api.serve import ServedGraph
+from khop.draw import DrawKey
+from khop.sampling.seeds import StepShare
+from khop.servers.document import Document, written
+from khop.servers.prepared import Prepared
+from khop.servers.registry import BUILTIN
+from khop.servers.settings import Settings
+from khop.servers.source import described_sampler
+from support.small_typed_folders import LIKE
+
+
+def prepared(graph: khop.Graph, *, seeds: object = None, view: tuple[object, ...] = ()) -> Prepared:
+    sampler = khop.NeighborSampler(graph.only([LIKE]) if view else graph, [3])
+    columns = khop.Loader(sampler, {"item": torch.arange(2)}, 2, columns={"item": ["price"]}).columns
+    settings = Settings("f" * 64, view, described_sampler(sampler), columns, seeds)
+    document = Document.parsed(written(settings.document), "settings")
+    return Prepared.of(ServedGraph.of(graph), BUILTIN, document)
+
+
+def numbers(*order: int) -> khop.Seeds:
+    share = StepShare(torch.tensor(order), 0, torch.arange(len(order)), DrawKey(1))
+    return khop.Seeds({}, {}, listed=share)
+
+
+def test_a_source_is_made_once(typed_graph: khop.Graph) -> None:
+    found = prepared(typed_graph)
+    assert found.source() is found.source()
+    assert found.source().sampler.graph is typed_graph
+
+
+def test_a_view_leaves_edge_types_out(typed_graph: khop.Graph) -> None:
+    found = prepared(typed_graph, view=({"only": [list(LIKE)]},))
+    assert found.sampler.graph.schema.edge_types == (LIKE,)
+    assert found.source().sampler.graph.schema.edge_types == (LIKE,)
+
+
+def test_seeds_by_number_are_looked_up(typed_graph: khop.Graph) -> None:
+    found = prepared(typed_graph, seeds={"split": "train", "types": ["item"], "times": None})
+    seeds = found.seeds(numbers(2, 0))
+    assert seeds.nodes["item"].tolist() == [6, 0]  # the split has every third item
+    assert found.listed_counts(numbers(2, 0)) == {"item": 2}
+
+
+def test_numbers_outside_the_list_are_refused(typed_graph: khop.Graph) -> None:
+    found = prepared(typed_graph, seeds={"split": "train", "types": ["item"], "times": None})
+    with pytest.raises(ValueError, match="seeds 0 to 67: the list has 67"):
+        found.seeds(numbers(0, 67))
+    with pytest.raises(ValueError, match="the settings name no list"):
+        prepared(typed_graph).seeds(numbers(0))

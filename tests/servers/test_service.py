@@ -1,0 +1,163 @@
+"""A service answers what it can, refuses the rest by a code, and does no work for what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import khop
+from khop.api.serve import ServedGraph
+from khop.draw import mix64
+from khop.sampling.sampler import Seeds
+from khop.servers.errors import (
+    Cancelled,
+    InvalidRequest,
+    ServerError,
+    TooLarge,
+    UnknownSettings,
+    WrongGraph,
+    WrongVersion,
+)
+from khop.servers.frame import Tensors, whole
+from khop.servers.request_wire import written_query
+from khop.servers.service import Service
+from khop.servers.settings import Settings
+from khop.servers.source import described_sampler
+
+KEY = khop.DrawKey(5)
+
+
+@pytest.fixture
+def service(plain_graph: khop.Graph) -> Service:
+    return Service(ServedGraph.of(plain_graph))
+
+
+def settings(graph: khop.Graph, fanouts: list[int] = [3, 2]) -> Settings:  # noqa: B006
+    sampler = khop.NeighborSampler(graph, fanouts)
+    columns = khop.Loader(sampler, torch.arange(2), 2, columns=["x"]).columns
+    assert graph.folder is not None
+    return Settings(graph.folder.fingerprint, (), described_sampler(sampler), columns)
+
+
+def seeds(*nodes: int) -> Seeds:
+    ids = torch.tensor(nodes)
+    return Seeds({"item": ids}, {"item": torch.arange(len(nodes))})
+
+
+def query(given: Settings, of: Seeds, *, with_settings: bool = True) -> bytes:
+    return written_query(given, of, KEY, 1, 7, with_settings=with_settings)
+
+
+def refused(service: Service, request: bytes) -> ServerError:
+    with pytest.raises(ServerError) as caught:
+        list(service.accept(request).run())
+    return caught.value
+
+
+def test_a_batch_is_made_of_known_settings(plain_graph: khop.Graph, service: Service) -> None:
+    given = settings(plain_graph)
+    assert isinstance(refused(service, query(given, seeds(1), with_settings=False)), UnknownSettings)
+    job = service.accept(query(given, seeds(1, 2)))
+    size = sum(len(piece) for piece in job.run())
+    assert job.stage == "batch of epoch 1, step 7"
+    assert job.most_bytes is not None
+    assert size > 0
+    list(service.accept(query(given, seeds(1), with_settings=False)).run())
+    assert service.counters()["batches"] == 2
+    assert service.counters()["refused, unknown-settings"] == 1
+
+
+def test_only_some_settings_are_kept(plain_graph: khop.Graph, service: Service) -> None:
+    for fanout in range(1, 80):
+        service.accept(query(settings(plain_graph, [fanout]), seeds(1)))
+    list(service.accept(query(settings(plain_graph, [79]), seeds(1), with_settings=False)).run())
+    old = query(settings(plain_graph, [1]), seeds(1), with_settings=False)
+    assert isinstance(refused(service, old), UnknownSettings)
+
+
+def test_another_graph_or_version_is_refused(plain_graph: khop.Graph, service: Service) -> None:
+    given = settings(plain_graph)
+    other = refused(service, query(replace(given, fingerprint="f" * 64), seeds(1)))
+    assert isinstance(other, WrongGraph)
+    assert "ffffffffffff..." in str(other)
+    drawn_otherwise = replace(given)
+    drawn_otherwise.__dict__["document"] = {**given.document, "randomness": 2}
+    assert isinstance(refused(service, query(drawn_otherwise, seeds(1))), WrongVersion)
+
+
+def test_settings_must_have_the_hash_that_names_them(plain_graph: khop.Graph, service: Service) -> None:
+    """Else one client could change the settings of another."""
+    given = settings(plain_graph)
+    given.__dict__["digest"] = settings(plain_graph, [9]).digest
+    assert "their hash is" in str(refused(service, query(given, seeds(1))))
+
+
+@pytest.mark.parametrize(
+    ("of", "sentence"),
+    [
+        (seeds(600), "600"),
+        (Seeds({"user": torch.arange(2)}, {"user": torch.arange(2)}), "'user'"),
+        (Seeds({"item": torch.arange(2)}, {"item": torch.arange(3)}), "positions: are not one for each"),
+        (Seeds({"item": torch.zeros(2)}, {"item": torch.arange(2)}), "must be int64"),
+        (replace(seeds(1), times={"item": torch.arange(1)}), "seeds have times"),
+    ],
+)
+def test_wrong_seeds_are_refused(plain_graph: khop.Graph, service: Service, of: Seeds, sentence: str) -> None:
+    error = refused(service, query(settings(plain_graph), of))
+    assert isinstance(error, InvalidRequest)
+    assert sentence in str(error)
+
+
+def test_a_batch_that_could_be_too_large_is_refused_before_any_work(plain_graph: khop.Graph) -> None:
+    service = Service(ServedGraph.of(plain_graph), max_batch_bytes=20_000)
+    with pytest.raises(
+        TooLarge, match=r"could have [\d,]+ bytes, and this server makes batches of at most 20,000"
+    ):
+        service.accept(query(settings(plain_graph, [30, 30]), seeds(*range(500))))
+    list(service.accept(query(settings(plain_graph, [2]), seeds(1, 2))).run())
+    assert service.counters()["refused, too-large"] == 1
+    assert service.counters()["batches"] == 1
+
+
+def test_a_request_that_is_no_longer_wanted_is_dropped(plain_graph: khop.Graph, service: Service) -> None:
+    job = service.accept(query(settings(plain_graph), seeds(1)))
+    with pytest.raises(Cancelled, match="batch of epoch 1, step 7"):
+        job.run(lambda: True)
+    assert "batches" not in service.counters()
+
+
+def test_unknown_kinds_and_lists_are_refused(plain_graph: khop.Graph, service: Service) -> None:
+    assert plain_graph.folder is not None
+    graph = {"graph": plain_graph.folder.fingerprint}
+
+    def ask(fields: dict[str, object]) -> str:
+        return str(refused(service, whole({**fields, **graph}, [])))
+
+    assert "request of kind 'shell': this server answers batch, list, ids, links, rows" in ask(
+        {"kind": "shell"}
+    )
+    assert "no split 'nope'" in ask({"kind": "list", "list": {"split": "nope", "types": ["item"]}})
+    tensors = Tensors()
+    fields = {"kind": "rows", "view": [], "type": "item", "columns": ["x"], "float32": [], **graph}
+    request = whole({**fields, "ids": tensors(torch.tensor([600]))}, tensors.all)
+    assert "rows 600 to 600: there are 600" in str(refused(service, request))
+
+
+def damaged(message: bytes, number: int) -> bytes:
+    word = mix64(number)
+    at = (word >> 32) % len(message)
+    return message[:at] + bytes([word & 0xFF]) + message[at + word % 3 :]
+
+
+def test_a_damaged_request_is_refused_or_answered(plain_graph: khop.Graph, service: Service) -> None:
+    message = query(settings(plain_graph), seeds(*range(20)))
+    codes = set()
+    for number in range(600):
+        try:
+            list(service.accept(damaged(message, number)).run())
+        except ServerError as error:
+            codes.add(error.code)
+    assert codes <= {"invalid", "wrong-version", "wrong-graph", "unknown-settings"}
+    assert "invalid" in codes

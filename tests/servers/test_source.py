@@ -1,0 +1,215 @@
+"""Batches of servers have the bits of the local loader, for every kind of batch, order, rank and epoch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+import khop
+from khop.api.connect import graph_on
+from khop.api.open_graph import Graph
+from khop.api.serve import ServedGraph
+from khop.loading.local_source import LocalSource
+from khop.sampling.sampler import SamplerBase
+from khop.sampling.seeds import SeedOrder
+from khop.servers.description import read_description
+from khop.servers.errors import InvalidRequest
+from khop.servers.graph import RemoteFeatures, RemoteGraph, RemoteView
+from khop.servers.registry import BUILTIN
+from khop.servers.service import Service
+from khop.servers.source import RemoteSource, source_of
+from khop.testing import batch_source as suite
+from khop.testing.batch_source import PROMISES, Make
+from support.batch_kinds import PLAIN, TYPED
+from support.in_process import InProcess, connected, exchange_with
+from support.same_samples import assert_same
+
+Kind = Callable[[khop.Graph], khop.Loader]
+
+
+def assert_same_batches(found: khop.Batch, expected: khop.Batch) -> None:
+    empty: dict[str, float] = {}
+    assert_same(replace(found, spans=(), traffic=empty), replace(expected, spans=(), traffic=empty), "batch")
+
+
+def check_equal(graph: khop.Graph, kind: Kind) -> None:
+    local, remote = kind(graph), kind(connected(graph, servers=2))
+    assert len(remote) == len(local)
+    for epoch in range(2):
+        for found, expected in zip(remote.epoch(epoch), local.epoch(epoch), strict=True):
+            assert_same_batches(found, expected)
+    assert_same_batches(remote.batch(1, 1), local.batch(1, 1))
+    assert remote.state_dict() == local.state_dict()  # one mode continues what the other began
+
+
+@pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: kind.__name__)
+def test_plain_batches_equal_local_ones(plain_graph: khop.Graph, kind: Kind) -> None:
+    check_equal(plain_graph, kind)
+
+
+@pytest.mark.parametrize("kind", TYPED, ids=lambda kind: kind.__name__)
+def test_typed_batches_equal_local_ones(typed_graph: khop.Graph, kind: Kind) -> None:
+    check_equal(typed_graph, kind)
+
+
+@pytest.mark.parametrize("kind", [PLAIN[0], TYPED[0], TYPED[5]], ids=lambda kind: kind.__name__)
+def test_ranks_share_a_step_as_local_ranks_do(
+    plain_graph: khop.Graph, typed_graph: khop.Graph, kind: Kind
+) -> None:
+    graph = plain_graph if kind in PLAIN else typed_graph
+    local, remote = kind(graph), kind(connected(graph))
+    for rank in range(3):
+        for loader in (local, remote):
+            order: SeedOrder = replace(loader._order, rank=rank, world_size=3)
+            loader._batches = replace(loader._batches, order=order)
+        for found, expected in zip(remote.epoch(0), local.epoch(0), strict=True):
+            assert_same_batches(found, expected)
+
+
+def test_split_links_are_the_same_on_servers(typed_graph: khop.Graph) -> None:
+    from support.small_typed_folders import BUYS
+
+    def loaders(graph: khop.Graph) -> list[khop.Loader]:
+        split = khop.split_links(graph, BUYS, 0.2, 30, negatives=3, time="time", disjoint_share=0.3, seed=4)
+        sampler = khop.LinkSampler(
+            split.train, [3], negatives=khop.UniformNegatives(), rule=khop.Temporal("time")
+        )
+        given = khop.LinkSampler(split.val, [3], negatives=khop.GivenNegatives(), rule=khop.Temporal("time"))
+        return [
+            khop.Loader(sampler, split.train_links, 64, shuffle=True, columns={"user": ["x"]}),
+            khop.Loader(given, split.val_links, 64, columns={"user": ["x"]}),
+        ]
+
+    remote_graph = connected(typed_graph, servers=2)
+    for remote, local in zip(loaders(remote_graph), loaders(typed_graph), strict=True):
+        for found, expected in zip(remote, local, strict=True):
+            assert_same_batches(found, expected)
+        assert remote.state_dict() == local.state_dict()
+
+
+def test_links_of_a_list_come_by_number(typed_graph: khop.Graph) -> None:
+    from support.small_typed_folders import BUYS
+
+    numbers = torch.tensor([3, 0, 7])
+    here, there = (
+        khop.split_links(graph, BUYS, 0.2, 0.1, negatives=2).val_links
+        for graph in (typed_graph, connected(typed_graph))
+    )
+    assert (there.counts, there.facts) == (here.counts, here.facts)
+    assert_same(there.rows(BUYS, numbers), here.rows(BUYS, numbers))
+
+
+def test_fewer_edge_types_are_left_out_on_servers(typed_graph: khop.Graph) -> None:
+    from support.small_typed_folders import LIKE
+
+    def loader(graph: khop.Graph) -> khop.Loader:
+        return khop.Loader(khop.NeighborSampler(graph.only([LIKE]), [3]), {"item": torch.arange(40)}, 16)
+
+    for found, expected in zip(loader(connected(typed_graph)), loader(typed_graph), strict=True):
+        assert_same_batches(found, expected)
+
+
+def test_settings_travel_once_for_each_server(plain_graph: khop.Graph) -> None:
+    exchange = exchange_with(plain_graph)
+    batches = sum(1 for _ in PLAIN[0](graph_on(exchange)).epoch(0))
+    sizes = [size for stage, size in exchange.asked if stage == "batch"]
+    assert len(sizes) - batches <= 4  # `prefetch` first requests may be refused at the same time
+    assert exchange.services[0].counters()["batches"] == batches
+    assert exchange.services[0].counters()["settings"] <= 4
+
+
+def test_requests_do_not_grow_with_the_split(plain_graph: khop.Graph) -> None:
+    """Seeds are named by number: a step's numbers are sent, and the list never comes."""
+    exchange = exchange_with(plain_graph)
+    graph = graph_on(exchange)
+    next(iter(PLAIN[0](graph)))
+    assert {stage for stage, _ in exchange.asked} == {"batch"}
+    assert graph.split("train")["item"].numel() == plain_graph.split("train")["item"].numel()
+
+
+def test_a_batch_states_its_server_and_its_bytes(plain_graph: khop.Graph) -> None:
+    batches = list(PLAIN[0](connected(plain_graph, servers=2)).epoch(0))
+    assert {batch.traffic["server"] for batch in batches} == {0, 1}
+    assert all(batch.traffic["server_bytes"] > batch["x"].nbytes for batch in batches)
+    assert all(batch.traffic["server_retries"] == 0 for batch in batches)
+
+
+# The contract suite of batch sources: the batches of `LocalSource`, made by a server of its sampler's graph.
+
+
+class _InMemory(ServedGraph):
+    """The suite's graph, which has no folder."""
+
+
+def remote(local: LocalSource) -> RemoteSource:
+    graph = local.sampler.graph
+    assert isinstance(graph, Graph)
+    registry = BUILTIN.with_module(sys.modules[suite.__name__])
+    service = Service(_InMemory(graph, "suite", "0" * 64), registry)
+    exchange = InProcess([service, Service(_InMemory(graph, "suite", "0" * 64), registry)])
+    view = RemoteView(exchange, read_description(exchange.describe(), "server"))
+    schema = view.description.schema
+    features = RemoteFeatures(schema.columns, view)
+    there = Graph(RemoteGraph(view, schema), features)
+    sampler = type(local.sampler)(there, **local.sampler.settings())  # type: ignore[arg-type]
+    assert isinstance(sampler, SamplerBase)
+    source = source_of(replace(local, sampler=sampler, features=features))
+    assert isinstance(source, RemoteSource)
+    return source
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+def test_it_keeps(promise: Callable[[Make], None]) -> None:
+    promise(remote)
+
+
+def test_a_graph_on_servers_refuses_single_hops_with_the_remedy(plain_graph: khop.Graph) -> None:
+    graph = connected(plain_graph)
+    sampler = khop.NeighborSampler(graph, [3])
+    seeds = khop.Seeds({"item": torch.arange(3)}, {"item": torch.arange(3)})
+    with pytest.raises(ValueError, match=r"servers \(server-0\), which make batches; give the sampler to"):
+        sampler.sample(seeds, khop.DrawKey(1))
+    with pytest.raises(ValueError, match="or open the graph's folder"):
+        graph.in_one_piece("khop plan")
+
+
+def test_a_sampler_without_settings_is_refused_with_the_remedy(plain_graph: khop.Graph) -> None:
+    class Own(khop.SamplerBase):
+        def sample(self, seeds: khop.Seeds, key: khop.DrawKey) -> khop.Sample:
+            raise AssertionError
+
+    with pytest.raises(ValueError, match=r"states no arguments .* `khop serve --module`"):
+        khop.Loader(Own(connected(plain_graph)), torch.arange(4), 2)
+
+
+def test_a_sampler_that_is_not_registered_is_refused_with_the_remedy(plain_graph: khop.Graph) -> None:
+    loader = khop.Loader(suite.FailsAt(connected(plain_graph), key=1), torch.arange(4), 2)
+    with pytest.raises(InvalidRequest, match=r"FailsAt: is not registered .* `khop serve --module`"):
+        next(iter(loader))
+
+
+def test_errors_of_a_server_have_the_text_of_local_ones(typed_graph: khop.Graph) -> None:
+    def first(graph: khop.Graph) -> str:
+        sampler = khop.NeighborSampler(graph, [3], rule=khop.Temporal("time"))
+        with pytest.raises(ValueError, match="have no times") as caught:
+            next(iter(khop.Loader(sampler, {"user": torch.arange(4)}, 2)))
+        return str(caught.value)
+
+    assert first(connected(typed_graph)) == first(typed_graph)
+
+
+def test_a_graph_on_servers_says_where_it_is(plain_graph: khop.Graph) -> None:
+    text = repr(connected(plain_graph))
+    assert text.startswith("khop.Graph on servers server-0\n")
+    assert text.splitlines()[1:] == repr(plain_graph).splitlines()[1:]
+
+
+def test_columns_come_by_request_too(typed_graph: khop.Graph) -> None:
+    from khop.features.store import Rows
+
+    wanted = {"user": Rows(torch.tensor([5, 3, 5]), ("x", "age"), {"age": 2}, frozenset({"x"}))}
+    assert_same(connected(typed_graph).features.gather(wanted), typed_graph.features.gather(wanted))
