@@ -30,6 +30,7 @@ LAYERS = (
     {"training"},
     {"inference"},
     {"api"},
+    {"importing"},
     {"pyg", "planning", "config", "testing"},
     {"profiling"},
     {"cli"},
@@ -71,6 +72,7 @@ MAY_IMPORT = {
         "partition", "sampling", "loading", "exchange", "distributed", "servers", "training", "inference",
     },
     "pyg": BASICS | {"forks", "batch", "kernels", "rules", "features", "graph", "sampling", "loading", "api"},
+    "importing": {"arguments", "schema", "kernels", "graph"},
     "planning": {
         "schema", "batch", "kernels", "features", "graph", "runtime", "models", "partition", "sampling",
         "loading", "exchange", "training", "api",
@@ -86,24 +88,26 @@ MAY_IMPORT = {
     "profiling": {"batch", "loading", "training", "config"},
     "cli": {
         "components", "errors", "process_memory", "user_cache", "schema", "graph", "runtime", "datasets",
-        "partition", "sampling", "loading", "distributed", "training", "inference", "api", "config",
+        "partition", "sampling", "loading", "distributed", "training", "inference", "api", "importing", "config",
         "planning", "profiling",
     },
     "__main__": {"cli"},
     "__init__": {
         "errors", "forks", "process_memory", "schema", "batch", "draw", "rules", "features", "graph",
-        "datasets", "sampling", "training", "inference", "api", "pyg",
+        "datasets", "sampling", "training", "inference", "api", "importing", "pyg",
     },
 }  # fmt: skip
 
 # Packages that are slow to import or not always there, and the one place for each.
 CONFINED = {
+    "duckdb": {"importing"},
     "hypothesis": {"testing"},
     "matplotlib": {"cli"},
-    "pydantic": {"config"},
+    "pyarrow": {"importing", "inference"},
+    "pydantic": {"config", "importing"},
     "rich": {"cli"},
     "tomli_w": {"config", "cli"},
-    "tomllib": {"config", "cli", "servers"},  # token files
+    "tomllib": {"config", "cli", "importing", "servers"},  # servers: token files
     "torch_geometric": {"pyg"},
     "torchmetrics": {"training"},
     "triton": {"kernels"},

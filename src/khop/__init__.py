@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from khop.graph.quantize import Quantized as Quantized
     from khop.graph.quantize import quantize as quantize
     from khop.graph.store import GraphStoreBase as GraphStoreBase
+    from khop.importing.import_tables import import_tables as import_tables
     from khop.inference.full_ranking import full_ranking as full_ranking
     from khop.inference.link_evaluation import node_rows as node_rows
     from khop.inference.link_evaluation import with_negatives as with_negatives
@@ -150,6 +151,7 @@ _PUBLIC = {
     "connect": "khop.api.connect",
     "evaluate": "khop.api.evaluate",
     "evaluate_links": "khop.api.evaluate",
+    "import_tables": "khop.importing.import_tables",
     "infer": "khop.api.infer",
     "full_ranking": "khop.inference.full_ranking",
     "graph_from_pyg": "khop.pyg.convert",
@@ -175,11 +177,12 @@ _PUBLIC = {
     "write_graph": "khop.graph.build",
 }
 _MODULES = ("models", "testing")
+_NEED_EXTRA = ("khop.pyg", "khop.importing")
 
 watch_forks()
 
 # `from khop import *` needs only khop's required packages: names that need an extra are not in it.
-__all__ = [*(name for name, module in _PUBLIC.items() if not module.startswith("khop.pyg")), *_MODULES]
+__all__ = [*(name for name, module in _PUBLIC.items() if not module.startswith(_NEED_EXTRA)), *_MODULES]
 
 
 def __getattr__(name: str) -> object:

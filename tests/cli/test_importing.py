@@ -90,3 +90,55 @@ def test_other_data_is_named_with_the_way_to_import_it(khop_command: Command) ->
     assert ran.code != 0
     assert ran.stderr.startswith("khop: shop.toml: no such file; give a file with kind = ...")
     assert "khop.write_graph" in ran.stderr
+
+
+SHOP = """
+[nodes.user]
+files = ["users.csv"]
+id = "id"
+[nodes.item]
+[edges."user buys item"]
+files = ["buys.csv"]
+source = "user"
+destination = "item"
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a spec and its tables; the command runs in it."""
+    (tmp_path / "shop.toml").write_text(SHOP)
+    (tmp_path / "users.csv").write_text("id,age\nu1,20\nu2,30\n")
+    (tmp_path / "buys.csv").write_text("user,item\nu1,a\nu2,b\nu2,a\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_tables_become_a_folder_with_the_name_of_the_spec(khop_command: Command, shop: Path) -> None:
+    ran = khop_command("import", "shop.toml", "--threads", "2", "--memory", "100MB")
+    assert (ran.code, ran.stderr) == (0, "")
+    assert ran.stdout == ("graphs/shop: 2 user, 2 item; 3 user buys item\nShow it: khop info graphs/shop\n")
+    assert open_folder("graphs/shop").num_edges(("user", "buys", "item")) == 3
+
+
+def test_a_bad_table_is_one_sentence(khop_command: Command, shop: Path) -> None:
+    (shop / "buys.csv").write_text("user,item\nu1,a\nu3,b\n")
+    ran = khop_command("import", "shop.toml", "out")
+    assert ran.code == 2
+    assert ran.stderr.replace("\n", " ").startswith(
+        "khop: buys.csv, row 2: edges.\"user buys item\": user is 'u3', and no 'user' has this id;"
+    )
+    assert not Path("out").exists()
+
+
+def test_a_missing_package_is_named_with_its_installation(
+    khop_command: Command, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    for name in [name for name in sys.modules if name.startswith("khop.importing")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    ran = khop_command("import", "shop.toml")
+    assert ran.code == 2
+    assert "khop import needs pyarrow and duckdb: pip install pyarrow duckdb" in ran.stderr.replace("\n", " ")

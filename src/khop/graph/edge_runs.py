@@ -40,7 +40,7 @@ class EdgePlan:
     """Edges to come: their type, counts of nodes, columns and order.
 
     The edges of one destination are sorted by the column `sort_by`, or by the times of the chunks if no
-    column has that name; "" keeps the order of the input. Equal times keep it, too.
+    column has that name or `times` is "given"; "" keeps the order of the input. Equal times keep it, too.
     """
 
     edge_type: EdgeType
@@ -49,11 +49,14 @@ class EdgePlan:
     columns: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)  # dtype and row shape
     sort_by: str = ""
     duplicates: Duplicates = "keep"
+    times: Literal["column", "given"] = "column"  # "given": by the chunks, also beside a column of the name
 
     @property
     def time_field(self) -> str:
         """Field to sort by; "" for none."""
-        return self.sort_by if self.sort_by in self.columns else TIMES if self.sort_by else ""
+        if self.sort_by in self.columns and self.times == "column":
+            return self.sort_by
+        return TIMES if self.sort_by else ""
 
     @property
     def source_dtype(self) -> str:

@@ -87,6 +87,10 @@ class ArrayWriter:
         self._closed(entry)
         return entry
 
+    def abandon(self) -> None:
+        """Close the file of an array that stays unfinished; nothing happens after `close`."""
+        self._file.close()
+
     def _put(self, block: memoryview) -> None:
         self._digest.update(block)
         self._size += len(block)

@@ -116,6 +116,7 @@ class Manifest:
     edges: tuple[EdgeEntry, ...]
     arrays: Mapping[str, ArrayEntry]
     part: PartEntry | None = None  # None: the folder holds a whole graph
+    documents: Mapping[str, str] = field(default_factory=dict)  # JSON files beside the arrays: name -> sha256
 
     def files(self, contents: Contents) -> set[str]:
         """Return the arrays that must be present."""
@@ -240,6 +241,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
                 entry.pop(optional, None)
     if manifest.part is None:
         del content["part"]
+    if not manifest.documents:
+        del content["documents"]
     document = {**content, "fingerprint": fingerprint(content)}
     with (folder / layout.MANIFEST).open("wb") as file:
         file.write(json.dumps(document, indent=1).encode("ascii") + b"\n")
@@ -314,6 +317,7 @@ def _manifest(document: Mapping[str, Any], path: Path) -> Manifest:
             edges=tuple(_edge_entry(entry) for entry in document["edges"]),
             arrays={file: _array_entry(entry) for file, entry in document["arrays"].items()},
             part=_part_entry(document["part"]) if "part" in document else None,
+            documents={str(name): str(sha256) for name, sha256 in document.get("documents", {}).items()},
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path}: not as format {VERSION} has it ({error!r}); {REMEDY}") from error

@@ -14,6 +14,7 @@ from khop.errors import REMEDY
 from khop.graph import layout
 from khop.graph.checks import check_splits
 from khop.graph.derived import derived_files, derived_problems
+from khop.graph.documents import read_document
 from khop.graph.folder import ORIGINAL_ID
 from khop.graph.inputs import Given
 from khop.graph.manifest import EdgeEntry, Manifest, NodeEntry, read_manifest
@@ -62,8 +63,18 @@ def verify_folder(path: str | os.PathLike[str], progress: ProgressCallback | Non
     findings += _contradictions(folder, manifest, {file: checks[file] for file in sound}, meter)
     damaged = derived_problems(folder, fingerprint, manifest.arrays, meter.at)
     findings += [Finding(file, problem) for file, problem in damaged]
+    for name, sha256 in manifest.documents.items():
+        findings += document_problems(folder, name, sha256)
     meter.at("done", meter.total - meter.done)
     return sorted(findings, key=lambda finding: finding.file)
+
+
+def document_problems(folder: Path, name: str, sha256: str) -> Iterator[Finding]:
+    """Yield the damage of a document, if there is any."""
+    try:
+        read_document(folder, name, sha256)
+    except ValueError as error:
+        yield Finding(name, str(error).removeprefix(f"{folder / name}: "))
 
 
 def _damage(folder: Path, manifest: Manifest, files: list[str], meter: Meter) -> Iterator[Finding]:

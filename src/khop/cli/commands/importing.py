@@ -24,6 +24,8 @@ class ImportCommand(ComponentCommand):
 
     def component_fields(self, words: Words, permission: Permission) -> Iterable[RunField]:
         """Return the fields of the importer's options; without an importer, those of khop's own."""
+        if any(is_table_spec(word) for word in words.operands):
+            return ()
         sources = [word for word in words.operands if _names_importer(word)] or list(words.operands)
         raw = _spec(sources[0]) if sources else RawRun({KIND: next(iter(IMPORTERS.builtin))}, COMMAND_LINE)
         return component_fields(_loaded(raw, permission), words.known.keys(), "import")
@@ -40,15 +42,33 @@ def import_graph(
         str,
         typer.Argument(
             help="Data to import. debian: the packages of a Debian or Ubuntu release; package.module:Class: "
-            "an importer of your own; SPEC.toml: a file with the importer's kind and options.",
+            "an importer of your own; SPEC.toml: tables of nodes and edges, or an importer's kind and "
+            "options.",
             show_default=False,
         ),
     ],
     out: Annotated[
         Path | None, typer.Argument(help="Graph folder to write.", show_default="graphs/NAME")
     ] = None,
+    memory: Annotated[
+        str,
+        typer.Option(
+            help='Memory for edges of tables under way, as "4GB" (default: half of what is free).',
+            metavar="BYTES",
+            show_default=False,
+        ),
+    ] = "",
+    threads: Annotated[
+        int,
+        typer.Option(help="Threads that read tables; the graph does not depend on them (0: one per core)."),
+    ] = 0,
 ) -> None:
-    """Write a graph folder from data of another format."""
+    """Write a graph folder from tables or from data of another format."""
+    if is_table_spec(source):
+        from khop.cli.importing import run_table_import
+
+        run_table_import(Path(source), out, memory, threads)
+        return
     raw = _spec(source)
     component = _loaded(raw, ANY_NAMED)
     given = values_of_components(context)
@@ -63,6 +83,12 @@ def import_graph(
     with bytes_bar() as notice:
         size = importer.write(target, notice)
     typer.echo(f"{target}: {size}. Show it: khop info {target}")
+
+
+def is_table_spec(source: str) -> bool:
+    """Return True for a TOML file with tables of nodes."""
+    path = Path(source)
+    return path.suffix == ".toml" and path.is_file() and "nodes" in read_toml(path).values
 
 
 def _spec(source: str) -> RawRun:

@@ -1,0 +1,28 @@
+"""`khop import SPEC.toml`: a graph folder from tables."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import typer
+
+from khop.loading.byte_size import byte_size
+
+
+def run_table_import(spec: Path, out: Path | None, memory: str, threads: int) -> None:
+    """Write the folder, by default graphs/NAME for NAME.toml, and print its counts."""
+    try:
+        from khop.importing.import_tables import import_tables
+    except ImportError as error:
+        raise ValueError(str(error)) from None
+    from khop.cli.bytes_bar import bytes_bar
+
+    target = Path("graphs", spec.stem) if out is None else out
+    budget = byte_size(memory, "memory") if memory else None
+    with bytes_bar() as notice:
+        done = import_tables(
+            spec, target, memory=budget, threads=threads or len(os.sched_getaffinity(0)),
+            environment=os.environ, notice=notice,
+        )  # fmt: skip
+    typer.echo(f"{done}\nShow it: khop info {target}")

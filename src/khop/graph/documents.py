@@ -1,0 +1,36 @@
+"""JSON documents of a graph folder: small files beside the arrays, with their checksums in graph.json."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from khop.errors import REMEDY
+from khop.graph.npy import flush
+
+
+def write_documents(folder: Path, documents: Mapping[str, bytes]) -> dict[str, str]:
+    """Write documents and flush them to disk; return the sha256 of each by name."""
+    digests = {}
+    for name, content in documents.items():
+        if Path(name).name != name or not name.endswith(".json"):
+            raise ValueError(f"document {name!r}: must be the name of a .json file, without folders")
+        with (folder / name).open("wb") as file:
+            file.write(content)
+            flush(file)
+        digests[name] = hashlib.sha256(content).hexdigest()
+    return digests
+
+
+def read_document(folder: Path, name: str, sha256: str) -> Any:  # noqa: ANN401
+    """Return the values of a document; ValueError if it is missing or differs from graph.json."""
+    path = folder / name
+    if not path.is_file():
+        raise ValueError(f"{path}: is missing; {REMEDY}")
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise ValueError(f"{path}: checksum differs from graph.json; {REMEDY}")
+    return json.loads(content)

@@ -1,0 +1,1 @@
+"""Tables of users as graph folders: specs, readers, encoders, and the pipeline between them."""

@@ -1,0 +1,59 @@
+"""Arrow files (IPC, Feather) as a table: a piece is a record batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from khop.importing.file_schema import NamedPath, identity_of, same_schema, total_bytes
+from khop.importing.packages import pa
+from khop.importing.rows import Piece, Place, Rows
+
+
+@dataclass(frozen=True, eq=False)
+class ArrowTable:
+    """Rows of Arrow IPC files, mapped."""
+
+    files: Sequence[NamedPath]
+    schema: Any
+    key: str
+
+    @classmethod
+    def open(cls, files: Sequence[NamedPath], key: str) -> ArrowTable:
+        """Read the schemas of all files."""
+        schemas = [(name, _opened(name, path, key).schema) for name, path in files]
+        return cls(tuple(files), same_schema(schemas, key), key)
+
+    @property
+    def name(self) -> str:
+        """The first file, and the number of others."""
+        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
+        return f"{self.files[0][0]}{more}"
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the files."""
+        return total_bytes(self.files)
+
+    def identity(self) -> str:
+        """Return names, sizes and times of the files."""
+        return identity_of(self.files)
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
+        """Yield a reader per record batch."""
+        for name, path in self.files:
+            reader, first = _opened(name, path, self.key), 0
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number).select(list(columns))
+                yield partial(Rows, batch, Place(name, None, first))
+                first += batch.num_rows
+
+
+def _opened(name: str, path: Path, key: str) -> Any:
+    try:
+        return pa.ipc.open_file(pa.memory_map(str(path)))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(f"{key}: {name}: no Arrow file, or damaged ({error}); write it again") from None

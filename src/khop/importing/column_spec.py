@@ -1,0 +1,120 @@
+"""Kinds of columns in an import spec: the encoder of each column and its options."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+Name = Annotated[str, Field(min_length=1)]
+Missing = Literal["mean", "zero", "refuse"]
+
+
+class SpecTable(BaseModel):
+    """A table of an import spec. Values are never converted: "3" is not a number."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+class Column(SpecTable):
+    """Settings of all kinds of columns."""
+
+    column: Name | None = None
+    """Name of the column in the files, if it differs."""
+
+
+class Number(Column):
+    """A number, standardized with mean and deviation of the training rows."""
+
+    kind: Literal["number"]
+    scale: Literal["standard", "log", "none"] = "standard"
+    """`log` standardizes sign(x) log(1 + |x|); `none` keeps the values."""
+    missing: Missing = "mean"
+    """Value of a null: the mean of training, zero, or an error."""
+    flag: Literal["none", "missing"] = "none"
+    """`missing` adds a number that is 1 for nulls."""
+
+
+class Category(Column):
+    """One number per category that training has; other categories and nulls have one number each."""
+
+    kind: Literal["category"]
+    limit: Annotated[int, Field(ge=1, le=65536)] = 256
+    """Most categories; the most frequent of training, ties by first appearance."""
+    min_count: Annotated[int, Field(ge=1)] = 1
+    """Fewest training rows of a category."""
+
+
+class Multi(Column):
+    """Several categories per row: a list column, or text with a separator."""
+
+    kind: Literal["multi"]
+    separator: Name | None = None
+    """Text between two categories, such as "|"; needed for text columns."""
+    limit: Annotated[int, Field(ge=1, le=65536)] = 256
+    """Most categories; the most frequent of training, ties by first appearance."""
+    min_count: Annotated[int, Field(ge=1)] = 1
+    """Fewest training rows of a category."""
+
+
+class Text(Column):
+    """Words hashed into `words` buckets, weighted by rarity in training, projected to `width` numbers."""
+
+    kind: Literal["text"]
+    words: Annotated[int, Field(ge=2, le=1 << 24)] = 50_000
+    """Buckets for words. Buckets without a training word count as unknown and add nothing."""
+    width: Annotated[int, Field(ge=1, le=4096)] = 64
+    """Numbers per row."""
+    bigrams: Literal["none", "all"] = "none"
+    """`all` counts pairs of adjacent words too."""
+
+
+DatePart = Literal["age", "year", "month", "day", "weekday", "hour"]
+
+
+class Date(Column):
+    """A time as numbers: the age relative to training, and places on cycles as sine and cosine."""
+
+    kind: Literal["date"]
+    parts: Annotated[tuple[DatePart, ...], Field(strict=False, min_length=1)] = ("age", "month", "weekday")
+    """`age` and `year` are standardized; the others are cycles."""
+    unit: Literal["s", "ms", "us", "ns"] | None = None
+    """Unit of a column of integers."""
+    timezone: Name | None = None
+    """Time zone of times without one, such as "UTC" or "Europe/Paris"."""
+    format: Name | None = None
+    """Format of times in text, as in Python's strptime; default: ISO 8601."""
+    missing: Literal["zero", "refuse"] = "zero"
+    """A null gives zeros, or an error."""
+
+
+class Vector(Column):
+    """A list of numbers of equal length per row, kept as it is."""
+
+    kind: Literal["vector"]
+    separator: Name | None = None
+    """Text between two numbers; needed for text columns."""
+    missing: Literal["zero", "refuse"] = "refuse"
+    """A null gives zeros, or an error."""
+
+
+class Boolean(Column):
+    """True or false as 1 and 0; a null is 0 and sets the second number to 1."""
+
+    kind: Literal["bool"]
+
+
+class Raw(Column):
+    """A number that is stored unchanged as a column of its own, not in the features."""
+
+    kind: Literal["raw"]
+
+
+def _named_kind(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+AnyColumn = Annotated[
+    Annotated[Number | Category | Multi | Text | Date | Vector | Boolean | Raw, Field(discriminator="kind")],
+    BeforeValidator(_named_kind, json_schema_input_type=str | dict[str, Any]),
+]

@@ -1,0 +1,269 @@
+"""Edges of one type from their table: ends as node ids, times, columns, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.graph.edge_runs import EdgeChunk, EdgePlan
+from khop.graph.parallel_tasks import in_order
+from khop.importing.column_spec import Raw
+from khop.importing.encoder import Encoder
+from khop.importing.encoders import fitter
+from khop.importing.id_column import key_texts, keys_of
+from khop.importing.node_columns import TIME, raw_dtype, raw_values
+from khop.importing.packages import pc
+from khop.importing.row_splits import TRAIN, CutOffs, Parts, parts_by_column, parts_by_hash
+from khop.importing.rows import Piece, Rows
+from khop.importing.source import OpenSource
+from khop.importing.spec import EdgeRules, Unit
+from khop.importing.times import to_unit
+from khop.kernels.id_table import IdTable, Kind
+from khop.schema import EdgeType
+
+SPLIT = "split"  # edge column: 0 training, 1 validation, 2 test, -1 none
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class NodeTableIds:
+    """Ids of one node type."""
+
+    kind: Kind
+    table: IdTable[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeReader:
+    """One edge type with its table: how its rows are read."""
+
+    edge_type: EdgeType
+    rules: EdgeRules
+    source: OpenSource
+    key: str  # in the spec
+    unit: Unit
+    cut_offs: CutOffs | None
+    ids: Mapping[str, NodeTableIds]
+    threads: int
+
+    @property
+    def ends(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """The columns of source and destination, each with its node type."""
+        source, _, destination = self.edge_type
+        return (self.rules.source, source), (self.rules.destination, destination)
+
+    def columns(self) -> dict[str, str]:
+        """Return the columns that are read, each with its key in the spec."""
+        rules = self.rules
+        found = {rules.source: f"{self.key}.source"}
+        found.setdefault(rules.destination, f"{self.key}.destination")
+        if self.source.spec.time is not None:
+            found.setdefault(self.source.spec.time, f"{self.key}.time")
+        if rules.split is not None and rules.split.column is not None:
+            found.setdefault(rules.split.column, f"{self.key}.split.column")
+        for name, column in rules.columns.items():
+            found.setdefault(column.column or name, f"{self.key}.columns.{name}")
+        return found
+
+    def without_nulls(self, rows: Rows) -> tuple[Rows, int]:
+        """Return the rows with two ends, if others are left out, and the number of the others."""
+        if self.rules.nulls == "refuse":
+            return rows, 0
+        valid = np.ones(len(rows), bool)
+        for column, _ in self.ends:
+            valid &= rows.column(column).is_valid().to_numpy(zero_copy_only=False)
+        return rows.keep(valid), int((~valid).sum())
+
+    def add_ends(self, node_types: Collection[str]) -> None:
+        """Give ids to unknown ends of some node types: all sources, then all destinations."""
+        for column, node_type in self.ends:
+            if node_type not in node_types:
+                continue
+            of_type = self.ids[node_type]
+            pieces = self.source.pieces([one for one, _ in self.ends])
+            for whole in in_order(pieces, self.threads):
+                rows, _ = self.without_nulls(whole)
+                array = rows.column(column)
+                of_type.table.add(keys_of(array, of_type.kind, f"{self.key}: {column}", rows.row))
+
+    def found(self, rows: Rows) -> tuple[Int64s, Int64s]:
+        """Return the nodes at both ends of each row; -1 where no node has the id."""
+        ends = []
+        for column, node_type in self.ends:
+            of_type = self.ids[node_type]
+            keys = keys_of(rows.column(column), of_type.kind, f"{self.key}: {column}", rows.row)
+            ends.append(of_type.table.find(keys))
+        return ends[0], ends[1]
+
+    def times(self, rows: Rows) -> Int64s | None:
+        """Return the times of rows in the unit of the graph."""
+        name = self.source.spec.time
+        if name is None:
+            return None
+        return to_unit(rows.column(name), self.source.time_format, self.unit, f"{self.key}.time", rows.row)
+
+    def parts(self, rows: Rows) -> Parts | None:
+        """Return the part of each edge by the split of the type; None without one."""
+        split = self.rules.split
+        if split is None:
+            return None
+        if split.column is not None:
+            return parts_by_column(rows.column(split.column), split, f"{self.key}.split.column", rows.row)
+        texts = [key_texts(rows.column(column), self.ids[node_type].kind) for column, node_type in self.ends]
+        return parts_by_hash(pc.binary_join_element_wise(*texts, "\x1f"), split)
+
+
+@dataclass(eq=False)
+class Counted:
+    """Rows of an edge table that are left out, counted by piece. Threads may count different pieces."""
+
+    orphans: dict[int, tuple[int, str]] = field(default_factory=dict)  # count, and the first in words
+    nulls: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def num_orphans(self) -> int:
+        """Edges with an end that no node has."""
+        return sum(count for count, _ in self.orphans.values())
+
+    @property
+    def num_nulls(self) -> int:
+        """Edges with a null end."""
+        return sum(self.nulls.values())
+
+    def refuse_orphans(self) -> None:
+        """Raise ValueError for orphans, with the first one and the number of all."""
+        if self.num_orphans:
+            _, first = self.orphans[min(self.orphans)]
+            raise ValueError(
+                f'{first}; {self.num_orphans:,} edges have no node at an end; give orphans = "drop" or '
+                '"add", or complete the nodes'
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeImport:
+    """The import of one edge type: its tasks give the edges and those of the reverse type."""
+
+    reader: EdgeReader
+    encoders: Mapping[str, Encoder]
+    node_times: Mapping[str, Int64s]  # by node type with times
+    touched: Mapping[str, npt.NDArray[np.bool_]]  # nodes with an edge before validation; written
+    counted: Counted = field(default_factory=Counted)
+
+    @property
+    def columns(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Dtype and shape of each edge column."""
+        found: dict[str, tuple[str, tuple[int, ...]]] = {}
+        for name, column in self.reader.rules.columns.items():
+            if name in self.encoders:
+                width = self.encoders[name].width
+                found[name] = ("float32", () if width == 1 else (width,))
+            else:
+                dtype = self.reader.source.table.schema.field(column.column or name).type
+                found[name] = (raw_dtype(dtype), ())
+        if self.reader.source.spec.time is not None:
+            found[TIME] = ("int64", ())
+        if self.reader.rules.split is not None:
+            found[SPLIT] = ("int8", ())
+        return found
+
+    @property
+    def is_timed(self) -> bool:
+        """True if the edges or their sources have times."""
+        return self.reader.source.spec.time is not None or self.reader.edge_type[0] in self.node_times
+
+    def plan(self, edge_type: EdgeType) -> EdgePlan:
+        """Return the plan of the edges, or of their reverses."""
+        source, _, destination = edge_type
+        is_sorted = self.reader.source.spec.time is not None or source in self.node_times
+        is_later_of_both = self.reader.source.spec.time is not None and source in self.node_times
+        return EdgePlan(
+            edge_type,
+            len(self.reader.ids[source].table),
+            len(self.reader.ids[destination].table),
+            self.columns,
+            TIME if is_sorted else "",
+            self.reader.rules.duplicates,
+            "given" if is_later_of_both else "column",
+        )
+
+    def tasks(self) -> Iterator[Callable[[], tuple[EdgeChunk, ...]]]:
+        """Yield readers of consecutive edges: a chunk of the type, and one of its reverse if it has one."""
+        for number, piece in enumerate(self.reader.source.pieces(list(self.reader.columns()))):
+            yield partial(self._chunks, number, piece)
+
+    def _chunks(self, number: int, piece: Piece) -> tuple[EdgeChunk, ...]:
+        reader = self.reader
+        rows, self.counted.nulls[number] = reader.without_nulls(piece())
+        sources, destinations = reader.found(rows)
+        known = (sources >= 0) & (destinations >= 0)
+        if not known.all():
+            self.counted.orphans[number] = (int((~known).sum()), self._first_orphan(rows, sources, known))
+        rows, sources, destinations = rows.keep(known), sources[known], destinations[known]
+        columns = self._values(rows)
+        own = columns.get(TIME)
+        self._touch(sources, destinations, self._later(own, reader.edge_type[0], sources))
+        forward = EdgeChunk(sources, destinations, columns, self._later(own, reader.edge_type[0], sources))
+        if reader.rules.reverse is None:
+            return (forward,)
+        times = self._later(own, reader.edge_type[2], destinations)
+        return forward, EdgeChunk(destinations, sources, columns, times)
+
+    def _later(self, own: Int64s | None, source_type: str, sources: Int64s) -> Int64s | None:
+        """Return the later of an edge's time and its source's."""
+        if source_type not in self.node_times:
+            return own
+        of_source = self.node_times[source_type][sources]
+        return of_source if own is None else np.maximum(own, of_source)
+
+    def _touch(self, sources: Int64s, destinations: Int64s, times: Int64s | None) -> None:
+        cut_offs = self.reader.cut_offs
+        if times is None or cut_offs is None:
+            return
+        early = times < cut_offs.val
+        self.touched[self.reader.edge_type[0]][sources[early]] = True
+        self.touched[self.reader.edge_type[2]][destinations[early]] = True
+
+    def _values(self, rows: Rows) -> dict[str, npt.NDArray[Any]]:
+        reader = self.reader
+        values: dict[str, npt.NDArray[Any]] = {}
+        for name, column in reader.rules.columns.items():
+            array = rows.column(column.column or name)
+            if name in self.encoders:
+                encoded = self.encoders[name].encode(array, rows.row).values
+                values[name] = encoded[:, 0] if encoded.shape[1] == 1 else encoded
+            else:
+                values[name] = raw_values(array, f"{reader.key}.columns.{name}", rows)
+        times, parts = reader.times(rows), reader.parts(rows)
+        if times is not None:
+            values[TIME] = times
+        if parts is not None:
+            values[SPLIT] = parts
+        return values
+
+    def _first_orphan(self, rows: Rows, sources: Int64s, known: npt.NDArray[np.bool_]) -> str:
+        row = int(np.argmin(known))
+        column, node_type = self.reader.ends[0 if sources[row] < 0 else 1]
+        value = rows.column(column)[row].as_py()
+        place = f"{rows.row(row)}: {self.reader.key}"
+        return f"{place}: {column} is {value!r}, and no {node_type!r} has this id"
+
+
+def fitted_columns(reader: EdgeReader) -> dict[str, Encoder]:
+    """Read the columns with statistics, and return their encoders."""
+    columns = {name: one for name, one in reader.rules.columns.items() if not isinstance(one, Raw)}
+    fitters = {name: fitter(one, f"{reader.key}.columns.{name}") for name, one in columns.items()}
+    for rows in in_order(reader.source.pieces(list(reader.columns())), reader.threads) if fitters else ():
+        times, parts = reader.times(rows), reader.parts(rows)
+        allowed = np.ones(len(rows), bool) if parts is None else parts == TRAIN
+        if times is not None and reader.cut_offs is not None:
+            allowed &= times < reader.cut_offs.val
+        seen = rows.keep(allowed)
+        for name, one in fitters.items():
+            one.add(seen.column(columns[name].column or name), seen.row)
+    return {name: one.encoder() for name, one in fitters.items()}

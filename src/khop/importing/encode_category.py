@@ -1,0 +1,103 @@
+"""Categories, one or several per row, as one number for each that training has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.importing.encode_number import as_lists
+from khop.importing.encoder import Encoded, Where
+from khop.importing.packages import pa, pc
+
+_OTHER, _NULL = 0, 1  # the first two numbers of a row; those of the categories follow
+_BESIDE = 2
+
+
+@dataclass(frozen=True)
+class CategoryEncoder:
+    """One number per category; the first two stand for other categories and for null."""
+
+    key: str
+    several: str  # "none", or "lists" for several categories per row
+    separator: str | None
+    categories: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        """Numbers per row."""
+        return len(self.categories) + _BESIDE
+
+    def encode(self, array: Any, where: Where) -> Encoded:
+        """Encode categories; the rows with one that training lacks are counted."""
+        values = np.zeros((len(array), self.width), np.float32)
+        values[array.is_null().to_numpy(zero_copy_only=False), _NULL] = 1
+        rows, texts = _rows_and_texts(array, self.several, self.separator, self.key, where)
+        codes, names = _coded(texts)
+        place = {name: number + _BESIDE for number, name in enumerate(self.categories)}
+        places = np.array([place.get(name, _OTHER) for name in names], np.int64)
+        if len(codes):
+            values[rows, places[codes]] = 1
+        return Encoded(values, int(values[:, _OTHER].sum()))
+
+    def state(self) -> Mapping[str, Any]:
+        """Return settings and categories as JSON values."""
+        return asdict(self)
+
+
+@dataclass
+class CategoryFitter:
+    """Counts of categories in the order of their first appearance."""
+
+    key: str
+    several: str
+    separator: str | None
+    limit: int
+    min_count: int
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, array: Any, where: Where) -> None:
+        """Add the values of training rows."""
+        _, texts = _rows_and_texts(array, self.several, self.separator, self.key, where)
+        codes, names = _coded(texts)
+        for name, count in zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True):
+            self.counts[name] = self.counts.get(name, 0) + count
+
+    def encoder(self) -> CategoryEncoder:
+        """Return the encoder of the most frequent categories; equal counts follow first appearance."""
+        frequent = [name for name, count in self.counts.items() if count >= self.min_count]
+        frequent.sort(key=lambda name: -self.counts[name])
+        return CategoryEncoder(self.key, self.several, self.separator, tuple(frequent[: self.limit]))
+
+
+def texts_of(array: Any) -> Any:
+    """Return values as text: 3 and "3" are the same category."""
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    return array.cast(pa.string())
+
+
+def _rows_and_texts(
+    array: Any, several: str, separator: str | None, key: str, where: Where
+) -> tuple[npt.NDArray[np.int64], Any]:
+    """Return the categories that are not null, and the row of each."""
+    if several == "none":
+        texts = texts_of(array)
+        rows = np.arange(len(array))
+    else:
+        lists = as_lists(array, separator, key, where)
+        rows = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+        texts = texts_of(pc.list_flatten(lists))
+        texts = pc.utf8_trim_whitespace(texts) if separator is not None else texts
+    valid = texts.is_valid().to_numpy(zero_copy_only=False)
+    return rows[valid], texts.filter(pa.array(valid))
+
+
+def _coded(texts: Any) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """Return a code for each text, and the texts by code in the order of first appearance."""
+    encoded = texts.dictionary_encode()
+    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes, encoded.dictionary.to_pylist()

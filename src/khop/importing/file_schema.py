@@ -1,0 +1,55 @@
+"""Schemas of several files of one table: the same columns with the same types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from khop.importing.packages import pa
+
+NamedPath = tuple[str, Path]
+
+
+def same_schema(schemas: Sequence[tuple[str, Any]], key: str) -> Any:
+    """Return the columns that all files have; ValueError if a column has different types."""
+    first_name, first = schemas[0]
+    for name, other in schemas[1:]:
+        for field in other:
+            at = first.get_field_index(field.name)
+            if at >= 0 and not _compatible(first.field(at).type, field.type):
+                raise ValueError(
+                    f"{key}: column {field.name!r} is {first.field(at).type} in {first_name} and "
+                    f"{field.type} in {name}; convert one of the files"
+                )
+    everywhere = [f for f in first if all(f.name in schema.names for _, schema in schemas)]
+    return pa.schema(everywhere)
+
+
+def identity_of(files: Sequence[NamedPath]) -> str:
+    """Return names, sizes and modification times of files."""
+    return ";".join(f"{name}:{path.stat().st_size}:{path.stat().st_mtime_ns}" for name, path in files)
+
+
+def total_bytes(files: Sequence[NamedPath]) -> int:
+    """Return the size of the files."""
+    return sum(path.stat().st_size for _, path in files)
+
+
+def _compatible(left: Any, right: Any) -> bool:
+    if _kind(left) is not None:
+        return bool(_kind(left) == _kind(right))
+    return bool(left == right)
+
+
+def _kind(dtype: Any) -> str | None:
+    """Return the group of types that differ only in their width or encoding."""
+    if pa.types.is_dictionary(dtype):
+        return _kind(dtype.value_type)
+    if pa.types.is_integer(dtype):
+        return "integer"
+    if pa.types.is_floating(dtype):
+        return "float"
+    if pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_string_view(dtype):
+        return "string"
+    return "null" if pa.types.is_null(dtype) else None

@@ -1,0 +1,57 @@
+"""`khop.import_tables`: tables with ids of any kind become a graph folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from khop.arguments import path_of, whole_number
+from khop.graph.progress import ProgressCallback
+from khop.importing.pipeline import Imported, run_import
+from khop.importing.read_spec import checked_spec, read_spec
+from khop.importing.source import SourceFolder
+from khop.importing.spec import Spec
+from khop.kernels.memory import free_memory_bytes
+
+_LEAST_MEMORY = 1 << 26
+
+
+def import_tables(
+    spec: str | os.PathLike[str] | Mapping[str, Any] | Spec,
+    out: str | os.PathLike[str],
+    *,
+    memory: int | None = None,
+    threads: int = 1,
+    folder: str | os.PathLike[str] = ".",
+    environment: Mapping[str, str] | None = None,
+    notice: ProgressCallback | None = None,
+) -> Imported:
+    """Write a graph folder from tables, complete or not at all, and return its counts.
+
+    `spec` is a TOML file, or the same values as a mapping. In a mapping, `rows` may replace `files`: a
+    pandas, polars or Arrow table. Paths in a file are relative to the file, others to `folder`. `memory` is
+    the budget in bytes for edges under way, by default half of what is free; ids of nodes take memory beside
+    it.
+    `environment` has the variables of `database = "env:NAME"`. The result depends on the rows and their order
+    alone. ValueError names file, row and column of the first problem.
+    """
+    threads = whole_number("threads", threads, 1)
+    budget = free_memory_bytes() // 2 if memory is None else whole_number("memory", memory, 1)
+    start = path_of("folder", folder)
+    match spec:
+        case Spec():
+            values = spec
+        case Mapping():
+            values = checked_spec(spec, "spec")
+        case _:
+            path = path_of("spec", spec)
+            values, start = read_spec(path), path.parent
+    return run_import(
+        values,
+        path_of("out", out),
+        SourceFolder(start, environment or {}),
+        threads=threads,
+        memory=max(_LEAST_MEMORY, budget),
+        notice=notice,
+    )

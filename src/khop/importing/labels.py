@@ -1,0 +1,105 @@
+"""Labels of nodes: a class, several classes, or a number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.importing.encode_category import texts_of
+from khop.importing.encode_number import as_lists, numbers_of
+from khop.importing.encoder import Where
+from khop.importing.packages import pc
+from khop.importing.read_spec import nearest
+from khop.importing.spec import Label
+
+UNKNOWN = -1
+UNKNOWN_BYTE = 255  # in the row of a node whose classes are unknown
+
+
+@dataclass(frozen=True, eq=False)
+class Labeled:
+    """Labels of some rows."""
+
+    values: npt.NDArray[Any]
+    known: npt.NDArray[np.bool_]
+    outside: int  # rows with a class that training lacks
+
+
+@dataclass
+class LabelReader:
+    """A label column. Classes that the spec does not name are those of training, in ascending order."""
+
+    spec: Label
+    key: str
+    _seen: set[str] = field(default_factory=set)
+
+    def add(self, array: Any, where: Where) -> None:
+        """Collect the classes of training rows."""
+        if self.spec.classes is None and self.spec.kind != "number":
+            self._seen.update(
+                text for text in self._texts(array, where).unique().to_pylist() if text is not None
+            )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, in their order."""
+        return self.spec.classes if self.spec.classes is not None else tuple(sorted(self._seen, key=_natural))
+
+    def read(self, array: Any, where: Where) -> Labeled:
+        """Return the labels of rows: int64, (rows, classes) uint8, or float32."""
+        if self.spec.kind == "number":
+            numbers = numbers_of(array, self.key, where)
+            known = np.isfinite(numbers)
+            return Labeled(np.where(known, numbers, 0).astype(np.float32), known, 0)
+        place = {name: number for number, name in enumerate(self.classes)}
+        return (
+            self._class(array, place, where)
+            if self.spec.kind == "class"
+            else self._multi(array, place, where)
+        )
+
+    def _class(self, array: Any, place: dict[str, int], where: Where) -> Labeled:
+        encoded = self._texts(array, where).dictionary_encode()
+        codes = pc.fill_null(encoded.indices, UNKNOWN).to_numpy(zero_copy_only=False).astype(np.int64)
+        names = encoded.dictionary.to_pylist()
+        places = np.array([place.get(name, UNKNOWN) for name in names] + [UNKNOWN], np.int64)
+        values = places[codes]
+        outside = (codes != UNKNOWN) & (values == UNKNOWN)
+        if outside.any() and self.spec.classes is not None:
+            row = int(np.argmax(outside))
+            raise ValueError(self._outside(names[codes[row]], where(row)))
+        return Labeled(values, values != UNKNOWN, int(outside.sum()))
+
+    def _multi(self, array: Any, place: dict[str, int], where: Where) -> Labeled:
+        lists = as_lists(array, self.spec.separator, self.key, where)
+        known = lists.is_valid().to_numpy(zero_copy_only=False)
+        values = np.zeros((len(lists), len(place)), np.uint8)
+        values[~known] = UNKNOWN_BYTE
+        rows = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
+        outside = set()
+        for row, name in zip(rows.tolist(), texts_of(pc.list_flatten(lists)).to_pylist(), strict=True):
+            if name in place:
+                values[row, place[name]] = 1
+            elif self.spec.classes is not None:
+                raise ValueError(self._outside(name, where(row)))
+            else:
+                outside.add(row)
+        return Labeled(values, known, len(outside))
+
+    def _texts(self, array: Any, where: Where) -> Any:
+        if self.spec.kind == "multi":
+            return texts_of(pc.list_flatten(as_lists(array, self.spec.separator, self.key, where)))
+        return texts_of(array)
+
+    def _outside(self, name: str | None, place: str) -> str:
+        hint = nearest(str(name), list(self.classes))
+        return f"{place}: {self.key} is {name!r}, which is not among the classes; {hint}"
+
+
+def _natural(name: str) -> tuple[bool, int, str]:
+    """Return a key that sorts integers by value, before text."""
+    is_integer = name.lstrip("-").isdecimal()
+    return (not is_integer, int(name) if is_integer else 0, name)

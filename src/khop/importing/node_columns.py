@@ -1,0 +1,274 @@
+"""Columns of one node type: statistics of training rows, then features, labels, times and splits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.graph import layout
+from khop.graph.folder_writer import ArrayWriter, FolderWriter
+from khop.graph.manifest import NodeEntry
+from khop.graph.parallel_tasks import in_order
+from khop.importing.column_spec import Raw
+from khop.importing.encode_number import numbers_of
+from khop.importing.encoder import Encoder
+from khop.importing.encoders import fitter, stored
+from khop.importing.id_column import key_texts
+from khop.importing.labels import UNKNOWN, UNKNOWN_BYTE, LabelReader
+from khop.importing.packages import pa
+from khop.importing.row_splits import NAMES, NONE, TRAIN, CutOffs, Parts, parts_by_column, parts_by_hash
+from khop.importing.rows import Rows
+from khop.importing.source import OpenSource
+from khop.importing.spec import NodeSpec, Split, Unit
+from khop.importing.times import to_unit
+from khop.kernels.id_table import Kind
+
+TIME = "time"  # the column of times, of nodes and edges
+FEATURES = "x"
+LABEL = "label"
+
+
+@dataclass(frozen=True, eq=False)
+class NodeReader:
+    """One node type with rows: how they are read."""
+
+    node_type: str
+    spec: NodeSpec
+    source: OpenSource
+    kind: Kind  # of the ids
+    unit: Unit  # of times
+    split: Split | None
+    cut_offs: CutOffs | None  # of statistics; None: all rows of training count
+    touched: npt.NDArray[np.bool_] | None  # by an edge before validation; None: no edge has a time
+    threads: int
+
+    @property
+    def key(self) -> str:
+        """The key of the type in the spec."""
+        return f"nodes.{self.node_type}"
+
+    def columns(self) -> dict[str, str]:
+        """Return the columns that are read, each with its key in the spec."""
+        assert self.spec.id is not None
+        found = {self.spec.id: f"{self.key}.id"}
+        if self.spec.time is not None:
+            found.setdefault(self.spec.time, f"{self.key}.time")
+        if self.spec.label is not None:
+            found.setdefault(self.spec.label.column, f"{self.key}.label")
+        if self.split is not None and self.split.column is not None:
+            found.setdefault(self.split.column, f"{self.key}.split.column")
+        for name, column in self.spec.columns.items():
+            found.setdefault(column.column or name, f"{self.key}.columns.{name}")
+        return found
+
+    def rows(self) -> Iterator[tuple[int, Rows]]:
+        """Yield all rows in order, each piece with the node of its first row."""
+        first = 0
+        for rows in in_order(self.source.pieces(list(self.columns())), self.threads):
+            yield first, rows
+            first += len(rows)
+
+    def times(self, rows: Rows) -> npt.NDArray[np.int64] | None:
+        """Return the times of rows in the unit of the graph."""
+        if self.spec.time is None:
+            return None
+        array = rows.column(self.spec.time)
+        return to_unit(array, self.source.time_format, self.unit, f"{self.key}.time", rows.row)
+
+    def parts(self, rows: Rows, times: npt.NDArray[np.int64] | None) -> Parts | None:
+        """Return the part of each row by the split of the type; None without a split."""
+        split = self.split
+        if split is None:
+            return None
+        if split.ratio is not None:
+            return parts_by_hash(key_texts(rows.column(self.spec.id or ""), self.kind), split)
+        if split.column is not None:
+            key = f"{self.key}.split.column"
+            return parts_by_column(rows.column(split.column), split, key, rows.row)
+        cut_offs = CutOffs.of(split, self.unit, f"{self.key}.split.time")
+        return None if times is None or cut_offs is None else cut_offs.parts(times)
+
+    def counts_for_statistics(
+        self, first: int, rows: Rows, times: npt.NDArray[np.int64] | None, parts: Parts | None
+    ) -> npt.NDArray[np.bool_]:
+        """Return the rows that statistics see: those of training, before validation begins."""
+        allowed = np.ones(len(rows), bool) if parts is None else parts == TRAIN
+        if self.cut_offs is None:
+            return allowed
+        if times is not None:
+            return allowed & (times < self.cut_offs.val)
+        return allowed if self.touched is None else allowed & self.touched[first : first + len(rows)]
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenNodes:
+    """The columns of a node type in its folder."""
+
+    entry: NodeEntry
+    document: Mapping[str, Any]  # encoders and classes, for import.json
+    unknown: Mapping[str, int]  # by column: rows with a category or word that training lacks
+
+
+def write_nodes(reader: NodeReader, count: int, writer: FolderWriter) -> WrittenNodes:
+    """Read a table twice, for statistics and for values, and write its columns and splits.
+
+    Nodes after those of the table, which edges have added, have zeros and no label. Features are written as
+    they are read; labels, times and raw columns take memory.
+    """
+    encoders, label = _fitted(reader)
+    out = _Output.begin(reader, count, encoders, label, writer)
+    try:
+        for first, rows in reader.rows():
+            out.put(first, rows)
+        return out.finished()
+    finally:
+        out.abandon()
+
+
+def _fitted(reader: NodeReader) -> tuple[dict[str, Encoder], LabelReader | None]:
+    spec = reader.spec
+    fitters = {
+        name: fitter(column, f"{reader.key}.columns.{name}")
+        for name, column in spec.columns.items()
+        if not isinstance(column, Raw)
+    }
+    label = None if spec.label is None else LabelReader(spec.label, f"{reader.key}.label")
+    for first, rows in reader.rows() if fitters or label else ():
+        times = reader.times(rows)
+        seen = rows.keep(reader.counts_for_statistics(first, rows, times, reader.parts(rows, times)))
+        for name, one in fitters.items():
+            one.add(seen.column(spec.columns[name].column or name), seen.row)
+        if label is not None:
+            label.add(seen.column(label.spec.column), seen.row)
+    return {name: one.encoder() for name, one in fitters.items()}, label
+
+
+@dataclass(eq=False)
+class _Output:
+    reader: NodeReader
+    count: int
+    encoders: Mapping[str, Encoder]
+    label: LabelReader | None
+    writer: FolderWriter
+    features: ArrayWriter | None
+    parts: Parts | None
+    rows: int = 0  # written so far
+    columns: dict[str, npt.NDArray[Any]] = field(default_factory=dict)  # in memory
+    unknown: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def begin(
+        cls,
+        reader: NodeReader,
+        count: int,
+        encoders: Mapping[str, Encoder],
+        label: LabelReader | None,
+        writer: FolderWriter,
+    ) -> _Output:
+        width = sum(encoder.width for encoder in encoders.values())
+        file = layout.node_column(reader.node_type, FEATURES)
+        features = writer.open_array(file, "float32", (count, width)) if width else None
+        parts = None if reader.split is None else np.full(count, NONE, np.int8)
+        return cls(reader, count, encoders, label, writer, features, parts)
+
+    def put(self, first: int, rows: Rows) -> None:
+        spec = self.reader.spec
+        encoded = [
+            (name, encoder.encode(rows.column(spec.columns[name].column or name), rows.row))
+            for name, encoder in self.encoders.items()
+        ]
+        if self.features is not None:
+            self.features.write(np.concatenate([one.values for _, one in encoded], axis=1))
+        for name, one in encoded:
+            self.unknown[name] = self.unknown.get(name, 0) + one.unknown
+        self.rows = first + len(rows)
+        for name, column in spec.columns.items():
+            if isinstance(column, Raw):
+                key = f"{self.reader.key}.columns.{name}"
+                self._set(name, first, raw_values(rows.column(column.column or name), key, rows))
+        times = self.reader.times(rows)
+        if times is not None:
+            self._set(TIME, first, times)
+        parts = self.reader.parts(rows, times)
+        if self.label is not None:
+            labeled = self.label.read(rows.column(self.label.spec.column), rows.row)
+            self._set(LABEL, first, labeled.values)
+            self.unknown[LABEL] = self.unknown.get(LABEL, 0) + labeled.outside
+            parts = None if parts is None else np.where(labeled.known, parts, NONE).astype(np.int8)
+        if parts is not None and self.parts is not None:
+            self.parts[first : first + len(rows)] = parts
+
+    def finished(self) -> WrittenNodes:
+        node_type, splits = self.reader.node_type, {}
+        if self.features is not None:
+            width = sum(encoder.width for encoder in self.encoders.values())
+            self.features.write(np.zeros((self.count - self.rows, width), np.float32))
+            self.features.close()
+        for name, values in self.columns.items():
+            file = layout.node_column(node_type, name)
+            self.writer.array(file, values.dtype.name, values.shape, [values])
+        if self.parts is not None and (self.label is not None or self.reader.spec.split is not None):
+            found = {name: np.flatnonzero(self.parts == number) for number, name in enumerate(NAMES)}
+            splits = {name: ids for name, ids in found.items() if len(ids)}
+        for name, ids in splits.items():
+            self.writer.array(layout.node_split(node_type, name), "int64", ids.shape, [ids])
+        is_class = self.label is not None and self.label.spec.kind == "class"
+        classes = {LABEL: len(self.label.classes)} if self.label is not None and is_class else {}
+        names = ([FEATURES] if self.features is not None else []) + list(self.columns)
+        entry = NodeEntry(node_type, self.count, tuple(names), tuple(splits), classes)
+        return WrittenNodes(entry, node_document(self.reader, self.encoders, self.label), self.unknown)
+
+    def abandon(self) -> None:
+        if self.features is not None:
+            self.features.abandon()
+
+    def _set(self, name: str, first: int, values: npt.NDArray[Any]) -> None:
+        if name not in self.columns:
+            fill = {np.dtype(np.int64): UNKNOWN, np.dtype(np.uint8): UNKNOWN_BYTE}.get(values.dtype, 0)
+            shape = (self.count, *values.shape[1:])
+            self.columns[name] = np.full(shape, fill if name == LABEL else 0, values.dtype)
+        self.columns[name][first : first + len(values)] = values
+
+
+def raw_dtype(dtype: Any) -> str:
+    """Return the dtype in which a raw column is stored."""
+    if pa.types.is_boolean(dtype):
+        return "bool"
+    if pa.types.is_floating(dtype) or (pa.types.is_signed_integer(dtype) or dtype == pa.uint8()):
+        return str(np.dtype(dtype.to_pandas_dtype()))
+    return "int64" if pa.types.is_integer(dtype) else "float64"
+
+
+def raw_values(array: Any, key: str, rows: Rows) -> npt.NDArray[Any]:
+    """Return numbers unchanged, text as float64; ValueError for a null."""
+    if array.null_count:
+        row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
+        raise ValueError(f'{rows.row(row)}: {key} is null; give kind = "number", which has values for nulls')
+    if pa.types.is_boolean(array.type) or pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
+        values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False).astype(raw_dtype(array.type))
+        return values
+    return numbers_of(array, key, rows.row)
+
+
+def node_document(
+    reader: NodeReader, encoders: Mapping[str, Encoder], label: LabelReader | None
+) -> dict[str, Any]:
+    """Return encoders and classes of a type as JSON values: all that later data need."""
+    spec = reader.spec
+    document: dict[str, Any] = {
+        "id": {"column": spec.id, "kind": reader.kind},
+        "columns": [
+            {"name": name, "column": spec.columns[name].column or name, **stored(encoder)}
+            for name, encoder in encoders.items()
+        ],
+    }
+    if label is not None:
+        document["label"] = {
+            "kind": label.spec.kind, "column": label.spec.column, "unit": label.spec.unit,
+            "classes": list(label.classes),
+        }  # fmt: skip
+    return document

@@ -1,0 +1,95 @@
+"""Parquet files as a table: a piece is a row group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from threading import local
+from typing import Any
+
+from khop.importing.file_schema import NamedPath, identity_of, same_schema, total_bytes
+from khop.importing.packages import pa, pq
+from khop.importing.rows import Piece, Place, Rows
+
+_OPEN = local()  # the last file of each thread: opening a file reads its footer
+
+
+@dataclass(frozen=True, eq=False)
+class ParquetTable:
+    """Rows of Parquet files. Threads may read row groups at the same time."""
+
+    files: Sequence[NamedPath]
+    groups: Sequence[int]  # row groups of each file
+    schema: Any
+    key: str
+
+    @classmethod
+    def open(cls, files: Sequence[NamedPath], key: str) -> ParquetTable:
+        """Read the footers of all files."""
+        schemas, groups = [], []
+        for name, path in files:
+            try:
+                with pq.ParquetFile(path) as file:
+                    schemas.append((name, file.schema_arrow))
+                    groups.append(file.metadata.num_row_groups)
+            except (pa.ArrowInvalid, OSError) as error:
+                raise ValueError(
+                    f"{key}: {name}: no Parquet file, or damaged ({_first_line(error)}); write it again"
+                ) from None
+        return cls(tuple(files), tuple(groups), same_schema(schemas, key), key)
+
+    @property
+    def name(self) -> str:
+        """The first file, and the number of others."""
+        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
+        return f"{self.files[0][0]}{more}"
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the files."""
+        return total_bytes(self.files)
+
+    def identity(self) -> str:
+        """Return names, sizes and times of the files."""
+        return identity_of(self.files)
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
+        """Yield a reader per row group."""
+        for (name, path), groups in zip(self.files, self.groups, strict=True):
+            for group in range(groups):
+                yield partial(self._read, name, str(path), group, list(columns))
+
+    def _read(self, name: str, path: str, group: int, columns: list[str]) -> Rows:
+        try:
+            file = _opened(path)
+            table = file.read_row_group(group, columns=columns, use_threads=False)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ValueError(
+                f"{self.key}: {name}, row group {group}: is unreadable ({_first_line(error)}); write it again"
+            ) from None
+        place = Place(name, group if file.metadata.num_row_groups > 1 else None)
+        return Rows(one_batch(table.select(columns)), place)
+
+
+def one_batch(table: Any) -> Any:
+    """Return a table as one record batch."""
+    arrays = [_joined(column) for column in table.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([
+        pa.field(field.name, array.type) for field, array in zip(table.schema, arrays, strict=True)
+    ]))  # fmt: skip
+
+
+def _joined(column: Any) -> Any:
+    joined = column.combine_chunks()
+    return joined.combine_chunks() if hasattr(joined, "chunks") else joined
+
+
+def _opened(path: str) -> Any:
+    if getattr(_OPEN, "path", None) != path:
+        _OPEN.file, _OPEN.path = pq.ParquetFile(path), path
+    return _OPEN.file
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

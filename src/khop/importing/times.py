@@ -1,0 +1,199 @@
+"""Times of tables as integers of one unit: exact, or an error with the row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.importing.packages import pa, pc
+from khop.importing.spec import Unit
+
+UNITS: tuple[Unit, ...] = ("s", "ms", "us", "ns")  # from coarse to fine
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_TEXT_UNIT: Unit = "us"  # of times in text
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Where = Callable[[int], str]  # the place of a row in words
+
+
+@dataclass(frozen=True)
+class TimeFormat:
+    """Settings of a column of times."""
+
+    unit: Unit | None = None  # of integers
+    timezone: str | None = None  # of times without one
+    format: str | None = None  # of text
+
+
+def unit_of(dtype: Any, given: TimeFormat, key: str) -> Unit:
+    """Return the unit of a column's own times; ValueError for types that hold no times."""
+    if pa.types.is_timestamp(dtype):
+        if dtype.tz is None and given.timezone is None:
+            raise ValueError(
+                f'{key}: times without a time zone; give timezone = "UTC", or the zone they are in'
+            )
+        if given.unit is not None and given.unit != dtype.unit:
+            raise ValueError(
+                f"{key}: unit is {given.unit!r}, and the column has its own, {dtype.unit!r}; remove unit"
+            )
+        unit: Unit = dtype.unit
+        return unit
+    if pa.types.is_date(dtype):
+        if given.timezone is None:
+            raise ValueError(
+                f'{key}: dates have no time zone; give timezone = "UTC", or the zone they are in'
+            )
+        return "s"
+    if pa.types.is_integer(dtype) or pa.types.is_floating(dtype):
+        if given.unit is None:
+            raise ValueError(f'{key}: times are numbers without a unit; give unit = "s", "ms", "us" or "ns"')
+        return given.unit
+    if _is_text(dtype):
+        return given.unit or _TEXT_UNIT
+    raise ValueError(f"{key}: is {dtype}, which is no time; give a column of timestamps, integers or text")
+
+
+def finest(units: list[Unit]) -> Unit:
+    """Return the unit that holds times of all units without loss."""
+    return max(units, key=UNITS.index, default="s")
+
+
+def to_unit(array: Any, given: TimeFormat, unit: Unit, key: str, where: Where) -> npt.NDArray[np.int64]:
+    """Return times as int64 counts of `unit` since 1970 in UTC.
+
+    ValueError with the row for a null, a fraction of the unit, a time beyond int64, and a local time that
+    exists twice or never.
+    """
+    if array.null_count:
+        row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
+        raise ValueError(
+            f"{where(row)}: {key} is null; give each row a time, or leave null times out by where"
+        )
+    own = unit_of(array.type, given, key)
+    values = _counts(array, own, given, key, where)
+    return _converted(values, own, unit, key, where)
+
+
+def instant(value: datetime | int, unit: Unit, key: str) -> int:
+    """Return a point in time of the spec in a unit."""
+    if isinstance(value, int):
+        return value
+    microseconds = (value - _EPOCH) // timedelta(microseconds=1)
+    count, rest = divmod(microseconds * PER_SECOND[unit], PER_SECOND["us"])
+    if rest:
+        raise ValueError(f"{key}: {value.isoformat()} is no whole number of {unit}; round it")
+    return count
+
+
+def _counts(array: Any, own: Unit, given: TimeFormat, key: str, where: Where) -> npt.NDArray[np.int64]:
+    if pa.types.is_floating(array.type):
+        numbers: npt.NDArray[np.float64] = array.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        bad = ~np.isfinite(numbers) | (numbers != np.floor(numbers)) | (np.abs(numbers) >= 2.0**53)
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise ValueError(
+                f"{where(row)}: {key} is {numbers[row]!r}: no exact integer; convert to integers"
+            )
+        return numbers.astype(np.int64)
+    if pa.types.is_integer(array.type):
+        return _numpy(_cast(array, pa.int64(), key, where))
+    if _is_text(array.type):
+        if given.unit is not None and given.format is None and _all_digits(array):
+            return _numpy(_cast(array, pa.int64(), key, where))
+        array = _parsed(array, own, given, key, where)
+    if pa.types.is_date(array.type):
+        array = _cast(array, pa.timestamp("s"), key, where)
+    if array.type.tz is None:
+        array = _localized(array, given, key, where)
+    return _numpy(array.cast(pa.int64()))
+
+
+def _parsed(array: Any, unit: Unit, given: TimeFormat, key: str, where: Where) -> Any:
+    if given.format is not None:
+        return _rowwise(
+            array, lambda part: pc.strptime(part, format=given.format, unit=unit), key, where,
+            f"does not have the format {given.format!r}",
+        )  # fmt: skip
+    first = array[0].as_py() if len(array) else ""
+    has_zone = first[-1:] == "Z" or "+" in first[10:] or "-" in first[10:]
+    kind = pa.timestamp(unit, "UTC") if has_zone else pa.timestamp(unit)
+    what = "with a zone, as the first" if has_zone else "without a zone, as the first"
+    parsed = _rowwise(
+        array, lambda part: part.cast(kind), key, where, f"no ISO 8601 time {what}; give format"
+    )
+    if not has_zone and given.timezone is None:
+        raise ValueError(f'{key}: times without a time zone; give timezone = "UTC", or the zone they are in')
+    return parsed
+
+
+def _localized(array: Any, given: TimeFormat, key: str, where: Where) -> Any:
+    assert given.timezone is not None
+    return _rowwise(
+        array,
+        lambda part: pc.assume_timezone(part, given.timezone, ambiguous="raise", nonexistent="raise"),
+        key, where, f"exists twice or never in {given.timezone} (a clock change), or the zone is unknown",
+    )  # fmt: skip
+
+
+def _rowwise(array: Any, convert: Callable[[Any], Any], key: str, where: Where, reason: str) -> Any:
+    """Convert an array; ValueError with its first row that cannot be converted."""
+    try:
+        return convert(array)
+    except (pa.ArrowInvalid, pa.ArrowKeyError):
+        low, high = 0, len(array)  # rows before `low` are good, one before `high` is bad
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                convert(array.slice(low, middle - low))
+                low = middle
+            except (pa.ArrowInvalid, pa.ArrowKeyError):
+                high = middle
+        raise ValueError(f"{where(low)}: {key} is {str(array[low])!r}: {reason}; correct the row") from None
+
+
+def _cast(array: Any, kind: Any, key: str, where: Where) -> Any:
+    return _rowwise(array, lambda part: part.cast(kind), key, where, f"not within {kind}")
+
+
+def _converted(
+    values: npt.NDArray[np.int64], own: Unit, unit: Unit, key: str, where: Where
+) -> npt.NDArray[np.int64]:
+    if PER_SECOND[own] > PER_SECOND[unit]:
+        factor = PER_SECOND[own] // PER_SECOND[unit]
+        counts, rest = np.divmod(values, factor)
+        if rest.any():
+            row = int(np.argmax(rest != 0))
+            raise ValueError(
+                f"{where(row)}: {key} is {values[row]} {own}: no whole number of {unit}; give "
+                f"time_unit = {own!r}"
+            )
+        return counts
+    factor = PER_SECOND[unit] // PER_SECOND[own]
+    limit = np.iinfo(np.int64).max // factor
+    beyond = (values > limit) | (values < -limit)
+    if beyond.any():
+        row = int(np.argmax(beyond))
+        raise ValueError(
+            f"{where(row)}: {key} is {values[row]} {own}: beyond int64 in {unit}; give a coarser "
+            "time_unit, or correct the row"
+        )
+    return values * factor
+
+
+def _numpy(array: Any) -> npt.NDArray[np.int64]:
+    values: npt.NDArray[np.int64] = array.to_numpy(zero_copy_only=False)
+    return values
+
+
+def _all_digits(array: Any) -> bool:
+    return bool(pc.all(pc.match_substring_regex(array, r"^-?\d+$")).as_py())
+
+
+def _is_text(dtype: Any) -> bool:
+    return bool(
+        pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_string_view(dtype)
+    )

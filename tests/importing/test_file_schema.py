@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from khop.importing.file_schema import identity_of, same_schema, total_bytes
+
+
+def test_columns_of_all_files_are_known_and_widths_may_differ() -> None:
+    one, other = pa.schema([("id", pa.int32()), ("a", pa.string())]), pa.schema([("id", pa.int64())])
+    assert same_schema([("a.parquet", one), ("b.parquet", other)], "key").names == ["id"]
+
+
+def test_mixed_types_are_refused_with_both_files() -> None:
+    schemas = [
+        ("a.parquet", pa.schema([("id", pa.int64())])),
+        ("b.parquet", pa.schema([("id", pa.string())])),
+    ]
+    with pytest.raises(ValueError, match="column 'id' is int64 in a.parquet and string in b.parquet"):
+        same_schema(schemas, "nodes.user.files")
+
+
+def test_identity_follows_size_and_time(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"12")
+    before = identity_of([("a", path)])
+    path.write_bytes(b"123")
+    assert identity_of([("a", path)]) != before
+    assert total_bytes([("a", path)]) == 3
