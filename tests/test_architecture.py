@@ -88,8 +88,8 @@ MAY_IMPORT = {
     "profiling": {"batch", "loading", "training", "config"},
     "cli": {
         "components", "errors", "process_memory", "user_cache", "schema", "graph", "runtime", "datasets",
-        "partition", "sampling", "loading", "distributed", "training", "inference", "api", "importing", "config",
-        "planning", "profiling",
+        "partition", "sampling", "loading", "distributed", "training", "inference", "api", "importing",
+        "config", "planning", "profiling",
     },
     "__main__": {"cli"},
     "__init__": {
@@ -103,7 +103,7 @@ CONFINED = {
     "duckdb": {"importing"},
     "hypothesis": {"testing"},
     "matplotlib": {"cli"},
-    "pyarrow": {"importing", "inference"},
+    "pyarrow": {"importing", "inference", "servers"},
     "pydantic": {"config", "importing"},
     "rich": {"cli"},
     "tomli_w": {"config", "cli"},
