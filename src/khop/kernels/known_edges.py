@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 import khop._core as _core
@@ -20,14 +19,3 @@ def known_edges(index: NodeIndex, found: Neighbors) -> tuple[Tensor, Tensor, Ten
     return _core.known_edges(
         index.core, found.offsets.contiguous(), found.nodes.contiguous(), found.edges.contiguous()
     )
-
-
-def known_edges_reference(nodes: Tensor, found: Neighbors) -> tuple[Tensor, Tensor, Tensor]:
-    """The same in plain torch, for an index of `nodes`, int64 in local order."""
-    assert found.edges is not None
-    order = nodes.argsort()
-    place = torch.searchsorted(nodes[order], found.nodes.long()).clamp(max=max(nodes.numel() - 1, 0))
-    local = order[place] if nodes.numel() else place.new_full(place.shape, -1)
-    known = nodes[local] == found.nodes if nodes.numel() else torch.zeros_like(place, dtype=torch.bool)
-    counts = torch.cat([known.new_zeros(1).long(), known.cumsum(0)])
-    return counts[found.offsets], local[known].int(), found.edges[known]

@@ -12,7 +12,7 @@ from torch import Tensor
 from khop.batch import Batch
 from khop.draw import DrawKey
 from khop.features.store import Rows
-from khop.features.table import FeatureTable, column_of
+from khop.features.table import FeatureTable
 from khop.kernels.gather import Column, Copies, gather_columns
 from khop.kernels.philox import signed
 from khop.kernels.pitch import empty_rows
@@ -130,11 +130,9 @@ class BatchSlot:
         return {name: self._column(node_type, name, wanted) for name in names}
 
     def _column(self, node_type: NodeType, name: str, wanted: Rows) -> Column:
-        table = self._features.columns[node_type][name]
-        scales = self._features.scales.get(node_type, {}).get(name)
-        column = column_of(table, node_type, name, wanted, scales)
-        dtype = torch.float32 if column.as_float32 else table.dtype
-        shape = tuple(table.shape[1:])
+        column = self._features.column(node_type, name, wanted)
+        (table,) = column.pieces
+        dtype, shape = torch.float32 if column.as_float32 else table.dtype, tuple(table.shape[1:])
         out = empty_rows(wanted.ids.numel(), shape, dtype, self._plan.device)
         return replace(column, out=out, copies=self._copies.get(node_type, {}).get(name))
 

@@ -94,11 +94,6 @@ class MemoryPlan:
         """Bytes of host memory that the plan pins."""
         return self._bytes_in(StorePlace.PINNED)
 
-    @property
-    def is_on_device(self) -> bool:
-        """True if kernels of the GPU read any store."""
-        return any(place.is_read_by_gpu for place in (self.topology, *self.columns.values()))
-
     def fits(self, free: FreeMemory) -> bool:
         """Return True if card and host have room for it."""
         return self.bytes_on_device <= free.device_room and self.pinned_bytes <= free.host_room

@@ -15,7 +15,6 @@ from khop.kernels.triton.node_table import (
     Numbering,
     assign,
     count_firsts,
-    first_seen_reference,
     look_up,
     mark,
     num_blocks,
@@ -23,6 +22,14 @@ from khop.kernels.triton.node_table import (
 from support.triton_rows import DEVICE
 
 NOT_WRITTEN = -7
+
+
+def first_seen_reference(known: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return all nodes, int64, and the local id of each id, int32; -1 for ids below 0."""
+    local = {node: number for number, node in enumerate(known.tolist())}
+    found = [local.setdefault(node, len(local)) if node >= 0 else -1 for node in ids.tolist()]
+    nodes = torch.tensor(list(local), dtype=torch.int64, device=ids.device)
+    return nodes, torch.tensor(found, dtype=torch.int32, device=ids.device)
 
 
 def number(count: int = 0) -> Tensor:

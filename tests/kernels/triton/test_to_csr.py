@@ -16,11 +16,17 @@ from khop.kernels.triton.to_csr import (
     num_row_blocks,
     row_sums,
     to_csr,
-    to_csr_reference,
 )
 from support.triton_rows import DEVICE
 
 BASE = 1000
+
+
+def to_csr_reference(local: Tensor, counts: Tensor, fanout: int) -> tuple[Tensor, Tensor]:
+    """Return indptr, int64, and indices, int32, of local ids in slots: row after row, the first counts[r]."""
+    indptr = torch.cat([counts.new_zeros(1, dtype=torch.int64), counts.long().cumsum(0)])
+    taken = torch.arange(fanout, device=counts.device) < counts[:, None]
+    return indptr, local.view(-1, fanout)[taken].int()
 
 
 def number(count: int = 0) -> Tensor:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -67,14 +66,6 @@ class Level:
     def fresh_capacity(self) -> int:
         """Number of nodes that the hop may add."""
         return self.capacity if self.fresh is None else self.fresh.numel()
-
-
-def first_seen_reference(known: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all nodes, int64, and the local id of each id, int32; -1 for ids below 0."""
-    local = {node: number for number, node in enumerate(known.tolist())}
-    found = [local.setdefault(node, len(local)) if node >= 0 else -1 for node in ids.tolist()]
-    nodes = torch.tensor(list(local), dtype=torch.int64, device=ids.device)
-    return nodes, torch.tensor(found, dtype=torch.int32, device=ids.device)
 
 
 @triton.jit

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -38,13 +37,6 @@ class Place:
     first: Tensor  # int32 (1), the row of the output that is the hop's first row
     edges_before: Tensor  # int32 (1), edges of earlier hops
     edges: Tensor  # int32 (1), written: edges of earlier hops and of this one
-
-
-def to_csr_reference(local: Tensor, counts: Tensor, fanout: int) -> tuple[Tensor, Tensor]:
-    """Return indptr, int64, and indices, int32, of local ids in slots: row after row, the first counts[r]."""
-    indptr = torch.cat([counts.new_zeros(1, dtype=torch.int64), counts.long().cumsum(0)])
-    taken = torch.arange(fanout, device=counts.device) < counts[:, None]
-    return indptr, local.view(-1, fanout)[taken].int()
 
 
 @triton.jit(do_not_specialize=["rows"])
