@@ -47,6 +47,7 @@ class DenseSlots {
       next += found >= next;
     };
     const std::size_t ahead = ids.size() > kPrefetchAhead ? ids.size() - kPrefetchAhead : 0;
+#pragma GCC unroll 4
     for (std::size_t i = 0; i < ahead; ++i) {
       __builtin_prefetch(stamps + ids[i + kPrefetchAhead], 1);
       insert_one(i);
