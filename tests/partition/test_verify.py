@@ -66,5 +66,16 @@ def test_verify_finds_edges_that_are_not_those_of_the_graph(shop: Path, tmp_path
     ]
 
 
+def test_verify_counts_edges(shop: Path, tmp_path: Path) -> None:
+    out = tmp_path / "parts"
+    book = partition_graph(shop, out, 2)
+    first, *others, last = book.edge_offsets[edge_key(BUYS)]
+    offsets = {**book.edge_offsets, edge_key(BUYS): (first, *others, last + 1)}
+    _rewrite(out, PartitionBook(**{**book.__dict__, "edge_offsets": offsets}))
+    assert [finding.problem for finding in verify_partition(out)] == [
+        f"the edges of {BUYS} differ from those of the graph before partitioning; write the graph again"
+    ]
+
+
 def _rewrite(out: Path, book: PartitionBook) -> None:
     write_book(out, book)

@@ -18,8 +18,9 @@ def edge_digest(csc: Csc, sources: Tensor | None, destinations: Tensor | None) -
     """Sum a 64-bit hash of (source, destination, position in the row) over all edges, modulo 2^64.
 
     `sources` and `destinations` map the ids in `csc` to int64 original ids; None: the ids are original.
-    If the digest of a graph equals the sum over its parts, then no edge is lost or duplicated and every row
-    keeps its order. The chance of an undetected difference is one in 2^64.
+    If the digest of a graph equals the sum over its parts, and so does the number of edges, then no edge is
+    lost or duplicated and every row keeps its order. The chance of an undetected difference is one in 2^64.
+    An edge from node 0 to node 0 at the first position has the hash 0, so the number has to be compared too.
     """
     csc.check()
     total = 0

@@ -164,6 +164,8 @@ def _write(
         edge_key(t): tuple(accumulate((part.num_edges(t) for part in parts), initial=0))
         for t in graph.schema.edge_types
     }
+    for edge_type in graph.schema.edge_types:
+        assert edge_offsets[edge_key(edge_type)][-1] == graph.csc(edge_type).num_edges, edge_type
     return PartitionBook(
         settings.method_name,
         folder.fingerprint,
