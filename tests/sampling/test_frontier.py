@@ -121,8 +121,8 @@ def test_a_view_knows_the_graph_and_takes_any_nodes() -> None:
     assert sampled.blocks[0].adjacency.indptr.tolist() == [0, 1, 1]
 
 
-def one_layer(sources: Tensor, destinations: Tensor, edge_ids: Tensor | None = None) -> Sample:
-    edges = Edges(sources, destinations, edge_ids)
+def one_layer(*columns: Tensor) -> Sample:
+    edges = Edges(*columns)
     return FrontierSampler(ring(10, 2), lambda layer, view, nodes: {EDGE: edges}, 1).sample(seeds(0, 1), KEY)
 
 
@@ -135,6 +135,9 @@ def one_layer(sources: Tensor, destinations: Tensor, edge_ids: Tensor | None = N
         (([3, 4], [0]), "{'sources': 2, 'destinations': 1}: one of each per edge"),
         (([3], [0], [1, 2]), "'edge_ids': 2}: one of each per edge"),
         (([3.0], [0]), "sources: torch.float32"),
+        (([3], [0], [1.0]), "edge_ids: torch.float32 of shape .*must be torch.int64"),
+        (([3], [0], [[1]]), r"edge_ids: torch.int64 of shape \(1, 1\); must be torch.int64"),
+        (([3], [0], [1], [1]), "weights: torch.int64 of shape .*must be torch.float32"),
     ],
 )
 def test_edges_that_cannot_be_are_named(edges: tuple[list[int], ...], message: str) -> None:

@@ -162,10 +162,18 @@ def _check(graph: GraphStore, edge_type: EdgeType, edges: Edges) -> None:
     instance_of(f"edges_for gave {edge_type}:", edges, Edges, "give khop.Edges(sources, destinations)")
     check_ids(f"edges_for gave {edge_type}, sources", edges.sources, graph.num_nodes(edge_type[0]))
     check_ids(f"edges_for gave {edge_type}, destinations", edges.destinations, graph.num_nodes(edge_type[2]))
-    ends = {"sources": edges.sources, "destinations": edges.destinations}
-    given = {"edge_ids": edges.edge_ids, "weights": edges.weights}
-    columns = ends | {name: column for name, column in given.items() if column is not None}
-    lengths = {name: column.numel() for name, column in columns.items()}
+    lengths = {"sources": edges.sources.numel(), "destinations": edges.destinations.numel()}
+    for name, column, dtype in (
+        ("edge_ids", edges.edge_ids, torch.int64),
+        ("weights", edges.weights, torch.float32),
+    ):
+        if column is None:
+            continue
+        instance_of(f"edges_for gave {edge_type}, {name}:", column, Tensor, f"must be {dtype} (edges)")
+        if column.dtype != dtype or column.dim() != 1:
+            given = f"{column.dtype} of shape {tuple(column.shape)}"
+            raise ValueError(f"edges_for gave {edge_type}, {name}: {given}; must be {dtype} (edges)")
+        lengths[name] = column.numel()
     if len(set(lengths.values())) > 1:
         raise ValueError(f"edges_for gave {edge_type} with {lengths}: one of each per edge is needed")
 

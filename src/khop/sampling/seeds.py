@@ -167,7 +167,7 @@ class SeedOrder:
     All seeds, type after type, form one global order. A shuffled epoch permutes it, keyed by (run seed,
     epoch). Step s takes the s-th `batch_size` seeds of this order, and the last step takes the rest. With
     `drop_last` there is no such last step: the rest is counted over all ranks and omitted on all of them.
-    Ranks share a step in parts of nearly equal size. Parts are contiguous; with `homes`, each rank gets as
+    Ranks share a step in parts of nearly equal size. Parts are contiguous; with `affinity`, each rank gets as
     many of the seeds that it holds as fit. A part may be empty, so that every rank makes every step.
     """
 
