@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from khop import EdgeTable, NodeTable, Temporal, TemporalStrategy, Uniform, Weighted, write_graph
+from khop import (
+    EdgeTable,
+    NeighborSampler,
+    NodeTable,
+    Temporal,
+    TemporalStrategy,
+    Uniform,
+    Weighted,
+    write_graph,
+)
+from khop.components import ANY_NAMED
 from khop.config.build import prepare
-from khop.config.contexts import rule_of
+from khop.config.contexts import SamplerContext, rule_of
 from khop.config.read import RawRun, checked
 
 EDGE = ("node", "to", "node")
@@ -98,3 +110,41 @@ def test_times_want_a_sampled_evaluation() -> None:
 def test_a_window_is_two_whole_numbers() -> None:
     with pytest.raises(ValueError, match=r"sampler\.window is \[3\]: must be two whole numbers"):
         checked(raw(Path("g"), time="time", window=[3]))
+
+
+class Plain:
+    """A sampler from outside that reads the inputs named by its option."""
+
+    @dataclass(frozen=True)
+    class Options:
+        """Names of inputs."""
+
+        reads: tuple[str, ...] = ()
+
+    @staticmethod
+    def build(options: Options, context: SamplerContext) -> NeighborSampler:
+        for name in options.reads:
+            getattr(context, name)
+        return NeighborSampler(context.graph, [2, 2])
+
+
+@pytest.mark.parametrize(
+    ("settings", "reads", "unread"),
+    [
+        ({}, (), "sampler.fanouts"),
+        ({}, ("fanouts",), ""),
+        ({"replacement": True, "weight": "weight"}, ("fanouts",), "sampler.replacement, sampler.weight"),
+        ({"replacement": True, "weight": "weight"}, ("fanouts", "rule"), ""),
+        ({"expansion": "subgraph"}, ("rule",), "sampler.fanouts, sampler.expansion"),
+        ({"fanouts": [15, 10]}, (), ""),
+    ],
+)
+def test_settings_that_a_sampler_from_outside_does_not_read_are_named(
+    graph: Path, tmp_path: Path, settings: dict[str, object], reads: tuple[str, ...], unread: str
+) -> None:
+    given = raw(graph, kind=f"{__name__}:Plain", reads=list(reads), **settings)
+    run = prepare(replace(given, permission=ANY_NAMED), tmp_path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run.loader()
+    assert [str(each.message).partition(": ")[0] for each in caught] == ([unread] if unread else [])

@@ -9,7 +9,10 @@ import torch
 
 from khop.config.read import RawRun, checked
 from khop.config.resolve import graph_folder, resolve
+from khop.config.resolve_task import with_node_defaults
+from khop.config.tables import TaskTable
 from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.schema import ColumnSpec, Schema
 
 TABLES = {
     "item": NodeTable(
@@ -46,3 +49,26 @@ def test_a_graph_without_labels_cannot_be_classified(tmp_path: Path) -> None:
     config = checked(raw)
     with pytest.raises(ValueError, match=r"the node types with labels are none: name one \(run\.toml\)"):
         resolve(config, graph_folder(config, raw, tmp_path), raw)
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "filled"),
+    [
+        ({"item": [], "shop": []}, (None, None), (None, None)),
+        ({"item": []}, (None, None), ("item", None)),
+        ({"item": ["color"], "shop": []}, (None, None), ("item", "color")),
+        ({"item": ["color", "shape"], "shop": []}, (None, None), ("item", None)),
+        ({"item": ["color"], "shop": ["size"]}, (None, None), (None, None)),
+        ({"item": ["color"], "shop": ["size"]}, ("shop", None), ("shop", "size")),
+        ({"item": ["color"]}, ("item in shop", None), ("item in shop", None)),
+        ({"item": ["color"]}, ("item", "price"), ("item", "price")),
+    ],
+)
+def test_a_task_from_outside_gets_the_only_node_type_and_label(
+    columns: dict[str, list[str]], given: tuple[str | None, str | None], filled: tuple[str | None, str | None]
+) -> None:
+    specs = {t: {name: ColumnSpec("int64", (), 3) for name in names} for t, names in columns.items()}
+    task = with_node_defaults(
+        TaskTable(target=given[0], label=given[1]), Schema(tuple(columns), (), columns=specs)
+    )
+    assert (task.target, task.label) == filled

@@ -121,6 +121,28 @@ def test_from_a_run_file(khop_command: Command, run_file: Path) -> None:
     assert "metric 'mrr': must be one of negative-error, negative-square" in unknown.stderr.replace("\n", " ")
 
 
+def test_node_type_label_and_metric_are_those_of_the_run(khop_command: Command, run_file: Path) -> None:
+    open_ones = 'target = "item", label = "category"'
+    run_file.write_text(run_file.read_text().replace(open_ones, 'metric = "negative-square"'))
+    ran = khop_command("train", str(run_file), "--out", "run", "--epochs", "1", "--json")
+    assert ran.code == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert "val_negative_square" in found
+    table = tomllib.loads(Path("run/config.toml").read_text())["task"]
+    assert (table["target"], table["label"]) == ("item", "category")
+    plain = khop_command(
+        "train", str(run_file), "--out", "plain", "--epochs", "1", "--metric", "negative-error"
+    )
+    assert plain.code == 0, plain.stderr
+    beside = ("--metric", "negative-square", "--split", "val", "--allow-code", "extension", "--json")
+    again = json.loads(khop_command("evaluate", "plain", *beside).stdout)
+    assert again["val_negative_square"] == pytest.approx(found["val_negative_square"])
+    wrong = khop_command("train", str(run_file), "--metric", "mrr")
+    assert "task.metric is 'mrr': must be one of negative-error, negative-square" in " ".join(
+        wrong.stderr.split()
+    )
+
+
 def test_open_settings_are_filled_in_before_the_run_starts(khop_command: Command, run_file: Path) -> None:
     ran = khop_command("train", str(run_file), "--of-classes", "--out", "run", "--epochs", "1")
     assert ran.code == 0, ran.stderr

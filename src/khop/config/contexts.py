@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -13,6 +15,7 @@ from khop.api.split_links import AnyLinks
 from khop.config.kinds import SAMPLERS
 from khop.config.parts import SplitNodes, columns_of, dtype_of, in_flight_of, seeds_loader
 from khop.config.run_type import built
+from khop.config.tables import SamplerTable
 from khop.config.values import RunConfig
 from khop.draw import Negatives
 from khop.inference.chunks import Progress
@@ -75,6 +78,32 @@ class SamplerContext:
 
 
 @dataclass(frozen=True, eq=False)
+class _WatchedContext(SamplerContext):
+    """The context of a sampler from outside, with the names of the inputs that its `build` has read."""
+
+    read: set[str] = field(default_factory=set)
+
+    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401
+        object.__getattribute__(self, "read").add(name)
+        return object.__getattribute__(self, name)
+
+
+# By input, the settings that it carries. Times of seeds reach a sampler with the seeds.
+_CARRIED = {
+    "fanouts": ("fanouts",),
+    "rule": ("replacement", "weight", "temporal_strategy", "window", "rule"),
+    "expansion": ("expansion",),
+}
+
+
+def _unread(table: SamplerTable, read: Collection[str]) -> list[str]:
+    """Return the settings with another value than their default that no input in `read` carries."""
+    names = [name for carrier, carried in _CARRIED.items() if carrier not in read for name in carried]
+    fields = type(table).model_fields
+    return [f"sampler.{name}" for name in names if getattr(table, name) != fields[name].default]
+
+
+@dataclass(frozen=True, eq=False)
 class TaskContext:
     """Inputs of a task's `build`, which returns a `RunTask`. Its functions make the parts of the run."""
 
@@ -107,7 +136,19 @@ class TaskContext:
     def sampler(self, fanouts: Sequence[Fanout] | None = None, links: LinkSettings | None = None) -> Sampler:
         """Build the sampler of training batches, by default with the run's fanouts."""
         fanouts = self.config.sampler.fanouts if fanouts is None else fanouts
-        made: Sampler = built(self.config, "sampler", self._sampling(fanouts, links))
+        context = self._sampling(fanouts, links)
+        if self.config.sampler.kind in (None, *SAMPLERS.builtin):
+            made: Sampler = built(self.config, "sampler", context)
+            return made
+        watched = _WatchedContext(**vars(context))
+        made = built(self.config, "sampler", watched)
+        unread = _unread(self.config.sampler, watched.read)
+        if unread and this_group().rank == 0:
+            warnings.warn(
+                f"{', '.join(unread)}: {self.config.sampler.kind} does not read this when it is built, so "
+                "training batches do not depend on it; leave it out (of fanouts, only their number counts)",
+                stacklevel=1,
+            )
         return made
 
     def neighbor_sampler(self, fanouts: Sequence[Fanout], links: LinkSettings | None = None) -> Sampler:

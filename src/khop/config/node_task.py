@@ -16,7 +16,7 @@ from khop.inference.evaluation import scores
 from khop.sampling.listed import ListedNodes, ids_here
 from khop.schema import NodeType
 from khop.training.metrics import METRICS, known_metric
-from khop.training.tasks import NodeClassification, NodeObjective
+from khop.training.tasks import NodeClassification, NodeObjective, WithMetric
 
 SPLITS = ("train", "val", "test")  # names in results; the graph may use other names
 
@@ -32,7 +32,15 @@ class NodeTask:
 
     @classmethod
     def of(cls, context: TaskContext, objective: NodeObjective, outputs: int | None = None) -> NodeTask:
-        """Make the task with a new model of `outputs` values per node, by default the label's classes."""
+        """Make the task with a new model of `outputs` values per node, by default the label's classes.
+
+        The setting `task.metric` replaces the metric of the objective.
+        """
+        metric = context.config.task.metric
+        if metric is not None and metric not in objective.metrics:
+            raise ValueError(f"task.metric is {metric!r}: must be one of {', '.join(objective.metrics)}")
+        if metric is not None and metric != objective.metric:
+            objective = WithMetric(objective, metric)
         label = objective.label if outputs is None else None
         sizes = context.sizes(objective.node_type, outputs, label)
         return cls(context, context.model(sizes), objective)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import torch
 
+from khop.config.kinds import TASKS
 from khop.config.memory import check_memory
 from khop.config.options import options_of, with_values
 from khop.config.read import RawRun
-from khop.config.resolve_task import ResolveContext
+from khop.config.resolve_task import ResolveContext, with_node_defaults
 from khop.config.run_type import component_of
 from khop.config.section import Fanout
 from khop.config.tables import TaskTable
@@ -70,10 +71,12 @@ def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
 
 
 def _resolved_task(config: RunConfig, graph: Folder, raw: RawRun) -> TaskTable:
-    task, component = config.task, component_of(config, "task")
-    options = options_of(task, component.options)
+    component = component_of(config, "task")
+    if config.task.kind not in TASKS.builtin:
+        config = config.model_copy(update={"task": with_node_defaults(config.task, graph.schema)})
+    options = options_of(config.task, component.options)
     resolved = component.resolve(options, ResolveContext(config, graph, raw))
-    return with_values(task, resolved)
+    return with_values(config.task, resolved)
 
 
 def _check_fanouts(path: str, fanouts: tuple[Fanout, ...], schema: Schema, raw: RawRun) -> None:

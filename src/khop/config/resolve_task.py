@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from khop.config.read import RawRun, chosen
-from khop.config.tables import BuiltinTask
+from khop.config.tables import BuiltinTask, TaskTable
 from khop.config.values import RunConfig
 from khop.graph.folder import Folder
 from khop.schema import ColumnSpec, NodeType, Schema
@@ -36,6 +37,22 @@ def resolved_node_task(task: BuiltinTask, context: ResolveContext) -> BuiltinTas
     for field in SPLIT_FIELDS:
         _check_split(field, getattr(task, field), graph, (target, label), raw)
     return task.model_copy(update={"target": target, "label": label, "metric": metric})
+
+
+def with_node_defaults(task: TaskTable, schema: Schema) -> TaskTable:
+    """Fill in node type and label of a task from outside, where the graph has only one; else leave them open.
+
+    The node types with labels come first; a graph without labels may have one node type.
+    """
+    labeled = [node_type for node_type in schema.node_types if _labels(schema, node_type)]
+    target = task.target or _only(labeled or schema.node_types)
+    label = task.label or _only(() if target is None else _labels(schema, target))
+    return task.model_copy(update={"target": target, "label": label})
+
+
+def _only(names: Iterable[str]) -> str | None:
+    first, *others = [*names, None]
+    return None if len(others) > 1 else first
 
 
 def _labels(schema: Schema, node_type: NodeType) -> dict[str, ColumnSpec]:

@@ -57,6 +57,37 @@ class NodeObjective(Task, Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class WithMetric:
+    """An objective with another one of its metrics."""
+
+    inner: NodeObjective
+    metric: str
+
+    @property
+    def node_type(self) -> NodeType:
+        """The node type of the seeds."""
+        return self.inner.node_type
+
+    @property
+    def label(self) -> str:
+        """The column of labels."""
+        return self.inner.label
+
+    @property
+    def metrics(self) -> Sequence[str]:
+        """Names that `score` takes."""
+        return self.inner.metrics
+
+    def losses(self, output: Any, batch: Batch) -> Tensor:  # noqa: ANN401
+        """Return one loss per seed."""
+        return self.inner.losses(output, batch)
+
+    def score(self, output: Tensor, labels: Tensor, nodes: Tensor, metric: str | None = None) -> float:
+        """Compute a metric, by default this one, over `nodes`."""
+        return self.inner.score(output, labels, nodes, metric or self.metric)
+
+
 def score_name(score: str, metric: str) -> str:
     """Return the name of a score in records: "val" with metric "accuracy" becomes "val_accuracy".
 
