@@ -152,14 +152,14 @@ def _split_whole(
     parts: list[tuple[Graph, AnyLinks]] = []
     for draw, part in enumerate((split.train, split.val, split.test)):
         if id(part.kept) not in graphs:
-            graphs[id(part.kept)] = _hearing(graph, topology, part.kept)
+            graphs[id(part.kept)] = with_edges_of(graph, topology, part.kept)
         asked = {t: as_first_numbered(topology, t, at) for t, (at,) in part.links.items()}
-        links = _links(graph, topology, asked, facts if draw else facts.of_training, key.plus(draw))
+        links = links_at(graph, topology, asked, facts if draw else facts.of_training, key.plus(draw))
         parts.append((graphs[id(part.kept)], links))
     return parts
 
 
-def _links(
+def links_at(
     graph: Graph, topology: CscGraph, asked: Mapping[EdgeType, Tensor], facts: LinkColumns, key: DrawKey
 ) -> Links:
     """Return the links at these positions, with their columns."""
@@ -211,7 +211,7 @@ def _check(graph: Graph, edge_types: Sequence[EdgeType], facts: LinkColumns) -> 
             )
 
 
-def _hearing(whole: Graph, topology: CscGraph, kept: Chosen) -> Graph:
+def with_edges_of(whole: Graph, topology: CscGraph, kept: Chosen) -> Graph:
     """Return a graph with only the kept edges and their columns, and everything else of the whole graph."""
     features = whole.features
     chosen: dict[NodeType | EdgeType, Tensor] = {

@@ -10,7 +10,9 @@ from torch import nn
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
 from khop.api.split_links import LinkSplit, split_links
+from khop.api.time_split import split_links_by_column, split_links_by_time, time_cut_offs
 from khop.config.contexts import LinkSettings, TaskContext
+from khop.config.link_task import link_split
 from khop.config.parts import in_flight_of, words_of
 from khop.config.tables import BuiltinTask
 from khop.draw import DegreeNegatives, GivenNegatives, NegativeMode, Negatives, UniformNegatives
@@ -59,15 +61,7 @@ class LinkTask:
         ends = {edge_type, graph.schema.reverse(edge_type)}
         kept = tuple(t for t in graph.schema.edge_types if t in followed or t in ends)
         graph = graph.only(kept)
-        split = split_links(
-            graph,
-            edge_type,
-            links.val,
-            links.test,
-            negatives=links.eval_negatives,
-            time=config.sampler.time,
-            seed=seed,
-        )
+        split = _split(context, graph, edge_type, seed)
         targets = tuple(dict.fromkeys((edge_type[0], edge_type[2])))
         hidden, table = config.model.hidden, config.model
         settings = (table.column, None, hidden, table.embedding, table.embedding_update)
@@ -171,3 +165,20 @@ def _hops(graph: Graph, fanouts: Sequence[Fanout]) -> _Hops:
 def link_prediction(options: BuiltinTask, context: TaskContext) -> LinkTask:
     """Make the task of scoring the links of an edge type."""
     return LinkTask.of(context)
+
+
+def _split(context: TaskContext, graph: Graph, edge_type: EdgeType, seed: int) -> LinkSplit:
+    """Split the links as `links.split` says; `auto` takes what the graph's import has prepared."""
+    links, time = context.config.links, context.config.sampler.time
+    cut_offs = time_cut_offs(context.graph)
+    chosen = link_split(links.split, graph.schema.columns.get(edge_type, {}), cut_offs)
+    if chosen == "column":
+        return split_links_by_column(graph, edge_type, negatives=links.eval_negatives, time=time, seed=seed)
+    if chosen == "time":
+        assert cut_offs is not None
+        return split_links_by_time(
+            graph, edge_type, cut_offs, negatives=links.eval_negatives, time=time, seed=seed
+        )
+    return split_links(
+        graph, edge_type, links.val, links.test, negatives=links.eval_negatives, time=time, seed=seed
+    )

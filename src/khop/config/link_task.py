@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import get_args
 
+from khop.api.time_split import SPLIT, TIME, TimeCutOffs, recorded_cut_offs
 from khop.config.parts import words_of
 from khop.config.read import chosen
 from khop.config.resolve_task import ResolveContext
@@ -27,16 +29,37 @@ def resolved_link_task(task: BuiltinTask, context: ResolveContext) -> BuiltinTas
             f"sampler.time is {time!r}: each link needs a time, and the columns of {target} are "
             f"{', '.join(columns) or 'none'} ({raw.where('sampler.time')})"
         )
+    if link_split(links.split, columns, recorded_cut_offs(graph.path)) == "random":
+        _check_shares(context, graph.num_edges(there[target]), target)
+    return task.model_copy(update={"target": target, "metric": metric})
+
+
+def link_split(asked: str, columns: Collection[str], cut_offs: TimeCutOffs | None) -> str:
+    """Return the split of links of an edge type with these columns: random, time or column."""
+    if asked == "auto" and SPLIT in columns:
+        return "column"
+    if asked == "auto":
+        return "time" if cut_offs is not None and TIME in columns else "random"
+    if asked == "time" and cut_offs is None:
+        raise ValueError(
+            'links.split is "time": the graph has no cut-offs; import it with [splits] time = {...}, or give '
+            '"random"'
+        )
+    return asked
+
+
+def _check_shares(context: ResolveContext, count: int, target: str) -> None:
+    """Raise ValueError for shares that leave a part of a random split empty."""
+    links, raw = context.config.links, context.raw
     for name in ("val", "test"):
         share, where = getattr(links, name), raw.where(f"links.{name}")
-        if int(graph.num_edges(there[target]) * share) == 0:
+        if int(count * share) == 0:
             raise ValueError(
-                f"links.{name} is {share}: of {graph.num_edges(there[target])} links of {target} that holds "
-                f"out none; raise it ({where})"
+                f"links.{name} is {share}: of {count} links of {target} that holds out none; "
+                f"raise it ({where})"
             )
     if links.val + links.test >= 1:
         raise ValueError(
             f"links.val is {links.val} and links.test {links.test}: no training links are left; "
             f"lower them ({raw.where('links.val', 'links.test')})"
         )
-    return task.model_copy(update={"target": target, "metric": metric})

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from torch import Tensor, nn
 
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
+from khop.api.time_split import TimeCutOffs, edges_before, time_cut_offs
 from khop.config.contexts import TaskContext
 from khop.config.tables import BuiltinTask
 from khop.inference.chunks import Progress
@@ -56,22 +58,49 @@ class NodeTask:
         return (self.task.node_type,)
 
     def loader(self) -> Loader:
-        """Make the loader of training batches."""
+        """Make the loader of training batches; with cut-offs, over the edges before validation."""
         target = self.task.node_type
         seeds = {target: self._listed("train")}
-        return self.context.loader(self.context.sampler(), seeds, self.model, {target: [self.task.label]})
+        context = self._context("train")
+        return context.loader(context.sampler(), seeds, self.model, {target: [self.task.label]})
 
     def scores(
         self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
     ) -> dict[str, float]:
-        """Compute the task's metric and the metrics in `beside` on each split, in one evaluation pass."""
-        metrics = [known_metric(name, self.task.metrics) for name in beside]
-        nodes = {split: ids_here(self._listed(split)) for split in splits}
-        features = self.context.graph.features
-        return scores(self.task, features, nodes, lambda ids: self._outputs(ids, progress), metrics)
+        """Compute the task's metric and the metrics in `beside` on each split.
 
-    def _outputs(self, nodes: Tensor, progress: Progress) -> Tensor:
-        return self.context.outputs(self.model, self.task.node_type, nodes, progress)
+        One evaluation pass serves all splits. With cut-offs of a split by time, each split has a pass over
+        the edges that it may use: training those before `val`, validation those before `test`, test all.
+        """
+        metrics = [known_metric(name, self.task.metrics) for name in beside]
+        if self.cut_offs is None:
+            return self._scores(splits, self.context, progress, metrics)
+        found: dict[str, float] = {}
+        for split in splits:
+            found |= self._scores((split,), self._context(split), progress, metrics)
+        return found
+
+    def _scores(
+        self, splits: tuple[str, ...], context: TaskContext, progress: Progress, metrics: Sequence[str]
+    ) -> dict[str, float]:
+        nodes = {split: ids_here(self._listed(split)) for split in splits}
+        node_type = self.task.node_type
+
+        def outputs(ids: Tensor) -> Tensor:
+            return context.outputs(self.model, node_type, ids, progress)
+
+        return scores(self.task, context.graph.features, nodes, outputs, metrics)
+
+    @cached_property
+    def cut_offs(self) -> TimeCutOffs | None:
+        """The cut-offs that the graph records; None if it is not split by time."""
+        return time_cut_offs(self.context.graph)
+
+    def _context(self, split: str) -> TaskContext:
+        if self.cut_offs is None or split == "test":
+            return self.context
+        limit = self.cut_offs.val if split == "train" else self.cut_offs.test
+        return replace(self.context, graph=edges_before(self.context.graph, limit))
 
     def _listed(self, split: str) -> Tensor | ListedNodes:
         name = getattr(self.context.config.task, f"{split}_split")

@@ -45,6 +45,9 @@ class Links(Section):
     """Negatives per training link"""
     exact: bool = False
     """Exclude edges of the training graph from the training negatives"""
+    split: Literal["auto", "random", "time", "column"] = "auto"
+    """Split of the links: at random by val and test (random), by the graph's cut-offs (time), by the edge
+    column split (column), or the first of column, time and random that the graph has (auto)"""
     val: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Share of the links held out for validation"""
     test: Annotated[float, Field(ge=0, lt=1)] = 0.1

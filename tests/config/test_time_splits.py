@@ -1,0 +1,115 @@
+"""Runs on graphs that are split by time: nothing after validation begins reaches a training batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from tests.importing.shop import at, events, items, spec
+
+from khop import import_tables
+from khop.config.build import Run
+from khop.inference.chunks import unwatched
+from support.typed_runs import prepared
+
+EDGES = "edges.user buys item"
+LABEL = {"nodes.item.label": "category", "nodes.item.split": {"column": "part"}}
+NODES = {"kind": "node-classification", "target": "item", "label": "label"}
+LINKS = {"kind": "link-prediction", "target": "user buys item"}
+
+
+def run_on(folder: Path, task: dict[str, Any], **changes: Any) -> Run:  # noqa: ANN401
+    import_tables(spec(**changes), folder)
+    return prepared(
+        folder,
+        task=task,
+        sampler={"fanouts": [5, 5]},
+        model={"hidden": 4, "embedding": 4},
+        training={"batch_size": 2},
+    )
+
+
+def with_parts(table: pa.Table) -> pa.Table:
+    parts = ["train", "val", "train", "test"] + ["val"] * (len(table) - 4)
+    labels = pa.array(["shoe", "shoe", "hat", "hat"] + ["boat"] * (len(table) - 4))
+    return (
+        table.drop_columns(["category"])
+        .append_column("category", labels)
+        .append_column("part", pa.array(parts))
+    )
+
+
+def later() -> dict[str, Any]:
+    """An item with a new word, category, price and class, bought after validation begins."""
+    new = pa.table(
+        {"item_id": ["z"], "price": [1e6], "title": ["unheard"], "brand": ["new"], "category": ["boat"]},
+        schema=items().schema,
+    )
+    return {"nodes.item.rows": with_parts(pa.concat_tables([items(), new])), f"{EDGES}.rows": more_buys("z")}
+
+
+def more_buys(item: str) -> pa.Table:
+    """The events, and two after validation begins."""
+    buys = {"user_id": ["u1", "u3"], "item_id": [item, "a"], "kind": ["buy", "buy"], "ts": [at(22), at(23)]}
+    return pa.concat_tables([events(), pa.table(buys, schema=events().schema)])
+
+
+@pytest.mark.parametrize("task", [NODES, LINKS], ids=["nodes", "links"])
+def test_training_batches_do_not_see_what_comes_after_validation_begins(
+    tmp_path: Path, task: dict[str, Any]
+) -> None:
+    before = run_on(tmp_path / "before", task, **{**LABEL, "nodes.item.rows": with_parts(items())})
+    # A new node changes the draws of negatives, which are drawn from all nodes: links get edges alone.
+    changes = (
+        later()
+        if task is NODES
+        else {f"{EDGES}.rows": more_buys("a"), "nodes.item.rows": with_parts(items())}
+    )
+    after = run_on(tmp_path / "after", task, **{**LABEL, **changes})
+    batches = [list(run.loader().epoch(0)) for run in (before, after)]
+    assert len(batches[0]) == len(batches[1]) > 0
+    for one, other in zip(*batches, strict=True):
+        assert one.columns.keys() == other.columns.keys()
+        for node_type, columns in one.columns.items():
+            for name, values in columns.items():
+                assert torch.equal(values, other.columns[node_type][name])
+        for left, right in zip(one.sample.blocks, other.sample.blocks, strict=True):
+            for edge_type, adjacency in left.adjacencies.items():
+                assert torch.equal(adjacency.indices, right.adjacencies[edge_type].indices)
+
+
+def test_nodes_of_each_split_use_their_own_edges(tmp_path: Path) -> None:
+    run = run_on(tmp_path / "shop", NODES, **{**LABEL, "nodes.item.rows": with_parts(items())})
+    edges = {
+        split: run.subject._context(split).graph.num_edges(("user", "buys", "item"))
+        for split in ("train", "val", "test")
+    }  # type: ignore[attr-defined]
+    assert edges == {"train": 5, "val": 6, "test": 7}
+    assert len(run.scores(("train", "val", "test"), unwatched)) == 3
+
+
+@pytest.mark.parametrize(("split", "counts"), [("auto", (5, 1, 1)), ("time", (5, 1, 1))])
+def test_links_follow_the_cut_offs(tmp_path: Path, split: str, counts: tuple[int, ...]) -> None:
+    import_tables(spec(), tmp_path / "shop")
+    run = prepared(
+        tmp_path / "shop", task=LINKS, links={"split": split, "eval_negatives": 1}, sampler={"fanouts": [2]},
+        model={"hidden": 4, "embedding": 4},
+    )  # fmt: skip
+    split_ = run.subject.split  # type: ignore[attr-defined]
+    parts = (split_.train_links, split_.val_links, split_.test_links)  # type: ignore[attr-defined]
+    assert tuple(part.edges["user", "buys", "item"].shape[1] for part in parts) == counts
+
+
+def test_a_split_by_time_needs_cut_offs(tmp_path: Path) -> None:
+    import_tables(spec(splits=None), tmp_path / "shop")
+    with pytest.raises(ValueError, match=r'links.split is "time": the graph has no cut-offs'):
+        prepared(
+            tmp_path / "shop",
+            task=LINKS,
+            links={"split": "time"},
+            sampler={"fanouts": [2]},
+            model={"embedding": 4},
+        )
