@@ -19,9 +19,10 @@ from pathlib import Path
 import torch
 from harness import Figure, report
 
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
 from khop.graph.csc_graph import open_csc_graph
 from khop.graph.derived import Derived
+from khop.graph.tables import EdgeTable, NodeTable
 from khop.kernels.digest import digest
 
 

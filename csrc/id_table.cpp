@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 namespace khop {
 namespace {
@@ -47,6 +49,17 @@ bool may_be(std::uint64_t slot, std::uint64_t hash) { return ((slot ^ hash) & ~k
 std::int64_t id_in(std::uint64_t slot) { return static_cast<std::int64_t>(slot & kIdMask) - 1; }
 
 }  // namespace
+
+void check_offset_span(std::span<const std::int64_t> offsets, std::size_t bytes) {
+  if (offsets.empty()) throw std::invalid_argument("offsets have no entry: one more than strings is needed");
+  if (offsets.front() < 0 || offsets.back() > static_cast<std::int64_t>(bytes)) {
+    throw std::invalid_argument("offsets " + std::to_string(offsets.front()) + " to " + std::to_string(offsets.back()) + ": there are " +
+                                std::to_string(bytes) + " bytes");
+  }
+  for (std::size_t at = 1; at < offsets.size(); ++at) {
+    if (offsets[at] < offsets[at - 1]) throw std::invalid_argument("offsets decrease at " + std::to_string(at));
+  }
+}
 
 std::uint64_t key_hash(std::string_view key) {
   const char* bytes = key.data();

@@ -11,6 +11,9 @@
 
 namespace khop {
 
+// Throws std::invalid_argument unless offsets ascend within [0, bytes], and there is at least one.
+void check_offset_span(std::span<const std::int64_t> offsets, std::size_t bytes);
+
 // Strings end to end: string i is bytes[offsets[i], offsets[i + 1]). Offsets are checked by the caller.
 struct TextKeys {
   std::span<const std::int64_t> offsets;  // one more than strings

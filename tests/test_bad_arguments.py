@@ -100,6 +100,10 @@ REFUSED: dict[str, Cases] = {
         ("edges_for gave ('n', 'to', 'n'), sources: a list; give a 1-D", lambda: loader(sampler=khop.FrontierSampler(GRAPH, lambda *a: khop.Edges([0], [0]), 1)).batch(0, 0)),
         ("edges_for gave ('n', 'to', 'n'), sources: torch.float32 of", lambda: loader(sampler=khop.FrontierSampler(GRAPH, lambda *a: khop.Edges(tensor([0.0]), tensor([0])), 1)).batch(0, 0)),
     ],
+    "EdgeChunks": [
+        ("edge type ('n', 'to', 'n'): there is no chunk; give at least one khop.EdgeTable", lambda: written(edges={EDGE: khop.EdgeChunks([])})),
+        ("edge type ('n', 'to', 'n') 5: give a khop.EdgeTable", lambda: written(edges={EDGE: khop.EdgeChunks([5])})),
+    ],
     "EdgeTable": [
         ("edge type ('n', 'to', 'n'): sources is a tensor of layout", lambda: edges(SPARSE, tensor([0]))),
         ("edge type ('n', 'to', 'n'): sources is a masked array, whose", lambda: edges(MASKED, tensor([0, 1, 2]))),
@@ -447,7 +451,13 @@ REFUSED: dict[str, Cases] = {
         ('seed 1.5: must be a whole number from 0 to 2**64 - 1', lambda: khop.with_negatives(GRAPH, khop.Links(ENDS), khop.UniformNegatives(), seed=1.5)),
         ('time 5: the links have no times; give khop.Links(times=...)', lambda: khop.with_negatives(GRAPH, khop.Links(ENDS), khop.UniformNegatives(), time=5)),
     ],
+    "open_ids": [
+        ("path 5: ", lambda: khop.open_ids(5, "n")),
+        ("no-graph: no such folder; write_graph makes one", lambda: khop.open_ids("no-graph", "n")),
+    ],
     "write_graph": [
+        ("memory 0: ", lambda: khop.write_graph("g", {"n": khop.NodeTable(3)}, {}, memory=0)),
+        ("node type 'n': ids[0] is 0.5: ids are text or integers of 64 bits", lambda: written(nodes={'n': khop.NodeTable(ids=[0.5, 1.5, 2.5])}, edges={})),
         ('node type 5: must be text, as it becomes a file name', lambda: written(nodes={5: khop.NodeTable(3)}, edges={})),
         ("edge type ('n', 5, 'n'): give source type, relation and", lambda: written(edges={('n', 5, 'n'): khop.EdgeTable(tensor([0]), tensor([0]))})),
         ('nodes [1]: must be a mapping from node types to khop.NodeTable', lambda: written(nodes=[1])),
@@ -493,6 +503,7 @@ NOTHING_TO_REFUSE = {
     "NegativeMode",
     "Observer",
     "Output",
+    "OwnIds",
     "PeerLost",
     "Rule",
     "RuleBase",

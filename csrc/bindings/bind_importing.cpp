@@ -23,16 +23,8 @@ using Values = In<std::int64_t>;
 using Ids = Into<std::int64_t>;
 
 TextKeys text_keys(const Offsets& offsets, const Bytes& bytes) {
-  if (offsets.size() == 0) throw std::invalid_argument("offsets have no entry: one more than strings is needed");
-  const auto span = span_of(offsets);
-  if (span.front() < 0 || span.back() > static_cast<std::int64_t>(bytes.size())) {
-    throw std::invalid_argument("offsets " + std::to_string(span.front()) + " to " + std::to_string(span.back()) + ": there are " +
-                                std::to_string(bytes.size()) + " bytes");
-  }
-  for (std::size_t at = 1; at < span.size(); ++at) {
-    if (span[at] < span[at - 1]) throw std::invalid_argument("offsets decrease at " + std::to_string(at));
-  }
-  return {span, reinterpret_cast<const char*>(bytes.data())};
+  check_offset_span(span_of(offsets), bytes.size());
+  return {span_of(offsets), reinterpret_cast<const char*>(bytes.data())};
 }
 
 std::span<std::int64_t> room_for(const Ids& ids, std::int64_t keys) {

@@ -78,6 +78,7 @@ void bind_cooccurrences(nb::module_& module);
 void bind_dense(nb::module_& module);
 void bind_hop(nb::module_& module);
 void bind_importing(nb::module_& module);
+void bind_key_index(nb::module_& module);
 void bind_links(nb::module_& module);
 void bind_memory(nb::module_& module);
 void bind_owners(nb::module_& module);

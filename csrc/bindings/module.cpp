@@ -33,6 +33,7 @@ NB_MODULE(_core, module) {
   bind_dense(module);
   bind_hop(module);
   bind_importing(module);
+  bind_key_index(module);
   bind_links(module);
   bind_memory(module);
   bind_owners(module);

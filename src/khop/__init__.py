@@ -41,14 +41,17 @@ if TYPE_CHECKING:
     from khop.errors import PeerLost as PeerLost
     from khop.errors import Terminated as Terminated
     from khop.features.store import FeatureStoreBase as FeatureStoreBase
-    from khop.graph.build import EdgeTable as EdgeTable
-    from khop.graph.build import NodeTable as NodeTable
     from khop.graph.build import write_graph as write_graph
     from khop.graph.cooccurrence import cooccurrence as cooccurrence
     from khop.graph.folder import open_folder as open_folder
+    from khop.graph.node_ids import OwnIds as OwnIds
+    from khop.graph.node_ids import open_ids as open_ids
     from khop.graph.quantize import Quantized as Quantized
     from khop.graph.quantize import quantize as quantize
     from khop.graph.store import GraphStoreBase as GraphStoreBase
+    from khop.graph.tables import EdgeChunks as EdgeChunks
+    from khop.graph.tables import EdgeTable as EdgeTable
+    from khop.graph.tables import NodeTable as NodeTable
     from khop.importing.import_tables import import_tables as import_tables
     from khop.inference.full_ranking import full_ranking as full_ranking
     from khop.inference.link_evaluation import node_rows as node_rows
@@ -102,7 +105,8 @@ _PUBLIC = {
     "ColumnSpec": "khop.schema",
     "DegreeNegatives": "khop.draw",
     "DrawKey": "khop.draw",
-    "EdgeTable": "khop.graph.build",
+    "EdgeChunks": "khop.graph.tables",
+    "EdgeTable": "khop.graph.tables",
     "Edges": "khop.sampling.frontier",
     "Exclude": "khop.sampling.exclusion",
     "Expansion": "khop.sampling.neighbor",
@@ -123,9 +127,10 @@ _PUBLIC = {
     "NegativeMode": "khop.draw",
     "NeighborSampler": "khop.sampling.neighbor",
     "NodeClassification": "khop.training.tasks",
-    "NodeTable": "khop.graph.build",
+    "NodeTable": "khop.graph.tables",
     "Observer": "khop.training.observer",
     "Output": "khop.sampling.outputs",
+    "OwnIds": "khop.graph.node_ids",
     "PeerLost": "khop.errors",
     "Quantized": "khop.graph.quantize",
     "RowAdam": "khop.training.row_adam",
@@ -167,6 +172,7 @@ _PUBLIC = {
     "builtin_folder": "khop.datasets.builtin",
     "builtin_names": "khop.datasets.builtin",
     "open_folder": "khop.graph.folder",
+    "open_ids": "khop.graph.node_ids",
     "open_graph": "khop.api.open_graph",
     "quantize": "khop.graph.quantize",
     "restore_model": "khop.training.checkpoint",

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 _Int64s = npt.NDArray[np.int64]
+_Int16s = npt.NDArray[np.int16]
 _Uint32s = npt.NDArray[np.uint32]
 _Bytes = npt.NDArray[np.uint8]
 
@@ -241,3 +242,23 @@ def deal_edges(
 ) -> int: ...
 def take_rows(table: _Bytes, row_bytes: int, order: _Uint32s, out: _Bytes) -> None: ...
 def add_exactly(sums: ExactSums, numbers: npt.NDArray[Any]) -> int: ...
+def text_buckets(offsets: _Int64s, bytes: _Bytes, bits: int, bucket: _Int64s, tag: _Int16s) -> None: ...
+def integer_buckets(values: _Int64s, bits: int, bucket: _Int64s, tag: _Int16s) -> None: ...
+def find_text_keys(
+    buckets: _Int64s,
+    ids: npt.NDArray[Any],
+    tags: _Int16s,
+    stored_offsets: _Int64s,
+    stored_bytes: _Bytes,
+    offsets: _Int64s,
+    bytes: _Bytes,
+    found: _Int64s,
+) -> None: ...
+def find_integer_keys(
+    buckets: _Int64s,
+    ids: npt.NDArray[Any],
+    tags: _Int16s,
+    stored: _Int64s,
+    wanted: _Int64s,
+    found: _Int64s,
+) -> None: ...

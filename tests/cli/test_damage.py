@@ -12,7 +12,8 @@ import pytest
 import khop
 from cli.conftest import Ran
 from khop.api.partition import partition_graph
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
+from khop.graph.tables import EdgeTable, NodeTable
 from khop.partition.verify import verify_partition
 
 BUYS, BOUGHT = ("user", "buys", "item"), ("item", "bought", "user")

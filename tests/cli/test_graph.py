@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from cli.conftest import Ran
 from khop.cli.main import app
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
 from khop.graph.folder import open_folder
+from khop.graph.tables import EdgeTable, NodeTable
 
 BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "bought-by", "user")
 

@@ -14,7 +14,8 @@ from khop.config.build import Run, prepare
 from khop.config.link_run_task import LinkTask
 from khop.config.read import RawRun, with_options
 from khop.draw import DegreeNegatives, DrawKey, NegativeMode, UniformNegatives
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
+from khop.graph.tables import EdgeTable, NodeTable
 from khop.inference.chunks import unwatched
 from khop.sampling.links import LinkSampler
 from khop.sampling.sampler import Seeds

@@ -10,7 +10,8 @@ import torch
 from khop.config.read import RawRun, checked, with_options
 from khop.config.resolve import graph_folder, resolve
 from khop.config.values import RunConfig
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
+from khop.graph.tables import EdgeTable, NodeTable
 from khop.loading.cores import sampler_threads, usable_cores
 from khop.loading.streams import gpu_remedy
 

@@ -11,7 +11,8 @@ from khop.config.read import RawRun, checked
 from khop.config.resolve import graph_folder, resolve
 from khop.config.resolve_task import with_node_defaults
 from khop.config.tables import TaskTable
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
+from khop.graph.tables import EdgeTable, NodeTable
 from khop.schema import ColumnSpec, Schema
 
 TABLES = {

@@ -10,7 +10,8 @@ from torch import nn
 
 from damage.questions import QUESTIONS, answer
 from khop.api.partition import partition_graph
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
+from khop.graph.tables import EdgeTable, NodeTable
 from khop.training.checkpoint import Snapshot
 
 CITES = ("paper", "cites", "paper")

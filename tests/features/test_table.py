@@ -10,10 +10,11 @@ import torch
 
 from khop.features.store import Rows
 from khop.features.table import FeatureTable
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
 from khop.graph.feature_columns import feature_columns
 from khop.graph.folder import open_folder
 from khop.graph.quantize import quantize
+from khop.graph.tables import EdgeTable, NodeTable
 from khop.testing.feature_store import BUYS, PROMISES, Columns, Make, int64
 
 

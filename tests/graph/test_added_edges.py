@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from khop.graph.added_edges import with_edges
-from khop.graph.build import EdgeTable
 from khop.graph.csc_graph import csc_graph_from_edges
 from khop.graph.inputs import Array
 from khop.graph.quantize import Quantized, quantize
+from khop.graph.tables import EdgeTable
 from khop.schema import EdgeType
 from khop.testing.graphs import BUYS, LIKE, int64
 

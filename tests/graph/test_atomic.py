@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from khop.graph.atomic import UNFINISHED, new_folder
-from khop.graph.build import NodeTable, write_graph
+from khop.graph.build import write_graph
 from khop.graph.folder import open_folder
+from khop.graph.tables import NodeTable
 from khop.graph.verify import verify_folder
 
 # Forks after the imports, so that a killed writer costs milliseconds. argv: folder, what kills it and when.
@@ -26,7 +27,8 @@ WRITER = """
     import numpy as np
     import torch
     from khop.graph.atomic import UNFINISHED
-    from khop.graph.build import EdgeTable, NodeTable, write_graph
+    from khop.graph.build import write_graph
+    from khop.graph.tables import EdgeTable, NodeTable
 
     torch.set_num_threads(1)
     home, killer = sys.argv[1:]

@@ -12,9 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
 from khop.graph.folder import open_folder
 from khop.graph.npy import STORED, torch_dtype
+from khop.graph.tables import EdgeTable, NodeTable
 from khop.kernels.csc import Csc
 
 LINK = ("user", "buys", "item")

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from khop.api.partition import partition_graph
 from khop.draw import DrawKey, Frontier, Positives, UniformNegatives
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
 from khop.graph.csc_graph import open_csc_graph
 from khop.graph.store import GraphStore
+from khop.graph.tables import EdgeTable, NodeTable
 from khop.graph.verify import verify_folder
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts

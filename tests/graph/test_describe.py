@@ -8,9 +8,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.graph.build import NodeTable, write_graph
+from khop.graph.build import write_graph
 from khop.graph.describe import Bucket, Column, degrees_of, describe_folder
 from khop.graph.folder import open_folder
+from khop.graph.tables import NodeTable
 
 
 def test_it_counts_what_the_folder_holds(shop: Path) -> None:

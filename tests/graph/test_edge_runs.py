@@ -30,10 +30,11 @@ from khop.graph.write_edges import write_edges
 def test_times_of_sources_sort_edges_without_columns(tmp_path: Path) -> None:
     times = np.array([3, 1, 2, 0])
     chunk = EdgeChunk(np.array([0, 1, 2, 3]), np.array([1, 1, 1, 0]), times=times)
-    _, arrays = written(tmp_path, chunk, EdgePlan(EDGE_TYPE, 4, 2, sort_by="time"), LARGE, 1, 2)
+    plan = EdgePlan(EDGE_TYPE, 4, 2, sort_by="time", times="given")
+    _, arrays = written(tmp_path, chunk, plan, LARGE, 1, 2)
     assert arrays["indices"].tolist() == [3, 1, 2, 0]
     with pytest.raises(ValueError, match="are sorted by 'time': give their times"):
-        written(tmp_path, replace(chunk, times=None), EdgePlan(EDGE_TYPE, 4, 2, sort_by="time"), LARGE, 1, 2)
+        written(tmp_path, replace(chunk, times=None), plan, LARGE, 1, 2)
 
 
 def test_one_pass_feeds_an_edge_type_and_its_reverse(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import torch
 
-from khop.graph.build import NodeTable, write_graph
+from khop.graph.build import write_graph
 from khop.graph.feature_columns import feature_columns
 from khop.graph.folder import open_folder
+from khop.graph.tables import NodeTable
 
 
 def vm_flags(address: int) -> list[str]:

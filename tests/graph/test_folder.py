@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
 from khop.graph.folder import open_folder
 from khop.graph.manifest import VERSION, fingerprint
+from khop.graph.tables import EdgeTable, NodeTable
 from khop.schema import ColumnSpec
 
 BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "bought-by", "user")

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.graph.build import NodeTable, write_graph
+from khop.graph.build import write_graph
 from khop.graph.folder import open_folder
 from khop.graph.manifest import fingerprint
+from khop.graph.tables import NodeTable
 from khop.graph.verify import Finding, verify_folder
 
 

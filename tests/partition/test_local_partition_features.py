@@ -11,9 +11,10 @@ import torch
 
 from khop.api.partition import partition_graph
 from khop.features.store import Rows
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
 from khop.graph.folder import open_folder
 from khop.graph.quantize import quantize
+from khop.graph.tables import EdgeTable, NodeTable
 from khop.partition.local_partition_features import LocalPartitionFeatures
 from khop.partition.parts_folder import open_parts
 from khop.testing.feature_store import BUYS, PROMISES, Columns, Make, int64

@@ -18,9 +18,10 @@ from khop.api.partition import partition_graph
 from khop.draw import DrawKey, Frontier
 from khop.features.store import Rows
 from khop.features.table import FeatureTable
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
 from khop.graph.csc_graph import open_csc_graph
 from khop.graph.folder import open_folder
+from khop.graph.tables import EdgeTable, NodeTable
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import gather_columns
 from khop.partition.local_partition_features import LocalPartitionFeatures

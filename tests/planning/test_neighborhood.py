@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from khop.api.partition import partition_graph
 from khop.draw import DrawKey, Purpose
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
+from khop.graph.tables import EdgeTable, NodeTable
 from khop.graph.visits import Topology, visit_probabilities
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
+from khop.graph.tables import EdgeTable, NodeTable
 
 
 def write_small_shop(path: Path) -> Path:

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 
 from khop.draw import mix64
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
+from khop.graph.tables import EdgeTable, NodeTable
 
 ITEM = "item"
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
+from khop.graph.tables import EdgeTable, NodeTable
 
 BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "bought_by", "user")
 SEES = ("user", "sees", "shop")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
+from khop.graph.tables import EdgeTable, NodeTable
 
 ITEM, USER, MAKER = "item", "user", "maker"
 RATES, MAKES = (USER, "rates", ITEM), (MAKER, "makes", ITEM)

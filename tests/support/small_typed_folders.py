@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
+from khop.graph.tables import EdgeTable, NodeTable
 
 BUYS = ("user", "buys", "item")
 BOUGHT = ("item", "bought", "user")

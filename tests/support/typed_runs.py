@@ -8,7 +8,8 @@ import torch
 
 from khop.config.build import Run, prepare
 from khop.config.read import RawRun
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
+from khop.graph.tables import EdgeTable, NodeTable
 
 BUYS, BOUGHT_BY, ON = ("user", "buys", "item"), ("item", "bought_by", "user"), ("tag", "on", "item")
 

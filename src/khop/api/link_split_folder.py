@@ -13,12 +13,13 @@ from torch import Tensor
 from khop.api.open_graph import Graph, open_graph
 from khop.graph import layout
 from khop.graph.atomic import new_folder, refuse_existing
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
 from khop.graph.damage import refuse_damage
 from khop.graph.derived import Derived
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.manifest import read_manifest
 from khop.graph.progress import ProgressCallback
+from khop.graph.tables import EdgeTable, NodeTable
 from khop.sampling.link_seeds import Links
 from khop.schema import EdgeType
 

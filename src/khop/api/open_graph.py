@@ -22,7 +22,6 @@ from khop.features.store import FeatureStore
 from khop.features.table import NO_COLUMNS, FeatureTable
 from khop.forks import check_fork
 from khop.graph.added_edges import with_edges
-from khop.graph.build import EdgeTable
 from khop.graph.csc_graph import CscGraph, open_csc_graph
 from khop.graph.feature_columns import feature_columns
 from khop.graph.folder import Folder, open_folder
@@ -31,6 +30,7 @@ from khop.graph.needs import Need
 from khop.graph.progress import ProgressCallback
 from khop.graph.save import save_graph
 from khop.graph.store import BatchServers, DrawsHops, GraphStore
+from khop.graph.tables import EdgeTable
 from khop.graph.text import graph_text
 from khop.kernels.choice import why_no_kernels
 from khop.kernels.csc import Csc

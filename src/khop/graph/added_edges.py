@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from khop.graph.build import EdgeTable
 from khop.graph.checks import checked_reverses
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.graph.inputs import Array, Given
 from khop.graph.quantize import Quantized
+from khop.graph.tables import EdgeTable
 from khop.kernels.csc import Csc
 from khop.schema import EdgeType, Schema, edge_type_of
 

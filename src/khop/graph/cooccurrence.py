@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 
 from khop.arguments import graph_of, whole_number
-from khop.graph.build import EdgeTable
+from khop.graph.tables import EdgeTable
 from khop.kernels.build_csc import build_csc, index_dtype
 from khop.kernels.cooccurrences import cooccurrences
 from khop.kernels.csc import Csc

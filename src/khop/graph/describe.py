@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from khop.errors import REMEDY
 from khop.graph.layout import edge_array, edge_column, node_column, node_split
-from khop.graph.manifest import VERSION, EdgeEntry, Manifest, NodeEntry, open_manifest
+from khop.graph.manifest import EdgeEntry, Manifest, NodeEntry, open_manifest
 from khop.graph.npy import ArrayEntry, file_checksum, map_numpy
 from khop.schema import ColumnSpec, EdgeType, NodeType
 
@@ -107,7 +107,7 @@ def describe_folder(path: str | os.PathLike[str]) -> FolderSummary:
 
     nodes, edges = describe(manifest, degrees)
     num_bytes = sum(entry.bytes for entry in manifest.arrays.values())
-    return FolderSummary(str(folder), VERSION, fingerprint, num_bytes, nodes, edges)
+    return FolderSummary(str(folder), manifest.version, fingerprint, num_bytes, nodes, edges)
 
 
 def check_degrees(degrees: Counts, edges: int, file: Path, entry: ArrayEntry) -> None:

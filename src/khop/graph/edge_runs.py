@@ -11,10 +11,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from khop.graph.npy import STORED
 from khop.graph.parallel_tasks import in_order
 from khop.graph.spill import Field, Ranges, Spill
 from khop.schema import EdgeType
 
+Times = Literal["column", "given"]
 Duplicates = Literal["keep", "first", "last", "sum", "refuse"]
 SOURCE, DESTINATION, POSITION, TIMES = "#source", "#destination", "#position", "#times"  # no column's name
 LEAST_RUN = 1 << 12
@@ -46,10 +48,10 @@ class EdgePlan:
     edge_type: EdgeType
     num_sources: int
     num_destinations: int
-    columns: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)  # dtype and row shape
+    columns: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)  # dtype, row shape
     sort_by: str = ""
     duplicates: Duplicates = "keep"
-    times: Literal["column", "given"] = "column"  # "given": by the chunks, also beside a column of the name
+    times: Times = "column"  # "given": by the chunks, also beside a column of the name
 
     @property
     def time_field(self) -> str:
@@ -72,7 +74,7 @@ class EdgePlan:
         has_positions = bool(self.columns) or self.duplicates != "keep"
         positions = (Field(POSITION, position),) if has_positions else ()
         times = (Field(TIMES, "int64"),) if self.time_field == TIMES else ()
-        columns = tuple(Field(name, dtype, shape) for name, (dtype, shape) in self.columns.items())
+        columns = tuple(Field(name, STORED[dtype], shape) for name, (dtype, shape) in self.columns.items())
         return (*ends, *positions, *times, *columns)
 
 

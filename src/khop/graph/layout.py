@@ -59,13 +59,18 @@ def node_split(node_type: NodeType, name: str) -> str:
 
 def is_split(file: str) -> bool:
     """Return True if a file holds a split."""
-    return file.startswith("nodes/") and file.count("/") == 3
+    return file.startswith("nodes/") and file.split("/")[2] == "splits"
 
 
 def split_of(file: str) -> tuple[NodeType, str]:
     """Return the node type and the name of a split from its file."""
     _, node_type, _, name = file.split("/")
     return node_type, name.removesuffix(".npy")
+
+
+def node_ids(node_type: NodeType, name: str) -> str:
+    """Return the file of an array of a node type's own ids, relative to the folder."""
+    return f"nodes/{node_type}/ids/{name}.npy" if name else f"nodes/{node_type}/ids"
 
 
 def node_splits(node_type: NodeType) -> str:

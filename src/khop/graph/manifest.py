@@ -14,11 +14,12 @@ from typing import Any
 from khop.errors import REMEDY
 from khop.graph import layout
 from khop.graph.atomic import UNFINISHED
+from khop.graph.expected import ID_ARRAYS, ID_DTYPES, Expected
 from khop.graph.npy import STORED, ArrayEntry, file_problem, flush
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 
 FORMAT = "khop-graph"
-VERSION = 1
+VERSION = 2  # the highest that this khop reads; a folder has the lowest that describes it
 NEEDS_KHOP = "0.1.0"  # the first khop that reads VERSION
 
 
@@ -30,25 +31,7 @@ class Contents(Enum):
     NOTHING = "nothing"
 
 
-@dataclass(frozen=True)
-class Expected:
-    """Shape and dtype that an array must have according to the counts."""
-
-    rows: int | None  # None: any number
-    dtypes: tuple[str, ...] = ()  # dtypes of a vector; () for a column, of any dtype and row shape
-
-    def fits(self, entry: ArrayEntry) -> bool:
-        """Return True if the array described in graph.json has this shape and dtype."""
-        rows = self.rows is None or entry.shape[:1] == (self.rows,)
-        return rows and (not self.dtypes or (len(entry.shape) == 1 and entry.dtype in self.dtypes))
-
-    def __str__(self) -> str:
-        rows = "any" if self.rows is None else self.rows
-        return f"{' or '.join(self.dtypes)} of shape ({rows},)" if self.dtypes else f"shape ({rows}, ...)"
-
-
 Scales = tuple[float, ...]  # one per number of a row
-_IDS = ("int32", "int64")
 
 
 @dataclass(frozen=True)
@@ -61,13 +44,14 @@ class NodeEntry:
     splits: tuple[str, ...] = ()
     num_classes: Mapping[str, int] = field(default_factory=dict)  # of label columns
     scales: Mapping[str, Scales] = field(default_factory=dict)  # of quantized columns
+    ids: str = ""  # kind of the stored ids, "string" or "int64"; "": none are stored
 
     def arrays(self) -> dict[str, Expected]:
         """Return the files that must exist."""
         columns = {layout.node_column(self.type, name): Expected(self.count) for name in self.columns}
-        return columns | {
-            layout.node_split(self.type, name): Expected(None, ("int64",)) for name in self.splits
-        }
+        columns |= {layout.node_split(self.type, name): Expected(None, ("int64",)) for name in self.splits}
+        ids = ID_ARRAYS[self.ids](self.count) if self.ids else {}
+        return columns | {layout.node_ids(self.type, name): expected for name, expected in ids.items()}
 
 
 @dataclass(frozen=True)
@@ -87,7 +71,7 @@ class EdgeEntry:
         """Return the files that must exist."""
         names = ("indices", "edge_id") if self.edge_id else ("indices",)
         arrays = {layout.edge_array(self.type, "indptr"): Expected(num_destinations + 1, ("int64",))}
-        arrays |= {layout.edge_array(self.type, name): Expected(self.count, _IDS) for name in names}
+        arrays |= {layout.edge_array(self.type, name): Expected(self.count, ID_DTYPES) for name in names}
         if self.times:
             arrays[layout.edge_array(self.type, "times")] = Expected(self.count, ("int64",))
         return arrays | {layout.edge_column(self.type, name): Expected(self.count) for name in self.columns}
@@ -117,6 +101,11 @@ class Manifest:
     arrays: Mapping[str, ArrayEntry]
     part: PartEntry | None = None  # None: the folder holds a whole graph
     documents: Mapping[str, str] = field(default_factory=dict)  # JSON files beside the arrays: name -> sha256
+
+    @property
+    def version(self) -> int:
+        """Lowest format version that describes the folder: 2 with ids of nodes, else 1."""
+        return 2 if any(node.ids for node in self.nodes) else 1
 
     def files(self, contents: Contents) -> set[str]:
         """Return the arrays that must be present."""
@@ -185,6 +174,7 @@ class Manifest:
             layout.check_names(node.columns, f"column of node type {node.type!r}")
             layout.check_names(node.splits, f"split of node type {node.type!r}")
             self._check_scales({layout.node_column(node.type, n): s for n, s in node.scales.items()})
+        self._check_ids()
         self._check_part()
         for edge in self.edges:
             layout.check_names(edge.columns, f"column of edge type {edge.type}")
@@ -195,6 +185,11 @@ class Manifest:
                 self.edge(edge.reverse_of)
             if edge.row_order not in ("input", *edge.columns, *self.node(edge.type[0]).columns):
                 raise ValueError(f"edge type {edge.type}: row_order {edge.row_order!r}: no such column")
+
+    def _check_ids(self) -> None:
+        for node in self.nodes:
+            if node.ids and node.ids not in ID_ARRAYS:
+                raise ValueError(f"node type {node.type!r}: ids {node.ids!r} are none of {list(ID_ARRAYS)}")
 
     def _check_part(self) -> None:
         for node in self.nodes if self.part is not None else ():
@@ -234,9 +229,9 @@ class Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write graph.json and flush it. It is the last file of a folder to be written."""
-    content = {"format": FORMAT, "version": VERSION, "needs_khop": NEEDS_KHOP, **asdict(manifest)}
+    content = {"format": FORMAT, "version": manifest.version, "needs_khop": NEEDS_KHOP, **asdict(manifest)}
     for entry in (*content["nodes"], *content["edges"]):
-        for optional in ("scales", "times"):  # left out if empty: same bytes as before
+        for optional in ("scales", "times", "ids"):  # left out if empty: same bytes as before
             if not entry.get(optional):
                 entry.pop(optional, None)
     if manifest.part is None:
@@ -320,7 +315,9 @@ def _manifest(document: Mapping[str, Any], path: Path) -> Manifest:
             documents={str(name): str(sha256) for name, sha256 in document.get("documents", {}).items()},
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path}: not as format {VERSION} has it ({error!r}); {REMEDY}") from error
+        raise ValueError(
+            f"{path}: not as format {document['version']} has it ({error!r}); {REMEDY}"
+        ) from error
 
 
 def _node_entry(entry: Mapping[str, Any]) -> NodeEntry:
@@ -331,6 +328,7 @@ def _node_entry(entry: Mapping[str, Any]) -> NodeEntry:
         splits=tuple(entry["splits"]),
         num_classes=dict(entry["num_classes"]),
         scales=_scales(entry),
+        ids=str(entry.get("ids", "")),
     )
 
 

@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 
 from khop.graph.atomic import refuse_existing
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
 from khop.graph.csc_graph import Columns, CscGraph
 from khop.graph.damage import refuse_damage
 from khop.graph.folder import Folder
+from khop.graph.node_ids import stored_ids
 from khop.graph.progress import ProgressCallback
 from khop.graph.quantize import Quantized
+from khop.graph.tables import EdgeTable, NodeTable
+from khop.kernels.id_table import Keys
 from khop.schema import ColumnSpec, EdgeType, NodeType
 
 Splits = Mapping[str, Mapping[NodeType, Tensor]]
@@ -38,20 +41,25 @@ def save_graph(
     refuse_existing(Path(path))
     if origin is not None:
         refuse_damage(origin, notice)
+    ids = {} if origin is None else stored_ids(origin.path)
     nodes = {
-        node_type: _node_table(graph, node_type, columns, splits) for node_type in graph.schema.node_types
+        node_type: _node_table(graph, node_type, columns, splits, ids.get(node_type))
+        for node_type in graph.schema.node_types
     }
     edges = {edge_type: _edge_table(graph, edge_type, columns) for edge_type in graph.schema.edge_types}
     return write_graph(path, nodes, edges, sort_by=sort_by, notice=notice)
 
 
-def _node_table(graph: CscGraph, node_type: NodeType, columns: Columns, splits: Splits) -> NodeTable:
+def _node_table(
+    graph: CscGraph, node_type: NodeType, columns: Columns, splits: Splits, ids: Keys | None
+) -> NodeTable:
     specs = graph.schema.columns.get(node_type, {})
     return NodeTable(
         graph.num_nodes(node_type),
         _given(columns.get(node_type, {}), specs),
         {name: of_split[node_type] for name, of_split in splits.items() if node_type in of_split},
         {name: spec.num_classes for name, spec in specs.items() if spec.num_classes is not None},
+        ids,
     )
 
 

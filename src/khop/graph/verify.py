@@ -15,9 +15,11 @@ from khop.graph import layout
 from khop.graph.checks import check_splits
 from khop.graph.derived import derived_files, derived_problems
 from khop.graph.documents import read_document
+from khop.graph.expected import ID_ARRAYS
 from khop.graph.folder import ORIGINAL_ID
 from khop.graph.inputs import Given
 from khop.graph.manifest import EdgeEntry, Manifest, NodeEntry, read_manifest
+from khop.graph.node_ids import first_lost, ids_of
 from khop.graph.npy import file_checksum, map_array
 from khop.graph.progress import Meter, ProgressCallback
 from khop.graph.row_order import INPUT
@@ -98,6 +100,8 @@ def _contradictions(
     for edge in manifest.edges:
         yield from _disorder(edge, right)
     for node in manifest.nodes:
+        if node.ids and all(layout.node_ids(node.type, n) in right for n in ID_ARRAYS[node.ids](node.count)):
+            yield from _lost_ids(folder, manifest, node)
         splits = {name: layout.node_split(node.type, name) for name in node.splits}
         try:
             given_splits = {name: right[file] for name, file in splits.items() if file in right}
@@ -157,6 +161,8 @@ def _node_checks(node: NodeEntry) -> dict[str, Check]:
             checks[file] = partial(Given.check_labels, num_classes=node.num_classes[name])
     for name in node.splits:
         checks[layout.node_split(node.type, name)] = partial(_check_split, node=node)
+    for name in ID_ARRAYS[node.ids](node.count) if node.ids else ():
+        checks[layout.node_ids(node.type, name)] = _ID_CHECKS.get(name, Given.check_finite)
     return checks
 
 
@@ -171,6 +177,27 @@ def _edge_checks(edge: EdgeEntry, num_sources: int) -> dict[str, Check]:
     if edge.times:
         checks[layout.edge_array(edge.type, "times")] = Given.check_finite
     return checks | {layout.edge_column(edge.type, name): Given.check_finite for name in edge.columns}
+
+
+def _check_each_id(given: Given) -> None:
+    """Raise ValueError unless each node is in the index once."""
+    _check_permutation(given, len(given))
+
+
+_ID_CHECKS: dict[str, Check] = {"rows": _check_each_id}
+
+
+def _lost_ids(folder: Path, manifest: Manifest, node: NodeEntry) -> Iterator[Finding]:
+    """Yield a finding if the index does not lead from an id to its node."""
+    file = layout.node_ids(node.type, "rows")
+    try:
+        ids = ids_of(folder, manifest, node.type)
+        lost = first_lost(ids)
+    except ValueError as error:
+        yield Finding(file, f"the index of ids is damaged ({error}); {WRITE_AGAIN}")
+        return
+    if lost >= 0:
+        yield Finding(file, f"the id of node {lost} is not found, or names another node; {WRITE_AGAIN}")
 
 
 def _check_split(given: Given, node: NodeEntry) -> None:

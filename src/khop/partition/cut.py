@@ -84,7 +84,7 @@ class PartWriter:
             folder, layout.node_column(entry.type, ORIGINAL_ID), ids, ids.numel(), iter([ids.numpy()])
         )
         names = (*(name for name in entry.columns if name != ORIGINAL_ID), ORIGINAL_ID)
-        return replace(entry, count=owned.numel(), columns=names, splits=())
+        return replace(entry, count=owned.numel(), columns=names, splits=(), ids="")
 
     def _write_edges(self, folder: Path, entry: EdgeEntry) -> EdgeEntry:
         owned = self.renumbering.owned(entry.type[2], self.part)

@@ -10,7 +10,7 @@ from pathlib import Path
 from khop.errors import REMEDY
 from khop.graph import layout
 from khop.graph.describe import Counts, FolderSummary, check_degrees, describe
-from khop.graph.manifest import VERSION, Manifest, read_manifest
+from khop.graph.manifest import Manifest, read_manifest
 from khop.graph.npy import ArrayEntry, file_problem, map_numpy
 from khop.partition.book import DEGREES, PartitionBook, part_folder, read_book
 from khop.schema import EdgeType
@@ -54,7 +54,7 @@ def describe_parts(path: str | os.PathLike[str]) -> PartsSummary:
     parts = tuple(_part(book, number, here.get(number)) for number in range(book.num_parts))
     sizes = [part.num_bytes or 0 for part in parts]
     num_bytes = sum(sizes) + sum(entry.bytes for entry in book.wholes.values())
-    of_all = FolderSummary(str(folder), VERSION, book.fingerprint, num_bytes, nodes, edges)
+    of_all = FolderSummary(str(folder), whole.version, book.fingerprint, num_bytes, nodes, edges)
     return PartsSummary(of_all, book.method, book.quality.cut, book.quality.remote_share, parts)
 
 

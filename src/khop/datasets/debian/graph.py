@@ -15,9 +15,10 @@ from torch import Tensor
 from khop.datasets.debian.facts import PACKAGE, SECTIONS, TAG, UNKNOWN, Facts
 from khop.datasets.debian.words import word_buckets, word_counts
 from khop.draw import DrawKey, Purpose
-from khop.graph.build import EdgeTable, NodeTable, write_graph
+from khop.graph.build import write_graph
 from khop.graph.inputs import Array
 from khop.graph.progress import ProgressCallback
+from khop.graph.tables import EdgeTable, NodeTable
 from khop.kernels.permutation import permutation_slice
 from khop.schema import EdgeType, NodeType
 

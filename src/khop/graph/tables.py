@@ -1,0 +1,241 @@
+"""Tables of nodes and edges as users give them, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+from torch import Tensor
+
+from khop.arguments import instance_of, mapping_of, whole_number
+from khop.graph import layout
+from khop.graph.checks import check_splits
+from khop.graph.folder import ORIGINAL_ID
+from khop.graph.given_ids import GivenIds, check_distinct, given_ids, index_bytes, kind_of
+from khop.graph.inputs import Array, Given
+from khop.graph.manifest import EdgeEntry, NodeEntry
+from khop.graph.quantize import Quantized
+from khop.kernels.build_csc import index_dtype
+from khop.kernels.checks import INDEX_DTYPES
+from khop.kernels.id_table import Keys
+from khop.schema import EdgeType, EdgeTypeName, NodeType, edge_type_of
+
+_INT64_BYTES = 8
+
+
+@dataclass(frozen=True, eq=False)
+class NodeTable:
+    """The nodes of one type, ids 0 to count - 1.
+
+    `count` is optional if the table has a column. A split is a vector of ids, kept in its order, or a boolean
+    mask. Splits of the same group must not overlap. The group is the part of the name after the first dot:
+    "train.0" and "val.0" must not overlap, "train.0" and "val.1" may.
+    """
+
+    count: int | None = None
+    columns: Mapping[str, Array | Quantized] = field(default_factory=dict)  # (count, ...) each
+    splits: Mapping[str, Array] = field(default_factory=dict)
+    num_classes: Mapping[str, int] = field(default_factory=dict)  # of label columns; -1 in them is "unknown"
+    ids: GivenIds | None = None  # the users' ids of the nodes: distinct, text or integers, one per node
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeChunks:
+    """The edges of one type in chunks: each an EdgeTable, all with the same columns. Read once, in order."""
+
+    chunks: Iterable[EdgeTable]
+    reverse: EdgeTypeName | None = None  # also write the edges in the opposite direction, as this edge type
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeTable:
+    """The edges of one type, in any order. Edges with the same destination keep their order.
+
+    Arrays may be mapped from files larger than memory.
+    """
+
+    sources: Array  # integers (edges), ids of the source type
+    destinations: Array  # integers (edges), ids of the destination type
+    columns: Mapping[str, Array | Quantized] = field(default_factory=dict)  # (edges, ...), in edge order
+    reverse_of: EdgeTypeName | None = None  # the edge type with the same edges in the opposite direction
+
+
+@dataclass(frozen=True)
+class GivenNodes:
+    """A checked NodeTable."""
+
+    entry: NodeEntry
+    columns: Mapping[str, Given]
+    splits: Mapping[str, Given]
+    ids: Keys | None
+
+    @classmethod
+    def of(cls, node_type: NodeType, table: NodeTable) -> GivenNodes:
+        """Check a table; ValueError names the first invalid value."""
+        where = f"node type {node_type!r}"
+        instance_of(where, table, NodeTable, "give a khop.NodeTable")
+        for what, given in (("columns", table.columns), ("splits", table.splits)):
+            mapping_of(f"{where}: {what}", given, "names to tensors or arrays")
+        mapping_of(f"{where}: num_classes", table.num_classes, "names of label columns to whole numbers")
+        layout.check_names(table.columns, f"{where}: column")
+        layout.check_names(table.splits, f"{where}: split")
+        columns = _given_columns(where, table.columns)
+        ids = None if table.ids is None else given_ids(table.ids, where)
+        count = _node_count(where, table.count, columns, ids)
+        _check_columns(columns, count, f"{where} has {count:,} nodes")
+        for name, num_classes in table.num_classes.items():
+            if name not in columns:
+                raise ValueError(
+                    f"{where}: num_classes of {name!r}: no such column; there are {list(columns)}"
+                )
+            columns[name].check_labels(whole_number(f"{where}: num_classes of {name!r}", num_classes, 1))
+        if ORIGINAL_ID in columns:
+            columns[ORIGINAL_ID].check_original_ids()
+        splits = {
+            name: _split_ids(array, count, f"{where}: split {name!r}") for name, array in table.splits.items()
+        }
+        check_splits(splits, count, f"{node_type!r} nodes")
+        scales = _scales(table.columns)
+        if ids is not None:
+            check_distinct(ids, count, where)
+        kind = "" if ids is None else kind_of(ids)
+        classes = dict(table.num_classes)
+        entry = NodeEntry(node_type, count, tuple(columns), tuple(splits), classes, scales, kind)
+        return cls(entry, columns, splits, ids)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes to write, without headers."""
+        columns = sum(column.values.nbytes for column in self.columns.values())
+        index = 0 if self.ids is None else index_bytes(self.ids)
+        return columns + index + sum(len(ids) * _INT64_BYTES for ids in self.splits.values())
+
+
+@dataclass(frozen=True)
+class GivenEdges:
+    """A checked EdgeTable."""
+
+    entry: EdgeEntry
+    sources: Given
+    destinations: Given
+    columns: Mapping[str, Given]
+
+    @classmethod
+    def of(cls, edge_type: EdgeType, table: EdgeTable, counts: Mapping[NodeType, int]) -> GivenEdges:
+        """Check a table; ValueError names the first invalid value."""
+        where = f"edge type {edge_type}"
+        instance_of(where, table, EdgeTable, "give a khop.EdgeTable")
+        mapping_of(f"{where}: columns", table.columns, "names to tensors or arrays")
+        layout.check_names(table.columns, f"{where}: column")
+        ends: list[Given] = []
+        for side, node_type, array in (
+            ("sources", edge_type[0], table.sources),
+            ("destinations", edge_type[2], table.destinations),
+        ):
+            if node_type not in counts:
+                raise ValueError(f"{where}: no node type {node_type!r}; there are {list(counts)}")
+            ids = Given.of(array, f"{where}: {side}")
+            ids.check_ids(counts[node_type], f"{node_type!r} nodes", "drop the edge or raise the count")
+            ends.append(ids)
+        sources, destinations = ends
+        if len(sources) != len(destinations):
+            raise ValueError(
+                f"{where}: {len(sources):,} sources, {len(destinations):,} destinations: an edge has both"
+            )
+        columns = _given_columns(where, table.columns)
+        _check_columns(columns, len(sources), f"{where} has {len(sources):,} edges")
+        entry = EdgeEntry(edge_type, len(sources), tuple(columns), scales=_scales(table.columns))
+        return cls(entry, sources, destinations, columns)
+
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """Return sources and destinations, both int32 or both int64."""
+        sources, destinations = self.sources.tensor(), self.destinations.tensor()
+        if sources.dtype == destinations.dtype and sources.dtype in INDEX_DTYPES:
+            return sources, destinations
+        return sources.long(), destinations.long()
+
+    def num_bytes(self, counts: Mapping[NodeType, int]) -> int:
+        """Return the bytes to write, without headers; an upper bound, as `edge_id` may be unnecessary."""
+        count = self.entry.count
+        ids = count * np.dtype(id_dtype(counts[self.entry.type[0]])).itemsize
+        edge_id = count * np.dtype(id_dtype(count)).itemsize if self.columns else 0
+        columns = sum(column.values.nbytes for column in self.columns.values())
+        return (counts[self.entry.type[2]] + 1) * _INT64_BYTES + ids + edge_id + columns
+
+
+@dataclass(frozen=True)
+class EdgeStream:
+    """Edges in chunks, of which the first is known."""
+
+    first: GivenEdges
+    tables: Iterator[EdgeTable]  # the first among them
+    reverse: EdgeType | None
+
+    @classmethod
+    def of(cls, edge_type: EdgeType, edges: EdgeChunks, counts: Mapping[NodeType, int]) -> EdgeStream:
+        """Read and check the first chunk."""
+        tables = iter(edges.chunks)
+        first = next(tables, None)
+        if first is None:
+            raise ValueError(f"edge type {edge_type}: there is no chunk; give at least one khop.EdgeTable")
+        given = GivenEdges.of(edge_type, first, counts)
+        return cls(given, chain([first], tables), edge_type_of(edges.reverse) if edges.reverse else None)
+
+    def checked(self, counts: Mapping[NodeType, int]) -> Iterator[GivenEdges]:
+        """Yield all chunks; ValueError for one with other columns than the first."""
+        for number, table in enumerate(self.tables):
+            given = GivenEdges.of(self.first.entry.type, table, counts)
+            specs = [
+                {n: (c.dtype, c.values.shape[1:]) for n, c in one.columns.items()}
+                for one in (self.first, given)
+            ]
+            if specs[0] != specs[1]:
+                raise ValueError(
+                    f"edge type {given.entry.type}: chunk {number} has columns {specs[1]}, the first has "
+                    f"{specs[0]}; give all chunks the same"
+                )
+            yield given
+
+
+def _node_count(where: str, count: int | None, columns: Mapping[str, Given], ids: Keys | None) -> int:
+    if count is None and ids is not None:
+        return len(ids)
+    if count is None and not columns:
+        raise ValueError(f"{where}: neither count nor column; give NodeTable(count=...)")
+    if count is None:
+        return len(next(iter(columns.values())))
+    return whole_number(f"{where}: count", count, 0)
+
+
+def _given_columns(where: str, columns: Mapping[str, Array | Quantized]) -> dict[str, Given]:
+    arrays = {name: c.values if isinstance(c, Quantized) else c for name, c in columns.items()}
+    return {name: Given.of(array, f"{where}: column {name!r}") for name, array in arrays.items()}
+
+
+def _scales(columns: Mapping[str, Array | Quantized]) -> dict[str, tuple[float, ...]]:
+    quantized = {name: column for name, column in columns.items() if isinstance(column, Quantized)}
+    return {name: tuple(column.scales.flatten().tolist()) for name, column in quantized.items()}
+
+
+def _check_columns(columns: Mapping[str, Given], count: int, owner: str) -> None:
+    for column in columns.values():
+        column.check_rows(count, owner)
+        column.check_finite()
+
+
+def _split_ids(array: Array, count: int, name: str) -> Given:
+    given = Given.of(array, name)
+    if given.dtype != "bool":
+        return given
+    if given.values.shape != (count,):
+        raise ValueError(
+            f"{name} is a mask of shape {given.values.shape}, but there are {count:,} nodes; give one each"
+        )
+    return Given(np.flatnonzero(given.values), "int64", name)
+
+
+def id_dtype(count: int) -> str:
+    """Return the dtype of ids below `count`."""
+    return str(index_dtype(count)).removeprefix("torch.")

@@ -1,0 +1,48 @@
+"""`khop lookup`: nodes of ids, and ids of nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from khop.cli.main import app, run
+from khop.graph.build import write_graph
+from khop.graph.tables import NodeTable
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> str:
+    return str(
+        write_graph(tmp_path / "shop", {"user": NodeTable(ids=["ann", "bob"]), "item": NodeTable(1)}, {})
+    )
+
+
+def khop(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["lookup", *arguments])
+    return result.exit_code, result.stdout
+
+
+def test_ids_and_nodes_are_looked_up(shop: str) -> None:
+    assert khop(shop, "user", "bob", "ann") == (0, "bob\t1\nann\t0\n")
+    assert khop(shop, "user", "bob", "eve") == (1, "bob\t1\neve\tunknown\n")
+    assert khop(shop, "user", "--nodes", "1", "0") == (0, "1\tbob\n0\tann\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["item", "x"], "ids of 'item' are not stored"),
+        (["user", "--nodes", "2"], "node 2: there are 2 'user' nodes"),
+        (["user", "--nodes", "x"], "--nodes 'x': is no number of a node"),
+    ],
+)
+def test_errors_are_one_sentence(
+    shop: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run(["lookup", shop, *arguments])
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
