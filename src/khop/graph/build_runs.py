@@ -69,7 +69,7 @@ def plan_of(
     specs = {name: (column.dtype, column.values.shape[1:]) for name, column in columns.items()}
     by = "" if sort_by == INPUT else sort_by
     times: Times = "column" if source_times is None else "given"
-    return EdgePlan(edge_type, counts[edge_type[0]], counts[edge_type[2]], specs, by, times)
+    return EdgePlan(edge_type, counts[edge_type[0]], counts[edge_type[2]], specs, by, times=times)
 
 
 def chunk_tasks(
