@@ -3,20 +3,117 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from khop.draw import DrawKey, FrontierByType, NeighborsByType
-from khop.graph.edge_draws import asked_types, check_edge_type, check_hop
-from khop.graph.needs import Need
-from khop.graph.partition import Partition
+from khop.draw import DrawKey, Frontier, FrontierByType, NeighborsByType
+from khop.graph.derived import Derived
+from khop.graph.edge_draws import EdgeDraws, asked_types, check_edge_type, check_hop
+from khop.graph.folder import GraphFolder
+from khop.graph.layout import edge_array
+from khop.graph.needs import Need, rule_needs
+from khop.graph.rule_arrays import RuleArrays, Sources
 from khop.graph.store import NumberedNodes
+from khop.kernels.chosen_rows import ChosenRows, chosen_edges
 from khop.kernels.csc import Csc
+from khop.kernels.memory import expect_random_access
 from khop.kernels.owners import ByOwner, first_outside
 from khop.partition.parts_folder import PartsFolder, held_parts
 from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType, Schema
+
+
+@dataclass(frozen=True, eq=False)
+class KeptEdges:
+    """The edges of a partition that are left after others were removed; all edges of types without entry."""
+
+    positions: Mapping[EdgeType, Tensor] = field(default_factory=dict)
+    # ^ int64, ascending: positions of the kept edges in the partition
+
+    def csc(self, edge_type: EdgeType, all_edges: Csc) -> Csc:
+        """Return the kept edges of a type."""
+        if edge_type in self.positions:
+            return chosen_edges(all_edges, self.positions[edge_type])
+        expect_random_access(all_edges.indptr)
+        expect_random_access(all_edges.indices)
+        return all_edges
+
+    def columns(self, edge_type: EdgeType, columns: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the columns of the kept edges of a type, copied when they are read."""
+        return ChosenRows(columns, self.positions[edge_type]) if edge_type in self.positions else columns
+
+    def values(self, edge_type: EdgeType, values: Tensor) -> Tensor:
+        """Return the values of the kept edges of a type."""
+        return values[self.positions[edge_type]] if edge_type in self.positions else values
+
+    def before(self, edge_type: EdgeType, positions: Tensor) -> Tensor:
+        """Return the positions that kept edges have among all edges of the partition."""
+        return self.positions[edge_type][positions] if edge_type in self.positions else positions
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Draws of in-edges for the nodes of one partition. All ids are global.
+
+    A partition has no columns of nodes in other partitions. Threads may share it.
+    """
+
+    folder: GraphFolder  # of the partition
+    first_edges: Mapping[EdgeType, int]  # position of its first edge among the edges of all partitions
+    original_ids: Mapping[NodeType, Tensor]  # int64 (own nodes) of each type
+    source_ids: Mapping[NodeType, Tensor]  # int64 (nodes of all partitions): original ids of sources
+    kept: KeptEdges = field(default_factory=KeptEdges)
+    _draws: EdgeDraws = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        folder, entries, kept = self.folder, self.folder.manifest.edges, self.kept
+        columns = folder.columns()
+        # By the column that rows are sorted by: the later of the edge's own time and that of its source.
+        times = {t.type: folder.array(edge_array(t.type, "times")) for t in entries if t.times}
+        arrays = RuleArrays(
+            {entry.type: kept.csc(entry.type, folder.csc(entry.type)) for entry in entries},
+            {entry.type: kept.columns(entry.type, columns[entry.type]) for entry in entries},
+            self.original_ids,
+            {entry.type: entry.row_order for entry in entries},
+            Derived() if kept.positions else Derived(folder.path, folder.fingerprint, folder.manifest.arrays),
+            {t: kept.values(t, of_type) for t, of_type in times.items()},
+            Sources(self.source_ids, {t: folder.schema.columns.get(t, {}) for t in folder.schema.node_types}),
+        )
+        object.__setattr__(self, "_draws", EdgeDraws(folder.schema, arrays))
+
+    def prepare(self, needs: Collection[Need]) -> None:
+        """Build now the arrays that rules need."""
+        for need in rule_needs(needs):
+            self._draws.arrays.prepare(need)
+
+    def csc(self, edge_type: EdgeType) -> Csc:
+        """Return the kept in-edges of the partition's nodes; row 0 is its first node."""
+        return self._draws.arrays.edges[edge_type]
+
+    def column(self, edge_type: EdgeType, name: str, positions: Tensor) -> Tensor:
+        """Return a column of the edges at int64 positions in `csc`."""
+        return self.folder.columns()[edge_type][name][self.kept.before(edge_type, positions)]
+
+    def keeping(self, kept: Mapping[EdgeType, Tensor]) -> Partition:
+        """Return the partition with only some edges of some types, at int64 positions in `csc`."""
+        positions = {t: self.kept.before(t, at) for t, at in kept.items()}
+        return replace(self, kept=KeptEdges({**self.kept.positions, **positions}))
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        """Draw one hop as `GraphStore.sample_hop` does, for nodes of this partition."""
+        drawn = self._draws.sample_hop({t: self._rows(t, of) for t, of in frontier.items()}, hop, key)
+        return {
+            t: found
+            if found.edges is None
+            else replace(found, edges=self.kept.before(t, found.edges) + self.first_edges[t])
+            for t, found in drawn.items()
+        }
+
+    def _rows(self, node_type: str, frontier: Frontier) -> Frontier:
+        part = self.folder.manifest.part
+        assert part is not None  # the folder holds a partition
+        return replace(frontier, nodes=frontier.nodes - part.offsets[node_type][part.number])
 
 
 @dataclass(frozen=True, eq=False)

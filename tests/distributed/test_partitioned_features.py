@@ -1,4 +1,4 @@
-"""Rows that lie elsewhere are kept or asked for once, of who has them, and land where they are wanted."""
+"""Requested rows are split into held, cached and remote ones, asked for once, and put in their places."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.distributed.row_exchange import RemoteRows, RowQuery
+from khop.distributed.partitioned_features import RemoteRows, RowQuery
 
 BOUNDS = [0, 4, 4, 10, 15]  # rank 0 is asked for the first four ids, rank 1 for nothing
 HERE = (4, 7)  # of the ids that rank 2 would be asked for
@@ -32,3 +32,21 @@ def test_every_row_comes_from_its_owner(wanted: list[int], kept: set[int] | None
     assert [rows[place] for place in rows_of_ids.places.tolist()] == wanted
     assert rows_of_ids.num_remote == sum(not 4 <= id_ < 7 for id_ in wanted)
     assert rows_of_ids.num_kept == sum(id_ in in_slots for id_ in wanted)
+
+
+@given(
+    ids=st.lists(st.integers(0, 19), max_size=30),
+    span=st.tuples(st.integers(0, 20), st.integers(0, 20)).map(sorted),
+    cached=st.lists(st.integers(0, 19), unique=True, max_size=6),
+)
+def test_places_find_every_requested_row(ids: list[int], span: list[int], cached: list[int]) -> None:
+    first, end = span
+    cached = [node for node in cached if not first <= node < end]
+    slots = torch.tensor([cached.index(node) if node in cached else -1 for node in ids], dtype=torch.int64)
+    rows = RemoteRows.of(torch.tensor(ids, dtype=torch.int64), (first, end), slots, len(cached))
+    remote = {node for node in ids if not first <= node < end}
+    assert rows.asked.tolist() == sorted(remote - set(cached))
+    there = [*range(first, end), *cached, *rows.asked.tolist()]
+    assert [there[place] for place in rows.places.tolist()] == ids
+    assert rows.num_remote == sum(node in remote for node in ids)
+    assert rows.num_kept == sum(node in cached for node in ids)
