@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -56,6 +56,17 @@ class PartitionedFeatures(FeatureStoreBase):
     lanes: Lanes
     kept: RowCache | None = None  # rows of other ranks; None: no rows are cached
     wire: Wire = Wire.STORED
+    _bounds: Mapping[Type, Sequence[int]] = field(init=False, repr=False)  # rank q is asked from bound q
+    _spans: Mapping[Type, Sequence[tuple[int, int]]] = field(init=False, repr=False)  # ids of each rank
+
+    def __post_init__(self) -> None:
+        ranks = range(self.holders.world_size)
+        bounds = {t: self.holders.bounds(of_type) for t, of_type in self.offsets.items()}
+        spans = {
+            t: [self.holders.held(of_type, rank) for rank in ranks] for t, of_type in self.offsets.items()
+        }
+        object.__setattr__(self, "_bounds", bounds)
+        object.__setattr__(self, "_spans", spans)
 
     @property
     def specs(self) -> Specs:
@@ -69,7 +80,7 @@ class PartitionedFeatures(FeatureStoreBase):
 
     def local_rows(self, type_: Type) -> range:
         """Return the rows that this rank stores."""
-        return range(*self._span(type_, self.holders.rank))
+        return range(*self._spans[type_][self.holders.rank])
 
     def cached(self, plan: CachePlan) -> PartitionedFeatures:
         """Return a store that keeps the rows of a plan, which other ranks store. Collective."""
@@ -102,7 +113,7 @@ class PartitionedFeatures(FeatureStoreBase):
         for name in rows.columns:
             count = min(rows.limits.get(name, rows.ids.numel()), rows.ids.numel())
             by_count.setdefault(count, []).append(name)
-        span, bounds = self._span(type_, self.holders.rank), self.holders.bounds(self.offsets[type_])
+        span, bounds = self._spans[type_][self.holders.rank], self._bounds[type_]
         found = []
         for count, names in by_count.items():
             ids, columns, slots, kept = rows.ids[:count], tuple(names), None, 0
@@ -114,10 +125,10 @@ class PartitionedFeatures(FeatureStoreBase):
 
     def _received(self, peers: Peers, questions: Sequence[RowQuery]) -> list[list[Mapping[str, Tensor]]]:
         """Return the answers of every rank to each query, and serve their queries. Collective."""
-        counts = {t: end - first for t in self.specs for first, end in [self._span(t, self.holders.rank)]}
+        counts = {t: end - first for t in self.specs for first, end in [self._spans[t][self.holders.rank]]}
         held = RowServer(self.pieces, self.specs, counts, self.wire)
         requests = [
-            [each.request(rank, self._span(each.type_, rank)[0]) for each in questions]
+            [each.request(rank, self._spans[each.type_][rank][0]) for each in questions]
             for rank in range(self.holders.world_size)
         ]
         asked = held.asked(peers, [written(of_rank, self.specs) for of_rank in requests])
@@ -154,9 +165,6 @@ class PartitionedFeatures(FeatureStoreBase):
         places[here] = torch.arange(here.numel())
         pieces = {name: [rounded(own, specs[name], self.wire), *elsewhere]}
         return read_rows(pieces, specs, type_, Rows(places, (name,)))[name]
-
-    def _span(self, type_: Type, rank: int) -> tuple[int, int]:
-        return self.holders.held(self.offsets[type_], rank)
 
 
 def _count_rows(counts: dict[str, float], questions: Sequence[RowQuery], specs: Specs, wire: Wire) -> None:

@@ -51,11 +51,21 @@ class PartitionedGraph(NumberedGraph):
     lanes: Lanes
     schema: Schema = field(init=False, repr=False)
     nodes: NumberedNodes = field(init=False, repr=False)
+    _num_edges: Mapping[EdgeType, int] = field(init=False, repr=False)  # in all partitions, left out or not
+    _bounds: Mapping[NodeType, Sequence[int]] = field(init=False, repr=False)  # rank q is asked from bound q
+    _spans: Sequence[IdRanges] = field(init=False, repr=False)  # the ids that each rank stores
     _negatives: RankNegatives = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schema", self.held.schema)
         object.__setattr__(self, "nodes", self.held.nodes)
+        counts = {t: self.held.folder.num_edges(t) for t in self.schema.edge_types}
+        object.__setattr__(self, "_num_edges", counts)
+        offsets, ranks = self.nodes.bounds, range(self.holders.world_size)
+        bounds = {t: self.holders.bounds(of_type) for t, of_type in offsets.items()}
+        spans = [{t: self.holders.held(of_type, rank) for t, of_type in offsets.items()} for rank in ranks]
+        object.__setattr__(self, "_bounds", bounds)
+        object.__setattr__(self, "_spans", spans)
         object.__setattr__(self, "_negatives", RankNegatives(self.held, self.holders, self.lanes))
 
     @property
@@ -71,7 +81,7 @@ class PartitionedGraph(NumberedGraph):
                 f"number of edges of {edge_type}: some are left out, and each rank knows its own number; "
                 "split the graph in one process to count them"
             )
-        return self.held.folder.num_edges(edge_type)
+        return self._num_edges[edge_type]
 
     def prepare(self, needs: Collection[Need]) -> None:
         """Build now the arrays that draws need. Collective; see GraphStore."""
@@ -82,21 +92,18 @@ class PartitionedGraph(NumberedGraph):
         """Draw in-edges of every frontier node; see GraphStore."""
         check_hop(frontier, hop, self.schema)
         for edge_type in asked_types(frontier, hop):
-            nodes, count = frontier[edge_type[2]].nodes, self.num_nodes(edge_type[2])
+            nodes, count = frontier[edge_type[2]].nodes, self.nodes.counts[edge_type[2]]
             if (position := first_outside(nodes, (0, count))) >= 0:
                 raise ValueError(
                     f"edge type {edge_type}: frontier node {int(nodes[position])}: not in [0, {count}), the "
                     "nodes of all parts"
                 )
-        folder = self.held.folder
-        edges = {t: folder.num_edges(t) for t in self.schema.edge_types}
-        wire = HopWire.of(frontier, hop, key, self.nodes.counts, edges)
-        bounds = {t: self.holders.bounds(self.partition_bounds(t)) for t in wire.node_types}
-        owners = {t: ByOwner.of(frontier[t].nodes, of_type) for t, of_type in bounds.items()}
+        wire = HopWire.of(frontier, hop, key, self.nodes.counts, self._num_edges)
+        owners = {t: ByOwner.of(frontier[t].nodes, self._bounds[t]) for t in wire.node_types}
         shares = {t: of_type.frontiers(frontier[t]) for t, of_type in owners.items()}
         peers = self.lanes.peers
         with peers.turn:  # held until all results are copied out of the received messages
-            exchange = _HopExchange(peers, wire, shares, self._spans(wire))
+            exchange = _HopExchange(peers, wire, shares, self._spans)
             drawn = _drawn_for_all(self.held, wire, exchange.asked(), hop, key)
             answers = exchange.answers(drawn)
             return {t: owners[t[2]].neighbors([answer[t] for answer in answers]) for t in wire.most}
@@ -122,12 +129,6 @@ class PartitionedGraph(NumberedGraph):
         Each rank gives the edges to keep in its partitions.
         """
         return replace(self, held=self.held.keeping(kept))
-
-    def _spans(self, wire: HopWire) -> list[IdRanges]:
-        """Return the ids that each rank stores."""
-        bounds = {t: self.partition_bounds(t) for t in wire.node_types}
-        ranks = range(self.holders.world_size)
-        return [{t: self.holders.held(of_type, rank) for t, of_type in bounds.items()} for rank in ranks]
 
 
 @dataclass(frozen=True, eq=False)

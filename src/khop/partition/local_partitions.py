@@ -128,6 +128,7 @@ class LocalPartitions:
     folder: PartsFolder
     schema: Schema  # of the selected types
     nodes: NumberedNodes  # of all parts; original ids of the selected types
+    bounds: Mapping[NodeType, tuple[int, ...]]  # first node of each of these parts, then the end of the last
     parts: tuple[Partition, ...]
 
     @classmethod
@@ -145,7 +146,8 @@ class LocalPartitions:
             for number, part in zip(folder.held, folder.parts, strict=True)
         )
         counts = {t: folder.num_nodes(t) for t in schema.node_types}
-        return cls(folder, schema, NumberedNodes(counts, originals, offsets), tuple(parts))
+        bounds = {t: folder.bounds(t) for t in schema.node_types}
+        return cls(folder, schema, NumberedNodes(counts, originals, offsets), bounds, tuple(parts))
 
     @property
     def thinned(self) -> frozenset[EdgeType]:
@@ -175,8 +177,8 @@ class LocalPartitions:
     def rows(self, edge_type: EdgeType) -> list[tuple[Csc, int]]:
         """Return for each part the in-edges of its nodes and the global id of its first node."""
         check_edge_type(edge_type, self.schema)
-        firsts = self.folder.bounds(edge_type[2])
-        return [(part.csc(edge_type), first) for part, first in zip(self.parts, firsts, strict=False)]
+        firsts = self.bounds[edge_type[2]][:-1]
+        return [(part.csc(edge_type), first) for part, first in zip(self.parts, firsts, strict=True)]
 
     def column(self, edge_type: EdgeType, name: str, positions: Sequence[Tensor]) -> list[Tensor]:
         """Return for each part a column of the edges at the given positions in `rows`."""
@@ -199,7 +201,7 @@ class LocalPartitions:
             if edge_type[2] not in owners:
                 nodes = frontier[edge_type[2]].nodes
                 self._check_held(edge_type, nodes)
-                owners[edge_type[2]] = ByOwner.of(nodes, self.folder.bounds(edge_type[2]))
+                owners[edge_type[2]] = ByOwner.of(nodes, self.bounds[edge_type[2]])
         shares = {t: of_type.frontiers(frontier[t]) for t, of_type in owners.items()}
         drawn = [
             part.sample_hop({t: of_parts[number] for t, of_parts in shares.items()}, hop, key)
@@ -208,7 +210,7 @@ class LocalPartitions:
         return {t: owners[t[2]].neighbors([of_part[t] for of_part in drawn]) for t in asked}
 
     def _check_held(self, edge_type: EdgeType, nodes: Tensor) -> None:
-        bounds = self.folder.bounds(edge_type[2])
+        bounds = self.bounds[edge_type[2]]
         position = first_outside(nodes, bounds)
         if position >= 0:
             raise ValueError(

@@ -10,7 +10,7 @@ from khop.draw import Neighbors
 from khop.kernels.draw_request import DrawRequest, Kernel
 from khop.kernels.sample_uniform import sample_uniform_reference
 from khop.rules.rule import DrawArrays, RuleBase
-from khop.schema import EdgeType, Schema
+from khop.schema import EdgeType
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,6 @@ class Uniform(RuleBase):
     def is_uniform(self) -> bool:
         """True: every edge of a row is equally likely."""
         return True
-
-    def check(self, schema: Schema) -> None:
-        """Return: every graph fits."""
 
     def reference(self, request: DrawRequest) -> Neighbors:
         """Carry out a draw in torch."""
