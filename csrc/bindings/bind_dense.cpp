@@ -57,11 +57,6 @@ std::int64_t rows_in(std::size_t entries, std::int64_t width, const char* name) 
 
 std::size_t times(std::size_t rows, std::int64_t width) { return rows * static_cast<std::size_t>(std::max<std::int64_t>(width, 0)); }
 
-// Rows without bytes have no number: any id is one of them.
-void check_rows_wanted(std::span<const std::int64_t> ids, std::int64_t rows, std::int64_t width, int threads) {
-  if (width > 0) khop::check_ids(ids, rows, "row", threads);
-}
-
 // Pieces of the table, width of a row in its numbers (to float32) or bytes, scales, rows wanted, output.
 using ColumnArguments = std::tuple<std::vector<AnyIn>, std::int64_t, std::optional<In<float>>, std::int64_t, AnyInto>;
 
@@ -97,17 +92,20 @@ std::pair<khop::GatherColumn, std::int64_t> column_of(const ColumnArguments& arg
 
 void gather_columns(const std::vector<ColumnArguments>& arguments, const In<std::int64_t>& ids, int threads) {
   std::vector<khop::GatherColumn> columns;
-  std::map<std::int64_t, std::int64_t> checked;  // rows of a table -> how many of the ids are in range of it
+  std::vector<std::int64_t> rows;  // of each column's table
   for (const ColumnArguments& each : arguments) {
-    auto [column, rows] = column_of(each, ids.size());
-    std::int64_t& known = checked[rows];
-    if (known < column.count) {
-      check_rows_wanted(span_of(ids).first(static_cast<std::size_t>(column.count)), rows, column.width, threads);
-      if (column.width > 0) known = column.count;
-    }
+    auto [column, of_table] = column_of(each, ids.size());
     columns.push_back(std::move(column));
+    rows.push_back(of_table);
   }
   const nb::gil_scoped_release release;
+  std::map<std::int64_t, std::int64_t> checked;  // rows of a table -> how many of the ids are in range of it
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    std::int64_t& known = checked[rows[i]];
+    if (columns[i].width == 0 || known >= columns[i].count) continue;  // rows without bytes have no number: any id is one of them
+    khop::check_ids(span_of(ids).first(static_cast<std::size_t>(columns[i].count)), rows[i], "row", threads);
+    known = columns[i].count;
+  }
   khop::gather_columns(columns, span_of(ids), threads);
 }
 

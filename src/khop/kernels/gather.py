@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import khop._core as _core
-from khop.kernels.checks import check_ids, outside_error
+from khop.kernels.checks import check_ids
 from khop.kernels.choice import Engine, engine
 from khop.kernels.memory import pooled
 from khop.kernels.pitch import empty_rows
@@ -75,20 +75,16 @@ def gather_columns(
         return [_column_by_triton(column, rows, live) for column, rows in zip(columns, wanted, strict=True)]
     if live is not None or any(column.copies for column in columns):
         return [column_reference(column, rows, live) for column, rows in zip(columns, wanted, strict=True)]
-    checked: dict[int, int] = {}  # rows of a table -> number of first ids that are in range
-    for column, rows in zip(columns, wanted, strict=True):
-        if checked.get(column.num_rows, -1) < rows.numel():
-            if Engine.TORCH in engines:
-                check_ids(rows, column.num_rows, column.what)
-            elif (position := _core.first_outside(rows.contiguous(), column.num_rows, threads)) >= 0:
-                raise outside_error(column.what, rows, position, column.num_rows)
-            checked[column.num_rows] = rows.numel()
     if Engine.TORCH in engines:
+        for column, rows in zip(columns, wanted, strict=True):
+            check_ids(rows, column.num_rows, column.what)
         return [column_reference(column, rows) for column, rows in zip(columns, wanted, strict=True)]
     results, arguments = [], []
     for column, rows in zip(columns, wanted, strict=True):
         pieces = [piece.detach() for piece in column.pieces]
         width, dtype = math.prod(pieces[0].shape[1:]), pieces[0].dtype
+        if width == 0:  # the core reads nothing of such rows, and does not check their ids
+            check_ids(rows, column.num_rows, column.what)
         out = column.out
         if out is None:
             out = pooled((rows.numel(), *pieces[0].shape[1:]), torch.float32 if column.as_float32 else dtype)
@@ -99,7 +95,12 @@ def gather_columns(
         else:
             as_bytes = [_as_bytes(piece) for piece in pieces]
             arguments.append((as_bytes, width * dtype.itemsize, None, rows.numel(), _as_bytes(out)))
-    _core.gather_columns(arguments, ids.contiguous(), threads)
+    try:
+        _core.gather_columns(arguments, ids.contiguous(), threads)
+    except ValueError:
+        for column, rows in zip(columns, wanted, strict=True):
+            check_ids(rows, column.num_rows, column.what)  # the same error, with the name of the ids
+        raise
     return results
 
 
