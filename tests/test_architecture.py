@@ -78,7 +78,7 @@ MAY_IMPORT = {
         "loading", "exchange", "training", "api",
     },
     "config": BASICS | {
-        "components", "migrations", "kernels", "rules", "graph", "runtime", "datasets", "models",
+        "components", "errors", "migrations", "kernels", "rules", "graph", "runtime", "datasets", "models",
         "partition", "sampling", "loading", "training", "inference", "api",
     },
     "testing": {

@@ -117,7 +117,7 @@ class Inference:
             weights = _digest(*model.state_dict().values())
         facts = {
             "khop version": khop.__version__,
-            "graph": graph.folder.fingerprint if graph.folder else f"in the memory of process {os.getpid()}",
+            "graph": _fingerprint(graph),
             "model": weights,
             "choice of nodes": "all" if nodes is None else _digest(nodes),
             "choice of values": f"{values} of {', '.join(node_types)}",
@@ -208,6 +208,11 @@ class Inference:
     @property
     def _is_copied(self) -> bool:
         return self.out.suffix == ".parquet"
+
+
+def _fingerprint(graph: Graph) -> str:
+    found = graph.servers if graph.folder is None else graph.folder
+    return f"in the memory of process {os.getpid()}" if found is None else found.fingerprint
 
 
 def _check_nodes(graph: Graph, node_types: Sequence[NodeType], nodes: Tensor | None) -> None:

@@ -13,6 +13,7 @@ from khop.api.loader import Loader
 from khop.api.open_graph import Graph, open_graph
 from khop.config.contexts import TaskContext
 from khop.config.gpu import check_gpu_is_there, placed_graph
+from khop.config.on_servers import GraphOnServers
 from khop.config.parts import device_cache_bytes, in_flight_of
 from khop.config.read import RawRun, checked
 from khop.config.resolve import graph_folder, resolve
@@ -55,8 +56,9 @@ class Run:
     @property
     def fingerprint(self) -> str:
         """The fingerprint of the graph: equal for equal graphs."""
-        assert self.graph.folder is not None, "runs are of graph folders"
-        return self.graph.folder.fingerprint
+        found = self.graph.servers if self.graph.folder is None else self.graph.folder
+        assert found is not None, "runs are of graph folders, or of graphs on servers"
+        return found.fingerprint
 
     def loader(self) -> Loader:
         """Make the loader of training batches."""
@@ -143,6 +145,8 @@ def prepare(raw: RawRun, cache: Path, notice: ProgressCallback | None = None) ->
     written = checked(raw)
     folder = graph_folder(written, raw, cache, notice)
     config = resolve(written, folder, raw)
+    if isinstance(folder, GraphOnServers):
+        return Run(config, folder.graph, built(config, "task", TaskContext(config, folder.graph)))
     parts = config.parts
     graph = open_graph(folder.path, placement=parts.placement, lanes=parts.lanes, wire=parts.wire)
     if config.device != "cpu":

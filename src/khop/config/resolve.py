@@ -9,6 +9,7 @@ import torch
 
 from khop.config.kinds import TASKS
 from khop.config.memory import check_memory
+from khop.config.on_servers import graph_on_servers
 from khop.config.options import options_of, with_values
 from khop.config.read import RawRun
 from khop.config.resolve_task import ResolveContext, with_node_defaults
@@ -30,10 +31,12 @@ from khop.training.tensorboard import check_tensorboard
 def graph_folder(
     config: RunConfig, raw: RawRun, cache: Path, notice: ProgressCallback | None = None
 ) -> Folder:
-    """Open the graph of a run. A built-in graph is unpacked into `cache` on first use.
+    """Open the graph of a run, or connect to its servers.
 
-    `notice` receives the progress of the unpacking.
+    A built-in graph is unpacked into `cache` on first use. `notice` receives the progress of the unpacking.
     """
+    if config.servers.addresses:
+        return graph_on_servers(config, raw)
     if config.graph in builtin_names():
         return known_folder(builtin_folder(config.graph, cache, notice))
     path = Path(config.graph)
@@ -56,7 +59,8 @@ def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
     _check_device(config.device, raw)
     if config.tensorboard:
         _check_tensorboard(raw)
-    name = config.graph if config.graph in builtin_names() else str(graph.path.absolute())
+    is_named = config.graph in builtin_names() or bool(config.servers.addresses)
+    name = config.graph if is_named else str(graph.path.absolute())
     resolved = config.model_copy(
         update={
             "graph": name,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from khop.config.on_servers import GraphOnServers
 from khop.config.read import RawRun, chosen
 from khop.config.tables import BuiltinTask, TaskTable
 from khop.config.values import RunConfig
@@ -68,6 +69,8 @@ def _check_split(field: str, name: str, graph: Folder, label: tuple[NodeType, st
         raise ValueError(
             f"task.{field} is {name!r}: the splits of {target} are {', '.join(having) or 'none'} ({where})"
         )
+    if isinstance(graph, GraphOnServers):
+        return  # evaluation names nodes without labels: the lists of splits stay on the servers
     nodes = graph.split(name)[target]
     unlabeled = _first_unlabeled(nodes, graph.columns()[target][column])
     if unlabeled is not None:

@@ -14,7 +14,13 @@ MACHINE = frozenset({"device", "threads", "compute_threads", "prefetch", "prefet
 # Settings of the communication between processes, and of the placement of the graph.
 _CACHES = {"parts.cache_bytes", "parts.cache_by"}
 _PARTS = {"parts.placement", "parts.lanes", *_CACHES}
-TOGETHER = frozenset({"deadline", "interface", "allow_public", *_PARTS})
+_SERVERS = {
+    f"servers.{name}"
+    for name in (
+        "addresses", "token_file", "ca", "client_cert", "client_key", "insecure", "deadline", "attempt",
+    )
+}  # fmt: skip
+TOGETHER = frozenset({"deadline", "interface", "allow_public", *_PARTS, *_SERVERS})
 NEUTRAL = (
     MACHINE
     | TOGETHER

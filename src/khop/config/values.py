@@ -74,6 +74,35 @@ class Parts(Section):
     (counts), or visits where possible (auto)"""
 
 
+class Servers(Section):
+    """Servers that hold the graph and make the batches."""
+
+    option_prefix = "servers-"
+
+    addresses: Annotated[
+        tuple[str, ...],
+        Field(strict=False),
+        OptionName("--servers"),
+        Default("none, this machine holds the graph"),
+        Allowed('a list of addresses "host:port", on the command line separated by commas'),
+    ] = ()
+    """Addresses of servers that make the batches, started with khop serve"""
+    token_file: Annotated[str | None, OptionName("--token-file"), Default("no token")] = None
+    """File with the token for the servers"""
+    ca: Annotated[str | None, OptionName("--ca"), Default("the certificates of the system")] = None
+    """Certificate that signs those of the servers"""
+    client_cert: Annotated[str | None, OptionName("--client-cert"), Default("none")] = None
+    """Certificate of this client, for servers that ask for one"""
+    client_key: Annotated[str | None, OptionName("--client-key"), Default("none")] = None
+    """Key of the client's certificate"""
+    insecure: bool = False
+    """Send the token to servers without encryption"""
+    deadline: Annotated[float, Field(gt=0, le=1e8)] = 60.0
+    """Seconds without an answer of any server before the run ends"""
+    attempt: Annotated[float, Field(gt=0, le=1e8)] = 20.0
+    """Seconds without a sign of life of a server before another one is asked"""
+
+
 class Gpu(Section):
     """Memory of the graph if the device is a GPU (docs/gpu.md)."""
 
@@ -173,6 +202,7 @@ class RunConfig(Section):
     links: Links = Field(default_factory=Links)
     sampler: SamplerTable = Field(default_factory=SamplerTable)
     model: ModelTable = Field(default_factory=ModelTable)
+    servers: Servers = Field(default_factory=Servers)
     gpu: Gpu = Field(default_factory=Gpu)
     parts: Parts = Field(default_factory=Parts)
     training: Training = Field(default_factory=Training)

@@ -37,6 +37,16 @@ class BatchServers(Protocol):
         """Addresses of the servers."""
         ...
 
+    @property
+    def name(self) -> str:
+        """Name of the graph on the servers."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the graph, equal to that of its folder."""
+        ...
+
 
 class GraphStore(Protocol):
     """Edges, sampled one hop at a time. A store of your own subclasses `GraphStoreBase`.

@@ -65,11 +65,16 @@ class Chunks:
         """Make the batch of some nodes on the sampler's device, e.g. in a thread that works ahead."""
         limits = None if times is None else {node_type: times}
         # A disjoint tree is keyed by its node's original id, independent of order and numbering.
-        originals = self.sampler.graph.original_ids(node_type)
+        originals = None if self._draws_by_ids else self.sampler.graph.original_ids(node_type)
         positions = nodes if originals is None else originals[nodes]
         seeds = Seeds({node_type: nodes}, {node_type: positions}, limits)
         sample, columns, seed_columns = drawn(self.sampler, self.features, self.columns, seeds, self.key)
         return Batch(sample, seeds.nodes, columns, seed_columns, 0, 0, seeds.count)
+
+    @property
+    def _draws_by_ids(self) -> bool:
+        """True if no position is read: servers key draws by original ids, but trees by positions."""
+        return self.sampler.graph.servers is not None and not self.sampler.settings().get("disjoint")
 
     def batch(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
         """Make the batch of some nodes on the model's device."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NoReturn, TypeVar
 
@@ -41,11 +41,21 @@ class RemoteView:
     exchange: Exchange
     description: Description
     view: View = ()
+    places: dict[str, int] = field(default_factory=dict)  # numbers of servers in logs
+
+    def __post_init__(self) -> None:
+        for address in self.exchange.addresses:
+            self.places.setdefault(address, len(self.places))
 
     @property
     def addresses(self) -> tuple[str, ...]:
         """Addresses of the servers."""
         return self.exchange.addresses
+
+    @property
+    def name(self) -> str:
+        """Name of the graph on the servers."""
+        return self.description.name
 
     @property
     def fingerprint(self) -> str:

@@ -63,7 +63,7 @@ class RemoteSource:
         with nullcontext() if transfer is None else pinned_results():
             answer = self._answer(request, request.seeds(), stop)
             drawn = self._with_local_columns(answer.value)
-            drawn = replace(drawn, traffic={**drawn.traffic, **traffic_of(answer, self.view.addresses)})
+            drawn = replace(drawn, traffic={**drawn.traffic, **self._traffic(answer)})
             if transfer is None:
                 return drawn
             sent, arrival = transfer.send(drawn)
@@ -93,22 +93,21 @@ class RemoteSource:
         except UnknownSettings:
             return self.view.exchange.ask(asking, query(True), receive)
 
+    def _traffic(self, answer: Answer[Drawn]) -> Mapping[str, float]:
+        """Return the counts of an answer; `server` is the place in `addresses`, then of the first answer."""
+        places = self.view.places
+        return {
+            "seconds": answer.wait_s,
+            "server": places.setdefault(answer.server, len(places)),
+            "server_retries": answer.retries,
+            "server_bytes": answer.wire_bytes,
+        }
+
     def _with_local_columns(self, drawn: Drawn) -> Drawn:
         if self.beside is None:
             return drawn
         sample, columns, seed_columns = gather_columns(self.beside, self.local.columns, drawn.sample)
         return replace(drawn, sample=sample, columns=columns, seed_columns=seed_columns)
-
-
-def traffic_of(answer: Answer[Drawn], addresses: Sequence[str]) -> Mapping[str, float]:
-    """Return the counts of an answer for the log of steps; `server` is the place in the list of addresses."""
-    place = addresses.index(answer.server) if answer.server in addresses else -1
-    return {
-        "server": place,
-        "server_retries": answer.retries,
-        "server_bytes": answer.wire_bytes,
-        "server_wait_s": answer.wait_s,
-    }
 
 
 def source_of(local: LocalSource, seeds: Mapping[str, object] | None = None) -> BatchSource:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 SECONDS = "seconds"  # the only count of a batch's traffic that differs between equal runs
+SERVER = "server"  # number of the server that made a batch: recorded for each step, and never summed
 EXCHANGING = "exchanging"  # name of those seconds in the record of a step
 
 
@@ -26,7 +27,9 @@ def of_ranks(traffic: Mapping[str, float], gathered: Tensor) -> dict[str, list[f
 def summed(before: Mapping[str, float], counted: Mapping[str, list[float]]) -> dict[str, float]:
     """Add the counts of all ranks to `before`."""
     return {
-        name: _plain(before.get(name, 0) + sum(values)) for name, values in counted.items() if name != SECONDS
+        name: _plain(before.get(name, 0) + sum(values))
+        for name, values in counted.items()
+        if name not in (SECONDS, SERVER)
     }
 
 

@@ -1,0 +1,167 @@
+"""A run over servers gives the losses, scores and files of a local run, by an option."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
+
+from khop.api.serve import service_of
+from khop.cli.main import run
+from khop.config.build import prepare
+from khop.config.on_servers import GraphOnServers, graph_on_servers
+from khop.config.read import RawRun, checked
+from khop.errors import Unsupported
+from khop.servers.access import ServerSecurity
+from khop.servers.addresses import Address
+from khop.servers.fair_queue import QueueLimits
+from khop.servers.flight_server import served
+from khop.servers.request_handler import RequestHandler
+from support.commands import infer_here, records, train_here
+from support.small_folders import write_learnable_graph
+from support.small_typed_folders import write_typed_graph
+
+SMALL = (
+    "--fanouts",
+    "3,2",
+    "--hidden",
+    "8",
+    "--epochs",
+    "2",
+    "--batch-size",
+    "100",
+    "--compute-threads",
+    "1",
+)
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_learnable_graph(tmp_path_factory.mktemp("served") / "words")
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_typed_graph(tmp_path_factory.mktemp("served") / "shop")
+
+
+@pytest.fixture
+def serving() -> Iterator[object]:
+    """Start servers of a folder; return their addresses, separated by commas."""
+    started = []
+
+    def start(folder: Path, count: int = 2) -> str:
+        for _ in range(count):
+            handler = RequestHandler(service_of(folder), QueueLimits(at_once=2))
+            started.append(served(handler, Address("127.0.0.1", 0), ServerSecurity()))
+        return ",".join(f"127.0.0.1:{server.port}" for server in started)
+
+    yield start
+    for server in started:
+        server.shutdown()
+
+
+def raw(**values: object) -> RawRun:
+    return RawRun({"sampler": {"fanouts": [2]}, **values}, "run.toml")
+
+
+def test_a_run_has_the_losses_scores_and_files_of_a_local_one(
+    graph: Path, tmp_path: Path, serving: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    addresses = serving(graph)  # type: ignore[operator]
+    train_here("--graph", str(graph), *SMALL, "--out", "local")
+    train_here("--graph", "words", "--servers", addresses, *SMALL, "--out", "remote")
+    assert [r["loss"] for r in records("remote", "steps")] == [r["loss"] for r in records("local", "steps")]
+    found, expected = (
+        [{k: v for k, v in r.items() if k != "traffic"} for r in records(name)]
+        for name in ("remote", "local")
+    )
+    assert found == expected
+    for step in records("remote", "steps"):
+        traffic = step["traffic"]
+        assert isinstance(traffic, dict)
+        assert traffic["server"][0] in (0, 1)
+        assert traffic["server_bytes"][0] > 100 * 4 * 4
+    infer_here("local", "--out", "local.npy")
+    infer_here("remote", "--out", "remote.npy")  # by the servers of the run
+    assert np.array_equal(np.load("local.npy"), np.load("remote.npy"))
+
+
+def test_a_local_run_is_evaluated_on_servers_and_resumed_there(
+    graph: Path,
+    tmp_path: Path,
+    serving: object,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    addresses = serving(graph)  # type: ignore[operator]
+    train_here("--graph", str(graph), *SMALL, "--out", "local")
+    train_here("--graph", str(graph), *SMALL, "--epochs", "1", "--out", "both")
+    train_here("--resume", "both", "--epochs", "2", "--servers", addresses)
+    assert [r["loss"] for r in records("both", "steps")] == [r["loss"] for r in records("local", "steps")]
+    scores = []
+    for options in ((), ("--servers", addresses)):
+        capsys.readouterr()
+        with pytest.raises(SystemExit):
+            run(("evaluate", "local", "--json", *options))
+        scores.append({k: v for k, v in json.loads(capsys.readouterr().out).items() if k != "seconds"})
+    assert scores[0] == scores[1]
+
+
+def test_links_of_a_run_are_split_on_the_servers(
+    shop: Path, tmp_path: Path, serving: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    addresses = serving(shop)  # type: ignore[operator]
+    options = (
+        *(
+            "--task",
+            "link-prediction",
+            "--target",
+            "user buys item",
+            "--embedding",
+            "4",
+            "--eval-negatives",
+            "5",
+        ),
+        *SMALL,
+    )
+    train_here("--graph", str(shop), *options, "--out", "local")
+    train_here("--graph", "shop", "--servers", addresses, *options, "--out", "remote")
+    assert [r["loss"] for r in records("remote", "steps")] == [r["loss"] for r in records("local", "steps")]
+    last = [records(name)[-1] for name in ("remote", "local")]
+    assert {**last[0], "traffic": 0} == {**last[1], "traffic": 0}
+
+
+def test_servers_of_another_graph_are_refused_by_name(graph: Path, tmp_path: Path, serving: object) -> None:
+    addresses = serving(graph, 1)  # type: ignore[operator]
+    given = raw(graph="shop", servers={"addresses": [addresses]})
+    with pytest.raises(ValueError, match="graph is 'shop': the servers have 'words'; give --graph words"):
+        prepare(given, tmp_path)
+
+
+def test_stores_on_a_gpu_are_refused(graph: Path, serving: object) -> None:
+    addresses = serving(graph, 1)  # type: ignore[operator]
+    given = raw(graph="words", servers={"addresses": [addresses]}, gpu={"topology": "device"})
+    with pytest.raises(ValueError, match="the graph is on servers, which send batches; leave them out"):
+        graph_on_servers(checked(given), given)
+
+
+def test_a_graph_on_servers_is_seen_as_a_folder_is(graph: Path, serving: object) -> None:
+    addresses = serving(graph, 1)  # type: ignore[operator]
+    given = raw(graph="words", servers={"addresses": [addresses]})
+    found = graph_on_servers(checked(given), given)
+    assert isinstance(found, GraphOnServers)
+    assert found.split_names == ("train", "val", "test")
+    assert list(found.split("val")) == ["item"]
+    assert found.split("val")["item"].numel() == 120
+    assert (found.num_nodes("item"), found.original_ids("item")) == (600, None)
+    with pytest.raises(Unsupported, match="gather rows from"):
+        found.columns()
