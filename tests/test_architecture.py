@@ -89,7 +89,7 @@ MAY_IMPORT = {
     "cli": {
         "components", "errors", "process_memory", "user_cache", "schema", "graph", "runtime", "datasets",
         "partition", "sampling", "loading", "distributed", "training", "inference", "api", "importing",
-        "config", "planning", "profiling",
+        "config", "planning", "profiling", "servers",
     },
     "__main__": {"cli"},
     "__init__": {

@@ -12,7 +12,18 @@ import typer
 from typer.core import TyperGroup
 
 import khop
-from khop.cli.commands import evaluate, graphs, importing, infer, lookup, partition, plan, profile, train
+from khop.cli.commands import (
+    evaluate,
+    graphs,
+    importing,
+    infer,
+    lookup,
+    partition,
+    plan,
+    profile,
+    serve,
+    train,
+)
 from khop.cli.failures import INTERRUPTED, exit_code, sentence
 from khop.cli.lines import tell
 from khop.cli.option_groups import takes_groups
@@ -63,7 +74,7 @@ def main(options: MainOptions) -> None:
     """Train graph neural networks on sampled neighborhoods."""
 
 
-for commands in (train, evaluate, infer, profile, importing, graphs, lookup, partition, plan):
+for commands in (train, evaluate, infer, profile, importing, graphs, lookup, partition, plan, serve):
     commands.register(app)
 
 

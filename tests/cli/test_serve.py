@@ -1,0 +1,84 @@
+"""`khop serve` and `khop servers` before anything is served; tests/processes has servers that run."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from khop.cli.commands.serve import SecurityOptions, ServeOptions
+from khop.cli.serve import _command
+from khop.servers.access import secret_of
+from khop.servers.addresses import Address
+from support.commands import free_port
+from support.small_folders import write_learnable_graph
+
+pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_learnable_graph(tmp_path_factory.mktemp("graph") / "shop", nodes=60)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["--listen", "0.0.0.0:7311"],
+            "other machines reach this address, so it needs --token-file",
+        ),
+        (["--listen", "nowhere"], "HOST:PORT"),
+        (["--procs", "0"], "--procs 0: must be at least 1"),
+        (["--procs", "2", "--listen", "127.0.0.1:0"], "needs a port in --listen"),
+        (["--exit-idle", "0"], "--exit-idle 0: must be above 0"),
+        (["--module", "missing.py"], "missing.py: is no Python file"),
+        (["--max-batch-bytes", "many"], "--max-batch-bytes 'many'"),
+        (["--token-file", "missing"], "missing: No such file"),
+        (["--tls-cert", "c.pem"], "one needs the other"),
+        (["--metrics", "x"], "HOST:PORT"),
+    ],
+)
+def test_a_wrong_option_is_a_sentence(
+    folder: Path, khop_command: Callable[..., Any], words: list[str], sentence: str
+) -> None:
+    done = khop_command("serve", str(folder), "--listen", "127.0.0.1:0", *words)
+    assert done.code in (1, 2)
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_that_is_no_graph_is_a_sentence(khop_command: Callable[..., Any], tmp_path: Path) -> None:
+    done = khop_command("serve", str(tmp_path / "nowhere"), "--listen", "127.0.0.1:0")
+    assert done.code == 2
+    assert "nowhere" in done.stderr
+
+
+def test_the_status_of_no_server_says_how_to_start_one(khop_command: Callable[..., Any]) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    done = khop_command("servers", "status", address)
+    assert done.code == 1
+    assert f"refused; is a server running there? (khop serve GRAPH --listen {address})" in done.stderr
+
+
+def test_a_token_file_is_written_once_and_its_secret_is_not_shown(
+    khop_command: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "alice"
+    done = khop_command("servers", "token", str(path), "--graph", "shop")
+    assert done.code == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert secret_of(path) not in done.stdout + done.stderr
+    assert khop_command("servers", "token", str(path)).code == 1
+
+
+def test_several_servers_get_consecutive_ports_and_no_token_in_their_arguments(tmp_path: Path) -> None:
+    security = SecurityOptions([tmp_path / "t"], tmp_path / "c", tmp_path / "k")
+    words = _command(tmp_path, Address("10.0.0.5", 7312), None, security, ServeOptions(at_once=3))
+    assert words[3:] == [
+        "serve", str(tmp_path), "--listen", "10.0.0.5:7312", "--token-file", str(tmp_path / "t"),
+        "--tls-cert", str(tmp_path / "c"), "--tls-key", str(tmp_path / "k"), "--at-once", "3",
+    ]  # fmt: skip

@@ -1,0 +1,235 @@
+"""Servers as real processes, and everything that may happen to them or to a trainer.
+
+Whatever happens, the batches of an epoch are those of a local loader, in their order, each once.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
+
+import khop
+from khop.errors import PeerLost
+from khop.servers.errors import WrongGraph
+from support.commands import free_port
+from support.same_samples import assert_same
+from support.server_processes import ENVIRONMENT, Server, Starts, servers
+from support.small_folders import write_learnable_graph
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_learnable_graph(tmp_path_factory.mktemp("graph") / "shop", nodes=2000)
+
+
+@pytest.fixture
+def start() -> Iterator[Starts]:
+    with servers() as starting:
+        yield starting
+
+
+def loader_of(graph: khop.Graph) -> khop.Loader:
+    sampler = khop.NeighborSampler(graph, fanouts=[5, 3])
+    return khop.Loader(
+        sampler, graph.split("train"), 32, shuffle=True, columns=["x"], seed_columns=["category"]
+    )
+
+
+def remote(running: Sequence[Server], *, attempt: float = 5.0, deadline: float = 30.0) -> khop.Loader:
+    graph = khop.connect([each.address for each in running], attempt=attempt, deadline=deadline)
+    return loader_of(graph)
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> list[khop.Batch]:
+    return list(loader_of(khop.open_graph(folder)).epoch(0))
+
+
+def check(found: Sequence[khop.Batch], expected: Sequence[khop.Batch]) -> None:
+    """Compare batches: their order, their samples and their columns."""
+    assert [batch.step for batch in found] == [batch.step for batch in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert_same(one.sample, other.sample)
+        assert_same(one.columns, other.columns, "columns")
+        assert_same(one.seed_columns, other.seed_columns, "seed columns")
+
+
+def retries(batches: Sequence[khop.Batch]) -> float:
+    return sum(batch.traffic["server_retries"] for batch in batches)
+
+
+def test_two_servers_share_an_epoch_and_one_is_killed(
+    folder: Path, expected: list[khop.Batch], start: Starts
+) -> None:
+    running = [start(folder), start(folder)]
+    found = []
+    for batch in remote(running).epoch(0):
+        found.append(batch)
+        if batch.step == 10:
+            running[0].kill()
+    check(found, expected)
+    assert retries(found) > 0
+    by_server = [sum(batch.traffic["server"] == number for batch in found[:10]) for number in (0, 1)]
+    assert min(by_server) >= 3
+
+
+@pytest.mark.long
+def test_a_killed_server_that_is_started_again_is_asked_again(
+    folder: Path, expected: list[khop.Batch], start: Starts
+) -> None:
+    server = start(folder)
+    found = []
+    for batch in remote([server]).epoch(0):
+        found.append(batch)
+        if batch.step == 5:
+            server.kill()
+            server = start(folder, listen=server.address)
+    check(found, expected)
+    assert int(str(server.status()["answers"])) >= len(expected) - 12
+
+
+@pytest.mark.long
+def test_a_stopped_server_costs_one_attempt(folder: Path, expected: list[khop.Batch], start: Starts) -> None:
+    running = [start(folder), start(folder)]
+    found, gaps, last = [], [], 0.0
+    for batch in remote(running, attempt=1.0).epoch(0):
+        found.append(batch)
+        gaps.append(time.monotonic() - last)
+        if batch.step == 5:
+            running[0].send(signal.SIGSTOP)
+        last = time.monotonic()
+    check(found, expected)
+    assert sum(gap > 0.7 for gap in gaps[1:]) <= 1, gaps
+
+
+def _until_lost(batches: Iterator[khop.Batch], lost: list[PeerLost]) -> Iterator[khop.Batch]:
+    try:
+        yield from batches
+    except PeerLost as error:
+        lost.append(error)
+
+
+@pytest.mark.long
+def test_all_servers_gone_is_an_error_with_their_addresses_soon_after_the_deadline(
+    folder: Path, start: Starts
+) -> None:
+    running = [start(folder), start(folder)]
+    batches = remote(running, attempt=1.0, deadline=3.0).epoch(0)
+    step = next(batches).step
+    running[0].kill()
+    running[1].send(signal.SIGSTOP)
+    began, lost = time.monotonic(), list[PeerLost]()
+    for batch in _until_lost(batches, lost):
+        step, began = batch.step, time.monotonic()
+    assert time.monotonic() - began <= 3.0 + 1.0 + 1.0  # a second for a busy machine
+    for words in (running[0].address, running[1].address, "--resume", f"epoch 0, step {step + 1}"):
+        assert words in str(lost[0])
+
+
+@pytest.mark.long
+def test_servers_are_replaced_one_after_another_without_a_lost_batch(
+    folder: Path, expected: list[khop.Batch], start: Starts
+) -> None:
+    running = [start(folder), start(folder)]
+    found = []
+    for batch in remote(running).epoch(0):
+        found.append(batch)
+        if batch.step in (8, 20):
+            number = batch.step == 20
+            running[number].send(signal.SIGTERM)
+            assert running[number].process.wait(60) == 0
+            running[number] = start(folder, listen=running[number].address)
+    check(found, expected)
+
+
+@pytest.mark.long
+def test_another_graph_behind_an_address_is_refused(folder: Path, start: Starts, tmp_path: Path) -> None:
+    other = write_learnable_graph(tmp_path / "shop", nodes=700)
+    running = [start(folder), start(other)]
+    with pytest.raises(WrongGraph, match="the others have"):
+        list(remote(running).epoch(0))
+
+
+TRAINER = """
+import sys, time, khop
+graph = khop.connect(sys.argv[1:])
+sampler = khop.NeighborSampler(graph, fanouts=[5, 3])
+for batch in khop.Loader(sampler, graph.split("train"), 32, columns=["x"], prefetch=16).epoch(0):
+    print(batch.step, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.long
+def test_a_killed_trainer_leaves_nothing_on_the_server_and_others_get_their_batches(
+    folder: Path, expected: list[khop.Batch], start: Starts
+) -> None:
+    server = start(folder, "--at-once", "1")
+    trainer = subprocess.Popen(
+        [sys.executable, "-c", TRAINER, server.address], stdout=subprocess.PIPE, env=ENVIRONMENT
+    )
+    with trainer:
+        assert trainer.stdout is not None
+        assert trainer.stdout.readline() == b"0\n"
+        trainer.kill()
+    check(list(remote([server]).epoch(0)), expected)
+    status = server.status()
+    assert (status["waiting"], status["making"], status["sending"]) == (0, 0, 0)
+
+
+@pytest.mark.long
+def test_several_trainers_get_the_same_batches_from_the_same_servers(
+    folder: Path, expected: list[khop.Batch], start: Starts
+) -> None:
+    running = [start(folder), start(folder)]
+    found: list[list[khop.Batch]] = [[] for _ in range(3)]
+    threads = [threading.Thread(target=lambda f=f: f.extend(remote(running).epoch(0))) for f in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for batches in found:
+        check(batches, expected)
+
+
+@pytest.mark.long
+def test_consecutive_ports_are_served_by_processes_that_end_together(folder: Path) -> None:
+    port = free_port()
+    words = [
+        sys.executable,
+        "-m",
+        "khop",
+        "serve",
+        str(folder),
+        "--listen",
+        f"127.0.0.1:{port}",
+        "--procs",
+        "2",
+    ]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as parent:
+        assert parent.stdout is not None
+        served = {parent.stdout.readline().split()[-1] for _ in range(2)}
+        assert served == {f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"}
+        try:
+            graph = khop.connect([f"127.0.0.1:{port}-{port + 1}"])
+        finally:
+            parent.terminate()
+        assert graph.num_nodes("item") == 2000
+        assert parent.wait(60) == 0
+    with pytest.raises(PeerLost):
+        khop.connect([f"127.0.0.1:{port}-{port + 1}"], deadline=0.5, attempt=0.5)
+
+
+@pytest.mark.long
+def test_a_server_without_requests_ends(folder: Path, start: Starts) -> None:
+    server = start(folder, "--exit-idle", "0.5")
+    assert server.process.wait(60) == 0
