@@ -53,7 +53,6 @@ ANY_NAMED = Permission(None)
 class Component:
     """A loaded component."""
 
-    kind: str
     options: type  # a pydantic model or a dataclass
     build: Callable[[Any, Any], Any]  # (options, context) -> the object that khop uses
     resolve: Callable[[Any, Any], Any]  # (options, context) -> options with open settings filled in
@@ -74,7 +73,6 @@ class ImportedLater:
 class Family:
     """Components that are used in the same place."""
 
-    name: str  # in errors: "model"
     group: str  # of entry points that other packages declare: "khop.models"
     builtin: Mapping[str, str]  # kind -> "module:Class"
 
@@ -94,17 +92,17 @@ class Family:
         `sys.path` while they are imported, resolved and built.
         """
         if kind in self.builtin:
-            return _component(kind, _object(self.builtin[kind]))
+            return _component(_object(self.builtin[kind]))
         installed = self._installed()
         if kind in installed:
-            return _component(kind, _loaded(installed[kind]))
+            return _component(_loaded(installed[kind]))
         module, separator, name = kind.partition(":")
         if not (separator and _is_dotted(module) and _is_dotted(name)):
             raise ValueError(f"must be {self.allowed()}")
         permission.check(module)
         with _working_folder_on_path():
             _remember(module)
-            found = _component(kind, _object(kind))
+            found = _component(_object(kind))
         return replace(found, build=_FromFolder(found.build), resolve=_FromFolder(found.resolve))
 
     def _installed(self) -> Mapping[str, EntryPoint]:
@@ -204,7 +202,7 @@ def _object(target: str) -> Any:  # noqa: ANN401
     return found
 
 
-def _component(kind: str, found: Any) -> Component:  # noqa: ANN401
+def _component(found: Any) -> Component:  # noqa: ANN401
     """Read the declaration of a component.
 
     A dataclass without `Options` is its own options: its instances are the objects that khop uses.
@@ -220,7 +218,7 @@ def _component(kind: str, found: Any) -> Component:  # noqa: ANN401
             "a component is a class with build(options, context), and with Options, a dataclass or pydantic "
             "model; or it is a dataclass without both"
         )
-    return Component(kind, options, build, getattr(found, "resolve", _unchanged))
+    return Component(options, build, getattr(found, "resolve", _unchanged))
 
 
 def _itself(options: object, context: object) -> object:

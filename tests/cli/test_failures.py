@@ -10,7 +10,7 @@ from khop.cli.failures import BAD_INPUT, FAILED, exit_code, sentence
 from khop.components import ANY_NAMED, Family
 from khop.errors import PeerLost, Unsupported
 
-FAMILY = Family("thing", "khop_test.failing", {})
+FAMILY = Family("khop_test.failing", {})
 
 
 @pytest.mark.parametrize(

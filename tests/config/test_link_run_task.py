@@ -46,9 +46,9 @@ def prepared(shop: Path) -> Prepare:
     return call
 
 
-def subject_of(run: Run) -> LinkTask:
-    assert isinstance(run.subject, LinkTask)
-    return run.subject
+def task_of(run: Run) -> LinkTask:
+    assert isinstance(run.run_task, LinkTask)
+    return run.run_task
 
 
 def pairs(ends: torch.Tensor) -> set[tuple[int, ...]]:
@@ -67,7 +67,7 @@ def messages(batch: Batch, edge_type: tuple[str, str, str]) -> set[tuple[int, ..
 
 def test_nothing_that_is_asked_or_held_out_carries_a_message(prepared: Prepare) -> None:
     run = prepared()
-    split = subject_of(run).split
+    split = task_of(run).split
     held_out = pairs(split.val_links.edges[BUYS]) | pairs(split.test_links.edges[BUYS])
     assert held_out
     for batch in run.loader().epoch(0):
@@ -87,19 +87,19 @@ def test_nothing_that_is_asked_or_held_out_carries_a_message(prepared: Prepare) 
 
 
 def test_edge_types_that_no_hop_follows_are_not_evaluated_either(prepared: Prepare) -> None:
-    subject = subject_of(prepared())
-    assert subject.split.train.schema.edge_types == (BUYS, BOUGHT_BY)
-    assert subject.split.train.schema.node_types == ("user", "item")
+    run_task = task_of(prepared())
+    assert run_task.split.train.schema.edge_types == (BUYS, BOUGHT_BY)
+    assert run_task.split.train.schema.node_types == ("user", "item")
 
 
 def test_without_neighbors_a_run_knows_only_the_nodes_themselves(prepared: Prepare) -> None:
-    subject = subject_of(prepared(sampler__fanouts=[{"*": 0}, {"*": 0}]))
-    assert not [name for name, _ in subject.model.named_parameters() if "neighbors" in name]
-    assert 0 < subject.scores(("val",), unwatched)["val"] < 1
+    run_task = task_of(prepared(sampler__fanouts=[{"*": 0}, {"*": 0}]))
+    assert not [name for name, _ in run_task.model.named_parameters() if "neighbors" in name]
+    assert 0 < run_task.scores(("val",), unwatched)["val"] < 1
 
 
 def test_equal_runs_have_equal_splits_pairs_and_weights(prepared: Prepare) -> None:
-    one, again, other = (subject_of(prepared(training__seed=seed)) for seed in (1, 1, 2))
+    one, again, other = (task_of(prepared(training__seed=seed)) for seed in (1, 1, 2))
     assert torch.equal(one.split.val_links.edges[BUYS], again.split.val_links.edges[BUYS])
     assert not torch.equal(one.split.val_links.edges[BUYS], other.split.val_links.edges[BUYS])
     assert one.split.test_links.negatives is not None
@@ -110,16 +110,16 @@ def test_equal_runs_have_equal_splits_pairs_and_weights(prepared: Prepare) -> No
 
 
 def test_every_metric_of_every_split_is_measured(prepared: Prepare) -> None:
-    subject = subject_of(prepared(task__metric="average-precision"))
-    found = subject.scores(subject.splits, unwatched)
+    run_task = task_of(prepared(task__metric="average-precision"))
+    found = run_task.scores(run_task.splits, unwatched)
     assert list(found) == ["val", "val/mrr", "val/roc-auc", "test", "test/mrr", "test/roc-auc"]
     assert all(0 < value < 1 for value in found.values())
-    assert subject.scores(("test",), unwatched)["test"] == found["test"]
+    assert run_task.scores(("test",), unwatched)["test"] == found["test"]
 
 
 def test_links_are_measured_where_they_are_held_out(prepared: Prepare) -> None:
     with pytest.raises(ValueError, match=r"split 'train': only held-out links can be evaluated, in \['val'"):
-        subject_of(prepared()).scores(("train",), unwatched)
+        task_of(prepared()).scores(("train",), unwatched)
 
 
 @pytest.mark.parametrize(
@@ -139,21 +139,21 @@ def test_links_are_measured_where_they_are_held_out(prepared: Prepare) -> None:
 def test_negatives_are_those_that_the_run_names(
     prepared: Prepare, options: dict[str, object], expected: object
 ) -> None:
-    subject = subject_of(prepared(**options))
-    assert subject.negatives() == expected
-    losses = subject.task.losses(
-        subject.model(next(iter(subject.loader().epoch(0)))), subject.loader().batch(0, 0)
+    run_task = task_of(prepared(**options))
+    assert run_task.negatives() == expected
+    losses = run_task.task.losses(
+        run_task.model(next(iter(run_task.loader().epoch(0)))), run_task.loader().batch(0, 0)
     )
     assert losses.isfinite().all()
 
 
 def test_a_graph_without_a_reverse_leaves_the_edges_themselves_out(prepared: Prepare) -> None:
     run = prepared()
-    subject = subject_of(run)
-    topology = subject.split.train.topology
+    run_task = task_of(run)
+    topology = run_task.split.train.topology
     assert topology.schema.reverse(BUYS) == BOUGHT_BY
-    lonely = replace(subject.split, train=subject.split.train.only([BUYS]))
-    alone = replace(subject, split=lonely, fanouts=tuple({BUYS: hop[BUYS]} for hop in subject.fanouts))
+    lonely = replace(run_task.split, train=run_task.split.train.only([BUYS]))
+    alone = replace(run_task, split=lonely, fanouts=tuple({BUYS: hop[BUYS]} for hop in run_task.fanouts))
     assert messages(alone.loader().batch(0, 0), BUYS)
 
 
@@ -161,17 +161,17 @@ EVERY_TYPE_BUT_SHOPS = [{"user sees shop": 0, "*": -1}] * 2
 
 
 def test_a_sample_of_all_neighbors_measures_what_exact_evaluation_does(prepared: Prepare) -> None:
-    exact = subject_of(prepared()).scores(("val", "test"), unwatched)
+    exact = task_of(prepared()).scores(("val", "test"), unwatched)
     for size in (7, 4096):
         sampled = prepared(evaluation__fanouts=EVERY_TYPE_BUT_SHOPS, evaluation__batch_size=size)
-        assert subject_of(sampled).scores(("val", "test"), unwatched) == pytest.approx(exact, rel=1e-4)
+        assert task_of(sampled).scores(("val", "test"), unwatched) == pytest.approx(exact, rel=1e-4)
 
 
 def test_evaluation_follows_no_edge_type_that_training_does_not(prepared: Prepare) -> None:
-    subject = subject_of(prepared(evaluation__fanouts=[3, 3]))
-    assert subject.measured == ({BUYS: 3, BOUGHT_BY: 3},) * 2
-    assert 0 < subject.scores(("val",), unwatched)["val"] < 1
-    assert subject.scores(("val",), unwatched) == subject.scores(("val",), unwatched)
+    run_task = task_of(prepared(evaluation__fanouts=[3, 3]))
+    assert run_task.measured == ({BUYS: 3, BOUGHT_BY: 3},) * 2
+    assert 0 < run_task.scores(("val",), unwatched)["val"] < 1
+    assert run_task.scores(("val",), unwatched) == run_task.scores(("val",), unwatched)
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +212,7 @@ def test_with_times_no_message_and_no_negative_is_later_than_its_link(
         **fanouts,
     )
     trained = list(run.loader().epoch(0))
-    found = subject_of(run).scores(("val", "test"), unwatched)
+    found = task_of(run).scores(("val", "test"), unwatched)
     assert all(0 < value < 1 for value in found.values())
     assert len(asked) > len(trained)
     out, columns = run.graph.columns["item"]["day"], run.graph.columns[BUYS]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from khop.config.run_type import component_of, run_type
-from khop.config.tables import SageTable
+from khop.config.tables import SageTable, SamplerTable, StackTable
 from khop.config.values import RunConfig
 
 
@@ -14,15 +14,15 @@ def test_without_kinds_a_run_has_khops_defaults() -> None:
     run = made(graph="g")
     assert isinstance(run, RunConfig)
     assert isinstance(run.model, SageTable)
-    assert component_of(run, "model").kind == "sage"
+    assert component_of(run, "model").options is SageTable
     assert run_type({"model": {"kind": "sage"}}) is made
 
 
 def test_kinds_change_their_tables_alone() -> None:
     values = {"model": {"kind": "rgcn"}, "sampler": {"rule": {"kind": "weighted"}}}
     run = run_type(values)(graph="g", model={"kind": "rgcn", "bases": 3})
-    assert component_of(run, "model").kind == "rgcn"
-    assert component_of(run, "sampler").kind == "neighbor"
+    assert component_of(run, "model").options is StackTable
+    assert component_of(run, "sampler").options is SamplerTable
     fields = type(run).model_fields["sampler"].annotation.model_fields  # type: ignore[union-attr]
     assert "rule" in fields
 

@@ -84,7 +84,7 @@ def test_training_batches_do_not_see_what_comes_after_validation_begins(
 def test_nodes_of_each_split_use_their_own_edges(tmp_path: Path) -> None:
     run = run_on(tmp_path / "shop", NODES, **{**LABEL, "nodes.item.rows": with_parts(items())})
     edges = {
-        split: run.subject._context(split).graph.num_edges(("user", "buys", "item"))
+        split: run.run_task._context(split).graph.num_edges(("user", "buys", "item"))
         for split in ("train", "val", "test")
     }  # type: ignore[attr-defined]
     assert edges == {"train": 5, "val": 6, "test": 7}
@@ -98,7 +98,7 @@ def test_links_follow_the_cut_offs(tmp_path: Path, split: str, counts: tuple[int
         tmp_path / "shop", task=LINKS, links={"split": split, "eval_negatives": 1}, sampler={"fanouts": [2]},
         model={"hidden": 4, "embedding": 4},
     )  # fmt: skip
-    split_ = run.subject.split  # type: ignore[attr-defined]
+    split_ = run.run_task.split  # type: ignore[attr-defined]
     parts = (split_.train_links, split_.val_links, split_.test_links)  # type: ignore[attr-defined]
     assert tuple(part.edges["user", "buys", "item"].shape[1] for part in parts) == counts
 

@@ -101,6 +101,7 @@ def test_from_python(learnable: Path, tmp_path: Path) -> None:
     settings = khop.TrainerSettings(epochs=2, learning_rate=0.03)
     khop.Trainer(model, task, loader, evaluate, settings, tmp_path / "run").fit()
     assert evaluate()["val"] > before
+    assert khop.evaluate(model, graph, split="val", task=task) == evaluate()["val"]
 
 
 def outputs(model: khop.models.SAGE, graph: khop.Graph, ids: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ from khop.sampling.link_seeds import LinkList, Links
 from khop.sampling.links import LinkSampler
 from khop.sampling.listed import ids_here
 from khop.training.link_prediction import LinkMetric
-from khop.training.tasks import NodeClassification
+from khop.training.tasks import NodeClassification, NodeObjective
 
 
 def evaluate(
@@ -43,13 +43,15 @@ def evaluate(
     graph: Graph,
     *,
     split: str,
-    task: NodeClassification | None = None,
+    task: NodeObjective | None = None,
     fanouts: Sequence[Fanout] | None = None,
     columns: Sequence[str] | NamesByType | None = None,
     loader: Loader | None = None,
     progress: Progress = unwatched,
 ) -> float:
     """Compute the task's score on a split; the default task is accuracy on the graph's only label column.
+
+    A task of your own is an objective with the members of `khop.NodeClassification`.
 
     Without `fanouts` the score is exact. A model that exposes its layers (`khop.models.Sequential`,
     `Layered`) is evaluated layer by layer over all neighbors. For another model, `model(batch)` runs on
@@ -64,9 +66,10 @@ def evaluate(
     """
     graph_of("graph", graph)
     if task is not None:
-        instance_of("task", task, NodeClassification, "must be a khop.NodeClassification")
+        remedy = "must be a khop.NodeClassification, or an objective with all members of one"
+        instance_of("task", task, NodeObjective, remedy)
     model, group = unwrapped(model), this_group()
-    task = task or NodeClassification.of(graph.schema)
+    task = NodeClassification.of(graph.schema) if task is None else task
     node_type = task.node_type
     hops = _hops(model, fanouts, loader, group)
 

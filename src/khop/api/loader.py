@@ -36,8 +36,8 @@ from khop.loading.seed_times import seed_times as times_of_seeds
 from khop.loading.source import (
     BatchSource,
     Drawn,
+    LoopProgress,
     Position,
-    Progress,
     State,
     StepRequests,
     finished,
@@ -144,7 +144,7 @@ class Loader:
         in_flight = InFlight(threads, prefetch, in_flight_bytes)
         source = _source_of(self._graph, self._local, self._order, self._streams)
         source.prepare()
-        self._progress = Progress(self._order)
+        self._progress = LoopProgress(self._order)
         self._batches = _OrderedBatches(source, self._order, placed, in_flight, self._progress, self._group)
 
     def cache_features(
@@ -232,7 +232,7 @@ class _OrderedBatches:
     order: SeedOrder
     device: torch.device
     in_flight: InFlight
-    progress: Progress
+    progress: LoopProgress
     group: Group
 
     def one(self, order: SeedOrder, epoch: int, step: int) -> Batch:

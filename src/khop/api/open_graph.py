@@ -1,4 +1,4 @@
-"""The API for custom training loops. The only part of the public API that depends on ranks."""
+"""A graph with its columns, opened from a folder or made in memory, and its distribution over ranks."""
 
 from __future__ import annotations
 

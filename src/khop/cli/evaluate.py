@@ -46,7 +46,7 @@ def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:
     run = run_of_rank(request.raw, device, request.given)
     run.restore(request.folder / CHECKPOINTS / request.checkpoint, tell, request.raw.options)
     with watching(console) if rank == 0 else nullcontext(Unwatched()) as watcher:
-        scores = run.scores(request.splits or run.subject.splits, watcher.evaluating, request.metrics)
+        scores = run.scores(request.splits or run.run_task.splits, watcher.evaluating, request.metrics)
     outcome = {
         "run": str(request.folder),
         "checkpoint": request.checkpoint,

@@ -77,7 +77,7 @@ def infer_rank(rank: int, device: torch.device, request: Request) -> None:
 
 
 def _inference(run: Run, request: Request) -> Inference:
-    node_types = request.node_types or run.subject.node_types
+    node_types = request.node_types or run.run_task.node_types
     nodes = _nodes(run, request, node_types)
     return run.inference(request.out, node_types, nodes, Values(request.values).value)
 
@@ -126,7 +126,7 @@ def ids_of(file: Path) -> Tensor:
 
 
 def _left(inference: Inference) -> str:
-    word = "going on from" if inference.work_folder.is_dir() else "work in"
+    word = "continuing in" if inference.work_folder.is_dir() else "work in"
     return f"{in_bytes(inference.bytes_kept)} stay; {word} {inference.work_folder}"
 
 

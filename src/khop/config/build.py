@@ -41,17 +41,17 @@ class Run:
 
     config: RunConfig  # resolved
     graph: Graph
-    subject: RunTask
+    run_task: RunTask
 
     @property
     def model(self) -> nn.Module:
         """The model of the run."""
-        return self.subject.model
+        return self.run_task.model
 
     @property
     def task(self) -> Task:
         """The training task."""
-        return self.subject.task
+        return self.run_task.task
 
     @property
     def fingerprint(self) -> str:
@@ -62,7 +62,7 @@ class Run:
 
     def loader(self) -> Loader:
         """Make the loader of training batches."""
-        return self.subject.loader()
+        return self.run_task.loader()
 
     def trainer(self, out: Path, observer: Observer) -> Trainer:
         """Make the trainer, which trains the model, evaluates every split and writes results to `out`."""
@@ -91,7 +91,7 @@ class Run:
             self.model,
             self.task,
             loader,
-            lambda: self.scores(self.subject.splits, observer.evaluating),
+            lambda: self.scores(self.run_task.splits, observer.evaluating),
             settings,
             out,
             observer,
@@ -123,7 +123,7 @@ class Run:
                 "later edges; use khop.sampled_inference in a script"
             )
         chunk_size = self.config.evaluation.batch_size
-        return Inference.of(self.model, self.subject.whole, out, node_types, nodes, values, chunk_size)
+        return Inference.of(self.model, self.run_task.whole, out, node_types, nodes, values, chunk_size)
 
     def in_flight(self) -> InFlight:
         """Return the prefetch limits of evaluation and inference."""
@@ -133,7 +133,7 @@ class Run:
         self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
     ) -> dict[str, float]:
         """Compute the task's metric on each split. Other metrics have keys like "val/roc-auc". Collective."""
-        return self.subject.scores(splits, progress, beside)
+        return self.run_task.scores(splits, progress, beside)
 
 
 def prepare(raw: RawRun, cache: Path, notice: ProgressCallback | None = None) -> Run:

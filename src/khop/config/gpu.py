@@ -8,6 +8,7 @@ import torch
 
 from khop.api.open_graph import Graph, placed_on
 from khop.config.memory import weight_bytes
+from khop.config.parts import words_of
 from khop.config.read import RawRun
 from khop.config.values import RunConfig
 from khop.graph.folder import Folder
@@ -30,7 +31,8 @@ def placed_graph(config: RunConfig, graph: Graph, folder: Folder, raw: RawRun) -
     cache = {config.model.column: gpu.cache} if config.model.column in known else {}
     request = DevicePlacement.of(config.device, gpu.topology, places, cache)
     where = raw.where("gpu.topology", "gpu.features", "gpu.cache")
-    if request.is_explicit and config.task.kind == "link-prediction":
+    link_targets = {words_of(edge_type) for edge_type in graph.schema.edge_types}
+    if request.is_explicit and config.task.target in link_targets:
         raise ValueError(
             f"gpu.topology is {gpu.topology!r}, gpu.features is {gpu.features!r}: batches of links are made "
             f"by the CPU; leave them out ({where})"

@@ -5,21 +5,19 @@ from __future__ import annotations
 from khop.components import Family
 
 MODELS = Family(
-    "model",
     "khop.models",
     {"sage": "khop.config.builtin:Sage", "rgcn": "khop.config.builtin:Rgcn"},
 )
+LINK_PREDICTION = "link-prediction"
 TASKS = Family(
-    "task",
     "khop.tasks",
     {
         "node-classification": "khop.config.builtin:NodeClassification",
-        "link-prediction": "khop.config.builtin:LinkPrediction",
+        LINK_PREDICTION: "khop.config.builtin:LinkPrediction",
     },
 )
-SAMPLERS = Family("sampler", "khop.samplers", {"neighbor": "khop.config.builtin:Neighbor"})
+SAMPLERS = Family("khop.samplers", {"neighbor": "khop.config.builtin:Neighbor"})
 RULES = Family(
-    "rule",
     "khop.rules",
     {"uniform": "khop.config.builtin:Uniform", "weighted": "khop.config.builtin:Weighted"},
 )

@@ -6,6 +6,7 @@ import math
 from itertools import pairwise
 
 from khop.config.fields import value_at
+from khop.config.kinds import LINK_PREDICTION
 from khop.config.parts import words_of
 from khop.config.read import RawRun
 from khop.config.values import RunConfig
@@ -28,7 +29,7 @@ def check_memory(config: RunConfig, graph: Folder, raw: RawRun, limit: int | Non
         "model.hidden": (weight_bytes(config, graph), "the weights and their updates take"),
         "model.embedding": (_embedding_bytes(config, graph), "the embeddings take"),
     }
-    if config.task.kind == "link-prediction":
+    if config.task.kind == LINK_PREDICTION:  # another task may have no use for the table links
         (edge_type,) = (t for t in graph.schema.edge_types if words_of(t) == config.task.target)
         links, count = config.links, graph.num_edges(edge_type)
         pairs = min(config.training.batch_size, count) * links.negatives_per_positive
@@ -46,7 +47,7 @@ def check_memory(config: RunConfig, graph: Folder, raw: RawRun, limit: int | Non
 
 def weight_bytes(config: RunConfig, graph: Folder) -> float:
     """Return the least bytes of the weights, their gradients and Adam's moments."""
-    outputs = config.model.hidden if config.task.kind == "link-prediction" else 1
+    outputs = config.model.hidden if config.task.kind == LINK_PREDICTION else 1
     inner = [config.model.hidden] * (len(config.sampler.fanouts) - 1)
     widths = [_input_width(config, graph), *inner, outputs]
     return _FLOAT * _TRAINED * float(sum(into * out for into, out in pairwise(widths)))

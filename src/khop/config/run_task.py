@@ -15,7 +15,7 @@ from khop.training.tasks import Task
 
 
 class RunTask(Protocol):
-    """The task of a run, node classification or link prediction: provides model, batches and scores."""
+    """Model, batches and scores of a run, such as those of node classification or of a task from outside."""
 
     @property
     def model(self) -> nn.Module:

@@ -62,7 +62,7 @@ class RuleTable(Section):
 
     option_prefix = "rule-"
 
-    kind: Annotated[str, KindOf(RULES)]
+    kind: Annotated[str, KindOf(RULES), Default("uniform, or weighted if sampler.weight is set")]
     """Rule that draws neighbors: uniform, weighted, or package.module:Class"""
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from khop.components import Family
 from khop.graph.progress import ProgressCallback
 
-IMPORTERS = Family("importer", "khop.importers", {"debian": "khop.datasets.debian.options:Debian"})
+IMPORTERS = Family("khop.importers", {"debian": "khop.datasets.debian.options:Debian"})
 
 
 @dataclass(frozen=True)

@@ -82,14 +82,14 @@ def link_scores(
     sharing: Sharing = DynamicChunks(),
 ) -> Scores:
     """Score links and their negatives from the rows of all nodes: (n) and (n, k) per edge type."""
-    check_told_from(links)
+    check_has_negatives(links)
     with evaluating(model):
         return {t: _scores(model, t, rows, links, sharing) for t in links.counts}
 
 
 def check_negatives(graph: GraphStore, links: LinkList) -> None:
     """Raise ValueError unless links and their negatives connect nodes of the graph."""
-    check_told_from(links)
+    check_has_negatives(links)
     if isinstance(links, Links):  # others were made from a graph, and are valid
         check_links(graph, links)
         for edge_type, negatives in (links.negatives or {}).items():
@@ -105,7 +105,7 @@ def check_untimed(links: LinkList) -> None:
         )
 
 
-def check_told_from(links: LinkList) -> None:
+def check_has_negatives(links: LinkList) -> None:
     """Raise ValueError for links without negatives: they cannot be evaluated."""
     if "negatives" not in links.facts:
         raise ValueError(

@@ -13,7 +13,7 @@ from khop.features.store import FeatureStore
 from khop.inference.chunks import Meter, drawn, evaluating
 from khop.inference.collective_chunks import InferenceWork
 from khop.inference.layer_stores import Memory
-from khop.inference.link_evaluation import Scores, check_told_from
+from khop.inference.link_evaluation import Scores, check_has_negatives
 from khop.inference.stages import Stage
 from khop.loading.columns import ColumnChoice
 from khop.models.link_predictor import LinkPredictor
@@ -39,7 +39,7 @@ def sampled_link_scores(
     layered expansion a score is therefore independent of its link's chunk, and two evaluations with the same
     seed differ only by the model. The ranks of a group share the work.
     """
-    check_told_from(links)
+    check_has_negatives(links)
     key = DrawKey.of(seed, Purpose.EVALUATION)
     sharing = work.sharing(sampler.graph, features)
     meter = Meter(work.progress, sum(links.counts.values()), sharing)

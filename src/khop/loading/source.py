@@ -209,7 +209,7 @@ class BatchSource(Protocol):
         ...
 
 
-class Progress:
+class LoopProgress:
     """The position of a loader, and the epochs of its loops."""
 
     def __init__(self, order: SeedOrder) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from khop.components import Family
 
 PARTITIONERS = Family(
-    "partitioner",
     "khop.partitioners",
     {
         "ldg": "khop.partition.streaming:Ldg",

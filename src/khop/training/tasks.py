@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +34,7 @@ class Task(Protocol):
         ...
 
 
+@runtime_checkable
 class NodeObjective(Task, Protocol):
     """Loss and metrics of a task over nodes of one type, whose labels are a column."""
 

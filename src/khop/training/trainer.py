@@ -79,7 +79,6 @@ class Trainer:
         self.loader = loader
         self.evaluate = evaluate
         self.settings = settings
-        self.out = out
         self.observer = observer or Unwatched()
         self.optimizer = ModelOptimizer(self.model, settings.learning_rate, settings.weight_decay)
         updates = settings.epochs * len(loader)
