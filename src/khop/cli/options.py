@@ -28,6 +28,7 @@ _METAVARS = {str: "TEXT", int: "INT", float: "NUMBER"}
 _OF_COMPONENTS, _VALUES = "khop.components", "khop.values"
 _PREFIX = "component_"  # of these parameters: an option may have the name of a parameter of the command
 _CONTEXT = "context"
+_WIDTH_OF_NAMES = 45  # columns for option and value in a panel of the help, of 80
 
 
 def takes_run_options(fields: Iterable[RunField], default: str | None = None) -> Callable[[Command], Command]:
@@ -169,13 +170,18 @@ def _option(entry: RunField, default: str | None) -> object:
         *entry.aliases,
         help=text,
         show_default=False,
-        metavar="|".join(choices) or _metavar(entry),
+        metavar=_metavar(entry),
         autocompletion=(lambda: choices) if choices else None,
         rich_help_panel=section,
     )
 
 
 def _metavar(entry: RunField) -> str:
+    if entry.choices:
+        words = "|".join(entry.choices)
+        longest = max(len(each.option) for each in (*run_fields(), entry) if each.section == entry.section)
+        # In a narrow terminal a long list of words would cut off names of options; the help says them too.
+        return words if longest + len(words) <= _WIDTH_OF_NAMES else "WORD"
     of_item = _METAVARS[entry.item]
     return f"{of_item},{of_item},..." if entry.kind is tuple else _METAVARS[entry.kind]
 
