@@ -8,7 +8,7 @@ import pytest
 
 import khop
 from khop.api.serve import ServedGraph, service_of
-from khop.servers.document import Document
+from khop.servers.json_fields import Document
 from support.small_graphs import one_type
 from support.small_typed_folders import BUYS, LIKE, write_typed_graph
 

@@ -28,10 +28,10 @@ def test_it_keeps(promise: Callable[[Make], None]) -> None:
 
 
 def test_where_nothing_is_wanted_the_store_below_is_asked_all_the_same() -> None:
-    class Asking(FeatureTable):
+    class CallContext(FeatureTable):
         is_collective = True
 
-    store = RenumberedRows(Asking({BUYS: {}}), {BUYS: torch.arange(3)})
+    store = RenumberedRows(CallContext({BUYS: {}}), {BUYS: torch.arange(3)})
     assert store.is_collective
     assert store.gather({BUYS: Rows(torch.arange(0), ())}) == {BUYS: {}}
     assert not RenumberedRows(FeatureTable({}), {}).is_collective

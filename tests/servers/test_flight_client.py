@@ -30,7 +30,7 @@ from khop.servers.flight_client import FlightDial, connected
 from khop.servers.flight_server import FlightServer, served
 from khop.servers.pool import Pool
 from khop.servers.request_handler import RequestHandler
-from khop.servers.transport import Asking
+from khop.servers.transport import CallContext
 from support.byte_service import ByteService, expected, request
 from support.certificates import Authority
 
@@ -77,7 +77,7 @@ def ask(pool: Pool, wanted: bytes, stop: threading.Event | None = None) -> bytes
         assert bytes(next(pieces)) == b"header"
         return b"".join(map(bytes, pieces))
 
-    return pool.ask(Asking("batch", 1, 2, stop), wanted, receive).value
+    return pool.ask(CallContext("batch", 1, 2, stop), wanted, receive).value
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from khop.sampling.listed import ListedNodes, ids_here
 from khop.servers.errors import InvalidAnswer
 from khop.servers.frame import whole
 from khop.servers.graph import RemoteView
-from khop.servers.transport import Asking
+from khop.servers.transport import CallContext
 from support.in_process import connected, exchange_with
 from support.small_typed_folders import BUYS, LIKE, write_typed_graph
 
@@ -56,4 +56,6 @@ def test_an_answer_about_another_graph_is_refused(plain_graph: khop.Graph, typed
         [],
     )
     with pytest.raises(InvalidAnswer, match="is not about list of this graph"):
-        other.ask(Asking("list"), request, lambda pieces: servers.read(pieces, "list", lambda frame: frame))
+        other.ask(
+            CallContext("list"), request, lambda pieces: servers.read(pieces, "list", lambda frame: frame)
+        )

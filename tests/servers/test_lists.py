@@ -10,7 +10,7 @@ import torch
 import khop
 from khop.api.serve import ServedGraph
 from khop.sampling.seeds import NodeSeeds
-from khop.servers.document import Document
+from khop.servers.json_fields import Document
 from khop.servers.lists import link_list, seed_list
 from support.same_samples import assert_same
 from support.small_typed_folders import BUYS

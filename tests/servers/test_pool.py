@@ -27,11 +27,11 @@ from khop.servers.errors import (
 )
 from khop.servers.pool import Pool
 from khop.servers.server_list import State
-from khop.servers.transport import Asking, Buffer
+from khop.servers.transport import Buffer, CallContext
 
 A, B = Address("a", 1), Address("b", 1)
 LIMITS = Limits(deadline_s=60, attempt_s=10)
-STEP = Asking("batch", 3, 17)
+STEP = CallContext("batch", 3, 17)
 
 
 @dataclass
@@ -121,7 +121,7 @@ def pool_of(world: World, *addresses: Address, limits: Limits = LIMITS) -> Pool:
     return world.pool
 
 
-def ask(pool: Pool, asking: Asking = STEP) -> str:
+def ask(pool: Pool, asking: CallContext = STEP) -> str:
     answer = pool.ask(asking, b"r" * 10, lambda pieces: b"".join(bytes(p) for p in pieces))
     assert answer.value == b"header" + b"r" * 10
     assert answer.wire_bytes == 16
@@ -294,7 +294,7 @@ def test_a_request_that_is_no_longer_wanted_ends_at_once(world: World) -> None:
 
     world.faults["a"] = gone
     with pytest.raises(Cancelled):
-        ask(pool, Asking("batch", 0, 0, stop))
+        ask(pool, CallContext("batch", 0, 0, stop))
     assert world.time < 6
     pool.close()
     with pytest.raises(Cancelled, match="closed"):

@@ -9,7 +9,7 @@ import khop
 from khop.api.serve import ServedGraph
 from khop.draw import DrawKey
 from khop.sampling.seeds import StepShare
-from khop.servers.document import Document, written
+from khop.servers.json_fields import Document, written
 from khop.servers.prepared import Prepared
 from khop.servers.registry import BUILTIN
 from khop.servers.settings import Settings

@@ -13,7 +13,7 @@ import pytest
 import khop
 from khop.errors import Unsupported
 from khop.sampling.exclusion import Exclude
-from khop.servers.document import Document
+from khop.servers.json_fields import Document
 from khop.servers.registry import BUILTIN, described, instance
 from support.same_samples import assert_same
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import khop
-from khop.servers.document import Document, written
+from khop.servers.json_fields import Document, written
 from khop.servers.settings import Settings, check_graph, read_columns
 from khop.servers.source import described_sampler
 from support.batch_kinds import TYPED

@@ -14,7 +14,7 @@ from khop.api.serve import ServedGraph
 from khop.servers.errors import Retry, ServerError
 from khop.servers.registry import BUILTIN, Registry
 from khop.servers.service import Service
-from khop.servers.transport import Answer, Asking, Buffer
+from khop.servers.transport import Answer, Buffer, CallContext
 
 Received = TypeVar("Received")
 
@@ -36,10 +36,10 @@ class InProcess:
         return self.services[0].description()
 
     def ask(
-        self, asking: Asking, request: bytes, receive: Callable[[Iterator[Buffer]], Received]
+        self, context: CallContext, request: bytes, receive: Callable[[Iterator[Buffer]], Received]
     ) -> Answer[Received]:
         with self._lock:
-            self.asked.append((asking.stage, len(request)))
+            self.asked.append((context.stage, len(request)))
             turn = next(self._turn) % len(self.services)
         for retries in range(len(self.services)):
             place = (turn + retries) % len(self.services)

@@ -19,7 +19,7 @@ from khop.partition.placements import Placement
 from khop.sampling.link_seeds import LinkList
 from khop.sampling.listed import ids_here
 from khop.schema import EdgeType, NodeType
-from khop.servers.document import Document, written
+from khop.servers.json_fields import Document, written
 from khop.servers.registry import Registry
 from khop.servers.served import Viewed
 from khop.servers.service import Service

@@ -23,8 +23,8 @@ from khop.kernels.checks import check_ids, check_segments
 from khop.loading.columns import ColumnChoice
 from khop.loading.source import Drawn
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
-from khop.servers.document import Document, Plain, Type, by_type
 from khop.servers.frame import DTYPES, Frame, Tensors
+from khop.servers.json_fields import Document, Plain, Type, by_type
 
 Key = TypeVar("Key", NodeType, EdgeType, Type)
 

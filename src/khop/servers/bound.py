@@ -13,8 +13,8 @@ from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.sampling.outputs import Output
 from khop.sampling.sampler import Sampler, Seeds
 from khop.schema import EdgeType, NodeType, Schema
-from khop.servers.document import Type
 from khop.servers.frame import DTYPES
+from khop.servers.json_fields import Type
 
 _NODE, _OFFSET, _EDGE = 8, 8, 4  # bytes of a node id, an entry of indptr, and an entry of indices
 _SEED = 6 * _NODE  # id and row of a seed; ends, position and label of a link

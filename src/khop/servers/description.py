@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from khop.draw import RANDOMNESS
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
-from khop.servers.document import Document, Plain, Type, by_type
 from khop.servers.errors import WrongVersion
 from khop.servers.frame import DTYPES, VERSION
+from khop.servers.json_fields import Document, Plain, Type, by_type
 from khop.servers.served import Served
 
 _MOST = 1 << 62

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from khop.kernels.memory import pooled
-from khop.servers.document import Document, Plain, written
 from khop.servers.errors import WrongVersion
+from khop.servers.json_fields import Document, Plain, written
 from khop.servers.transport import Buffer
 
 VERSION = 1

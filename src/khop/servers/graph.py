@@ -20,13 +20,13 @@ from khop.sampling.listed import ListedLinks, ListedNodes, Reference
 from khop.sampling.sampler import SeedLinks
 from khop.schema import EdgeType, NodeType, Schema
 from khop.servers.description import Description
-from khop.servers.document import Plain
 from khop.servers.errors import InvalidAnswer, ServerError
 from khop.servers.frame import Frame, Tensors, received, whole
+from khop.servers.json_fields import Plain
 from khop.servers.lists import FACTS, IDS, LINKS, LIST, ROWS
 from khop.servers.request_wire import type_plain
 from khop.servers.settings import View
-from khop.servers.transport import Asking, Buffer, Exchange
+from khop.servers.transport import Buffer, CallContext, Exchange
 
 MOST_ANSWER = 1 << 40  # bytes
 _IDS_AT_ONCE = 1 << 20
@@ -71,7 +71,9 @@ class RemoteView:
     ) -> Value:
         """Ask any server for something but a batch, and return what `read` makes of the answer."""
         request = whole({"kind": kind, "graph": self.fingerprint, **fields}, tensors.all)
-        return self.exchange.ask(Asking(kind), request, lambda pieces: self.read(pieces, kind, read)).value
+        return self.exchange.ask(
+            CallContext(kind), request, lambda pieces: self.read(pieces, kind, read)
+        ).value
 
     def read(self, pieces: Iterator[Buffer], kind: str, read: Callable[[Frame], Value]) -> Value:
         """Read an answer; InvalidAnswer if it is for another graph, or not what its header says."""

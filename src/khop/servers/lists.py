@@ -11,9 +11,9 @@ from khop.features.store import Rows
 from khop.loading.seed_times import seed_times
 from khop.sampling.link_seeds import LinkList
 from khop.sampling.seeds import NodeSeeds, SeedList
-from khop.servers.document import Document, Plain, Type, by_type
 from khop.servers.errors import InvalidRequest
 from khop.servers.frame import Frame, Tensors
+from khop.servers.json_fields import Document, Plain, Type, by_type
 from khop.servers.served import Served
 
 LIST, IDS, LINKS, ROWS = "list", "ids", "links", "rows"  # kinds of requests beside batches

@@ -13,7 +13,7 @@ from khop.servers.addresses import Address
 from khop.servers.connections import Clock, Connections, Dial, MachineClock, start_thread
 from khop.servers.errors import Cancelled, MachineFailed, Retry, ServerError
 from khop.servers.server_list import Server, ServerList, State
-from khop.servers.transport import Answer, Asking, Buffer, Connection
+from khop.servers.transport import Answer, Buffer, CallContext, Connection
 
 Received = TypeVar("Received")
 _STOP_POLL_S = 0.2  # how often a waiting request looks at its stop event
@@ -23,7 +23,7 @@ _STOP_POLL_S = 0.2  # how often a waiting request looks at its stop event
 class _Waiting:
     """A request until it is answered."""
 
-    asking: Asking
+    context: CallContext
     begun: float
     alive: float  # the last time at which a server is known to have worked on it
     retries: int = 0
@@ -34,8 +34,8 @@ class _Waiting:
 
     def check_stop(self) -> None:
         """Raise Cancelled if the client no longer wants the answer."""
-        if self.asking.stop is not None and self.asking.stop.is_set():
-            raise Cancelled(f"{subject(self.asking)}: no longer wanted")
+        if self.context.stop is not None and self.context.stop.is_set():
+            raise Cancelled(f"{subject(self.context)}: no longer wanted")
 
     def failed(self, server: Server, began: float, now: float, attempt_s: float) -> None:
         """Count a failed attempt. One that lasted longer than silence may has shown heartbeats."""
@@ -80,29 +80,31 @@ class Pool:
     def describe(self) -> bytes:
         """Return the description of the graph, of any server that answers."""
         return self._answer(
-            Asking("graph"), lambda connection, _: connection.describe(self._limits.attempt_s)
+            CallContext("graph"), lambda connection, _: connection.describe(self._limits.attempt_s)
         ).value
 
     def ask(
-        self, asking: Asking, request: bytes, receive: Callable[[Iterator[Buffer]], Received]
+        self, context: CallContext, request: bytes, receive: Callable[[Iterator[Buffer]], Received]
     ) -> Answer[Received]:
         """Send the request to a server; return the answer that `receive` makes of header and pieces."""
 
         def call(connection: Connection, waiting: _Waiting) -> Received:
             left = self._left(waiting)
-            stream = connection.batch(request, min(self._limits.attempt_s, left), float("inf"), asking.stop)
+            stream = connection.batch(request, min(self._limits.attempt_s, left), float("inf"), context.stop)
             with closing(stream):  # type: ignore[type-var]
                 return receive(_counted(stream, waiting, self._clock))
 
-        return self._answer(asking, call)
+        return self._answer(context, call)
 
     def close(self) -> None:
         """Close all connections; requests under way end with an error."""
         self._connections.close()
 
-    def _answer(self, asking: Asking, call: Callable[[Connection, _Waiting], Received]) -> Answer[Received]:
+    def _answer(
+        self, context: CallContext, call: Callable[[Connection, _Waiting], Received]
+    ) -> Answer[Received]:
         now = self._clock.now()
-        waiting = _Waiting(asking, now, now)
+        waiting = _Waiting(context, now, now)
         while True:
             server, began = self._take(waiting), self._clock.now()
             connection = server.connection
@@ -138,11 +140,11 @@ class Pool:
             while True:
                 waiting.check_stop()
                 if self._connections.closed:
-                    raise Cancelled(f"{subject(waiting.asking)}: the connection to the servers was closed")
+                    raise Cancelled(f"{subject(waiting.context)}: the connection to the servers was closed")
                 now = self._clock.now()
                 _check_refused(self._connections.server_list)
                 if now >= waiting.alive + self._limits.deadline_s:
-                    raise self._lost(waiting.asking)
+                    raise self._lost(waiting.context)
                 server = self._connections.server_list.choose(now, waiting.avoided)
                 if server is not None:
                     if server in waiting.avoided:
@@ -152,22 +154,22 @@ class Pool:
                 until = min(
                     waiting.alive + self._limits.deadline_s, self._connections.server_list.next_change()
                 )
-                pause = until - now if waiting.asking.stop is None else min(_STOP_POLL_S, until - now)
+                pause = until - now if waiting.context.stop is None else min(_STOP_POLL_S, until - now)
                 self._clock.wait(self._connections.changed, pause)
 
-    def _lost(self, asking: Asking) -> PeerLost:
+    def _lost(self, context: CallContext) -> PeerLost:
         return PeerLost(
-            f"{subject(asking)}: no server has answered for {self._limits.deadline_s:g} s "
+            f"{subject(context)}: no server has answered for {self._limits.deadline_s:g} s "
             f"({self._connections.server_list.reasons()}); start a server again, and continue a run "
             "with --resume"
         )
 
 
-def subject(asking: Asking) -> str:
+def subject(context: CallContext) -> str:
     """Return the words for a request in messages."""
-    if asking.stage == "batch":
-        return f"batch of epoch {asking.epoch}, step {asking.step}"
-    return asking.stage
+    if context.stage == "batch":
+        return f"batch of epoch {context.epoch}, step {context.step}"
+    return context.stage
 
 
 def _counted(stream: Iterator[Buffer], waiting: _Waiting, clock: Clock) -> Iterator[Buffer]:

@@ -14,7 +14,7 @@ from khop.loading.local_source import LocalSource
 from khop.sampling.sampler import Sampler, Seeds, sampler_of
 from khop.sampling.seeds import SeedList
 from khop.schema import NodeType
-from khop.servers.document import Document
+from khop.servers.json_fields import Document
 from khop.servers.lists import seed_list
 from khop.servers.registry import Registry
 from khop.servers.served import Served

@@ -16,7 +16,7 @@ from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
 from khop.sampling.links import LinkSampler
 from khop.sampling.neighbor import NeighborSampler
-from khop.servers.document import Document, Plain
+from khop.servers.json_fields import Document, Plain
 
 _BUILTIN: dict[str, type] = {
     kind.__name__: kind

@@ -11,8 +11,8 @@ from torch import Tensor
 from khop.draw import DrawKey
 from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
 from khop.sampling.seeds import StepShare
-from khop.servers.document import Document, Plain, Type, by_type
 from khop.servers.frame import Frame, Tensors, whole
+from khop.servers.json_fields import Document, Plain, Type, by_type
 from khop.servers.settings import Settings
 
 BATCH = "batch"

@@ -12,7 +12,7 @@ from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
 from khop.sampling.link_seeds import LinkList
 from khop.schema import NodeType
-from khop.servers.document import Document
+from khop.servers.json_fields import Document
 
 
 @dataclass(frozen=True, eq=False)

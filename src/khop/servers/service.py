@@ -17,9 +17,9 @@ from khop.sampling.sampler import Seeds
 from khop.servers.batch_wire import written_batch
 from khop.servers.bound import label_bytes, most_bytes, seed_counts
 from khop.servers.description import described_graph
-from khop.servers.document import Plain, written
 from khop.servers.errors import Cancelled, TooLarge, UnknownSettings, as_server_error
 from khop.servers.frame import VERSION, Tensors, header, parsed, pieces
+from khop.servers.json_fields import Plain, written
 from khop.servers.prepared import Prepared
 from khop.servers.registry import BUILTIN, Registry
 from khop.servers.request_wire import BATCH, BatchQuery, read_query

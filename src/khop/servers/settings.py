@@ -10,8 +10,8 @@ from functools import cached_property
 from khop.draw import RANDOMNESS
 from khop.loading.columns import ColumnChoice, Names
 from khop.schema import Schema
-from khop.servers.document import Document, Plain, Type, by_type, written
 from khop.servers.errors import WrongGraph, WrongVersion
+from khop.servers.json_fields import Document, Plain, Type, by_type, written
 
 View = tuple[Plain, ...]  # steps from the whole graph to the edges that a client asked for
 

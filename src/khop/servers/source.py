@@ -24,7 +24,7 @@ from khop.servers.graph import RemoteView
 from khop.servers.registry import instance
 from khop.servers.request_wire import BATCH, written_query
 from khop.servers.settings import Settings
-from khop.servers.transport import Answer, Asking, Buffer
+from khop.servers.transport import Answer, Buffer, CallContext
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class RemoteSource:
             return replace(sent, arrival=arrival)
 
     def _answer(self, request: BatchRequest, seeds: Seeds, stop: threading.Event | None) -> Answer[Drawn]:
-        asking = Asking(BATCH, request.epoch, request.step, stop)
+        context = CallContext(BATCH, request.epoch, request.step, stop)
 
         def read(frame: Frame) -> Drawn:
             given = frame.document
@@ -89,9 +89,9 @@ class RemoteSource:
             )
 
         try:
-            return self.view.exchange.ask(asking, query(False), receive)
+            return self.view.exchange.ask(context, query(False), receive)
         except UnknownSettings:
-            return self.view.exchange.ask(asking, query(True), receive)
+            return self.view.exchange.ask(context, query(True), receive)
 
     def _traffic(self, answer: Answer[Drawn]) -> Mapping[str, float]:
         """Return the counts of an answer; `server` is the place in `addresses`, then of the first answer."""

@@ -12,7 +12,7 @@ Received = TypeVar("Received")
 
 
 @dataclass(frozen=True)
-class Asking:
+class CallContext:
     """The subject of a request, for messages and logs, and the event that ends the wait for its answer."""
 
     stage: str  # "batch", "graph", ...
@@ -76,7 +76,7 @@ class Exchange(Protocol):
         ...
 
     def ask(
-        self, asking: Asking, request: bytes, receive: Callable[[Iterator[Buffer]], Received]
+        self, context: CallContext, request: bytes, receive: Callable[[Iterator[Buffer]], Received]
     ) -> Answer[Received]:
         """Send the request to a server and return the answer that `receive` makes of header and pieces.
 
