@@ -36,7 +36,7 @@ def connect(
     `addresses` are "host:port"; a name may resolve to several addresses. Servers on other machines need
     `token_file`, and `ca`, the certificate that signs theirs; `client_cert` and `client_key` are for servers
     that ask for them. With `insecure`, the token is sent without encryption. An attempt ends after `attempt`
-    seconds without a sign of life of the server, and khop.PeerLost is raised after `deadline` seconds without
+    seconds without a heartbeat of the server, and khop.PeerLost is raised after `deadline` seconds without
     an answer of any server.
     """
     if find_spec("pyarrow") is None:

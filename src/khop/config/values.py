@@ -100,7 +100,7 @@ class Servers(Section):
     deadline: Annotated[float, Field(gt=0, le=1e8)] = 60.0
     """Seconds without an answer of any server before the run ends"""
     attempt: Annotated[float, Field(gt=0, le=1e8)] = 20.0
-    """Seconds without a sign of life of a server before another one is asked"""
+    """Seconds without a heartbeat of a server before another one is asked"""
 
 
 class Gpu(Section):
