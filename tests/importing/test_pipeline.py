@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.importing.shop import at, events, items, spec, users
 
-from khop import import_tables, open_graph
+from khop import import_tables, open_graph, open_ids
 from khop.api.open_graph import Graph
 from khop.graph.verify import verify_folder
 
@@ -48,6 +48,15 @@ def test_ids_follow_the_rows_and_edges_their_times(tmp_path: Path) -> None:
     assert times.tolist() == [round(at(day).timestamp() * 10**6) for day in (1, 3, 2, 9, 5, 21, 26)]
     assert sorted((b, a) for a, b in pairs(graph, BACK)) == sorted(pairs(graph))
     assert graph.schema.reverse_of == {BUYS: BACK, BACK: BUYS}
+
+
+def test_ids_are_kept_in_the_folder_unless_the_spec_keeps_none(tmp_path: Path) -> None:
+    imported(tmp_path, **{"nodes.user.ids": "none"})
+    items_of = open_ids(tmp_path / "out", "item")
+    assert items_of.rows(["d", "e", "a"]).tolist() == [3, -1, 0]
+    assert items_of.ids([1, 2]) == ["b", "c"]
+    with pytest.raises(ValueError, match="ids of 'user' are not stored"):
+        open_ids(tmp_path / "out", "user")
 
 
 def test_features_have_the_statistics_of_training(tmp_path: Path) -> None:

@@ -308,9 +308,9 @@ def fingerprint(content: Mapping[str, Any]) -> str:
 def _manifest(document: Mapping[str, Any], path: Path) -> Manifest:
     try:
         return Manifest(
-            nodes=tuple(_node_entry(entry) for entry in document["nodes"]),
-            edges=tuple(_edge_entry(entry) for entry in document["edges"]),
-            arrays={file: _array_entry(entry) for file, entry in document["arrays"].items()},
+            nodes=tuple(node_entry(entry) for entry in document["nodes"]),
+            edges=tuple(edge_entry(entry) for entry in document["edges"]),
+            arrays={file: array_entry(entry) for file, entry in document["arrays"].items()},
             part=_part_entry(document["part"]) if "part" in document else None,
             documents={str(name): str(sha256) for name, sha256 in document.get("documents", {}).items()},
         )
@@ -320,7 +320,8 @@ def _manifest(document: Mapping[str, Any], path: Path) -> Manifest:
         ) from error
 
 
-def _node_entry(entry: Mapping[str, Any]) -> NodeEntry:
+def node_entry(entry: Mapping[str, Any]) -> NodeEntry:
+    """Return the entry of a node type from its JSON."""
     return NodeEntry(
         type=str(entry["type"]),
         count=int(entry["count"]),
@@ -332,7 +333,8 @@ def _node_entry(entry: Mapping[str, Any]) -> NodeEntry:
     )
 
 
-def _edge_entry(entry: Mapping[str, Any]) -> EdgeEntry:
+def edge_entry(entry: Mapping[str, Any]) -> EdgeEntry:
+    """Return the entry of an edge type from its JSON."""
     return EdgeEntry(
         type=_edge_type(entry["type"]),
         count=int(entry["count"]),
@@ -359,7 +361,8 @@ def _edge_type(parts: Sequence[str]) -> EdgeType:
     return source, relation, destination
 
 
-def _array_entry(entry: Mapping[str, Any]) -> ArrayEntry:
+def array_entry(entry: Mapping[str, Any]) -> ArrayEntry:
+    """Return the entry of an array from its JSON."""
     if entry["dtype"] not in STORED:
         raise ValueError(f"dtype {entry['dtype']!r}")
     shape = tuple(int(length) for length in entry["shape"])

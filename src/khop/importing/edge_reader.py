@@ -150,7 +150,7 @@ class EdgeImport:
     """The import of one edge type: its tasks give the edges and those of the reverse type."""
 
     reader: EdgeReader
-    encoders: Mapping[str, Encoder]
+    encoders: dict[str, Encoder]  # filled before edges are read
     node_times: Mapping[str, Int64s]  # by node type with times
     touched: Mapping[str, npt.NDArray[np.bool_]]  # nodes with an edge before validation; written
     counted: Counted = field(default_factory=Counted)

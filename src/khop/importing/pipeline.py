@@ -3,39 +3,50 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from shutil import rmtree
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from khop.graph.atomic import new_folder, refuse_existing
+from khop.graph.atomic import refuse_existing
 from khop.graph.documents import write_documents
 from khop.graph.edge_runs import EdgeRuns, spill
 from khop.graph.folder_writer import FolderWriter
 from khop.graph.layout import check_edge_types, check_names
-from khop.graph.manifest import EdgeEntry, Manifest, NodeEntry, write_manifest
+from khop.graph.manifest import (
+    EdgeEntry,
+    Manifest,
+    NodeEntry,
+    array_entry,
+    edge_entry,
+    node_entry,
+    write_manifest,
+)
+from khop.graph.npy import flush
 from khop.graph.parallel_tasks import in_order
 from khop.graph.progress import Meter, ProgressCallback
 from khop.graph.write_edges import write_edges
-from khop.importing.edge_reader import EdgeImport, EdgeReader, NodeTableIds, fitted_columns
-from khop.importing.encoders import stored
-from khop.importing.id_column import id_kind, keys_of
-from khop.importing.node_columns import LABEL, NodeReader, write_nodes
-from khop.importing.row_splits import CutOffs
+from khop.graph.write_ids import table_chunks, write_ids
+from khop.importing.edge_reader import Counted, EdgeImport, fitted_columns
+from khop.importing.encoders import restored, stored
+from khop.importing.fingerprint import fingerprint_of
+from khop.importing.id_column import keys_of
+from khop.importing.import_state import ImportState, edge_reader, node_reader, opened
+from khop.importing.node_columns import LABEL, write_nodes
 from khop.importing.rows import Rows
 from khop.importing.source import OpenSource, SourceFolder
-from khop.importing.spec import EdgeRules, Spec, Unit
-from khop.importing.times import finest, unit_of
-from khop.kernels.id_table import id_table
-from khop.schema import EdgeType, edge_type_of
+from khop.importing.spec import Spec
+from khop.importing.work_folder import WorkFolder
+from khop.schema import EdgeType
 
 DOCUMENT = "import.json"
 FORMAT = "khop-import 1"
 DEFAULT_MEMORY = 2 << 30
+EntryT = TypeVar("EntryT")
 
 
 @dataclass(frozen=True)
@@ -53,29 +64,6 @@ class Imported:
         return "\n".join([f"{self.path}: {nodes}; {edges or 'no edges'}", *self.notes])
 
 
-@dataclass(eq=False)
-class _Import:
-    """The state of an import: opened tables, ids, edges."""
-
-    spec: Spec
-    sources: Mapping[str, OpenSource]  # by node type
-    edge_sources: Mapping[EdgeType, OpenSource]
-    edge_keys: Mapping[EdgeType, str]
-    unit: Unit
-    cut_offs: CutOffs | None
-    threads: int
-    memory: int
-    notice: ProgressCallback
-    node_times: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
-    touched: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)  # by an edge before validation
-    timed: dict[EdgeType, bool] = field(default_factory=dict)
-    ids: dict[str, NodeTableIds] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-    def rules(self) -> dict[EdgeType, EdgeRules]:
-        return dict(self.spec.edge_types())
-
-
 def run_import(
     spec: Spec,
     out: Path,
@@ -87,28 +75,27 @@ def run_import(
 ) -> Imported:
     """Write a graph folder from the tables of a spec, complete or not at all.
 
-    The result depends on the rows and their order alone, not on threads or the grouping of rows.
+    The result depends on the rows and their order alone, not on threads or the grouping of rows. After a
+    kill, the same import goes on after the last finished stage: an edge table read, a type written.
     """
     refuse_existing(out)
     check_names(spec.nodes, "node type")
     check_edge_types([edge_type for edge_type, _ in spec.edge_types()])
-    work = _opened(spec, folder, threads, memory, notice or _silent)
-    _read_ids(work)
-    with new_folder(out) as hidden:
-        runs = hidden / "runs"
-        runs.mkdir()
-        edges = [_spill_edges(work, edge_type, runs) for edge_type in work.rules()]
-        writer = FolderWriter(hidden, Meter(_folder_bytes(work, edges), work.notice))
-        nodes = [_write_nodes(work, node_type, writer) for node_type in spec.nodes]
-        edge_entries = [entry for one in edges for entry in one.write(writer)]
-        rmtree(runs)
+    work = opened(spec, folder, threads, memory, notice or _silent)
+    with WorkFolder.open(out, fingerprint_of(spec, folder)) as stages:
+        _read_ids(work)
+        edges = [_spill_edges(work, edge_type, stages) for edge_type in work.rules()]
+        writer = FolderWriter(stages.graph, Meter(_folder_bytes(work, edges), work.notice))
+        nodes = [_write_nodes(work, node_type, writer, stages) for node_type in spec.nodes]
+        edge_entries = [entry for one in edges for entry in one.write(writer, stages)]
         documents = write_documents(
-            hidden, {DOCUMENT: _document(work, dict(zip(spec.nodes, nodes, strict=True)), edges)}
+            stages.graph, {DOCUMENT: _document(work, dict(zip(spec.nodes, nodes, strict=True)), edges)}
         )
         node_entries = tuple(entry for entry, _ in nodes)
         write_manifest(
-            hidden, Manifest(node_entries, tuple(edge_entries), writer.arrays, documents=documents)
+            stages.graph, Manifest(node_entries, tuple(edge_entries), writer.arrays, documents=documents)
         )
+        stages.publish()
     counts = {entry.type: entry.count for entry in node_entries}
     sizes = {" ".join(entry.type): entry.count for entry in edge_entries}
     return Imported(out, counts, sizes, tuple(work.notes))
@@ -118,7 +105,7 @@ def _silent(what: str, done: int, total: int) -> None:
     """Show no progress."""
 
 
-def _folder_bytes(work: _Import, edges: list[_SpilledEdges]) -> int:
+def _folder_bytes(work: ImportState, edges: list[_SpilledEdges]) -> int:
     """Return about the bytes of the folder's edges: what progress is measured by."""
     counts = {node_type: len(of_type.table) for node_type, of_type in work.ids.items()}
     return sum(
@@ -128,91 +115,7 @@ def _folder_bytes(work: _Import, edges: list[_SpilledEdges]) -> int:
     )
 
 
-def _opened(spec: Spec, folder: SourceFolder, threads: int, memory: int, notice: ProgressCallback) -> _Import:
-    sources = {
-        node_type: OpenSource.open(node, f"nodes.{node_type}", folder)
-        for node_type, node in spec.nodes.items()
-        if node.has_rows
-    }
-    edge_sources: dict[EdgeType, OpenSource] = {}
-    keys: dict[EdgeType, str] = {}
-    for name, edge in spec.edges.items():
-        keys[edge_type_of(name)] = f'edges."{name}"'
-        edge_sources[edge_type_of(name)] = OpenSource.open(edge, f'edges."{name}"', folder)
-    for number, table in enumerate(spec.edges_from):
-        opened = OpenSource.open(table, f"edges_from[{number}]", folder)
-        for at, typed in enumerate(table.edges):
-            key = f"edges_from[{number}].edges[{at}]"
-            keys[edge_type_of(typed.type)] = key
-            edge_sources[edge_type_of(typed.type)] = opened.filtered(typed.where, f"{key}.where")
-    unit = spec.time_unit or finest(_units([*sources.values(), *edge_sources.values()]))
-    split = None if spec.splits is None else spec.splits.as_split()
-    cut_offs = None if split is None else CutOffs.of(split, unit, "splits.time")
-    work = _Import(spec, sources, edge_sources, keys, unit, cut_offs, threads, memory, notice)
-    _check(work)
-    return work
-
-
-def _units(sources: list[OpenSource]) -> list[Unit]:
-    found: list[Unit] = []
-    for source in sources:
-        name = source.spec.time
-        if name is not None:
-            source.check({name: f"{source.key}.time"})
-            dtype = source.table.schema.field(name).type
-            found.append(unit_of(dtype, source.time_format, f"{source.key}.time"))
-    return found
-
-
-def _check(work: _Import) -> None:
-    """Raise ValueError for columns that do not exist and splits that cannot be made, before rows are read."""
-    for node_type, source in work.sources.items():
-        source.check(_node_reader(work, node_type, None).columns())
-        node, split = work.spec.nodes[node_type], work.spec.node_split(node_type)
-        if node.label is not None and split is not None and split.time is not None and node.time is None:
-            raise ValueError(
-                f"nodes.{node_type}: its labels have no times, and the split is by time; give time = ..., or "
-                "split = { ratio = [0.8, 0.1, 0.1] }"
-            )
-    for edge_type in work.rules():
-        reader = _edge_reader(work, edge_type)
-        reader.source.check(reader.columns())
-    for node_type, node in work.spec.nodes.items():
-        columns = []
-        if node_type in work.sources:
-            columns.append((f"nodes.{node_type}.id", *_typed(work.sources[node_type], node.id or "")))
-        for edge_type, rules in work.rules().items():
-            for name, end in ((rules.source, edge_type[0]), (rules.destination, edge_type[2])):
-                if end == node_type:
-                    key = f"{work.edge_keys[edge_type]}.{'source' if name == rules.source else 'destination'}"
-                    columns.append((key, *_typed(work.edge_sources[edge_type], name)))
-        kind = id_kind(columns, node.id_type, node_type)
-        work.ids[node_type] = NodeTableIds(kind, id_table(kind))
-
-
-def _typed(source: OpenSource, column: str) -> tuple[Any, bool]:
-    return source.table.schema.field(column).type, source.is_untyped
-
-
-def _node_reader(work: _Import, node_type: str, touched: npt.NDArray[np.bool_] | None) -> NodeReader:
-    node = work.spec.nodes[node_type]
-    kind = work.ids[node_type].kind if node_type in work.ids else "string"
-    split = node.split
-    if split is None and node.label is not None:
-        split = work.spec.node_split(node_type)
-    return NodeReader(
-        node_type, node, work.sources[node_type], kind, work.unit, split, work.cut_offs, touched, work.threads
-    )
-
-
-def _edge_reader(work: _Import, edge_type: EdgeType) -> EdgeReader:
-    return EdgeReader(
-        edge_type, work.rules()[edge_type], work.edge_sources[edge_type], work.edge_keys[edge_type],
-        work.unit, work.cut_offs, work.ids, work.threads,
-    )  # fmt: skip
-
-
-def _read_ids(work: _Import) -> None:
+def _read_ids(work: ImportState) -> None:
     """Number the nodes: rows of node tables, then ids that edges add, in the order of the spec."""
     for node_type, source in work.sources.items():
         work.notice(f"ids of {node_type}", 0, 0)
@@ -220,7 +123,7 @@ def _read_ids(work: _Import) -> None:
     for edge_type, rules in work.rules().items():
         adds = [end for end in (edge_type[0], edge_type[2]) if end not in work.sources]
         if rules.orphans == "add" or adds:
-            _edge_reader(work, edge_type).add_ends(
+            edge_reader(work, edge_type).add_ends(
                 {edge_type[0], edge_type[2]} if rules.orphans == "add" else set(adds)
             )
     for node_type, of_type in work.ids.items():
@@ -232,10 +135,10 @@ def _read_ids(work: _Import) -> None:
             )
 
 
-def _number_rows(work: _Import, node_type: str, source: OpenSource) -> None:
+def _number_rows(work: ImportState, node_type: str, source: OpenSource) -> None:
     column, of_type = work.spec.nodes[node_type].id, work.ids[node_type]
     assert column is not None
-    reader, times = _node_reader(work, node_type, None), []
+    reader, times = node_reader(work, node_type, None), []
     wanted = [column] if reader.spec.time is None else [column, reader.spec.time]
     pieces: list[tuple[int, Rows]] = []  # without values: the places of rows, for errors
     for rows in in_order(source.pieces(wanted), work.threads):
@@ -257,65 +160,168 @@ def _number_rows(work: _Import, node_type: str, source: OpenSource) -> None:
         work.node_times[node_type] = np.concatenate(times) if times else np.zeros(0, np.int64)
 
 
-def _spill_edges(work: _Import, edge_type: EdgeType, runs: Path) -> _SpilledEdges:
+def _spill_edges(work: ImportState, edge_type: EdgeType, stages: WorkFolder) -> _SpilledEdges:
     """Read the edges of a type once more, with their reverses, into files sorted later."""
-    reader, rules, name = _edge_reader(work, edge_type), work.rules()[edge_type], " ".join(edge_type)
-    work.notice(f"edges {name}", 0, 0)
-    edges = EdgeImport(reader, fitted_columns(reader), work.node_times, work.touched)
-    types = [edge_type]
-    if rules.reverse is not None:
-        types.append((edge_type[2], rules.reverse, edge_type[0]))
-    share = work.memory // (2 * len(types))
-    spilled = tuple(
-        EdgeRuns(runs / f"{len(work.timed)}-{number}", edges.plan(one), share, work.threads)
-        for number, one in enumerate(types)
-    )
-    spill(spilled, edges.tasks())
-    if rules.orphans == "refuse":
-        edges.counted.refuse_orphans()
-    for count, what in (
-        (edges.counted.num_orphans, "edges without a node at an end left out"),
-        (edges.counted.num_nulls, "edges with a null end left out"),
-    ):
-        if count:
-            work.notes.append(f"{name}: {count:,} {what}")
+    reader, rules, name = edge_reader(work, edge_type), work.rules()[edge_type], " ".join(edge_type)
+    number = len(work.timed)
+    touched = {end: np.zeros_like(work.touched[end]) for end in (edge_type[0], edge_type[2])}
+    edges = EdgeImport(reader, {}, work.node_times, touched)
     work.timed[edge_type] = edges.is_timed
-    return _SpilledEdges(edges, spilled)
+    spilled: list[EdgeRuns] = []
+
+    def read() -> dict[str, Any]:
+        work.notice(f"edges {name}", 0, 0)
+        edges.encoders.update(fitted_columns(reader))
+        spilled.extend(_runs(work, edges, stages.runs / str(number)))
+        spill(spilled, edges.tasks())
+        if rules.orphans == "refuse":
+            edges.counted.refuse_orphans()
+        for end, nodes in touched.items():
+            _keep(_touched_file(stages, number, end), nodes)
+        return {
+            "encoders": {column: stored(encoder) for column, encoder in edges.encoders.items()},
+            "runs": [one.save() for one in spilled],
+            "notes": _left_out(name, edges.counted),
+        }
+
+    done = stages.stage(f"edges-{number}", read)
+    if not spilled:
+        edges.encoders.update({column: restored(state) for column, state in done["encoders"].items()})
+        spilled.extend(_runs(work, edges, stages.runs / str(number)))
+        for one, state in zip(spilled, done["runs"], strict=True):
+            one.load(state)
+    for end in touched:
+        work.touched[end] |= np.load(_touched_file(stages, number, end))
+    work.notes.extend(done["notes"])
+    return _SpilledEdges(edges, tuple(spilled), number)
+
+
+def _touched_file(stages: WorkFolder, number: int, node_type: str) -> Path:
+    return stages.runs / f"{number}-{node_type}.npy"
+
+
+def _keep(path: Path, array: npt.NDArray[Any]) -> None:
+    with path.open("wb") as file:
+        np.save(file, array)
+        flush(file)
+
+
+def _runs(work: ImportState, edges: EdgeImport, path: Path) -> list[EdgeRuns]:
+    """Open the files of an edge type and of its reverse."""
+    edge_type, reverse = edges.reader.edge_type, edges.reader.rules.reverse
+    types = [edge_type] if reverse is None else [edge_type, (edge_type[2], reverse, edge_type[0])]
+    share = work.memory // (2 * len(types))
+    return [
+        EdgeRuns(path.with_name(f"{path.name}-{at}"), edges.plan(one), share, work.threads)
+        for at, one in enumerate(types)
+    ]
+
+
+def _left_out(name: str, counted: Counted) -> list[str]:
+    notes = (
+        (counted.num_orphans, "edges without a node at an end left out"),
+        (counted.num_nulls, "edges with a null end left out"),
+    )
+    return [f"{name}: {count:,} {what}" for count, what in notes if count]
 
 
 @dataclass(frozen=True, eq=False)
 class _SpilledEdges:
     edges: EdgeImport
     runs: tuple[EdgeRuns, ...]  # of the type, and of its reverse
+    number: int
 
-    def write(self, writer: FolderWriter) -> list[EdgeEntry]:
+    def write(self, writer: FolderWriter, stages: WorkFolder) -> list[EdgeEntry]:
+        """Write the types in a stage each, and remove their files."""
         types = [one.plan.edge_type for one in self.runs]
         entries = []
-        for one, back in zip(self.runs, reversed(types), strict=True):
-            entries.append(write_edges(one, writer, back if len(types) == 2 else None))
+        for at, (one, back) in enumerate(zip(self.runs, reversed(types), strict=True)):
+            write = partial(write_edges, one, writer, back if len(types) == 2 else None)
+            entry = _written(writer, stages, f"arrays-{self.number}-{at}", write, edge_entry)
             one.close()
+            entries.append(entry)
         return entries
 
 
-def _write_nodes(work: _Import, node_type: str, writer: FolderWriter) -> tuple[NodeEntry, Mapping[str, Any]]:
+def _written(
+    writer: FolderWriter,
+    stages: WorkFolder,
+    name: str,
+    write: Callable[[], EntryT],
+    read: Callable[[Mapping[str, Any]], EntryT],
+) -> EntryT:
+    """Write arrays in a stage; their entries of graph.json outlive the process."""
+
+    def make() -> dict[str, Any]:
+        before = set(writer.arrays)
+        entry = asdict(write())  # type: ignore[call-overload]
+        arrays = {file: asdict(one) for file, one in writer.arrays.items() if file not in before}
+        return {"entry": entry, "arrays": arrays}
+
+    done = stages.stage(name, make)
+    writer.arrays.update({file: array_entry(one) for file, one in done["arrays"].items()})
+    return read(done["entry"])
+
+
+def _write_nodes(
+    work: ImportState, node_type: str, writer: FolderWriter, stages: WorkFolder
+) -> tuple[NodeEntry, Mapping[str, Any]]:
+    """Write the ids and columns of a node type in a stage; also return what the document says of it."""
+    number = list(work.spec.nodes).index(node_type)
+    write = partial(_nodes, work, node_type, writer)
+    done = _written(writer, stages, f"nodes-{number}", write, _node_stage)
+    work.notes.extend(done.notes)
+    return node_entry(done.entry), done.document
+
+
+@dataclass(frozen=True)
+class _NodeStage:
+    """A written node type, as JSON."""
+
+    entry: dict[str, Any]
+    document: dict[str, Any]
+    notes: list[str]
+
+
+def _node_stage(state: Mapping[str, Any]) -> _NodeStage:
+    return _NodeStage(**state)
+
+
+def _nodes(work: ImportState, node_type: str, writer: FolderWriter) -> _NodeStage:
     count, of_type = len(work.ids[node_type].table), work.ids[node_type]
+    kept = _write_ids(work, node_type, writer)
     if node_type not in work.sources:
-        return NodeEntry(node_type, count), {"id": {"kind": of_type.kind}}
+        entry = NodeEntry(node_type, count, ids=kept)
+        return _NodeStage(asdict(entry), {"id": {"kind": of_type.kind}}, [])
     work.notice(f"columns of {node_type}", 0, 0)
     is_touched = work.cut_offs is not None and any(
         is_timed and node_type in (edge_type[0], edge_type[2]) for edge_type, is_timed in work.timed.items()
     )
-    reader = _node_reader(work, node_type, work.touched[node_type] if is_touched else None)
+    reader = node_reader(work, node_type, work.touched[node_type] if is_touched else None)
     found = write_nodes(reader, count, writer)
+    notes = []
     for name, unknown in found.unknown.items():
         if unknown:
             what = "labels of classes" if name == LABEL else "rows with words or categories"
-            work.notes.append(f"{node_type}.{name}: {unknown:,} {what} that training lacks")
-    return found.entry, found.document
+            notes.append(f"{node_type}.{name}: {unknown:,} {what} that training lacks")
+    return _NodeStage(asdict(replace(found.entry, ids=kept)), dict(found.document), notes)
+
+
+def _write_ids(work: ImportState, node_type: str, writer: FolderWriter) -> str:
+    """Write the ids of a node type, unless the spec keeps none; return their kind as graph.json has it."""
+    of_type = work.ids[node_type]
+    if work.spec.nodes[node_type].ids == "none":
+        return ""
+    work.notice(f"ids of {node_type}", 0, 0)
+    chunks = partial(table_chunks, of_type.table)
+    write_ids(
+        writer, node_type, of_type.kind, chunks, writer.folder.parent / "runs", work.memory, work.threads
+    )
+    return of_type.kind
 
 
 def _document(
-    work: _Import, nodes: Mapping[str, tuple[NodeEntry, Mapping[str, Any]]], edges: list[_SpilledEdges]
+    work: ImportState, nodes: Mapping[str, tuple[NodeEntry, Mapping[str, Any]]], edges: list[_SpilledEdges]
 ) -> bytes:
     """Return what later data and runs need: unit, cut-offs, encoders, classes. No path, filter or secret."""
     content: dict[str, Any] = {"format": FORMAT, "time_unit": work.unit}

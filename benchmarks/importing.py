@@ -1,0 +1,150 @@
+"""How fast are tables imported, and in how much memory?
+
+Generates Parquet files like those of a shop: events of 10 M users and 1 M items with a time and a price, ids
+as text or as integers, popular users and items first. `khop.import_tables` runs in a process of its own.
+Edges per second are of wall time, and per second of CPU time of all threads; memory is the process's peak.
+The first look-up reads the pages of 1,000 ids, the second finds them in memory.
+
+usage: python benchmarks/importing.py [--edges 20000000] [--users 10000000] [--items 1000000] [--threads 2]
+           [--memory 4294967296] [--folder build/import-benchmark]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from harness import ROOT, Figure, report
+
+import khop
+
+FILE_EDGES, GROUP_EDGES = 5_000_000, 1_000_000
+IMPORT = """
+import json, resource, sys, time
+import khop
+settings = json.loads(sys.argv[1])
+begun = time.perf_counter()
+khop.import_tables(settings["spec"], settings["out"], memory=settings["memory"], threads=settings["threads"])
+seconds = time.perf_counter() - begun
+usage = resource.getrusage(resource.RUSAGE_SELF)
+cpu, peak = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+print(json.dumps({"seconds": seconds, "cpu": cpu, "peak": peak}))
+"""
+
+
+def names(count: int, kind: str, prefix: str, random: np.random.Generator) -> pa.Array:
+    """Ids with gaps, in no order."""
+    numbers = pa.array(random.permutation(count).astype(np.int64) * 7 + 13)
+    if kind == "integers":
+        return numbers
+    padded = pc.utf8_lpad(pc.cast(numbers, pa.string()), 9, "0")
+    return pc.binary_join_element_wise(prefix, padded, "")
+
+
+def generate(folder: Path, edges: int, counts: tuple[int, int], kind: str) -> None:
+    """Write users, items and events."""
+    random = np.random.default_rng(7)
+    users, items = names(counts[0], kind, "u", random), names(counts[1], kind, "item-", random)
+    (folder / "events").mkdir(parents=True)
+    pq.write_table(pa.table({"user_id": users}), folder / "users.parquet")
+    pq.write_table(pa.table({"item_id": items}), folder / "items.parquet")
+    for number, first in enumerate(range(0, edges, FILE_EDGES)):
+        count = min(FILE_EDGES, edges - first)
+        sources = (counts[0] * random.random(count) ** 2.5).astype(np.int64)
+        destinations = (counts[1] * random.random(count) ** 4).astype(np.int64)
+        times = np.sort(random.integers(0, 86_400_000, count)) * 1000 + 1_600_000_000_000_000 + first
+        events = {
+            "user_id": users.take(pa.array(sources)),
+            "item_id": items.take(pa.array(destinations)),
+            "ts": pa.array(times).cast(pa.timestamp("us", "UTC")),
+            "price": pa.array(random.lognormal(3, 1, count).round(2)),
+        }
+        file = folder / "events" / f"part-{number:04d}.parquet"
+        pq.write_table(pa.table(events), file, row_group_size=GROUP_EDGES)
+
+
+def spec_of(folder: Path) -> dict[str, object]:
+    """Return the spec of the generated files."""
+    edges = {
+        "files": [str(folder / "events/*.parquet")],
+        "source": "user_id",
+        "destination": "item_id",
+        "time": "ts",
+        "columns": {"price": "number"},
+    }
+    return {
+        "nodes": {
+            "user": {"files": [str(folder / "users.parquet")], "id": "user_id"},
+            "item": {"files": [str(folder / "items.parquet")], "id": "item_id"},
+        },
+        "edges": {"user buys item": edges},
+    }
+
+
+def measured(kind: str, settings: argparse.Namespace) -> list[Figure]:
+    """Import one graph in a new process."""
+    folder, out = settings.folder / kind, settings.folder / f"{kind}-graph"
+    if not folder.exists():
+        unfinished = settings.folder / f"{kind}.unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        generate(unfinished, settings.edges, (settings.users, settings.items), kind)
+        unfinished.rename(folder)
+    shutil.rmtree(out, ignore_errors=True)
+    arguments = {
+        "spec": spec_of(folder), "out": str(out), "memory": settings.memory, "threads": settings.threads
+    }  # fmt: skip
+    load = os.getloadavg()[0]
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT, json.dumps(arguments)], check=True, capture_output=True, text=True
+    )
+    answer = json.loads(done.stdout.splitlines()[-1])
+    lookup = look_up(out, folder)
+    shutil.rmtree(out)
+    notes = {"edges": settings.edges, "threads": settings.threads, "load": load, "budget": settings.memory}
+    return [
+        Figure(f"{kind}: edges per second", settings.edges / answer["seconds"], "1/s", notes=notes),
+        Figure(f"{kind}: edges per CPU second", settings.edges / answer["cpu"], "1/s", notes=notes),
+        Figure(f"{kind}: peak memory", answer["peak"], "bytes", notes=notes),
+        Figure(f"{kind}: 1,000 ids of users looked up, warm", lookup, "ms", notes=notes),
+    ]
+
+
+def look_up(out: Path, folder: Path) -> float:
+    """Return the milliseconds of the second look-up of 1,000 ids."""
+    column = pq.read_table(folder / "users.parquet").column("user_id")
+    step = max(1, len(column) // 1000)
+    wanted = column.to_pylist()[::step][:1000]
+    ids = khop.open_ids(out, "user")
+    ids.rows(wanted)
+    begun = time.perf_counter()
+    found = ids.rows(wanted)
+    milliseconds = 1000 * (time.perf_counter() - begun)
+    assert found.tolist() == list(range(0, step * len(wanted), step))
+    return milliseconds
+
+
+def main() -> None:
+    """Measure both kinds of ids."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    defaults = {"edges": 20_000_000, "users": 10_000_000, "items": 1_000_000, "threads": 2, "memory": 4 << 30}
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "import-benchmark")
+    settings = parser.parse_args()
+    report("importing", [figure for kind in ("text", "integers") for figure in measured(kind, settings)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Identity of an import's input: the spec, and the size and time of every file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from khop.importing.database import database_path
+from khop.importing.files import find_files
+from khop.importing.source import SourceFolder
+from khop.importing.spec import Source, Spec
+
+FORMAT = 1  # of the files between stages; a khop that writes others must not take them up
+
+
+def fingerprint_of(spec: Spec, folder: SourceFolder) -> str:
+    """Return equal text for equal input. Tables in memory never have equal input."""
+    sources = [*spec.nodes.values(), *spec.edges.values(), *spec.edges_from]
+    if any(source.rows is not None for source in sources):
+        return uuid.uuid4().hex
+    files = [_state(path) for source in sources for path in _paths(source, folder)]
+    content: dict[str, Any] = {"format": FORMAT, "spec": spec.model_dump(mode="json"), "files": files}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _paths(source: Source, folder: SourceFolder) -> Iterator[Path]:
+    if source.files is not None:
+        for file in find_files(source.files, folder.path, "files"):
+            yield Path(file.path)
+    elif source.database is not None:
+        yield Path(database_path(source.database, folder.path, folder.environment, "database"))
+
+
+def _state(path: Path) -> list[str | int]:
+    status = path.stat()
+    return [str(path.resolve()), status.st_size, status.st_mtime_ns]

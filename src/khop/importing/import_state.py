@@ -1,0 +1,134 @@
+"""Opened tables of an import, and what is known of them so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.graph.progress import ProgressCallback
+from khop.importing.edge_reader import EdgeReader, NodeTableIds
+from khop.importing.id_column import id_kind
+from khop.importing.node_columns import NodeReader
+from khop.importing.row_splits import CutOffs
+from khop.importing.source import OpenSource, SourceFolder
+from khop.importing.spec import EdgeRules, Spec, Unit
+from khop.importing.times import finest, unit_of
+from khop.kernels.id_table import id_table
+from khop.schema import EdgeType, edge_type_of
+
+
+@dataclass(eq=False)
+class ImportState:
+    """The state of an import: opened tables, ids, edges."""
+
+    spec: Spec
+    sources: Mapping[str, OpenSource]  # by node type
+    edge_sources: Mapping[EdgeType, OpenSource]
+    edge_keys: Mapping[EdgeType, str]
+    unit: Unit
+    cut_offs: CutOffs | None
+    threads: int
+    memory: int
+    notice: ProgressCallback
+    node_times: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    touched: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)  # by an edge before validation
+    timed: dict[EdgeType, bool] = field(default_factory=dict)
+    ids: dict[str, NodeTableIds] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def rules(self) -> dict[EdgeType, EdgeRules]:
+        """Return the rules of each edge type."""
+        return dict(self.spec.edge_types())
+
+
+def opened(
+    spec: Spec, folder: SourceFolder, threads: int, memory: int, notice: ProgressCallback
+) -> ImportState:
+    """Open and check all tables before rows are read."""
+    sources = {
+        node_type: OpenSource.open(node, f"nodes.{node_type}", folder)
+        for node_type, node in spec.nodes.items()
+        if node.has_rows
+    }
+    edge_sources: dict[EdgeType, OpenSource] = {}
+    keys: dict[EdgeType, str] = {}
+    for name, edge in spec.edges.items():
+        keys[edge_type_of(name)] = f'edges."{name}"'
+        edge_sources[edge_type_of(name)] = OpenSource.open(edge, f'edges."{name}"', folder)
+    for number, table in enumerate(spec.edges_from):
+        opened = OpenSource.open(table, f"edges_from[{number}]", folder)
+        for at, typed in enumerate(table.edges):
+            key = f"edges_from[{number}].edges[{at}]"
+            keys[edge_type_of(typed.type)] = key
+            edge_sources[edge_type_of(typed.type)] = opened.filtered(typed.where, f"{key}.where")
+    unit = spec.time_unit or finest(_units([*sources.values(), *edge_sources.values()]))
+    split = None if spec.splits is None else spec.splits.as_split()
+    cut_offs = None if split is None else CutOffs.of(split, unit, "splits.time")
+    work = ImportState(spec, sources, edge_sources, keys, unit, cut_offs, threads, memory, notice)
+    _check(work)
+    return work
+
+
+def _units(sources: list[OpenSource]) -> list[Unit]:
+    found: list[Unit] = []
+    for source in sources:
+        name = source.spec.time
+        if name is not None:
+            source.check({name: f"{source.key}.time"})
+            dtype = source.table.schema.field(name).type
+            found.append(unit_of(dtype, source.time_format, f"{source.key}.time"))
+    return found
+
+
+def _check(work: ImportState) -> None:
+    """Raise ValueError for columns that do not exist and splits that cannot be made, before rows are read."""
+    for node_type, source in work.sources.items():
+        source.check(node_reader(work, node_type, None).columns())
+        node, split = work.spec.nodes[node_type], work.spec.node_split(node_type)
+        if node.label is not None and split is not None and split.time is not None and node.time is None:
+            raise ValueError(
+                f"nodes.{node_type}: its labels have no times, and the split is by time; give time = ..., or "
+                "split = { ratio = [0.8, 0.1, 0.1] }"
+            )
+    for edge_type in work.rules():
+        reader = edge_reader(work, edge_type)
+        reader.source.check(reader.columns())
+    for node_type, node in work.spec.nodes.items():
+        columns = []
+        if node_type in work.sources:
+            columns.append((f"nodes.{node_type}.id", *_typed(work.sources[node_type], node.id or "")))
+        for edge_type, rules in work.rules().items():
+            for name, end in ((rules.source, edge_type[0]), (rules.destination, edge_type[2])):
+                if end == node_type:
+                    key = f"{work.edge_keys[edge_type]}.{'source' if name == rules.source else 'destination'}"
+                    columns.append((key, *_typed(work.edge_sources[edge_type], name)))
+        kind = id_kind(columns, node.id_type, node_type)
+        work.ids[node_type] = NodeTableIds(kind, id_table(kind))
+
+
+def _typed(source: OpenSource, column: str) -> tuple[Any, bool]:
+    return source.table.schema.field(column).type, source.is_untyped
+
+
+def node_reader(work: ImportState, node_type: str, touched: npt.NDArray[np.bool_] | None) -> NodeReader:
+    """Return the reader of a node type."""
+    node = work.spec.nodes[node_type]
+    kind = work.ids[node_type].kind if node_type in work.ids else "string"
+    split = node.split
+    if split is None and node.label is not None:
+        split = work.spec.node_split(node_type)
+    return NodeReader(
+        node_type, node, work.sources[node_type], kind, work.unit, split, work.cut_offs, touched, work.threads
+    )
+
+
+def edge_reader(work: ImportState, edge_type: EdgeType) -> EdgeReader:
+    """Return the reader of an edge type."""
+    return EdgeReader(
+        edge_type, work.rules()[edge_type], work.edge_sources[edge_type], work.edge_keys[edge_type],
+        work.unit, work.cut_offs, work.ids, work.threads,
+    )  # fmt: skip
