@@ -23,7 +23,11 @@ def test_no_batch_is_larger_than_its_limit(
         seeds = order.share(0, step)
         drawn = source.make(BatchRequest.of(seeds, khop.DrawKey(step)))
         limit = most_bytes(
-            loader.graph_sampler, loader.columns, seed_counts(seeds, negatives), label_bytes(seeds, negatives)
+            loader.graph_sampler,
+            loader.columns,
+            seed_counts(seeds, negatives),
+            label_bytes(seeds, negatives),
+            seeds.nodes,
         )
         assert limit is not None
         assert num_bytes(drawn) <= limit
@@ -39,6 +43,16 @@ def test_limits_of_shared_nodes_end_at_the_graph(plain_graph: khop.Graph) -> Non
     edges, nodes = 4 * 4091, 600 * 8
     assert limit([-1]) <= edges + nodes + 8 * 101 + 100 * 48
     assert limit([1000, 1000]) > limit([10, 10]) > limit([10])
+
+
+def test_all_neighbors_of_known_seeds_are_counted(plain_graph: khop.Graph) -> None:
+    sampler = khop.NeighborSampler(plain_graph, [-1])
+    columns = khop.Loader(sampler, torch.arange(2), 2).columns
+    one = most_bytes(sampler, columns, {"item": 1}, nodes={"item": torch.tensor([5])})
+    degree = int(plain_graph.csc("item like item").indptr.diff()[5])
+    assert one == 4 * degree + 8 * 2 + 8 * (1 + degree) + 48
+    unknown = {"item": torch.tensor([5, -1, 600])}  # the draw refuses these ids
+    assert most_bytes(sampler, columns, {"item": 1}, nodes=unknown) == one
 
 
 def test_a_sampler_of_your_own_has_no_limit(plain_graph: khop.Graph) -> None:

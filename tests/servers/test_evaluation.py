@@ -7,9 +7,12 @@ import torch
 
 import khop
 from khop.api.connect import graph_on
+from khop.api.serve import ServedGraph
 from khop.models import SAGE, LinkPredictor
 from khop.sampling.listed import ids_here
-from support.in_process import connected, exchange_with
+from khop.servers.errors import TooLarge
+from khop.servers.service import Service
+from support.in_process import InProcess, connected, exchange_with
 from support.small_typed_folders import BUYS, LIKE
 
 
@@ -31,6 +34,18 @@ def test_rows_of_layers_stay_with_the_client(plain_graph: khop.Graph) -> None:
     model = SAGE.for_graph(plain_graph, hidden=256, layers=2)
     khop.layerwise_inference(model, remote, remote.features, "item")
     assert all(size < 600 * 8 * 3 + 4096 for _, size in exchange.asked)  # node ids and positions
+
+
+def test_exact_evaluation_keeps_within_a_limit_of_bytes(plain_graph: khop.Graph) -> None:
+    """A request counts as the edges of its nodes: smaller chunks pass where a large one does not."""
+    service = Service(ServedGraph.of(plain_graph), max_batch_bytes=30_000)
+    remote = graph_on(InProcess([service]))
+    model = SAGE.for_graph(plain_graph, hidden=8, layers=2)
+    found = khop.layerwise_inference(model, remote, remote.features, "item", chunk_size=20)
+    expected = khop.layerwise_inference(model, plain_graph, plain_graph.features, "item", chunk_size=20)
+    assert torch.equal(found, expected)
+    with pytest.raises(TooLarge, match="take a smaller batch_size"):
+        khop.layerwise_inference(model, remote, remote.features, "item", chunk_size=600)
 
 
 def test_the_sampled_score_is_the_local_one(plain_graph: khop.Graph) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from torch import Tensor
 
 from khop.errors import Unsupported
+from khop.graph.store import GraphStore
 from khop.loading.columns import ColumnChoice
 from khop.rules.rule import Hop
 from khop.sampling.neighbor import Expansion, NeighborSampler
@@ -22,18 +26,23 @@ _IDS, _WEIGHT = 8, 4  # bytes of the id and the weight of an edge
 
 
 def most_bytes(
-    sampler: Sampler, columns: ColumnChoice, seeds: Mapping[NodeType, int], label_bytes: int = 0
+    sampler: Sampler,
+    columns: ColumnChoice,
+    seeds: Mapping[NodeType, int],
+    label_bytes: int = 0,
+    nodes: Mapping[NodeType, Tensor] = MappingProxyType({}),
 ) -> int | None:
     """Return the most bytes of a batch of so many seeds; None if the sampler is not one of khop's.
 
-    `label_bytes` are those of the labels of links.
+    `label_bytes` are those of the labels of links. `nodes` are the seeds, if they are known: a first hop to
+    all neighbors then counts their edges, and not all edges of the graph.
     """
     try:
         neighbors = sampler.for_kernels().neighbors
     except Unsupported:
         return None
     widths = _Widths(sampler.graph.schema, columns)
-    reach = _Reach(neighbors, dict.fromkeys(sampler.graph.schema.node_types, 0) | dict(seeds))
+    reach = _Reach(neighbors, dict.fromkeys(sampler.graph.schema.node_types, 0) | dict(seeds), nodes)
     total = 0
     for hop in neighbors.hops:
         edges, rows = reach.expand(hop)
@@ -101,6 +110,7 @@ class _Reach:
 
     sampler: NeighborSampler
     nodes: dict[NodeType, int]
+    seeds: Mapping[NodeType, Tensor]  # ids, if they are known
     last: dict[NodeType, int] = field(default_factory=dict)  # new at the last hop
 
     def expand(self, hop: Hop) -> tuple[dict[EdgeType, int], dict[NodeType, int]]:
@@ -121,6 +131,17 @@ class _Reach:
         most, count = hop.rule.most(fanout), rows.get(edge_type[2], 0)
         if most is not None:
             return count * most
+        if hop.number == 1 and edge_type[2] in self.seeds:
+            return _degrees(self.sampler.graph, edge_type, self.seeds[edge_type[2]])
         return self.sampler.graph.num_edges(edge_type) * (
             count if self.sampler.is_disjoint else min(count, 1)
         )
+
+
+def _degrees(graph: GraphStore, edge_type: EdgeType, nodes: Tensor) -> int:
+    """Return the number of in-edges of some nodes; of ids that are none, the draw raises the error."""
+    if len(graph.partition_bounds(edge_type[2])) > 2:  # no process joins partitions to know a limit
+        return graph.num_edges(edge_type)
+    known = nodes[(nodes >= 0) & (nodes < graph.num_nodes(edge_type[2]))]
+    indptr = graph.local_csc(edge_type).indptr
+    return int((indptr[known + 1] - indptr[known]).sum())

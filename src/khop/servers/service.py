@@ -143,7 +143,7 @@ class Service:
         if counts is None:
             counts = seed_counts(seeds, prepared.negatives_per_link)
         labels = label_bytes(seeds, prepared.negatives_per_link)
-        return most_bytes(prepared.sampler, prepared.columns, counts, labels)
+        return most_bytes(prepared.sampler, prepared.columns, counts, labels, seeds.nodes)
 
     def _too_large(self, size: int, verb: str) -> TooLarge:
         return TooLarge(
