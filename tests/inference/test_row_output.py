@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from khop.inference.row_output import RowOutput
+from khop.kernels.id_table import StringKeys
 from khop.runtime.group import ALONE
 
 ROWS = torch.arange(12.0).view(4, 3)
@@ -62,3 +63,13 @@ def test_files_that_cannot_be_written_are_named_before_the_work(tmp_path: Path) 
     (tmp_path / "rows.ids.npy").touch()
     with pytest.raises(ValueError, match=r"rows\.ids\.npy: exists already"):
         output(tmp_path / "rows.npy").check()
+
+
+@pytest.mark.parametrize("own", [["a", "b", "ü", "d"], [7, 5, 3, 1]], ids=["text", "integers"])
+def test_parquet_has_the_users_ids(tmp_path: Path, own: list[str] | list[int]) -> None:
+    keys = StringKeys.of([str(one) for one in own]) if isinstance(own[0], str) else np.array(own, np.int64)
+    out = RowOutput(tmp_path / "rows.parquet", "item", "embedding", 4, torch.tensor([3, 0, 1, 2]), None, keys)
+    written(out)
+    table = pyarrow.parquet.read_table(out.path)
+    assert table.column_names == ["id", "node", "embedding"]
+    assert table["id"].to_pylist() == [own[3], own[0], own[1], own[2]]

@@ -19,6 +19,7 @@ import khop
 from khop.api.open_graph import Graph
 from khop.arguments import graph_of, path_of, whole_number
 from khop.exchange.lanes import Lanes
+from khop.graph.node_ids import stored_ids
 from khop.inference.chunks import Progress, unwatched
 from khop.inference.collective_chunks import CollectiveChunks, rank_bounds
 from khop.inference.node_outputs import Layers
@@ -110,7 +111,9 @@ class Inference:
             is_one = len(layers.stages[-1]) == 1
             path = out if is_one else out.with_name(f"{out.stem}.{stage.node_type}{out.suffix}")
             original = None if graph.folder is None else graph.folder.original_ids(stage.node_type)
-            output = RowOutput(path, stage.node_type, values.removesuffix("s"), stage.count, nodes, original)
+            own = None if graph.folder is None else stored_ids(graph.folder.path).get(stage.node_type)
+            name = values.removesuffix("s")
+            output = RowOutput(path, stage.node_type, name, stage.count, nodes, original, own)
             output.check()
             outputs.append(output)
         with gathered(model):

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from khop.graph.atomic import refuse_dangling
 from khop.graph.npy import write_array
+from khop.kernels.id_table import Keys, StringKeys
 from khop.runtime.group import Group
 from khop.schema import NodeType
 
@@ -34,6 +35,7 @@ class RowOutput:
     count: int
     nodes: Tensor | None  # int64 (count); None: all nodes, in order
     original_ids: Tensor | None  # int64, by node; None if the graph has none
+    own_ids: Keys | None = None  # the user's ids, by node, for Parquet; None if the graph stores none
 
     @property
     def ids_path(self) -> Path:
@@ -95,7 +97,10 @@ class RowOutput:
     def _fields(self, pyarrow: ModuleType, rows: Tensor) -> list[object]:
         number = pyarrow.from_numpy_dtype(rows[:0].numpy().dtype)
         names = ["node"] if self.original_ids is None else ["node", "original_id"]
+        of_own = pyarrow.string() if isinstance(self.own_ids, StringKeys) else pyarrow.int64()
+        own = [] if self.own_ids is None else [pyarrow.field("id", of_own, nullable=False)]
         return [
+            *own,
             *(pyarrow.field(name, pyarrow.int64(), nullable=False) for name in names),
             pyarrow.field(self.column, pyarrow.list_(number, math.prod(rows.shape[1:]))),
         ]
@@ -111,7 +116,8 @@ class RowOutput:
         flat = pyarrow.array(rows[piece].reshape(-1).numpy())
         of_rows = pyarrow.FixedSizeListArray.from_arrays(flat, type=schema.field(self.column).type)
         original = [] if self.original_ids is None else [pyarrow.array(self.original_ids[ids].numpy())]
-        return [pyarrow.array(ids.numpy()), *original, of_rows]
+        own = [] if self.own_ids is None else [pyarrow.array(_own(self.own_ids, ids))]
+        return [*own, pyarrow.array(ids.numpy()), *original, of_rows]
 
     def _ids(self, size: int) -> Iterator[npt.NDArray[np.int64]]:
         for piece in _pieces(self.count, size):
@@ -119,6 +125,14 @@ class RowOutput:
 
     def _ids_of(self, piece: slice) -> Tensor:
         return torch.arange(piece.start, piece.stop) if self.nodes is None else self.nodes[piece]
+
+
+def _own(keys: Keys, nodes: Tensor) -> list[str] | npt.NDArray[np.int64]:
+    """Return the user's ids of some nodes."""
+    if isinstance(keys, StringKeys):
+        return [keys.bytes_at(node).decode() for node in nodes.tolist()]
+    found: npt.NDArray[np.int64] = keys[nodes.numpy()]
+    return found
 
 
 def _pieces(count: int, size: int) -> list[slice]:
