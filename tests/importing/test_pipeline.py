@@ -263,13 +263,3 @@ def test_an_existing_folder_is_refused_before_work(tmp_path: Path) -> None:
     imported(tmp_path)
     with pytest.raises(ValueError, match="exists already"):
         imported(tmp_path)
-
-
-def test_the_ids_of_the_tables_are_found_both_ways(tmp_path: Path) -> None:
-    import_tables(spec(**{"nodes.user.ids": "none"}), tmp_path / "out", threads=2)
-    ids = open_ids(tmp_path / "out", "item")
-    assert ids.rows(["c", "a", "nothing"]).tolist() == [2, 0, -1]
-    assert list(ids.ids([3, 0])) == ["d", "a"]
-    with pytest.raises(ValueError, match="ids of 'user' are not stored"):
-        open_ids(tmp_path / "out", "user")
-    assert verify_folder(tmp_path / "out") == []
