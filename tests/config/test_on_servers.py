@@ -11,6 +11,9 @@ import pytest
 
 pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 
+from tests.importing.shop import spec
+
+from khop import import_tables
 from khop.api.serve import service_of
 from khop.cli.main import run
 from khop.config.build import prepare
@@ -145,6 +148,17 @@ def test_servers_of_another_graph_are_refused_by_name(graph: Path, tmp_path: Pat
     given = raw(graph="shop", servers={"addresses": [addresses]})
     with pytest.raises(ValueError, match="graph is 'shop': the servers have 'words'; give --graph words"):
         prepare(given, tmp_path)
+
+
+def test_a_graph_that_is_split_by_time_is_refused(tmp_path: Path, serving: object) -> None:
+    """Else training would see the edges after the cut-offs."""
+    addresses = serving(import_tables(spec(), tmp_path / "shop").path, 1)  # type: ignore[operator]
+    given = raw(graph="shop", servers={"addresses": [addresses]})
+    with pytest.raises(ValueError, match="is split by time, and servers do not leave out the edges"):
+        graph_on_servers(checked(given), given)
+    links = {"task": {"kind": "link-prediction", "target": "user buys item"}, "links": {"split": "random"}}
+    at_random = raw(graph="shop", servers={"addresses": [addresses]}, **links)
+    assert graph_on_servers(checked(at_random), at_random).num_nodes("item") > 0
 
 
 def test_stores_on_a_gpu_are_refused(graph: Path, serving: object) -> None:

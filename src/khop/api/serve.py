@@ -15,6 +15,7 @@ from torch import Tensor
 
 from khop.api.open_graph import Graph, open_graph
 from khop.api.split_links import split_links
+from khop.api.time_split import time_cut_offs
 from khop.partition.placements import Placement
 from khop.sampling.link_seeds import LinkList
 from khop.sampling.listed import ids_here
@@ -43,6 +44,11 @@ class ServedGraph:
         if graph.folder is None:
             raise ValueError("serve: a graph in memory has no fingerprint; save it, and serve the folder")
         return cls(graph, name or Path(graph.folder.path).name, graph.folder.fingerprint)
+
+    @cached_property
+    def is_split_by_time(self) -> bool:
+        """True if the folder records cut-offs in time."""
+        return time_cut_offs(self.graph) is not None
 
     @cached_property
     def whole(self) -> Viewed:

@@ -97,6 +97,12 @@ def graph_on_servers(config: RunConfig, raw: RawRun) -> GraphOnServers:
             f"graph is {config.graph!r}: the servers have {there.name!r}; give --graph {there.name}, or "
             f"servers of {wanted} ({raw.where('graph', 'servers.addresses')})"
         )
+    is_random = config.task.kind == "link-prediction" and config.links.split == "random"
+    if there.is_split_by_time and not is_random:
+        raise ValueError(
+            f"graph is {config.graph!r}: is split by time, and servers do not leave out the edges after a "
+            f"cut-off; train without servers ({raw.where('servers.addresses')})"
+        )
     if config.gpu.topology not in ("auto", "host") or config.gpu.features not in ("auto", "host"):
         raise ValueError(
             f"gpu.topology is {config.gpu.topology!r}, gpu.features is {config.gpu.features!r}: the graph is "

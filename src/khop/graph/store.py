@@ -47,6 +47,11 @@ class BatchServers(Protocol):
         """Fingerprint of the graph, equal to that of its folder."""
         ...
 
+    @property
+    def is_split_by_time(self) -> bool:
+        """True if the graph has cut-offs in time, after which training uses no edges."""
+        ...
+
 
 class GraphStore(Protocol):
     """Edges, sampled one hop at a time. A store of your own subclasses `GraphStoreBase`.

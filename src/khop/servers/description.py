@@ -26,6 +26,7 @@ class Description:
     edges: Mapping[EdgeType, int]
     splits: Mapping[str, Mapping[NodeType, int]]  # number of nodes
     renumbered: tuple[NodeType, ...]  # types with original ids
+    is_split_by_time: bool
 
 
 def described_graph(served: Served) -> dict[str, Plain]:
@@ -49,6 +50,7 @@ def described_graph(served: Served) -> dict[str, Plain]:
             name: by_type({t: ids.numel() for t, ids in of_types.items()})
             for name, of_types in served.splits.items()
         },
+        "is_split_by_time": served.is_split_by_time,
         "renumbered": [t for t in schema.node_types if graph.original_ids(t) is not None],
     }
 
@@ -77,6 +79,7 @@ def read_description(text: bytes, where: str) -> Description:
         {_edge_type(t): count.whole(0, _MOST) for t, count in given["edges"].entries()},
         {name: _counts(given["splits"][name]) for name in given["splits"].names()},
         tuple(each.text() for each in given["renumbered"].each()),
+        given["is_split_by_time"].value is True,
     )
 
 

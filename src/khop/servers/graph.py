@@ -62,6 +62,11 @@ class RemoteView:
         """Fingerprint of the graph."""
         return self.description.fingerprint
 
+    @property
+    def is_split_by_time(self) -> bool:
+        """True if the graph has cut-offs in time, after which training uses no edges."""
+        return self.description.is_split_by_time
+
     def after(self, step: Plain) -> RemoteView:
         """Return the view after one more step."""
         return replace(self, view=(*self.view, step))

@@ -38,6 +38,11 @@ class Served(Protocol):
         ...
 
     @property
+    def is_split_by_time(self) -> bool:
+        """True if the graph has cut-offs in time, after which training uses no edges."""
+        ...
+
+    @property
     def whole(self) -> Viewed:
         """The whole graph."""
         ...
