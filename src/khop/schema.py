@@ -10,6 +10,7 @@ from khop.arguments import list_of, mapping_of
 
 NodeType = str
 EdgeType = tuple[str, str, str]
+Type = NodeType | EdgeType
 EdgeTypeName = EdgeType | str  # ("user", "buys", "item"), or "user buys item"
 Value = TypeVar("Value")
 NARROW_FLOATS = ("float16", "bfloat16")
@@ -28,6 +29,9 @@ class ColumnSpec:
     def is_narrow(self) -> bool:
         """True if the column represents float32 numbers in fewer bits: a half float, or scaled integers."""
         return self.dtype in NARROW_FLOATS or self.scales is not None
+
+
+Specs = Mapping[Type, Mapping[str, ColumnSpec]]  # dtype and shape of every column, by type
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 import khop
 from khop import EdgeTable, Graph, LinkSplit, NodeTable, open_graph, split_links, write_graph
 from khop.draw import DrawKey, FrontierByType, NeighborsByType
-from khop.features.store import FeatureStoreBase, Gathered, Rows, Specs, Wanted
+from khop.features.store import FeatureStoreBase, Gathered, Rows, Wanted
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import csc_graph_from_edges
 from khop.graph.store import GraphStoreBase
 from khop.rules.rule import Hop
-from khop.schema import EdgeType, NodeType
+from khop.schema import EdgeType, NodeType, Specs
 
 BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "bought_by", "user")
 TO = ("node", "to", "node")

@@ -43,7 +43,7 @@ def test_counts_that_cannot_be_are_refused_with_their_sender(
 
 def test_ends_that_are_no_nodes_are_refused(typed_parts: Path) -> None:
     pairs = torch.tensor([1, 2]), torch.tensor([3, 200])
-    with pytest.raises(ValueError, match="destination 200, where 0 to 199 can be"):
+    with pytest.raises(ValueError, match=r"destination 200, must be in \[0, 200\)"):
         links_of(typed_parts).connected(BUYS, pairs)
 
 

@@ -48,10 +48,10 @@ def test_values_are_followed_by_zeros_up_to_their_room(count: int, room: int) ->
 @pytest.mark.parametrize("count", [-1, 3, 1 << 62])
 def test_an_array_beyond_the_end_is_an_error(count: int) -> None:
     reader = Reader(torch.zeros(16, dtype=torch.uint8))
-    with pytest.raises(ValueError, match=f"{count} rows of torch.int64 .* in the last 16 bytes"):
+    with pytest.raises(ValueError, match=f"{count} rows of torch.int64 .* do not fit in the last 16 bytes"):
         reader.take(torch.int64, count)
     reader.numbers(1)
-    with pytest.raises(ValueError, match="8 bytes too many"):
+    with pytest.raises(ValueError, match="8 bytes are left after the last array"):
         reader.check_done()
 
 
@@ -60,9 +60,9 @@ def test_ids_take_32_bits_where_they_fit_and_are_checked() -> None:
     assert narrowest((1 << 31) + 1) == torch.int64
     ids = torch.tensor([0, 6], dtype=torch.int32)
     assert Reader(as_bytes([ids])).below(7, 2, "node").tolist() == [0, 6]
-    with pytest.raises(ValueError, match="node 6, where 0 to 5 can be"):
+    with pytest.raises(ValueError, match=r"node 6, must be in \[0, 6\)"):
         Reader(as_bytes([ids])).below(6, 2, "node")
-    with pytest.raises(ValueError, match="node -1, where 0 to 5 can be"):
+    with pytest.raises(ValueError, match=r"node -1, must be in \[0, 6\)"):
         check_below(ids - 1, 6, "node")
 
 

@@ -77,5 +77,7 @@ def test_a_rank_with_too_many_or_too_few_numbers_is_named(
 def test_an_impossible_number_of_rows_names_its_rank(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert RANKS == 3
     peers = forged(monkeypatch, [(5,), (5,), (count,)])
-    with pytest.raises(ValueError, match=f"^rank 2 sent another message .* number of rows {count}, where"):
+    with pytest.raises(
+        ValueError, match=f"^rank 2 sent another message .* number of rows {count}, must be in"
+    ):
         first_turn(peers)

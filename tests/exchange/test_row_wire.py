@@ -13,11 +13,11 @@ from khop.exchange.row_wire import (
     Wire,
     is_rounded,
     largest,
-    planes,
     read,
     received_rows,
     rounded,
     sent_rows,
+    wire_fields,
     written,
 )
 from khop.schema import ColumnSpec
@@ -38,7 +38,7 @@ def test_rows_come_through_bytes(dtype: str, wire: Wire) -> None:
     column = COLUMNS[dtype]
     spec = ColumnSpec(dtype, tuple(column.shape[1:]))
     reader = Reader(as_bytes(sent_rows(column, spec, wire)))
-    sent = [reader.take(plane.dtype, 7, plane.shape) for plane in planes(spec, wire)]
+    sent = [reader.take(field.dtype, 7, field.shape) for field in wire_fields(spec, wire)]
     reader.check_done()
     found = received_rows(sent, spec, wire)
     assert found.dtype == column.dtype
@@ -116,8 +116,8 @@ def numbers(*values: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("message", "problem"),
     [
-        (torch.zeros(9, dtype=torch.uint8), "5 rows of torch.int64 .* in the last 9 bytes"),
-        (numbers(0, 1, 1), "5 rows of torch.int64 .* in the last 24 bytes"),
+        (torch.zeros(9, dtype=torch.uint8), "5 rows of torch.int64 .* do not fit in the last 9 bytes"),
+        (numbers(0, 1, 1), "5 rows of torch.int64 .* do not fit in the last 24 bytes"),
         (numbers(3, 1, 1, 0, 0), "type 3 of 3"),
         (numbers(-1, 1, 1, 0, 0), "type -1 of 3"),
         (numbers(1, 1, 3, 0, 0), "1 rows of 0 columns of 'item' in 3 bytes each"),
@@ -128,7 +128,7 @@ def numbers(*values: int) -> torch.Tensor:
         ),
         (numbers(1, 1, 1, 2, 0, 0, 0), "1 rows of 2 columns"),
         (numbers(1, 1, 1, -1, 0), "1 rows of -1 columns"),
-        (numbers(1, 60, 8, 1, 0, 0), "59 rows of torch.int64 .* in the last 0 bytes"),
+        (numbers(1, 60, 8, 1, 0, 0), "59 rows of torch.int64 .* do not fit in the last 0 bytes"),
         (numbers(1, 1, 1, 1, 0, 1), r"columns \[1\] of 'item', which has 1"),
         (numbers(0, 1, 1, 2, 0, 1, 1), r"columns \[1, 1\] of 'user', which has 2"),
         (numbers(1, 1, 1, 0, 70_000), "row id 70000 of 'item', of which 70000 are held"),

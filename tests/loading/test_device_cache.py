@@ -13,7 +13,7 @@ from torch import Tensor
 from khop.batch import Batch
 from khop.features.cache_plan import CachePlan
 from khop.features.row_cache import RowCache
-from khop.features.store import FeatureStore, FeatureStoreBase, Gathered, Specs, Wanted
+from khop.features.store import FeatureStore, FeatureStoreBase, Gathered, Wanted
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.graph.quantize import quantize
@@ -22,7 +22,7 @@ from khop.loading.local_source import LocalSource
 from khop.loading.source import Drawn, Position, finished, request_of
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.seeds import NodeSeeds, SeedOrder
-from khop.schema import ColumnSpec, Schema
+from khop.schema import ColumnSpec, Schema, Specs
 
 USERS, ITEMS = 30, 20
 QUANTISED = quantize(torch.arange(USERS * 4.0).view(USERS, 4).sin())

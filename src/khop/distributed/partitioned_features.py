@@ -14,17 +14,15 @@ from khop.exchange.lanes import Lanes
 from khop.exchange.peers import Message, Messages, Peers, naming
 from khop.exchange.row_wire import (
     RowRequest,
-    Specs,
-    Type,
     Wire,
     answer_bytes,
     is_rounded,
     largest,
-    planes,
     read,
     rounded,
     rows_of_answer,
     sent_rows,
+    wire_fields,
     written,
 )
 from khop.features.cache_plan import CachePlan
@@ -32,7 +30,7 @@ from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStoreBase, Gathered, Rows, Wanted
 from khop.features.table import ColumnPieces, read_into, read_rows
 from khop.kernels.owners import first_outside, remote_rows
-from khop.schema import Schema
+from khop.schema import Schema, Specs, Type
 
 ASKING = Message("asking for rows", "id")
 ANSWERING = Message("getting rows", "row")
@@ -97,17 +95,17 @@ class PartitionedFeatures(FeatureStoreBase):
                 raise ValueError(f"no columns of type {type_!r}; there are columns of {list(self.specs)}")
             _check(type_, rows, self.specs, self.offsets[type_])
         peers = self.lanes.peers
-        questions = [question for type_, rows in wanted.items() for question in self._questions(type_, rows)]
+        queries = [query for type_, rows in wanted.items() for query in self._queries(type_, rows)]
         found: Gathered = {type_: {} for type_ in wanted}
         with peers.turn:  # held until the rows are copied out of the received messages
             peers.counts["needed_rows"] += sum(rows.ids.numel() for rows in wanted.values())
-            _count_rows(peers.counts, questions, self.specs, self.wire)
-            received = self._received(peers, questions)
-            for each, of_ranks in zip(questions, received, strict=True):
+            _count_rows(peers.counts, queries, self.specs, self.wire)
+            received = self._received(peers, queries)
+            for each, of_ranks in zip(queries, received, strict=True):
                 found[each.type_] |= self._rows(each, wanted[each.type_], of_ranks)
         return {type_: {name: found[type_][name] for name in rows.columns} for type_, rows in wanted.items()}
 
-    def _questions(self, type_: Type, rows: Rows) -> list[RowQuery]:
+    def _queries(self, type_: Type, rows: Rows) -> list[RowQuery]:
         """Return one query per group of columns that are requested for the same number of ids."""
         by_count: dict[int, list[str]] = {}
         for name in rows.columns:
@@ -123,12 +121,12 @@ class PartitionedFeatures(FeatureStoreBase):
             found.append(RowQuery.of(type_, columns, RemoteRows.of(ids, span, slots, kept), bounds))
         return found
 
-    def _received(self, peers: Peers, questions: Sequence[RowQuery]) -> list[list[Mapping[str, Tensor]]]:
+    def _received(self, peers: Peers, queries: Sequence[RowQuery]) -> list[list[Mapping[str, Tensor]]]:
         """Return the answers of every rank to each query, and serve their queries. Collective."""
         counts = {t: end - first for t in self.specs for first, end in [self._spans[t][self.holders.rank]]}
         held = RowServer(self.pieces, self.specs, counts, self.wire)
         requests = [
-            [each.request(rank, self._spans[each.type_][rank][0]) for each in questions]
+            [each.request(rank, self._spans[each.type_][rank][0]) for each in queries]
             for rank in range(self.holders.world_size)
         ]
         asked = held.asked(peers, [written(of_rank, self.specs) for of_rank in requests])
@@ -138,7 +136,7 @@ class PartitionedFeatures(FeatureStoreBase):
             rows_of_answer(answer, of_rank, self.specs, self.wire)
             for answer, of_rank in zip(answers, requests, strict=True)
         ]
-        return [[of_rank[number] for of_rank in of_ranks] for number in range(len(questions))]
+        return [[of_rank[number] for of_rank in of_ranks] for number in range(len(queries))]
 
     def _rows(
         self, asked: RowQuery, rows: Rows, received: Sequence[Mapping[str, Tensor]]
@@ -167,16 +165,16 @@ class PartitionedFeatures(FeatureStoreBase):
         return read_rows(pieces, specs, type_, Rows(places, (name,)))[name]
 
 
-def _count_rows(counts: dict[str, float], questions: Sequence[RowQuery], specs: Specs, wire: Wire) -> None:
+def _count_rows(counts: dict[str, float], queries: Sequence[RowQuery], specs: Specs, wire: Wire) -> None:
     """Count rows that are remote, cached and asked for, and bytes asked for.
 
     Columns that are requested for fewer ids count separately.
     """
     for name in ("remote_rows", "host_cache_rows", "requested_rows", "requested_bytes"):
         counts[name] += 0
-    for each in questions:
+    for each in queries:
         row_bytes = sum(
-            plane.row_bytes for name in each.columns for plane in planes(specs[each.type_][name], wire)
+            field_.row_bytes for name in each.columns for field_ in wire_fields(specs[each.type_][name], wire)
         )
         counts["remote_rows"] += each.rows.num_remote
         counts["host_cache_rows"] += each.rows.num_kept
@@ -285,13 +283,13 @@ class RowServer:
         pieces, specs, plain = self.pieces[request.type_], self.specs[request.type_], {}
         for name in request.columns:
             places = [
-                writer.room(plane.dtype, request.ids.numel(), plane.shape)
-                for plane in planes(specs[name], self.wire)
+                writer.room(field_.dtype, request.ids.numel(), field_.shape)
+                for field_ in wire_fields(specs[name], self.wire)
             ]
             if not is_rounded(specs[name], self.wire):
                 plain[name] = places[0]
                 continue
             rows = read_rows(pieces, specs, request.type_, Rows(request.ids, (name,)))[name]
-            for place, of_plane in zip(places, sent_rows(rows, specs[name], self.wire), strict=True):
-                place.copy_(of_plane)
+            for place, of_field in zip(places, sent_rows(rows, specs[name], self.wire), strict=True):
+                place.copy_(of_field)
         read_into(pieces, request.ids, plain)

@@ -143,14 +143,14 @@ class _HopExchange:
     def asked(self) -> list[FrontierByType]:
         """Exchange requests; return the frontier of each rank."""
         own, wire = self.peers.rank, self.wire
-        questions = [
+        requests = [
             torch.empty(0, dtype=torch.uint8)
             if rank == own
-            else wire.question({t: of_ranks[rank] for t, of_ranks in self.shares.items()}, span)
+            else wire.request({t: of_ranks[rank] for t, of_ranks in self.shares.items()}, span)
             for rank, span in enumerate(self.spans)
         ]
         asked: list[FrontierByType] = []
-        for rank, message in enumerate(self.peers.exchange(questions, ASKING, _MOST_BYTES)):
+        for rank, message in enumerate(self.peers.exchange(requests, ASKING, _MOST_BYTES)):
             if rank == own:
                 asked.append({t: of_ranks[own] for t, of_ranks in self.shares.items()})
                 continue

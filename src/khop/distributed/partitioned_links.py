@@ -13,7 +13,7 @@ from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.exchange.lanes import Lanes
 from khop.exchange.moved_rows import summed
 from khop.exchange.peers import Message
-from khop.exchange.row_wire import Type, stored_dtype
+from khop.exchange.row_wire import stored_dtype
 from khop.features.store import Rows
 from khop.features.table import ColumnPieces
 from khop.sampling.link_digest import links_digest, told_apart
@@ -21,7 +21,7 @@ from khop.sampling.link_seeds import Links
 from khop.sampling.listed import ListedLinks
 from khop.sampling.sampler import SeedLinks, Seeds
 from khop.sampling.seeds import StepShare, digest_of, numbers_by_type
-from khop.schema import ColumnSpec, EdgeType, NodeType
+from khop.schema import ColumnSpec, EdgeType, NodeType, Type
 
 SUMMING = Message("comparing links", "id")
 ENDS = "ends"  # column of link ends; `facts` are the other columns

@@ -10,7 +10,7 @@ from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.exchange.lanes import Lanes
-from khop.exchange.row_wire import Specs, Type, Wire
+from khop.exchange.row_wire import Wire
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
 from khop.partition.book import read_book
@@ -21,6 +21,7 @@ from khop.partition.parts_folder import PartsFolder, files_of_parts, named_parts
 from khop.partition.placements import LANES, Placement
 from khop.runtime.group import Group
 from khop.sampling.seeds import SeedAffinity
+from khop.schema import Specs, Type
 
 
 @dataclass(frozen=True)

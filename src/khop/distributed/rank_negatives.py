@@ -85,11 +85,11 @@ class RankNegatives:
         bounds = self.held.folder.book.offsets[edge_type[0]]
         spans = [self.holders.held(bounds, rank) for rank in range(len(shares))]
         own, nothing = self.holders.rank, torch.empty(0, dtype=torch.uint8)
-        questions = [
-            nothing if rank == own else wire.question(share, spans[rank]) for rank, share in enumerate(shares)
+        requests = [
+            nothing if rank == own else wire.request(share, spans[rank]) for rank, share in enumerate(shares)
         ]
         answers: list[Tensor] = []
-        for rank, message in enumerate(peers.exchange(questions, ASKING, _MOST_BYTES)):
+        for rank, message in enumerate(peers.exchange(requests, ASKING, _MOST_BYTES)):
             if rank == own:
                 answers.append(nothing)
                 continue

@@ -30,7 +30,9 @@ class Reader:
         """Return the next array (count, *shape), as a view; ValueError if the message is too short."""
         size = count * prod(shape) * dtype.itemsize
         if count < 0 or padded(size) > self._left.numel():
-            raise ValueError(f"{count} rows of {dtype} {shape} in the last {self._left.numel()} bytes")
+            raise ValueError(
+                f"{count} rows of {dtype} {shape} do not fit in the last {self._left.numel()} bytes"
+            )
         array, self._left = self._left[:size], self._left[padded(size) :]
         return array.view(dtype).view(count, *shape) if shape else array.view(dtype)
 
@@ -47,7 +49,7 @@ class Reader:
     def check_done(self) -> None:
         """Check that the whole message was read; ValueError if bytes are left."""
         if not self.is_done:
-            raise ValueError(f"{self._left.numel()} bytes too many")
+            raise ValueError(f"{self._left.numel()} bytes are left after the last array")
 
 
 class Writer:
@@ -102,7 +104,7 @@ def check_below(numbers: Tensor, limit: int, what: str) -> None:
         return
     low, high = (int(end) for end in numbers.aminmax())
     if low < 0 or high >= limit:
-        raise ValueError(f"{what} {low if low < 0 else high}, where 0 to {limit - 1} can be")
+        raise ValueError(f"{what} {low if low < 0 else high}, must be in [0, {limit})")
 
 
 def agreement(key: DrawKey, *facts: object) -> int:

@@ -24,8 +24,8 @@ from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType
 
 MOST_PADDED = 128  # above this fanout answers state their size: padded rows would be mostly padding
-Span = tuple[int, int]  # first id on a rank, and the id after its last
-IdRanges = Mapping[NodeType, Span]
+IdRange = tuple[int, int]  # first id on a rank, and the id after its last
+IdRanges = Mapping[NodeType, IdRange]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class HopWire:
         """True if the requesting rank can compute the size of an answer in bytes."""
         return all(most is not None and most <= MOST_PADDED for most in self.most.values())
 
-    def question(self, frontier: FrontierByType, spans: IdRanges) -> Tensor:
+    def request(self, frontier: FrontierByType, spans: IdRanges) -> Tensor:
         """Encode a frontier for a rank that stores the ids of `spans`. Returns uint8 (n)."""
         counts = [frontier[node_type].nodes.numel() for node_type in self.node_types]
         pieces = [torch.tensor([self.digest, *counts])]
@@ -197,13 +197,13 @@ class NegativeWire:
         digest = agreement(key, edge_type, negatives, has_until, positives.time_column)
         return cls(negatives.per_positive, candidates, has_until, positives.time_column, digest)
 
-    def question(self, positives: Positives, span: Span) -> Tensor:
+    def request(self, positives: Positives, span: IdRange) -> Tensor:
         """Encode links for the rank that stores their sources. Returns uint8 (n)."""
         sources = (positives.sources - span[0]).to(narrowest(span[1] - span[0]))
         pieces = [torch.tensor([self.digest, sources.numel()]), sources, positives.positions]
         return as_bytes(pieces if positives.until is None else [*pieces, positives.until])
 
-    def positives(self, message: Tensor, span: Span) -> Positives:
+    def positives(self, message: Tensor, span: IdRange) -> Positives:
         """Decode the links of another rank's request; ValueError names the part of it that is invalid."""
         reader = Reader(message)
         digest, count = reader.numbers(2)

@@ -143,7 +143,7 @@ class LaneWork(Generic[Item, Result]):
 
 
 @dataclass(frozen=True)
-class _Road:
+class _LaneSet:
     """The lanes of one map, and the connections on which its ranks agree where to end."""
 
     control: Peers
@@ -154,7 +154,7 @@ class _Road:
 class _Closing:
     """A map that its consumer left before the end."""
 
-    road: _Road
+    lane_set: _LaneSet
     work: LaneWork[Any, Any]
     thread: threading.Thread
 
@@ -173,7 +173,7 @@ class Lanes:
         self.count = count
         self.world_size = group.world_size
         self._outside = open_peers(group)
-        self._free: list[_Road] = []
+        self._free: list[_LaneSet] = []
         self._closing: list[_Closing] = []  # in the order in which they were left
         self._of_thread = threading.local()
         group.before_leaving.append(self.settle)
@@ -200,11 +200,11 @@ class Lanes:
         its item, and ends the iteration. The consumer may end it too, as `break` does, at the same point on
         all ranks. Another map may run at the same time, on separate connections.
         """
-        road = self._road()
+        lane_set = self._free_set()
         work = LaneWork(function, items, ahead, place)
         threads = [
-            threading.Thread(target=self._run, args=(work, lane, road), name=f"khop-lane-{lane}")
-            for lane in range(len(road.lanes))
+            threading.Thread(target=self._run, args=(work, lane, lane_set), name=f"khop-lane-{lane}")
+            for lane in range(len(lane_set.lanes))
         ]
         try:
             for thread in threads:
@@ -215,8 +215,10 @@ class Lanes:
             if work.is_unwanted():  # the interpreter exits: a new thread would not run any more
                 work.give_up()
                 raise
-            closing = threading.Thread(target=_end_together, args=(road, work, threads), name="khop-closing")
-            self._closing.append(_Closing(road, work, closing))
+            closing = threading.Thread(
+                target=_end_together, args=(lane_set, work, threads), name="khop-closing"
+            )
+            self._closing.append(_Closing(lane_set, work, closing))
             closing.start()
             raise
         except BaseException:
@@ -224,7 +226,7 @@ class Lanes:
             raise
         for thread in threads:
             thread.join()
-        self._free.append(road)
+        self._free.append(lane_set)
 
     def settle(self) -> None:
         """Wait until maps that were left early have ended on all ranks; raise their errors."""
@@ -234,28 +236,28 @@ class Lanes:
             del self._closing[0]
             if closing.work.error is not None:
                 raise closing.work.error
-            self._free.append(closing.road)
+            self._free.append(closing.lane_set)
 
-    def _road(self) -> _Road:
+    def _free_set(self) -> _LaneSet:
         """Return a free set of lanes, the same on all ranks, or open a new one."""
         self.settle()
         if self._free:
             return self._free.pop()
-        return _Road(open_peers(self.group), tuple(open_peers(self.group) for _ in range(self.count)))
+        return _LaneSet(open_peers(self.group), tuple(open_peers(self.group) for _ in range(self.count)))
 
-    def _run(self, work: LaneWork[Item, Result], lane: int, road: _Road) -> None:
-        self._of_thread.peers = road.lanes[lane]
-        work.run(lane, len(road.lanes), road.lanes[lane])
+    def _run(self, work: LaneWork[Item, Result], lane: int, lane_set: _LaneSet) -> None:
+        self._of_thread.peers = lane_set.lanes[lane]
+        work.run(lane, len(lane_set.lanes), lane_set.lanes[lane])
 
 
-def _end_together(road: _Road, work: LaneWork[Any, Any], threads: Sequence[threading.Thread]) -> None:
+def _end_together(lane_set: _LaneSet, work: LaneWork[Any, Any], threads: Sequence[threading.Thread]) -> None:
     """Make all steps that some rank has begun, then end the lanes."""
     begun = work.hold()
     if begun is not None:
         own = torch.tensor([begun]).view(torch.uint8)
-        road.control.begin(0, 0, work.is_unwanted)
+        lane_set.control.begin(0, 0, work.is_unwanted)
         try:
-            answers = road.control.exchange([own] * road.control.world_size, _CLOSING, own.numel())
+            answers = lane_set.control.exchange([own] * lane_set.control.world_size, _CLOSING, own.numel())
             work.end_after(max(int(of_rank.view(torch.int64)) for of_rank in answers))
         except (RuntimeError, ValueError) as error:  # raised at the next use of the lanes
             work.give_up(error)

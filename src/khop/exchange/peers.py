@@ -162,7 +162,7 @@ class Peers:
         for rank, (*mark, size) in enumerate(found.tolist()):
             problem = due.problem(mark)
             if not problem and not 0 <= size <= limit:
-                problem = f"{size} bytes, where 0 to {limit} can be"
+                problem = f"{size} bytes, must be 0 to {limit}"
             if problem:
                 raise self.wrong(rank, message, problem)
             sizes.append(size)

@@ -11,10 +11,7 @@ import torch
 from torch import Tensor
 
 from khop.exchange.codec import Reader, as_bytes, padded
-from khop.schema import ColumnSpec, EdgeType, NodeType
-
-Type = NodeType | EdgeType
-Specs = Mapping[Type, Mapping[str, ColumnSpec]]
+from khop.schema import ColumnSpec, Specs, Type
 
 _LARGEST = 127  # largest int8 value that is sent
 _HEADER = 5  # int64: type, number of rows, bytes per difference, number of columns, first id
@@ -42,7 +39,7 @@ class WireField:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def planes(spec: ColumnSpec, wire: Wire) -> tuple[WireField, ...]:
+def wire_fields(spec: ColumnSpec, wire: Wire) -> tuple[WireField, ...]:
     """Return the tensors that rows of a column are sent as."""
     if not is_rounded(spec, wire):
         return (WireField(stored_dtype(spec), spec.shape),)
@@ -135,10 +132,10 @@ def largest(specs: Specs, held: Mapping[Type, int]) -> int:
 def answer_bytes(requests: Sequence[RowRequest], specs: Specs, wire: Wire) -> int:
     """Return the size of the answer to these requests, in bytes."""
     return sum(
-        padded(request.ids.numel() * plane.row_bytes)
+        padded(request.ids.numel() * field.row_bytes)
         for request in requests
         for name in request.columns
-        for plane in planes(specs[request.type_][name], wire)
+        for field in wire_fields(specs[request.type_][name], wire)
     )
 
 
@@ -152,7 +149,8 @@ def rows_of_answer(
         for name in request.columns:
             spec = specs[request.type_][name]
             sent = [
-                reader.take(plane.dtype, request.ids.numel(), plane.shape) for plane in planes(spec, wire)
+                reader.take(field.dtype, request.ids.numel(), field.shape)
+                for field in wire_fields(spec, wire)
             ]
             rows[name] = received_rows(sent, spec, wire)
         found.append(rows)

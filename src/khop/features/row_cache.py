@@ -27,11 +27,6 @@ class RowCache:
     rows: FeatureTable  # by slot; on the host or on a device
 
     @classmethod
-    def empty(cls) -> RowCache:
-        """Return a cache without rows."""
-        return cls({}, FeatureTable({}))
-
-    @classmethod
     def filled(
         cls, plan: CachePlan, source: FeatureStore, schema: Schema, device: torch.device | str = "cpu"
     ) -> RowCache:

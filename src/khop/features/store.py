@@ -14,7 +14,7 @@ from khop.errors import Unsupported
 from khop.features.cache_plan import CachePlan
 from khop.kernels.checks import check_ids
 from khop.kernels.chosen_rows import ChosenRows
-from khop.schema import ColumnSpec, EdgeType, NodeType
+from khop.schema import EdgeType, NodeType, Specs, Type
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,6 @@ class Rows:
     as_float32: frozenset[str] = frozenset()  # columns to convert to float32
 
 
-Type = NodeType | EdgeType
-Specs = Mapping[Type, Mapping[str, ColumnSpec]]
 Tensors = Mapping[Type, Mapping[str, Tensor]]
 Wanted = Mapping[NodeType | EdgeType, Rows]
 Gathered = dict[NodeType | EdgeType, dict[str, Tensor]]

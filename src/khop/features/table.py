@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from khop.features.store import FeatureStoreBase, Gathered, Rows, Specs, Tensors, Wanted
+from khop.features.store import FeatureStoreBase, Gathered, Rows, Tensors, Wanted
 from khop.kernels.chosen_rows import ChosenRows
 from khop.kernels.gather import SMALL_DTYPES, Column, gather_columns
-from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
+from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, Specs
 
 ColumnPieces = Mapping[str, Sequence[Tensor]]  # by column of one type
 

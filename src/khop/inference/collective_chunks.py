@@ -12,7 +12,6 @@ from torch import Tensor
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.exchange.lanes import Lanes
-from khop.exchange.row_wire import Type
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
 from khop.inference.chunks import Progress, unwatched
@@ -20,7 +19,7 @@ from khop.inference.dynamic_chunks import DynamicChunks, Made, Sharing, SizeOf, 
 from khop.inference.stages import VALUES, LayerStore, Stage
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.runtime.group import ALONE, Group
-from khop.schema import ColumnSpec, NodeType
+from khop.schema import ColumnSpec, NodeType, Type
 
 
 @dataclass(frozen=True)

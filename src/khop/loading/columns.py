@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from khop.arguments import as_mapping, instance_of
-from khop.schema import EdgeType, NodeType, Schema, type_of
+from khop.schema import EdgeType, NodeType, Schema, Type, type_of
 
 Names = tuple[str, ...]
-Type = NodeType | EdgeType
 NamesByType = Mapping[NodeType | EdgeType, Sequence[str]]
 
 

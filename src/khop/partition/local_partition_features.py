@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from khop.features.store import FeatureStoreBase, Gathered, Rows, Specs, Tensors, Wanted
+from khop.features.store import FeatureStoreBase, Gathered, Rows, Tensors, Wanted
 from khop.features.table import ColumnPieces, read_rows
 from khop.graph.feature_columns import feature_columns
 from khop.kernels.memory import memory_limit_bytes
 from khop.kernels.owners import first_outside
 from khop.partition.parts_folder import PartsFolder, held_parts
-from khop.schema import EdgeType, NodeType
+from khop.schema import EdgeType, NodeType, Specs
 
 
 @dataclass(frozen=True, eq=False)

@@ -145,7 +145,7 @@ def shared_counter(group: Group) -> Callable[[], int]:
     """
     if group.store is None:
         return count(group.rank, group.world_size).__next__
-    store, key = group.store, f"dealt/{next(group.counters)}"
+    store, key = group.store, f"counter/{next(group.counters)}"
     return lambda: store.add(key, 1) - 1
 
 

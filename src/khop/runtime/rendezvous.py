@@ -23,7 +23,7 @@ from khop.runtime.watch import Watch
 
 
 @dataclass(frozen=True)
-class _Meeting:
+class _Address:
     """Address of the rendezvous as one rank sees it."""
 
     rank_info: RankInfo
@@ -62,18 +62,18 @@ def joined(
     the interface's address. The caller has to make gloo and NCCL do the same, through their environment
     variables.
     """
-    meeting = _Meeting(rank_info, interface, deadline_s)
-    whole_store = meeting.first_store()
-    met = _met(whole_store, meeting)
+    address = _Address(rank_info, interface, deadline_s)
+    whole_store = address.first_store()
+    met = _met(whole_store, address)
     # Separate connections: a call that blocks on one delays every other call on it.
     store, telling, asking = (
-        part_of(each, met.number) for each in (whole_store, meeting.store(), meeting.store())
+        part_of(each, met.number) for each in (whole_store, address.store(), address.store())
     )
-    board = HealthBoard(telling, asking, rank_info.world_size, meeting.where)
+    board = HealthBoard(telling, asking, rank_info.world_size, address.where)
     watch = Watch(board, rank_info.rank, met.ranks[rank_info.rank].host, deadline_s)
     watch.start()
     try:
-        _make_torch_group(store, meeting, device)
+        _make_torch_group(store, address, device)
         group = Group(
             rank_info.rank,
             rank_info.world_size,
@@ -124,9 +124,9 @@ def _is_orderly(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and not error.code)
 
 
-def _make_torch_group(store: Store, meeting: _Meeting, device: torch.device) -> None:
+def _make_torch_group(store: Store, address: _Address, device: torch.device) -> None:
     """Connect every rank to every other; PeerLost if a connection fails."""
-    at, interface, deadline_s = meeting.rank_info, meeting.interface, meeting.deadline_s
+    at, interface, deadline_s = address.rank_info, address.interface, address.deadline_s
 
     def connect() -> None:
         if device.type == "cuda":
@@ -154,13 +154,13 @@ def _make_torch_group(store: Store, meeting: _Meeting, device: torch.device) -> 
     )
 
 
-def _met(store: Store, meeting: _Meeting) -> Round:
+def _met(store: Store, address: _Address) -> Round:
     """Wait for all ranks.
 
     PeerLost if one does not arrive, ValueError if the others cannot reach one.
     """
-    at, deadline_s = meeting.rank_info, meeting.deadline_s
-    own = Rendezvous(socket.gethostname(), meeting.interface.address, at.attempt)
+    at, deadline_s = address.rank_info, address.deadline_s
+    own = Rendezvous(socket.gethostname(), address.interface.address, at.attempt)
     found: list[Round] = []
     try:
         within(
@@ -171,7 +171,7 @@ def _met(store: Store, meeting: _Meeting) -> Round:
         if not is_broken(error):
             raise
     if not found:
-        raise PeerLost(f"rank {at.rank} lost the store at {meeting.where}")
+        raise PeerLost(f"rank {at.rank} lost the store at {address.where}")
     ranks = found[0].ranks
     hidden = [rank for rank, arrived in ranks.items() if Interface("", arrived.address).is_loopback]
     if hidden and len({arrived.host for arrived in ranks.values()}) > 1:

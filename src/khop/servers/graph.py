@@ -12,13 +12,13 @@ from torch import Tensor
 
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
 from khop.errors import Unsupported
-from khop.features.store import FeatureStoreBase, Gathered, Specs, Type, Wanted
+from khop.features.store import FeatureStoreBase, Gathered, Wanted
 from khop.graph.needs import Need
 from khop.graph.store import BatchServers, GraphStoreBase
 from khop.rules.rule import Hop
 from khop.sampling.listed import ListedLinks, ListedNodes, Reference
 from khop.sampling.sampler import SeedLinks
-from khop.schema import EdgeType, NodeType, Schema
+from khop.schema import EdgeType, NodeType, Schema, Specs, Type
 from khop.servers.description import Description
 from khop.servers.errors import InvalidAnswer, ServerError
 from khop.servers.frame import Frame, Tensors, received, whole

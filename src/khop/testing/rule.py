@@ -294,7 +294,7 @@ def messages_between_ranks_carry_a_draw(rule: Rule) -> None:
         edges = {t: csc.num_edges for t, csc in graph.edges.items()}
         wire = HopWire.of(question.frontier, question.hop(rule), question.key, graph.counts, edges)
         spans = {t: (0, count) for t, count in graph.counts.items()}
-        received = wire.frontier(wire.question(question.frontier, spans), spans)
+        received = wire.frontier(wire.request(question.frontier, spans), spans)
         for node_type, of_type in received.items():
             asked = question.frontier[node_type]
             expect_equal("nodes", of_type.nodes.tolist(), asked.nodes.tolist())
