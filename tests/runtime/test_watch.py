@@ -2,42 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
-from torch.distributed import HashStore
 
 from khop.runtime import watch
-from khop.runtime.health_board import HealthBoard
-from khop.runtime.watch import BEAT_S, GRACE_S, SILENT_BEATS, Watch
-
-
-class Time:
-    """A clock that goes when somebody sleeps; whoever speaks does so meanwhile."""
-
-    def __init__(self, speaking: list[Watch]) -> None:
-        self._now = 0.0
-        self._speaking = speaking
-
-    def monotonic(self) -> float:
-        return self._now
-
-    def sleep(self, seconds: float) -> None:
-        self._now += seconds
-        for each in self._speaking:
-            each.heartbeat.send()
-
-
-@contextmanager
-def ranks(world_size: int, silent: tuple[int, ...] = ()) -> Iterator[list[Watch]]:
-    """The watches of ranks in this one process, each on host-<rank>; the silent ones do not beat."""
-    store = HashStore()
-    board = HealthBoard(store, store, world_size, "host-0:29500")
-    watches = [Watch(board, rank, f"host-{rank}", 60.0) for rank in range(world_size)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watch, "time", Time([each for each in watches if each.rank not in silent]))
-        yield watches
+from khop.runtime.watch import BEAT_S, GRACE_S, SILENT_BEATS
+from support.watched_ranks import ranks
 
 
 def test_a_rank_that_works_but_does_not_come_is_named_with_its_place() -> None:

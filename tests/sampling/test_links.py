@@ -22,59 +22,23 @@ from khop import (
     NegativeMode,
     NeighborSampler,
     Sample,
-    Seeds,
     Temporal,
     UniformNegatives,
 )
 from khop.draw import DrawnNegatives, FrontierByType, NeighborsByType
 from khop.errors import Unsupported
-from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
+from khop.graph.csc_graph import csc_graph_from_edges
 from khop.graph.store import GraphStoreBase
 from khop.rules.rule import Hop
-from khop.sampling.sampler import LinkSeeds, SeedLinks
 from khop.sampling.seeds import SeedOrder
 from khop.schema import EdgeType, NodeType
 from khop.testing.sampler import PROMISES, Make
 from reference.hops import as_plain
 from support.random_graphs import EDGE, ring
+from support.shop_links import BOUGHT_BY, BUYS, VIEWS, ends, link_seeds, shop
 
-KEY, NEGATIVE_KEY = DrawKey(11), DrawKey(12)
-BUYS, BOUGHT_BY, VIEWS = ("user", "buys", "item"), ("item", "bought by", "user"), ("user", "views", "item")
+KEY = DrawKey(11)
 EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
-
-
-def link_seeds(
-    edges: dict[tuple[str, str, str], list[tuple[int, int]]], first: int = 0, **facts: Tensor
-) -> Seeds:
-    """Links of one batch, positions from `first` on."""
-    by_type = {}
-    for edge_type, pairs in edges.items():
-        ends = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T
-        by_type[edge_type] = SeedLinks(ends, torch.arange(first, first + len(pairs)), ends, **facts)
-        first += len(pairs)
-    return Seeds({}, {}, links=LinkSeeds(by_type, NEGATIVE_KEY))
-
-
-def shop() -> CscGraph:
-    """A user buys every item of the same parity and the next, and views all; both ways for what is bought."""
-    buys = [
-        (user, item) for user in range(8) for item in range(6) if user % 2 == item % 2 or item == user + 1
-    ]
-    users, items = torch.tensor(buys).T
-    everything = torch.cartesian_prod(torch.arange(8), torch.arange(6)).T
-    graph = csc_graph_from_edges(
-        {"user": 8, "item": 6},
-        {BUYS: (users, items), BOUGHT_BY: (items, users), VIEWS: (everything[0], everything[1])},
-    )
-    return replace(graph, schema=replace(graph.schema, reverse_of={BUYS: BOUGHT_BY, BOUGHT_BY: BUYS}))
-
-
-def ends(sample: Sample, edge_type: tuple[str, str, str]) -> list[tuple[int, int]]:
-    """The global ids of the pairs of a type, read the way a model would."""
-    rows = sample.links[edge_type]
-    nodes = {t: sample.nodes[t][index] for t, index in sample.seed_index.items()}
-    sources, destinations = nodes[edge_type[0]][rows.source], nodes[edge_type[2]][rows.destination]
-    return list(zip(sources.tolist(), destinations.tolist(), strict=True))
 
 
 @EXPANSIONS
