@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Result = TypeVar("Result")
+
 # The remedy for a file of a graph folder that differs from graph.json.
 REMEDY = "the file was changed or damaged. Re-import, or copy it again"
 
@@ -16,3 +22,28 @@ class Unsupported(ValueError):
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM was received: the process has to end. Code that handles Ctrl-C handles it too."""
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[Result]):
+    """The result of a call on another thread, or the exception that ended it."""
+
+    result: Result | None
+    error: BaseException | None = None
+
+    @classmethod
+    def of(cls, call: Callable[[], Result]) -> Outcome[Result]:
+        """Make the call and catch every exception, including interrupts."""
+        try:
+            return cls(call())
+        except BaseException as error:
+            return cls(None, error)
+
+    def given(self) -> Result:
+        """Return the result, or raise the exception with the traceback of the thread that raised it."""
+        if self.error is None:
+            return self.result  # type: ignore[return-value]
+        try:
+            raise self.error
+        finally:
+            del self  # or the exception's own traceback would keep it alive

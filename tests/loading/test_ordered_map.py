@@ -8,14 +8,13 @@ import signal
 import threading
 import time
 import traceback
-import weakref
 from collections.abc import Callable, Generator, Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from khop.loading.ordered_map import InFlight, Outcome, ordered_map
+from khop.loading.ordered_map import InFlight, ordered_map
 from support.scripts import run_script
 
 DEADLINE_S = 60.0
@@ -333,49 +332,3 @@ def test_a_consumer_after_the_end_gets_an_error() -> None:
     """)
     assert done.returncode == 0
     assert "workers ended" in done.stdout
-
-
-class Failed(Exception):
-    """An error of an outcome."""
-
-
-def fails_once() -> int:
-    raise Failed("so")
-
-
-@pytest.mark.parametrize("result", [3, None])
-def test_a_result_is_given(result: object) -> None:
-    assert Outcome.of(lambda: result).given() is result
-
-
-def test_an_exception_is_raised_at_the_consumer_with_its_traceback() -> None:
-    outcome = Outcome.of(fails_once)
-    with pytest.raises(Failed, match="so") as caught:
-        outcome.given()
-    assert "fails_once" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-
-
-def test_an_interrupt_waits_for_its_taker_too() -> None:
-    def interrupted() -> int:
-        raise KeyboardInterrupt
-
-    outcome = Outcome.of(interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        outcome.given()
-
-
-def test_an_exception_that_was_taken_is_freed_at_once() -> None:
-    """It would hold tensors through its traceback until the next collection."""
-
-    def taken() -> weakref.ref[BaseException]:
-        try:
-            Outcome.of(fails_once).given()
-        except Failed as error:
-            return weakref.ref(error)
-        raise AssertionError
-
-    gc.disable()
-    try:
-        assert taken()() is None
-    finally:
-        gc.enable()

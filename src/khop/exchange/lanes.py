@@ -23,9 +23,9 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from khop.errors import PeerLost
+from khop.errors import Outcome, PeerLost
 from khop.exchange.peers import Message, Peers, open_peers
-from khop.loading.ordered_map import POLL_S, Outcome
+from khop.loading.ordered_map import POLL_S
 from khop.partition.placements import LANES
 from khop.runtime.group import Group
 

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from khop.batch import Sample, Span, num_bytes
 from khop.draw import DrawKey
+from khop.errors import Outcome
 from khop.loading.local_source import LocalSource, gather_columns
-from khop.loading.ordered_map import InFlight, Outcome, ordered_map
+from khop.loading.ordered_map import InFlight, ordered_map
 from khop.loading.placed_stores import PlacedStores
 from khop.loading.source import BatchRequest, Drawn
 from khop.loading.streams import Event, Streams

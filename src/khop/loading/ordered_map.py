@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-from khop.errors import PeerLost
+from khop.errors import Outcome, PeerLost
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -28,31 +28,6 @@ class InFlight:
         for name, value in vars(self).items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} {value!r}: must be a whole number, 1 or more")
-
-
-@dataclass(frozen=True)
-class Outcome(Generic[Result]):
-    """A result, or the exception that ended the call."""
-
-    result: Result | None
-    error: BaseException | None = None
-
-    @classmethod
-    def of(cls, call: Callable[[], Result]) -> Outcome[Result]:
-        """Make the call and catch every exception, including interrupts."""
-        try:
-            return cls(call())
-        except BaseException as error:
-            return cls(None, error)
-
-    def given(self) -> Result:
-        """Return the result, or raise the exception with the traceback of the thread that raised it."""
-        if self.error is None:
-            return self.result  # type: ignore[return-value]
-        try:
-            raise self.error
-        finally:
-            del self  # or the exception's own traceback would keep it alive
 
 
 # For chunks of an evaluation: each needs the memory of several batches, and allocating new memory costs
