@@ -76,3 +76,13 @@ def test_a_cut_compressed_file_is_an_error(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(TEXT.encode() * 1000)[:-40])
     with pytest.raises(ValueError, match="a.csv.gz"):
         rows_of(path, ["id"])
+
+
+def test_the_path_of_a_file_adds_no_values_and_is_no_pattern(tmp_path: Path) -> None:
+    folder = tmp_path / "country=DE"
+    folder.mkdir()
+    partition = written(folder / "a.csv", b"id,country\n1,FR\n")
+    assert rows_of(partition, ["country"]) == [{"country": "FR"}]
+    written(tmp_path / "a1.csv", b"id\nother\n")
+    for name in ("a[1].csv", "a*.csv", "a?.csv"):
+        assert rows_of(written(tmp_path / name, b"id\nown\n"), ["id"]) == [{"id": "own"}]

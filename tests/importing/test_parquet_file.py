@@ -31,3 +31,13 @@ def test_a_batch_joins_chunks() -> None:
     table = pa.table({"a": pa.chunked_array([[1, 2], [3]])})
     assert one_batch(table).column(0).to_pylist() == [1, 2, 3]
     assert one_batch(table.slice(0, 0)).num_rows == 0
+
+
+def test_a_file_that_was_written_again_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    for first in (0, 10):
+        fresh = tmp_path / "fresh.parquet"
+        pq.write_table(pa.table({"id": [first, first + 1]}), fresh)
+        fresh.replace(path)
+        (piece,) = ParquetTable.open([("a.parquet", path)], "key").pieces(["id"])
+        assert piece().batch.column(0).to_pylist() == [first, first + 1]

@@ -86,14 +86,20 @@ class CsvTable:
             f"header={'true' if self.dialect.header == 'yes' else 'false'}, "
             f"delim={literal(self.dialect.of(name))}, "
             "quote='\"', escape='\"', nullstr='', strict_mode=true, null_padding=false, "
+            "hive_partitioning=false, "
             f"compression={literal(_compression(name))}, columns={{{_types(there)}}})"
         )
         with duckdb.connect(config={"threads": 2, "memory_limit": "1GB"}) as connection:
             try:
-                reader = connection.sql(query, params=[str(path)]).to_arrow_reader(BATCH_ROWS)
+                reader = connection.sql(query, params=[_literal_path(path)]).to_arrow_reader(BATCH_ROWS)
                 yield from (_as_text(batch) for batch in reader)
             except (duckdb.Error, pa.ArrowInvalid, OSError) as error:
                 raise ValueError(f"{self.key}: {name}{_problem(str(error), there)}") from None
+
+
+def _literal_path(path: Path) -> str:
+    """Return a path for DuckDB, which takes *, ? and [ for patterns of several files."""
+    return re.sub(r"[*?\[]", r"[\g<0>]", str(path))
 
 
 def quoted(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -86,8 +87,10 @@ def _joined(column: Any) -> Any:
 
 
 def _opened(path: str) -> Any:
-    if getattr(_OPEN, "path", None) != path:
-        _OPEN.file, _OPEN.path = pq.ParquetFile(path), path
+    found = os.stat(path)
+    identity = (path, found.st_ino, found.st_size, found.st_mtime_ns)  # a file may be written again
+    if getattr(_OPEN, "identity", None) != identity:
+        _OPEN.file, _OPEN.identity = pq.ParquetFile(path), identity
     return _OPEN.file
 
 
