@@ -40,11 +40,25 @@ def test_missing_names_are_refused_with_the_nearest(bank: Path) -> None:
 
 
 def test_the_environment_names_a_path_and_no_connection(tmp_path: Path) -> None:
-    variables = {"BANK": "bank.duckdb", "URL": "postgres://me:secret@host/db"}
+    variables = {
+        "BANK": "bank.duckdb",
+        "URL": "postgres://me:secret@host/db",
+        "WORDS": "host=db user=me password=secret",
+    }
     assert database_path("env:BANK", tmp_path, variables, "key") == tmp_path / "bank.duckdb"
     assert database_path("a.duckdb", tmp_path, variables, "key") == tmp_path / "a.duckdb"
     with pytest.raises(ValueError, match="no variable BONK"):
         database_path("env:BONK", tmp_path, variables, "key")
-    with pytest.raises(ValueError, match="holds a connection") as caught:
-        database_path("env:URL", tmp_path, variables, "key")
-    assert "secret" not in str(caught.value)
+    for name in ("URL", "WORDS"):
+        with pytest.raises(ValueError, match=f"env:{name} holds a connection") as caught:
+            database_path(f"env:{name}", tmp_path, variables, "key")
+        assert "secret" not in str(caught.value)
+
+
+def test_a_view_reads_no_other_file(bank: Path) -> None:
+    other = bank.with_name("other.csv")
+    other.write_text("id\n1\n")
+    with duckdb.connect(str(bank)) as connection:
+        connection.execute(f"CREATE VIEW outside AS SELECT * FROM read_csv('{other}')")
+    with pytest.raises(ValueError, match="bank.duckdb, table outside: DuckDB cannot read it"):
+        DatabaseTable.open(bank, "outside", "id", "nodes.tx")

@@ -33,6 +33,12 @@ def test_integers_are_sorted_by_value() -> None:
     assert one.classes == ("2", "9", "10")
 
 
+def test_text_that_looks_like_an_integer_is_text() -> None:
+    one, long = reader(), "9" * 5000
+    one.add(pa.array(["--5", "-5", "4", long]), where)
+    assert one.classes == ("-5", "4", "--5", long)
+
+
 def test_named_classes_are_all_there_are() -> None:
     one = reader(classes=("no", "yes"))
     assert one.read(pa.array(["yes", "no"]), where).values.tolist() == [1, 0]

@@ -55,6 +55,7 @@ def test_kept_rows_know_their_place() -> None:
         ("random() < 0.5", r"calls random\(\)"),
         ("now() > TIMESTAMP '2020-01-01'", r"calls now\(\)"),
         ("current_date > DATE '2020-01-01'", r"calls current_date\(\)|no column 'current_date'|calls today"),
+        ("current_localtimestamp() > TIMESTAMP '2020-01-01'", r"calls current_localtimestamp\(\)"),
         ("sum(price) > 3", r"calls sum\(\)"),
         ("row_number() OVER () < 2", "has a window function"),
         ("kind = $1", "has a parameter"),

@@ -36,7 +36,7 @@ class DatabaseTable:
                 f"{key}: {path.name}: no such file in {path.parent}; give the path of a DuckDB file"
             )
         try:
-            connection = duckdb.connect(str(path), read_only=True)
+            connection = duckdb.connect(str(path), read_only=True, config={"enable_external_access": "false"})
             connection.execute("BEGIN TRANSACTION")
         except duckdb.Error as error:
             line = str(error).splitlines()[0]
@@ -49,7 +49,14 @@ class DatabaseTable:
         ]
         if table not in tables:
             raise ValueError(f"{key}: {path.name}: no table {table!r}; {nearest(table, tables)}")
-        schema = connection.sql(f"SELECT * FROM {quoted(table)} LIMIT 0").to_arrow_table().schema
+        try:
+            schema = connection.sql(f"SELECT * FROM {quoted(table)} LIMIT 0").to_arrow_table().schema
+        except duckdb.Error as error:
+            line = str(error).splitlines()[0]
+            raise ValueError(
+                f"{key}: {path.name}, table {table}: DuckDB cannot read it ({line}); a view reads this file "
+                "alone, write other tables into it"
+            ) from None
         opened = cls(path, table, order_by, schema, connection, key)
         opened._check_order()
         return opened
@@ -101,7 +108,7 @@ def database_path(given: str, folder: Path, environment: Mapping[str, str], key:
     name = given.removeprefix(ENVIRONMENT)
     if name not in environment:
         raise ValueError(f"{key}: the environment has no variable {name}; set it to the path of the database")
-    if "://" in environment[name]:
+    if "://" in environment[name] or "=" in environment[name]:
         raise ValueError(
             f"{key}: {given} holds a connection, and only DuckDB files are read; export the table to Parquet"
         )

@@ -16,6 +16,7 @@ from khop.importing.read_spec import nearest
 from khop.importing.spec import Label
 
 UNKNOWN = -1
+_LONG = 1000  # digits: longer numbers are sorted as text
 UNKNOWN_BYTE = 255  # in the row of a node whose classes are unknown
 
 
@@ -101,5 +102,5 @@ class LabelReader:
 
 def _natural(name: str) -> tuple[bool, int, str]:
     """Return a key that sorts integers by value, before text."""
-    is_integer = name.lstrip("-").isdecimal()
+    is_integer = name.removeprefix("-").isdecimal() and len(name) < _LONG
     return (not is_integer, int(name) if is_integer else 0, name)
