@@ -16,7 +16,6 @@ from khop.graph.atomic import refuse_existing
 from khop.graph.documents import write_documents
 from khop.graph.edge_runs import EdgeRuns, spill
 from khop.graph.folder_writer import FolderWriter
-from khop.graph.layout import check_edge_types, check_names
 from khop.graph.manifest import (
     EdgeEntry,
     Manifest,
@@ -33,6 +32,7 @@ from khop.graph.write_edges import write_edges
 from khop.graph.write_ids import table_chunks, write_ids
 from khop.importing.edge_reader import Counted, EdgeImport, fitted_columns
 from khop.importing.encoders import restored, stored
+from khop.importing.file_names import check_file_names
 from khop.importing.fingerprint import fingerprint_of
 from khop.importing.id_column import keys_of
 from khop.importing.import_state import ImportState, edge_reader, node_reader, opened
@@ -79,8 +79,7 @@ def run_import(
     kill, the same import goes on after the last finished stage: an edge table read, a type written.
     """
     refuse_existing(out)
-    check_names(spec.nodes, "node type")
-    check_edge_types([edge_type for edge_type, _ in spec.edge_types()])
+    check_file_names(spec)
     work = opened(spec, folder, threads, memory, notice or _silent)
     with WorkFolder.open(out, fingerprint_of(spec, folder)) as stages:
         _read_ids(work)
