@@ -29,3 +29,18 @@ def test_identity_follows_size_and_time(tmp_path: Path) -> None:
     path.write_bytes(b"123")
     assert identity_of([("a", path)]) != before
     assert total_bytes([("a", path)]) == 3
+
+
+@pytest.mark.parametrize(
+    ("types", "widest"),
+    [
+        ([pa.int32(), pa.int64()], pa.int64()),
+        ([pa.uint8(), pa.int8()], pa.int64()),
+        ([pa.float32(), pa.float64()], pa.float64()),
+        ([pa.int32(), pa.int32()], pa.int32()),
+        ([pa.string(), pa.large_string()], pa.string()),
+    ],
+)
+def test_a_column_has_the_widest_type_of_all_files(types: list[pa.DataType], widest: pa.DataType) -> None:
+    schemas = [(f"{number}.parquet", pa.schema([("a", dtype)])) for number, dtype in enumerate(types)]
+    assert same_schema(schemas, "key").field("a").type == widest

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.importing.shop import items, spec
 
@@ -22,8 +23,8 @@ def test_raw_columns_keep_their_types() -> None:
     assert {dtype: raw_dtype(dtype) for dtype in types} == types
     rows = Rows(pa.record_batch({"n": ["1", None]}), Place("a.csv"))
     with pytest.raises(ValueError, match='a.csv, row 2: n is null; give kind = "number"'):
-        raw_values(rows.column("n"), "n", rows)
-    assert raw_values(pa.array(["1.5"]), "n", rows).tolist() == [1.5]
+        raw_values(rows.column("n"), "float64", "n", rows)
+    assert raw_values(pa.array(["1.5"]), "float64", "n", rows).tolist() == [1.5]
 
 
 def test_splits_have_labeled_nodes_alone(tmp_path: Path) -> None:
@@ -39,3 +40,27 @@ def test_splits_have_labeled_nodes_alone(tmp_path: Path) -> None:
         "val": [1],
     }
     assert graph.columns["item"]["price"].tolist() == [1, 2, 3, 6]
+
+
+def test_raw_values_of_all_files_are_kept_whole(tmp_path: Path) -> None:
+    narrow = pa.table({"id": ["a", "b"], "n": pa.array([1, 2], pa.int32())})
+    wide = pa.table({"id": ["c", "d"], "n": pa.array([2**31 + 5, 2**40], pa.int64())})
+    for name, table in (("1.parquet", narrow), ("2.parquet", wide)):
+        pq.write_table(table, tmp_path / name)
+    ends = {"source": "id", "destination": "id", "files": ["1.parquet", "2.parquet"], "columns": {"n": "raw"}}
+    spec = {
+        "nodes": {"item": {"files": ["1.parquet", "2.parquet"], "id": "id", "columns": {"n": "raw"}}},
+        "edges": {"item self item": ends},
+    }
+    import_tables(spec, tmp_path / "out", folder=tmp_path)
+    columns = open_graph(tmp_path / "out").columns
+    for type_ in ("item", ("item", "self", "item")):
+        assert columns[type_]["n"].tolist() == [1, 2, 2**31 + 5, 2**40]
+
+
+def test_a_raw_value_beyond_int64_is_refused() -> None:
+    array = pa.array([1, 2**63], pa.uint64())
+    rows = Rows(pa.record_batch({"n": array}), Place("a.parquet"))
+    with pytest.raises(ValueError, match="a.parquet, row 2: n is 9223372036854775808: beyond int64"):
+        raw_values(array, "int64", "n", rows)
+    assert raw_values(array.slice(0, 1), "int64", "n", rows).tolist() == [1]

@@ -238,7 +238,8 @@ class EdgeImport:
                 encoded = self.encoders[name].encode(array, rows.row).values
                 values[name] = encoded[:, 0] if encoded.shape[1] == 1 else encoded
             else:
-                values[name] = raw_values(array, f"{reader.key}.columns.{name}", rows)
+                dtype = self.columns[name][0]
+                values[name] = raw_values(array, dtype, f"{reader.key}.columns.{name}", rows)
         times, parts = reader.times(rows), reader.parts(rows)
         if times is not None:
             values[TIME] = times

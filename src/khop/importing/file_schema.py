@@ -12,7 +12,10 @@ NamedPath = tuple[str, Path]
 
 
 def same_schema(schemas: Sequence[tuple[str, Any]], key: str) -> Any:
-    """Return the columns that all files have; ValueError if a column has different types."""
+    """Return the columns that all files have; ValueError if a column has different types.
+
+    Numbers have the widest of their types in the files.
+    """
     first_name, first = schemas[0]
     for name, other in schemas[1:]:
         for field in other:
@@ -22,8 +25,8 @@ def same_schema(schemas: Sequence[tuple[str, Any]], key: str) -> Any:
                     f"{key}: column {field.name!r} is {first.field(at).type} in {first_name} and "
                     f"{field.type} in {name}; convert one of the files"
                 )
-    everywhere = [f for f in first if all(f.name in schema.names for _, schema in schemas)]
-    return pa.schema(everywhere)
+    everywhere = [f.name for f in first if all(f.name in schema.names for _, schema in schemas)]
+    return pa.schema([(name, _widest([s.field(name).type for _, s in schemas])) for name in everywhere])
 
 
 def identity_of(files: Sequence[NamedPath]) -> str:
@@ -34,6 +37,14 @@ def identity_of(files: Sequence[NamedPath]) -> str:
 def total_bytes(files: Sequence[NamedPath]) -> int:
     """Return the size of the files."""
     return sum(path.stat().st_size for _, path in files)
+
+
+def _widest(types: list[Any]) -> Any:
+    """Return a type that holds all of these: the only one, or the widest integer or float."""
+    if len(set(types)) == 1:
+        return types[0]
+    widest = {"integer": pa.int64(), "float": pa.float64()}
+    return widest.get(_kind(types[0]) or "", types[0])
 
 
 def _compatible(left: Any, right: Any) -> bool:

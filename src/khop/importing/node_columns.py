@@ -30,6 +30,7 @@ from khop.kernels.id_table import Kind
 TIME = "time"  # the column of times, of nodes and edges
 FEATURES = "x"
 LABEL = "label"
+_MOST_INT64 = (1 << 63) - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +190,8 @@ class _Output:
         for name, column in spec.columns.items():
             if isinstance(column, Raw):
                 key = f"{self.reader.key}.columns.{name}"
-                self._set(name, first, raw_values(rows.column(column.column or name), key, rows))
+                dtype = raw_dtype(self.reader.source.table.schema.field(column.column or name).type)
+                self._set(name, first, raw_values(rows.column(column.column or name), dtype, key, rows))
         times = self.reader.times(rows)
         if times is not None:
             self._set(TIME, first, times)
@@ -243,14 +245,17 @@ def raw_dtype(dtype: Any) -> str:
     return "int64" if pa.types.is_integer(dtype) else "float64"
 
 
-def raw_values(array: Any, key: str, rows: Rows) -> npt.NDArray[Any]:
-    """Return numbers unchanged, text as float64; ValueError for a null."""
+def raw_values(array: Any, dtype: str, key: str, rows: Rows) -> npt.NDArray[Any]:
+    """Return numbers in a dtype that holds them, text as float64; ValueError for a null."""
     if array.null_count:
         row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
         raise ValueError(f'{rows.row(row)}: {key} is null; give kind = "number", which has values for nulls')
     if pa.types.is_boolean(array.type) or pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
-        values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False).astype(raw_dtype(array.type))
-        return values
+        values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+        if array.type == pa.uint64() and (beyond := values > np.uint64(_MOST_INT64)).any():
+            row = int(np.argmax(beyond))
+            raise ValueError(f"{rows.row(row)}: {key} is {values[row]}: beyond int64; correct the row")
+        return values.astype(dtype)
     return numbers_of(array, key, rows.row)
 
 
