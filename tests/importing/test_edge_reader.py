@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.importing.shop import events, spec
+from tests.importing.shop import TEST, VAL, at, events, spec
 
 from khop import import_tables, open_graph
 from khop.importing.edge_reader import Counted
@@ -53,3 +54,40 @@ def test_several_types_of_one_table(tmp_path: Path) -> None:
     }  # fmt: skip
     done = import_tables(spec(edges=None, edges_from=[table]), tmp_path / "out")
     assert done.edges == {"user buys item": 7, "user views item": 1}
+
+
+def reviews(**changes: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return a spec of items without times and reviews with times; the last review is of validation."""
+    days = [at(1), at(2), at(21)]
+    table = pa.table(
+        {"review": ["r1", "r2", "r3"], "ts": days, "item": ["a", "b", "c"], "stars": [1.0, 3.0, 90.0]}
+    )
+    items = pa.table({"item": ["a", "b", "c"], "price": [1.0, 3.0, 90.0]})
+    ends = {"source": "review", "destination": "item"} | changes
+    name = " ".join([ends["source"], "about", ends["destination"]])
+    return {
+        "splits": {"time": {"val": VAL, "test": TEST}},
+        "nodes": {
+            "item": {"rows": items, "id": "item", "columns": {"price": "number"}},
+            "review": {"rows": table, "id": "review", "time": "ts"},
+        },
+        "edges": {name: {"rows": table, "columns": {"stars": "number"}, "orphans": "drop"} | ends},
+    }
+
+
+@pytest.mark.parametrize("ends", [("review", "item"), ("item", "review")])
+def test_statistics_see_no_edge_of_a_node_after_validation_begins(
+    tmp_path: Path, ends: tuple[str, str]
+) -> None:
+    import_tables(reviews(source=ends[0], destination=ends[1]), tmp_path / "out")
+    columns = open_graph(tmp_path / "out").columns
+    assert columns[ends[0], "about", ends[1]]["stars"].tolist() == [-1, 1, 88]
+    assert columns["item"]["x"].flatten().tolist() == [-1, 1, 88]
+
+
+def test_statistics_see_no_edge_that_is_left_out(tmp_path: Path) -> None:
+    values = reviews()
+    values["nodes"]["item"]["where"] = "item <> 'b'"
+    import_tables(values, tmp_path / "out")
+    columns = open_graph(tmp_path / "out").columns
+    assert columns["review", "about", "item"]["stars"].tolist() == [0, 89]

@@ -174,8 +174,23 @@ class EdgeImport:
 
     @property
     def is_timed(self) -> bool:
-        """True if the edges or their sources have times."""
-        return self.reader.source.spec.time is not None or self.reader.edge_type[0] in self.node_times
+        """True if the edges or nodes at their ends have times."""
+        source, _, destination = self.reader.edge_type
+        has_own = self.reader.source.spec.time is not None
+        return has_own or source in self.node_times or destination in self.node_times
+
+    def known(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Return the rows with a node at both ends."""
+        sources, destinations = self.reader.found(rows)
+        return (sources >= 0) & (destinations >= 0)
+
+    def latest(self, rows: Rows) -> Int64s | None:
+        """Return the latest time of each edge and its two nodes; None if none of them has times."""
+        (source, _, destination), times = self.reader.edge_type, self.reader.times(rows)
+        if source not in self.node_times and destination not in self.node_times:
+            return times
+        sources, destinations = self.reader.found(rows)
+        return self._later(self._later(times, source, sources), destination, destinations)
 
     def plan(self, edge_type: EdgeType) -> EdgePlan:
         """Return the plan of the edges, or of their reverses."""
@@ -207,8 +222,9 @@ class EdgeImport:
         rows, sources, destinations = rows.keep(known), sources[known], destinations[known]
         columns = self._values(rows)
         own = columns.get(TIME)
-        self._touch(sources, destinations, self._later(own, reader.edge_type[0], sources))
-        forward = EdgeChunk(sources, destinations, columns, self._later(own, reader.edge_type[0], sources))
+        later = self._later(own, reader.edge_type[0], sources)
+        self._touch(sources, destinations, self._later(later, reader.edge_type[2], destinations))
+        forward = EdgeChunk(sources, destinations, columns, later)
         if reader.rules.reverse is None:
             return (forward,)
         times = self._later(own, reader.edge_type[2], destinations)
@@ -255,12 +271,18 @@ class EdgeImport:
         return f"{place}: {column} is {value!r}, and no {node_type!r} has this id"
 
 
-def fitted_columns(reader: EdgeReader) -> dict[str, Encoder]:
-    """Read the columns with statistics, and return their encoders."""
+def fitted_columns(edges: EdgeImport) -> dict[str, Encoder]:
+    """Read the columns with statistics, and return their encoders.
+
+    Statistics see the edges that are kept, of training, and with times before validation.
+    """
+    reader = edges.reader
     columns = {name: one for name, one in reader.rules.columns.items() if not isinstance(one, Raw)}
     fitters = {name: fitter(one, f"{reader.key}.columns.{name}") for name, one in columns.items()}
-    for rows in in_order(reader.source.pieces(list(reader.columns())), reader.threads) if fitters else ():
-        times, parts = reader.times(rows), reader.parts(rows)
+    for whole in in_order(reader.source.pieces(list(reader.columns())), reader.threads) if fitters else ():
+        rows, _ = reader.without_nulls(whole)
+        rows = rows.keep(edges.known(rows))
+        times, parts = edges.latest(rows), reader.parts(rows)
         allowed = np.ones(len(rows), bool) if parts is None else parts == TRAIN
         if times is not None and reader.cut_offs is not None:
             allowed &= times < reader.cut_offs.val

@@ -170,7 +170,7 @@ def _spill_edges(work: ImportState, edge_type: EdgeType, stages: WorkFolder) -> 
 
     def read() -> dict[str, Any]:
         work.notice(f"edges {name}", 0, 0)
-        edges.encoders.update(fitted_columns(reader))
+        edges.encoders.update(fitted_columns(edges))
         spilled.extend(_runs(work, edges, stages.runs / str(number)))
         spill(spilled, edges.tasks())
         if rules.orphans == "refuse":
