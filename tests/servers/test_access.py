@@ -38,6 +38,7 @@ def test_a_written_token_file_is_secret_and_reads_back(tmp_path: Path) -> None:
     token = token_of(path)
     assert (token.name, token.graphs, token.role) == ("alice", ("shop",), Role.SERVER)
     assert secret_of(path) not in repr(token)
+    assert repr(token.digest) not in repr(token)  # a short token could be guessed from it
     assert Tokens([token]).holder(f"Bearer {secret_of(path)}") is token
     with pytest.raises(FileExistsError):
         write_token(path)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from khop.servers import request_handler as module
 from khop.servers.access import Tokens
-from khop.servers.errors import Cancelled, GoingAway, InvalidRequest, NotAllowed
+from khop.servers.errors import Cancelled, GoingAway, InvalidRequest, NotAllowed, ServerError
 from khop.servers.fair_queue import QueueLimits
 from khop.servers.request_handler import RequestHandler, error_message, resident_bytes
 from khop.servers.transport import Buffer
@@ -88,3 +91,36 @@ def test_a_desk_is_idle_between_requests() -> None:
     assert handler.idle_s() < 5
     assert resident_bytes() > 1 << 20
     assert error_message(Cancelled("gone")) == b'{"code": "cancelled", "text": "gone"}'
+
+
+class _LateFuture(Future[Iterator[memoryview]]):
+    """A future whose result comes when the wait for it has just ended."""
+
+    def result(self, timeout: float | None = None) -> Iterator[memoryview]:
+        if not self.done():
+            self.set_result(iter([memoryview(b"header")]))
+            raise TimeoutError
+        return super().result(timeout)
+
+
+class _LateMakers(ThreadPoolExecutor):
+    def submit(self, *arguments: object, **keywords: object) -> Future[Any]:  # type: ignore[override]
+        return _LateFuture()
+
+
+def test_an_answer_that_comes_just_after_a_heartbeat_is_due_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ThreadPoolExecutor", _LateMakers)
+    handler, stream = RequestHandler(ByteService(), QueueLimits()), _Stream()
+    handler.answer(request(1), ANYONE, "a", stream, 1)
+    assert stream.sent == [b"header"]
+
+
+def test_the_traceback_of_a_mistake_is_in_the_log_and_other_errors_are_not(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    handler, stream = RequestHandler(ByteService(), QueueLimits()), _Stream()
+    for fault, shown in (("bug", True), ("disk", False)):
+        with pytest.raises(ServerError):
+            handler.answer(request(1, **{fault: "of a test"}), ANYONE, "a", stream, 1)
+        log = capfd.readouterr().err
+        assert ("Traceback" in log, "KeyError: 'of a test'" in log) == (shown, shown)

@@ -9,7 +9,7 @@ import secrets
 import stat
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -34,7 +34,7 @@ class Token:
     """The contents of a token file. Its text shows no secret."""
 
     name: str  # of the file, for logs
-    digest: bytes  # SHA-256 of the secret
+    digest: bytes = field(repr=False)  # SHA-256 of the secret
     graphs: tuple[str, ...] = (_EVERY_GRAPH,)
     role: Role = Role.CLIENT
 

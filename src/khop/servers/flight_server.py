@@ -151,6 +151,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         if name == "describe":
             return self._handler.describe(token)
         if name == "status":
+            self._handler.check_graph(token)
             return json.dumps(self._handler.status()).encode()
         raise InvalidRequest(f"action {name!r}: there are {', '.join(_NAMES)}")
 

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -82,6 +83,9 @@ class RequestHandler:
         except Exception as error:
             failed = as_server_error(error)
             self._count(f"failed_{failed.code.replace('-', '_')}", 1)
+            _log_mistake(error)
+            if failed is error:
+                raise
             raise failed from error
 
     def _answer(
@@ -108,8 +112,8 @@ class RequestHandler:
             try:
                 return future.result(beat_s)
             except NotYet:
-                if future.done():
-                    raise
+                if future.done():  # also if it ended just after the wait for it
+                    return future.result()
             try:
                 stream.heartbeat()
             except Cancelled:
@@ -119,9 +123,13 @@ class RequestHandler:
 
     def check(self, token: Token) -> None:
         """Raise NotAllowed if the token may not read the graph, GoingAway if the server ends."""
-        token.check_graph(self._service.name)
+        self.check_graph(token)
         if self._queue.is_draining:
             raise GoingAway("the server is going away: it finishes what it began; ask another server")
+
+    def check_graph(self, token: Token) -> None:
+        """Raise NotAllowed if the token may not read the graph."""
+        token.check_graph(self._service.name)
 
     def describe(self, token: Token) -> bytes:
         """Return the description of the graph."""
@@ -163,6 +171,13 @@ class RequestHandler:
         with self._lock:
             self._counts[name] += amount
             self._active = time.monotonic()
+
+
+def _log_mistake(error: Exception) -> None:
+    """Print the traceback of a mistake in code: of khop, or of a custom sampler or rule."""
+    cause = error.__cause__ if isinstance(error, ServerError) else error
+    if cause is not None and not isinstance(cause, ServerError | ValueError | OSError | MemoryError):
+        traceback.print_exception(cause)
 
 
 def error_message(error: ServerError) -> bytes:
