@@ -145,3 +145,9 @@ def test_no_memory_is_taken_for_what_is_not_allowed() -> None:
 
     with pytest.raises(ValueError, match="at most 100 are allowed"):
         received(body(), 100, "answer")
+
+
+def test_a_message_in_one_piece_takes_no_memory_for_bytes_that_it_lacks() -> None:
+    sent = message(b'{"tensors":[["uint8",[536870912]]]}') + bytes(100)
+    with pytest.raises(ValueError, match="536,870,912 bytes are announced, and at most 4,194,404"):
+        parsed(sent, LIMIT, "request")

@@ -8,8 +8,11 @@ import pytest
 import torch
 
 import khop
+import khop.servers.lists as lists
 from khop.api.serve import ServedGraph
 from khop.sampling.seeds import NodeSeeds
+from khop.servers.errors import TooLarge
+from khop.servers.frame import Frame
 from khop.servers.json_fields import Document
 from khop.servers.lists import link_list, seed_list
 from support.same_samples import assert_same
@@ -67,3 +70,16 @@ def test_a_list_that_there_is_not_is_named(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
         seed_list(ServedGraph.of(typed_graph), reference(**fields))
+
+
+def test_rows_that_are_too_many_at_once_are_refused_before_they_are_read(
+    typed_graph: khop.Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = {"view": [], "type": "user", "columns": ["x"], "float32": [], "ids": 0}
+    width = 4 * typed_graph.columns["user"]["x"].shape[1]
+    frame = Frame(reference(**fields), (torch.zeros(10, dtype=torch.int64),), 0)
+    monkeypatch.setattr(lists, "MOST_ROWS_BYTES", 10 * width)
+    lists.answered(ServedGraph.of(typed_graph), lists.ROWS, frame)
+    monkeypatch.setattr(lists, "MOST_ROWS_BYTES", 10 * width - 1)
+    with pytest.raises(TooLarge, match=f"rows of x: {10 * width} bytes are requested at once"):
+        lists.answered(ServedGraph.of(typed_graph), lists.ROWS, frame)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ import torch
 import khop
 from khop.api.serve import ServedGraph
 from khop.draw import mix64
+from khop.loading.columns import ColumnChoice
 from khop.sampling.sampler import Seeds
+from khop.sampling.seeds import StepShare
 from khop.servers.errors import (
     Cancelled,
     InvalidRequest,
@@ -25,8 +28,13 @@ from khop.servers.request_wire import written_query
 from khop.servers.service import Service
 from khop.servers.settings import Settings
 from khop.servers.source import described_sampler
+from support.small_typed_folders import BUYS
 
 KEY = khop.DrawKey(5)
+SPLIT = {
+    "edge_types": [list(BUYS)], "val": 0.2, "test": 30, "disjoint_share": 0.0, "negatives": 1, "label": None,
+    "time": None, "seed": 3,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -119,6 +127,34 @@ def test_a_batch_that_could_be_too_large_is_refused_before_any_work(plain_graph:
     list(service.accept(query(settings(plain_graph, [2]), seeds(1, 2))).run())
     assert service.counters()["refused, too-large"] == 1
     assert service.counters()["batches"] == 1
+
+
+def test_a_split_of_links_is_made_by_the_job_and_not_before(
+    typed_graph: khop.Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+
+    def split(*arguments: Any, **keywords: Any) -> khop.LinkSplit:  # noqa: ANN401
+        made.append(arguments[1])
+        return khop.split_links(*arguments, **keywords)
+
+    monkeypatch.setattr("khop.api.serve.split_links", split)
+    view = {"split_links": SPLIT, "part": "train"}
+    sampler = khop.LinkSampler(typed_graph, [2], negatives=khop.UniformNegatives(1))
+    assert typed_graph.folder is not None
+    given = Settings(
+        typed_graph.folder.fingerprint, (view,), described_sampler(sampler), ColumnChoice(),
+        {"view": [view], "part": "train"},
+    )  # fmt: skip
+    share = StepShare(torch.arange(4), 0, torch.arange(4), KEY)
+    service = Service(ServedGraph.of(typed_graph), max_batch_bytes=20_000)
+    job = service.accept(query(given, Seeds({}, {}, listed=share)))
+    assert made == []  # it may take minutes, and only a job sends heartbeats
+    list(job.run())
+    assert len(made) == 1
+    many = StepShare(torch.zeros(900, dtype=torch.int64), 0, torch.arange(900), KEY)
+    for fresh in (service, Service(ServedGraph.of(typed_graph), max_batch_bytes=20_000)):
+        assert isinstance(refused(fresh, query(given, Seeds({}, {}, listed=many))), TooLarge)
 
 
 def test_a_request_that_is_no_longer_wanted_is_dropped(plain_graph: khop.Graph, service: Service) -> None:

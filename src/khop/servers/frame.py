@@ -144,10 +144,12 @@ def received(message: Iterable[Buffer], most_bytes: int, where: str) -> Frame:
 
 
 def parsed(message: Buffer, most_bytes: int, where: str) -> Frame:
-    """Read a message in one piece."""
+    """Read a message in one piece. No memory is allocated for bytes that are not in it."""
     view = memoryview(message)
     length = _prefix(view, where)
-    return received([view[: _PREFIX.size + length], view[_PREFIX.size + length :]], most_bytes, where)
+    body = view[_PREFIX.size + length :]
+    there = len(body) + _ALIGNED * MOST_TENSORS  # with the gaps between tensors
+    return received([view[: _PREFIX.size + length], body], min(most_bytes, there), where)
 
 
 def _prefix(view: memoryview, where: str) -> int:

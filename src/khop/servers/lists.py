@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -11,12 +12,14 @@ from khop.features.store import Rows
 from khop.loading.seed_times import seed_times
 from khop.sampling.link_seeds import LinkList
 from khop.sampling.seeds import NodeSeeds, SeedList
-from khop.servers.errors import InvalidRequest
-from khop.servers.frame import Frame, Tensors
+from khop.schema import ColumnSpec
+from khop.servers.errors import InvalidRequest, TooLarge
+from khop.servers.frame import DTYPES, Frame, Tensors
 from khop.servers.json_fields import Document, Plain, Type, by_type
 from khop.servers.served import Served
 
 LIST, IDS, LINKS, ROWS = "list", "ids", "links", "rows"  # kinds of requests beside batches
+MOST_ROWS_BYTES = 1 << 29  # of one answer; clients request an eighth of it at a time
 FACTS = ("labels", "times", "negatives")
 Answered = tuple[dict[str, Plain], Tensors]
 
@@ -113,9 +116,20 @@ def _rows(served: Served, frame: Frame) -> Answered:
     count = viewed.graph.num_nodes(type_) if isinstance(type_, str) else viewed.graph.num_edges(type_)
     _check_numbers(ids, count, "row")
     widened = frozenset(name.text() for name in given["float32"].each())
+    size = ids.numel() * sum(_row_bytes(viewed.graph.schema.column(type_, name)) for name in names)
+    if size > MOST_ROWS_BYTES:
+        raise TooLarge(
+            f"rows of {', '.join(names)}: {size:,} bytes are requested at once, and at most "
+            f"{MOST_ROWS_BYTES:,} are allowed; request fewer rows at a time"
+        )
     found: Mapping[str, Tensor] = viewed.features.gather({type_: Rows(ids, names, as_float32=widened)})[type_]
     tensors = Tensors()
     return {"rows": {name: tensors(found[name]) for name in names}}, tensors
+
+
+def _row_bytes(spec: ColumnSpec) -> int:
+    """Return the bytes of a row of a column, also as float32."""
+    return math.prod(spec.shape) * max(4, DTYPES[spec.dtype].itemsize)
 
 
 def _check_numbers(numbers: Tensor, count: int, what: str) -> None:

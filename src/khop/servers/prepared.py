@@ -63,6 +63,10 @@ class Prepared:
                 self._source = LocalSource(sampler, features, self.columns, _CPU)
             return self._source
 
+    def knows(self, asked: Seeds) -> bool:
+        """Return True if the seeds of a request need no list that is still to be made."""
+        return asked.listed is None or self._list is not None
+
     def seeds(self, asked: Seeds) -> Seeds:
         """Return the seeds of a request, looked up in the list if it names numbers."""
         if asked.listed is None:

@@ -110,15 +110,15 @@ class Service:
 
     def _batch(self, query: BatchQuery) -> Job:
         prepared = self._prepared(query)
-        limit = self._most(prepared, query.seeds)
-        if limit is not None and self._max_batch_bytes is not None and limit > self._max_batch_bytes:
-            raise self._too_large(limit, "could have")
+        # A list may take minutes to make, as one of a split of links: its first batch is checked by the job.
+        limit = self._most(prepared, query.seeds) if prepared.knows(query.seeds) else None
         return Job(query.stage, limit, lambda cancelled: self._made(prepared, query, cancelled))
 
     def _made(self, prepared: Prepared, query: BatchQuery, cancelled: Cancelling) -> Made:
         if cancelled():
             raise Cancelled(f"{query.stage}: the client no longer waits")
         started = monotonic()
+        self._most(prepared, query.seeds)
         source = prepared.source()
         request = BatchRequest.of(prepared.seeds(query.seeds), query.key, query.epoch, query.step)
         drawn = source.draw(request)
@@ -139,11 +139,15 @@ class Service:
         return self._counted("batches", fields, tensors)
 
     def _most(self, prepared: Prepared, seeds: Seeds) -> int | None:
+        """Return the most bytes of a batch; TooLarge if they are more than allowed."""
         counts = prepared.listed_counts(seeds)
         if counts is None:
             counts = seed_counts(seeds, prepared.negatives_per_link)
         labels = label_bytes(seeds, prepared.negatives_per_link)
-        return most_bytes(prepared.sampler, prepared.columns, counts, labels, seeds.nodes)
+        limit = most_bytes(prepared.sampler, prepared.columns, counts, labels, seeds.nodes)
+        if limit is not None and self._max_batch_bytes is not None and limit > self._max_batch_bytes:
+            raise self._too_large(limit, "could have")
+        return limit
 
     def _too_large(self, size: int, verb: str) -> TooLarge:
         return TooLarge(
