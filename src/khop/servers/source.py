@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from time import monotonic
 
@@ -35,6 +35,7 @@ class RemoteSource:
     settings: Settings
     local: LocalSource
     beside: FeatureStore | None = None  # columns of this process, gathered here for the nodes of a batch
+    _knowing: set[str] = field(default_factory=set, compare=False)  # servers that have the settings
 
     def prepare(self) -> None:
         """Do nothing: servers build the arrays that draws need at the first batch."""
@@ -88,10 +89,15 @@ class RemoteSource:
                 self.settings, seeds, request.key, request.epoch, request.step, with_settings=with_settings
             )
 
+        # Until all servers have answered, requests carry the settings: another ask may reach another server.
+        exchange = self.view.exchange
         try:
-            return self.view.exchange.ask(context, query(False), receive)
+            first = exchange.ask(context, query(len(self._knowing) < len(exchange.addresses)), receive)
         except UnknownSettings:
-            return self.view.exchange.ask(context, query(True), receive)
+            self._knowing.clear()
+            first = exchange.ask(context, query(True), receive)
+        self._knowing.add(first.server)
+        return first
 
     def _traffic(self, answer: Answer[Drawn]) -> Mapping[str, float]:
         """Return the counts of an answer; `server` is the place in `addresses`, then of the first answer."""
