@@ -26,7 +26,8 @@ from harness import ROOT, Figure, report
 
 import khop
 from khop.inference.evaluation import scores
-from khop.models.sage import SAGE, Norm
+from khop.models.layer import Norm, Residual
+from khop.models.sage import SAGE
 from khop.training.checkpoint import load_checkpoint, restore_model
 from khop.training.initial import seeded
 
@@ -44,7 +45,7 @@ class Recipe:
     epochs: int
     learning_rate: float
     norm: Norm = "layer"
-    residual: bool = True
+    residual: Residual = "add"
     weight_decay: float = 0.0
     metric: Literal["accuracy", "roc-auc"] = "accuracy"
 

@@ -39,3 +39,11 @@ def test_a_run_over_types_trains_every_parameter_and_scores_exactly(
     assert int(first_hop[ON].indptr.diff().max()) <= 2
     scores = run.scores(("val", "test"), unwatched)
     assert scores.keys() == {"val", "test"}
+
+
+@pytest.mark.parametrize("kind", ["sage", "rgcn"])
+@pytest.mark.parametrize(("in_file", "residual"), [(True, "add"), (False, "none")])
+def test_residual_of_a_run_file_is_true_or_false(shop: Path, kind: str, in_file: bool, residual: str) -> None:
+    model = prepared(shop, model={"kind": kind, "hidden": 8, "embedding": 6, "residual": in_file}).model
+    assert isinstance(model, SAGE | RGCN)
+    assert {layer.options.residual for layer in model.layers} == {residual}

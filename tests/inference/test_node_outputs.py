@@ -81,7 +81,7 @@ def test_layer_by_layer_is_the_full_graph_forward(
 ) -> None:
     graph = make(dtype)
     model = SAGE.for_graph(
-        graph.store, hidden=8, embedding=0, layers=3, norm="layer", residual=True, dropout=0.5
+        graph.store, hidden=8, embedding=0, layers=3, norm="layer", residual="add", dropout=0.5
     ).to(dtype)
 
     output = layerwise_inference(model, graph.store, graph.features, target, chunk_size=chunk_size)

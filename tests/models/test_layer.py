@@ -28,11 +28,11 @@ def layer_and_input(width: int) -> tuple[Layer, dict[str, torch.Tensor], Block]:
 def test_residual_adds_the_rows_themselves_where_widths_are_equal() -> None:
     layer, h, block = layer_and_input(7)
     plain = layer.eval()(h, block)["node"]
-    layer.options = replace(layer.options, residual=True)
+    layer.options = replace(layer.options, residual="add")
     torch.testing.assert_close(layer(h, block)["node"], plain + h["node"][: len(plain)])
     wide, h, block = layer_and_input(5)
     plain = wide.eval()(h, block)["node"]
-    wide.options = replace(wide.options, residual=True)
+    wide.options = replace(wide.options, residual="add")
     assert torch.equal(wide(h, block)["node"], plain)
 
 
@@ -53,6 +53,7 @@ def test_dropout_is_for_training_alone() -> None:
         ({"hidden": 2.0}, "hidden 2.0: must be a whole number"),
         ({"dropout": 1.0}, "dropout 1.0: must be at least 0 and below 1"),
         ({"norm": "batch"}, "norm 'batch': must be one of"),
+        ({"residual": True}, "residual True: must be one of"),
     ],
 )
 def test_other_options_are_refused(options: dict[str, object], problem: str) -> None:

@@ -74,7 +74,7 @@ def links(mode: NegativeMode) -> Case:
 
 
 CASES: dict[str, Callable[[], Case]] = {
-    "sage": lambda: plain(lambda graph: SAGE.for_graph(graph, 8, 2, norm="layer", residual=True)),
+    "sage": lambda: plain(lambda graph: SAGE.for_graph(graph, 8, 2, norm="layer", residual="add")),
     "sage, typed": lambda: typed(lambda graph: SAGE.for_graph(graph, 8, 2, embedding=5, encoder="linear")),
     "rgcn": lambda: typed(lambda graph: RGCN.for_graph(graph, 8, 2, embedding=5)),
     "rgcn, bases": lambda: typed(lambda graph: RGCN.for_graph(graph, 8, 2, embedding=5, bases=2)),

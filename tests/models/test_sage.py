@@ -27,8 +27,8 @@ GRAPHS = [pytest.param(one_type, "node", id="one-type"), pytest.param(shop, "ite
 OPTIONS = [
     pytest.param({}, id="plain"),
     pytest.param({"norm": "layer"}, id="norm"),
-    pytest.param({"residual": True}, id="residual"),
-    pytest.param({"norm": "layer", "residual": True}, id="norm-residual"),
+    pytest.param({"residual": "add"}, id="residual"),
+    pytest.param({"norm": "layer", "residual": "add"}, id="norm-residual"),
 ]
 
 

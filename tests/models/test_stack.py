@@ -29,10 +29,10 @@ MODELS: Mapping[str, Callable[[SmallGraph], Stack]] = {
         graph.store, hidden=8, layers=3, target=["item", "user"], outputs=4, norm="layer", embedding=5
     ),
     "sage-linear": lambda graph: SAGE.for_graph(
-        graph.store, 8, 3, ("item", "user"), residual=True, outputs=4, embedding=5, encoder="linear"
+        graph.store, 8, 3, ("item", "user"), residual="add", outputs=4, embedding=5, encoder="linear"
     ),
     "rgcn": lambda graph: RGCN.for_graph(
-        graph.store, 8, 3, ["item", "user"], norm="layer", residual=True, outputs=4, embedding=5
+        graph.store, 8, 3, ["item", "user"], norm="layer", residual="add", outputs=4, embedding=5
     ),
     "rgcn-bases": lambda graph: RGCN.for_graph(
         graph.store, 8, 3, ["item", "user"], outputs=4, embedding=0, bases=2

@@ -22,7 +22,7 @@ GRAPH = Graph(SMALL.store, SMALL.features)
 TARGETS = ["item", "user", "tag"]
 MODELS: Mapping[str, Callable[[], Stack]] = {
     "sage": lambda: SAGE.for_graph(GRAPH, 8, 2, TARGETS, outputs=4, embedding=5, norm="layer"),
-    "rgcn": lambda: RGCN.for_graph(GRAPH, 8, 2, TARGETS, outputs=4, embedding=5, residual=True),
+    "rgcn": lambda: RGCN.for_graph(GRAPH, 8, 2, TARGETS, outputs=4, embedding=5, residual="add"),
 }
 every_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 

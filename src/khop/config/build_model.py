@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from khop.config.contexts import ModelContext
 from khop.config.tables import SageTable, StackTable
+from khop.models.layer import Residual
 from khop.models.rgcn import RGCN
 from khop.models.sage import SAGE
 
 
 def sage(options: SageTable, context: ModelContext) -> SAGE:
     """Make a GraphSAGE, with new weights from torch's generator."""
-    shape = (context.hidden, context.layers, options.dropout, options.norm, options.residual)
+    shape = (context.hidden, context.layers, options.dropout, options.norm, _residual(options))
     return SAGE(context.sizes, *shape, encoder=options.encoder)
 
 
 def rgcn(options: StackTable, context: ModelContext) -> RGCN:
     """Make a relational GCN, with new weights from torch's generator."""
-    shape = (context.hidden, context.layers, options.dropout, options.norm, options.residual)
+    shape = (context.hidden, context.layers, options.dropout, options.norm, _residual(options))
     return RGCN(context.sizes, *shape, bases=options.bases)
+
+
+def _residual(options: StackTable) -> Residual:
+    return "add" if options.residual else "none"

@@ -16,6 +16,7 @@ from khop.models.layer_sum import LayerSum
 from khop.schema import EdgeType, NodeType
 
 Norm = Literal["none", "layer"]
+Residual = Literal["none", "add"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class LayerOptions:
     hidden: int = 256  # width of a layer's output
     dropout: float = 0.0
     norm: Norm = "none"
-    residual: bool = False
+    residual: Residual = "none"  # or add the rows themselves, if the widths are equal
 
     def __post_init__(self) -> None:
         if whole_number("hidden", self.hidden, most=LARGEST_WIDTH) < 1:
@@ -34,6 +35,8 @@ class LayerOptions:
             raise ValueError(f"dropout {self.dropout}: must be at least 0 and below 1")
         if self.norm not in get_args(Norm):
             raise ValueError(f"norm {self.norm!r}: must be one of {get_args(Norm)}")
+        if self.residual not in get_args(Residual):
+            raise ValueError(f"residual {self.residual!r}: must be one of {get_args(Residual)}")
 
 
 class LayerWeights(Protocol):
@@ -59,8 +62,8 @@ class LayerWeights(Protocol):
 class Layer(nn.Module):
     """Layer norm(W h + b + sum over edge types of W_e mean(h of the in-neighbors)), then ReLU and dropout.
 
-    With `residual` and equal widths, h itself is added. Every parameter takes part in every batch: types
-    without nodes, edge types without edges and edge types that a hop skipped have zero gradients.
+    With the residual "add" and equal widths, h itself is added. Every parameter takes part in every batch:
+    types without nodes, edge types without edges and edge types that a hop skipped have zero gradients.
     """
 
     weights: LayerWeights  # a module
@@ -100,7 +103,7 @@ class Layer(nn.Module):
         out = sums.total("relu") if norm is None else relu_(norm(sums.total("none")))
         if self.training:
             out = dropout(out, self.options.dropout)
-        if self.options.residual and own is not None and own.shape[0] == own.shape[1]:
+        if self.options.residual == "add" and own is not None and own.shape[0] == own.shape[1]:
             return out + h[node_type][: out.shape[0]]
         return out
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from khop.models.layer import LayerOptions, Norm, linear_weight
+from khop.models.layer import LayerOptions, Norm, Residual, linear_weight
 from khop.models.names import parameter_name
 from khop.models.node_embedding import EmbeddingUpdate
 from khop.models.sizes import HasTypes, ModelSizes
@@ -19,9 +19,9 @@ class RGCN(Stack):
     """R-GCN with a linear encoder per node type below and a linear head on top.
 
     A layer computes norm(W h + b + sum over edge types of W_e mean(h of the in-neighbors)) for each
-    destination, then ReLU and dropout, plus h itself with `residual`. All node types share W, b and norm.
-    Each edge type has its own W_e. With `bases` above 0, W_e is a learned mixture of `bases` matrices that
-    all edge types share: fewer parameters if many edge types have few edges.
+    destination, then ReLU and dropout, plus h itself with `residual="add"`. All node types share W, b and
+    norm. Each edge type has its own W_e. With `bases` above 0, W_e is a learned mixture of `bases` matrices
+    that all edge types share: fewer parameters if many edge types have few edges.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class RGCN(Stack):
         layers: int = 2,
         dropout: float = 0.0,
         norm: Norm = "none",
-        residual: bool = False,
+        residual: Residual = "none",
         bases: int = 0,
     ) -> None:
         if bases < 0:
@@ -58,7 +58,7 @@ class RGCN(Stack):
         column: str = "x",
         dropout: float = 0.0,
         norm: Norm = "none",
-        residual: bool = False,
+        residual: Residual = "none",
         label: str | None = None,
         outputs: int | None = None,
         embedding: int | None = None,

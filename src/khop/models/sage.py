@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from khop.models.encoder import Encoding
-from khop.models.layer import LayerOptions, Norm, linear_weight
+from khop.models.layer import LayerOptions, Norm, Residual, linear_weight
 from khop.models.names import parameter_name
 from khop.models.node_embedding import EmbeddingUpdate
 from khop.models.sizes import HasTypes, ModelSizes
@@ -20,9 +20,9 @@ class SAGE(Stack):
     """GraphSAGE with a linear head on top.
 
     A layer computes norm(W h + b + sum over edge types of W_e mean(h of the in-neighbors)) for each
-    destination, then ReLU and dropout, plus h itself with `residual` and equal widths. Every node type has
-    its own W, b and norm, every edge type its own W_e; only types that can reach the target have parameters.
-    Integer and half-precision columns are cast to the parameters' dtype.
+    destination, then ReLU and dropout, plus h itself with `residual="add"` and equal widths. Every node
+    type has its own W, b and norm, every edge type its own W_e; only types that can reach the target have
+    parameters. Integer and half-precision columns are cast to the parameters' dtype.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class SAGE(Stack):
         layers: int = 2,
         dropout: float = 0.0,
         norm: Norm = "none",
-        residual: bool = False,
+        residual: Residual = "none",
         encoder: Encoding = "none",
     ) -> None:
         super().__init__(sizes, encoder, layers, LayerOptions(hidden, dropout, norm, residual), SageWeights)
@@ -47,7 +47,7 @@ class SAGE(Stack):
         column: str = "x",
         dropout: float = 0.0,
         norm: Norm = "none",
-        residual: bool = False,
+        residual: Residual = "none",
         label: str | None = None,
         outputs: int | None = None,
         embedding: int | None = None,
