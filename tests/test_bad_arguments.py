@@ -111,6 +111,15 @@ REFUSED: dict[str, Cases] = {
         ("edge type ('n', 'to', 'n'): sources is a list: give a torch", lambda: edges([0], tensor([0]))),
         ('edge type 5: give source type, relation and destination type,', lambda: edges(tensor([0]), tensor([0]), reverse_of=5)),
     ],
+    "connect": [
+        ("addresses '10.0.0.5:7311': must be a list, as", lambda: khop.connect('10.0.0.5:7311')),
+        ("deadline 'a': must be a number", lambda: khop.connect(['10.0.0.5:7311'], deadline='a')),
+    ],
+    "import_tables": [
+        ('spec 5: must be a path, as text or as a pathlib.Path', lambda: khop.import_tables(5, TMP / 'o')),
+        ('nodes is missing; add it', lambda: khop.import_tables({}, TMP / 'o')),
+        ("threads 'a': must be a whole number, 1 or more", lambda: khop.import_tables({}, TMP / 'o', threads='a')),
+    ],
     "evaluate": [
         ("no split 'zz'; there are ['train', 'val']", lambda: khop.evaluate(MODEL, GRAPH, split='zz')),
         ("no split 5; there are ['train', 'val']", lambda: khop.evaluate(MODEL, GRAPH, split=5)),
@@ -282,6 +291,7 @@ REFUSED: dict[str, Cases] = {
         ('layers 1.5: must be a whole number of at most 1024', lambda: khop.models.SAGE.for_graph(GRAPH, 4, 1.5)),
         ('dropout 2: must be at least 0 and below 1', lambda: khop.models.SAGE.for_graph(GRAPH, 4, 1, dropout=2)),
         ("norm 'x': must be one of ('none', 'layer')", lambda: khop.models.SAGE.for_graph(GRAPH, 4, 1, norm='x')),
+        ("residual 'x': must be one of ('none', 'add')", lambda: khop.models.SAGE.for_graph(GRAPH, 4, 1, residual='x')),
         ('hidden 100000000000: must be a whole number of at most 16777216', lambda: khop.models.SAGE.for_graph(GRAPH, 10 ** 11, 1)),
     ],
     "NeighborSampler": [
