@@ -71,7 +71,7 @@ def _groups(grouping: Grouping, spill: Spill) -> Iterator[Arrays]:
 
 
 def _read(spill: Spill, first: int, end: int) -> Arrays:
-    return {field.name: spill.read(field, first, end) for field in spill.fields}
+    return {field.name: spill.read(field.name, first, end) for field in spill.fields}
 
 
 def reduced(rows: Rows, plan: EdgePlan) -> Arrays:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from khop.graph.edge_runs import DESTINATION, POSITION, SOURCE, EdgePlan, EdgeRuns
-from khop.graph.spill import Field, Ranges, Spill
+from khop.graph.spill import Field, Place, Ranges, Spill
 from khop.kernels.build_csc import build_csc, group_by_destination
 from khop.kernels.csc import Csc
 from khop.kernels.deal_edges import MOST_EDGES, take_rows
@@ -93,7 +93,7 @@ class Grouping:
                 yield from self._as_they_lie(by_time, first)
 
     def _as_they_lie(self, spill: Spill, number: int) -> Iterator[Task]:
-        for place in spill.places(number, self.most):
+        for place in spill.runs.places(number, self.most):
             yield partial(_unsorted, spill, place)
 
     def divided(self, spill: Spill, number: int, key: str, ranges: Ranges) -> Spill:
@@ -125,7 +125,7 @@ def _sorted_group(spill: Spill, plan: EdgePlan, first: int, end: int) -> SortedE
     if order is not None:
         for each in kept_fields(spill):
             if each.name != SOURCE:
-                fields[each.name] = take_rows(spill.read(each, first, end), order)
+                fields[each.name] = take_rows(spill.read(each.name, first, end), order)
     return SortedEdges(degrees, fields)
 
 
@@ -133,16 +133,14 @@ def _csc(
     spill: Spill, plan: EdgePlan, first: int, end: int, begin: int, stop: int
 ) -> tuple[Csc, npt.NDArray[np.uint32] | None]:
     """Sort the edges of some ranges; also return their order, if any field follows it."""
-    sources = torch.from_numpy(spill.read(spill.field(SOURCE), first, end))
-    destinations = torch.from_numpy(spill.read(spill.field(DESTINATION), first, end) - begin).to(
-        sources.dtype
-    )
+    sources = torch.from_numpy(spill.read(SOURCE, first, end))
+    destinations = torch.from_numpy(spill.read(DESTINATION, first, end) - begin).to(sources.dtype)
     if len(kept_fields(spill)) == 1:
         return group_by_destination(sources, destinations, plan.num_sources, stop - begin), None
     csc, order = build_csc(sources, destinations, plan.num_sources, stop - begin)
     del sources, destinations
     if plan.time_field:
-        times = torch.from_numpy(spill.read(spill.field(plan.time_field), first, end)).long()
+        times = torch.from_numpy(spill.read(plan.time_field, first, end)).long()
         csc, moved = sort_rows(csc, times[order])
         order = order[moved]
     return csc, order.numpy().astype(np.uint32)
@@ -154,10 +152,12 @@ def kept_fields(spill: Spill) -> list[Field]:
 
 
 def _sorted_by_time(spill: Spill, times: str, first: int, end: int) -> SortedEdges:
-    order = np.argsort(spill.read(spill.field(times), first, end), kind="stable").astype(np.uint32)
-    fields = {each.name: take_rows(spill.read(each, first, end), order) for each in kept_fields(spill)}
+    order = np.argsort(spill.read(times, first, end), kind="stable").astype(np.uint32)
+    fields = {each.name: take_rows(spill.read(each.name, first, end), order) for each in kept_fields(spill)}
     return SortedEdges(_NO_DEGREES, fields)
 
 
-def _unsorted(spill: Spill, place: tuple[int, int, int]) -> SortedEdges:
-    return SortedEdges(_NO_DEGREES, {each.name: spill.piece(each, place) for each in kept_fields(spill)})
+def _unsorted(spill: Spill, place: Place) -> SortedEdges:
+    return SortedEdges(
+        _NO_DEGREES, {each.name: spill.read_places(each.name, [place]) for each in kept_fields(spill)}
+    )

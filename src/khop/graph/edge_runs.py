@@ -131,7 +131,7 @@ def spill(targets: Sequence[EdgeRuns], tasks: Iterable[Callable[[], Sequence[Edg
     threads = targets[0].threads if targets else 1
     batches = _batches(targets, in_order(tasks, threads))
     for target, run in in_order((partial(_dealt, *batch) for batch in batches), threads):
-        target.spill.keep(run)
+        target.spill.runs.keep(run)
 
 
 _Batch = tuple[EdgeRuns, list[EdgeChunk], int, int]  # chunks, position of the first edge, place in the file
@@ -156,7 +156,7 @@ def _batch(target: EdgeRuns, waiting: list[EdgeChunk]) -> _Batch:
     waiting.clear()
     position = target.count
     target.count += edges
-    return target, chunks, position, target.spill.reserve(edges)
+    return target, chunks, position, target.spill.runs.reserve(edges)
 
 
 def _dealt(target: EdgeRuns, chunks: list[EdgeChunk], position: int, place: int) -> Any:  # noqa: ANN401

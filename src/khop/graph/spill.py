@@ -70,95 +70,110 @@ class Field:
 
 
 @dataclass(frozen=True)
-class _Run:
+class Run:
+    """Rows that were written together."""
+
     offset: int  # in the file
     begin: npt.NDArray[np.int64]  # (ranges + 1): where the rows of each range begin within the run
 
     @property
     def rows(self) -> int:
+        """Number of rows."""
         return int(self.begin[-1])
+
+
+Place = tuple[Run, int, int]  # rows of a run, from one to another
+
+
+class Runs:
+    """Where rows lie in a file: its runs, in order."""
+
+    def __init__(self, row_bytes: int) -> None:
+        self.row_bytes = row_bytes
+        self.runs: list[Run] = []
+        self._end = 0
+
+    def reserve(self, rows: int) -> int:
+        """Return the offset of the next run."""
+        offset = self._end
+        self._end += rows * self.row_bytes
+        return offset
+
+    def keep(self, run: Run) -> None:
+        """Add a written run."""
+        self.runs.append(run)
+
+    def counts(self, ranges: Ranges) -> npt.NDArray[np.int64]:
+        """Return the number of rows of each range."""
+        counts = np.zeros(ranges.count, np.int64)
+        for run in self.runs:
+            counts += np.diff(run.begin)
+        return counts
+
+    def within(self, first: int, end: int) -> list[Place]:
+        """Return where the rows of ranges [first, end) lie, in order."""
+        return [(run, int(run.begin[first]), int(run.begin[end])) for run in self.runs]
+
+    def places(self, number: int, most: int) -> Iterator[Place]:
+        """Yield where the rows of one range lie, in order, at most so many at a time."""
+        for run, begin, end in self.within(number, number + 1):
+            for first in range(begin, end, most):
+                yield run, first, min(end, first + most)
 
 
 class Spill:
     """A file of runs. A run holds rows, range by range, field by field; within a range they keep their order.
 
-    `reserve` is called in order; the writes that follow may happen at once on several threads.
+    `runs.reserve` is called in order; the writes that follow may happen at once on several threads.
     """
 
     def __init__(self, path: Path, fields: Sequence[Field], key: str, ranges: Ranges) -> None:
         self.path, self.fields, self.key, self.ranges = path, tuple(fields), key, ranges
-        self._runs: list[_Run] = []
-        self._end = 0
+        self.row_bytes = sum(field.row_bytes for field in self.fields)
+        self.runs = Runs(self.row_bytes)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return sum(field.row_bytes for field in self.fields)
-
-    def reserve(self, rows: int) -> int:
-        """Return the place of the next run."""
-        place = self._end
-        self._end += rows * self.row_bytes
-        return place
-
-    def write(self, place: int, rows: Rows) -> _Run:
-        """Deal rows to the ranges and write them at a place; pass the result to `keep`, in order."""
+    def write(self, place: int, rows: Rows) -> Run:
+        """Deal rows to the ranges and write them at an offset; pass the result to `runs.keep`, in order."""
         ranges = self.ranges
         begin, order = deal_edges(rows[self.key], ranges.first, ranges.shift, ranges.count)
         offset = place
         for field in self.fields:
             values = take_rows(rows[field.name].astype(field.dtype, copy=False), order)
             offset = _write_all(self._file, values, offset)
-        return _Run(place, begin)
-
-    def keep(self, run: _Run) -> None:
-        """Add a written run."""
-        self._runs.append(run)
+        return Run(place, begin)
 
     def append(self, rows: Rows) -> None:
         """Write rows as the next run."""
-        self.keep(self.write(self.reserve(len(rows[self.key])), rows))
+        self.runs.keep(self.write(self.runs.reserve(len(rows[self.key])), rows))
 
     def counts(self) -> npt.NDArray[np.int64]:
         """Return the number of rows of each range."""
-        counts = np.zeros(self.ranges.count, np.int64)
-        for run in self._runs:
-            counts += np.diff(run.begin)
-        return counts
+        return self.runs.counts(self.ranges)
 
-    def read(self, field: Field, first: int, end: int) -> npt.NDArray[Any]:
+    def read(self, name: str, first: int, end: int) -> npt.NDArray[Any]:
         """Return one field of the rows of ranges [first, end), in order of the runs."""
-        total = sum(int(run.begin[end] - run.begin[first]) for run in self._runs)
-        values = np.empty((total, *field.shape), field.dtype)
-        block, at = _as_bytes(values), 0
-        for run in self._runs:
-            at = self._read_run(run, field, int(run.begin[first]), int(run.begin[end]), block, at)
-        return values
+        return self.read_places(name, self.runs.within(first, end))
 
-    def places(self, number: int, most: int) -> Iterator[tuple[int, int, int]]:
-        """Yield where the rows of one range lie, in order, at most so many at a time; see `piece`."""
-        for which, run in enumerate(self._runs):
-            begin, end = int(run.begin[number]), int(run.begin[number + 1])
-            for first in range(begin, end, most):
-                yield which, first, min(end, first + most)
-
-    def piece(self, field: Field, place: tuple[int, int, int]) -> npt.NDArray[Any]:
-        """Return one field of the rows at a place: of a run, from one row to another."""
-        which, first, end = place
-        values = np.empty((end - first, *field.shape), field.dtype)
-        self._read_run(self._runs[which], field, first, end, _as_bytes(values), 0)
+    def read_places(self, name: str, places: Sequence[Place]) -> npt.NDArray[Any]:
+        """Return one field of the rows at some places."""
+        number = [field.name for field in self.fields].index(name)
+        field, bytes_before = self.fields[number], sum(each.row_bytes for each in self.fields[:number])
+        values = np.empty((sum(end - first for _, first, end in places), *field.shape), field.dtype)
+        block = _as_bytes(values)
+        for run, first, end in places:
+            offset = run.offset + bytes_before * run.rows + first * field.row_bytes
+            size = (end - first) * field.row_bytes
+            if not _read_all(self._file, block[:size], offset):
+                raise OSError(f"{self.path}: is shorter than was written; run the command again")
+            block = block[size:]
         return values
 
     def pieces(self, number: int, most: int) -> Iterator[dict[str, npt.NDArray[Any]]]:
         """Yield all rows of one range in order, at most so many at a time."""
-        for place in self.places(number, most):
-            yield {field.name: self.piece(field, place) for field in self.fields}
-
-    def field(self, name: str) -> Field:
-        """Return a field by name."""
-        return next(field for field in self.fields if field.name == name)
+        for place in self.runs.places(number, most):
+            yield {field.name: self.read_places(field.name, [place]) for field in self.fields}
 
     def close(self) -> None:
         """Close the file and remove it."""
@@ -168,34 +183,21 @@ class Spill:
     def save(self) -> None:
         """Flush the rows to disk, and write beside them where they lie, for `load`."""
         os.fsync(self._file)
-        begins = np.stack([run.begin for run in self._runs]) if self._runs else np.empty((0, 0), np.int64)
-        with self._index().open("wb") as file:
-            np.save(file, begins)
+        begins = [run.begin for run in self.runs.runs]
+        with _index(self.path).open("wb") as file:
+            np.save(file, np.stack(begins) if begins else np.empty((0, 0), np.int64))
             file.flush()
             os.fsync(file.fileno())
 
     def load(self) -> None:
         """Take the runs that `save` recorded."""
-        self._runs, self._end = [], 0
-        for begin in np.load(self._index()):
-            self._runs.append(_Run(self.reserve(int(begin[-1])), begin))
+        self.runs = Runs(self.row_bytes)
+        for begin in np.load(_index(self.path)):
+            self.runs.keep(Run(self.runs.reserve(int(begin[-1])), begin))
 
-    def _index(self) -> Path:
-        return self.path.with_name(self.path.name + ".begins")
 
-    def _read_run(self, run: _Run, field: Field, first: int, end: int, into: memoryview, at: int) -> int:
-        offset = run.offset
-        for before in self.fields:
-            if before.name == field.name:
-                break
-            offset += before.row_bytes * run.rows
-        offset, stop = offset + first * field.row_bytes, at + (end - first) * field.row_bytes
-        while at < stop:
-            count = os.preadv(self._file, [into[at:stop]], offset)
-            if count == 0:
-                raise OSError(f"{self.path}: is shorter than was written; run the command again")
-            at, offset = at + count, offset + count
-        return at
+def _index(path: Path) -> Path:
+    return path.with_name(path.name + ".begins")
 
 
 def _as_bytes(values: npt.NDArray[Any]) -> memoryview:
@@ -209,3 +211,13 @@ def _write_all(file: int, values: npt.NDArray[Any], offset: int) -> int:
         count = os.pwrite(file, block, offset)
         block, offset = block[count:], offset + count
     return offset
+
+
+def _read_all(file: int, block: memoryview, offset: int) -> bool:
+    """Fill a block with the bytes at an offset; return False where the file ends before."""
+    while len(block):
+        count = os.preadv(file, [block], offset)
+        if count == 0:
+            return False
+        block, offset = block[count:], offset + count
+    return True
