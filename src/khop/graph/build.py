@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -82,12 +82,7 @@ def write_graph(
     tables = {t: table for t, table in edges.items() if not isinstance(table, EdgeChunks)}
     given_edges = _all_given_edges(tables, counts)
     streams = [EdgeStream.of(t, table, counts) for t, table in edges.items() if isinstance(table, EdgeChunks)]
-    row_order = RowOrder.of(
-        sort_by,
-        [(given.entry.type, given.columns) for given in given_nodes]
-        + [(given.entry.type, given.columns) for given in given_edges]
-        + [(stream.first.entry.type, stream.first.columns) for stream in streams],
-    )
+    row_order = _row_order(sort_by, given_nodes, [*given_edges, *(stream.first for stream in streams)])
     total = sum(given.num_bytes for given in given_nodes) + sum(
         given.num_bytes(counts) for given in given_edges
     )
@@ -103,6 +98,11 @@ def write_graph(
         node_entries = tuple(given.entry for given in given_nodes)
         write_manifest(folder, Manifest(node_entries, tuple(entries), writer.out.arrays))
     return target
+
+
+def _row_order(column: str | None, nodes: Iterable[GivenNodes], edges: Iterable[GivenEdges]) -> RowOrder:
+    of_nodes = [(given.entry.type, given.columns) for given in nodes]
+    return RowOrder.of(column, of_nodes + [(given.entry.type, given.columns) for given in edges])
 
 
 @dataclass(frozen=True)

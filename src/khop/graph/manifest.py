@@ -173,37 +173,19 @@ class Manifest:
         for node in self.nodes:
             layout.check_names(node.columns, f"column of node type {node.type!r}")
             layout.check_names(node.splits, f"split of node type {node.type!r}")
-            self._check_scales({layout.node_column(node.type, n): s for n, s in node.scales.items()})
-        self._check_ids()
-        self._check_part()
+            _check_scales(self.arrays, {layout.node_column(node.type, n): s for n, s in node.scales.items()})
+        _check_ids(self.nodes)
+        if self.part is not None:
+            _check_part(self.part, self.nodes)
         for edge in self.edges:
             layout.check_names(edge.columns, f"column of edge type {edge.type}")
-            self._check_scales({layout.edge_column(edge.type, n): s for n, s in edge.scales.items()})
+            _check_scales(self.arrays, {layout.edge_column(edge.type, n): s for n, s in edge.scales.items()})
             self.node(edge.type[0])
             self.node(edge.type[2])
             if edge.reverse_of:
                 self.edge(edge.reverse_of)
             if edge.row_order not in ("input", *edge.columns, *self.node(edge.type[0]).columns):
                 raise ValueError(f"edge type {edge.type}: row_order {edge.row_order!r}: no such column")
-
-    def _check_ids(self) -> None:
-        for node in self.nodes:
-            if node.ids and node.ids not in ID_ARRAYS:
-                raise ValueError(f"node type {node.type!r}: ids {node.ids!r} are none of {list(ID_ARRAYS)}")
-
-    def _check_part(self) -> None:
-        for node in self.nodes if self.part is not None else ():
-            assert self.part is not None
-            offsets = self.part.offsets.get(node.type, ())
-            owned = offsets[self.part.number : self.part.number + 2]
-            if len(offsets) != self.part.parts + 1 or len(owned) != 2 or owned[1] - owned[0] != node.count:
-                raise ValueError(f"node type {node.type!r}: {node.count} nodes, offsets of parts {offsets}")
-
-    def _check_scales(self, by_file: Mapping[str, Scales]) -> None:
-        for file, scales in by_file.items():
-            entry = self.arrays.get(file)
-            if entry is None or entry.dtype != "int8" or len(scales) != math.prod(entry.shape[1:]):
-                raise ValueError(f"{file}: {len(scales)} scales do not fit a row of it")
 
     def problems(self, folder: Path, absent: Collection[str] = ()) -> Iterator[tuple[str, str]]:
         """Yield (file, problem) found from counts, sizes and headers. Takes milliseconds and reads no data.
@@ -225,6 +207,27 @@ class Manifest:
                 yield file, f"{stated}, where its counts need {expected[file]}"
             elif file not in absent and (problem := file_problem(folder / file, entry)):
                 yield file, problem
+
+
+def _check_ids(nodes: Sequence[NodeEntry]) -> None:
+    for node in nodes:
+        if node.ids and node.ids not in ID_ARRAYS:
+            raise ValueError(f"node type {node.type!r}: ids {node.ids!r} are none of {list(ID_ARRAYS)}")
+
+
+def _check_part(part: PartEntry, nodes: Sequence[NodeEntry]) -> None:
+    for node in nodes:
+        offsets = part.offsets.get(node.type, ())
+        owned = offsets[part.number : part.number + 2]
+        if len(offsets) != part.parts + 1 or len(owned) != 2 or owned[1] - owned[0] != node.count:
+            raise ValueError(f"node type {node.type!r}: {node.count} nodes, offsets of parts {offsets}")
+
+
+def _check_scales(arrays: Mapping[str, ArrayEntry], by_file: Mapping[str, Scales]) -> None:
+    for file, scales in by_file.items():
+        entry = arrays.get(file)
+        if entry is None or entry.dtype != "int8" or len(scales) != math.prod(entry.shape[1:]):
+            raise ValueError(f"{file}: {len(scales)} scales do not fit a row of it")
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
