@@ -120,19 +120,17 @@ class LaneWork(Generic[Item, Result]):
         """Wait until the step may begin (True), or until it is known that it never will (False)."""
         with self._changed:
             while not self.is_unwanted():
-                may_begin = self._may_begin(index)
+                may_begin: bool | None = None  # not known yet
+                if not self._is_closed and index < self._taken + self._ahead:
+                    may_begin = True
+                elif self._is_closed and self._end is not None:
+                    may_begin = index < self._end
                 if may_begin is not None:
                     self._begun = max(self._begun, index + 1) if may_begin else self._begun
                     return may_begin
                 self._changed.wait(POLL_S)
             self._is_given_up = True
             return False
-
-    def _may_begin(self, index: int) -> bool | None:
-        """Return whether the step may begin; None if that is not known yet."""
-        if self._is_closed:
-            return None if self._end is None else index < self._end
-        return True if index < self._taken + self._ahead else None
 
     def _put(self, index: int, outcome: Outcome[Result]) -> None:
         with self._changed:
