@@ -207,7 +207,7 @@ def shown(value: Value) -> str:
 
 
 def _shown_item(item: Fanout | str | float) -> str:
-    if not isinstance(item, dict):
+    if isinstance(item, str | int | float):
         return str(item)
     return "{" + ", ".join(f"{json.dumps(name)} = {number}" for name, number in item.items()) + "}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -38,6 +38,8 @@ class FeatureStore(Protocol):
     Every implementation passes `khop.testing.feature_store`.
     """
 
+    is_on_servers: ClassVar[bool]  # True: servers send the columns with the batches that they make
+
     @property
     def specs(self) -> Specs:
         """Dtype and shape of every column, by type. Columns of these types can be gathered."""
@@ -46,11 +48,6 @@ class FeatureStore(Protocol):
     @property
     def is_collective(self) -> bool:
         """True if a gather asks other ranks. Every rank must then make the same number of gathers."""
-        ...
-
-    @property
-    def is_on_servers(self) -> bool:
-        """True if servers send the columns with the batches that they make."""
         ...
 
     def output_device(self, type_: Type, column: str) -> torch.device:
@@ -104,6 +101,8 @@ class FeatureStoreBase(ABC):
     for what each promises.
     """
 
+    is_on_servers: ClassVar[bool] = False  # rows are read in this process, or from other ranks
+
     @property
     @abstractmethod
     def specs(self) -> Specs:
@@ -112,11 +111,6 @@ class FeatureStoreBase(ABC):
     @property
     def is_collective(self) -> bool:
         """True if a gather asks other ranks: by default False."""
-        return False
-
-    @property
-    def is_on_servers(self) -> bool:
-        """False: rows are read in this process, or from other ranks."""
         return False
 
     def output_device(self, type_: Type, column: str) -> torch.device:

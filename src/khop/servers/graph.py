@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NoReturn, TypeVar
+from typing import ClassVar, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -207,6 +207,8 @@ class RemoteGraph(GraphStoreBase):
 class RemoteFeatures(FeatureStoreBase):
     """The columns of a graph on servers. Columns of batches come with the batches, other rows by request."""
 
+    is_on_servers: ClassVar[bool] = True
+
     columns: Specs
     view: RemoteView
 
@@ -214,11 +216,6 @@ class RemoteFeatures(FeatureStoreBase):
     def specs(self) -> Specs:
         """Dtype and shape of every column, by type."""
         return self.columns
-
-    @property
-    def is_on_servers(self) -> bool:
-        """True: servers send the columns with the batches that they make."""
-        return True
 
     def local_rows(self, type_: Type) -> range:
         """Return no rows: they are on the servers."""
