@@ -1,0 +1,71 @@
+"""An exchange over the network answers as one in this process does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
+
+import khop
+from khop.api.serve import ServedGraph
+from khop.servers.access import Access, Limits, ServerSecurity
+from khop.servers.addresses import Address
+from khop.servers.errors import InvalidRequest
+from khop.servers.fair_queue import QueueLimits
+from khop.servers.flight_client import connected
+from khop.servers.flight_server import served
+from khop.servers.frame import whole
+from khop.servers.registry import BUILTIN
+from khop.servers.request_handler import RequestHandler
+from khop.servers.service import Service
+from khop.servers.transport import Buffer, CallContext, Exchange
+from support.in_process import exchange_with
+
+BATCH = CallContext("batch", 1, 2)
+
+
+@contextmanager
+def over_the_network(graph: khop.Graph) -> Iterator[Exchange]:
+    handler = RequestHandler(Service(ServedGraph.of(graph), BUILTIN), QueueLimits())
+    server = served(handler, Address("127.0.0.1", 0), ServerSecurity())
+    exchange = connected([f"localhost:{server.port}"], Access(), Limits(deadline_s=60, attempt_s=30))
+    try:
+        yield exchange
+    finally:
+        exchange.close()
+        server.shutdown()
+
+
+def read(pieces: Iterator[Buffer]) -> bytes:
+    return b"".join(map(bytes, pieces))
+
+
+def test_exchanges_over_the_network_and_in_this_process_describe_the_same_graph(
+    plain_graph: khop.Graph,
+) -> None:
+    inside = exchange_with(plain_graph)
+    with over_the_network(plain_graph) as network:
+        assert network.describe() == inside.describe()
+        assert len(network.addresses) == len(inside.addresses) == 1
+
+
+def test_a_request_that_no_server_can_read_is_refused_by_every_exchange(plain_graph: khop.Graph) -> None:
+    with over_the_network(plain_graph) as network:
+        for exchange in (network, exchange_with(plain_graph)):
+            with pytest.raises(InvalidRequest):
+                exchange.ask(BATCH, b"no request", read)
+
+
+def test_every_exchange_returns_the_same_answer_and_its_server(plain_graph: khop.Graph) -> None:
+    assert plain_graph.folder is not None
+    wanted: dict[str, object] = {"split": "val", "types": ["item"], "times": None}
+    request = whole({"kind": "list", "graph": plain_graph.folder.fingerprint, "list": wanted}, [])
+    inside = exchange_with(plain_graph)
+    with over_the_network(plain_graph) as network:
+        answers = [exchange.ask(CallContext("list"), request, read) for exchange in (network, inside)]
+        assert answers[0].server.startswith(network.addresses[0])
+    assert answers[0].value == answers[1].value != b""
+    assert [(answer.retries, answer.wire_bytes) for answer in answers] == [(0, len(answers[0].value))] * 2
