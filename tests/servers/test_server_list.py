@@ -27,10 +27,10 @@ def test_pauses_grow_up_to_a_bound_and_end_with_an_answer() -> None:
     assert server.not_before == LAST_BUSY_S
     assert servers.choose(0.0, ()) is None
     assert servers.next_change() == LAST_BUSY_S
-    servers.answered(server)
+    server.answered()
     assert servers.choose(0.0, ()) is server
     for _ in range(20):
-        servers.lose(server, Unavailable("reset"), 0.0)
+        server.lose(Unavailable("reset"), 0.0)
     assert (server.state, server.not_before) == (State.LOST, LAST_PROBE_S)
     assert servers.usable() == []
 

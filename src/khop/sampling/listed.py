@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
+from khop.arguments import as_mapping
 from khop.sampling.sampler import SeedLinks, Seeds
 from khop.sampling.seeds import StepShare
 from khop.schema import EdgeType, NodeType
@@ -100,9 +101,9 @@ def listed_seeds(given: object, node_types: Sequence[NodeType], times: object) -
 
     It is made of types of one split: a mapping as `Graph.split` gives it, or the nodes of one type.
     """
-    by_type = {given.node_type: given} if isinstance(given, ListedNodes) else given
-    if not isinstance(by_type, Mapping) or not (times is None or isinstance(times, str)):
+    if not (times is None or isinstance(times, str)):
         return None
+    by_type = as_mapping(given, _of_one_type)
     nodes = [by_type[t] for t in node_types if t in by_type]
     listed = [of_type for of_type in nodes if isinstance(of_type, ListedNodes)]
     if not listed or len(listed) < len(by_type) or len({of_type.split for of_type in listed}) > 1:
@@ -112,15 +113,20 @@ def listed_seeds(given: object, node_types: Sequence[NodeType], times: object) -
     return ListedSeeds({t.node_type: t.count for t in listed}, reference, listed[0].digested)
 
 
+def _of_one_type(given: object) -> Mapping[NodeType, ListedNodes]:
+    return {given.node_type: given} if isinstance(given, ListedNodes) else {}
+
+
 def fetched_seeds(
     given: Given | ListedNodes | Mapping[NodeType, Tensor | ListedNodes],
 ) -> Given | Mapping[NodeType, Tensor]:
     """Return seeds with ids instead of lists on servers, one by one: types of several splits, for example."""
-    if isinstance(given, ListedNodes):
-        return {given.node_type: given.fetch()}
-    if not isinstance(given, Mapping):
-        return given
-    return {t: ids_here(ids) for t, ids in given.items()}
+    match given:
+        case ListedNodes():
+            return {given.node_type: given.fetch()}
+        case Mapping():
+            return {t: ids_here(ids) for t, ids in given.items()}
+    return given
 
 
 def ids_here(nodes: Tensor | ListedNodes) -> Tensor:

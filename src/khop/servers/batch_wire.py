@@ -167,7 +167,9 @@ class _Reader:
         links = {
             _edge_type(t): self.links(of, seed_index, _edge_type(t)) for t, of in given["links"].entries()
         }
-        weights = None if given.given("loss_weights") is None else self.weights(given["loss_weights"])
+        weights = None
+        if given.given("loss_weights") is not None:
+            weights = _weights(self.frame, given["loss_weights"])
         _check_rows(given.where, blocks, subgraph, nodes)
         return Sample(nodes, blocks, seed_index, subgraph, trees, links, weights)
 
@@ -246,10 +248,6 @@ class _Reader:
             check_ids(negatives.flatten(), destinations, f"{given.where}: negative")
         return LinkRows(source, destination, positions, labels, negatives, per_link)
 
-    def weights(self, given: Document) -> LossWeights:
-        values = {t: self.frame.tensor(number) for t, number in given["by_type"].entries()}
-        return LossWeights(values, given["total"].real())
-
     def columns(
         self, given: Document, wanted: Mapping[NodeType, Sequence[str]], rows: Mapping[NodeType, Tensor]
     ) -> Columns:
@@ -311,6 +309,11 @@ def _check_rows(
                 check_segments(edges.indptr, edges.indices, edges.num_src)
             except ValueError as error:
                 raise ValueError(f"{where}: edges of {edge_type}: {error}") from error
+
+
+def _weights(frame: Frame, given: Document) -> LossWeights:
+    values = {t: frame.tensor(number) for t, number in given["by_type"].entries()}
+    return LossWeights(values, given["total"].real())
 
 
 def _span(given: Document, origin: float) -> Span:

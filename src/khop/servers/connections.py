@@ -90,7 +90,7 @@ class Connections:
         except ServerError as error:
             if error.retry is Retry.NEVER:
                 with self.changed:
-                    self.server_list.refuse(server, error)
+                    server.refuse(error)
             raise
         return self._use(server, connection)
 
@@ -99,7 +99,7 @@ class Connections:
         with self.changed:
             present = server.connection
             if present is None and not self.closed:
-                self.server_list.found(server, connection)
+                server.found(connection)
                 self.changed.notify_all()
                 return connection
         connection.close()
@@ -161,7 +161,7 @@ class Connections:
         except ServerError as error:
             with self.changed:
                 if error.retry is Retry.NEVER:
-                    self.server_list.refuse(server, error)
+                    server.refuse(error)
                 else:
-                    self.server_list.lose(server, error, self.clock.now())
+                    server.lose(error, self.clock.now())
                 self.changed.notify_all()

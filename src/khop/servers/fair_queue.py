@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -67,7 +67,7 @@ class FairQueue:
         finally:
             with self._changed:
                 self._begun.discard(queued)
-                self._drop(queued)
+                _drop(self._queues, queued)
                 self._admit()
 
     def wait(self, queued: QueuedRequest, seconds: float) -> bool:
@@ -124,7 +124,9 @@ class FairQueue:
     def _admit(self) -> None:
         """Let requests begin while there is limits. A client that was served goes behind the others."""
         while sum(queued.stage is Stage.MAKING for queued in self._begun) < self._limits.at_once:
-            client = next((name for name in self._queues if self._has_room(name)), None)
+            unsent = self._limits.unsent
+            ready = (name for name in self._queues if _num_sending(self._begun, name) < unsent)
+            client = next(ready, None)
             if client is None:
                 break
             queue = self._queues.pop(client)
@@ -135,13 +137,14 @@ class FairQueue:
                 self._queues[client] = queue
         self._changed.notify_all()
 
-    def _has_room(self, client: str) -> bool:
-        sending = sum(queued.client == client and queued.stage is Stage.SENDING for queued in self._begun)
-        return sending < self._limits.unsent
 
-    def _drop(self, queued: QueuedRequest) -> None:
-        queue = self._queues.get(queued.client)
-        if queue is not None and queued in queue:
-            queue.remove(queued)
-            if not queue:
-                del self._queues[queued.client]
+def _num_sending(begun: Iterable[QueuedRequest], client: str) -> int:
+    return sum(queued.client == client and queued.stage is Stage.SENDING for queued in begun)
+
+
+def _drop(queues: dict[str, deque[QueuedRequest]], queued: QueuedRequest) -> None:
+    queue = queues.get(queued.client)
+    if queue is not None and queued in queue:
+        queue.remove(queued)
+        if not queue:
+            del queues[queued.client]

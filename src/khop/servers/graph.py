@@ -14,7 +14,7 @@ from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, 
 from khop.errors import Unsupported
 from khop.features.store import FeatureStoreBase, Gathered, Wanted
 from khop.graph.needs import Need
-from khop.graph.store import BatchServers, GraphStoreBase
+from khop.graph.store import BatchServers, NumberedGraph, NumberedNodes
 from khop.rules.rule import Hop
 from khop.sampling.listed import ListedLinks, ListedNodes, Reference
 from khop.sampling.sampler import SeedLinks
@@ -107,57 +107,19 @@ class RemoteView:
             pieces.append(self.ask(IDS, fields, Tensors(), lambda frame: frame.tensor(frame.document["ids"])))
         return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64)
 
-    def links(self, reference: Reference) -> ListedLinks:
-        """Return a list of links on the servers, which split them now if they have not."""
 
-        def read(frame: Frame) -> ListedLinks:
-            given = frame.document
-            counts = {t: n.whole(0, 1 << 62) for t, n in given["counts"].entries() if isinstance(t, tuple)}
-            facts = tuple(fact.text() for fact in given["facts"].each())
-            return ListedLinks(counts, facts, reference, self.digest, self.link_rows)
-
-        return self.ask(LIST, {"list": dict(reference)}, Tensors(), read)
-
-    def link_rows(self, reference: Reference, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
-        """Return links of a list by their numbers."""
-        tensors = Tensors()
-        fields: dict[str, Plain] = {
-            "list": dict(reference),
-            "type": list(edge_type),
-            "numbers": tensors(numbers),
-        }
-
-        def read(frame: Frame) -> SeedLinks:
-            facts = {
-                name: frame.tensor(frame.document[name])
-                for name in FACTS
-                if frame.document.given(name) is not None
-            }
-            edges = frame.tensor(frame.document["edges"])
-            if edges.shape != (2, numbers.numel()) or edges.dtype != torch.int64:
-                raise ValueError(f"answer: {numbers.numel()} links of shape {tuple(edges.shape)}")
-            return SeedLinks(edges, numbers, edges, **facts)
-
-        return self.ask(LINKS, fields, tensors, read)
-
-
-class RemoteGraph(GraphStoreBase):
+class RemoteGraph(NumberedGraph):
     """The edges of a graph on servers, which make whole batches; single hops are refused."""
 
     def __init__(self, view: RemoteView, schema: Schema) -> None:
         self._view = view
         self.schema = schema  # of the view
+        self.nodes = NumberedNodes(view.description.nodes, {}, {})
 
     @property
     def servers(self) -> RemoteView:
         """The servers that make batches of this graph."""
         return self._view
-
-    def num_nodes(self, node_type: NodeType) -> int:
-        """Return the number of nodes of a type."""
-        if node_type not in self._view.description.nodes:
-            raise ValueError(f"no node type {node_type!r}; there are {list(self._view.description.nodes)}")
-        return self._view.description.nodes[node_type]
 
     def num_edges(self, edge_type: EdgeType) -> int:
         """Return the number of edges of a type in the whole graph, before links were split off."""
@@ -168,24 +130,24 @@ class RemoteGraph(GraphStoreBase):
     def original_ids(self, node_type: NodeType) -> None:
         """Return None if nodes were never renumbered; else Unsupported."""
         if node_type in self._view.description.renumbered:
-            self._refuse(f"original ids of {node_type!r}")
+            _refuse(self._view, f"original ids of {node_type!r}")
 
     def prepare(self, needs: Collection[Need]) -> None:
         """Do nothing: servers build the arrays that draws need."""
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Raise Unsupported: servers make whole batches."""
-        self._refuse("single hops")
+        _refuse(self._view, "single hops")
 
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
         """Raise Unsupported: servers draw negatives with the batch."""
-        self._refuse("negatives by themselves")
+        _refuse(self._view, "negatives by themselves")
 
     def in_one_piece(self, what: str) -> NoReturn:
         """Raise Unsupported: the edges are on the servers."""
-        self._refuse(what)
+        _refuse(self._view, what)
 
     def only(self, edge_types: Collection[EdgeType]) -> RemoteGraph:
         """Return the graph with only these edge types, which the servers leave out too."""
@@ -194,13 +156,14 @@ class RemoteGraph(GraphStoreBase):
 
     def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> NoReturn:
         """Raise Unsupported: links of a graph on servers are split by khop.split_links."""
-        self._refuse("some edges alone")
+        _refuse(self._view, "some edges alone")
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise Unsupported(
-            f"{what}: the graph is on servers ({', '.join(self._view.addresses)}), which make batches; "
-            "give the sampler to a khop.Loader, or open the graph's folder with khop.open_graph"
-        )
+
+def _refuse(view: RemoteView, what: str) -> NoReturn:
+    raise Unsupported(
+        f"{what}: the graph is on servers ({', '.join(view.addresses)}), which make batches; "
+        "give the sampler to a khop.Loader, or open the graph's folder with khop.open_graph"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,7 +247,42 @@ def split_view(
 
     def part(name: str, schema: Schema) -> tuple[RemoteGraph, RemoteFeatures, ListedLinks]:
         view = servers.after({"split_links": dict(arguments), "part": name})
-        links = view.links({"view": list(view.view), "part": name})
+        links = _links(view, {"view": list(view.view), "part": name})
         return RemoteGraph(view, schema), RemoteFeatures(schema.columns, view), links
 
     return {name: partial(part, name) for name in ("train", "val", "test")}
+
+
+def _links(view: RemoteView, reference: Reference) -> ListedLinks:
+    """Return a list of links on the servers, which split them now if they have not."""
+
+    def read(frame: Frame) -> ListedLinks:
+        given = frame.document
+        counts = {t: n.whole(0, 1 << 62) for t, n in given["counts"].entries() if isinstance(t, tuple)}
+        facts = tuple(fact.text() for fact in given["facts"].each())
+        return ListedLinks(counts, facts, reference, view.digest, partial(_link_rows, view))
+
+    return view.ask(LIST, {"list": dict(reference)}, Tensors(), read)
+
+
+def _link_rows(view: RemoteView, reference: Reference, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
+    """Return links of a list by their numbers."""
+    tensors = Tensors()
+    fields: dict[str, Plain] = {
+        "list": dict(reference),
+        "type": list(edge_type),
+        "numbers": tensors(numbers),
+    }
+
+    def read(frame: Frame) -> SeedLinks:
+        facts = {
+            name: frame.tensor(frame.document[name])
+            for name in FACTS
+            if frame.document.given(name) is not None
+        }
+        edges = frame.tensor(frame.document["edges"])
+        if edges.shape != (2, numbers.numel()) or edges.dtype != torch.int64:
+            raise ValueError(f"answer: {numbers.numel()} links of shape {tuple(edges.shape)}")
+        return SeedLinks(edges, numbers, edges, **facts)
+
+    return view.ask(LINKS, fields, tensors, read)

@@ -31,43 +31,45 @@ class Document:
 
     def __getitem__(self, name: str) -> Document:
         """Return a field of an object."""
-        if not isinstance(self.value, dict) or name not in self.value:
+        found = _fields(self.value)
+        if found is None or name not in found:
             raise ValueError(f"{self.where}: has no field {name!r}")
-        return Document(self.value[name], f"{self.where}.{name}")
+        return Document(found[name], f"{self.where}.{name}")
 
     def given(self, name: str) -> Document | None:
         """Return a field of an object; None if it is missing or null."""
-        field = self[name] if isinstance(self.value, dict) and name in self.value else None
-        return None if field is None or field.value is None else field
+        value = (_fields(self.value) or {}).get(name)
+        return None if value is None else Document(value, f"{self.where}.{name}")
 
     def each(self) -> list[Document]:
         """Return the entries of a list."""
         if not isinstance(self.value, list):
-            self._refuse("a list")
+            _refuse_value(self, "a list")
         return [Document(entry, f"{self.where}[{number}]") for number, entry in enumerate(self.value)]
 
     def names(self) -> list[str]:
         """Return the names of the fields of an object."""
-        if not isinstance(self.value, dict):
-            self._refuse("an object of names and values")
-        return list(self.value)
+        found = _fields(self.value)
+        if found is None:
+            _refuse_value(self, "an object of names and values")
+        return list(found)
 
     def text(self) -> str:
         """Return text."""
         if not isinstance(self.value, str):
-            self._refuse("text")
+            _refuse_value(self, "text")
         return self.value
 
     def whole(self, least: int = 0, most: int = _MOST) -> int:
         """Return a whole number within limits."""
         if type(self.value) is not int or not least <= self.value <= most:
-            self._refuse(f"a whole number from {least} to {most}")
+            _refuse_value(self, f"a whole number from {least} to {most}")
         return self.value
 
     def real(self) -> float:
         """Return a number."""
         if type(self.value) not in (int, float):
-            self._refuse("a number")
+            _refuse_value(self, "a number")
         return float(self.value)  # type: ignore[arg-type]
 
     def type_(self) -> Type:
@@ -77,7 +79,7 @@ class Document:
         match self.value:
             case [str(source), str(relation), str(destination)]:
                 return source, relation, destination
-        self._refuse("a node type, or an edge type as a list of three words")
+        _refuse_value(self, "a node type, or an edge type as a list of three words")
 
     def entries(self) -> Iterator[tuple[Type, Document]]:
         """Yield the entries of a mapping by type, written as a list of pairs."""
@@ -91,11 +93,19 @@ class Document:
                     seen.add(type_)
                     yield type_, value
                 case _:
-                    pair._refuse("a pair of a type and a value")
+                    _refuse_value(pair, "a pair of a type and a value")
 
-    def _refuse(self, wanted: str) -> NoReturn:
-        text = repr(self.value)
-        raise ValueError(f"{self.where}: is {text if len(text) <= 60 else text[:57] + '...'}, not {wanted}")
+
+def _fields(value: object) -> dict[str, object] | None:
+    match value:
+        case dict():
+            return value
+    return None
+
+
+def _refuse_value(given: Document, wanted: str) -> NoReturn:
+    text = repr(given.value)
+    raise ValueError(f"{given.where}: is {text if len(text) <= 60 else text[:57] + '...'}, not {wanted}")
 
 
 def written(value: Plain) -> bytes:

@@ -127,7 +127,7 @@ class Pool:
                     server.in_flight -= 1
                     self._connections.changed.notify_all()
             with self._connections.changed:
-                self._connections.server_list.answered(server)
+                server.answered()
             first = self._clock.now() if waiting.first_piece is None else waiting.first_piece
             return Answer(value, str(server), waiting.retries, waiting.wire_bytes, first - waiting.begun)
 

@@ -62,13 +62,16 @@ class Registry:
 
         ValueError for a class that is not registered, or for arguments that it does not take.
         """
-        value = given.value
-        if isinstance(value, list):
-            return tuple(self.made(each) for each in given.each())
-        if not isinstance(value, dict):
-            return value
-        if given.given("map") is not None:
-            return {entry.type_(): self.made(each) for entry, each in _pairs(given["map"])}
+        match given.value:
+            case list():
+                return tuple(self.made(each) for each in given.each())
+            case dict():
+                if given.given("map") is not None:
+                    return {entry.type_(): self.made(each) for entry, each in _pairs(given["map"])}
+                return self._instance(given, before)
+        return given.value
+
+    def _instance(self, given: Document, before: tuple[object, ...]) -> object:
         name, arguments = given["kind"].text(), given["with"]
         if name not in self.classes:
             raise ValueError(
@@ -101,14 +104,15 @@ def name_of(kind: type) -> str:
 
 def described(value: object) -> Plain:
     """Return plain values that describe a value, for `Registry.made`; Unsupported if there are none."""
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, str):
-        return str(value)  # a StrEnum too
-    if isinstance(value, list | tuple):
-        return [described(each) for each in value]
-    if isinstance(value, Mapping):
-        return {"map": [[list(k) if isinstance(k, tuple) else k, described(v)] for k, v in value.items()]}
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case str():
+            return str(value)  # a StrEnum too
+        case list() | tuple():
+            return [described(each) for each in value]
+        case Mapping():
+            return {"map": [[list(k) if isinstance(k, tuple) else k, described(v)] for k, v in value.items()]}
     if is_dataclass(value) and not isinstance(value, type):
         return instance(type(value), {f.name: getattr(value, f.name) for f in fields(value) if f.init})
     raise Unsupported(

@@ -45,6 +45,29 @@ class Server:
         """Return the address."""
         return str(self.endpoint or self.address)
 
+    def answered(self) -> None:
+        """Forget earlier failures."""
+        self.failures = self.busy = 0
+        self.not_before = 0.0
+
+    def lose(self, error: ServerError, now: float) -> None:
+        """Ask the server no more until a probe is answered."""
+        self.state = State.LOST
+        self.connection = None
+        self.not_before = now + min(LAST_PROBE_S, FIRST_PROBE_S * 2**self.failures)
+        self.failures += 1
+        self.reason = str(error)
+
+    def refuse(self, error: ServerError) -> None:
+        """Never ask the server again: it answers, but it is not one of these servers."""
+        self.state, self.connection = State.REFUSED, None
+        self.error, self.reason = error, str(error)
+
+    def found(self, connection: Connection) -> None:
+        """Ask the server from now on."""
+        self.state, self.connection = State.READY, connection
+        self.answered()
+
 
 @dataclass
 class ServerList:
@@ -78,11 +101,6 @@ class ServerList:
         server.asked += 1
         self.counts["attempts"] += 1
 
-    def answered(self, server: Server) -> None:
-        """Forget earlier failures."""
-        server.failures = server.busy = 0
-        server.not_before = 0.0
-
     def failed(self, server: Server, connection: Connection | None, error: ServerError, now: float) -> None:
         """Record a failed request. A failure of an earlier connection says nothing about the present one."""
         if error.retry is Retry.NEVER:
@@ -97,26 +115,7 @@ class ServerList:
             server.not_before = now + LAST_PROBE_S
             server.reason = str(error)
         elif server.connection is connection:
-            self.lose(server, error, now)
-
-    def lose(self, server: Server, error: ServerError, now: float) -> None:
-        """Ask the server no more until a probe is answered."""
-        server.state = State.LOST
-        server.connection = None
-        server.not_before = now + min(LAST_PROBE_S, FIRST_PROBE_S * 2**server.failures)
-        server.failures += 1
-        server.reason = str(error)
-
-    def refuse(self, server: Server, error: ServerError) -> None:
-        """Never ask the server again: it answers, but it is not one of these servers."""
-        server.state, server.connection = State.REFUSED, None
-        server.error, server.reason = error, str(error)
-
-    def found(self, server: Server, connection: Connection) -> None:
-        """Ask the server from now on."""
-        server.state, server.connection = State.READY, connection
-        server.failures = server.busy = 0
-        server.not_before = 0.0
+            server.lose(error, now)
 
     def place(self, server: Server, endpoints: Sequence[Endpoint]) -> Endpoint | None:
         """Give the server one of the machines that its name has now, and add servers for further ones.

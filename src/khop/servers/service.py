@@ -111,20 +111,22 @@ class Service:
     def _batch(self, query: BatchQuery) -> Job:
         prepared = self._prepared(query)
         # A list may take minutes to make, as one of a split of links: its first batch is checked by the job.
-        limit = self._most(prepared, query.seeds) if prepared.knows(query.seeds) else None
+        limit = None
+        if prepared.knows(query.seeds):
+            limit = _most(prepared, query.seeds, self._max_batch_bytes)
         return Job(query.stage, limit, lambda cancelled: self._made(prepared, query, cancelled))
 
     def _made(self, prepared: Prepared, query: BatchQuery, cancelled: Cancelling) -> Made:
         if cancelled():
             raise Cancelled(f"{query.stage}: the client no longer waits")
         started = monotonic()
-        self._most(prepared, query.seeds)
+        _most(prepared, query.seeds, self._max_batch_bytes)
         source = prepared.source()
         request = BatchRequest.of(prepared.seeds(query.seeds), query.key, query.epoch, query.step)
         drawn = source.draw(request)
         size = num_bytes(drawn)
         if self._max_batch_bytes is not None and size > self._max_batch_bytes:
-            raise self._too_large(size, "has")
+            raise _too_large(f"has {size:,}", self._max_batch_bytes)
         tensors = Tensors()
         fields: dict[str, Plain] = {
             "kind": BATCH,
@@ -137,24 +139,6 @@ class Service:
         }
         self._count("batch bytes", size)
         return self._counted("batches", fields, tensors)
-
-    def _most(self, prepared: Prepared, seeds: Seeds) -> int | None:
-        """Return the most bytes of a batch; TooLarge if they are more than allowed."""
-        counts = prepared.listed_counts(seeds)
-        if counts is None:
-            counts = seed_counts(seeds, prepared.negatives_per_link)
-        labels = label_bytes(seeds, prepared.negatives_per_link)
-        limit = most_bytes(prepared.sampler, prepared.columns, counts, labels, seeds.nodes)
-        if limit is not None and self._max_batch_bytes is not None and limit > self._max_batch_bytes:
-            raise self._too_large(limit, "could have")
-        return limit
-
-    def _too_large(self, size: int, verb: str) -> TooLarge:
-        return TooLarge(
-            f"the batch {verb} {size:,} bytes, and this server makes batches of at most "
-            f"{self._max_batch_bytes:,}; take a smaller batch_size or fanouts, or start the servers "
-            "with a larger --max-batch-bytes"
-        )
 
     def _prepared(self, query: BatchQuery) -> Prepared:
         """Return what the settings of a request mean, from the cache or from the request."""
@@ -186,3 +170,22 @@ class Service:
     def _count(self, name: str, by: int = 1) -> None:
         with self._lock:
             self._counts[name] += by
+
+
+def _most(prepared: Prepared, seeds: Seeds, allowed: int | None) -> int | None:
+    """Return the most bytes of a batch; TooLarge if they are more than allowed."""
+    counts = prepared.listed_counts(seeds)
+    if counts is None:
+        counts = seed_counts(seeds, prepared.negatives_per_link)
+    labels = label_bytes(seeds, prepared.negatives_per_link)
+    limit = most_bytes(prepared.sampler, prepared.columns, counts, labels, seeds.nodes)
+    if limit is not None and allowed is not None and limit > allowed:
+        raise _too_large(f"could have {limit:,}", allowed)
+    return limit
+
+
+def _too_large(found: str, most: int) -> TooLarge:
+    return TooLarge(
+        f"the batch {found} bytes, and this server makes batches of at most {most:,}; take a smaller "
+        "batch_size or fanouts, or start the servers with a larger --max-batch-bytes"
+    )
