@@ -98,28 +98,12 @@ class RequestHandler:
         with self._queue.queued(client) as queued:
             while not self._queue.wait(queued, beat_s):
                 stream.heartbeat()
-            pieces = self._made(job, stream, beat_s)
+            pieces = _made(self._makers, job, stream, beat_s)
             self._queue.made(queued)
             for piece in pieces:
                 stream.send(piece)
                 self._count("bytes", len(piece))
         self._count("answers", 1)
-
-    def _made(self, job: Job, stream: ResponseStream, beat_s: float) -> Iterator[memoryview]:
-        gone = threading.Event()
-        future: Future[Iterator[memoryview]] = self._makers.submit(job.run, gone.is_set)
-        while True:
-            try:
-                return future.result(beat_s)
-            except NotYet:
-                if future.done():  # also if it ended just after the wait for it
-                    return future.result()
-            try:
-                stream.heartbeat()
-            except Cancelled:
-                gone.set()
-                future.exception()  # until then, its memory counts
-                raise
 
     def check(self, token: Token) -> None:
         """Raise NotAllowed if the token may not read the graph, GoingAway if the server ends."""
@@ -171,6 +155,26 @@ class RequestHandler:
         with self._lock:
             self._counts[name] += amount
             self._active = time.monotonic()
+
+
+def _made(
+    makers: ThreadPoolExecutor, job: Job, stream: ResponseStream, beat_s: float
+) -> Iterator[memoryview]:
+    """Do a job in another thread, and send heartbeats meanwhile."""
+    gone = threading.Event()
+    future: Future[Iterator[memoryview]] = makers.submit(job.run, gone.is_set)
+    while True:
+        try:
+            return future.result(beat_s)
+        except NotYet:
+            if future.done():  # also if it ended just after the wait for it
+                return future.result()
+        try:
+            stream.heartbeat()
+        except Cancelled:
+            gone.set()
+            future.exception()  # until then, its memory counts
+            raise
 
 
 def _log_mistake(error: Exception) -> None:
