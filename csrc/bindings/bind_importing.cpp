@@ -32,11 +32,20 @@ std::span<std::int64_t> room_for(const Ids& ids, std::int64_t keys) {
   return typed_span<std::int64_t>(ids);
 }
 
+constexpr std::int64_t kMostKeys = (std::int64_t{1} << 40) - 2;
+
 template <class Pool>
 void bind_table(nb::module_& module, const char* name) {
   using Table = IdTable<Pool>;
   nb::class_<Table>(module, name)
-      .def(nb::init<std::int64_t>(), nb::arg("expected"))
+      .def(
+          "__init__",
+          [](Table* table, std::int64_t expected) {
+            if (expected < 0 || expected > kMostKeys)
+              throw std::invalid_argument("expected " + std::to_string(expected) + ": is 0 to 2^40 - 2 keys");
+            new (table) Table(expected);
+          },
+          nb::arg("expected"))
       .def("__len__", &Table::size)
       .def_prop_ro("nbytes", &Table::bytes);
 }
@@ -153,7 +162,7 @@ void take_rows(const AnyIn& table, std::int64_t row_bytes, const In<std::uint32_
   const nb::gil_scoped_release release;
   const std::int64_t outside =
       khop::take_rows(static_cast<const std::byte*>(table.data()), rows, width, span_of(order), static_cast<std::byte*>(out.data()));
-  if (outside >= 0) throw std::out_of_range("row at position " + std::to_string(outside) + ": there are " + std::to_string(rows));
+  if (outside >= 0) throw std::invalid_argument("row at position " + std::to_string(outside) + ": there are " + std::to_string(rows));
 }
 
 std::int64_t add_exactly(ExactSums& sums, const AnyIn& numbers) {

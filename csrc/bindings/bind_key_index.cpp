@@ -19,8 +19,13 @@ TextKeys checked_keys(const Values& offsets, const Bytes& bytes) {
   return {span, reinterpret_cast<const char*>(bytes.data())};
 }
 
+void check_bits(int bits) {
+  if (bits < 0 || bits > 62) throw std::invalid_argument("bits " + std::to_string(bits) + ": are 0 to 62");
+}
+
 void text_buckets(const Values& offsets, const Bytes& bytes, int bits, const Into<std::int64_t>& bucket,
                   const Into<std::int16_t>& tag) {
+  check_bits(bits);
   const nb::gil_scoped_release release;
   const TextKeys keys = checked_keys(offsets, bytes);
   check_size(bucket.size(), static_cast<std::size_t>(keys.size()), "bucket");
@@ -29,6 +34,7 @@ void text_buckets(const Values& offsets, const Bytes& bytes, int bits, const Int
 }
 
 void integer_buckets(const Values& values, int bits, const Into<std::int64_t>& bucket, const Into<std::int16_t>& tag) {
+  check_bits(bits);
   const nb::gil_scoped_release release;
   check_size(bucket.size(), values.size(), "bucket");
   check_size(tag.size(), bucket.size(), "tag");

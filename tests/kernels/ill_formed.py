@@ -131,6 +131,22 @@ def gathered(table: Tensor, wanted: Tensor, out: Tensor, count: int) -> object:
     return out
 
 
+def unsigned(values: Tensor | None) -> Tensor | None:
+    return None if values is None else values.view(torch.uint32)
+
+
+def text_table() -> object:
+    table = core.TextTable(4)
+    core.append_text(table, torch.tensor([0, 2, 5]), torch.zeros(5, dtype=torch.uint8))
+    return table
+
+
+def integer_table() -> object:
+    table = core.IntegerTable(4)
+    core.append_integers(table, torch.tensor([7, -3]))
+    return table
+
+
 EDGES = (offsets(0, 2, 2, 5), narrow(0, 4, 1, 2, 3))  # three rows, five sources
 WIDE = (offsets(0, 2, 2, 5), ids(0, 4, 1, 2, 3))
 X, OUT = Array(Role.HINT, torch.zeros(5, 4)), sized(3, 4, dtype=torch.float32)
@@ -144,6 +160,7 @@ SUMS = (loose(1, 3, 2, 4, 9), Array(Role.SIZED, torch.zeros(SIZE, dtype=torch.in
 UNUSED = (hint(6, torch.int64), hint(5, torch.int64), hint(SIZE, torch.int16))
 RANGES = Array(Role.SIZED, torch.tensor([0, 2, 2, 5, 3, 4]))
 BYTES = Array(Role.HINT, torch.zeros(5 * 8, dtype=torch.uint8))
+TEXT = (offsets(0, 2, 5), hint(5, torch.uint8))
 
 CALLS: dict[str, list[Call]] = {
     "Edges": [
@@ -348,6 +365,66 @@ CALLS: dict[str, list[Call]] = {
         Call(
             lambda at, nodes, edges, order, out: core.join_drawn([(at, nodes, edges)], order, out),
             (offsets(0, 1, 3), sized(3), sized(3), ids(1, 0), sized(3)),
+        )
+    ],
+    "TextTable": [Call(core.TextTable, (4,), (0,))],
+    "IntegerTable": [Call(core.IntegerTable, (4,), (0,))],
+    "append_text": [Call(lambda *text: core.append_text(core.TextTable(4), *text), (free(0, 2, 5), TEXT[1]))],
+    "append_integers": [
+        Call(lambda keys: core.append_integers(core.IntegerTable(4), keys), (loose(7, -3, 5),))
+    ],
+    "add_text": [Call(lambda *given: core.add_text(core.TextTable(4), *given), (*TEXT, sized(2)))],
+    "add_integers": [
+        Call(lambda *given: core.add_integers(core.IntegerTable(4), *given), (loose(7, -3, 7), sized(3)))
+    ],
+    "find_text": [Call(lambda *given: core.find_text(text_table(), *given), (*TEXT, sized(2)))],
+    "find_integers": [
+        Call(lambda *given: core.find_integers(integer_table(), *given), (loose(7, 9), sized(2)))
+    ],
+    "text_of": [Call(lambda wanted: core.text_of(text_table(), wanted), (free(1, 0, 1),))],
+    "integers_of": [Call(lambda wanted: core.integers_of(integer_table(), wanted), (free(1, 0, 1),))],
+    "text_parts": [Call(core.text_parts, (*TEXT, 0, 4, sized(2, dtype=torch.uint8)), (2, 3))],
+    "integer_parts": [Call(core.integer_parts, (loose(7, -3, 5), 0, 4, sized(3, dtype=torch.uint8)), (1, 2))],
+    "text_buckets": [Call(core.text_buckets, (*TEXT, 3, sized(2), sized(2, dtype=torch.int16)), (2,))],
+    "integer_buckets": [
+        Call(core.integer_buckets, (loose(7, -3), 3, sized(2), sized(2, dtype=torch.int16)), (1,))
+    ],
+    "find_text_keys": [  # files that no index has are damaged: nothing is read outside of them
+        Call(
+            core.find_text_keys,
+            (
+                loose(0, 2),
+                loose(1, 0),
+                sized(2, dtype=torch.int16),
+                loose(0, 2, 5),
+                TEXT[1],
+                *TEXT,
+                sized(2),
+            ),
+        )
+    ],
+    "find_integer_keys": [
+        Call(
+            core.find_integer_keys,
+            (loose(0, 2), loose(1, 0), sized(2, dtype=torch.int16), loose(7, 8), loose(7, 9), sized(2)),
+        )
+    ],
+    "ExactSums": [Call(core.ExactSums, ())],
+    "add_exactly": [
+        Call(lambda numbers: core.add_exactly(core.ExactSums(), numbers), (hint(3, torch.float32),))
+    ],
+    "deal_edges": [
+        Call(
+            lambda to, first, shift, begin, order: core.deal_edges(to, first, shift, begin, unsigned(order)),
+            (loose(4, 6, 5), 4, 1, hint(3, torch.int64), sized(3, dtype=torch.int32)),
+            (2,),
+        )
+    ],
+    "take_rows": [
+        Call(
+            lambda table, width, order, out: core.take_rows(table, width, unsigned(order), out),
+            (BYTES, 8, narrow(0, 4, 2), sized(24, dtype=torch.uint8)),
+            (1,),
         )
     ],
 }

@@ -56,6 +56,7 @@ def it_states_types_and_counts(make: Make) -> None:
         count = unless_unsupported(lambda t=edge_type: graph.num_edges(t))  # type: ignore[misc]
         expect(count in (None, len(pairs)), f"num_edges of {edge_type}: {count}, must be {len(pairs)}")
     expect_equal("type of is_collective", type(graph.is_collective), bool)
+    expect_equal("servers of a store that draws in this process", graph.servers, None)
 
 
 @promise

@@ -287,7 +287,7 @@ def wrong_seeds_are_named(make: Make) -> None:
 
 @promise
 def it_states_what_it_takes(make: Make) -> None:
-    """State the graph, the kinds of seeds, and needs that the graph can prepare."""
+    """State the graph, the kinds of seeds, needs that the graph can prepare, and its settings or a remedy."""
     graph = SHOP.in_memory()
     sampler = make(graph)
     expect(sampler.graph is graph, f"graph is {sampler.graph}, must be the store that it was made with")
@@ -295,6 +295,11 @@ def it_states_what_it_takes(make: Make) -> None:
     expect(bool(kinds) and kinds <= KINDS, f"seed_kinds are {set(kinds)}, must be some of {KINDS}")
     graph.prepare(sampler.needs(("user", "item")))
     expect_equal("needs, asked twice", sampler.needs(("user",)), sampler.needs(("user",)))
+    settings = unless_unsupported(sampler.settings)
+    expect(
+        settings is None or settings == make(graph).settings(),
+        f"settings are {settings}, must be equal for equal samplers",
+    )
 
 
 @promise
