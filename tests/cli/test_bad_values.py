@@ -65,6 +65,10 @@ def _bases(graph: Path) -> dict[tuple[str, ...], list[str]]:
         ("plan",): _SIZES.split(),
         ("graph", "sort"): [str(graph), "out", "--by", "x"],
         ("graph", "split"): ["shop", "out", "--links", "user buys item"],
+        ("lookup",): [str(graph), "node", "7"],
+        ("serve",): ["missing", "--listen", "127.0.0.1:0"],
+        ("servers", "status"): ["127.0.0.1:1"],
+        ("servers", "token"): ["alice", "--graph", "shop"],
         ("help",): [],
         ("version",): [],
     }

@@ -45,6 +45,8 @@ def facts_of(config: RunConfig, graph_fingerprint: str) -> Mapping[str, str]:
         free -= {"training.epochs"}
     if not config.training.drop_last:  # like runs from before this option existed
         free |= {"training.drop_last"}
+    if config.links.split == "auto":  # like runs from before; the graph, which is compared, decides
+        free |= {"links.split"}
     for name in ("sampler.kind", "sampler.rule.kind"):  # the same for components
         free |= {name} if value_at(config, name) is None else set()
     deciding = [entry.path for entry in run_fields(type(config)) if entry.path not in free]

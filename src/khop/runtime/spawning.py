@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from types import FrameType
@@ -141,7 +141,8 @@ def _passing_on(ranks: Sequence[RankProcess], signals: list[int]) -> Iterator[No
         signals.append(number)
         for process in ranks:
             if process.pid is not None and process.exitcode is None:
-                os.kill(process.pid, number)
+                with suppress(ProcessLookupError):  # it has ended since
+                    os.kill(process.pid, number)
 
     before = {number: signal.signal(number, pass_on) for number in _SIGNALS}
     try:
