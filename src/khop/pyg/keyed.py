@@ -173,7 +173,7 @@ class KeyedSampler:
         view: GraphStore = self.edges.source.graph
         if excluded:
             view = WithoutEdges(view, self.edges.sampled_pairs(excluded))
-        return self.edges.output(self.hops.sample_from(view, seeds, draws.key(Purpose.HOP)))
+        return self.edges.output(self.hops.sample(seeds, draws.key(Purpose.HOP), view=view))
 
     def _given(self, output: HeteroSamplerOutput) -> Output:
         """Return an output as torch_geometric gives it: without types if the data has none."""

@@ -123,14 +123,16 @@ class Links:
 
     def digest(self) -> str:
         """Return the hash of types, ends and columns of the links."""
-        return digest_of(self._hash_into)
 
-    def _hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
-        for edge_type, count in self.counts.items():
-            facts = {what: by_type[edge_type] for what, by_type in self._facts()}
-            digest = links_digest(0, [self.edges[edge_type].T, *facts.values()])
-            update(told_apart(edge_type, count, {what: (v.dtype, v.shape[1:]) for what, v in facts.items()}))
-            update(digest.to_bytes(8, "big"))
+        def hash_into(update: Callable[[bytes | memoryview], None]) -> None:
+            for edge_type, count in self.counts.items():
+                facts = {what: by_type[edge_type] for what, by_type in self._facts()}
+                digest = links_digest(0, [self.edges[edge_type].T, *facts.values()])
+                layout = {what: (values.dtype, values.shape[1:]) for what, values in facts.items()}
+                update(told_apart(edge_type, count, layout))
+                update(digest.to_bytes(8, "big"))
+
+        return digest_of(hash_into)
 
     def _facts(self) -> Iterator[tuple[str, ByEdgeType]]:
         facts = (("labels", self.labels), ("times", self.times), ("negatives", self.negatives))

@@ -123,7 +123,7 @@ class LinkSampler(SamplerBase):
             return self.neighbors.sample(seeds, key)
         planted = self.planted(seeds)
         view = WithoutEdges(self.graph, planted.excluded) if planted.excluded else self.graph
-        return replace(self.neighbors.sample_from(view, planted.seeds, key), links=planted.links)
+        return replace(self.neighbors.sample(planted.seeds, key, view=view), links=planted.links)
 
     def planted(self, seeds: Seeds) -> PlantedSeeds:
         """Draw the negatives of links and turn all ends into seed nodes."""
@@ -139,7 +139,9 @@ class LinkSampler(SamplerBase):
             with self._node_sets.lend() as node_set:
                 planted = plant_merged(seeds, negatives, first_seen(node_set))
         excluded = excluded_edges(links, self.exclude, self._reverses)
-        rows = {t: self._rows(t, links.by_type[t], of_type) for t, of_type in planted.rows.items()}
+        rows = {
+            t: _link_rows(t, links.by_type[t], of_type, self.negatives) for t, of_type in planted.rows.items()
+        }
         return PlantedSeeds(planted.seeds, rows, excluded)
 
     def _negatives_of(self, edge_type: EdgeType, links: LinkSeeds) -> Tensor | None:
@@ -165,24 +167,25 @@ class LinkSampler(SamplerBase):
         wanted = Positives(of_type.edges[0], of_type.positions, of_type.times, column)
         return self.graph.sample_negatives(edge_type, negatives, wanted, links.negative_key)
 
-    def _rows(self, edge_type: EdgeType, links: SeedLinks, rows: EndRows) -> LinkRows:
-        negatives = rows.negatives
-        if negatives is None or self.negatives is None or self.negatives.mode is NegativeMode.TRIPLET:
-            return LinkRows(rows.source, rows.destination, links.positions, links.labels, negatives)
-        count = negatives.shape[1]
-        labels = torch.ones(rows.source.numel()) if links.labels is None else links.labels
-        if bool((labels == 0).any()):
-            raise ValueError(
-                f"labels of {edge_type} hold 0, which is what negatives are labeled: use labels from "
-                "1 on, or no binary negatives"
-            )
-        return LinkRows(
-            torch.cat([rows.source, rows.source.repeat_interleave(count)]),
-            torch.cat([rows.destination, negatives.flatten()]),
-            links.positions,
-            torch.cat([labels, labels.new_zeros(negatives.numel(), *labels.shape[1:])]),
-            pairs_per_link=1 + count,
+
+def _link_rows(edge_type: EdgeType, links: SeedLinks, rows: EndRows, drawn: Negatives | None) -> LinkRows:
+    negatives = rows.negatives
+    if negatives is None or drawn is None or drawn.mode is NegativeMode.TRIPLET:
+        return LinkRows(rows.source, rows.destination, links.positions, links.labels, negatives)
+    count = negatives.shape[1]
+    labels = torch.ones(rows.source.numel()) if links.labels is None else links.labels
+    if bool((labels == 0).any()):
+        raise ValueError(
+            f"labels of {edge_type} hold 0, which is what negatives are labeled: use labels from "
+            "1 on, or no binary negatives"
         )
+    return LinkRows(
+        torch.cat([rows.source, rows.source.repeat_interleave(count)]),
+        torch.cat([rows.destination, negatives.flatten()]),
+        links.positions,
+        torch.cat([labels, labels.new_zeros(negatives.numel(), *labels.shape[1:])]),
+        pairs_per_link=1 + count,
+    )
 
 
 def check_link_times(links: LinkSeeds, rule: Rule) -> None:

@@ -171,15 +171,13 @@ class NeighborSampler(SamplerBase):
         sampler.hops = tuple(replace(hop, threads=threads) for hop in self.hops)
         return sampler
 
-    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
+    def sample(self, seeds: Seeds, key: DrawKey, *, view: GraphStore | None = None) -> Sample:
         """Sample the seeds' neighborhood. Duplicate seeds share one row; local ids are in first-seen order.
 
         A hop visits edge types in schema order, destinations in local order and neighbors in drawn order.
+        `view` is a view of the graph to draw from: same types and nodes, possibly fewer edges.
         """
-        return self.sample_from(self.graph, seeds, key)
-
-    def sample_from(self, view: GraphStore, seeds: Seeds, key: DrawKey) -> Sample:
-        """Sample as `sample` does, from a view of the graph: same types and nodes, possibly fewer edges."""
+        view = self.graph if view is None else view
         draws = self._draws.of(view, self.hops) if view is self.graph else view.for_hops(self.hops)
 
         def draw(hop: int, frontier: FrontierByType) -> NeighborsByType:

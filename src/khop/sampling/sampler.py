@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -99,10 +99,7 @@ class KernelSampler:
 class Sampler(Protocol):
     """A sampler of neighborhoods. A sampler of your own subclasses `SamplerBase`."""
 
-    @property
-    def graph(self) -> GraphStore:
-        """The graph that samples are drawn from."""
-        ...
+    graph: GraphStore  # samples are drawn from it
 
     @property
     def num_layers(self) -> int | None:
@@ -114,6 +111,7 @@ class Sampler(Protocol):
         """The kinds of seeds that `sample` takes."""
         ...
 
+    @abstractmethod
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """Return the blocks (and, with the subgraph expansion, the subgraph) that reach the seeds.
 
@@ -164,7 +162,7 @@ class Sampler(Protocol):
         ...
 
 
-class SamplerBase(ABC):
+class SamplerBase(Sampler):
     """A sampler of your own: a subclass writes `sample`, a pure function of (seeds, key).
 
     `sample` is called from several threads at once. The other members have defaults.
@@ -172,7 +170,7 @@ class SamplerBase(ABC):
 
     def __init__(self, graph: GraphStore) -> None:
         graph_of("graph", graph)
-        self.graph = graph  # samples are drawn from it
+        self.graph = graph
 
     @property
     def num_layers(self) -> int | None:
@@ -183,10 +181,6 @@ class SamplerBase(ABC):
     def seed_kinds(self) -> frozenset[SeedKind]:
         """The kinds of seeds that `sample` takes: by default nodes."""
         return NODES
-
-    @abstractmethod
-    def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
-        """Return the blocks (and, with the subgraph expansion, the subgraph) that reach the seeds."""
 
     def needs(self, seed_types: Collection[NodeType | EdgeType]) -> tuple[Need, ...]:
         """Return nothing: samples need no other arrays than the graph's edges."""
