@@ -218,7 +218,7 @@ class EdgeImport:
         sources, destinations = reader.found(rows)
         known = (sources >= 0) & (destinations >= 0)
         if not known.all():
-            self.counted.orphans[number] = (int((~known).sum()), self._first_orphan(rows, sources, known))
+            self.counted.orphans[number] = (int((~known).sum()), _first_orphan(reader, rows, sources, known))
         rows, sources, destinations = rows.keep(known), sources[known], destinations[known]
         columns = self._values(rows)
         own = columns.get(TIME)
@@ -263,12 +263,13 @@ class EdgeImport:
             values[SPLIT] = parts
         return values
 
-    def _first_orphan(self, rows: Rows, sources: Int64s, known: npt.NDArray[np.bool_]) -> str:
-        row = int(np.argmin(known))
-        column, node_type = self.reader.ends[0 if sources[row] < 0 else 1]
-        value = rows.column(column)[row].as_py()
-        place = f"{rows.row(row)}: {self.reader.key}"
-        return f"{place}: {column} is {value!r}, and no {node_type!r} has this id"
+
+def _first_orphan(reader: EdgeReader, rows: Rows, sources: Int64s, known: npt.NDArray[np.bool_]) -> str:
+    """Describe the first edge without a node at an end."""
+    row = int(np.argmin(known))
+    column, node_type = reader.ends[0 if sources[row] < 0 else 1]
+    value = rows.column(column)[row].as_py()
+    return f"{rows.row(row)}: {reader.key}: {column} is {value!r}, and no {node_type!r} has this id"
 
 
 def fitted_columns(edges: EdgeImport) -> dict[str, Encoder]:
