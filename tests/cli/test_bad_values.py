@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,15 @@ _SIZES = "--nodes 1e6 --edges 1e7 --feature-bytes 400 --fanouts 15,10 --machines
 def _no_work_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks are not started: what a value that passes does to a run is tested elsewhere."""
     monkeypatch.setattr("khop.cli.ranks.launch", lambda *given, **named: None)
+
+
+@pytest.fixture(autouse=True)
+def _handlers_stay() -> Iterator[None]:
+    """A server handles signals until its process ends; here the process goes on."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
