@@ -94,7 +94,7 @@ def measured(arguments: Arguments) -> dict[str, tuple[list[float], int]]:
     """Per rule: nanoseconds per edge of every batch, and the edges of the last."""
     graph, train = with_columns(Path(arguments.graph) / "graph")
     samplers = {
-        name: khop.NeighborSampler(graph, FANOUTS, rule=rule, disjoint=disjoint)
+        name: khop.NeighborSampler(graph, FANOUTS, rule=rule, trees="disjoint" if disjoint else "merged")
         for name, (rule, disjoint) in RULES.items()
     }
     generator = torch.Generator().manual_seed(1)

@@ -37,6 +37,7 @@ struct Edge {
   std::int64_t row;
   bool first;     // of its row
   bool repeated;  // it has the source of the edge before it in its row
+  std::int64_t index;
 };
 
 // A Fold has, for groups G of columns beginning at `column`:
@@ -101,7 +102,7 @@ class RowLoop {
     }
     for (; edge < stop; ++edge) {
       const bool first = edge == begin;
-      const Edge taken{indices_[edge], row, first, !first && indices_[edge - 1] == indices_[edge]};
+      const Edge taken{indices_[edge], row, first, !first && indices_[edge - 1] == indices_[edge], edge};
       for (int i = 0; i < size; ++i) fold_.take(states[i], taken, columns[i]);
     }
     for (int i = 0; i < size; ++i) {

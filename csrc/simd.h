@@ -21,8 +21,9 @@ __attribute__((target("avx2"))) void run_avx2(Args... args) {
 
 // Kernel::run must be KHOP_INLINE, and so must all that it calls in its loops: only what is inlined is compiled anew.
 // Lanes are independent and products are not fused (-ffp-contract=off), so that every instruction set gives the same bits.
+// A function of its own: inlined into a large caller, the loop would lack registers.
 template <class Kernel, class... Args>
-void run_widest(Args... args) {
+[[gnu::noinline]] void run_widest(Args... args) {
 #if defined(__x86_64__) && defined(__GNUC__)
   switch (dispatch_level()) {
     case Level::avx512:

@@ -4,6 +4,7 @@
 #include "segment.h"
 #include "segment_max.h"
 #include "segment_softmax.h"
+#include "segment_weighted.h"
 #include "visit.h"
 
 #include <nanobind/stl/optional.h>
@@ -186,6 +187,47 @@ void segment_max_gradient(const AnyIn& gradient, const Offsets& transposed_indpt
   });
 }
 
+// A weight of type A for each edge and head, where the heads share the columns evenly.
+template <class Weights>
+void check_edge_weights(const Weights& weights, bool is_double, std::int64_t heads, std::size_t edges, std::int64_t width) {
+  if (weights.dtype() != (is_double ? nb::dtype<double>() : nb::dtype<float>())) {
+    throw nb::type_error("weights must be as x is summed: float64 for float64, else float32");
+  }
+  if (heads < 1 || width % heads != 0) {
+    throw std::invalid_argument("heads " + std::to_string(heads) + ": must divide the width " + std::to_string(width));
+  }
+  khop::check_size(weights.size(), times(edges, heads), "weights");
+}
+
+void segment_weighted_sum(const AnyIn& x, const AnyIn& weights, std::int64_t heads, const Offsets& indptr, const Ids32& indices,
+                          const AnyInto& out, int threads) {
+  const Folded folded(x, indptr, indices, out, threads);
+  check_edge_weights(weights, x.dtype() == nb::dtype<double>(), heads, indices.size(), folded.width);
+  over_rows(x, out, [&](auto values, auto rows) {
+    using T = std::remove_pointer_t<decltype(rows)>;
+    khop::segment_weighted_sum(values, folded.width, as<const khop::Accumulator<T>>(weights), heads, folded.edges, rows, threads);
+  });
+}
+
+void segment_weighted_sum_gradient(const AnyIn& x, const AnyIn& gradient, std::int64_t heads, const Offsets& indptr,
+                                   const Ids32& indices, const AnyInto& out, int threads) {
+  if (x.ndim() != 2 || gradient.ndim() != 2 || x.shape(1) != gradient.shape(1)) {
+    throw std::invalid_argument("x and gradient must be matrices of as many columns");
+  }
+  if (x.dtype() != gradient.dtype()) throw nb::type_error("arrays differ in type");
+  const auto width = static_cast<std::int64_t>(x.shape(1));
+  check_edge_weights(out, x.dtype() == nb::dtype<double>(), heads, indices.size(), width);
+  khop::check_offsets(span_of(indptr), static_cast<std::int64_t>(indices.size()), "indptr");
+  khop::check_size(gradient.shape(0), rows_of(indptr), "gradient, in rows,");
+  visit_float(x, [&](auto value) {
+    using T = decltype(value);
+    const nb::gil_scoped_release release;
+    khop::check_ids(span_of(indices), static_cast<std::int64_t>(x.shape(0)), "source", threads);
+    khop::segment_weighted_sum_gradient(as<const T>(x), width, as<const T>(gradient), heads, edges_of(indptr, indices),
+                                        as<khop::Accumulator<T>>(out), threads);
+  });
+}
+
 // As many scores as heads for each edge of `indptr`, and room for as many.
 void check_scores(const AnyIn& scores, std::int64_t heads, const Offsets& indptr, const AnyInto& out) {
   if (heads < 0) throw std::invalid_argument("heads " + std::to_string(heads) + ": must not be negative");
@@ -268,6 +310,10 @@ void bind_dense(nb::module_& module) {
              arg("out").noconvert(), arg("winners").noconvert().none(), arg("threads"));
   module.def("segment_max_gradient", &segment_max_gradient, arg("gradient").noconvert(), arg("transposed_indptr").noconvert(),
              arg("transposed_indices").noconvert(), arg("winners").noconvert(), arg("out").noconvert(), arg("threads"));
+  module.def("segment_weighted_sum", &segment_weighted_sum, arg("x").noconvert(), arg("weights").noconvert(), arg("heads"),
+             arg("indptr").noconvert(), arg("indices").noconvert(), arg("out").noconvert(), arg("threads"));
+  module.def("segment_weighted_sum_gradient", &segment_weighted_sum_gradient, arg("x").noconvert(), arg("gradient").noconvert(),
+             arg("heads"), arg("indptr").noconvert(), arg("indices").noconvert(), arg("out").noconvert(), arg("threads"));
   module.def("segment_softmax", &segment_softmax, arg("scores").noconvert(), arg("heads"), arg("indptr").noconvert(),
              arg("out").noconvert(), arg("threads"));
   module.def("segment_softmax_gradient", &segment_softmax_gradient, arg("result").noconvert(), arg("gradient").noconvert(),

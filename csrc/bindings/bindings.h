@@ -76,6 +76,7 @@ class Buffer {
 void bind_assign(nb::module_& module);
 void bind_cooccurrences(nb::module_& module);
 void bind_dense(nb::module_& module);
+void bind_file_rows(nb::module_& module);
 void bind_hop(nb::module_& module);
 void bind_importing(nb::module_& module);
 void bind_key_index(nb::module_& module);

@@ -31,6 +31,7 @@ NB_MODULE(_core, module) {
   bind_assign(module);
   bind_cooccurrences(module);
   bind_dense(module);
+  bind_file_rows(module);
   bind_hop(module);
   bind_importing(module);
   bind_key_index(module);

@@ -133,6 +133,20 @@ def first_wrong_offset(indptr: Tensor, edges: int) -> int: ...
 Column = tuple[Sequence[Tensor], int, Tensor | None, int, Tensor]
 
 def gather_columns(columns: Sequence[Column], ids: Tensor, threads: int) -> None: ...
+def read_file_rows(
+    file: int,
+    first_byte: int,
+    row_bytes: int,
+    rows: int,
+    ids: Tensor,
+    window: int,
+    threads: int,
+    out: Tensor,
+) -> tuple[int, int]:
+    """The lowest row that could not be read, or -1, and the system's error; 0: the file is too short."""
+
+def expect_scattered_reads(file: int) -> None: ...
+def file_system_type(file: int) -> int: ...
 def remote_rows(
     ids: Tensor, first: int, end: int, slots: Tensor | None, kept: int
 ) -> tuple[Tensor, Tensor]: ...
@@ -160,6 +174,12 @@ def segment_max_gradient(
     winners: Tensor,
     out: Tensor,
     threads: int,
+) -> None: ...
+def segment_weighted_sum(
+    x: Tensor, weights: Tensor, heads: int, indptr: Tensor, indices: Tensor, out: Tensor, threads: int
+) -> None: ...
+def segment_weighted_sum_gradient(
+    x: Tensor, gradient: Tensor, heads: int, indptr: Tensor, indices: Tensor, out: Tensor, threads: int
 ) -> None: ...
 def segment_softmax(scores: Tensor, heads: int, indptr: Tensor, out: Tensor, threads: int) -> None: ...
 def segment_softmax_gradient(

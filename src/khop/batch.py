@@ -50,7 +50,7 @@ class Adjacency:
     edge_ids: Tensor | None = None  # int64 (edges), positions in the graph's CSC order
     columns: Mapping[str, Tensor] = field(default_factory=dict)  # edge column name -> (edges, ...)
     reverse: Tensor | None = None  # bool (edges), of bidirectional output: True if the edge was reversed
-    weight: Tensor | None = None  # float32 (edges), given by a rule or sampler with weights
+    weight: Tensor | None = None  # float32 (edges), final coefficients of a sum; None: a mean
 
     @property
     def num_dst(self) -> int:

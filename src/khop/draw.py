@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import lru_cache
 
+import torch
 from torch import Tensor
 
 from khop.arguments import column_name, truth, whole_number
@@ -97,7 +98,11 @@ class Neighbors:
     offsets: Tensor  # int64 (frontier + 1)
     nodes: Tensor  # int32 or int64 (edges), global ids of the source type; as wide as the graph stores them
     edges: Tensor | None = None  # int64 (edges), positions in the graph's CSC order, if Hop.edge_ids
-    weights: Tensor | None = None  # float32 (edges), if Rule.has_weights
+    weights: Tensor | None = None  # float32 (edges), final coefficients, if Rule.has_weights
+
+    def by_row(self, values: Tensor) -> Tensor:
+        """Repeat a value per frontier row for each of the row's edges."""
+        return torch.repeat_interleave(values, self.offsets.diff(), output_size=self.nodes.numel())
 
 
 NeighborsByType = Mapping[EdgeType, Neighbors]

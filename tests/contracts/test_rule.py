@@ -68,7 +68,7 @@ class ReadsMore(khop.RuleBase):
 
 @dataclass(frozen=True)
 class Sums(khop.RuleBase):
-    """Its exact weights are no shares of a row."""
+    """Its exact weights are not those that its draws of all neighbors have."""
 
     def reference(self, request: DrawRequest) -> Neighbors:
         return UNIFORM.reference(request)
@@ -172,7 +172,7 @@ WRONG = {
     ByPlace(): (suite.a_row_depends_on_no_other, "in another frontier"),
     ReadsMore(): (suite.needs_name_all_arrays_that_are_read, "which needs does not name"),
     FirstEdges(): (suite.uniform_rules_draw_all_edges_alike, "must be near 200 each"),
-    Sums(): (suite.exact_weights_sum_to_one, "must be 0 or 1"),
+    Sums(): (suite.all_neighbors_have_their_exact_weights, "weights of all edges are"),
 }
 
 

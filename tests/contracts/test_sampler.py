@@ -52,12 +52,12 @@ def test_a_sampler_with_one_member_keeps_the_suite() -> None:
 SUBGRAPH = Expansion.SUBGRAPH
 BUILT_IN: dict[str, Make] = {
     "with replacement": lambda graph: NeighborSampler(graph, [3, 2], rule=Uniform(True), edge_ids=True),
-    "disjoint": lambda graph: NeighborSampler(graph, [3, 2], disjoint=True, edge_ids=True),
+    "disjoint": lambda graph: NeighborSampler(graph, [3, 2], trees="disjoint", edge_ids=True),
     "induced": lambda graph: NeighborSampler(graph, [3, 2], expansion=SUBGRAPH, output=Output.INDUCED),
     "bidirectional": lambda graph: NeighborSampler(
         graph, [3, 2], expansion=SUBGRAPH, output=Output.BIDIRECTIONAL
     ),
-    "links": lambda graph: LinkSampler(graph, [3, 2], disjoint=True),
+    "links": lambda graph: LinkSampler(graph, [3, 2], trees="disjoint"),
 }  # others: beside their modules
 
 

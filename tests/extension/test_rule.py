@@ -51,8 +51,7 @@ class TopK(khop.RuleBase):
 
     column: str
 
-    @property
-    def has_weights(self) -> bool:
+    def has_weights(self, fanout: int) -> bool:
         return True
 
     def needs(self, edge_type: EdgeType) -> tuple[Need, ...]:
@@ -147,7 +146,7 @@ def drawn_on_ranks(rank: int, device: torch.device, home: str) -> None:
         )
         assert_same(ids, found, wanted)
         weights = [adjacency.weight for block in found.blocks for adjacency in block.adjacencies.values()]
-        assert all((weight is not None) == rule.has_weights for weight in weights)
+        assert all((weight is not None) == rule.has_weights(2) for weight in weights)
         compared[name] = sum(adjacency.indices.numel() for adjacency in found.blocks[0].adjacencies.values())
     (here / f"{rank}.json").write_text(json.dumps(compared))
 

@@ -11,13 +11,25 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
-from khop.batch import Batch, Block
+from khop.batch import Adjacency, Batch, Block
+from khop.draw import DrawKey
+from khop.features.table import FeatureTable
+from khop.graph.csc_graph import csc_graph_from_edges
 from khop.inference.node_outputs import layerwise_inference, sampled_inference
 from khop.loading.columns import ColumnChoice
+from khop.loading.local_source import gather_columns
 from khop.loading.ordered_map import InFlight
+from khop.models.layer_sum import aggregated
 from khop.models.sage import SAGE
+from khop.models.sequential import Sequential
+from khop.rules.rule import Rule
+from khop.rules.sum import Sum
+from khop.rules.temporal import Temporal
+from khop.rules.uniform import Uniform
+from khop.rules.weighted import Weighted
 from khop.runtime.group import Group
 from khop.sampling.neighbor import NeighborSampler
+from khop.sampling.sampler import Seeds
 from support.small_graphs import SmallGraph, one_type, shop
 
 GRAPHS = [pytest.param(one_type, "node", id="one-type"), pytest.param(shop, "item", id="shop")]
@@ -96,6 +108,61 @@ def test_a_model_of_torch_geometrics_convolutions_gives_its_full_graph_forward()
     expected = model.full(graph.features.columns["node"]["x"], torch.stack(graph.edges["node", "to", "node"]))
     output = layerwise_inference(model, graph.store, graph.features, "node", chunk_size=16)
     torch.testing.assert_close(output, expected.detach(), rtol=0, atol=1e-5)
+
+
+class Aggregates(nn.Module):
+    """A layer that only aggregates, as all layers of khop do before their nonlinearity."""
+
+    def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
+        return aggregated(x, adjacency)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Uniform(),
+        Uniform(replacement=True),
+        Weighted("weight", replacement=True),
+        Weighted("mask"),
+        Sum(),
+        Sum(Weighted("weight", replacement=True)),
+    ],
+    ids=str,
+)
+def test_the_mean_over_many_sampled_aggregations_is_the_exact_one(rule: Rule) -> None:
+    """Within six standard errors of the mean over independent draws, one for each disjoint tree."""
+    random, count, draws = torch.Generator().manual_seed(1), 12, 1500
+    ends = torch.randint(count, (60,), generator=random), torch.randint(count, (60,), generator=random)
+    weight = torch.rand(60, generator=random) * torch.randint(4, (60,), generator=random)
+    columns = {("node", "to", "node"): {"weight": weight, "mask": weight > 0}}
+    of_nodes = {"node": {"x": torch.randn(count, 3, generator=random, dtype=torch.float64)}}
+    edges = {("node", "to", "node"): ends}
+    store = csc_graph_from_edges({"node": count}, edges, columns={**of_nodes, **columns})
+    features = FeatureTable(of_nodes)
+    model = Sequential([Aggregates()])
+
+    def sampled(fanout: int, times: int) -> Tensor:
+        nodes = torch.arange(count).repeat(times)
+        seeds = Seeds({"node": nodes}, {"node": torch.arange(nodes.numel())})
+        sampler = NeighborSampler(store, [fanout], rule=rule, trees="disjoint")
+        choice = ColumnChoice({"node": ("x",)}, {}, {})
+        sample, rows, of_seeds = gather_columns(features, choice, sampler.sample(seeds, DrawKey(4)))
+        out = model(Batch(sample, seeds.nodes, rows, of_seeds, 0, 0, nodes.numel()))
+        return out.view(times, count, 3)
+
+    exact = layerwise_inference(model, store, features, "node", rule=rule, chunk_size=5)
+    torch.testing.assert_close(sampled(-1, 1)[0], exact, rtol=0, atol=1e-12)
+    few = sampled(2, draws)
+    error = 6 * few.std(0) / draws**0.5 + 1e-6
+    assert bool(((few.mean(0) - exact).abs() <= error).all())
+    assert float(few.std(0).max()) > 0.1
+
+
+def test_a_rule_with_time_limits_is_refused() -> None:
+    graph = one_type()
+    model = SAGE.for_graph(graph.store, hidden=8, embedding=0)
+    with pytest.raises(ValueError, match=r"samples by Temporal.*evaluation gives nodes no times"):
+        layerwise_inference(model, graph.store, graph.features, "node", rule=Temporal("time"))
 
 
 def test_some_nodes_have_the_rows_that_they_have_among_all() -> None:

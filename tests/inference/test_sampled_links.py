@@ -33,7 +33,7 @@ def test_sampled_scores_of_all_neighbors_are_the_exact_ones(chunk_size: int) -> 
 
 def test_a_link_is_sampled_alike_in_every_chunk_and_every_evaluation() -> None:
     model, whole = predictor("mlp"), graph()
-    sampler = LinkSampler(whole, [2, 1], negatives=GivenNegatives(NegativeMode.TRIPLET), disjoint=True)
+    sampler = LinkSampler(whole, [2, 1], negatives=GivenNegatives(NegativeMode.TRIPLET), trees="disjoint")
     columns = ColumnChoice.of(whole.schema, ["x"], (), ())
     first, second, other = (
         sampled_link_scores(model, sampler, whole.features, links(3), columns, InferenceWork(size), seed)[

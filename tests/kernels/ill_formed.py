@@ -7,6 +7,7 @@ end in a refusal, and the names that the table lacks.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -129,6 +130,14 @@ def assigned(kind: type) -> Callable[..., object]:
 def gathered(table: Tensor, wanted: Tensor, out: Tensor, count: int) -> object:
     core.gather_columns([([table[:4], table[4:]], 8, None, count, out)], wanted, 1)
     return out
+
+
+def read_rows(rows: Tensor, out: Tensor, first: int, row_bytes: int, window: int) -> object:
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    try:
+        return core.read_file_rows(descriptor, first, row_bytes, 8, rows, window, 1, out)
+    finally:
+        os.close(descriptor)
 
 
 def unsigned(values: Tensor | None) -> Tensor | None:
@@ -277,6 +286,16 @@ CALLS: dict[str, list[Call]] = {
     "segment_max_gradient": [
         Call(core.segment_max_gradient, (OUT, *TURNED, sized(3, 4, dtype=torch.int32), SCORES, 1))
     ],
+    "segment_weighted_sum": [
+        Call(core.segment_weighted_sum, (X, sized(5, 2, dtype=torch.float32), 2, *EDGES, OUT, 1), (2,))
+    ],
+    "segment_weighted_sum_gradient": [
+        Call(
+            core.segment_weighted_sum_gradient,
+            (X, OUT, 2, *EDGES, sized(5, 2, dtype=torch.float32), 1),
+            (2,),
+        )
+    ],
     "segment_softmax": [Call(core.segment_softmax, (SCORES, 4, offsets(0, 2, 5), SCORES, 1), (1,))],
     "segment_softmax_gradient": [
         Call(core.segment_softmax_gradient, (SCORES, SCORES, 4, offsets(0, 2, 5), SCORES, 1), (1,))
@@ -341,6 +360,15 @@ CALLS: dict[str, list[Call]] = {
             (0, 8),
         ),
     ],
+    "read_file_rows": [
+        Call(
+            read_rows,
+            (ids(0, 3, 7), Array(Role.SIZED, torch.zeros(24, dtype=torch.uint8)), 5, 8, 2),
+            (2, 3, 4),
+        )
+    ],
+    "expect_scattered_reads": [Call(core.expect_scattered_reads, (0,))],
+    "file_system_type": [Call(core.file_system_type, (0,))],
     "remote_rows": [
         Call(
             core.remote_rows,

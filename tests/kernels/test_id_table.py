@@ -10,10 +10,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.kernels.id_table import Kind, StringKeys, TableReference, id_table, key_parts
+from khop.kernels.id_table import Int64s, Keys, Kind, StringKeys, id_table, key_parts
 
 STRINGS = st.lists(st.text(max_size=40), max_size=60)
 INTEGERS = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 9), max_size=60)
+
+
+class TableReference:
+    """The same as the native tables, as a dict of Python."""
+
+    def __init__(self) -> None:
+        self.ids: dict[bytes | int, int] = {}
+
+    def append(self, keys: Keys) -> int:
+        for at, key in enumerate(_plain(keys)):
+            if key in self.ids:
+                return at
+            self.ids[key] = len(self.ids)
+        return -1
+
+    def add(self, keys: Keys) -> Int64s:
+        return np.array([self.ids.setdefault(key, len(self.ids)) for key in _plain(keys)], np.int64)
+
+    def find(self, keys: Keys) -> Int64s:
+        return np.array([self.ids.get(key, -1) for key in _plain(keys)], np.int64)
+
+
+def _plain(keys: Keys) -> list[bytes | int]:
+    if isinstance(keys, StringKeys):
+        return [keys.bytes_at(row) for row in range(len(keys))]
+    return [int(key) for key in keys]
 
 
 def keys_of(values: list[Any], kind: Kind) -> Any:  # noqa: ANN401

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.kernels.id_table import StringKeys
-from khop.kernels.key_index import bucket_bits, find_reference, key_buckets, key_index_reference
+from khop.kernels.key_index import bucket_bits, key_buckets
+from support.key_indexes import key_index_of
 
 KEYS = st.lists(st.text(max_size=20), unique=True, max_size=60) | st.lists(
     st.integers(-(2**63), 2**63 - 1), unique=True, max_size=60
@@ -27,9 +28,10 @@ def test_each_key_leads_to_its_row(stored: list[Any], data: st.DataObject) -> No
     kind = type(stored[0]) if stored else str
     others = data.draw(st.lists(st.text(max_size=5) if kind is str else st.integers(-9, 9), max_size=20))
     keys = keys_of(stored, kind)
-    index = key_index_reference(keys)
+    index = key_index_of(keys)
     found = index.find(keys, keys_of(others + stored, kind))
-    assert found.tolist() == find_reference(stored, others + stored)
+    rows = {key: row for row, key in enumerate(stored)}
+    assert found.tolist() == [rows.get(key, -1) for key in others + stored]
 
 
 def test_buckets_and_tags_are_those_of_the_documented_digest() -> None:
@@ -49,7 +51,7 @@ def test_buckets_have_four_to_eight_keys(keys: int, bits: int) -> None:
 
 def test_damaged_files_are_an_error_and_no_crash() -> None:
     names = StringKeys.of([f"n{n}" for n in range(100)])
-    index = key_index_reference(names)
+    index = key_index_of(names)
     with pytest.raises(ValueError, match=r"buckets: bucket .* lies outside of the ids"):
         replace(index, buckets=index.buckets + 1000).find(names, names)
     with pytest.raises(ValueError, match=r"rows: position .* names no node"):
@@ -63,4 +65,4 @@ def test_damaged_files_are_an_error_and_no_crash() -> None:
 def test_ids_of_another_kind_are_refused() -> None:
     names, numbers = StringKeys.of(["a"]), np.array([1])
     with pytest.raises(ValueError, match="ids are integers: this table has strings"):
-        key_index_reference(names).find(names, numbers)
+        key_index_of(names).find(names, numbers)

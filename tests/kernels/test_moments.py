@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.kernels.moments import Moments, moments_reference
+from khop.kernels.moments import Moments
 
 NUMBERS = st.lists(st.floats(allow_infinity=False, width=64) | st.floats(-10, 10), max_size=40)
 
@@ -15,8 +18,12 @@ NUMBERS = st.lists(st.floats(allow_infinity=False, width=64) | st.floats(-10, 10
 @given(NUMBERS, st.randoms(use_true_random=False), st.integers(1, 9))
 def test_neither_order_nor_grouping_changes_a_bit(numbers: list[float], random: object, step: int) -> None:
     moments = Moments.of(np.array(numbers, np.float64))
-    count, mean, std = moments_reference(np.array(numbers, np.float64))
-    assert (moments.count, moments.mean(), moments.std()) == (count, mean, std)
+    exact = [Fraction(number) for number in numbers if number == number]
+    mean = sum(exact, Fraction(0)) / max(len(exact), 1)
+    variance = sum(((number - mean) ** 2 for number in exact), Fraction(0)) / max(len(exact), 1)
+    with localcontext(prec=80):
+        std = (Decimal(variance.numerator) / Decimal(variance.denominator)).sqrt()
+    assert (moments.count, moments.mean(), moments.std()) == (len(exact), float(mean), float(std))
     random.shuffle(numbers)  # type: ignore[attr-defined]
     merged = Moments()
     for at in range(0, len(numbers), step):

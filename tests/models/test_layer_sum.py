@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +11,7 @@ from torch import Tensor
 
 from khop.batch import Adjacency
 from khop.kernels.segment import segment_mean_reference
+from khop.kernels.segment_weighted import segment_weighted_sum_reference
 from khop.models.layer_sum import LayerSum
 
 DESTINATIONS, SOURCES = 200, 250
@@ -33,12 +36,15 @@ def numbers(*shape: int) -> Tensor:
 @pytest.mark.parametrize(("inputs", "outputs"), [(3, 20), (20, 3)])
 @pytest.mark.parametrize("has_own", [False, True])
 @pytest.mark.parametrize("activation", ["none", "relu"])
+@pytest.mark.parametrize("has_weights", [False, True])
 def test_the_sum_is_that_of_its_terms_however_many_destinations_have_edges(
-    shares: tuple[float, ...], inputs: int, outputs: int, has_own: bool, activation: str
+    shares: tuple[float, ...], inputs: int, outputs: int, has_own: bool, activation: str, has_weights: bool
 ) -> None:
     h, bias, own = numbers(SOURCES, inputs), numbers(outputs), numbers(outputs, inputs)
     weights = [numbers(outputs, inputs) for _ in shares]
     adjacencies = [edges_to(share, seed) for seed, share in enumerate(shares)]
+    if has_weights:
+        adjacencies = [replace(of, weight=numbers(of.indices.numel()).detach().float()) for of in adjacencies]
 
     sums = LayerSum(DESTINATIONS, bias)
     expected = bias.repeat(DESTINATIONS, 1)
@@ -47,7 +53,11 @@ def test_the_sum_is_that_of_its_terms_however_many_destinations_have_edges(
         expected = expected + h[:DESTINATIONS] @ own.T
     for adjacency, weight in zip(adjacencies, weights, strict=True):
         sums.add_neighbors(h, adjacency, weight)
-        expected = expected + segment_mean_reference(h, adjacency.indptr, adjacency.indices) @ weight.T
+        operands = (adjacency.indptr, adjacency.indices)
+        if adjacency.weight is None:
+            expected = expected + segment_mean_reference(h, *operands) @ weight.T
+        else:
+            expected = expected + segment_weighted_sum_reference(h, adjacency.weight, *operands) @ weight.T
     out = sums.total("relu" if activation == "relu" else "none")
     expected = expected.relu() if activation == "relu" else expected
 

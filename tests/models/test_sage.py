@@ -17,7 +17,7 @@ from khop.kernels.csc import Csc
 from khop.kernels.segment import segment_mean, transpose
 from khop.models import layer_sum
 from khop.models.layer import LayerOptions
-from khop.models.layer_sum import mean_of_neighbors
+from khop.models.layer_sum import product_of_neighbors
 from khop.models.sage import SAGE
 from khop.sampling.neighbor import Expansion
 from support.small_graphs import SmallGraph, one_type, shop, small_graph
@@ -133,7 +133,7 @@ def test_the_weight_before_or_after_the_mean_gives_the_same(
 
     expected = (matrix / counts.clamp(min=1).unsqueeze(1)) @ h @ weight.T
 
-    torch.testing.assert_close(mean_of_neighbors(h, adjacency, weight), expected, rtol=0, atol=1e-11)
+    torch.testing.assert_close(product_of_neighbors(h, adjacency, weight), expected, rtol=0, atol=1e-11)
 
 
 def test_every_parameter_has_a_gradient_and_the_inputs_need_none() -> None:
@@ -265,7 +265,7 @@ def test_shapes_decide_whether_the_weight_comes_before_the_mean(
     monkeypatch.setattr(layer_sum, "segment_mean", watched)
     indptr = torch.arange(num_dst + 1) * 3
     adjacency = Adjacency(indptr, torch.randint(num_src, (3 * num_dst,), dtype=torch.int32), num_src)
-    mean_of_neighbors(torch.randn(num_src, inputs), adjacency, torch.randn(outputs, inputs))
+    product_of_neighbors(torch.randn(num_src, inputs), adjacency, torch.randn(outputs, inputs))
     assert widths == [aggregated]
 
 

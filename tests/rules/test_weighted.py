@@ -41,3 +41,44 @@ def test_draws_without_replacement_estimate_no_weighted_mean() -> None:
     graph = csc_graph_from_edges({"node": 1}, {TO: (torch.tensor([0]), torch.tensor([0]))})
     with pytest.raises(ValueError, match=r"without replacement estimates no weighted mean.*replacement=True"):
         Weighted("weight").exact_weights(TO, RuleArrays(graph.edges, graph.columns))
+
+
+def test_all_neighbors_weigh_their_share_with_replacement_and_the_same_without() -> None:
+    ends = torch.arange(4), torch.tensor([0, 0, 0, 1])
+    columns = {TO: {"weight": torch.tensor([4.0, 0.0, 12.0, 3.0])}}
+    graph = csc_graph_from_edges({"node": 4}, {TO: ends}, columns=columns)
+    frontier = {"node": Frontier(torch.tensor([1, 0, 2]))}
+    rule = Weighted("weight", replacement=True)
+    shares = graph.sample_hop(frontier, Hop(1, {TO: -1}, rule), DrawKey(0))[TO]
+    assert shares.nodes.tolist() == [3, 0, 2]
+    assert shares.weights is not None
+    assert shares.weights.tolist() == [1.0, 0.25, 0.75]
+    plain = graph.sample_hop(frontier, Hop(1, {TO: -1}, Weighted("weight")), DrawKey(0))[TO]
+    assert plain.nodes.tolist() == [3, 0, 2]
+    assert plain.weights is None
+
+
+def test_draws_without_replacement_are_biased_as_the_docstring_says() -> None:
+    weights, trees = torch.tensor([1.0, 2.0, 6.0]), 20_000
+    ends = torch.arange(3), torch.zeros(3, dtype=torch.int64)
+    graph = csc_graph_from_edges({"node": 3}, {TO: ends}, columns={TO: {"weight": weights}})
+    frontier = Frontier(torch.zeros(trees, dtype=torch.int64), tree=torch.arange(trees))
+    drawn = graph.sample_hop({"node": frontier}, Hop(1, {TO: 2}, Weighted("weight")), DrawKey(1))[TO].nodes
+    # The chance to be the first pick plus the chance to be the second, divided by the two picks.
+    first = weights / 9
+    after = first[:, None] * weights[None, :] / (9 - weights[:, None])
+    second = after.fill_diagonal_(0).sum(0)
+    found = torch.bincount(drawn.long(), minlength=3) / drawn.numel()
+    assert torch.allclose(found, (first + second) / 2, atol=0.01)
+    assert float(found[2]) < 0.5 < float(first[2])
+
+
+def test_a_mask_gives_the_mean_of_what_it_leaves() -> None:
+    ends = torch.arange(5), torch.zeros(5, dtype=torch.int64)
+    columns = {TO: {"mask": torch.tensor([True, False, True, True, False])}}
+    graph = csc_graph_from_edges({"node": 5}, {TO: ends}, columns=columns)
+    trees = 6_000
+    frontier = Frontier(torch.zeros(trees, dtype=torch.int64), tree=torch.arange(trees))
+    drawn = graph.sample_hop({"node": frontier}, Hop(1, {TO: 2}, Weighted("mask")), DrawKey(1))[TO].nodes
+    shares = torch.bincount(drawn.long(), minlength=5) / drawn.numel()
+    assert torch.allclose(shares, torch.tensor([1, 0, 1, 1, 0]) / 3, atol=0.02)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from khop import DrawKey, Expansion, NeighborSampler, Seeds, Temporal
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.choice import Engine, forcing
+from khop.sampling.neighbor import Trees
 from support.random_graphs import as_seeds, ring
 from support.same_samples import assert_same
 from support.timed_graphs import RULES, timed_graphs
@@ -21,12 +22,12 @@ OTHERS = pytest.mark.parametrize("engine", [Engine.TORCH, pytest.param(Engine.TR
 
 @OTHERS
 @EXPANSIONS
-@pytest.mark.parametrize("disjoint", [False, True], ids=["shared", "disjoint"])
-def test_the_engine_changes_no_sample(expansion: Expansion, disjoint: bool, engine: Engine) -> None:
+@pytest.mark.parametrize("trees", ["merged", "disjoint"])
+def test_the_engine_changes_no_sample(expansion: Expansion, trees: Trees, engine: Engine) -> None:
     seeds = as_seeds({"node": [5, 9, 5, 30, 0]})
 
     def sampler() -> NeighborSampler:
-        return NeighborSampler(ring(60, 7), [4, 3], expansion=expansion, disjoint=disjoint, edge_ids=True)
+        return NeighborSampler(ring(60, 7), [4, 3], expansion=expansion, trees=trees, edge_ids=True)
 
     expected = sampler().sample(seeds, DrawKey(3))
     with forcing(engine):

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from khop.draw import DrawKey
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.kernels.csc import Csc
-from khop.sampling.link_split import Chosen, EdgeRange, Shares, WholeEdges, split_edges
+from khop.sampling.link_split import Chosen, Counted, EdgeRange, Shares, WholeEdges, split_edges
 from khop.schema import EdgeType, NodeType, Schema
 
 LIKE = ("item", "like", "item")
@@ -46,7 +46,7 @@ class InTwoRanges:
         rest = Csc(csc.indptr[self.cut :] - at, csc.indices[at:], csc.num_sources)
         return EdgeRange(first), EdgeRange(rest, self.cut)
 
-    def total(self, counts: Tensor) -> Tensor:
+    def total(self, counts: Tensor, of: Counted) -> Tensor:
         return counts
 
 
@@ -62,6 +62,7 @@ def positions(chosen: Chosen, first: int = 0) -> list[int]:
     cut=st.integers(0, 6),
     disjoint=st.sampled_from([0.0, 0.5]),
 )
+@example(pairs=[(0, 0), (0, 0), (0, 0), (0, 1)], key=1, cut=0, disjoint=0.5)  # copies fill validation
 def test_every_link_is_of_one_part_and_no_message_of_a_later_one(
     pairs: list[tuple[int, int]], key: int, cut: int, disjoint: float
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_share_that_is_none_is_named(share: float) -> None:
 
 def test_parts_that_leave_training_nothing_are_refused() -> None:
     assert Shares(2, 0.25, 0.5).counts(LIKE, 12) == (2, 3, 3)
+    assert Shares(1, 1, 0.5).counts(LIKE, 3) == (1, 1, 1)
     with pytest.raises(ValueError, match="leave training none"):
         Shares(6, 6).counts(LIKE, 12)
     with pytest.raises(ValueError, match="there are none to split"):

@@ -30,6 +30,7 @@ from khop.errors import Unsupported
 from khop.graph.csc_graph import csc_graph_from_edges
 from khop.graph.store import GraphStoreBase
 from khop.rules.rule import Hop
+from khop.sampling.neighbor import Trees
 from khop.sampling.seeds import SeedOrder
 from khop.schema import EdgeType, NodeType
 from khop.testing.sampler import PROMISES, Make
@@ -97,14 +98,14 @@ def test_negatives_of_triplets_stand_beside_their_links() -> None:
     assert rows.pairs_per_link == 1
 
 
-@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("trees", ["merged", "disjoint"])
 @pytest.mark.parametrize(
     "rule", [UniformNegatives(3, exact=True), DegreeNegatives(2, NegativeMode.TRIPLET, exact=True)]
 )
-def test_drawn_negatives_are_no_edges(rule: DrawnNegatives, disjoint: bool) -> None:
+def test_drawn_negatives_are_no_edges(rule: DrawnNegatives, trees: Trees) -> None:
     graph, links = shop(), [(0, 2), (5, 1), (7, 5)]
     asked = link_seeds({BUYS: links})
-    sample = LinkSampler(graph, [2, 2], negatives=rule, disjoint=disjoint).sample(asked, KEY)
+    sample = LinkSampler(graph, [2, 2], negatives=rule, trees=trees).sample(asked, KEY)
     rows = sample.links[BUYS]
     nodes = {t: sample.nodes[t][index] for t, index in sample.seed_index.items()}
     if rows.negatives is None:
@@ -118,7 +119,7 @@ def test_drawn_negatives_are_no_edges(rule: DrawnNegatives, disjoint: bool) -> N
 
 
 def test_disjoint_trees_give_every_end_a_row() -> None:
-    sample = LinkSampler(shop(), [2], disjoint=True).sample(link_seeds({BUYS: [(0, 2), (0, 2)]}), KEY)
+    sample = LinkSampler(shop(), [2], trees="disjoint").sample(link_seeds({BUYS: [(0, 2), (0, 2)]}), KEY)
     assert sample.nodes["user"][sample.seed_index["user"]].tolist() == [0, 0]
     assert sample.links[BUYS].source.tolist() == [0, 1]
     assert sample.trees is not None
@@ -266,10 +267,10 @@ def test_in_time_no_edge_no_node_and_no_negative_is_later_than_its_link(
 
 
 @EXPANSIONS
-@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("trees", ["merged", "disjoint"])
 @pytest.mark.parametrize("threads", [2, 3, 8])
 def test_a_sample_of_links_split_over_threads_has_the_same_bits(
-    expansion: Expansion, disjoint: bool, threads: int
+    expansion: Expansion, trees: Trees, threads: int
 ) -> None:
     sources = torch.arange(0, 6000, 5)
     sampler = LinkSampler(
@@ -279,7 +280,7 @@ def test_a_sample_of_links_split_over_threads_has_the_same_bits(
         exclude="edge",
         expansion=expansion,
         edge_ids=True,
-        disjoint=disjoint,
+        trees=trees,
     )
     wanted = link_seeds({EDGE: [(u, (u + 6000 - 1) % 6000) for u in sources.tolist()]})
     alone, split = sampler.sample(wanted, KEY), sampler.with_threads(threads).sample(wanted, KEY)

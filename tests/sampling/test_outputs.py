@@ -200,7 +200,9 @@ def test_an_output_or_an_expansion_that_there_is_not_is_named() -> None:
 
 def test_an_induced_subgraph_of_disjoint_trees_is_refused() -> None:
     with pytest.raises(ValueError, match="edges among all nodes would cross trees"):
-        NeighborSampler(ring(10, 2), [2], expansion=Expansion.SUBGRAPH, disjoint=True, output=Output.INDUCED)
+        NeighborSampler(
+            ring(10, 2), [2], expansion=Expansion.SUBGRAPH, trees="disjoint", output=Output.INDUCED
+        )
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_a_tree_is_the_sample_of_its_seed_alone(question: RowQuery, expansion: E
         rule=Uniform(question.replacement),
         expansion=expansion,
         edge_ids=True,
-        disjoint=True,
+        trees="disjoint",
     )
     nodes = {t: torch.tensor(ids, dtype=torch.int64) for t, ids in question.seeds.items()}
     positions, at = {}, start
@@ -82,7 +82,7 @@ def test_a_tree_is_the_sample_of_its_seed_alone(question: RowQuery, expansion: E
 
 
 def test_duplicate_seeds_have_a_tree_and_a_row_each() -> None:
-    sample = NeighborSampler(ring(1000, 40), [3], disjoint=True).sample(seeds(7, 3, 7), KEY)
+    sample = NeighborSampler(ring(1000, 40), [3], trees="disjoint").sample(seeds(7, 3, 7), KEY)
     assert sample.seed_index["node"].tolist() == [0, 1, 2]
     assert sample.trees is not None
     assert sample.trees["node"][:3].tolist() == [0, 1, 2]
@@ -91,7 +91,7 @@ def test_duplicate_seeds_have_a_tree_and_a_row_each() -> None:
 
 
 def test_batches_of_any_size_go_through_one_sampler() -> None:
-    sampler = NeighborSampler(ring(50, 5), [2, 2], edge_ids=True, disjoint=True)
+    sampler = NeighborSampler(ring(50, 5), [2, 2], edge_ids=True, trees="disjoint")
     alone = as_plain(sampler.sample(seeds(3), KEY))
     many = sampler.sample(seeds(*range(50), *range(50)), KEY)
     assert many.trees is not None
@@ -101,7 +101,7 @@ def test_batches_of_any_size_go_through_one_sampler() -> None:
 
 
 def test_trees_are_moved_with_the_sample() -> None:
-    sample = NeighborSampler(ring(50, 5), [2], disjoint=True).sample(seeds(3, 4), KEY)
+    sample = NeighborSampler(ring(50, 5), [2], trees="disjoint").sample(seeds(3, 4), KEY)
     moved = sample.map(lambda tensor: tensor + 1)
     assert moved.trees is not None
     assert sample.trees is not None

@@ -74,7 +74,7 @@ class Chunks:
     @property
     def _draws_by_ids(self) -> bool:
         """True if no position is read: servers key draws by original ids, but trees by positions."""
-        return self.sampler.graph.servers is not None and not self.sampler.settings().get("disjoint")
+        return self.sampler.graph.servers is not None and self.sampler.settings().get("trees") != "disjoint"
 
     def batch(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
         """Make the batch of some nodes on the model's device."""

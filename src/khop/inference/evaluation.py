@@ -3,12 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from khop.features.store import FeatureStore, Rows
 from khop.training.tasks import NodeObjective
+
+
+@dataclass(frozen=True, eq=False)
+class SplitOutputs:
+    """Outputs of a model for the nodes of a split, beside their labels."""
+
+    nodes: Tensor  # int64 (nodes)
+    labels: Tensor  # (nodes, ...), as stored
+    outputs: Tensor  # (nodes, outputs)
+
+
+def split_outputs(
+    task: NodeObjective,
+    features: FeatureStore,
+    splits: Mapping[str, Tensor],
+    outputs_of: Callable[[Tensor], Tensor],
+) -> dict[str, SplitOutputs]:
+    """Compute the outputs of each split, with one call of `outputs_of` for the nodes of all splits.
+
+    ValueError names a split without nodes.
+    """
+    for split, nodes in splits.items():
+        if nodes.numel() == 0:
+            raise ValueError(f"split {split!r} of {task.node_type!r}: has no nodes to score; leave it out")
+    nodes = torch.cat(list(splits.values()))
+    rows = Rows(nodes, (task.label,))
+    labels = features.gather({task.node_type: rows})[task.node_type][task.label]
+    sizes = [of_split.numel() for of_split in splits.values()]
+    pieces = zip(*(torch.split(rows, sizes) for rows in (nodes, labels, outputs_of(nodes))), strict=True)
+    return {split: SplitOutputs(*piece) for split, piece in zip(splits, pieces, strict=True)}
+
+
+def scores_of(
+    task: NodeObjective, splits: Mapping[str, SplitOutputs], beside: Sequence[str] = ()
+) -> dict[str, float]:
+    """Compute the task's metric for each split. Metrics in `beside` are added, as "val/f1-macro".
+
+    ValueError names a node without a valid label.
+    """
+    found: dict[str, float] = {}
+    for split, of_split in splits.items():
+        given = of_split.outputs, of_split.labels, of_split.nodes
+        found[split] = task.score(*given)
+        for metric in beside:
+            if metric != task.metric:
+                found[f"{split}/{metric}"] = task.score(*given, metric)
+    return found
 
 
 def scores(
@@ -18,23 +66,5 @@ def scores(
     outputs_of: Callable[[Tensor], Tensor],
     beside: Sequence[str] = (),
 ) -> dict[str, float]:
-    """Compute the task's metric for each split, with one call of `outputs_of` for the nodes of all splits.
-
-    Metrics in `beside` are added under names such as "val/f1-macro". ValueError names a split without nodes,
-    or a node without a valid label.
-    """
-    for split, nodes in splits.items():
-        if nodes.numel() == 0:
-            raise ValueError(f"split {split!r} of {task.node_type!r}: has no nodes to score; leave it out")
-    nodes = torch.cat(list(splits.values()))
-    rows = Rows(nodes, (task.label,))
-    labels = features.gather({task.node_type: rows})[task.node_type][task.label]
-    sizes = [of_split.numel() for of_split in splits.values()]
-    pieces = zip(*(torch.split(rows, sizes) for rows in (outputs_of(nodes), labels, nodes)), strict=True)
-    found: dict[str, float] = {}
-    for split, (outputs, of_split, ids) in zip(splits, pieces, strict=True):
-        found[split] = task.score(outputs, of_split, ids)
-        for metric in beside:
-            if metric != task.metric:
-                found[f"{split}/{metric}"] = task.score(outputs, of_split, ids, metric)
-    return found
+    """Compute outputs, then the scores of each split: `scores_of` over `split_outputs`."""
+    return scores_of(task, split_outputs(task, features, splits, outputs_of), beside)

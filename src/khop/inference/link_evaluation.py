@@ -22,6 +22,8 @@ from khop.inference.node_outputs import Layers
 from khop.inference.stages import VALUES, Stage
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import LinkPredictor
+from khop.rules.rule import Rule
+from khop.rules.uniform import Uniform
 from khop.runtime.group import ALONE, Group
 from khop.sampling.link_seeds import LinkList, Links, check_links
 from khop.sampling.node_set import check_ids
@@ -39,6 +41,7 @@ def node_rows(
     features: FeatureStore,
     node_types: Sequence[NodeType],
     *,
+    rule: Rule = Uniform(),
     chunk_size: int = 8192,
     progress: Progress = unwatched,
     in_flight: InFlight = FEW_IN_FLIGHT,
@@ -47,10 +50,11 @@ def node_rows(
 ) -> dict[NodeType, Tensor]:
     """Compute an encoder's rows for all nodes of some types: exact, layer by layer over all neighbors.
 
-    The encoder must expose its layers (khop.models.Layered). Each layer is computed once for all types. The
-    ranks of a group share the work.
+    The encoder must expose its layers (khop.models.Layered). Each layer is computed once for all types.
+    `rule` is that of training, as for `layerwise_inference`. The ranks of a group share the work.
     """
-    layers = Layers.of(encoder, graph, features, dict.fromkeys(node_types), chunk_size=chunk_size)
+    wanted = dict.fromkeys(node_types)
+    layers = Layers.of(encoder, graph, features, wanted, chunk_size=chunk_size, rule=rule)
     sharing = layers.sharing(lanes, group, in_flight)
     return layers.computed(sharing, sharing.layer_store(), progress, last=Memory(sharing.group))
 
@@ -61,6 +65,7 @@ def exact_link_scores(
     features: FeatureStore,
     links: LinkList,
     work: InferenceWork,
+    rule: Rule = Uniform(),
 ) -> Scores:
     """Score links and their negatives over all neighbors: (n) and (n, k) per edge type.
 
@@ -68,7 +73,7 @@ def exact_link_scores(
     work.
     """
     ends = dict.fromkeys(end for edge_type in links.counts for end in (edge_type[0], edge_type[2]))
-    layers = Layers.of(model.encoder, graph, features, ends, chunk_size=work.chunk_size)
+    layers = Layers.of(model.encoder, graph, features, ends, chunk_size=work.chunk_size, rule=rule)
     sharing = work.sharing(graph, features)
     layer_store = sharing.layer_store()
     rows = layers.computed(sharing, layer_store, work.progress)

@@ -25,8 +25,10 @@ from khop.loading.columns import ColumnChoice
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.layered import Layered, destination_types, followed_edge_types
 from khop.models.node_embedding import gathered
+from khop.rules.rule import Rule
+from khop.rules.uniform import Uniform
 from khop.runtime.group import ALONE, Group
-from khop.sampling.neighbor import NeighborSampler, check_seeds
+from khop.sampling.neighbor import NeighborSampler, check_seeds, check_timeless
 from khop.sampling.sampler import Sampler
 from khop.schema import NodeType
 from khop.training.move import mover
@@ -41,6 +43,7 @@ def layerwise_inference(
     node_type: NodeType,
     *,
     nodes: Tensor | None = None,
+    rule: Rule = Uniform(),
     chunk_size: int = 8192,
     progress: Progress = unwatched,
     in_flight: InFlight = FEW_IN_FLIGHT,
@@ -51,7 +54,8 @@ def layerwise_inference(
 
     Returns (nodes, outputs) on the CPU. Every layer is computed for all nodes before the next begins, over
     all neighbors and `chunk_size` nodes at a time. The values of two layers are held in memory, once per
-    machine.
+    machine. Neighbors are weighed by what draws by `rule`, the rule of training, estimate: see
+    `RuleBase.has_weights`. ValueError for rules with time limits.
 
     The ranks of a group share the chunks of each layer, and every rank gets all values. The result is
     bit-identical for any number of ranks. If ranks hold parts of the graph, `lanes` are the graph's, and each
@@ -62,7 +66,7 @@ def layerwise_inference(
         check_seeds(graph, {node_type: nodes})
     order = PartOrder.of(nodes, graph.partition_bounds(node_type))
     wanted = {node_type: None if nodes is None else order.there(nodes)}
-    layers = Layers.of(model, graph, features, wanted, chunk_size=chunk_size)
+    layers = Layers.of(model, graph, features, wanted, chunk_size=chunk_size, rule=rule)
     sharing = layers.sharing(lanes, group, in_flight)
     rows = layers.computed(sharing, sharing.layer_store(), progress, last=Memory(sharing.group))
     return order.back(rows[node_type])
@@ -121,11 +125,12 @@ class Layers:
         features: FeatureStore,
         stages: Sequence[Sequence[Stage]],
         rows_of: Sequence[Mapping[NodeType, RowsOf]],
+        rule: Rule,
     ) -> None:
         self.stages = stages  # per layer, input layer first, one for each node type
         self._stores = graph, features
         self._model = model
-        self._chunks = _all_neighbors(model, graph, features, fanout=-1)
+        self._chunks = _all_neighbors(model, graph, features, rule, fanout=-1)
         self._rows_of = rows_of
 
     @classmethod
@@ -138,11 +143,13 @@ class Layers:
         *,
         chunk_size: int,
         depth: int | None = None,
+        rule: Rule = Uniform(),
     ) -> Layers:
         """Build the layers for the model's output of `wanted`; with `depth`, only the first `depth` layers.
 
-        ValueError if the model does not expose its layers.
+        ValueError if the model does not expose its layers, or if the rule has time limits.
         """
+        check_timeless(rule)
         if not isinstance(model, Layered):
             raise ValueError(
                 f"{type(model).__name__} does not expose its layers: give them as modules with "
@@ -156,10 +163,10 @@ class Layers:
             for index, types in enumerate(reach)
         ]
         stages = []
-        for index, of_type in enumerate(_row_shapes(model, graph, features, rows_of)):
+        for index, of_type in enumerate(_row_shapes(model, graph, features, rows_of, rule)):
             nodes = wanted if index == count - 1 else {}
             stages.append([_stage(graph, index, t, chunk_size, of_type[t], nodes.get(t)) for t in of_type])
-        return cls(model, graph, features, stages, rows_of)
+        return cls(model, graph, features, stages, rows_of, rule)
 
     def sharing(self, lanes: Lanes | None, group: Group, in_flight: InFlight) -> Sharing:
         """Choose how ranks share the chunks; `lanes` are the graph's, if ranks hold parts of it."""
@@ -204,11 +211,15 @@ def _stage(
 
 
 def _row_shapes(
-    model: Layered, graph: GraphStore, features: FeatureStore, rows_of: Sequence[Mapping[NodeType, RowsOf]]
+    model: Layered,
+    graph: GraphStore,
+    features: FeatureStore,
+    rows_of: Sequence[Mapping[NodeType, RowsOf]],
+    rule: Rule,
 ) -> list[dict[NodeType, Tensor]]:
     """Row shape and dtype by layer and type, computed for one node of each type without neighbors."""
     assert isinstance(model, nn.Module)
-    chunks = _all_neighbors(model, graph, features, fanout=0)
+    chunks = _all_neighbors(model, graph, features, rule, fanout=0)
     shapes, values = [], dict[NodeType, Tensor]()
     with evaluating(model):
         for index, of_type in enumerate(rows_of):
@@ -222,13 +233,15 @@ def _row_shapes(
     return shapes
 
 
-def _all_neighbors(model: nn.Module, graph: GraphStore, features: FeatureStore, fanout: int) -> Chunks:
+def _all_neighbors(
+    model: nn.Module, graph: GraphStore, features: FeatureStore, rule: Rule, fanout: int
+) -> Chunks:
     """Make the chunks of a model's first layer."""
     assert isinstance(model, Layered)
     choice = columns_read(model, graph.schema, None, None)
     followed = followed_edge_types(model, graph.schema)
     fanouts = {t: fanout if t in followed else 0 for t in graph.schema.edge_types}
-    return Chunks(NeighborSampler(graph, [fanouts]), features, choice, DrawKey(0), mover(model))
+    return Chunks(NeighborSampler(graph, [fanouts], rule=rule), features, choice, DrawKey(0), mover(model))
 
 
 def _over(chunks: Chunks, rows: FeatureStore, node_types: Sequence[NodeType]) -> Chunks:

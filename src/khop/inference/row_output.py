@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,9 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from khop.graph.atomic import refuse_dangling
 from khop.graph.npy import write_array
-from khop.kernels.id_table import Keys, StringKeys
+from khop.inference.parquet_file import check_new, own_type, own_values, parquet
+from khop.kernels.id_table import Keys
 from khop.runtime.group import Group
 from khop.schema import NodeType
 
@@ -59,14 +58,8 @@ class RowOutput:
         if self.path.suffix not in _ENDINGS:
             raise ValueError(f"{self.path}: give a name that ends in {' or '.join(_ENDINGS)}")
         if self.path.suffix == ".parquet":
-            _parquet()
-        for file in self.files:
-            refuse_dangling(file)
-        if not self.path.parent.is_dir():
-            raise ValueError(f"{self.path}: there is no folder {self.path.parent}")
-        for file in self.files:
-            if file.exists():
-                raise ValueError(f"{file}: exists already; remove it or choose another name")
+            parquet()
+        check_new(*self.files)
 
     def write(self, rows: Tensor, file: Path, group: Group) -> None:
         """Write rows that are mapped from the .npy file `file`, atomically. Collective."""
@@ -86,7 +79,7 @@ class RowOutput:
             for _ in pieces:
                 group.barrier()  # writing takes longer than the time-out of a rank that waits silently
             return
-        pyarrow = _parquet()
+        pyarrow = parquet()
         schema = pyarrow.schema(self._fields(pyarrow, rows))
         with pyarrow.parquet.ParquetWriter(file, schema) as writer:
             for piece in pieces:
@@ -97,8 +90,7 @@ class RowOutput:
     def _fields(self, pyarrow: ModuleType, rows: Tensor) -> list[object]:
         number = pyarrow.from_numpy_dtype(rows[:0].numpy().dtype)
         names = ["node"] if self.original_ids is None else ["node", "original_id"]
-        of_own = pyarrow.string() if isinstance(self.own_ids, StringKeys) else pyarrow.int64()
-        own = [] if self.own_ids is None else [pyarrow.field("id", of_own, nullable=False)]
+        own = [] if self.own_ids is None else [pyarrow.field("id", own_type(self.own_ids), nullable=False)]
         return [
             *own,
             *(pyarrow.field(name, pyarrow.int64(), nullable=False) for name in names),
@@ -116,7 +108,7 @@ class RowOutput:
         flat = pyarrow.array(rows[piece].reshape(-1).numpy())
         of_rows = pyarrow.FixedSizeListArray.from_arrays(flat, type=schema.field(self.column).type)
         original = [] if self.original_ids is None else [pyarrow.array(self.original_ids[ids].numpy())]
-        own = [] if self.own_ids is None else [pyarrow.array(_own(self.own_ids, ids))]
+        own = [] if self.own_ids is None else [pyarrow.array(own_values(self.own_ids, ids))]
         return [*own, pyarrow.array(ids.numpy()), *original, of_rows]
 
     def _ids(self, size: int) -> Iterator[npt.NDArray[np.int64]]:
@@ -127,22 +119,5 @@ class RowOutput:
         return torch.arange(piece.start, piece.stop) if self.nodes is None else self.nodes[piece]
 
 
-def _own(keys: Keys, nodes: Tensor) -> list[str] | npt.NDArray[np.int64]:
-    """Return the user's ids of some nodes."""
-    if isinstance(keys, StringKeys):
-        return [keys.bytes_at(node).decode() for node in nodes.tolist()]
-    found: npt.NDArray[np.int64] = keys[nodes.numpy()]
-    return found
-
-
 def _pieces(count: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
-
-
-def _parquet() -> ModuleType:
-    """Import pyarrow, an optional dependency; ValueError says how to install it."""
-    try:
-        import_module("pyarrow.parquet")
-    except ModuleNotFoundError:
-        raise ValueError("Parquet files need pyarrow: pip install pyarrow, or write .npy") from None
-    return import_module("pyarrow")

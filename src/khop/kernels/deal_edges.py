@@ -26,21 +26,11 @@ def deal_edges(
     begin, order = np.empty(ranges + 1, np.int64), np.empty(len(destinations), np.uint32)
     outside = _core.deal_edges(np.ascontiguousarray(destinations), first, shift, begin, order)
     if outside >= 0:
-        raise _outside_error(destinations, outside, first, shift, ranges)
+        last = first + (ranges << shift)
+        raise ValueError(
+            f"destination {destinations[outside]} at position {outside}: must be in [{first}, {last})"
+        )
     return begin, order
-
-
-def deal_edges_reference(
-    destinations: npt.NDArray[Any], first: int, shift: int, ranges: int
-) -> tuple[npt.NDArray[np.int64], Order]:
-    """The same as `deal_edges` in NumPy."""
-    of_edge = (destinations.astype(np.int64) - first) >> shift
-    outside = np.flatnonzero((of_edge < 0) | (of_edge >= ranges))
-    if len(outside):
-        raise _outside_error(destinations, int(outside[0]), first, shift, ranges)
-    counts = np.bincount(of_edge, minlength=ranges)
-    begin = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    return begin, np.argsort(of_edge, kind="stable").astype(np.uint32)
 
 
 def take_rows(table: npt.NDArray[Any], order: Order) -> npt.NDArray[Any]:
@@ -55,11 +45,3 @@ def take_rows(table: npt.NDArray[Any], order: Order) -> npt.NDArray[Any]:
 
 def _as_bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return array.reshape(-1).view(np.uint8)
-
-
-def _outside_error(
-    destinations: npt.NDArray[Any], at: int, first: int, shift: int, ranges: int
-) -> ValueError:
-    return ValueError(
-        f"destination {destinations[at]} at position {at}: must be in [{first}, {first + (ranges << shift)})"
-    )

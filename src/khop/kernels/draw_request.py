@@ -57,6 +57,7 @@ class DrawRequest:
     columns: Mapping[str, Tensor] = field(default_factory=dict)  # edge columns, (edges, ...)
     source_ids: Tensor | None = None  # int64 (edges), the original id of each edge's source
     limits: RowLimits | None = None  # instead of `rows.ranges`: times that limit each row
+    weigh: Callable[[DrawRequest, Neighbors], Tensor] | None = None  # (edges), weights of drawn neighbors
 
     def resolved(self) -> DrawRequest:
         """Return the same draw without time limits, from the ranges of edges that they allow."""
@@ -74,6 +75,10 @@ class DrawRequest:
         """
         offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         return Neighbors(offsets, self.csc.indices[edges], edges, weights)
+
+    def weighed(self, drawn: Neighbors) -> Neighbors:
+        """Return drawn neighbors with the weights of `weigh`, if it is given."""
+        return drawn if self.weigh is None else replace(drawn, weights=self.weigh(self, drawn).float())
 
     def check_drawn(self, drawn: Neighbors) -> None:
         """Raise ValueError unless drawn neighbors are edges of the request's rows."""

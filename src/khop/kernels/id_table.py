@@ -54,6 +54,18 @@ class StringKeys:
 
 
 Keys = StringKeys | Int64s
+
+
+def keys_at(keys: Keys, rows: Int64s) -> Keys:
+    """Return the keys at some rows, in their order."""
+    if not isinstance(keys, StringKeys):
+        return np.ascontiguousarray(keys[rows])
+    starts, lengths = keys.offsets[rows], keys.offsets[rows + 1] - keys.offsets[rows]
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+    return StringKeys(offsets, np.ascontiguousarray(keys.data[places]))
+
+
 KeysT = TypeVar("KeysT", StringKeys, Int64s)
 
 
@@ -180,35 +192,6 @@ def _parts(keys: Keys, skip: int, bits: int, part: Bytes) -> None:
         _core.text_parts(keys.offsets, keys.data, skip, bits, part)
     else:
         _core.integer_parts(keys, skip, bits, part)
-
-
-class TableReference:
-    """The same as the native tables, as a dict of Python; for tests."""
-
-    def __init__(self) -> None:
-        self.ids: dict[bytes | int, int] = {}
-
-    def append(self, keys: Keys) -> int:
-        """Give new ids to all keys; return the position of the first that has one already, or -1."""
-        for at, key in enumerate(_plain(keys)):
-            if key in self.ids:
-                return at
-            self.ids[key] = len(self.ids)
-        return MISSING
-
-    def add(self, keys: Keys) -> Int64s:
-        """Return the id of each key; new keys get the next ids."""
-        return np.array([self.ids.setdefault(key, len(self.ids)) for key in _plain(keys)], np.int64)
-
-    def find(self, keys: Keys) -> Int64s:
-        """Return the id of each key, -1 for keys that are not in the table."""
-        return np.array([self.ids.get(key, MISSING) for key in _plain(keys)], np.int64)
-
-
-def _plain(keys: Keys) -> list[bytes | int]:
-    if isinstance(keys, StringKeys):
-        return [keys.bytes_at(row) for row in range(len(keys))]
-    return [int(key) for key in keys]
 
 
 _KINDS: dict[Kind, type[StringTable] | type[IntegerTable]] = {"string": StringTable, "int64": IntegerTable}

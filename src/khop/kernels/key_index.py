@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import khop._core as _core
-from khop.kernels.id_table import MISSING, Int64s, Keys, StringKeys
+from khop.kernels.id_table import Int64s, Keys, StringKeys
 
 _FULL = 4  # keys of a bucket, on average
 
@@ -53,18 +53,3 @@ def key_buckets(keys: Keys, bits: int) -> tuple[Int64s, npt.NDArray[np.int16]]:
     else:
         _core.integer_buckets(keys, bits, bucket, tag)
     return bucket, tag
-
-
-def key_index_reference(keys: Keys) -> KeyIndex:
-    """Build an index with NumPy."""
-    bits = bucket_bits(len(keys))
-    bucket, tag = key_buckets(keys, bits)
-    order = np.argsort(bucket, kind="stable")
-    ends = np.cumsum(np.bincount(bucket, minlength=1 << bits))
-    return KeyIndex(np.append(0, ends), order.astype(np.int32), tag[order])
-
-
-def find_reference(stored: list[Any], wanted: list[Any]) -> list[int]:
-    """Return the row of each wanted key by a dict of Python."""
-    rows = {key: row for row, key in enumerate(stored)}
-    return [rows.get(key, MISSING) for key in wanted]

@@ -31,7 +31,7 @@ class Blocks:
 
     def __post_init__(self) -> None:
         if self.library not in get_args(Library):
-            raise ValueError(f"library {self.library!r}: must be one of {get_args(Library)}")
+            raise ValueError(f"library {self.library!r}: must be one of {', '.join(get_args(Library))}")
         if not FEWEST_ROWS <= self.rows <= MOST_ROWS:
             raise ValueError(f"rows {self.rows} of a block: must be {FEWEST_ROWS} to {MOST_ROWS}")
 

@@ -70,15 +70,6 @@ class Moments:
         return _root(self.squares / self.count - (self.total / self.count) ** 2)
 
 
-def moments_reference(numbers: npt.NDArray[Any]) -> tuple[int, float, float]:
-    """Return count, mean and standard deviation by fractions of Python."""
-    values = [Fraction(value) for value in numbers.reshape(-1).tolist() if value == value]
-    if not values:
-        return 0, 0.0, 0.0
-    mean = sum(values, Fraction(0)) / len(values)
-    return len(values), float(mean), _root(sum(((v - mean) ** 2 for v in values), Fraction(0)) / len(values))
-
-
 _SUMMED = (np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.int64))
 
 

@@ -53,6 +53,16 @@ def row_shares(csc: Csc, sums: Tensor) -> Tensor:
     return torch.where(total > 0, of_edges.double() / total.clamp(min=1), 0.0)
 
 
+def shares_of_edges(request: DrawRequest, edges: Tensor, offsets: Tensor) -> Tensor:
+    """Return each drawn edge's share of the weight of all edges that its row may draw, float64 (edges)."""
+    assert request.sums is not None  # given to draws by weight
+    begin, end = request.rows.bounds(request.csc)
+    rows = torch.repeat_interleave(offsets.diff(), output_size=edges.numel())
+    first = request.csc.indptr[request.rows.nodes]
+    weights = _Weights(request.sums.values, first[rows], begin[rows], end[rows])
+    return weights.of(edges).double() / weights.total().clamp(min=1)
+
+
 @dataclass(frozen=True)
 class _Weights:
     """The integer weights of some rows."""

@@ -43,9 +43,9 @@ def prefix_and_mean(x: Tensor, indptr: Tensor, indices: Tensor) -> tuple[Tensor,
 
     Destinations of a block are the first of its sources, so both gradients are added up in one buffer.
     """
-    _check(x, indptr, indices)
+    check_segment(x, indptr, indices)
     rows = indptr.numel() - 1
-    if not _has_kernels(x, indptr):
+    if not has_kernels(x, indptr):
         return x[:rows], segment_mean_reference(x, indptr, indices)
     return _apply_prefix_and_mean(x, indptr.contiguous(), indices.int().contiguous())
 
@@ -56,8 +56,8 @@ def segment_max(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     Arguments and derivatives are as for `segment_sum`. The gradient goes to the source of the largest value;
     of equal ones, to the source of the first edge.
     """
-    _check(x, indptr, indices)
-    if not _has_kernels(x, indptr):
+    check_segment(x, indptr, indices)
+    if not has_kernels(x, indptr):
         return segment_max_reference(x, indptr, indices)
     return _apply_max(x, indptr.contiguous(), indices.int().contiguous())
 
@@ -65,19 +65,19 @@ def segment_max(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
 def segment_sum_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     """The same as `segment_sum` in plain torch, on any device."""
     rows = torch.repeat_interleave(indptr.diff(), output_size=indices.numel())
-    sums = x.new_zeros(indptr.numel() - 1, x.shape[1], dtype=_accumulator(x.dtype))
+    sums = x.new_zeros(indptr.numel() - 1, x.shape[1], dtype=accumulator(x.dtype))
     return sums.index_add(0, rows, x.to(sums.dtype)[indices]).to(x.dtype)
 
 
 def segment_mean_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     """The same as `segment_mean` in plain torch, on any device."""
-    sums = segment_sum_reference(x.to(_accumulator(x.dtype)), indptr, indices)
+    sums = segment_sum_reference(x.to(accumulator(x.dtype)), indptr, indices)
     return (sums / indptr.diff().clamp(min=1).unsqueeze(1)).to(x.dtype)
 
 
 def segment_max_reference(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     """The same as `segment_max` in plain torch, on any device."""
-    values = x.to(_accumulator(x.dtype))[indices]
+    values = x.to(accumulator(x.dtype))[indices]
     rows = torch.repeat_interleave(indptr.diff(), output_size=indices.numel()).unsqueeze(1).expand_as(values)
     shape, edges = (indptr.numel() - 1, x.shape[1]), indices.numel()
     largest = values.new_full(shape, -torch.inf).scatter_reduce(0, rows, values.detach(), "amax")
@@ -249,19 +249,19 @@ _apply_max: Callable[[Tensor, Tensor, Tensor], Tensor] = _SegmentMax.apply
 
 
 def _segment_linear(x: Tensor, indptr: Tensor, indices: Tensor, operation: _Linear) -> Tensor:
-    _check(x, indptr, indices)
-    if not _has_kernels(x, indptr):
+    check_segment(x, indptr, indices)
+    if not has_kernels(x, indptr):
         return operation.reference(x, indptr, indices)
     return _apply_linear(x, indptr.contiguous(), indices.int().contiguous(), operation)
 
 
-def _has_kernels(x: Tensor, indptr: Tensor) -> bool:
+def has_kernels(x: Tensor, indptr: Tensor) -> bool:
     """Return true if kernels can compute it: ids of sources and, transposed, of rows are 32-bit there."""
     ids = max(x.shape[0], indptr.numel() - 1)
     return engine(x.device) is not Engine.TORCH and index_dtype(ids) == torch.int32
 
 
-def _check(x: Tensor, indptr: Tensor, indices: Tensor) -> None:
+def check_segment(x: Tensor, indptr: Tensor, indices: Tensor) -> None:
     """Raise ValueError for operands that do not fit; contents are checked only on the CPU.
 
     Reading them from a device would wait for all queued work. The native core checks int32 ids itself.
@@ -274,11 +274,12 @@ def _check(x: Tensor, indptr: Tensor, indices: Tensor) -> None:
     is_indices = indices.dim() == 1 and indices.dtype in INDEX_DTYPES
     if is_indptr and is_indices and engine(x.device) is not Engine.NATIVE:
         return
-    if not (is_indptr and is_indices and _has_kernels(x, indptr)):
+    if not (is_indptr and is_indices and has_kernels(x, indptr)):
         check_segments(indptr, indices, x.shape[0], torch.get_num_threads())
     elif indices.dtype == torch.int64:  # narrowed before the core checks every id
         check_ids(indices, x.shape[0], "source", torch.get_num_threads())
 
 
-def _accumulator(dtype: torch.dtype) -> torch.dtype:
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which numbers of a dtype are summed."""
     return torch.float32 if dtype == torch.bfloat16 else dtype

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from khop.models.decoders import MLP as MLP
     from khop.models.decoders import DistMult as DistMult
     from khop.models.decoders import Dot as Dot
+    from khop.models.gat import GAT as GAT
+    from khop.models.gin import GIN as GIN
     from khop.models.layered import Layered as Layered
     from khop.models.link_predictor import LinkPredictor as LinkPredictor
     from khop.models.node_embedding import NodeEmbedding as NodeEmbedding
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from khop.models.sizes import ModelSizes as ModelSizes
 
 _PUBLIC = {
+    "GAT": "khop.models.gat",
+    "GIN": "khop.models.gin",
     "RGCN": "khop.models.rgcn",
     "DistMult": "khop.models.decoders",
     "Dot": "khop.models.decoders",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
+
+from khop.arguments import check_word
 
 DecoderKind = Literal["dot", "mlp", "distmult"]
 _GRID_BYTES = 1 << 26  # memory limit of a grid's hidden values
@@ -88,14 +90,11 @@ class MLP(nn.Module):
 
 def decoder_of(kind: DecoderKind, width: int) -> nn.Module:
     """Make a decoder for rows of `width` numbers."""
+    check_word("decoder", kind, DecoderKind)
     _check_width(repr(kind), width)
     if kind == "dot":
         return Dot()
-    if kind == "distmult":
-        return DistMult(width)
-    if kind == "mlp":
-        return MLP(width)
-    raise ValueError(f"decoder {kind!r}: must be one of {get_args(DecoderKind)}")
+    return DistMult(width) if kind == "distmult" else MLP(width)
 
 
 def _check_width(decoder: str, *widths: int) -> None:

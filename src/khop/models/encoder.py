@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import Tensor, nn
 
+from khop.arguments import check_word
 from khop.batch import Batch
 from khop.models.names import parameter_name
 from khop.models.node_embedding import NodeEmbedding
@@ -28,8 +29,7 @@ class Encoder(nn.Module):
         self, sizes: ModelSizes, node_types: Sequence[NodeType], encoding: Encoding, width: int
     ) -> None:
         super().__init__()
-        if encoding not in get_args(Encoding):
-            raise ValueError(f"encoder {encoding!r}: must be one of {get_args(Encoding)}")
+        check_word("encoder", encoding, Encoding)
         self.column = sizes.column
         self.inputs = {t: sizes.inputs[t] for t in node_types if t in sizes.inputs}
         counts = {t: sizes.embedded[t] for t in node_types if t in sizes.embedded}

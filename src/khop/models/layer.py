@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol
 
 from torch import Tensor, nn
 
-from khop.arguments import LARGEST_WIDTH, real_number, whole_number
+from khop.arguments import LARGEST_WIDTH, check_word, real_number, whole_number
 from khop.batch import Block
 from khop.kernels.dropout import dropout
 from khop.kernels.relu import relu_
@@ -33,10 +33,8 @@ class LayerOptions:
             raise ValueError(f"hidden {self.hidden}: must be at least 1")
         if not 0.0 <= real_number("dropout", self.dropout) < 1.0:
             raise ValueError(f"dropout {self.dropout}: must be at least 0 and below 1")
-        if self.norm not in get_args(Norm):
-            raise ValueError(f"norm {self.norm!r}: must be one of {get_args(Norm)}")
-        if self.residual not in get_args(Residual):
-            raise ValueError(f"residual {self.residual!r}: must be one of {get_args(Residual)}")
+        check_word("norm", self.norm, Norm)
+        check_word("residual", self.residual, Residual)
 
 
 class LayerWeights(Protocol):

@@ -1,6 +1,8 @@
-"""Sum of a layer's terms for the destinations of one type: own rows and means of in-neighbors."""
+"""Sum of a layer's terms for the destinations of one type: own rows and aggregates of in-neighbors."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from torch import Tensor
 from torch.nn.functional import pad
@@ -10,6 +12,7 @@ from khop.kernels.choice import Engine, engine
 from khop.kernels.linear import linear, linear_sum
 from khop.kernels.linear_blocks import Activation
 from khop.kernels.segment import prefix_and_mean, segment_mean
+from khop.kernels.segment_weighted import segment_weighted_sum
 
 # Cost of aggregating one number of one edge, in multiply-adds of a matrix product (measured: 3 to 10).
 AGGREGATION_COST = 6
@@ -35,24 +38,24 @@ class LayerSum:
         self._own = (h, weight)
 
     def add_neighbors(self, h: Tensor, adjacency: Adjacency | None, weight: Tensor) -> None:
-        """Add the weight times the mean of the in-neighbors' rows of h; 0 for destinations without any."""
+        """Add the weight times `aggregated` rows of h; 0 for destinations without neighbors."""
         if adjacency is None or not adjacency.indices.numel():
             self._bias = self._bias + linear(h[:0], weight).sum()
             return
         reached = _few_reached(adjacency)
         if reached is not None:
             # Rows without edges end where the row before does.
-            few = Adjacency(pad(adjacency.indptr[reached + 1], (1, 0)), adjacency.indices, adjacency.num_src)
-            self._add_to(reached, mean_of_neighbors(h, few, weight))
+            few = replace(adjacency, indptr=pad(adjacency.indptr[reached + 1], (1, 0)))
+            self._add_to(reached, product_of_neighbors(h, few, weight))
         elif weight_comes_first(adjacency, weight):
-            self._add(mean_of_neighbors(h, adjacency, weight))
-        elif self._own is not None and self._own[0] is h:
+            self._add(product_of_neighbors(h, adjacency, weight))
+        elif adjacency.weight is None and self._own is not None and self._own[0] is h:
             own, mean = prefix_and_mean(h, adjacency.indptr, adjacency.indices)
             self._product(own, self._own[1])
             self._product(mean, weight)
             self._own = None
         else:
-            self._product(segment_mean(h, adjacency.indptr, adjacency.indices), weight)
+            self._product(aggregated(h, adjacency), weight)
 
     def total(self, activation: Activation) -> Tensor:
         """Compute the sum: (destinations, out)."""
@@ -89,17 +92,27 @@ def _few_reached(adjacency: Adjacency) -> Tensor | None:
     return reached if reached.numel() <= adjacency.num_dst * MOSTLY_REACHED else None
 
 
-def mean_of_neighbors(h: Tensor, adjacency: Adjacency, weight: Tensor) -> Tensor:
-    """Return (destinations, out): weight times mean of the in-neighbors' rows of h, 0 without any."""
+def aggregated(h: Tensor, adjacency: Adjacency) -> Tensor:
+    """Return (destinations, width): the sum of the in-neighbors' rows of h times `Adjacency.weight`.
+
+    Without weights it is their mean. Destinations without neighbors have 0.
+    """
+    if adjacency.weight is None:
+        return segment_mean(h, adjacency.indptr, adjacency.indices)
+    return segment_weighted_sum(h, adjacency.weight, adjacency.indptr, adjacency.indices)
+
+
+def product_of_neighbors(h: Tensor, adjacency: Adjacency, weight: Tensor) -> Tensor:
+    """Return (destinations, out): weight times `aggregated` rows of h."""
     if weight_comes_first(adjacency, weight):
-        return segment_mean(linear(h, weight), adjacency.indptr, adjacency.indices)
-    return linear(segment_mean(h, adjacency.indptr, adjacency.indices), weight)
+        return aggregated(linear(h, weight), adjacency)
+    return linear(aggregated(h, adjacency), weight)
 
 
 def weight_comes_first(adjacency: Adjacency, weight: Tensor) -> bool:
-    """Return True if it is cheaper to multiply all sources' rows before the mean than to multiply the means.
+    """Return True if it is cheaper to multiply all sources' rows than to multiply the aggregated rows.
 
-    The mean is linear, so both give the same result; the choice depends only on shapes.
+    Aggregation is linear, so both give the same result; the choice depends only on shapes.
     """
     outputs, inputs = weight.shape
     edges = adjacency.indices.numel() * AGGREGATION_COST

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from khop.models.layer import LayerOptions, Norm, Residual, linear_weight
+from khop.models.layer import Layer, LayerOptions, Norm, Residual, linear_weight
 from khop.models.names import parameter_name
 from khop.models.node_embedding import EmbeddingUpdate
 from khop.models.sizes import HasTypes, ModelSizes
@@ -37,16 +37,16 @@ class RGCN(Stack):
         if bases < 0:
             raise ValueError(f"bases {bases}: must be at least 1, or 0 for a matrix per edge type")
 
-        def make_weights(
+        def make_layer(
             widths: Mapping[NodeType, int],
             destinations: tuple[NodeType, ...],
             edge_types: tuple[EdgeType, ...],
             options: LayerOptions,
-        ) -> RgcnWeights:
+        ) -> Layer:
             has_own = tuple(node_type for node_type in destinations if node_type in widths)
-            return RgcnWeights(has_own, edge_types, options, bases)
+            return Layer(RgcnWeights(has_own, edge_types, options, bases), destinations, options)
 
-        super().__init__(sizes, "linear", layers, LayerOptions(hidden, dropout, norm, residual), make_weights)
+        super().__init__(sizes, "linear", layers, LayerOptions(hidden, dropout, norm, residual), make_layer)
 
     @classmethod
     def for_graph(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from khop.models.encoder import Encoding
-from khop.models.layer import LayerOptions, Norm, Residual, linear_weight
+from khop.models.layer import Layer, LayerOptions, Norm, Residual, linear_weight
 from khop.models.names import parameter_name
 from khop.models.node_embedding import EmbeddingUpdate
 from khop.models.sizes import HasTypes, ModelSizes
@@ -35,7 +35,7 @@ class SAGE(Stack):
         residual: Residual = "none",
         encoder: Encoding = "none",
     ) -> None:
-        super().__init__(sizes, encoder, layers, LayerOptions(hidden, dropout, norm, residual), SageWeights)
+        super().__init__(sizes, encoder, layers, LayerOptions(hidden, dropout, norm, residual), _layer)
 
     @classmethod
     def for_graph(
@@ -63,6 +63,15 @@ class SAGE(Stack):
         """
         sizes = ModelSizes.of(graph, target, column, label, outputs, embedding, embedding_update)
         return cls(sizes, hidden, layers, dropout, norm, residual, encoder)
+
+
+def _layer(
+    widths: Mapping[NodeType, int],
+    destinations: tuple[NodeType, ...],
+    edge_types: tuple[EdgeType, ...],
+    options: LayerOptions,
+) -> Layer:
+    return Layer(SageWeights(widths, destinations, edge_types, options), destinations, options)
 
 
 class SageWeights(nn.Module):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, get_args
+from typing import Protocol
 
+from khop.arguments import check_word
 from khop.models.node_embedding import EmbeddingUpdate
 from khop.schema import EdgeType, NodeType, Schema
 
@@ -68,9 +69,7 @@ class ModelSizes:
             targets, outputs = _encoder(schema, tuple(target), label, outputs)
         if embedding is not None and embedding < 0:
             raise ValueError(f"embedding {embedding}: must be a width of at least 1, or 0 for none")
-        if embedding_update not in get_args(EmbeddingUpdate):
-            allowed = ", ".join(get_args(EmbeddingUpdate))
-            raise ValueError(f"embedding_update {embedding_update!r}: must be one of {allowed}")
+        check_word("embedding_update", embedding_update, EmbeddingUpdate)
         specs = {t: schema.columns.get(t, {}) for t in schema.node_types}
         inputs = {t: math.prod(of_type[column].shape) for t, of_type in specs.items() if column in of_type}
         if not inputs and not embedding:

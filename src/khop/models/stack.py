@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from khop.arguments import LARGEST_DEPTH, whole_number
 from khop.batch import Batch, Block
 from khop.models.encoder import Encoder, Encoding
-from khop.models.layer import Layer, LayerOptions, LayerWeights
+from khop.models.layer import LayerOptions
 from khop.models.layered import check_num_blocks, destination_types
 from khop.models.names import parameter_name
 from khop.models.sizes import ModelSizes
 from khop.schema import EdgeType, NodeType
 
-# (width of each type's rows, destination types, edge types into them, options) -> the layer's weights
-MakeWeights = Callable[
-    [Mapping[NodeType, int], tuple[NodeType, ...], tuple[EdgeType, ...], LayerOptions], LayerWeights
+# (width of each type's rows, destination types, edge types into them, options) -> a module over (rows, block)
+MakeLayer = Callable[
+    [Mapping[NodeType, int], tuple[NodeType, ...], tuple[EdgeType, ...], LayerOptions], nn.Module
 ]
 
 
@@ -34,7 +34,7 @@ class Stack(nn.Module):
         encoding: Encoding,
         layers: int,
         options: LayerOptions,
-        make_weights: MakeWeights,
+        make_layer: MakeLayer,
     ) -> None:
         super().__init__()
         if whole_number("layers", layers, most=LARGEST_DEPTH) < 1:
@@ -47,7 +47,7 @@ class Stack(nn.Module):
         widths = dict(self.encoder.widths)
         for types in destinations:
             edge_types = tuple(t for t in sizes.edge_types if t[2] in types and t[0] in widths)
-            self.layers.append(Layer(make_weights(widths, types, edge_types, options), types, options))
+            self.layers.append(make_layer(widths, types, edge_types, options))
             widths = dict.fromkeys(types, options.hidden)
         heads = {parameter_name(t): nn.Linear(options.hidden, sizes.outputs) for t in sizes.target_types}
         self.heads = nn.ModuleDict(heads)

@@ -92,9 +92,13 @@ class Rule(Protocol):
         """The fields of the frontier that a draw reads. Only these are sent to where a row is stored."""
         ...
 
-    @property
-    def has_weights(self) -> bool:
-        """True if drawn neighbors have weights. They are sent back with the neighbors."""
+    def has_weights(self, fanout: int) -> bool:
+        """Return True if neighbors drawn with this fanout have weights, which are sent with them.
+
+        A weight is a final coefficient: layers sum weight times row, and divide by nothing. Neighbors without
+        weights are averaged. Exact inference draws with fanout -1, so the weights of all edges must be the
+        sum or mean that draws of few edges estimate.
+        """
         ...
 
     @property
@@ -125,9 +129,10 @@ class Rule(Protocol):
         ...
 
     def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> Tensor | None:
-        """Return the weights of all edges that a mean over draws estimates, float64 (edges); sum 1 per row.
+        """Return the coefficients of all edges in the sum that draws estimate, float64 (edges).
 
-        None: all edges of a row weigh the same. ValueError if draws estimate no such mean.
+        None: draws estimate the mean over all edges of a row. ValueError if they estimate no fixed sum: exact
+        inference then draws all edges by the rule itself.
         """
         ...
 
@@ -163,9 +168,8 @@ class RuleBase(ABC):
         """The fields of the frontier that a draw reads: by default the trees."""
         return _TREE
 
-    @property
-    def has_weights(self) -> bool:
-        """True if drawn neighbors have weights; by default they have none."""
+    def has_weights(self, fanout: int) -> bool:
+        """Return True if neighbors drawn with this fanout have weights; by default they have none."""
         return False
 
     @property
@@ -219,8 +223,8 @@ class RuleBase(ABC):
         """Carry out a draw in torch, with `Neighbors.edges`; see `DrawRequest.neighbors`."""
 
     def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> Tensor | None:
-        """Return the weights of all edges that a mean over draws estimates: by default an error."""
-        raise ValueError(f"{self}: states no weights of all edges for exact inference; sample instead")
+        """Return the coefficients of all edges in the sum that draws estimate: by default an error."""
+        raise ValueError(f"{self}: states no coefficients of all edges; its draws may estimate no fixed sum")
 
 
 def rows_of(edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays) -> HopRows:

@@ -32,6 +32,10 @@ class Temporal(RuleBase):
 
     The time of an edge is its own column, or the column of its source node, or the later of both. Edge types
     with neither column are not limited. With a window, the time also lies in [limit - before, limit + after].
+
+    A mean over draws of SAMPLE estimates what `inner` estimates, over the allowed edges of each seed. LATEST
+    draws nothing, so its mean is no estimate of the mean over all allowed edges. There is no layer-wise
+    inference for either: a node's edges depend on the seed. Evaluate over batches of the same fanouts.
     """
 
     column: str  # of edges or of nodes, integers; rows of the graph are sorted by it
@@ -66,10 +70,9 @@ class Temporal(RuleBase):
         """The time limits, and the fields of the inner rule."""
         return self.inner.frontier_fields | {FrontierField.UNTIL}
 
-    @property
-    def has_weights(self) -> bool:
-        """True if neighbors drawn by the inner rule have weights."""
-        return self.inner.has_weights
+    def has_weights(self, fanout: int) -> bool:
+        """Return True if neighbors drawn by the inner rule have weights."""
+        return self.inner.has_weights(fanout)
 
     def check(self, schema: Schema) -> None:
         """Raise ValueError unless the graph has the times, and the columns of the inner rule."""

@@ -11,7 +11,7 @@ from khop.arguments import column_name, truth
 from khop.draw import DrawKey, Frontier, Neighbors
 from khop.kernels.draw_request import DrawRequest, Kernel
 from khop.kernels.sample_uniform import sample_uniform_reference
-from khop.kernels.sample_weighted import row_shares, sample_weighted_reference
+from khop.kernels.sample_weighted import row_shares, sample_weighted_reference, shares_of_edges
 from khop.rules.rule import DrawArrays, Hop, Need, NeedKind, RuleBase
 from khop.schema import EdgeType
 
@@ -20,8 +20,13 @@ from khop.schema import EdgeType
 class Weighted(RuleBase):
     """Edges are drawn in proportion to their weights; an edge of weight zero is never drawn.
 
-    Without replacement this is successive sampling: each pick is in proportion to the remaining weights. Edge
-    types without the column are drawn uniformly.
+    With replacement, the mean over draws estimates the sum of (weight / sum of the row's weights) * row. All
+    neighbors (fanout -1) have these shares as weights, in training and in exact inference.
+
+    Without replacement this is successive sampling: each pick is in proportion to the remaining weights. A
+    mean over such draws is biased: it lies between the weighted mean and the plain mean of all edges with
+    weight. With fanout -1, and in exact inference, it is the plain mean. It is unbiased only if the weights
+    of a row are equal or 0, as in a mask. Edge types without the column are drawn uniformly.
     """
 
     kernel: ClassVar[Kernel] = Kernel.WEIGHTED
@@ -32,6 +37,10 @@ class Weighted(RuleBase):
         column_name(self.column)
         truth("replacement", self.replacement)
 
+    def has_weights(self, fanout: int) -> bool:
+        """Return True for all neighbors of draws with replacement: each has its share of the row's weight."""
+        return self.replacement and fanout < 0
+
     def needs(self, edge_type: EdgeType) -> tuple[Need, ...]:
         """Return the running sums of the weights."""
         return (Need(NeedKind.WEIGHT_SUMS, edge_type, self.column),)
@@ -41,18 +50,29 @@ class Weighted(RuleBase):
     ) -> DrawRequest:
         """Return the draw of an edge type's rows: by the weighted kernel if the type has the column."""
         request = super().plan(edge_type, frontier, hop, key, arrays)
-        return request if request.sums is not None else replace(request, kernel=Kernel.UNIFORM)
+        weigh = _shares if self.has_weights(request.fanout) else None
+        kernel = Kernel.UNIFORM if request.sums is None else Kernel.WEIGHTED
+        return replace(request, kernel=kernel, weigh=weigh)
 
     def reference(self, request: DrawRequest) -> Neighbors:
         """Carry out a draw in torch."""
-        return (sample_uniform_reference if request.sums is None else sample_weighted_reference)(request)
+        draw = sample_uniform_reference if request.sums is None else sample_weighted_reference
+        return request.weighed(draw(request))
 
     def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> Tensor | None:
         """Return each edge's share of its row's weight, with replacement; None without the column."""
         if not self.replacement:
             raise ValueError(
-                f"{self}: a mean over draws without replacement estimates no weighted mean of all edges; "
-                f"train with khop.Weighted({self.column!r}, replacement=True), or sample"
+                f"{self}: a mean over draws without replacement estimates no weighted mean of all edges; for "
+                f"one, draw by khop.Weighted({self.column!r}, replacement=True)"
             )
         sums = arrays.weight_sums(edge_type, self.column)
         return None if sums is None else row_shares(arrays.edges[edge_type], sums.values)
+
+
+def _shares(request: DrawRequest, drawn: Neighbors) -> Tensor:
+    """Return each edge's share of the weight of all edges that its row may draw; equal without weights."""
+    if request.sums is None:
+        return drawn.by_row(drawn.offsets.diff().double().reciprocal())
+    assert drawn.edges is not None
+    return shares_of_edges(request, drawn.edges, drawn.offsets)

@@ -49,7 +49,8 @@ class Shares:
                 f"val {self.val} and test {self.test} of {num_links:,} links of {edge_type} leave training "
                 "none; take less"
             )
-        return val, test, int(self.disjoint_share * (num_links - val - test))
+        disjoint = int(self.disjoint_share * (num_links - val - test))
+        return val, test, max(disjoint, 1) if self.disjoint_share else 0
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,28 @@ class EdgeRange:
         return torch.stack([self.csc.indices[positions].long(), rows + self.first])
 
 
+@dataclass(frozen=True)
+class Counted:
+    """Links that a split counts: those whose random number begins with `prefix`, by the digit after it.
+
+    A shift of 64 counts all links.
+    """
+
+    edge_type: EdgeType
+    shift: int = 64  # bits of the number after the digit
+    prefix: int = 0
+    above: int = _BELOW_ALL  # numbers up to this one are left out
+
+    def counts(self, numbers: Tensor) -> Tensor:
+        """Return the counts of links with these random numbers, int64: one in all, or one for each digit."""
+        numbers = numbers[numbers > self.above]
+        if self.shift == 64:
+            return torch.tensor([numbers.numel()])
+        if self.shift + _DIGIT < 64:
+            numbers = numbers[numbers >> self.shift + _DIGIT == self.prefix]
+        return torch.bincount(numbers >> self.shift & (1 << _DIGIT) - 1, minlength=1 << _DIGIT)
+
+
 class DistributedEdges(Protocol):
     """The edges to split: all edges of a graph, or the edges that a rank holds."""
 
@@ -107,7 +130,7 @@ class DistributedEdges(Protocol):
         """Return the ranges of rows in this process."""
         ...
 
-    def total(self, counts: Tensor) -> Tensor:
+    def total(self, counts: Tensor, of: Counted) -> Tensor:
         """Return the sum of the counts of all processes. Each edge is counted by one process."""
         ...
 
@@ -132,7 +155,7 @@ class WholeEdges:
         """Return all rows as one range."""
         return (EdgeRange(self.graph.csc(edge_type)),)
 
-    def total(self, counts: Tensor) -> Tensor:
+    def total(self, counts: Tensor, of: Counted) -> Tensor:
         """Return the counts unchanged: there is only this process."""
         return counts
 
@@ -216,16 +239,30 @@ def as_first_numbered(edges: CscGraph, edge_type: EdgeType, positions: Tensor) -
     return positions[original[destinations].argsort(stable=True)]
 
 
+def link_numbers(edges: DistributedEdges, edge_type: EdgeType, key: DrawKey) -> Tensor:
+    """Return the random numbers of the links of a type in this process, int64 (links)."""
+    numbers = _pair_numbers(edges, edge_type, edge_type, _type_key(key, edge_type))
+    return _of_links(numbers, _are_links(edges, edge_type))
+
+
 def _dealt(edges: DistributedEdges, edge_type: EdgeType, shares: Shares, key: DrawKey) -> _Dealt:
-    key = DrawKey(mix64(key.value ^ stream(0, edge_type)))
+    key = _type_key(key, edge_type)
     reverse = edges.schema.reverse(edge_type)
     numbers = {edge_type: _pair_numbers(edges, edge_type, edge_type, key)}
     if reverse is not None and reverse != edge_type:
         numbers[reverse] = _pair_numbers(edges, edge_type, reverse, key)
-    own, is_link = numbers[edge_type], _are_links(edges, edge_type)
-    of_links = torch.cat([of[links] for of, links in zip(own, is_link, strict=True)])
-    counts = shares.counts(edge_type, int(edges.total(torch.tensor([of_links.numel()]))))
-    return _Dealt(edge_type, numbers, is_link, *_bounds(edges, of_links, counts))
+    is_link = _are_links(edges, edge_type)
+    of_links, all_links = _of_links(numbers[edge_type], is_link), Counted(edge_type)
+    counts = shares.counts(edge_type, int(edges.total(all_links.counts(of_links), all_links)))
+    return _Dealt(edge_type, numbers, is_link, *_bounds(edges, edge_type, of_links, counts))
+
+
+def _type_key(key: DrawKey, edge_type: EdgeType) -> DrawKey:
+    return DrawKey(mix64(key.value ^ stream(0, edge_type)))
+
+
+def _of_links(numbers: Sequence[Tensor], is_link: Sequence[Tensor]) -> Tensor:
+    return torch.cat([of[links] for of, links in zip(numbers, is_link, strict=True)])
 
 
 def _are_links(edges: DistributedEdges, edge_type: EdgeType) -> list[Tensor]:
@@ -287,21 +324,32 @@ def _places(is_chosen: Tensor) -> Tensor:
     return is_chosen.nonzero().squeeze(1)
 
 
-def _bounds(edges: DistributedEdges, numbers: Tensor, counts: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return the largest numbers of test, of validation and of training's disjoint links, in this order."""
+def _bounds(
+    edges: DistributedEdges, edge_type: EdgeType, numbers: Tensor, counts: tuple[int, int, int]
+) -> tuple[int, int, int]:
+    """Return the largest numbers of test, of validation and of training's disjoint links, in this order.
+
+    If copies of one link fill validation and the disjoint share, the next link is the disjoint one.
+    """
     val, test, disjoint = counts
-    ends = (test, test + val, test + val + disjoint)
-    found = [_BELOW_ALL if end == 0 else _smallest(edges, numbers, end) for end in ends]
-    return found[0], found[1], found[2]
+    ends, links = (test, test + val, test + val + disjoint), Counted(edge_type)
+    to_test, to_val, to_disjoint = (
+        _BELOW_ALL if end == 0 else _smallest(edges, links, numbers, end) for end in ends
+    )
+    rest = Counted(edge_type, above=to_val)
+    if disjoint and to_disjoint == to_val and int(edges.total(rest.counts(numbers), rest)):
+        to_disjoint = _smallest(edges, rest, numbers, 1)
+    return to_test, to_val, to_disjoint
 
 
-def _smallest(edges: DistributedEdges, numbers: Tensor, rank: int) -> int:
+def _smallest(edges: DistributedEdges, links: Counted, numbers: Tensor, rank: int) -> int:
     """Return the `rank`-th smallest number of all processes, counted from 1: digit by digit, by counting."""
-    found = 0
+    found, numbers = 0, numbers[numbers > links.above]
     for shift in range(64 - _DIGIT, -1, -_DIGIT):
-        digits = numbers >> shift & (1 << _DIGIT) - 1
-        up_to = edges.total(torch.bincount(digits, minlength=1 << _DIGIT)).cumsum(0)
+        counted = replace(links, shift=shift, prefix=found)
+        up_to = edges.total(counted.counts(numbers), counted).cumsum(0)
         digit = int(torch.searchsorted(up_to, rank))
         rank -= int(up_to[digit - 1]) if digit else 0
-        numbers, found = numbers[digits == digit], found << _DIGIT | digit
+        found = found << _DIGIT | digit
+        numbers = numbers[numbers >> shift == found]  # counted again by `counts`, of ever fewer
     return found

@@ -27,7 +27,7 @@ from khop.sampling.exclusion import Exclude, WithoutEdges, checked_exclude, excl
 from khop.sampling.fanouts import Fanout
 from khop.sampling.link_ends import EndRows, first_seen, plant_apart, plant_merged
 from khop.sampling.link_seeds import check_links
-from khop.sampling.neighbor import Expansion, NeighborSampler
+from khop.sampling.neighbor import Expansion, NeighborSampler, Trees
 from khop.sampling.node_set import CPU, NodeSet, NodeSetPool, check_ids
 from khop.sampling.outputs import Output
 from khop.sampling.sampler import (
@@ -61,7 +61,7 @@ class LinkSampler(SamplerBase):
         rule: Rule = Uniform(),
         expansion: Expansion = Expansion.LAYERED,
         edge_ids: bool = False,
-        disjoint: bool = False,
+        trees: Trees = "merged",
         output: Output = Output.DIRECTIONAL,
     ) -> None:
         super().__init__(graph)
@@ -69,14 +69,14 @@ class LinkSampler(SamplerBase):
         if negatives is not None:
             check_negatives(negatives)
         self.exclude = None if exclude is None else checked_exclude(exclude)
-        self._rule = rule
+        self.rule = rule
         self.neighbors = NeighborSampler(  # of the neighborhoods of all ends
             graph,
             fanouts,
             rule=rule,
             expansion=expansion,
             edge_ids=edge_ids,
-            disjoint=disjoint,
+            trees=trees,
             output=output,
         )
         self._reverses = reverse_types(graph.schema, self.exclude)
@@ -115,7 +115,7 @@ class LinkSampler(SamplerBase):
         if negatives is None or isinstance(negatives, GivenNegatives):
             return of_rule
         links = [t for t in seed_types if isinstance(t, tuple)]
-        return (*of_rule, *(NegativeNeed(t, negatives, time_column(self._rule, t)) for t in links))
+        return (*of_rule, *(NegativeNeed(t, negatives, time_column(self.rule, t)) for t in links))
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """Sample the neighborhood of links and of seed nodes, if any. Rows of seed nodes come first."""
@@ -131,7 +131,7 @@ class LinkSampler(SamplerBase):
         if links is None:
             return PlantedSeeds(seeds)
         check_links(self.graph, links)
-        check_link_times(links, self._rule)
+        check_link_times(links, self.rule)
         negatives = {t: self._negatives_of(t, links) for t in links.by_type}
         if self.neighbors.is_disjoint:
             planted = plant_apart(seeds, negatives)
@@ -163,7 +163,7 @@ class LinkSampler(SamplerBase):
             )
         if negatives is None:
             return None
-        column = time_column(self._rule, edge_type)
+        column = time_column(self.rule, edge_type)
         wanted = Positives(of_type.edges[0], of_type.positions, of_type.times, column)
         return self.graph.sample_negatives(edge_type, negatives, wanted, links.negative_key)
 

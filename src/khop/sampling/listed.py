@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, Self, TypeVar
 
 from torch import Tensor
 
@@ -14,6 +14,7 @@ from khop.sampling.seeds import StepShare
 from khop.schema import EdgeType, NodeType
 
 Given = TypeVar("Given")
+SeedType = TypeVar("SeedType", NodeType, EdgeType)
 Reference = Mapping[str, object]  # plain values that name a list on every server
 
 
@@ -41,14 +42,14 @@ class ListedNodes:
 
 
 @dataclass(frozen=True, eq=False)
-class ListedSeeds:
-    """Seed nodes of one or several types in a list on servers."""
+class _Listed(Generic[SeedType]):
+    """Seeds of one or several types in a list on servers."""
 
-    counts: Mapping[NodeType, int]
+    counts: Mapping[SeedType, int]
     reference: Reference
     digested: Callable[[Reference], str]  # asks a server
 
-    def at_hand(self, step: StepShare) -> tuple[ListedSeeds, StepShare]:
+    def at_hand(self, step: StepShare) -> tuple[Self, StepShare]:
         """Return this list and `step` unchanged: the seeds of a step are named by their numbers."""
         return self, step
 
@@ -66,34 +67,20 @@ class ListedSeeds:
 
 
 @dataclass(frozen=True, eq=False)
-class ListedLinks:
+class ListedSeeds(_Listed[NodeType]):
+    """Seed nodes of one or several types in a list on servers."""
+
+
+@dataclass(frozen=True, eq=False)
+class ListedLinks(_Listed[EdgeType]):
     """Seed links of one or several edge types in a list on servers."""
 
-    counts: Mapping[EdgeType, int]
     facts: tuple[str, ...]
-    reference: Reference
-    digested: Callable[[Reference], str]  # asks a server
     fetched: Callable[[Reference, EdgeType, Tensor], SeedLinks]  # asks a server
 
     def rows(self, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
         """Return the links of a type with these numbers as a batch, from a server."""
         return self.fetched(self.reference, edge_type, numbers)
-
-    def at_hand(self, step: StepShare) -> tuple[ListedLinks, StepShare]:
-        """Return this list and `step` unchanged: the links of a step are named by their numbers."""
-        return self, step
-
-    def taken(self, share: StepShare) -> Seeds:
-        """Return the numbers of a rank's share."""
-        return Seeds({}, {}, listed=share)
-
-    def affinity_nodes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
-        """Yield nothing: every server can make every batch."""
-        return iter(())
-
-    def digest(self) -> str:
-        """Return the digest of the list, equal to that of the same links in this process."""
-        return self.digested(self.reference)
 
 
 def listed_seeds(given: object, node_types: Sequence[NodeType], times: object) -> ListedSeeds | None:

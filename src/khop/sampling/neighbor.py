@@ -7,12 +7,12 @@ from copy import copy
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
-from typing import NoReturn, Self
+from typing import Literal, NoReturn, Self
 
 import torch
 from torch import Tensor
 
-from khop.arguments import truth, whole_number
+from khop.arguments import check_word, truth, whole_number
 from khop.batch import Adjacency, Block, Sample, Subgraph
 from khop.draw import DrawKey, FrontierByType, NeighborsByType
 from khop.errors import Unsupported
@@ -29,6 +29,8 @@ from khop.sampling.sampler import KernelSampler, PlantedSeeds, SamplerBase, Seed
 from khop.sampling.tree_set import TreeSet
 from khop.schema import EdgeType, NodeType
 
+# Neighborhoods of the seeds of a batch: nodes that several seeds reach are one row; each seed has a tree.
+Trees = Literal["merged", "disjoint"]
 Counts = Mapping[NodeType, int]
 Draw = Callable[[int, FrontierByType], NeighborsByType]  # hop number, frontier -> its in-edges
 
@@ -48,10 +50,10 @@ class NeighborSampler(SamplerBase):
     """Sampler of up to `fanouts[i]` in-neighbors per node and edge type at hop i + 1. Hop 1 is at the seeds.
 
     A fanout is one number for all edge types, or a mapping from edge types or patterns to numbers, for
-    example `{("user", "buys", "item"): 5, "*": 2}`; -1 takes all neighbors, 0 none. With `disjoint`, which
-    Temporal implies, every seed has a separate tree: nodes are unique within a tree, and duplicate seeds
-    have a row each. `output` selects the edges of a subgraph. A pure function of (graph, settings, seeds,
-    key). Any number of threads may share one sampler.
+    example `{("user", "buys", "item"): 5, "*": 2}`; -1 takes all neighbors, 0 none. With `trees="disjoint"`,
+    which Temporal implies, every seed has a separate tree: nodes are unique within a tree, and duplicate
+    seeds have a row each. `output` selects the edges of a subgraph. A pure function of (graph, settings,
+    seeds, key). Any number of threads may share one sampler.
     """
 
     def __init__(
@@ -62,21 +64,23 @@ class NeighborSampler(SamplerBase):
         rule: Rule = Uniform(),
         expansion: Expansion = Expansion.LAYERED,
         edge_ids: bool = False,
-        disjoint: bool = False,
+        trees: Trees = "merged",
         output: Output = Output.DIRECTIONAL,
     ) -> None:
         super().__init__(graph)
         check_rule(rule, graph.schema)
-        edge_ids, disjoint = truth("edge_ids", edge_ids), truth("disjoint", disjoint)
+        edge_ids = truth("edge_ids", edge_ids)
+        check_word("trees", trees, Trees)
         self.expansion = Expansion(expansion)
         self.fanouts = tuple(fanouts_by_type(graph.schema, fanouts))  # of every hop, by edge type
         self.hops = tuple(
             Hop(number, of_hop, rule, edge_ids) for number, of_hop in enumerate(self.fanouts, start=1)
         )
         self.rule = rule
-        self.is_disjoint = disjoint or reads_times(rule)
+        self._trees: Trees = "disjoint" if reads_times(rule) else trees
+        self.is_disjoint = self._trees == "disjoint"
         if self.is_disjoint and FrontierField.TREE not in rule.frontier_fields:
-            raise ValueError(f"{rule}: does not draw for disjoint trees; leave disjoint out")
+            raise ValueError(f"{rule}: does not draw for disjoint trees; leave trees out")
         self.output = Output(output)
         check_output(self.output, graph.schema)
         if self.output is not Output.DIRECTIONAL and self.expansion is not Expansion.SUBGRAPH:
@@ -85,7 +89,8 @@ class NeighborSampler(SamplerBase):
             NodeSetPool(graph, TreeSet) if self.is_disjoint else NodeSetPool(graph, NodeSet)
         )
         self._draws = _Draws()
-        if self.output is Output.INDUCED and rule.has_weights:
+        weighs = any(rule.has_weights(fanout) for of_hop in self.fanouts for fanout in of_hop.values())
+        if self.output is Output.INDUCED and weighs:
             raise ValueError(
                 f"output {self.output} with {rule}: edges that are not drawn have no weights; "
                 "use directional or bidirectional"
@@ -113,7 +118,7 @@ class NeighborSampler(SamplerBase):
             "rule": self.rule,
             "expansion": self.expansion,
             "edge_ids": any(hop.edge_ids for hop in self.hops),
-            "disjoint": self.is_disjoint,
+            "trees": self._trees,
             "output": self.output,
         }
 
@@ -128,18 +133,14 @@ class NeighborSampler(SamplerBase):
 
         ValueError if the rule needs times, which evaluation does not give.
         """
-        if reads_times(self.rule):
-            raise ValueError(
-                f"the loader samples by {self.rule}, and evaluation gives nodes no times: score the batches "
-                "of a loader over the split, with seed_times=..."
-            )
+        check_timeless(self.rule)
         return NeighborSampler(
             graph,
             fanouts,
             rule=self.rule,
             expansion=self.expansion,
             edge_ids=edge_ids,
-            disjoint=self.is_disjoint,
+            trees=self._trees,
             output=self.output,
         )
 
@@ -210,6 +211,15 @@ class _Draws:
 
     def __reduce__(self) -> tuple[type[_Draws], tuple[()]]:
         return _Draws, ()
+
+
+def check_timeless(rule: Rule) -> None:
+    """Raise ValueError for a rule that needs times, which evaluation does not give."""
+    if reads_times(rule):
+        raise ValueError(
+            f"the loader samples by {rule}, and evaluation gives nodes no times: score the batches "
+            "of a loader over the split, with seed_times=..."
+        )
 
 
 def check_seeds(graph: GraphStore, nodes: Mapping[NodeType, Tensor]) -> None:

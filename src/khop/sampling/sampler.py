@@ -16,6 +16,8 @@ from khop.draw import DrawKey
 from khop.errors import Unsupported
 from khop.graph.needs import Need
 from khop.graph.store import GraphStore
+from khop.rules.rule import Rule
+from khop.rules.uniform import Uniform
 from khop.sampling.fanouts import Fanout
 from khop.schema import EdgeType, NodeType
 
@@ -100,6 +102,7 @@ class Sampler(Protocol):
     """A sampler of neighborhoods. A sampler of your own subclasses `SamplerBase`."""
 
     graph: GraphStore  # samples are drawn from it
+    rule: Rule  # neighbors are drawn by it; exact evaluation weighs all neighbors by what it estimates
 
     @property
     def num_layers(self) -> int | None:
@@ -171,6 +174,7 @@ class SamplerBase(Sampler):
     def __init__(self, graph: GraphStore) -> None:
         graph_of("graph", graph)
         self.graph = graph
+        self.rule: Rule = Uniform()
 
     @property
     def num_layers(self) -> int | None:

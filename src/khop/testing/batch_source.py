@@ -1,4 +1,8 @@
-"""Contract suite of batch sources: a function from khop's `LocalSource` to a source of the same batches."""
+"""Contract suite of batch sources.
+
+The suite makes a `LocalSource` over a small graph. Give it a function that turns this source into yours. Your
+source must make the same batches.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "bought by", "user")
 COUNTS = {"user": 40, "item": 30}
 WAIT_S = 60.0
 
-Make = Callable[[LocalSource], BatchSource]  # a source of the same batches as this one
+Make = Callable[[LocalSource], BatchSource]  # to the source under test, with the same batches
 
 
 def _shop() -> Graph:

@@ -116,7 +116,8 @@ def drawn_edges_belong_to_their_rows(rule: Rule) -> None:
             csc, nodes = graph.csc(edge_type), question.frontier[edge_type[2]].nodes.tolist()
             most, rows = rule.most(question.fanouts[edge_type]), rows_of(found)
             expect_equal("number of rows", len(rows), len(nodes))
-            expect_equal("has weights", found.weights is not None, rule.has_weights)
+            stated = rule.has_weights(question.fanouts[edge_type])
+            expect_equal("has weights", found.weights is not None, stated)
             for node, (sources, edges, _) in zip(nodes, rows, strict=True):
                 expect(most is None or len(edges) <= most, f"{len(edges)} edges of a row, most is {most}")
                 begin, end = csc.indptr[node : node + 2].tolist()
@@ -312,8 +313,8 @@ def messages_between_ranks_carry_a_draw(rule: Rule) -> None:
 
 
 @promise
-def exact_weights_sum_to_one(rule: Rule) -> None:
-    """Return exact weights that sum to one or zero in each row; or raise an error that says why."""
+def all_neighbors_have_their_exact_weights(rule: Rule) -> None:
+    """Weigh the neighbors of draws with fanout -1 by `exact_weights`; or raise an error that says why."""
 
     @examples(plain=plain_graphs_with_columns())
     def check(plain: PlainGraph) -> None:
@@ -324,9 +325,17 @@ def exact_weights_sum_to_one(rule: Rule) -> None:
                 continue
             expect_equal("dtype of exact_weights", weights.dtype, torch.float64)
             expect_equal("shape of exact_weights", tuple(weights.shape), (csc.num_edges,))
-            sums = torch.zeros(csc.num_rows, dtype=torch.float64).index_add(0, csc.destinations(), weights)
-            is_share = all(total == 0 or abs(total - 1) < 1e-9 for total in sums.tolist())
-            expect(is_share, f"sums of exact_weights in rows: {sums.tolist()}, must be 0 or 1")
+            expect(bool(weights.isfinite().all()), f"exact_weights are {weights.tolist()}, must be finite")
+            rows = {edge_type[2]: Frontier(torch.arange(csc.num_rows))}
+            hop = Hop(1, {edge_type: -1}, rule, edge_ids=True)
+            drawn = plain.in_memory().sample_hop(rows, hop, DrawKey(0))[edge_type]
+            assert drawn.edges is not None
+            given = drawn.weights
+            if given is None:
+                given = drawn.by_row(drawn.offsets.diff().double().reciprocal())
+            found = torch.zeros_like(weights).index_add(0, drawn.edges, given.double())
+            is_equal = torch.allclose(found, weights, rtol=1e-6, atol=0)
+            expect(is_equal, f"weights of all edges are {found.tolist()}, exact_weights {weights.tolist()}")
 
     check()
 
@@ -368,7 +377,7 @@ PROMISES: tuple[Callable[[Rule], None], ...] = (
     a_graph_without_its_columns_is_refused,
     frontier_fields_are_those_that_it_reads,
     messages_between_ranks_carry_a_draw,
-    exact_weights_sum_to_one,
+    all_neighbors_have_their_exact_weights,
     uniform_rules_draw_all_edges_alike,
 )
 

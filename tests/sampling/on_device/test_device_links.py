@@ -12,6 +12,7 @@ from khop import DrawKey, Expansion, LinkSampler, NegativeMode, Seeds, Temporal,
 from khop.draw import DegreeNegatives, DrawnNegatives
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.sampling.exclusion import Exclude
+from khop.sampling.neighbor import Trees
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.cells import counts_of
 from khop.sampling.on_device.device_batch import DeviceBatch
@@ -61,10 +62,10 @@ def check(sampler: LinkSampler, batches: list[Seeds]) -> None:
 
 
 @EXPANSIONS
-@pytest.mark.parametrize("disjoint", [False, True], ids=["shared", "disjoint"])
+@pytest.mark.parametrize("trees", ["merged", "disjoint"])
 @pytest.mark.parametrize("exclude", [None, Exclude.EDGE_AND_REVERSE])
 def test_links_with_negatives_and_excluded_edges(
-    expansion: Expansion, disjoint: bool, exclude: Exclude | None
+    expansion: Expansion, trees: Trees, exclude: Exclude | None
 ) -> None:
     sampler = LinkSampler(
         shop(),
@@ -73,7 +74,7 @@ def test_links_with_negatives_and_excluded_edges(
         exclude=exclude,
         expansion=expansion,
         edge_ids=True,
-        disjoint=disjoint,
+        trees=trees,
     )
     check(sampler, [links(4, 2), links(3, 3)])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from khop import DrawKey, Expansion, NeighborSampler, Uniform
 from khop.graph.csc_graph import csc_graph_from_edges
+from khop.sampling.neighbor import Trees
 from khop.sampling.on_device.device_sampler import DeviceSampler
 from support.random_graphs import EDGE, as_seeds, graphs
 from support.same_samples import assert_same
@@ -30,7 +33,7 @@ def test_batches_are_those_of_the_cpu(expansion: Expansion, data: st.DataObject)
         rule=Uniform(data.draw(st.booleans())),
         expansion=expansion,
         edge_ids=data.draw(st.booleans()),
-        disjoint=data.draw(st.booleans()),
+        trees=data.draw(st.sampled_from(get_args(Trees))),
     )
     of_type = {
         t: st.lists(st.integers(0, n - 1), max_size=5) if n else st.just([]) for t, n in graph.counts.items()
@@ -45,14 +48,14 @@ def test_batches_are_those_of_the_cpu(expansion: Expansion, data: st.DataObject)
     assert device_sampler.overflows == 0
 
 
-@pytest.mark.parametrize("disjoint", [False, True], ids=["shared", "disjoint"])
+@pytest.mark.parametrize("trees", ["merged", "disjoint"])
 @EXPANSIONS
-def test_a_batch_that_does_not_fit_is_made_as_usual(expansion: Expansion, disjoint: bool) -> None:
+def test_a_batch_that_does_not_fit_is_made_as_usual(expansion: Expansion, trees: Trees) -> None:
     """Capacities are those of 4 seeds with one in-edge each: 30 seeds have no slots, others many nodes."""
     nodes = torch.arange(500).repeat_interleave(9)
     sources = torch.where(nodes < 10, nodes, (nodes + torch.arange(9).repeat(500)) % 500)
     graph = csc_graph_from_edges({"node": 500}, {EDGE: (sources, nodes)})
-    sampler = NeighborSampler(graph, [4, 3, 2], expansion=expansion, disjoint=disjoint)
+    sampler = NeighborSampler(graph, [4, 3, 2], expansion=expansion, trees=trees)
     narrow, key = (as_seeds({"node": [1, 1, 1, 2]}), DrawKey(1)), DrawKey(2)
     device_sampler = DeviceSampler.measured(sampler, [narrow], DEVICE)
     wide = as_seeds({"node": [1, 100, 200, 300]})

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from khop import Expansion
+from khop.sampling.neighbor import Trees
 from khop.sampling.on_device.cells import counts_of
 from khop.sampling.on_device.views import exact_sample, padded_sample
 from support.device_batches import batch_of, device_batch, ring_sampler
@@ -16,9 +17,9 @@ EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
 
 
 @EXPANSIONS
-@pytest.mark.parametrize("disjoint", [False, True], ids=["shared", "disjoint"])
-def test_a_batch_is_made_without_a_read_and_viewed_with_one(expansion: Expansion, disjoint: bool) -> None:
-    sampler, (seeds, key) = ring_sampler(expansion, disjoint=disjoint), batch_of(8)
+@pytest.mark.parametrize("trees", ["merged", "disjoint"])
+def test_a_batch_is_made_without_a_read_and_viewed_with_one(expansion: Expansion, trees: Trees) -> None:
+    sampler, (seeds, key) = ring_sampler(expansion, trees=trees), batch_of(8)
     batch = device_batch(sampler, (seeds, key))
     with counting() as reads:
         batch.write(seeds, key)
@@ -32,11 +33,11 @@ def test_a_batch_is_made_without_a_read_and_viewed_with_one(expansion: Expansion
 
 
 @EXPANSIONS
-@pytest.mark.parametrize("disjoint", [False, True], ids=["shared", "disjoint"])
+@pytest.mark.parametrize("trees", ["merged", "disjoint"])
 def test_a_padded_sample_is_the_exact_one_with_rows_without_edges_behind_it(
-    expansion: Expansion, disjoint: bool
+    expansion: Expansion, trees: Trees
 ) -> None:
-    sampler, batches = ring_sampler(expansion, disjoint=disjoint), [batch_of(9), batch_of(5, 1)]
+    sampler, batches = ring_sampler(expansion, trees=trees), [batch_of(9), batch_of(5, 1)]
     batch = device_batch(sampler, *batches)
     for seeds, key in batches:
         batch.write(seeds, key)

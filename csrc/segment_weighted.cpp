@@ -1,0 +1,126 @@
+#include "segment_weighted.h"
+
+#include "segment_rows.h"
+#include "simd.h"
+
+#include <cstring>
+#include <vector>
+
+#pragma GCC diagnostic ignored "-Wpsabi"  // see number.h
+
+namespace khop {
+namespace {
+
+template <class G>
+struct WeightedSumOf {
+  typename G::Value sum;
+};
+
+template <class T>
+struct WeightedSum {
+  template <class G>
+  using State = WeightedSumOf<G>;
+
+  const T* x;
+  std::int64_t width;
+  const Accumulator<T>* weights;
+  std::int64_t heads;
+  const std::int32_t* head_of;  // by column
+  bool splits;                  // a group of columns may have several heads
+  T* out;
+
+  template <class G>
+  KHOP_INLINE void take(WeightedSumOf<G>& state, const Edge& edge, std::int64_t column) const {
+    const auto value = G::load(x + edge.source * width + column);
+    const Accumulator<T>* of_edge = weights + edge.index * heads;
+    if constexpr (G::count > 1) {
+      if (splits) {
+        typename G::Value each{};
+        for (std::int64_t lane = 0; lane < G::count; ++lane) each[lane] = of_edge[head_of[column + lane]];
+        state.sum += value * each;
+        return;
+      }
+    }
+    state.sum += value * of_edge[head_of[column]];
+  }
+  template <class G>
+  KHOP_INLINE void finish(const WeightedSumOf<G>& state, std::int64_t row, std::int64_t column, std::int64_t) const {
+    G::store(out + row * width + column, state.sum);
+  }
+  KHOP_INLINE void prefetch(std::int64_t source) const { prefetch_row(x + source * width, width); }
+};
+
+// Dot products of the rows at both ends of each edge, head by head.
+template <class T>
+struct DotsOfEdges {
+  using G = Group<T>;
+  using Value = typename G::Value;
+
+  static KHOP_INLINE void run(const T* x, const T* gradient, std::int64_t width, std::int64_t heads, const Edges* edges,
+                              std::int64_t begin, std::int64_t end, Accumulator<T>* out) {
+    const std::int64_t* indptr = edges->indptr.data();
+    const std::int32_t* indices = edges->indices.data();
+    const std::int64_t of_head = width / heads, last_edge = indptr[end];
+    for (std::int64_t row = begin; row < end; ++row) {
+      for (std::int64_t edge = indptr[row]; edge < indptr[row + 1]; ++edge) {
+        if (edge + kAhead < last_edge) prefetch_row(x + indices[edge + kAhead] * width, width);
+        for (std::int64_t head = 0; head < heads; ++head) {
+          const std::int64_t first = head * of_head;
+          out[edge * heads + head] = dot(x + indices[edge] * width + first, gradient + row * width + first, of_head);
+        }
+      }
+    }
+  }
+
+ private:
+  static KHOP_INLINE Accumulator<T> dot(const T* a, const T* b, std::int64_t count) {
+    Value sum{};
+    std::int64_t at = 0;
+    for (; at + G::count <= count; at += G::count) sum += G::load(a + at) * G::load(b + at);
+    if (at < count) {
+      T rest_a[G::count]{}, rest_b[G::count]{};  // products of zeros change no sum
+      std::memcpy(rest_a, a + at, static_cast<std::size_t>(count - at) * sizeof(T));
+      std::memcpy(rest_b, b + at, static_cast<std::size_t>(count - at) * sizeof(T));
+      sum += G::load(rest_a) * G::load(rest_b);
+    }
+    for (std::int64_t half = G::count / 2; half > 0; half /= 2) {
+      for (std::int64_t lane = 0; lane < half; ++lane) sum[lane] += sum[lane + half];
+    }
+    return sum[0];
+  }
+};
+
+}  // namespace
+
+template <class T>
+void segment_weighted_sum(const T* x, std::int64_t width, const Accumulator<T>* weights, std::int64_t heads, Edges edges, T* out,
+                          int threads) {
+  if (width == 0) return;
+  std::vector<std::int32_t> head_of(static_cast<std::size_t>(width));
+  const std::int64_t of_head = width / heads;
+  for (std::int64_t column = 0; column < width; ++column) head_of[column] = static_cast<std::int32_t>(column / of_head);
+  const bool splits = heads > 1 && of_head % Group<T>::count != 0;
+  fold_rows<T>(WeightedSum<T>{x, width, weights, heads, head_of.data(), splits, out}, edges, width, threads);
+}
+
+template <class T>
+void segment_weighted_sum_gradient(const T* x, std::int64_t width, const T* gradient, std::int64_t heads, Edges edges,
+                                   Accumulator<T>* out, int threads) {
+  if (heads == 0) return;
+  const auto count = static_cast<std::int64_t>(edges.indices.size());
+  const int parts = spare_parts(threads, count * (width + heads) * static_cast<std::int64_t>(sizeof(T)), kPartBytes);
+  parallel_parts(threads, parts, [&](int part) {
+    const std::int64_t begin = first_row(edges.indptr, part, parts), end = first_row(edges.indptr, part + 1, parts);
+    run_widest<DotsOfEdges<T>>(x, gradient, width, heads, &edges, begin, end, out);
+  });
+}
+
+#define KHOP_SEGMENT_WEIGHTED(T)                                                                                            \
+  template void segment_weighted_sum(const T*, std::int64_t, const Accumulator<T>*, std::int64_t, Edges, T*, int);          \
+  template void segment_weighted_sum_gradient(const T*, std::int64_t, const T*, std::int64_t, Edges, Accumulator<T>*, int);
+KHOP_SEGMENT_WEIGHTED(float)
+KHOP_SEGMENT_WEIGHTED(double)
+KHOP_SEGMENT_WEIGHTED(BFloat16)
+#undef KHOP_SEGMENT_WEIGHTED
+
+}  // namespace khop

@@ -1,0 +1,151 @@
+"""Predictions for the splits of a run, as columns with the users' ids, class names and units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from khop.graph.folder import Folder
+from khop.graph.import_record import import_record
+from khop.graph.node_ids import stored_ids
+from khop.inference.evaluation import SplitOutputs
+from khop.inference.parquet_file import id_columns, parquet
+from khop.kernels.id_table import Keys
+from khop.sampling.link_seeds import LinkList
+from khop.schema import EdgeType, NodeType
+from khop.training.ranking import Places
+
+LABEL = "label"  # the column of labels that an import writes
+_ROWS = 1 << 16  # of a row group
+Columns = dict[str, Any]  # name -> pyarrow array
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """The users' names: ids of nodes, classes and units of labels."""
+
+    ids: Mapping[NodeType, Keys] = field(default_factory=dict)
+    labels: Mapping[NodeType, Mapping[str, Any]] = field(default_factory=dict)  # as import.json has them
+
+    @classmethod
+    def of(cls, folder: Folder | None) -> Names:
+        """Read the names that a graph folder stores; None: there are no names."""
+        if folder is None:
+            return cls()
+        record = import_record(folder).get("nodes", {})
+        labels = {t: of_type[LABEL] for t, of_type in record.items() if LABEL in of_type}
+        return cls(stored_ids(folder), labels)
+
+
+class Predictions(Protocol):
+    """Predictions for one or several splits. Implementers are frozen values."""
+
+    def pieces(self, names: Names) -> Iterator[Columns]:
+        """Yield the columns of consecutive rows, with equal names and types."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class NodePredictions:
+    """Outputs for nodes of one type: a row per node, split by split."""
+
+    node_type: NodeType
+    label: str  # the column of labels
+    original_ids: Tensor | None  # int64, by node; None if nodes were never renumbered
+    splits: Mapping[str, SplitOutputs]
+
+    def pieces(self, names: Names) -> Iterator[Columns]:
+        """Yield `id`, `node`, `original_id`, `split`, then labels and predictions (see `predicted`)."""
+        record = names.labels.get(self.node_type, {}) if self.label == LABEL else {}
+        for split, of_split in self.splits.items():
+            for at in torch.arange(of_split.nodes.numel()).split(_ROWS):
+                nodes = of_split.nodes[at]
+                columns = id_columns(names.ids.get(self.node_type), nodes, "id", "node")
+                if self.original_ids is not None:
+                    columns["original_id"] = parquet().array(self.original_ids[nodes].numpy())
+                columns["split"] = parquet().array([split] * at.numel())
+                yield columns | labels_of(of_split.labels[at], record) | predicted(of_split, at, record)
+
+
+@dataclass(frozen=True, eq=False)
+class LinkPredictions:
+    """Scores of links of one type, each with those of its negatives: a row per link, split by split."""
+
+    edge_type: EdgeType
+    splits: Mapping[str, tuple[LinkList, Tensor, Tensor]]  # links, (n) scores, (n, k) of their negatives
+
+    def pieces(self, names: Names) -> Iterator[Columns]:
+        """Yield ids and nodes of both ends, `split`, `score`, and `rank` among the link's negatives."""
+        pyarrow, (source, _, destination) = parquet(), self.edge_type
+        for split, (links, scores, negatives) in self.splits.items():
+            places = Places.of(scores, negatives)
+            ranks = 1 + places.above + places.tied / 2  # ties count half
+            for at in torch.arange(scores.numel()).split(_ROWS):
+                sources, destinations = links.rows(self.edge_type, at).edges
+                yield {
+                    **id_columns(names.ids.get(source), sources, "source_id", "source"),
+                    **id_columns(names.ids.get(destination), destinations, "destination_id", "destination"),
+                    "split": pyarrow.array([split] * at.numel()),
+                    "score": pyarrow.array(scores[at].float().numpy()),
+                    "rank": pyarrow.array(ranks[at].double().numpy()),
+                }
+
+
+def labels_of(labels: Tensor, record: Mapping[str, Any]) -> Columns:
+    """Return the column `label`: class names, lists of them, or numbers; null where it is unknown."""
+    pyarrow = parquet()
+    if labels.dim() > 1:
+        unknown = (labels == 255).any(1).tolist()
+        return {"label": _lists(labels == 1, record, unknown)}
+    if labels.is_floating_point():
+        return {"label": pyarrow.array(labels.double().numpy())}
+    return {"label": _named(labels, record, (labels < 0).numpy())}
+
+
+def predicted(split: SplitOutputs, at: Tensor, record: Mapping[str, Any]) -> Columns:
+    """Return the columns of some outputs, by the kind of their labels.
+
+    Classes: `prediction`, its `score` (a probability), and `scores` of all classes. Several classes per node:
+    the same, with lists. Numbers: `prediction`, and `unit` if the import has recorded one. Otherwise
+    `output`, as the model gives it.
+    """
+    pyarrow, outputs, labels = parquet(), split.outputs[at].float(), split.labels[at]
+    if labels.dim() == 1 and not labels.is_floating_point() and outputs.shape[1] > 1:
+        shares = outputs.softmax(1)
+        score, best = shares.max(1)
+        return {
+            "prediction": _named(best, record),
+            "score": pyarrow.array(score.numpy()),
+            "scores": _rows(shares),
+        }
+    if labels.shape == outputs.shape:
+        shares = outputs.sigmoid()
+        return {"prediction": _lists(shares > 0.5, record), "scores": _rows(shares)}
+    if labels.is_floating_point() and outputs.numel() == labels.numel():
+        unit = {"unit": pyarrow.array([record["unit"]] * at.numel())} if record.get("unit") else {}
+        return {"prediction": pyarrow.array(outputs.flatten().double().numpy()), **unit}
+    return {"output": _rows(outputs)}
+
+
+def _named(numbers: Tensor, record: Mapping[str, Any], unknown: Any = None) -> Any:  # noqa: ANN401
+    pyarrow, classes = parquet(), record.get("classes")
+    at = pyarrow.array(numbers.long().numpy(), mask=unknown)
+    return pyarrow.array(classes, pyarrow.string()).take(at) if classes else at
+
+
+def _lists(chosen: Tensor, record: Mapping[str, Any], unknown: list[bool] | None = None) -> Any:  # noqa: ANN401
+    pyarrow, classes = parquet(), record.get("classes") or list(range(chosen.shape[1]))
+    rows = [
+        None if unknown is not None and unknown[at] else [classes[n] for n in row.nonzero().flatten()]
+        for at, row in enumerate(chosen)
+    ]
+    return pyarrow.array(rows, pyarrow.list_(pyarrow.array(classes).type))
+
+
+def _rows(values: Tensor) -> Any:  # noqa: ANN401
+    flat = parquet().array(values.reshape(-1).numpy())
+    return parquet().FixedSizeListArray.from_arrays(flat, values.shape[1])

@@ -1,0 +1,112 @@
+"""Weighted sums of source rows over the in-edges of each destination, by heads.
+
+No message is materialized, forward or backward. Every number is summed by one thread in a fixed order, so the
+bits depend neither on the number of threads, which is torch's setting, nor on the machine's instruction set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+import khop._core as _core
+from khop.kernels.choice import Engine, engine
+from khop.kernels.csc import Csc
+from khop.kernels.memory import pooled
+from khop.kernels.segment import accumulator, check_segment, has_kernels, transpose
+
+
+def segment_weighted_sum(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+    """Sum `weights[e] * x[indices[e]]` over the edges e of each row, in edge order; 0 where there is no edge.
+
+    x is (sources, width), float32, float64 or bfloat16 (summed in float32). weights are (edges), or (edges,
+    heads): the heads share the columns of x evenly, in order. Differentiable once, with respect to x and
+    weights; nothing is computed for an operand that needs no gradient.
+    """
+    check_segment(x, indptr, indices)
+    if weights.dim() not in (1, 2) or weights.shape[0] != indices.numel() or weights.device != x.device:
+        given = f"weights are {tuple(weights.shape)} on {weights.device}"
+        raise ValueError(f"{given}: must be ({indices.numel()}) or ({indices.numel()}, heads) on {x.device}")
+    by_head = weights.reshape(indices.numel(), weights.shape[1] if weights.dim() == 2 else 1)
+    if not by_head.shape[1] or x.shape[1] % by_head.shape[1]:
+        raise ValueError(f"weights of {by_head.shape[1]} heads: must divide the {x.shape[1]} columns of x")
+    by_head = by_head.to(accumulator(x.dtype))
+    if not has_kernels(x, indptr):
+        return segment_weighted_sum_reference(x, by_head, indptr, indices)
+    return _apply(x, by_head, indptr.contiguous(), indices.int().contiguous())
+
+
+def segment_weighted_sum_reference(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+    """The same as `segment_weighted_sum` in plain torch, on any device."""
+    rows = torch.repeat_interleave(indptr.diff(), output_size=indices.numel())
+    wide = x.to(accumulator(x.dtype))[indices]
+    by_head = weights.to(wide.dtype).view(indices.numel(), weights.shape[1] if weights.dim() == 2 else 1)
+    by_column = by_head.repeat_interleave(x.shape[1] // by_head.shape[1], 1)
+    sums = wide.new_zeros(indptr.numel() - 1, x.shape[1])
+    return sums.index_add(0, rows, wide * by_column).to(x.dtype)
+
+
+class _Context(FunctionCtx):
+    needs_input_grad: tuple[bool, ...]
+    saved_tensors: tuple[Tensor, ...]
+
+
+class _SegmentWeightedSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: _Context, x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+        if any(ctx.needs_input_grad):
+            ctx.save_for_backward(x, weights, indptr, indices)
+        return _sum(x.detach(), weights.detach(), Csc(indptr, indices))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        x, weights, indptr, indices = ctx.saved_tensors
+        edges = Csc(indptr, indices)
+        of_x = (
+            _gradient_of_x(gradient, weights.detach(), edges, x.shape[0]) if ctx.needs_input_grad[0] else None
+        )
+        of_weights = _dots(x.detach(), gradient, weights.shape[1], edges) if ctx.needs_input_grad[1] else None
+        return of_x, of_weights, None, None
+
+
+def _gradient_of_x(gradient: Tensor, weights: Tensor, edges: Csc, num_sources: int) -> Tensor:
+    """Sum over the transposed edges, each source's in edge order."""
+    # Each edge as a row of its own: turned around, it lists the positions of each source's edges. Edges
+    # behind those of `indptr`, which a device may have, are in no row; their places hold any number.
+    num_edges = weights.shape[0]
+    positions = torch.arange(num_edges + 1, device=weights.device).clamp_(max=edges.indptr[-1])
+    turned = transpose(positions, edges.indices, num_sources)
+    order = turned.indices.long().clamp_(0, num_edges - 1)
+    rows = torch.searchsorted(edges.indptr[1:], order, right=True, out_int32=True)
+    return _sum(gradient, weights.index_select(0, order), Csc(turned.indptr, rows))
+
+
+def _sum(x: Tensor, weights: Tensor, edges: Csc) -> Tensor:
+    if engine(x.device) is Engine.TRITON:
+        from khop.kernels.triton.segment_weighted import segment_weighted_sum as by_triton
+
+        return by_triton(x, weights, edges)
+    out = pooled((edges.num_rows, x.shape[1]), x.dtype)
+    operands = (x.contiguous(), weights.contiguous(), weights.shape[1], edges.indptr, edges.indices)
+    _core.segment_weighted_sum(*operands, out, torch.get_num_threads())
+    return out
+
+
+def _dots(x: Tensor, gradient: Tensor, heads: int, edges: Csc) -> Tensor:
+    """Return the dot products of the rows at both ends of each edge: (edges, heads)."""
+    if engine(x.device) is Engine.TRITON:
+        from khop.kernels.triton.segment_weighted import segment_weighted_sum_gradient as by_triton
+
+        return by_triton(x, gradient, heads, edges)
+    out = pooled((edges.num_edges, heads), accumulator(x.dtype))
+    operands = (x.contiguous(), gradient.contiguous(), heads, edges.indptr, edges.indices)
+    _core.segment_weighted_sum_gradient(*operands, out, torch.get_num_threads())
+    return out
+
+
+# torch has no types for these.
+_apply: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = _SegmentWeightedSum.apply

@@ -1,0 +1,188 @@
+"""Graph attention networks: GAT (Velickovic et al. 2018) and GATv2 (Brody et al. 2022), for any schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import leaky_relu, linear
+
+from khop.arguments import LARGEST_WIDTH, check_word, whole_number
+from khop.batch import Adjacency, Block
+from khop.kernels.dropout import dropout
+from khop.kernels.segment_softmax import segment_softmax
+from khop.kernels.segment_weighted import segment_weighted_sum
+from khop.models.encoder import Encoding
+from khop.models.layer import LayerOptions, Norm, Residual, linear_weight
+from khop.models.names import parameter_name
+from khop.models.node_embedding import EmbeddingUpdate
+from khop.models.sizes import HasTypes, ModelSizes
+from khop.models.stack import Stack
+from khop.schema import EdgeType, NodeType
+
+Attention = Literal["gat", "gatv2"]
+SLOPE = 0.2  # of the leaky ReLU of scores, as in both papers
+
+
+class GAT(Stack):
+    """Graph attention network with a linear head on top.
+
+    A layer computes norm(W h + b + sum over edge types of attention over the in-neighbors) for each
+    destination, then ReLU and dropout, plus h itself with `residual="add"` and equal widths. `hidden` is the
+    width of all heads together. Attention is that of GATConv or, with `attention="gatv2"`, of GATv2Conv in
+    torch_geometric, without self loops; W stands for them. It is a softmax over the drawn neighbors, so
+    layers over few neighbors estimate no fixed sum, and `adjacency.weight` is not used.
+    """
+
+    def __init__(
+        self,
+        sizes: ModelSizes,
+        hidden: int = 256,
+        layers: int = 2,
+        dropout: float = 0.0,
+        norm: Norm = "none",
+        residual: Residual = "none",
+        encoder: Encoding = "none",
+        heads: int = 4,
+        attention: Attention = "gat",
+    ) -> None:
+        if whole_number("heads", heads, 1, LARGEST_WIDTH) and hidden % heads:
+            raise ValueError(f"heads {heads}: must divide hidden, {hidden}")
+        check_word("attention", attention, Attention)
+
+        def make_layer(
+            widths: Mapping[NodeType, int],
+            destinations: tuple[NodeType, ...],
+            edge_types: tuple[EdgeType, ...],
+            options: LayerOptions,
+        ) -> AttentionLayer:
+            return AttentionLayer(widths, destinations, edge_types, options, heads, attention)
+
+        super().__init__(sizes, encoder, layers, LayerOptions(hidden, dropout, norm, residual), make_layer)
+
+    @classmethod
+    def for_graph(
+        cls,
+        graph: HasTypes,
+        hidden: int = 256,
+        layers: int = 2,
+        target: NodeType | Sequence[NodeType] | None = None,
+        column: str = "x",
+        dropout: float = 0.0,
+        norm: Norm = "none",
+        residual: Residual = "none",
+        label: str | None = None,
+        outputs: int | None = None,
+        embedding: int | None = None,
+        encoder: Encoding = "none",
+        embedding_update: EmbeddingUpdate = "dense",
+        heads: int = 4,
+        attention: Attention = "gat",
+    ) -> GAT:
+        """Make a GAT that fits the graph; the other arguments are as in `SAGE.for_graph`."""
+        sizes = ModelSizes.of(graph, target, column, label, outputs, embedding, embedding_update)
+        return cls(sizes, hidden, layers, dropout, norm, residual, encoder, heads, attention)
+
+
+class AttentionLayer(nn.Module):
+    """Own rows times a weight, plus attention over the in-neighbors of each edge type."""
+
+    def __init__(
+        self,
+        widths: Mapping[NodeType, int],
+        destinations: tuple[NodeType, ...],
+        edge_types: tuple[EdgeType, ...],
+        options: LayerOptions,
+        heads: int,
+        attention: Attention,
+    ) -> None:
+        super().__init__()
+        self.destinations = destinations
+        self.options = options
+        hidden = options.hidden
+        own = {parameter_name(t): linear_weight(hidden, widths[t]) for t in destinations if t in widths}
+        self.own = nn.ParameterDict(own)
+        names = [parameter_name(t) for t in destinations]
+        self.bias = nn.ParameterDict({name: nn.Parameter(torch.zeros(hidden)) for name in names})
+        normed = names if options.norm == "layer" else ()
+        self.norm = nn.ModuleDict({name: nn.LayerNorm(hidden) for name in normed})
+        # A destination without rows, as in the first layer of types without a column, has no say in scores.
+        self.edge_types = edge_types
+        self.attention = nn.ModuleDict(
+            {
+                parameter_name(*t): _EdgeAttention(widths[t[0]], widths.get(t[2]), hidden, heads, attention)
+                for t in edge_types
+            }
+        )
+
+    def forward(self, h: Mapping[NodeType, Tensor], block: Block) -> dict[NodeType, Tensor]:
+        """Return (destinations, hidden) per destination type; nothing else is computed."""
+        present = [node_type for node_type in self.destinations if node_type in block.dst_counts]
+        return {node_type: self._rows(node_type, h, block) for node_type in present}
+
+    def _rows(self, node_type: NodeType, h: Mapping[NodeType, Tensor], block: Block) -> Tensor:
+        name, count = parameter_name(node_type), block.dst_counts[node_type]
+        out: Tensor = self.bias[name].expand(count, -1)
+        own = h[node_type][:count] if name in self.own else None
+        if own is not None:
+            out = linear(own, self.own[name], self.bias[name])
+        for edge_type in self.edge_types:
+            if edge_type[2] == node_type:
+                attention = self.attention[parameter_name(*edge_type)]
+                out = out + attention(h[edge_type[0]], own, block.adjacencies.get(edge_type), count)
+        out = (self.norm[name](out) if name in self.norm else out).relu()
+        if self.training:
+            out = dropout(out, self.options.dropout)
+        if self.options.residual == "add" and own is not None and own.shape == out.shape:
+            out = out + own
+        return out
+
+
+class _EdgeAttention(nn.Module):
+    """Attention over the in-neighbors along one edge type."""
+
+    def __init__(
+        self, source: int, destination: int | None, hidden: int, heads: int, attention: Attention
+    ) -> None:
+        super().__init__()
+        self.is_v2 = attention == "gatv2"
+        self.values = linear_weight(hidden, source)
+        self.score = nn.Parameter(torch.empty(heads, hidden // heads))
+        nn.init.xavier_uniform_(self.score)
+        rows = hidden if self.is_v2 else heads
+        self.destination = None if destination is None else linear_weight(rows, destination)
+
+    def forward(self, h: Tensor, own: Tensor | None, adjacency: Adjacency | None, count: int) -> Tensor:
+        """Return (destinations, hidden): sums of the sources' values, weighted by attention."""
+        # Every parameter takes part in every batch, and h, which others have computed.
+        if adjacency is None or not adjacency.indices.numel():
+            nothing = torch.cat([tensor.flatten()[:0] for tensor in (h, *self.parameters())])
+            return self.values.new_zeros(count, self.values.shape[0]) + nothing.sum()
+        values = linear(h, self.values)
+        scores = self._scores_v2(values, own, adjacency) if self.is_v2 else self._scores(h, own, adjacency)
+        weights = segment_softmax(scores, adjacency.indptr)
+        return segment_weighted_sum(values, weights, adjacency.indptr, adjacency.indices)
+
+    def _scores(self, h: Tensor, own: Tensor | None, adjacency: Adjacency) -> Tensor:
+        """Return (edges, heads): a number of the source plus a number of the destination."""
+        heads, width = self.score.shape
+        # The score is linear in the values, so it needs no row of values: fold both weights into one.
+        folded = torch.einsum("hw,hwi->hi", self.score, self.values.view(heads, width, -1))
+        scores = linear(h, folded).index_select(0, adjacency.indices)
+        if own is not None and self.destination is not None:
+            scores = scores + _by_edge(linear(own, self.destination), adjacency)
+        return leaky_relu(scores, SLOPE)
+
+    def _scores_v2(self, values: Tensor, own: Tensor | None, adjacency: Adjacency) -> Tensor:
+        """Return (edges, heads): a product with the nonlinear sum of both rows of an edge."""
+        both = values.index_select(0, adjacency.indices)
+        if own is not None and self.destination is not None:
+            both = both + _by_edge(linear(own, self.destination), adjacency)
+        return (leaky_relu(both, SLOPE).view(-1, *self.score.shape) * self.score).sum(-1)
+
+
+def _by_edge(rows: Tensor, adjacency: Adjacency) -> Tensor:
+    """Repeat each destination's row for its edges."""
+    return torch.repeat_interleave(rows, adjacency.indptr.diff(), 0, output_size=adjacency.indices.numel())

@@ -1,0 +1,104 @@
+"""Attention layers are torch_geometric's with the same weights, sampled, over all neighbors and exact."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GATConv, GATv2Conv
+
+from khop.batch import Batch
+from khop.inference.node_outputs import layerwise_inference
+from khop.models.gat import GAT, Attention
+from support.small_graphs import SmallGraph, one_type, shop
+
+
+def weights_of(model: GAT, layer: int, edge_type: str) -> dict[str, Tensor]:
+    """The weights of one edge type, and those of its destination type."""
+    target, name = edge_type.rsplit(":", 1)[1], f"layers.{layer}"
+    found = dict(model.named_parameters())
+    inner = f"{name}.attention.{edge_type}"
+    own = {"own": found[f"{name}.own.node:{target}"], "bias": found[f"{name}.bias.node:{target}"]}
+    return own | {n: found[f"{inner}.{n}"] for n in ("values", "score", "destination")}
+
+
+def convolution(model: GAT, layer: int, heads: int, attention: Attention) -> nn.Module:
+    """The layer as torch_geometric's convolution of sources and destinations, with a residual weight."""
+    weights = weights_of(model, layer, "node:to:node")
+    hidden, inputs = weights["values"].shape
+    kind = GATConv if attention == "gat" else GATv2Conv
+    made = kind((inputs, inputs), hidden // heads, heads, add_self_loops=False, residual=True).double()
+    score = weights["score"].unsqueeze(0)
+    state = {"bias": weights["bias"], "res.weight": weights["own"]}
+    if attention == "gatv2":
+        state |= {"att": score, "lin_l.weight": weights["values"], "lin_r.weight": weights["destination"]}
+        state |= {"lin_l.bias": torch.zeros(hidden), "lin_r.bias": torch.zeros(hidden)}
+    else:
+        # Theirs multiplies a row of the destination by a matrix and then by a vector for each head.
+        att = torch.zeros(1, heads, hidden // heads, dtype=torch.float64)
+        att[..., 0] = 1
+        lin = torch.zeros(hidden, inputs, dtype=torch.float64)
+        lin[:: hidden // heads] = weights["destination"].detach()
+        state |= {"att_src": score, "att_dst": att}
+        state |= {"lin_src.weight": weights["values"], "lin_dst.weight": lin}
+    made.load_state_dict(state)
+    return made
+
+
+def theirs(model: GAT, batch: Batch, heads: int, attention: Attention) -> Tensor:
+    x = batch["x"]
+    for index, block in enumerate(batch.blocks):
+        x = convolution(model, index, heads, attention)((x, x[: block.num_dst]), block.edge_index).relu()
+    return model.head("node", x[batch.seed_index])
+
+
+@pytest.mark.parametrize("fanout", [-1, 2])
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("attention", ["gat", "gatv2"])
+def test_outputs_and_gradients_are_those_of_torch_geometric(
+    attention: Attention, heads: int, fanout: int
+) -> None:
+    graph = one_type(torch.float64)
+    model = GAT.for_graph(graph.store, hidden=8, layers=2, heads=heads, attention=attention).double()
+    batch = graph.batch(torch.arange(0, 30, 2), [fanout, fanout], "node")
+    ours, expected = model(batch), theirs(model, batch, heads, attention)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-12)
+
+    columns = {"node": {"x": batch["x"].clone().requires_grad_()}}
+    again = Batch(batch.sample, batch.seed_nodes, columns, batch.seed_columns, 0, 0, 15)
+    found = torch.autograd.grad(model(again).sin().sum(), columns["node"]["x"])
+    wanted = torch.autograd.grad(theirs(model, again, heads, attention).sin().sum(), columns["node"]["x"])
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("attention", ["gat", "gatv2"])
+@pytest.mark.parametrize(("make", "target"), [(one_type, "node"), (shop, "item")])
+def test_exact_inference_is_the_full_graph(make: type[SmallGraph], target: str, attention: Attention) -> None:
+    graph = make(torch.float64)  # type: ignore[call-arg, arg-type]
+    model = GAT.for_graph(graph.store, 8, 2, embedding=0, norm="layer", heads=2, attention=attention).double()
+    every = graph.batch(torch.arange(graph.store.num_nodes(target)), [-1, -1], target)
+    exact = layerwise_inference(model, graph.store, graph.features, target, chunk_size=7)
+    torch.testing.assert_close(exact, model(every).detach(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("attention", ["gat", "gatv2"])
+def test_every_parameter_has_a_gradient_in_every_batch(attention: Attention) -> None:
+    graph = shop()
+    model = GAT.for_graph(graph.store, 8, 2, embedding=0, heads=2, attention=attention, residual="add")
+    for fanouts in ([2, 2], [0, 0]):
+        model.zero_grad(set_to_none=True)
+        model(graph.batch(torch.arange(10), fanouts, "item")).sum().backward()
+        assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"heads": 3}, "heads 3: must divide hidden, 8"),
+        ({"heads": 0}, "heads 0: must be"),
+        ({"attention": "dot"}, "attention 'dot': must be one of"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GAT.for_graph(one_type().store, hidden=8, **options)  # type: ignore[arg-type]
