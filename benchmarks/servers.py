@@ -261,6 +261,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", type=int, default=8)
     given = parser.parse_args()
+    khop.tune_memory()  # as the command does; servers are commands
     graph = make("medium") / "graph"
     figures = costs(graph, given.batches, given.rounds)
     figures += after_a_kill(graph, given.batches)

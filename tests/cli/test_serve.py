@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from khop.cli.commands.serve import SecurityOptions, ServeOptions
-from khop.cli.serve import _command
+from khop.cli.serve import _command, _shown
 from khop.servers.access import secret_of
 from khop.servers.addresses import Address
 from support.commands import free_port
@@ -34,12 +36,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--listen", "nowhere"], "HOST:PORT"),
         (["--procs", "0"], "--procs 0: must be at least 1"),
         (["--procs", "2", "--listen", "127.0.0.1:0"], "needs a port in --listen"),
+        (["--on-ray", "0"], "--on-ray 0: must be at least 1"),
+        (["--on-ray", "2", "--procs", "2", "--listen", "127.0.0.1:7311"], "excludes --procs"),
+        (["--on-ray", "2"], "needs a port in --listen"),
+        (["--on-ray", "2", "--listen", "10.0.0.5:7311", "--insecure"], "Ray chooses the machines"),
         (["--exit-idle", "0"], "--exit-idle 0: must be above 0"),
         (["--module", "missing.py"], "missing.py: is no Python file"),
         (["--max-batch-bytes", "many"], "--max-batch-bytes 'many'"),
         (["--token-file", "missing"], "missing: No such file"),
         (["--tls-cert", "c.pem"], "one needs the other"),
         (["--metrics", "x"], "HOST:PORT"),
+        (["--part", "1"], "--part and --owners: one needs the other"),
+        (["--part", "1", "--owners", "missing"], "write one by `khop servers token FILE --role server`"),
+        (["--max-rate", "0"], "--max-rate 0: must be above 0"),
     ],
 )
 def test_a_wrong_option_is_a_sentence(
@@ -49,6 +58,22 @@ def test_a_wrong_option_is_a_sentence(
     assert done.code in (1, 2)
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_callers_signal_handlers_come_back(khop_command: Callable[..., Any], tmp_path: Path) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    khop_command("serve", str(tmp_path / "nowhere"), "--listen", "127.0.0.1:0")
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_servers_on_ray_without_ray_say_what_to_install(
+    folder: Path, khop_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "khop.cli.serve_on_ray", raising=False)
+    done = khop_command("serve", str(folder), "--on-ray", "2")
+    assert done.code == 2
+    assert "--on-ray needs Ray: pip install ray" in done.stderr
 
 
 def test_a_folder_that_is_no_graph_is_a_sentence(khop_command: Callable[..., Any], tmp_path: Path) -> None:
@@ -62,6 +87,18 @@ def test_the_status_of_no_server_says_how_to_start_one(khop_command: Callable[..
     done = khop_command("servers", "status", address)
     assert done.code == 1
     assert f"refused; is a server running there? (khop serve GRAPH --listen {address})" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["json", "turtle", "khop", "__main__"])
+def test_a_module_replaces_no_other_of_its_name(
+    folder: Path, khop_command: Callable[..., Any], tmp_path: Path, name: str
+) -> None:
+    before, path = sys.modules.get(name), tmp_path / f"{name}.py"
+    path.write_text("raise AssertionError('it was run')")
+    done = khop_command("serve", str(folder), "--listen", "127.0.0.1:0", "--module", str(path))
+    assert done.code == 2
+    assert f"{name} is another module already" in done.stderr
+    assert sys.modules.get(name) is before
 
 
 def test_a_token_file_is_written_once_and_its_secret_is_not_shown(
@@ -81,4 +118,10 @@ def test_several_servers_get_consecutive_ports_and_no_token_in_their_arguments(t
     assert words[3:] == [
         "serve", str(tmp_path), "--listen", "10.0.0.5:7312", "--token-file", str(tmp_path / "t"),
         "--tls-cert", str(tmp_path / "c"), "--tls-key", str(tmp_path / "k"), "--at-once", "3",
+        "--max-rate", "1000.0",
     ]  # fmt: skip
+
+
+def test_counters_have_separators_and_identities_have_none() -> None:
+    shown = [_shown("bytes", 31579), _shown("pid", 31579), _shown("fingerprint", "350c8b015f34e232b1")]
+    assert shown == ["31,579", "31579", "350c8b015f34"]

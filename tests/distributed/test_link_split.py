@@ -12,7 +12,7 @@ from khop.draw import DrawKey, Purpose
 from khop.partition.local_partition_features import LocalPartitionFeatures
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts
-from khop.sampling.link_split import LinkColumns, Shares
+from khop.sampling.link_split import Counted, LinkColumns, Shares
 from support.one_rank import one_rank_graph
 from support.small_typed_folders import BUYS, LIKE
 
@@ -45,4 +45,4 @@ def test_edges_are_those_of_the_parts(typed_parts: Path) -> None:
     folder = open_parts(typed_parts)
     assert [each.csc.num_edges for each in ranges] == [part.num_edges(LIKE) for part in folder.parts]
     assert [each.first for each in ranges] == list(folder.book.offsets["item"][:-1])
-    assert edges.total(torch.tensor([3, 4])).tolist() == [3, 4]
+    assert edges.total(torch.tensor([3, 4]), Counted(BUYS)).tolist() == [3, 4]

@@ -11,7 +11,7 @@ import pytest
 from khop.exchange.lanes import LaneWork
 from khop.exchange.peers import Peers, open_peers
 from khop.runtime.group import ALONE
-from support.scripts import run_script
+from support.late_consumers import LATE, LEFT_OPEN, OUTLIVES, printed
 
 LANES = 3
 
@@ -112,54 +112,24 @@ def test_an_error_before_the_step_comes_in_its_place_too(where: str, monkeypatch
         work.give_up()
 
 
+RESULTS = """
+    from khop.exchange.lanes import Lanes
+    from khop.runtime.group import ALONE
+
+    THREADS = "khop-lane"
+
+    def results(count, prefetch):
+        return Lanes(ALONE, 2).map(abs, range(count), prefetch, lambda item: (0, item))
+"""
+
+
 def test_a_script_that_leaves_lanes_open_ends() -> None:
-    done = run_script("""
-        from khop.exchange.lanes import Lanes
-        from khop.runtime.group import ALONE
-        results = Lanes(ALONE, 2).map(abs, range(1000), 4, lambda item: (0, item))
-        next(results)
-        print("the end")
-    """)
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "the end", "")
+    assert printed(RESULTS, LEFT_OPEN) == "the end"
 
 
 def test_a_consumer_that_outlives_the_main_thread_continues() -> None:
-    done = run_script("""
-        import threading, time
-        from khop.exchange.lanes import Lanes
-        from khop.runtime.group import ALONE
-
-        def consume():
-            for result in Lanes(ALONE, 2).map(abs, range(8), 2, lambda item: (0, item)):
-                time.sleep(0.2)
-            print("all of", result + 1)
-
-        threading.Thread(target=consume).start()
-    """)
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "all of 8", "")
+    assert printed(RESULTS, OUTLIVES) == "all of 8"
 
 
 def test_a_consumer_after_the_end_gets_an_error() -> None:
-    done = run_script("""
-        import threading, time
-        from khop.errors import PeerLost
-        from khop.exchange.lanes import Lanes
-        from khop.runtime.group import ALONE
-
-        results = Lanes(ALONE, 2).map(abs, range(8), 1, lambda item: (0, item))
-
-        def comes_late():
-            while any(thread.name.startswith("khop-lane") for thread in threading.enumerate()):
-                time.sleep(0.01)
-            try:
-                list(results)
-            except PeerLost as error:
-                print(error)
-
-        first = threading.Thread(target=next, args=(results,))
-        first.start()
-        first.join()
-        threading.Thread(target=comes_late).start()
-    """)
-    assert done.returncode == 0
-    assert "lanes ended" in done.stdout
+    assert "lanes ended" in printed(RESULTS, LATE)

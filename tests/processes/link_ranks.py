@@ -16,6 +16,7 @@ from khop.config.read import RawRun
 from khop.draw import Negatives
 from khop.graph.store import GraphStore
 from khop.runtime.group import this_group
+from khop.sampling.neighbor import Trees
 from khop.schema import EdgeType
 from khop.training.observer import Unwatched
 from support.small_link_folders import BUYS
@@ -48,12 +49,35 @@ RUNS: dict[str, dict[str, object]] = {
         "evaluation": {"fanouts": [4, 3]},
     },
 }
-PARTS = {"shop": ("ldg", 3), "one-way": ("hash", 4), "diary": ("random", 2)}
+RUNS["dated"] = {
+    **RUN,
+    "training": {**BRIEF, "batch_size": 40},
+    "links": {"eval_negatives": 3},
+    "sampler": {"fanouts": [4, 3]},
+}
+RUNS["dated-nodes"] = {
+    **RUNS["dated"],
+    "task": {"kind": "node-classification", "target": "user", "label": "kind"},
+    "training": {"epochs": 2, "batch_size": 10, "learning_rate": 0.03},
+}
+PARTS = {
+    "shop": ("ldg", 3),
+    "one-way": ("hash", 4),
+    "diary": ("random", 2),
+    "dated": ("ldg", 3),
+    "dated-nodes": ("hash", 3),
+}
 # Of each number of ranks the graphs whose parts they train on, and the placement.
 TRAINED = {
     1: [],
-    2: [("shop", "features"), ("one-way", "whole"), ("diary", "features")],
-    3: [("shop", "all"), ("one-way", "all"), ("diary", "all")],
+    2: [
+        ("shop", "features"),
+        ("one-way", "whole"),
+        ("diary", "features"),
+        ("dated", "features"),
+        ("dated-nodes", "features"),
+    ],
+    3: [("shop", "all"), ("one-way", "all"), ("diary", "all"), ("dated-nodes", "all")],
 }
 Account = dict[str, list[object]]  # of a step: position in the global order -> all that its link is and hears
 
@@ -78,15 +102,15 @@ def train(values: Mapping[str, object], graph: Path, placement: str, out: Path) 
 def loaders(split: LinkSplit) -> list[Loader]:
     """Pairs beside the links of merged neighborhoods; triplets, in trees; the last step has fewer links."""
 
-    def loader(graph: GraphStore, links: Links, negatives: Negatives, *, disjoint: bool) -> Loader:
+    def loader(graph: GraphStore, links: Links, negatives: Negatives, *, trees: Trees) -> Loader:
         sampler = LinkSampler(
-            graph, [3, 2], negatives=negatives, exclude="edge+reverse", edge_ids=True, disjoint=disjoint
+            graph, [3, 2], negatives=negatives, exclude="edge+reverse", edge_ids=True, trees=trees
         )
         return Loader(sampler, links, BATCH_SIZE, shuffle=True, seed=5)
 
     return [
-        loader(split.train, split.train_links, UniformNegatives(2, exact=True), disjoint=False),
-        loader(split.val, split.val_links, GivenNegatives(NegativeMode.TRIPLET), disjoint=True),
+        loader(split.train, split.train_links, UniformNegatives(2, exact=True), trees="merged"),
+        loader(split.val, split.val_links, GivenNegatives(NegativeMode.TRIPLET), trees="disjoint"),
     ]
 
 

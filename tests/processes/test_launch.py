@@ -223,7 +223,7 @@ def test_numbers_of_processes_that_cannot_be_are_refused(monkeypatch: pytest.Mon
         ValueError, match=rf"procs {most + 1}: more than 4 per core.*use {most} at most, or allow more"
     ):
         khop.launch(nothing, procs=most + 1, device="cpu")
-    check_procs(most + 1, "cpu", oversubscribe=True)
+    check_procs(most + 1, "cpu", ["oversubscribe"])
     launched(monkeypatch, RANK=0, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1")
     with pytest.raises(ValueError, match="procs 3: a launcher has started 2 ranks already"):
         khop.launch(nothing, procs=3, device="cpu")

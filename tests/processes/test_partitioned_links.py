@@ -12,7 +12,7 @@ import torch
 import khop
 from khop.api.partition import partition_graph
 from processes.link_ranks import BATCH_SIZE, PARTS, RUNS, TRAINED, Account, account, loaders, take_part, train
-from support.small_link_folders import BOUGHT_BY, BUYS, write_diary, write_shop
+from support.small_link_folders import BOUGHT_BY, BUYS, write_dated, write_diary, write_shop
 
 
 def ends_of(graph: khop.Graph, edge_type: tuple[str, str, str]) -> list[tuple[int, int]]:
@@ -56,6 +56,8 @@ def test_one_two_and_three_ranks_make_the_same_batches_and_train_the_same_model(
     shop = write_shop(graphs / "shop")
     write_shop(graphs / "one-way", one_way=True)
     write_diary(graphs / "diary")
+    write_dated(graphs / "dated")
+    write_dated(graphs / "dated-nodes")
     for name, (method, parts) in PARTS.items():
         partition_graph(graphs / name, graphs / f"{name}-parts", parts, method=method)
         train(RUNS[name], graphs / name, "whole", tmp_path / name)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from khop.servers.access import (
     Access,
@@ -42,6 +45,20 @@ def test_a_written_token_file_is_secret_and_reads_back(tmp_path: Path) -> None:
     assert Tokens([token]).holder(f"Bearer {secret_of(path)}") is token
     with pytest.raises(FileExistsError):
         write_token(path)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
+def test_every_name_of_a_graph_reads_back(names: list[str]) -> None:
+    with TemporaryDirectory() as folder:
+        write_token(Path(folder, "t"), names)
+        assert token_of(Path(folder, "t")).graphs == tuple(names)
+
+
+def test_a_name_that_is_no_text_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="surrogates"):
+        write_token(tmp_path / "t", ["\ud800"])
+    assert not (tmp_path / "t").exists()
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o660, 0o601])
@@ -96,9 +113,9 @@ def test_off_the_loopback_clients_encrypt_unless_they_are_insecure() -> None:
     assert not Access().encrypts(LOOPBACK)
     assert Access().encrypts(FAR)
     assert Access(ca=Path("ca.pem")).encrypts(LOOPBACK)
-    assert not Access(insecure=True).encrypts(FAR)
-    with pytest.raises(ValueError, match="excludes ca"):
-        Access(insecure=True, ca=Path("ca.pem"))
+    assert not Access(encryption="off").encrypts(FAR)
+    with pytest.raises(ValueError, match="ca and client_cert have no effect"):
+        Access(encryption="off", ca=Path("ca.pem"))
     with pytest.raises(ValueError, match="one needs the other"):
         Access(client_key=Path("k"))
 

@@ -27,6 +27,16 @@ def test_a_call_that_is_not_wanted_is_cancelled() -> None:
         assert call.ended is End.STOPPED
 
 
+def test_a_call_that_cannot_be_cancelled_leaves_the_others_watched() -> None:
+    def fails() -> None:
+        raise OSError("cannot be cancelled")
+
+    timeouts, cancelled = CallTimeouts(), threading.Event()
+    with timeouts.watching(fails, 0.05, None) as call, timeouts.watching(cancelled.set, 0.4, None):
+        assert cancelled.wait(10)
+        assert call.ended is End.TIMED_OUT
+
+
 def test_a_call_is_due_after_its_silence() -> None:
     call = Call(lambda: None, 5, None, last=100.0)
     assert call.due(104.9) is None

@@ -7,20 +7,57 @@ from contextlib import ExitStack
 import pytest
 
 from khop.servers.errors import Busy, GoingAway
-from khop.servers.fair_queue import FairQueue, QueuedRequest, QueueLimits, Stage
+from khop.servers.fair_queue import Client, FairQueue, QueuedRequest, QueueLimits, Stage
+
+
+def one(owner: str) -> Client:
+    """A client with one connection."""
+    return Client(owner, owner)
 
 
 def test_clients_are_served_in_turn_whatever_they_ask() -> None:
     queue = FairQueue(QueueLimits(at_once=1))
     with ExitStack() as stack:
-        asked = [stack.enter_context(queue.queued("greedy")) for _ in range(5)]
-        asked += [stack.enter_context(queue.queued("other")) for _ in range(2)]
+        asked = [stack.enter_context(queue.queued(one("greedy"))) for _ in range(5)]
+        asked += [stack.enter_context(queue.queued(one("other"))) for _ in range(2)]
         served = []
         for _ in range(7):
             (queued,) = (queued for queued in asked if queued.stage is Stage.MAKING)
-            served.append(queued.client)
+            served.append(queued.client.owner)
             _end(queue, queued)
     assert served == ["greedy", "greedy", "other", "greedy", "other", "greedy", "greedy"]
+    assert queue.empty(0)
+
+
+def test_turns_are_of_owners_however_many_connections_one_opens() -> None:
+    queue = FairQueue(QueueLimits(at_once=1))
+    with ExitStack() as stack:
+        greedy = [Client("greedy", f"connection {number}") for number in range(4)]
+        asked = [stack.enter_context(queue.queued(client)) for client in (*greedy, *greedy)]
+        asked += [stack.enter_context(queue.queued(one("other"))) for _ in range(3)]
+        served = []
+        for _ in range(11):
+            (queued,) = (queued for queued in asked if queued.stage is Stage.MAKING)
+            served.append(queued.client)
+            _end(queue, queued)
+    assert [client.owner for client in served[:7]] == ["greedy", *["greedy", "other"] * 3]
+    assert [client for client in served if client.owner == "greedy"] == greedy * 2
+    assert queue.empty(0)
+
+
+def test_an_owner_has_bounds_over_all_its_connections() -> None:
+    queue = FairQueue(QueueLimits(at_once=1, unsent_per_owner=3, waiting_per_owner=4))
+    with ExitStack() as stack:
+        unread = [stack.enter_context(queue.queued(Client("a", str(number)))) for number in range(3)]
+        for queued in unread:
+            assert queue.wait(queued, 0)
+            queue.made(queued)
+        waiting = [stack.enter_context(queue.queued(Client("a", str(number)))) for number in range(4)]
+        assert [queued.stage for queued in waiting] == [Stage.WAITING] * 4
+        with pytest.raises(Busy, match="4 of a"), queue.queued(Client("a", "new")):
+            pass
+        with queue.queued(one("b")) as queued:
+            assert queue.wait(queued, 0)
     assert queue.empty(0)
 
 
@@ -34,7 +71,7 @@ def _end(queue: FairQueue, queued: QueuedRequest) -> None:
 def test_no_more_batches_are_made_at_once_than_there_is_room_for() -> None:
     queue = FairQueue(QueueLimits(at_once=2))
     with ExitStack() as stack:
-        asked = [stack.enter_context(queue.queued(f"client {number}")) for number in range(5)]
+        asked = [stack.enter_context(queue.queued(one(f"client {number}"))) for number in range(5)]
         assert [queued.stage for queued in asked] == [Stage.MAKING] * 2 + [Stage.WAITING] * 3
         assert queue.wait(asked[1], 0)
         assert not queue.wait(asked[2], 0)
@@ -45,12 +82,12 @@ def test_no_more_batches_are_made_at_once_than_there_is_room_for() -> None:
 def test_a_client_that_does_not_read_gets_no_further_batches_made_and_blocks_nobody() -> None:
     queue = FairQueue(QueueLimits(at_once=1, unsent=2))
     with ExitStack() as stack:
-        slow = [stack.enter_context(queue.queued("slow")) for _ in range(3)]
+        slow = [stack.enter_context(queue.queued(one("slow"))) for _ in range(3)]
         for queued in slow[:2]:
             assert queue.wait(queued, 0)
             queue.made(queued)
         assert not queue.wait(slow[2], 0)
-        with queue.queued("other") as queued:
+        with queue.queued(one("other")) as queued:
             assert queue.wait(queued, 0)
 
 
@@ -58,11 +95,11 @@ def test_full_queues_answer_busy() -> None:
     queue = FairQueue(QueueLimits(at_once=1, waiting=3, waiting_per_client=2))
     with ExitStack() as stack:
         for client in ("a", "a", "a"):  # one is made, two wait
-            stack.enter_context(queue.queued(client))
-        with pytest.raises(Busy, match="2 of this client"), queue.queued("a"):
+            stack.enter_context(queue.queued(one(client)))
+        with pytest.raises(Busy, match="2 of this client"), queue.queued(one("a")):
             pass
-        stack.enter_context(queue.queued("b"))
-        with pytest.raises(Busy, match="3 requests waiting"), queue.queued("c"):
+        stack.enter_context(queue.queued(one("b")))
+        with pytest.raises(Busy, match="3 requests waiting"), queue.queued(one("c")):
             pass
     assert queue.empty(0)
 
@@ -70,11 +107,11 @@ def test_full_queues_answer_busy() -> None:
 def test_draining_finishes_what_waits_and_takes_nothing_new() -> None:
     queue = FairQueue(QueueLimits(at_once=1))
     with ExitStack() as stack:
-        first, second = (stack.enter_context(queue.queued("a")) for _ in range(2))
+        first, second = (stack.enter_context(queue.queued(one("a"))) for _ in range(2))
         queue.drain()
         assert queue.is_draining
         assert not queue.empty(0)
-        with pytest.raises(GoingAway), queue.queued("a"):
+        with pytest.raises(GoingAway), queue.queued(one("a")):
             pass
         queue.made(first)
         assert queue.wait(second, 0)

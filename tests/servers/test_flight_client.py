@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,16 +14,23 @@ import pytest
 
 pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 
+import pyarrow as pa
+import pyarrow.flight as flight
+
 from khop.errors import PeerLost
 from khop.servers.access import Access, Limits, ServerSecurity, write_token
 from khop.servers.addresses import Address
+from khop.servers.call_timeouts import Call
 from khop.servers.errors import (
     Cancelled,
     GoingAway,
+    InvalidAnswer,
     InvalidRequest,
     ServerError,
     TooLarge,
     Unauthenticated,
+    Unavailable,
+    WrongVersion,
 )
 from khop.servers.fair_queue import QueueLimits
 from khop.servers.flight_client import FlightDial, connected
@@ -53,10 +60,11 @@ def running(
     security: ServerSecurity | None = None,
     limits: QueueLimits | None = None,
     service: ByteService | None = None,
+    unread_s: float = 60.0,
 ) -> Iterator[Running]:
     service = service or ByteService()
     handler = RequestHandler(service, limits or QueueLimits())
-    server = served(handler, Address("127.0.0.1", 0), security or ServerSecurity())
+    server = served(handler, Address("127.0.0.1", 0), security or ServerSecurity(), unread_s)
     try:
         yield Running(service, handler, server)
     finally:
@@ -255,6 +263,95 @@ def test_a_full_queue_answers_busy_and_every_request_is_answered_in_the_end() ->
             thread.join()
         assert answers == [expected(3)] * 12
         assert pool.counts["busy"] > 0
+
+
+def test_a_client_that_stops_reading_is_dropped_and_others_are_answered() -> None:
+    with running(limits=QueueLimits(unsent=1), unread_s=0.5) as server, pool_to(server) as pool:
+        dial = FlightDial(Access())
+        stopped = dial.connect(dial.resolve(Address("127.0.0.1", server.server.port))[0], 5)
+        pieces = stopped.batch(request(64 << 20), 1000, float("inf"), None)
+        assert bytes(next(pieces)) == b"header"
+        _until(lambda: server.handler.status()["sending"] == 1)
+        _until(lambda: server.handler.status()["sending"] == 0)
+        with pytest.raises(Unavailable):
+            list(pieces)
+        assert server.handler.status()["failed_cancelled"] == 1
+        assert ask(pool, request(9)) == expected(9)
+        stopped.close()
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+class _Failing:
+    """A stream of an answer, or a client, of which everything fails in one way."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        def fail(*_: object, **__: object) -> object:
+            raise self.error
+
+        return fail
+
+
+FAULTS = [
+    pa.ArrowInvalid("a damaged message"),
+    pa.lib.ArrowCancelled("cancelled"),
+    pa.ArrowKeyError("no field"),
+    flight.FlightInternalError("internal"),
+    OSError("the stream ended"),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+def test_every_error_of_pyarrow_is_an_error_of_the_server(fault: Exception) -> None:
+    dial = FlightDial(Access())
+    with running() as server:
+        connection = dial.connect(dial.resolve(Address("127.0.0.1", server.server.port))[0], 5)
+        connection._client.close()
+        connection._client = _Failing(fault)
+        for call in (connection.describe, connection.status):
+            with pytest.raises(Unavailable):
+                call(1)
+        with pytest.raises(Unavailable):
+            next(connection.batch(b"", 1, 1, None))
+        with pytest.raises(Unavailable):
+            next(connection._pieces(_Failing(fault), None, Call(lambda: None, 1, None, 0)))
+        connection._readers.add(_Failing(fault))
+        connection.close()
+
+
+class _OtherServer(flight.FlightServerBase):  # type: ignore[misc]
+    """A Flight server that is not khop's."""
+
+    def do_action(self, context: object, action: flight.Action) -> Iterator[bytes]:
+        yield b".[]"
+
+    def do_exchange(
+        self, context: object, descriptor: object, reader: object, writer: flight.FlightStreamWriter
+    ) -> None:
+        batch = pa.record_batch({"words": ["no bytes"]})
+        writer.begin(batch.schema)
+        writer.write_batch(batch)
+
+
+def test_a_flight_server_of_something_else_is_refused() -> None:
+    with _OtherServer("grpc+tcp://127.0.0.1:0") as other:
+        pool = connected([f"127.0.0.1:{other.port}"], Access(), LIMITS)
+        with pytest.raises(WrongVersion, match="describes no graph"):
+            ask(pool, request(1))
+        pool.close()
+        dial = FlightDial(Access())
+        connection = dial.connect(dial.resolve(Address("127.0.0.1", other.port))[0], 5)
+        with pytest.raises(InvalidAnswer, match="not one column of bytes"):
+            next(connection.batch(b"", 5, 5, None))
+        connection.close()
 
 
 def test_no_server_is_peer_lost_with_the_address() -> None:

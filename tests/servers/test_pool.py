@@ -19,6 +19,7 @@ from khop.servers.errors import (
     GoingAway,
     InvalidRequest,
     MachineFailed,
+    PartLost,
     ServerError,
     TimedOut,
     Unauthenticated,
@@ -226,6 +227,30 @@ def test_a_busy_server_is_asked_again_soon_and_another_one_first(world: World) -
     assert ask(pool) == "b:1"
     assert 2 <= world.time < 3
     assert not world.probes
+
+
+def test_a_part_without_owners_is_peer_lost_within_the_deadline(world: World) -> None:
+    """A server waits for an owner for as long as an attempt lasts. Its heartbeats are then no progress."""
+
+    def waits() -> None:
+        world.time += 1.6 * LIMITS.attempt_s
+        raise PartLost("hop of part 1: no server has answered")
+
+    pool = pool_of(world, A, B)
+    ask(pool), ask(pool)
+    world.faults.update(a=waits, b=waits)
+    with pytest.raises(PeerLost, match=r"no server has answered for 60 s \(a:1: hop of part 1: .*; b:1: hop"):
+        ask(pool)
+    assert world.time <= LIMITS.deadline_s + 1.6 * LIMITS.attempt_s
+    assert {"a", "b"} == set(world.asked)
+
+
+def test_a_request_may_have_limits_of_its_own(world: World) -> None:
+    pool = pool_of(world, A)
+    world.faults["a"] = raising(Unavailable("gone"))
+    with pytest.raises(PeerLost, match="hop of part 1: no server has answered for 3 s"):
+        ask(pool, CallContext("hop of part 1", limits=Limits(3, 1)))
+    assert world.time <= 3 + PROBE_S
 
 
 def test_a_server_that_goes_away_keeps_the_streams_it_has_begun(world: World) -> None:

@@ -11,13 +11,14 @@ import pytest
 
 from khop.servers import request_handler as module
 from khop.servers.access import Tokens
-from khop.servers.errors import Cancelled, GoingAway, InvalidRequest, NotAllowed, ServerError
-from khop.servers.fair_queue import QueueLimits
+from khop.servers.errors import Busy, Cancelled, GoingAway, InvalidRequest, NotAllowed, ServerError
+from khop.servers.fair_queue import Client, QueueLimits
 from khop.servers.request_handler import RequestHandler, error_message, resident_bytes
 from khop.servers.transport import Buffer
 from support.byte_service import ByteService, expected, request
 
 ANYONE = Tokens([]).holder("")
+ONE, OTHER = Client("a", "a"), Client("b", "b")
 
 
 class _Stream:
@@ -39,7 +40,7 @@ class _Stream:
 
 def test_an_answer_has_heartbeats_while_it_is_made_and_then_its_pieces() -> None:
     handler, stream = RequestHandler(ByteService(), QueueLimits()), _Stream()
-    handler.answer(request(3 << 20, takes=0.5), ANYONE, "a", stream, 0.05)
+    handler.answer(request(3 << 20, takes=0.5), ANYONE, ONE, stream, 0.05)
     assert stream.beats > 0
     assert b"".join(stream.sent) == b"header" + expected(3 << 20)
     status = handler.status()
@@ -53,7 +54,7 @@ def test_a_request_of_a_client_that_is_gone_is_dropped_while_it_is_made() -> Non
     stream.gone_after = 2
     handler = RequestHandler(service, QueueLimits())
     with pytest.raises(Cancelled):
-        handler.answer(request(1, takes=60), ANYONE, "a", stream, 0.02)
+        handler.answer(request(1, takes=60), ANYONE, ONE, stream, 0.02)
     assert (service.cancelled, service.made) == (1, 0)
     assert handler.drain(0)
 
@@ -62,12 +63,12 @@ def test_a_request_that_waits_for_its_turn_is_dropped_too() -> None:
     service, first, second = ByteService(), _Stream(), _Stream()
     second.gone_after = 2
     handler = RequestHandler(service, QueueLimits(at_once=1))
-    thread = threading.Thread(target=handler.answer, args=(request(1, takes=0.5), ANYONE, "a", first, 0.05))
+    thread = threading.Thread(target=handler.answer, args=(request(1, takes=0.5), ANYONE, ONE, first, 0.05))
     thread.start()
     while service.at_once == 0:
         pass
     with pytest.raises(Cancelled):
-        handler.answer(request(1), ANYONE, "b", second, 0.02)
+        handler.answer(request(1), ANYONE, OTHER, second, 0.02)
     thread.join()
     assert service.made == 1
 
@@ -76,14 +77,14 @@ def test_refusals_come_before_the_queue_and_are_counted(monkeypatch: pytest.Monk
     handler, stream = RequestHandler(ByteService(), QueueLimits()), _Stream()
     stranger = type(ANYONE)("alice", b"", ("other",))
     with pytest.raises(NotAllowed):
-        handler.answer(request(1), stranger, "a", stream, 1)
+        handler.answer(request(1), stranger, ONE, stream, 1)
     monkeypatch.setattr(module, "MOST_REQUEST", 5)
     with pytest.raises(InvalidRequest, match="the most are 5"):
-        handler.answer(request(1), ANYONE, "a", stream, 1)
+        handler.answer(request(1), ANYONE, ONE, stream, 1)
     assert handler.status()["failed_not_allowed"] == handler.status()["failed_invalid"] == 1
     handler.drain(0)
     with pytest.raises(GoingAway):
-        handler.answer(b"", ANYONE, "a", stream, 1)
+        handler.answer(b"", ANYONE, ONE, stream, 1)
 
 
 def test_a_desk_is_idle_between_requests() -> None:
@@ -91,6 +92,16 @@ def test_a_desk_is_idle_between_requests() -> None:
     assert handler.idle_s() < 5
     assert resident_bytes() > 1 << 20
     assert error_message(Cancelled("gone")) == b'{"code": "cancelled", "text": "gone"}'
+
+
+def test_requests_of_a_token_are_bounded_in_rate() -> None:
+    handler, stream = RequestHandler(ByteService(), QueueLimits(), max_rate=2), _Stream()
+    handler.answer(request(1), ANYONE, ONE, stream, 1)
+    handler.answer(request(1), ANYONE, Client("a", "another connection"), stream, 1)
+    with pytest.raises(Busy, match="more than 2 requests per second"):
+        handler.answer(request(1), ANYONE, ONE, stream, 1)
+    handler.answer(request(1), ANYONE, OTHER, stream, 1)
+    assert handler.status()["failed_busy"] == 1
 
 
 class _LateFuture(Future[Iterator[memoryview]]):
@@ -111,7 +122,7 @@ class _LateMakers(ThreadPoolExecutor):
 def test_an_answer_that_comes_just_after_a_heartbeat_is_due_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ThreadPoolExecutor", _LateMakers)
     handler, stream = RequestHandler(ByteService(), QueueLimits()), _Stream()
-    handler.answer(request(1), ANYONE, "a", stream, 1)
+    handler.answer(request(1), ANYONE, ONE, stream, 1)
     assert stream.sent == [b"header"]
 
 
@@ -121,6 +132,6 @@ def test_the_traceback_of_a_mistake_is_in_the_log_and_other_errors_are_not(
     handler, stream = RequestHandler(ByteService(), QueueLimits()), _Stream()
     for fault, shown in (("bug", True), ("disk", False)):
         with pytest.raises(ServerError):
-            handler.answer(request(1, **{fault: "of a test"}), ANYONE, "a", stream, 1)
+            handler.answer(request(1, **{fault: "of a test"}), ANYONE, ONE, stream, 1)
         log = capfd.readouterr().err
         assert ("Traceback" in log, "KeyError: 'of a test'" in log) == (shown, shown)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from khop.servers.access import Tokens
-from khop.servers.fair_queue import QueueLimits
+from khop.servers.fair_queue import Client, QueueLimits
 from khop.servers.request_handler import RequestHandler
 from khop.servers.serving import Life, log_line, serve_until, supervise
 from servers.test_request_handler import _Stream
@@ -30,7 +30,9 @@ def test_a_server_without_requests_ends_after_the_idle_time() -> None:
 def test_a_server_that_is_stopped_finishes_what_it_has_begun() -> None:
     handler, stop, line = RequestHandler(ByteService(), QueueLimits()), threading.Event(), _Stream()
     anyone = Tokens([]).holder("")
-    thread = threading.Thread(target=handler.answer, args=(request(5, takes=0.6), anyone, "a", line, 0.1))
+    thread = threading.Thread(
+        target=handler.answer, args=(request(5, takes=0.6), anyone, Client("a", "a"), line, 0.1)
+    )
     thread.start()
     while handler.status()["making"] == 0:
         time.sleep(0.01)
@@ -47,7 +49,7 @@ def test_a_request_that_does_not_end_is_dropped_after_the_drain() -> None:
 
     def ask() -> None:
         try:
-            handler.answer(request(5, takes=60), anyone, "a", line, 0.05)
+            handler.answer(request(5, takes=60), anyone, Client("a", "a"), line, 0.05)
         except Exception:
             return
 

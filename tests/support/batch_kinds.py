@@ -63,7 +63,7 @@ def as_stored(graph: khop.Graph) -> khop.Loader:
 
 def disjoint(graph: khop.Graph) -> khop.Loader:
     """A tree for each seed."""
-    sampler = khop.NeighborSampler(graph, [3, 2], disjoint=True, expansion=khop.Expansion.SUBGRAPH)
+    sampler = khop.NeighborSampler(graph, [3, 2], trees="disjoint", expansion=khop.Expansion.SUBGRAPH)
     return khop.Loader(sampler, graph.split("train"), 32, shuffle=True, seed=SEED, columns={"user": ["x"]})
 
 
@@ -103,7 +103,7 @@ def links(graph: khop.Graph) -> khop.Loader:
 def triplets(graph: khop.Graph) -> khop.Loader:
     """Links with labels, and negatives by degree beside them, in disjoint trees."""
     negatives = khop.DegreeNegatives(3, mode=khop.NegativeMode.TRIPLET)
-    sampler = khop.LinkSampler(graph, [2], negatives=negatives, disjoint=True)
+    sampler = khop.LinkSampler(graph, [2], negatives=negatives, trees="disjoint")
     given = khop.Links({BUYS: _ends(300, 200, 40)}, labels={BUYS: torch.arange(80.0).view(40, 2)})
     return khop.Loader(sampler, given, 16, seed=SEED)
 

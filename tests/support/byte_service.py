@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from khop.servers.access import Role
 from khop.servers.errors import Cancelled, InvalidRequest, TooLarge
 from khop.servers.transport import Buffer
 
@@ -22,7 +23,7 @@ def request(size: int = 0, *, takes: float = 0.0, **fault: str) -> bytes:
 
 def expected(size: int) -> bytes:
     """Return the bytes of the answer, behind its header."""
-    return (np.arange(size, dtype=np.int64) % 251).astype(np.uint8).tobytes()
+    return np.resize(np.arange(251, dtype=np.uint8), size).tobytes()
 
 
 class ByteService:
@@ -59,6 +60,7 @@ class ByteJob:
 
     def __init__(self, service: ByteService, wanted: dict[str, object]) -> None:
         self._service, self._wanted = service, wanted
+        self.role = Role(str(wanted.get("role", Role.CLIENT.value)))
 
     def run(self, cancelled: Callable[[], bool]) -> Iterator[memoryview]:
         self._service.enter(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from khop import DrawKey, Expansion, NeighborSampler, Seeds
+from khop.sampling.neighbor import Trees
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.device_batch import DeviceBatch
 from khop.sampling.on_device.device_sampler import measured_capacities
@@ -12,8 +13,8 @@ from support.random_graphs import as_seeds, ring
 from support.triton_rows import DEVICE
 
 
-def ring_sampler(expansion: Expansion = Expansion.LAYERED, *, disjoint: bool = False) -> NeighborSampler:
-    return NeighborSampler(ring(500, 9), [4, 3, 2], expansion=expansion, disjoint=disjoint)
+def ring_sampler(expansion: Expansion = Expansion.LAYERED, *, trees: Trees = "merged") -> NeighborSampler:
+    return NeighborSampler(ring(500, 9), [4, 3, 2], expansion=expansion, trees=trees)
 
 
 def batch_of(size: int, number: int = 0) -> tuple[Seeds, DrawKey]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
@@ -46,25 +47,31 @@ def write_shop(
     )
 
 
-def write_diary(path: Path) -> Path:
+def write_dated(path: Path) -> Path:
+    """The diary as an import leaves it that splits by time: with days of validation and of test."""
+    cut_offs = json.dumps({"time_split": {"val": 90, "test": 120}})
+    return write_diary(path, "time", {"import.json": cut_offs.encode()})
+
+
+def write_diary(path: Path, day: str = "day", documents: dict[str, bytes] | None = None) -> Path:
     """Users with a kind and a day, and what they bought on which day, of items that came out before."""
     random = torch.Generator().manual_seed(1)
     users, items = torch.randint(90, (900,), generator=random), torch.randint(40, (900,), generator=random)
     kinds, out = torch.randint(3, (90,), generator=random), torch.arange(40) * 5 // 2
     days = out[items] + torch.randint(100, (900,), generator=random)
-    columns = {"day": days, "price": torch.rand(900, generator=random)}
+    columns = {day: days, "price": torch.rand(900, generator=random)}
     x = torch.nn.functional.one_hot(kinds) + torch.randn(90, 3, generator=random)
     order = torch.randperm(90, generator=random)
     nodes = {
         "user": NodeTable(
-            columns={"x": x, "kind": kinds, "day": torch.randint(200, (90,), generator=random)},
+            columns={"x": x, "kind": kinds, day: torch.randint(200, (90,), generator=random)},
             splits={"train": order[:50], "val": order[50:70], "test": order[70:]},
             num_classes={"kind": 3},
         ),
-        "item": NodeTable(columns={"x": torch.randn(40, 4, generator=random), "day": out}),
+        "item": NodeTable(columns={"x": torch.randn(40, 4, generator=random), day: out}),
     }
     edges = {
         BUYS: EdgeTable(users, items, columns, reverse_of=BOUGHT_BY),
         BOUGHT_BY: EdgeTable(items, users, columns),
     }
-    return write_graph(path, nodes, edges, sort_by="day")
+    return write_graph(path, nodes, edges, sort_by=day, documents=documents)

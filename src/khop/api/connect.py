@@ -8,8 +8,8 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from khop.api.open_graph import Graph
-from khop.arguments import list_of, path_of, real_number
-from khop.servers.access import Access, Limits
+from khop.arguments import check_word, list_of, path_of, real_number
+from khop.servers.access import Access, Encryption, Limits
 from khop.servers.description import read_description
 from khop.servers.graph import RemoteFeatures, RemoteGraph, RemoteView, listed_splits
 from khop.servers.transport import Exchange
@@ -24,7 +24,7 @@ def connect(
     ca: File | None = None,
     client_cert: File | None = None,
     client_key: File | None = None,
-    insecure: bool = False,
+    encryption: Encryption = "remote",
     deadline: float = 60.0,
     attempt: float = 20.0,
 ) -> Graph:
@@ -35,16 +35,17 @@ def connect(
 
     `addresses` are "host:port"; a name may resolve to several addresses. Servers on other machines need
     `token_file`, and `ca`, the certificate that signs theirs; `client_cert` and `client_key` are for servers
-    that ask for them. With `insecure`, the token is sent without encryption. An attempt ends after `attempt`
-    seconds without a heartbeat of the server, and khop.PeerLost is raised after `deadline` seconds without
-    an answer of any server.
+    that ask for them. `encryption` is "remote", or "off" for a network that you trust: data and the token
+    then travel to other machines unencrypted. An attempt ends after `attempt` seconds without a heartbeat of
+    the server, and khop.PeerLost is raised after `deadline` seconds without an answer of any server.
     """
     if find_spec("pyarrow") is None:
         raise ValueError("khop.connect needs pyarrow, which is not installed: pip install pyarrow")
     found = list_of("addresses", addresses, '["10.0.0.5:7311"]')
     files = {"token_file": token_file, "ca": ca, "client_cert": client_cert, "client_key": client_key}
     paths = {name: None if file is None else path_of(name, file) for name, file in files.items()}
-    access = Access(**paths, insecure=insecure)
+    check_word("encryption", encryption, Encryption)
+    access = Access(**paths, encryption=encryption)
     limits = Limits(real_number("deadline", deadline), real_number("attempt", attempt))
     # Imported on use: it imports pyarrow, which is an extra.
     exchange: Exchange = import_module("khop.servers.flight_client").connected(found, access, limits)

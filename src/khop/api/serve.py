@@ -161,7 +161,4 @@ def service_of(
     Requests may name the samplers, rules and dataclasses that `modules` define.
     """
     graph = open_graph(path, placement=Placement.WHOLE)
-    registry = Registry()
-    for module in modules:
-        registry = registry.with_module(module)
-    return Service(ServedGraph.of(graph), registry, max_batch_bytes)
+    return Service(ServedGraph.of(graph), Registry.of(modules), max_batch_bytes)

@@ -1,4 +1,4 @@
-"""Caches for the remote rows that the batches of this rank need most often."""
+"""Caches for the rows of other ranks, or on disk, that the batches of this rank need most often."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from torch import Tensor
 
+from khop.errors import Unsupported
 from khop.features.cache_plan import CachePlan
 from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStore
@@ -29,7 +30,7 @@ class CacheBy(StrEnum):
 
 @dataclass(frozen=True)
 class CacheBudgets:
-    """Bytes available on a rank for cached remote rows: in host memory and in device memory."""
+    """Bytes available on a rank for cached rows: in host memory and in device memory."""
 
     host_cache_bytes: int = 0
     device_cache_bytes: int = 0
@@ -38,16 +39,16 @@ class CacheBudgets:
 def with_caches(
     source: LocalSource, order: SeedOrder, graph: GraphStore, budgets: CacheBudgets, by: CacheBy
 ) -> LocalSource:
-    """Add caches of remote rows to a source of batches; its batches stay the same. Collective.
+    """Add caches of rows of other ranks or on disk to a source of batches; its batches stay the same.
 
-    The rows that batches need most often are cached on the device, the next ones on the host. If every rank
-    has all columns, `source` is returned unchanged.
+    The rows that batches need most often are cached on the device, the next ones on the host. If the columns
+    are in memory already, `source` is returned unchanged. Collective if the features are.
 
     ValueError if `by` is VISITS and the visit probabilities cannot be computed. They require uniform draws,
     seeds that are nodes, and the edges of all partitions.
     """
     features = source.features
-    if features is None or not features.is_collective:
+    if features is None or not _takes_cache(features):
         return source
     visits = _visits_of_others(source, order, graph, features, by)
     schema = Schema(graph.schema.node_types, (), columns=features.specs)
@@ -69,10 +70,21 @@ def with_caches(
     )
 
 
+def _takes_cache(features: FeatureStore) -> bool:
+    """Return True if a cache of rows has an effect."""
+    if features.is_collective:
+        return True
+    try:
+        features.cached(CachePlan({}, {}, {}, 0))
+    except Unsupported:
+        return False
+    return True
+
+
 def _visits_of_others(
     source: LocalSource, order: SeedOrder, graph: GraphStore, features: FeatureStore, by: CacheBy
 ) -> dict[NodeType, Tensor]:
-    """Return how often batches need each node, by node type; 0 for nodes stored on this rank."""
+    """Return how often batches need each node, by node type; 0 for nodes in memory of this rank."""
     probabilities = None if by is CacheBy.COUNTS else _probabilities(source, order, features)
     if by is CacheBy.VISITS and probabilities is None:
         raise ValueError(
@@ -84,7 +96,7 @@ def _visits_of_others(
         visits = visit_counts(source.sampler, requests, counts)
     else:
         visits = dict(probabilities)
-    for node_type, of_type in visits.items():
+    for node_type, of_type in visits.items() if features.is_collective else ():
         rows = features.local_rows(node_type)
         of_type[rows.start : rows.stop] = 0
     return visits

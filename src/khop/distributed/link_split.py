@@ -16,7 +16,7 @@ from khop.draw import DrawKey, Positives
 from khop.exchange.codec import check_below
 from khop.exchange.moved_rows import moved, rounds, summed
 from khop.exchange.peers import Message, naming
-from khop.sampling.link_split import Chosen, EdgeRange, LinkColumns, Shares, split_edges
+from khop.sampling.link_split import Chosen, Counted, EdgeRange, LinkColumns, Shares, split_edges
 from khop.schema import EdgeType, NodeType, Schema
 
 DEALING = Message("dealing links", "id")
@@ -44,11 +44,12 @@ class RankEdges:
         """Return the edges of each partition."""
         return [EdgeRange(csc, first) for csc, first in self.graph.held.rows(edge_type)]
 
-    def total(self, counts: Tensor) -> Tensor:
-        """Return the sum of counts over all partitions. Collective.
+    def total(self, counts: Tensor, of: Counted) -> Tensor:
+        """Return the sum of counts over all partitions. Collective."""
+        return self.summed(counts)
 
-        Ranks that store the same partitions count once.
-        """
+    def summed(self, counts: Tensor) -> Tensor:
+        """Return the sum over all partitions. Collective. Ranks that store the same partitions count once."""
         own = counts if self.graph.holders.is_first else torch.zeros_like(counts)
         return summed(self.graph.lanes.peers, own, DEALING)
 
@@ -74,13 +75,16 @@ def split_over_ranks(
     views = {id(part.kept): graph.keeping(part.kept) for part in (split.train, split.val, split.test)}
     parts = []
     for draw, part in enumerate((split.train, split.val, split.test)):
-        links = _links(graph, part.links, facts if draw else facts.of_training, key.plus(draw))
+        links = rank_links(graph, part.links, facts if draw else facts.of_training, key.plus(draw))
         parts.append(RankPart(views[id(part.kept)], links))
     return parts[0], parts[1], parts[2]
 
 
-def _links(graph: PartitionedGraph, chosen: Chosen, facts: LinkColumns, key: DrawKey) -> PartitionedLinks:
-    """Return the chosen edges as a list of links, numbered by the original ids of their destinations."""
+def rank_links(graph: PartitionedGraph, chosen: Chosen, facts: LinkColumns, key: DrawKey) -> PartitionedLinks:
+    """Return the chosen edges as a list of links, numbered by the original ids of their destinations.
+
+    Collective, outside of lanes. Each rank gives positions in its own edges.
+    """
     counts: dict[EdgeType, int] = {}
     held: dict[EdgeType, dict[str, Tensor]] = {}
     for edge_type, positions in chosen.items():

@@ -90,10 +90,7 @@ class PartitionedFeatures(FeatureStoreBase):
 
         ValueError names a type, a column or a row that does not exist.
         """
-        for type_, rows in wanted.items():
-            if type_ not in self.specs:
-                raise ValueError(f"no columns of type {type_!r}; there are columns of {list(self.specs)}")
-            _check(type_, rows, self.specs, self.offsets[type_])
+        check_wanted(wanted, self.specs, self.offsets)
         peers = self.lanes.peers
         queries = [query for type_, rows in wanted.items() for query in self._queries(type_, rows)]
         found: Gathered = {type_: {} for type_ in wanted}
@@ -107,17 +104,13 @@ class PartitionedFeatures(FeatureStoreBase):
 
     def _queries(self, type_: Type, rows: Rows) -> list[RowQuery]:
         """Return one query per group of columns that are requested for the same number of ids."""
-        by_count: dict[int, list[str]] = {}
-        for name in rows.columns:
-            count = min(rows.limits.get(name, rows.ids.numel()), rows.ids.numel())
-            by_count.setdefault(count, []).append(name)
         span, bounds = self._spans[type_][self.holders.rank], self._bounds[type_]
         found = []
-        for count, names in by_count.items():
-            ids, columns, slots, kept = rows.ids[:count], tuple(names), None, 0
+        for count, columns in columns_by_count(rows):
+            ids, slots, kept = rows.ids[:count], None, 0
             if self.kept is not None and isinstance(type_, str) and self.kept.covers(type_, columns):
                 slots = self.kept.find(type_, ids)
-                kept = self.kept.rows.columns[type_][names[0]].shape[0]
+                kept = self.kept.rows.columns[type_][columns[0]].shape[0]
             found.append(RowQuery.of(type_, columns, RemoteRows.of(ids, span, slots, kept), bounds))
         return found
 
@@ -180,6 +173,23 @@ def _count_rows(counts: dict[str, float], queries: Sequence[RowQuery], specs: Sp
         counts["host_cache_rows"] += each.rows.num_kept
         counts["requested_rows"] += each.rows.asked.numel()
         counts["requested_bytes"] += each.rows.asked.numel() * row_bytes
+
+
+def columns_by_count(rows: Rows) -> list[tuple[int, tuple[str, ...]]]:
+    """Return the requested columns by the number of ids that they are requested for."""
+    by_count: dict[int, list[str]] = {}
+    for name in rows.columns:
+        count = min(rows.limits.get(name, rows.ids.numel()), rows.ids.numel())
+        by_count.setdefault(count, []).append(name)
+    return [(count, tuple(names)) for count, names in by_count.items()]
+
+
+def check_wanted(wanted: Wanted, specs: Specs, offsets: Mapping[Type, Sequence[int]]) -> None:
+    """Raise ValueError for a type, a column or a row that does not exist; `offsets` are as in the store."""
+    for type_, rows in wanted.items():
+        if type_ not in specs:
+            raise ValueError(f"no columns of type {type_!r}; there are columns of {list(specs)}")
+        _check(type_, rows, specs, offsets[type_])
 
 
 def _check(type_: Type, rows: Rows, specs: Specs, offsets: Sequence[int]) -> None:
@@ -273,13 +283,23 @@ class RowServer:
         """Return the rows that every rank requests, read directly into outgoing messages."""
         messages = peers.outgoing([answer_bytes(requests, self.specs, self.wire) for requests in asked])
         for message, requests in zip(messages.payloads, asked, strict=True):
-            writer = Writer(message)
-            for request in requests:
-                self._write(writer, request)
+            self.write(requests, message)
         return messages
 
+    def answer(self, message: Tensor) -> Tensor:
+        """Return the rows that a message requests, uint8 (n); ValueError if the message is invalid."""
+        requests = read(message, self.specs, self.counts)
+        room = torch.empty(answer_bytes(requests, self.specs, self.wire), dtype=torch.uint8)
+        self.write(requests, room)
+        return room
+
+    def write(self, requests: Sequence[RowRequest], message: Tensor) -> None:
+        """Write the requested rows into a message of `answer_bytes`."""
+        writer = Writer(message)
+        for request in requests:
+            self._write(writer, request)
+
     def _write(self, writer: Writer, request: RowRequest) -> None:
-        """Write the rows of one request."""
         pieces, specs, plain = self.pieces[request.type_], self.specs[request.type_], {}
         for name in request.columns:
             places = [

@@ -23,11 +23,11 @@ from khop.errors import Unsupported
 from khop.exchange.draw_wire import HopWire, IdRanges
 from khop.exchange.lanes import Lanes
 from khop.exchange.peers import Message, Peers, naming
-from khop.graph.edge_draws import asked_types, check_edge_type, check_hop
+from khop.graph.edge_draws import check_edge_type, check_hop
 from khop.graph.needs import Need
 from khop.graph.store import NumberedGraph, NumberedNodes
-from khop.kernels.owners import ByOwner, first_outside
-from khop.partition.local_partitions import LocalPartitions
+from khop.kernels.owners import ByOwner
+from khop.partition.local_partitions import LocalPartitions, check_frontier_nodes
 from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType, Schema
 
@@ -49,6 +49,7 @@ class PartitionedGraph(NumberedGraph):
     held: LocalPartitions  # the partitions of this rank
     holders: PartitionOwners
     lanes: Lanes
+    candidates: Mapping[NodeType, Tensor] = field(default_factory=dict)  # bool (nodes): drawn as negatives
     schema: Schema = field(init=False, repr=False)
     nodes: NumberedNodes = field(init=False, repr=False)
     _num_edges: Mapping[EdgeType, int] = field(init=False, repr=False)  # in all partitions, left out or not
@@ -66,7 +67,8 @@ class PartitionedGraph(NumberedGraph):
         spans = [{t: self.holders.held(of_type, rank) for t, of_type in offsets.items()} for rank in ranks]
         object.__setattr__(self, "_bounds", bounds)
         object.__setattr__(self, "_spans", spans)
-        object.__setattr__(self, "_negatives", RankNegatives(self.held, self.holders, self.lanes))
+        negatives = RankNegatives(self.held, self.holders, self.lanes, self.candidates)
+        object.__setattr__(self, "_negatives", negatives)
 
     @property
     def is_collective(self) -> bool:
@@ -91,13 +93,7 @@ class PartitionedGraph(NumberedGraph):
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw in-edges of every frontier node; see GraphStore."""
         check_hop(frontier, hop, self.schema)
-        for edge_type in asked_types(frontier, hop):
-            nodes, count = frontier[edge_type[2]].nodes, self.nodes.counts[edge_type[2]]
-            if (position := first_outside(nodes, (0, count))) >= 0:
-                raise ValueError(
-                    f"edge type {edge_type}: frontier node {int(nodes[position])}: not in [0, {count}), the "
-                    "nodes of all parts"
-                )
+        check_frontier_nodes(frontier, hop, self.nodes)
         wire = HopWire.of(frontier, hop, key, self.nodes.counts, self._num_edges)
         owners = {t: ByOwner.of(frontier[t].nodes, self._bounds[t]) for t in wire.node_types}
         shares = {t: of_type.frontiers(frontier[t]) for t, of_type in owners.items()}
@@ -129,6 +125,10 @@ class PartitionedGraph(NumberedGraph):
         Each rank gives the edges to keep in its partitions.
         """
         return replace(self, held=self.held.keeping(kept))
+
+    def drawing_from(self, candidates: Mapping[NodeType, Tensor]) -> PartitionedGraph:
+        """Return the same graph; negatives are drawn from the marked nodes of some types: bool (nodes)."""
+        return replace(self, candidates={**self.candidates, **candidates})
 
 
 @dataclass(frozen=True, eq=False)

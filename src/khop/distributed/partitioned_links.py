@@ -14,7 +14,7 @@ from khop.exchange.lanes import Lanes
 from khop.exchange.moved_rows import summed
 from khop.exchange.peers import Message
 from khop.exchange.row_wire import stored_dtype
-from khop.features.store import Rows
+from khop.features.store import FeatureStore, Rows
 from khop.features.table import ColumnPieces
 from khop.sampling.link_digest import links_digest, told_apart
 from khop.sampling.link_seeds import Links
@@ -35,7 +35,7 @@ class PartitionedLinks:
     """
 
     counts: Mapping[EdgeType, int]  # number of links on all ranks, by type
-    table: PartitionedFeatures  # ends and facts, by type and link number
+    table: FeatureStore  # ends and facts, by type and link number
     digests: Mapping[EdgeType, int]  # see `links_digest`
 
     @property

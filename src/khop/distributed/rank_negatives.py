@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,7 +18,7 @@ from khop.graph.negatives import NegativeTables, NothingLeft, all_drawn
 from khop.kernels.owners import ByOwner, first_outside
 from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_links import PartsLinks
-from khop.schema import EdgeType
+from khop.schema import EdgeType, NodeType
 
 ASKING = Message("asking for negatives", "id")
 GETTING = Message("getting negatives", "id")
@@ -36,13 +36,14 @@ class RankNegatives:
     held: LocalPartitions
     holders: PartitionOwners
     lanes: Lanes
+    candidates: Mapping[NodeType, Tensor] = field(default_factory=dict)  # bool (nodes): drawn; default: all
     _tables: NegativeTables = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         held, folder = self.held, self.held.folder
         counts = {node_type: folder.num_nodes(node_type) for node_type in held.schema.node_types}
         links = PartsLinks(held, RankLinks(folder, self.holders, self.lanes))
-        tables = NegativeTables(counts, held.nodes.originals, folder.columns(), links)
+        tables = NegativeTables(counts, held.nodes.originals, folder.columns(), links, self.candidates)
         object.__setattr__(self, "_tables", tables)
 
     def draw(

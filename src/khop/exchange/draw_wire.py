@@ -38,7 +38,7 @@ class HopWire:
     most: Mapping[EdgeType, int | None]  # edge types that are drawn, in order: the most edges of a row
     sources: Mapping[EdgeType, int]  # number of nodes of the source type
     edges: Mapping[EdgeType, int] | None  # number of edges; None: no edge ids are requested
-    has_weights: bool  # neighbors have weights
+    weighted: frozenset[EdgeType]  # edge types of which neighbors have weights
     fields: Mapping[NodeType, tuple[str, ...]]  # fields of the frontier that are sent beside the nodes
     digest: int  # hash of everything that ranks have to agree on
 
@@ -62,7 +62,7 @@ class HopWire:
             {edge_type: hop.rule.most(fanout) for edge_type, fanout in fanouts.items()},
             {edge_type: nodes[edge_type[0]] for edge_type in fanouts},
             {edge_type: edges[edge_type] for edge_type in fanouts} if hop.edge_ids else None,
-            hop.rule.has_weights,
+            frozenset(edge_type for edge_type, fanout in fanouts.items() if hop.rule.has_weights(fanout)),
             fields,
             digest,
         )
@@ -136,7 +136,7 @@ class HopWire:
             if self.edges is not None:
                 assert found.edges is not None
                 writer.put(found.edges, torch.int64, room)
-            if self.has_weights:
+            if edge_type in self.weighted:
                 assert found.weights is not None
                 writer.put(found.weights, torch.float32, room)
 
@@ -161,7 +161,7 @@ class HopWire:
             if self.edges is not None:
                 edges = reader.take(torch.int64, room)[:total]
                 check_below(edges, self.edges[edge_type], f"edge of {edge_type}")
-            weights = reader.take(torch.float32, room)[:total] if self.has_weights else None
+            weights = reader.take(torch.float32, room)[:total] if edge_type in self.weighted else None
             found[edge_type] = Neighbors(offsets, nodes, edges, weights)
         reader.check_done()
         return found
@@ -169,7 +169,7 @@ class HopWire:
     def _edge_bytes(self, edge_type: EdgeType, count: int) -> int:
         """Return the bytes of `count` edges: their sources, and their ids and weights if these are sent."""
         ids = 0 if self.edges is None else 8 * count
-        weights = padded(4 * count) if self.has_weights else 0
+        weights = padded(4 * count) if edge_type in self.weighted else 0
         return padded(count * narrowest(self.sources[edge_type]).itemsize) + ids + weights
 
 

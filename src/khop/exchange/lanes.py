@@ -1,5 +1,8 @@
 """Several batches in flight across all ranks: each lane has its own connections and its own thread.
 
+`Lanes.map` starts the threads of a sequence of steps and yields the results in order. `LaneWork` is the state
+that the threads and the consumer share.
+
 No wait lasts forever while every rank lives. Lane i makes the steps i, i + L, ... one after another, and
 exchanges only with lane i of the other ranks. Let t be the first step that some rank has not received. All
 ranks have received every earlier step, so each may begin t, at any limit on how far lanes run ahead, and its

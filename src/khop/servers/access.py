@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import os
 import secrets
 import stat
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 from khop.servers.addresses import Endpoint, is_loopback
 from khop.servers.errors import NotAllowed, Unauthenticated
@@ -54,6 +56,10 @@ class Token:
             )
 
 
+# Connections with TLS: to other machines, and all if `ca` or `client_cert` is given; none.
+Encryption = Literal["remote", "off"]
+
+
 @dataclass(frozen=True)
 class Access:
     """How a client identifies itself, and how it verifies servers."""
@@ -64,17 +70,19 @@ class Access:
     )
     client_cert: Path | None = None  # PEM, for servers that were started with --client-ca
     client_key: Path | None = None
-    insecure: bool = False  # also off the loopback: no TLS, and the token travels unencrypted
+    encryption: Encryption = "remote"
 
     def __post_init__(self) -> None:
         if (self.client_cert is None) != (self.client_key is None):
             raise ValueError("client_cert and client_key: one needs the other; give both or neither")
-        if self.insecure and (self.ca or self.client_cert):
-            raise ValueError("insecure: excludes ca and client_cert; drop one of them")
+        if self.encryption == "off" and (self.ca or self.client_cert):
+            raise ValueError(
+                "encryption is off (insecure): ca and client_cert have no effect; drop one of them"
+            )
 
     def encrypts(self, endpoint: Endpoint) -> bool:
-        """Return True if the connection uses TLS: always off the loopback, unless it is insecure."""
-        if self.insecure:
+        """Return True if the connection uses TLS: always to other machines, unless encryption is off."""
+        if self.encryption == "off":
             return False
         return bool(self.ca or self.client_cert) or not is_loopback(endpoint.number)
 
@@ -104,10 +112,15 @@ def token_of(path: Path) -> Token:
 
 def write_token(path: Path, graphs: Sequence[str] = (_EVERY_GRAPH,), role: Role = Role.CLIENT) -> None:
     """Write a token file with a new secret, readable only by its owner. An existing file stays."""
-    names = ", ".join(f'"{name}"' for name in graphs)
-    text = f'token = "{secrets.token_urlsafe(32)}"\ngraphs = [{names}]\nrole = "{role.value}"\n'
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+    names = ", ".join(map(_quoted, graphs))
+    text = f'token = "{secrets.token_urlsafe(32)}"\ngraphs = [{names}]\nrole = "{role.value}"\n'.encode()
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(text)
+
+
+def _quoted(name: str) -> str:
+    """Return text as a string of TOML, which escapes as JSON does, and the delete character too."""
+    return json.dumps(name, ensure_ascii=False).replace("\x7f", r"\u007f")
 
 
 def _read(path: Path) -> tuple[str, Token]:
@@ -192,6 +205,13 @@ class ServerSecurity:
     tls_key: Path | None = None
     client_ca: Path | None = None  # clients need a certificate that it signed
     insecure: bool = False
+
+    def absolute(self) -> ServerSecurity:
+        """Return the same files by absolute paths, for a process with another working directory."""
+        cert, key, ca = (path and path.absolute() for path in (self.tls_cert, self.tls_key, self.client_ca))
+        return ServerSecurity(
+            tuple(path.absolute() for path in self.token_files), cert, key, ca, self.insecure
+        )
 
     def check(self, numbers: Sequence[str]) -> None:
         """Raise ValueError if a server with this security may not listen on these IP addresses."""

@@ -82,7 +82,7 @@ def resolved(address: Address) -> tuple[Endpoint, ...]:
     """Return the machines behind an address; Unavailable if its name has none now."""
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: a part of the name has over 63 characters
         raise Unavailable(f"{address.host}: no address is known for this name ({error})") from None
     numbers = dict.fromkeys(str(entry[4][0]) for entry in found)
     return tuple(Endpoint(address, number) for number in numbers)

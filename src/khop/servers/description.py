@@ -17,7 +17,7 @@ _MOST = 1 << 62
 
 @dataclass(frozen=True)
 class Description:
-    """What a client knows of the graph on its servers."""
+    """Facts about the graph on servers that a client has without its data."""
 
     name: str
     fingerprint: str

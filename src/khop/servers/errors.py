@@ -11,121 +11,83 @@ class Retry(StrEnum):
 
     NEVER = "never"  # every server would answer the same
     ELSEWHERE = "elsewhere"  # another server may answer; this one is not asked for a while
-    LATER = "later"  # the server is well, but has no limits now
+    LATER = "later"  # the server is well, but has no room now
+
+
+_CODES: dict[str, type[ServerError]] = {}
 
 
 class ServerError(Exception):
     """A request without a batch as its answer. The text is a whole sentence for the user."""
 
-    code: ClassVar[str]
-    retry: ClassVar[Retry] = Retry.NEVER
+    code: ClassVar[str]  # as it travels
+    retry: ClassVar[Retry]
+
+    def __init_subclass__(cls, *, code: str, retry: Retry = Retry.NEVER) -> None:
+        """Register the error under its code."""
+        super().__init_subclass__()
+        cls.code, cls.retry = code, retry
+        _CODES[code] = cls
 
 
-class Unavailable(ServerError):
+class Unavailable(ServerError, code="unavailable", retry=Retry.ELSEWHERE):
     """The server was not reached, or the connection was cut."""
 
-    code = "unavailable"
-    retry = Retry.ELSEWHERE
 
-
-class TimedOut(ServerError):
+class TimedOut(ServerError, code="timed-out", retry=Retry.ELSEWHERE):
     """The server was silent for longer than an attempt may last."""
 
-    code = "timed-out"
-    retry = Retry.ELSEWHERE
 
-
-class GoingAway(ServerError):
+class GoingAway(ServerError, code="going-away", retry=Retry.ELSEWHERE):
     """The server is about to end: it finishes what it began and takes nothing new."""
 
-    code = "going-away"
-    retry = Retry.ELSEWHERE
 
-
-class Busy(ServerError):
+class Busy(ServerError, code="busy", retry=Retry.LATER):
     """The server has as many requests waiting as it accepts."""
 
-    code = "busy"
-    retry = Retry.LATER
+
+class PartLost(ServerError, code="part-lost", retry=Retry.LATER):
+    """No owner of another part answers the server, which may be asked later."""
 
 
-class MachineFailed(ServerError, OSError):
+class MachineFailed(ServerError, OSError, code="machine", retry=Retry.ELSEWHERE):
     """The machine of the server failed: a file, a disk, its memory."""
 
-    code = "machine"
-    retry = Retry.ELSEWHERE
 
-
-class UnknownSettings(ServerError):
+class UnknownSettings(ServerError, code="unknown-settings"):
     """The server does not have the settings that a request names by their hash: send them again."""
 
-    code = "unknown-settings"
 
-
-class InvalidRequest(ServerError, ValueError):
+class InvalidRequest(ServerError, ValueError, code="invalid"):
     """The request cannot be answered: its settings or seeds do not fit the graph."""
 
-    code = "invalid"
 
-
-class TooLarge(ServerError, ValueError):
+class TooLarge(ServerError, ValueError, code="too-large"):
     """The batch could be larger than the server allows."""
 
-    code = "too-large"
 
-
-class WrongVersion(ServerError, ValueError):
+class WrongVersion(ServerError, ValueError, code="wrong-version"):
     """Client and server have different versions of the messages or of the draws."""
 
-    code = "wrong-version"
 
-
-class WrongGraph(ServerError, ValueError):
+class WrongGraph(ServerError, ValueError, code="wrong-graph"):
     """The server has another graph than the client was connected to."""
 
-    code = "wrong-graph"
 
-
-class Unauthenticated(ServerError, PermissionError):
+class Unauthenticated(ServerError, PermissionError, code="unauthenticated"):
     """The token or the certificate is missing or wrong."""
 
-    code = "unauthenticated"
 
-
-class NotAllowed(ServerError, PermissionError):
+class NotAllowed(ServerError, PermissionError, code="not-allowed"):
     """The token is known and does not allow this."""
 
-    code = "not-allowed"
 
-
-class Cancelled(ServerError):
+class Cancelled(ServerError, code="cancelled"):
     """The client no longer wants the answer."""
-
-    code = "cancelled"
 
 
 class InvalidAnswer(ValueError):
     """A message of a server that is not what its header or the request says."""
-
-
-_CODES: dict[str, type[ServerError]] = {
-    error.code: error
-    for error in (
-        Unavailable,
-        TimedOut,
-        GoingAway,
-        Busy,
-        MachineFailed,
-        UnknownSettings,
-        InvalidRequest,
-        TooLarge,
-        WrongVersion,
-        WrongGraph,
-        Unauthenticated,
-        NotAllowed,
-        Cancelled,
-    )
-}
 
 
 def of_code(code: str, text: str) -> ServerError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,17 +14,31 @@ from khop.servers.errors import Busy, GoingAway
 
 @dataclass(frozen=True)
 class QueueLimits:
-    """Bounds of a server's work. Its memory holds at most `at_once` + clients x `unsent` batches."""
+    """Bounds of a server's work.
+
+    Its memory holds at most `at_once` batches, and of each owner `unsent_per_owner` or its connections x
+    `unsent`, if they are fewer.
+    """
 
     at_once: int = 2  # batches that are made at the same time
-    unsent: int = 2  # finished batches of one client that are on their way to it
-    waiting: int = 256  # requests of all clients that wait
-    waiting_per_client: int = 32
+    unsent: int = 2  # finished batches of one connection that are on their way to it
+    unsent_per_owner: int = 16
+    waiting: int = 512  # requests of all clients that wait
+    waiting_per_client: int = 32  # of one connection
+    waiting_per_owner: int = 256
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} {value!r}: must be a whole number, 1 or more")
+
+
+@dataclass(frozen=True)
+class Client:
+    """The sender of a request."""
+
+    owner: str  # a token, or a machine where there are none: the turns are theirs
+    connection: str  # one of the owner's
 
 
 class Stage(StrEnum):
@@ -39,24 +53,28 @@ class Stage(StrEnum):
 class QueuedRequest:
     """One request of a client."""
 
-    client: str
+    client: Client
     stage: Stage = Stage.WAITING
 
 
+Queues = dict[str, dict[str, deque[QueuedRequest]]]  # by owner and connection, the next ones first
+
+
 class FairQueue:
-    """A queue for each client. The clients are served in turn, however many requests each one has."""
+    """A queue for each connection. Owners of tokens are served in turn, then the connections of each.
+
+    Neither the number of an owner's requests nor that of its connections gets it more turns.
+    """
 
     def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits
         self._changed = threading.Condition()
-        self._queues: dict[
-            str, deque[QueuedRequest]
-        ] = {}  # clients with waiting requests, the next one first
+        self._queues: Queues = {}
         self._begun: set[QueuedRequest] = set()  # being made or sent
         self._draining = False
 
     @contextmanager
-    def queued(self, client: str) -> Iterator[QueuedRequest]:
+    def queued(self, client: Client) -> Iterator[QueuedRequest]:
         """Put a request in the queue of its client, and take it out at the end.
 
         Busy if the queue is full, GoingAway if the server takes nothing new.
@@ -89,7 +107,7 @@ class FairQueue:
 
     @property
     def is_draining(self) -> bool:
-        """Whether the server takes nothing new."""
+        """True once the server takes nothing new."""
         return self._draining
 
     def empty(self, seconds: float) -> bool:
@@ -101,50 +119,70 @@ class FairQueue:
         """Return the number of requests at each stage."""
         with self._changed:
             found = {stage.value: 0 for stage in Stage}
-            found[Stage.WAITING.value] = sum(map(len, self._queues.values()))
+            found[Stage.WAITING.value] = sum(map(_length, self._queues.values()))
             for queued in self._begun:
                 found[queued.stage.value] += 1
             return found
 
-    def _join(self, client: str) -> QueuedRequest:
-        queued = QueuedRequest(client)
+    def _join(self, client: Client) -> QueuedRequest:
+        queued, limits = QueuedRequest(client), self._limits
         with self._changed:
             if self._draining:
                 raise GoingAway("the server is going away: it finishes what it began; ask another server")
-            waiting = sum(map(len, self._queues.values()))
-            of_client = len(self._queues.get(client, ()))
-            if waiting >= self._limits.waiting or of_client >= self._limits.waiting_per_client:
+            of_owner = self._queues.get(client.owner, {})
+            waiting = (sum(map(_length, self._queues.values())), _length(of_owner))
+            of_client = len(of_owner.get(client.connection, ()))
+            most = (limits.waiting, limits.waiting_per_owner, limits.waiting_per_client)
+            if any(count >= limit for count, limit in zip((*waiting, of_client), most, strict=True)):
                 raise Busy(
-                    f"the server has {waiting} requests waiting, {of_client} of this client; ask later"
+                    f"the server has {waiting[0]} requests waiting, {waiting[1]} of {client.owner}, "
+                    f"{of_client} of this client; ask later"
                 )
-            self._queues.setdefault(client, deque()).append(queued)
+            self._queues.setdefault(client.owner, {}).setdefault(client.connection, deque()).append(queued)
             self._admit()
         return queued
 
     def _admit(self) -> None:
-        """Let requests begin while there is limits. A client that was served goes behind the others."""
+        """Let requests begin within the limits. An owner that was served goes behind the others."""
         while sum(queued.stage is Stage.MAKING for queued in self._begun) < self._limits.at_once:
-            unsent = self._limits.unsent
-            ready = (name for name in self._queues if _num_sending(self._begun, name) < unsent)
-            client = next(ready, None)
+            sending = [queued.client for queued in self._begun if queued.stage is Stage.SENDING]
+            client = next(
+                (each for each in _in_turn(self._queues) if _may_begin(self._limits, each, sending)), None
+            )
             if client is None:
                 break
-            queue = self._queues.pop(client)
-            queued = queue.popleft()
+            queued = self._queues[client.owner][client.connection][0]
             queued.stage = Stage.MAKING
             self._begun.add(queued)
-            if queue:
-                self._queues[client] = queue
+            of_owner = self._queues.pop(client.owner)
+            queue = of_owner.pop(client.connection)
+            self._queues[client.owner] = of_owner | {client.connection: queue}  # both behind the others
+            _drop(self._queues, queued)
         self._changed.notify_all()
 
 
-def _num_sending(begun: Iterable[QueuedRequest], client: str) -> int:
-    return sum(queued.client == client and queued.stage is Stage.SENDING for queued in begun)
+def _may_begin(limits: QueueLimits, client: Client, sending: Sequence[Client]) -> bool:
+    """Return False for a client that has not taken the batches that are finished."""
+    of_owner = sum(each.owner == client.owner for each in sending)
+    return of_owner < limits.unsent_per_owner and sending.count(client) < limits.unsent
 
 
-def _drop(queues: dict[str, deque[QueuedRequest]], queued: QueuedRequest) -> None:
-    queue = queues.get(queued.client)
-    if queue is not None and queued in queue:
-        queue.remove(queued)
-        if not queue:
-            del queues[queued.client]
+def _in_turn(queues: Queues) -> Iterator[Client]:
+    return (Client(owner, connection) for owner, of_owner in queues.items() for connection in of_owner)
+
+
+def _length(of_owner: Mapping[str, Sized]) -> int:
+    return sum(map(len, of_owner.values()))
+
+
+def _drop(queues: Queues, queued: QueuedRequest) -> None:
+    """Take a request out of its queue, and queues that are empty then."""
+    client = queued.client
+    queue = queues.get(client.owner, {}).get(client.connection)
+    if queue is None or queued not in queue:
+        return
+    queue.remove(queued)
+    if not queue:
+        del queues[client.owner][client.connection]
+    if not queues[client.owner]:
+        del queues[client.owner]

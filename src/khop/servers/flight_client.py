@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import ssl
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.flight as flight
 
 from khop.servers.access import Access, Limits, secret_of
@@ -17,18 +19,20 @@ from khop.servers.call_timeouts import Call, CallTimeouts, End
 from khop.servers.connection_check import check_server, speaks_tls
 from khop.servers.errors import (
     Cancelled,
+    InvalidAnswer,
     ServerError,
     TimedOut,
     Unauthenticated,
     Unavailable,
+    WrongVersion,
     of_code,
 )
 from khop.servers.pool import Pool
-from khop.servers.transport import Buffer
+from khop.servers.transport import BEATS, Buffer
 
 BEAT_HEADER = b"khop-beat"
 HEARTBEAT, ERROR, LAST = b"h", b"e", b"."
-_BEATS = 4  # heartbeats within an attempt
+FAULTS = (flight.FlightError, pa.ArrowException, OSError)  # of a connection, in any state
 _TIMEOUTS = CallTimeouts()
 _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # another connection's failures do not delay this one
@@ -39,13 +43,24 @@ _OPTIONS = (
 )
 
 
-def connected(addresses: Sequence[str], access: Access, limits: Limits) -> Pool:
+def fingerprint_of(description: bytes) -> str:
+    """Return the fingerprint in a description."""
+    try:
+        return str(json.loads(description).get("fingerprint", ""))
+    except (ValueError, AttributeError):
+        raise WrongVersion(
+            "a server describes no graph: is it `khop serve`, of the same khop as this client?"
+        ) from None
+
+
+def connected(
+    addresses: Sequence[str],
+    access: Access,
+    limits: Limits,
+    identity: Callable[[bytes], str] = fingerprint_of,
+) -> Pool:
     """Return several servers as one. Nothing is connected before the first request."""
-    return Pool(parsed_addresses(addresses), FlightDial(access), limits, _fingerprint)
-
-
-def _fingerprint(description: bytes) -> str:
-    return str(json.loads(description).get("fingerprint", ""))
+    return Pool(parsed_addresses(addresses), FlightDial(access), limits, identity)
 
 
 class FlightDial:
@@ -54,7 +69,7 @@ class FlightDial:
     def __init__(self, access: Access) -> None:
         self._access = access
         self._secret = None if access.token_file is None else secret_of(access.token_file)
-        self._roots = None if access.insecure else _roots(access.ca)
+        self._roots = None if access.encryption == "off" else _roots(access.ca)
         self._own = None if access.client_cert is None else _pair(access)
 
     def resolve(self, address: Address) -> Sequence[Endpoint]:
@@ -70,7 +85,10 @@ class FlightDial:
             options |= {"tls_root_certs": self._roots, "override_hostname": endpoint.address.host}
             if self._own is not None:
                 options |= {"cert_chain": self._own[0], "private_key": self._own[1]}
-        client = flight.FlightClient(f"grpc+{scheme}://{endpoint.target}", **options)
+        try:
+            client = flight.FlightClient(f"grpc+{scheme}://{endpoint.target}", **options)
+        except FAULTS as error:
+            raise Unavailable(f"{endpoint}: {_sentence(error)}") from None
         return FlightConnection(client, endpoint, self._secret, scheme)
 
 
@@ -120,12 +138,12 @@ class FlightConnection:
         self, request: bytes, attempt_s: float, deadline_s: float, stop: threading.Event | None
     ) -> Generator[Buffer]:
         """Yield the header of the answer, then its pieces."""
-        beat = f"{attempt_s / _BEATS:.3f}".encode()
+        beat = f"{attempt_s / BEATS:.3f}".encode()
         timeout = None if deadline_s == float("inf") else deadline_s
         options = flight.FlightCallOptions(timeout=timeout, headers=[*self._headers, (BEAT_HEADER, beat)])
         try:
             writer, reader = self._client.do_exchange(flight.FlightDescriptor.for_command(request), options)
-        except flight.FlightError as error:
+        except FAULTS as error:
             raise self._failure(error) from None
         with self._lock:
             self._readers.add(reader)
@@ -135,8 +153,8 @@ class FlightConnection:
         finally:
             with self._lock:
                 self._readers.discard(reader)
-            reader.cancel()
-            _close(writer)
+            _end(reader.cancel)
+            _end(writer.close)
 
     def _pieces(self, writer: Any, reader: Any, call: Call) -> Generator[Buffer]:  # noqa: ANN401
         try:
@@ -145,14 +163,15 @@ class FlightConnection:
                 chunk = reader.read_chunk()
                 call.heard()
                 if chunk.data is not None:
-                    column = chunk.data.column(0)
-                    yield memoryview(column.buffers()[1])[: len(column)]
+                    yield _piece(chunk.data)
                     call.heard()  # the time that the consumer took is not the server's
                 elif _is_last(chunk.app_metadata.to_pybytes()):
                     return
         except StopIteration:
             raise Unavailable(f"{self.address}: the answer was cut") from None
-        except flight.FlightError as error:
+        except ServerError:  # some are OSErrors too
+            raise
+        except FAULTS as error:
             raise self._failure(error, call) from None
 
     def close(self) -> None:
@@ -160,20 +179,22 @@ class FlightConnection:
         with self._lock:
             readers = list(self._readers)
         for reader in readers:
-            reader.cancel()
-        self._client.close()
+            _end(reader.cancel)
+        _end(self._client.close)
 
     def _action(self, name: str, timeout_s: float) -> bytes:
         options = flight.FlightCallOptions(timeout=timeout_s, headers=self._headers)
         try:
             (result,) = self._client.do_action(flight.Action(name, b""), options)
-        except flight.FlightError as error:
+        except FAULTS as error:
             raise self._failure(error) from None
+        except ValueError:  # no result, or several
+            raise WrongVersion(f"{self.address}: gives no answer of khop to {name!r}") from None
         body: bytes = result.body.to_pybytes()
         _is_last(body if body[:1] == ERROR else LAST)
         return body[1:]
 
-    def _failure(self, error: flight.FlightError, call: Call | None = None) -> ServerError:
+    def _failure(self, error: Exception, call: Call | None = None) -> ServerError:
         if call is not None and call.ended is End.STOPPED:
             return Cancelled(f"{self.address}: the request is no longer wanted")
         if call is not None and call.ended is End.TIMED_OUT:
@@ -194,13 +215,20 @@ def _is_last(message: bytes) -> bool:
 
 
 def _sentence(error: Exception) -> str:
-    """Return the words of a Flight error without the context that gRPC appends."""
+    """Return the words of an error of pyarrow without the context that gRPC appends."""
     text = str(error).partition(". gRPC client debug context")[0]
     return text.partition("with message: ")[2] or text
 
 
-def _close(writer: Any) -> None:  # noqa: ANN401
-    try:
-        writer.close()
-    except (flight.FlightError, OSError):
-        return  # it was cancelled
+def _piece(batch: pa.RecordBatch) -> memoryview:
+    """Return the bytes of a piece, without a copy."""
+    column = batch.column(0) if batch.num_columns == 1 else None
+    if column is None or column.type != pa.uint8() or column.null_count:
+        raise InvalidAnswer(f"a piece of an answer: is {batch.schema}, not one column of bytes")
+    return memoryview(column.buffers()[1])[column.offset : column.offset + len(column)]
+
+
+def _end(ending: Callable[[], object]) -> None:
+    """End a stream or a connection, which may have failed before."""
+    with suppress(*FAULTS):
+        ending()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,19 +13,29 @@ import pyarrow.flight as flight
 
 from khop.servers.access import ServerSecurity, Token, Tokens, token_of
 from khop.servers.addresses import Address, resolved
+from khop.servers.call_timeouts import CallTimeouts
 from khop.servers.errors import Cancelled, InvalidRequest, ServerError, Unauthenticated
-from khop.servers.flight_client import BEAT_HEADER, ERROR, HEARTBEAT, LAST
+from khop.servers.fair_queue import Client
+from khop.servers.flight_client import BEAT_HEADER, ERROR, FAULTS, HEARTBEAT, LAST
+from khop.servers.peer_sockets import shut_down
 from khop.servers.request_handler import RequestHandler, error_message
 from khop.servers.transport import Buffer
 
 _SCHEMA = pa.schema([("bytes", pa.uint8())])
 _BEATS_S = (0.05, 5.0)  # of heartbeats, shortest and longest
+_UNREAD_S = 60.0  # longest wait for a client to read a piece
+_UNREAD = CallTimeouts()
 _ACCESS = "access"
 _NAMES = {"describe": "the graph: schema, splits, counts", "status": "counters of the server"}
 
 
-def served(handler: RequestHandler, address: Address, security: ServerSecurity) -> FlightServer:
-    """Return a server that listens on the address; ValueError if its security does not allow that."""
+def served(
+    handler: RequestHandler, address: Address, security: ServerSecurity, unread_s: float = _UNREAD_S
+) -> FlightServer:
+    """Return a server that listens on the address; ValueError if its security does not allow that.
+
+    The connection of a client is ended once the client has read nothing for `unread_s`.
+    """
     endpoints = resolved(address)
     security.check([endpoint.number for endpoint in endpoints])
     _check_free(endpoints[0].target)
@@ -36,7 +47,7 @@ def served(handler: RequestHandler, address: Address, security: ServerSecurity) 
         options["tls_certificates"] = [(security.tls_cert.read_bytes(), security.tls_key.read_bytes())]
     if security.client_ca is not None:
         options |= {"verify_client": True, "root_certificates": security.client_ca.read_bytes()}
-    return FlightServer(handler, tokens, f"grpc+{scheme}://{endpoints[0].target}", options)
+    return FlightServer(handler, tokens, unread_s, f"grpc+{scheme}://{endpoints[0].target}", options)
 
 
 def _check_free(address: Address) -> None:
@@ -87,8 +98,8 @@ def _beat(headers: dict[str, Sequence[str | bytes]]) -> float:
 class _ResponseStream:
     """The way back to a client (a ResponseStream)."""
 
-    def __init__(self, context: Any, writer: Any) -> None:  # noqa: ANN401
-        self._context, self._writer = context, writer
+    def __init__(self, context: Any, writer: Any, unread_s: float) -> None:  # noqa: ANN401
+        self._context, self._writer, self._unread_s = context, writer, unread_s
 
     def heartbeat(self) -> None:
         """Send a heartbeat."""
@@ -97,39 +108,44 @@ class _ResponseStream:
     def send(self, piece: Buffer) -> None:
         """Send the next piece of the answer, without a copy."""
         array = pa.Array.from_buffers(pa.uint8(), len(piece), [None, pa.py_buffer(piece)])
-        self._checked()
-        try:
-            self._writer.write_batch(pa.record_batch([array], schema=_SCHEMA))
-        except (flight.FlightError, pa.ArrowException, OSError):
-            raise Cancelled("the client is gone") from None
+        self._write(self._writer.write_batch, pa.record_batch([array], schema=_SCHEMA))
 
     def message(self, text: bytes) -> None:
         """Send a message without a piece."""
-        self._checked()
-        try:
-            self._writer.write_metadata(text)
-        except (flight.FlightError, pa.ArrowException, OSError):
-            raise Cancelled("the client is gone") from None
+        self._write(self._writer.write_metadata, text)
 
-    def _checked(self) -> None:
+    def _write(self, write: Callable[[Any], object], value: object) -> None:
+        """Write to the client, which may be gone, or stop reading."""
         if self._context.is_cancelled():
             raise Cancelled("the client is gone")
+        # gRPC waits for a client that does not read for ever; only the end of its connection ends that.
+        with _UNREAD.watching(partial(shut_down, self._context.peer()), self._unread_s, None) as call:
+            try:
+                write(value)
+            except FAULTS:
+                reason = "is gone" if call.ended is None else f"has read nothing for {self._unread_s:g} s"
+                raise Cancelled(f"the client {reason}") from None
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     """Answers requests of clients. It runs once it exists, on threads of gRPC."""
 
     def __init__(
-        self, handler: RequestHandler, tokens: Tokens, location: str, options: dict[str, Any]
+        self,
+        handler: RequestHandler,
+        tokens: Tokens,
+        unread_s: float,
+        location: str,
+        options: dict[str, Any],
     ) -> None:
-        self._handler = handler
+        self._handler, self._unread_s = handler, unread_s
         super().__init__(location, middleware={_ACCESS: _CheckAccess(tokens)}, **options)
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ANN401
         """Answer a request for a batch: pieces and heartbeats, then an error or the end."""
         access: _Access = context.get_middleware(_ACCESS)
-        stream = _ResponseStream(context, writer)
-        client = f"{access.token.name} {context.peer()}"
+        stream = _ResponseStream(context, writer, self._unread_s)
+        client = _client(access.token, context.peer())
         try:
             writer.begin(_SCHEMA)
             self._handler.answer(descriptor.command or b"", access.token, client, stream, access.beat_s)
@@ -151,13 +167,18 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         if name == "describe":
             return self._handler.describe(token)
         if name == "status":
-            self._handler.check_graph(token)
+            token.check_graph(self._handler.graph)
             return json.dumps(self._handler.status()).encode()
         raise InvalidRequest(f"action {name!r}: there are {', '.join(_NAMES)}")
 
     def list_actions(self, context: object) -> list[tuple[str, str]]:
         """Return the names of the questions."""
         return list(_NAMES.items())
+
+
+def _client(token: Token, peer: str) -> Client:
+    """Return who gets the turns of a call: the holders of its token; without tokens, the machine."""
+    return Client(token.name if token.digest else peer.rpartition(":")[0], peer)
 
 
 def _stated(stream: _ResponseStream, error: ServerError) -> None:

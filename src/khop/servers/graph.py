@@ -260,7 +260,7 @@ def _links(view: RemoteView, reference: Reference) -> ListedLinks:
         given = frame.document
         counts = {t: n.whole(0, 1 << 62) for t, n in given["counts"].entries() if isinstance(t, tuple)}
         facts = tuple(fact.text() for fact in given["facts"].each())
-        return ListedLinks(counts, facts, reference, view.digest, partial(_link_rows, view))
+        return ListedLinks(counts, reference, view.digest, facts, partial(_link_rows, view))
 
     return view.ask(LIST, {"list": dict(reference)}, Tensors(), read)
 

@@ -15,13 +15,12 @@ from khop.sampling.seeds import NodeSeeds, SeedList
 from khop.schema import ColumnSpec
 from khop.servers.errors import InvalidRequest, TooLarge
 from khop.servers.frame import DTYPES, Frame, Tensors
-from khop.servers.json_fields import Document, Plain, Type, by_type
-from khop.servers.served import Served
+from khop.servers.json_fields import Document, Type, by_type
+from khop.servers.served import Answered, Served
 
 LIST, IDS, LINKS, ROWS = "list", "ids", "links", "rows"  # kinds of requests beside batches
 MOST_ROWS_BYTES = 1 << 29  # of one answer; clients request an eighth of it at a time
 FACTS = ("labels", "times", "negatives")
-Answered = tuple[dict[str, Plain], Tensors]
 
 
 class _Answer(Protocol):

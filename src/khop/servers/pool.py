@@ -24,6 +24,7 @@ class _Waiting:
     """A request until it is answered."""
 
     context: CallContext
+    limits: Limits
     begun: float
     alive: float  # the last time at which a server is known to have worked on it
     retries: int = 0
@@ -37,12 +38,13 @@ class _Waiting:
         if self.context.stop is not None and self.context.stop.is_set():
             raise Cancelled(f"{subject(self.context)}: no longer wanted")
 
-    def failed(self, server: Server, began: float, now: float, attempt_s: float) -> None:
+    def failed(self, server: Server, error: ServerError, began: float, now: float) -> None:
         """Count a failed attempt. One that lasted longer than silence may has shown heartbeats."""
         self.retries += 1
         self.avoided.add(server)
-        if now - began > 1.5 * attempt_s:
-            self.alive = max(self.alive, now - attempt_s)
+        # A server without an owner of another part waits for one under heartbeats: that is no progress.
+        if error.retry is not Retry.LATER and now - began > 1.5 * self.limits.attempt_s:
+            self.alive = max(self.alive, now - self.limits.attempt_s)
 
 
 class Pool:
@@ -90,7 +92,9 @@ class Pool:
 
         def call(connection: Connection, waiting: _Waiting) -> Received:
             left = self._left(waiting)
-            stream = connection.batch(request, min(self._limits.attempt_s, left), float("inf"), context.stop)
+            stream = connection.batch(
+                request, min(waiting.limits.attempt_s, left), float("inf"), context.stop
+            )
             with closing(stream):  # type: ignore[type-var]
                 return receive(_counted(stream, waiting, self._clock))
 
@@ -104,7 +108,7 @@ class Pool:
         self, context: CallContext, call: Callable[[Connection, _Waiting], Received]
     ) -> Answer[Received]:
         now = self._clock.now()
-        waiting = _Waiting(context, now, now)
+        waiting = _Waiting(context, context.limits or self._limits, now, now)
         while True:
             server, began = self._take(waiting), self._clock.now()
             connection = server.connection
@@ -112,14 +116,14 @@ class Pool:
             try:
                 if connection is None:
                     connection = self._connections.connected(
-                        server, min(self._limits.attempt_s, self._left(waiting))
+                        server, min(waiting.limits.attempt_s, self._left(waiting))
                     )
                 value = call(connection, waiting)
             except ServerError as error:
                 self._connections.failed(server, connection, error)
                 if error.retry is Retry.NEVER:
                     raise
-                waiting.failed(server, began, self._clock.now(), self._limits.attempt_s)
+                waiting.failed(server, error, began, self._clock.now())
                 _check_machines(server, error, waiting, self._connections.server_list)
                 continue
             finally:
@@ -132,7 +136,7 @@ class Pool:
             return Answer(value, str(server), waiting.retries, waiting.wire_bytes, first - waiting.begun)
 
     def _left(self, waiting: _Waiting) -> float:
-        return max(0.05, waiting.alive + self._limits.deadline_s - self._clock.now())
+        return max(0.05, waiting.alive + waiting.limits.deadline_s - self._clock.now())
 
     def _take(self, waiting: _Waiting) -> Server:
         """Wait for a server that may be asked, and count the request."""
@@ -143,8 +147,8 @@ class Pool:
                     raise Cancelled(f"{subject(waiting.context)}: the connection to the servers was closed")
                 now = self._clock.now()
                 _check_refused(self._connections.server_list)
-                if now >= waiting.alive + self._limits.deadline_s:
-                    raise self._lost(waiting.context)
+                if now >= waiting.alive + waiting.limits.deadline_s:
+                    raise self._lost(waiting)
                 server = self._connections.server_list.choose(now, waiting.avoided)
                 if server is not None:
                     if server in waiting.avoided:
@@ -152,14 +156,14 @@ class Pool:
                     self._connections.server_list.take(server)
                     return server
                 until = min(
-                    waiting.alive + self._limits.deadline_s, self._connections.server_list.next_change()
+                    waiting.alive + waiting.limits.deadline_s, self._connections.server_list.next_change()
                 )
                 pause = until - now if waiting.context.stop is None else min(_STOP_POLL_S, until - now)
                 self._clock.wait(self._connections.changed, pause)
 
-    def _lost(self, context: CallContext) -> PeerLost:
+    def _lost(self, waiting: _Waiting) -> PeerLost:
         return PeerLost(
-            f"{subject(context)}: no server has answered for {self._limits.deadline_s:g} s "
+            f"{subject(waiting.context)}: no server has answered for {waiting.limits.deadline_s:g} s "
             f"({self._connections.server_list.reasons()}); start a server again, and continue a run "
             "with --resume"
         )

@@ -5,12 +5,13 @@ A name that came over the network is only looked up. Nothing is ever imported by
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from types import ModuleType
 
 from khop.draw import DegreeNegatives, GivenNegatives, UniformNegatives, WeightedNegatives
 from khop.errors import Unsupported
+from khop.rules.sum import Sum
 from khop.rules.temporal import Temporal
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
@@ -25,6 +26,7 @@ _BUILTIN: dict[str, type] = {
         LinkSampler,
         Uniform,
         Weighted,
+        Sum,
         Temporal,
         UniformNegatives,
         DegreeNegatives,
@@ -40,6 +42,14 @@ class Registry:
     """The classes of a server, by name."""
 
     classes: Mapping[str, type] = field(default_factory=lambda: _BUILTIN)
+
+    @classmethod
+    def of(cls, modules: Iterable[ModuleType]) -> Registry:
+        """Return khop's classes and those of some modules."""
+        found = cls()
+        for module in modules:
+            found = found.with_module(module)
+        return found
 
     def with_module(self, module: ModuleType) -> Registry:
         """Return a registry with the samplers, rules and dataclasses that a module defines."""

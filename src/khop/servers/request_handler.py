@@ -1,4 +1,7 @@
-"""The work of a server on a request between its arrival and its end. Knows no network."""
+"""Answers of a server, without the network: check a request, wait for its turn, make the batch, send it.
+
+`Serves` knows the graph, and `ResponseStream` is the way back to the client.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,25 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from typing import Protocol
 
-from khop.servers.access import Token
+from khop.servers.access import Role, Token
+from khop.servers.caller import Caller, working_for
 from khop.servers.errors import Cancelled, GoingAway, InvalidRequest, ServerError, as_server_error
-from khop.servers.fair_queue import FairQueue, QueueLimits
-from khop.servers.transport import Buffer
+from khop.servers.fair_queue import Client, FairQueue, QueueLimits
+from khop.servers.rate import RequestRate
+from khop.servers.transport import BEATS, Buffer
 
 MOST_REQUEST = 256 << 20  # bytes
+MAX_RATE = 1000.0  # requests of a token per second
+_UNBOUNDED = 1 << 20  # threads; so many are never needed
 
 
 class Job(Protocol):
     """A request that was read and checked."""
+
+    @property
+    def role(self) -> Role:
+        """Role of a token that may send it; one of a server is made at once, and never waits in a queue."""
+        ...
 
     def run(self, cancelled: Callable[[], bool]) -> Iterator[memoryview]:
         """Make the batch; then return its header and its pieces."""
@@ -63,18 +75,22 @@ class ResponseStream(Protocol):
 
 
 class RequestHandler:
-    """Answers requests: checks them, lets clients take turns, and sends heartbeats meanwhile."""
+    """Answers of one server. Clients take turns, and get heartbeats while they wait."""
 
-    def __init__(self, service: Serves, limits: QueueLimits) -> None:
-        self._service = service
+    def __init__(self, service: Serves, limits: QueueLimits, max_rate: float = MAX_RATE) -> None:
+        self._service, self.graph = service, service.name
+        self._rate = RequestRate(max_rate)
         self._queue = FairQueue(limits)
         self._makers = ThreadPoolExecutor(limits.at_once, thread_name_prefix="khop-batch")
+        # Batches wait for hops and rows of other servers. If those waited for batches, or for each other,
+        # servers would wait in a circle: so each has a thread at once.
+        self._answerers = ThreadPoolExecutor(_UNBOUNDED, thread_name_prefix="khop-part")
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._started = self._active = time.monotonic()
 
     def answer(
-        self, request: Buffer, token: Token, client: str, stream: ResponseStream, beat_s: float
+        self, request: Buffer, token: Token, client: Client, stream: ResponseStream, beat_s: float
     ) -> None:
         """Answer one request for a batch; ServerError if it is refused or fails."""
         self._count("requests", 1)
@@ -89,31 +105,36 @@ class RequestHandler:
             raise failed from error
 
     def _answer(
-        self, request: Buffer, token: Token, client: str, stream: ResponseStream, beat_s: float
+        self, request: Buffer, token: Token, client: Client, stream: ResponseStream, beat_s: float
     ) -> None:
         self.check(token)
+        if token.role is not Role.SERVER:  # a batch asks other servers for many hops
+            self._rate.take(client.owner)
         if len(request) > MOST_REQUEST:
             raise InvalidRequest(f"a request of {len(request)} bytes: the most are {MOST_REQUEST}")
         job = self._service.accept(request)
+        token.check_role(job.role)
+        if job.role is Role.SERVER:
+            self._send(_made(self._answerers, job, stream, beat_s), stream)
+            return
         with self._queue.queued(client) as queued:
             while not self._queue.wait(queued, beat_s):
                 stream.heartbeat()
             pieces = _made(self._makers, job, stream, beat_s)
             self._queue.made(queued)
-            for piece in pieces:
-                stream.send(piece)
-                self._count("bytes", len(piece))
+            self._send(pieces, stream)
+
+    def _send(self, pieces: Iterator[memoryview], stream: ResponseStream) -> None:
+        for piece in pieces:
+            stream.send(piece)
+            self._count("bytes", len(piece))
         self._count("answers", 1)
 
     def check(self, token: Token) -> None:
         """Raise NotAllowed if the token may not read the graph, GoingAway if the server ends."""
-        self.check_graph(token)
+        token.check_graph(self.graph)
         if self._queue.is_draining:
             raise GoingAway("the server is going away: it finishes what it began; ask another server")
-
-    def check_graph(self, token: Token) -> None:
-        """Raise NotAllowed if the token may not read the graph."""
-        token.check_graph(self._service.name)
 
     def describe(self, token: Token) -> bytes:
         """Return the description of the graph."""
@@ -143,6 +164,7 @@ class RequestHandler:
         self._queue.drain()
         ended = self._queue.empty(seconds)
         self._makers.shutdown(wait=ended)
+        self._answerers.shutdown(wait=ended)
         return ended
 
     def idle_s(self) -> float:
@@ -162,7 +184,8 @@ def _made(
 ) -> Iterator[memoryview]:
     """Do a job in another thread, and send heartbeats meanwhile."""
     gone = threading.Event()
-    future: Future[Iterator[memoryview]] = makers.submit(job.run, gone.is_set)
+    caller = Caller(gone, BEATS * beat_s)
+    future: Future[Iterator[memoryview]] = makers.submit(working_for, caller, lambda: job.run(gone.is_set))
     while True:
         try:
             return future.result(beat_s)

@@ -12,7 +12,8 @@ from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
 from khop.sampling.link_seeds import LinkList
 from khop.schema import NodeType
-from khop.servers.json_fields import Document
+from khop.servers.frame import Frame, Tensors
+from khop.servers.json_fields import Document, Plain
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +23,27 @@ class Viewed:
     graph: GraphStore
     features: FeatureStore
     links: Mapping[str, LinkList] = field(default_factory=dict)  # by part of a split of links
+
+
+Answered = tuple[dict[str, Plain], Tensors]
+
+
+class AnswersServers(Protocol):
+    """Answers to requests that servers of the parts of a graph send to each other. Threads may share it."""
+
+    @property
+    def part(self) -> int:
+        """Number of the part that the answers are about."""
+        ...
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Kinds of requests."""
+        ...
+
+    def answered(self, kind: str, frame: Frame) -> Answered:
+        """Return the answer to a request of a kind; ValueError if it does not fit the part."""
+        ...
 
 
 class Served(Protocol):

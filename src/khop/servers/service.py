@@ -14,6 +14,7 @@ from khop.batch import num_bytes
 from khop.draw import RANDOMNESS
 from khop.loading.source import BatchRequest
 from khop.sampling.sampler import Seeds
+from khop.servers.access import Role
 from khop.servers.batch_wire import written_batch
 from khop.servers.bound import label_bytes, most_bytes, seed_counts
 from khop.servers.description import described_graph
@@ -23,7 +24,7 @@ from khop.servers.json_fields import Plain, written
 from khop.servers.prepared import Prepared
 from khop.servers.registry import BUILTIN, Registry
 from khop.servers.request_wire import BATCH, BatchQuery, read_query
-from khop.servers.served import Served
+from khop.servers.served import AnswersServers, Served
 from khop.servers.settings import check_graph, check_versions, digest_of
 from khop.servers.transport import Buffer
 
@@ -46,6 +47,7 @@ class Job:
     stage: str  # for logs
     most_bytes: int | None  # of the answer, if a limit is known before the work
     make: Callable[[Cancelling], Made]
+    role: Role = Role.CLIENT  # of a token that may send it
 
     def run(self, cancelled: Cancelling = never) -> Iterator[memoryview]:
         """Do the work, then return an iterator over the answer: its header, and the pieces of its body.
@@ -64,13 +66,18 @@ class Service:
     """Answers of one server to requests about its graph. Threads may share it.
 
     `max_batch_bytes` refuses batches that could be larger, before any work: by the fanouts, the rule and the
-    columns. A batch of a sampler without such a limit is refused after it is made.
+    columns. A batch of a sampler without such a limit is refused after it is made. `part` answers other
+    servers, if this one has a part of the graph.
     """
 
     def __init__(
-        self, served: Served, registry: Registry = BUILTIN, max_batch_bytes: int | None = None
+        self,
+        served: Served,
+        registry: Registry = BUILTIN,
+        max_batch_bytes: int | None = None,
+        part: AnswersServers | None = None,
     ) -> None:
-        self._served = served
+        self._served, self._part = served, part
         self._registry = registry
         self._max_batch_bytes = max_batch_bytes
         self._settings: OrderedDict[str, Prepared] = OrderedDict()
@@ -85,7 +92,8 @@ class Service:
     def description(self) -> bytes:
         """Return versions and graph, in JSON: types, columns, counts and splits, but no data."""
         graph = described_graph(self._served)
-        return written({"wire": VERSION, "randomness": RANDOMNESS, "name": self.name, **graph})
+        part: dict[str, Plain] = {} if self._part is None else {"part": self._part.part}
+        return written({"wire": VERSION, "randomness": RANDOMNESS, "name": self.name, **graph, **part})
 
     def counters(self) -> Mapping[str, int]:
         """Return what was done since the start: batches, their bytes, other answers, refusals by code."""
@@ -100,6 +108,14 @@ class Service:
             if kind == BATCH:
                 return self._batch(read_query(frame))
             check_graph(frame.document["graph"].text(), self._served.fingerprint)
+            part = self._part
+            if part is not None and kind in part.kinds:
+                return Job(
+                    kind,
+                    None,
+                    lambda cancelled: self._counted(kind, *part.answered(kind, frame)),
+                    Role.SERVER,
+                )
             return Job(
                 kind, None, lambda cancelled: self._counted(kind, *lists.answered(self._served, kind, frame))
             )

@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from khop.servers.access import Limits
+
 Buffer = bytes | memoryview  # contiguous
+BEATS = 4  # heartbeats within an attempt
 Received = TypeVar("Received")
 
 
@@ -19,6 +22,7 @@ class CallContext:
     epoch: int = 0
     step: int = 0
     stop: threading.Event | None = None  # once set, the request is dropped, with Cancelled
+    limits: Limits | None = None  # None: those of the exchange
 
 
 @dataclass(frozen=True)

@@ -30,45 +30,6 @@ Insecure = Annotated[
 ]
 
 
-TokenFiles = Annotated[
-    list[Path] | None,
-    _option("--token-file", "FILE", "Token file of a client, mode 0600; can be repeated, once per client."),
-]
-TlsCert = Annotated[Path | None, _option("--tls-cert", "FILE", "Certificate of the server, PEM.")]
-TlsKey = Annotated[Path | None, _option("--tls-key", "FILE", "Key of the certificate, PEM.")]
-ClientCa = Annotated[
-    Path | None,
-    _option("--client-ca", "FILE", "Authority of certificates that clients must have (default: none)."),
-]
-Procs = Annotated[int, _option("--procs", "INT", "Server processes, on consecutive ports (default 1).")]
-AtOnce = Annotated[
-    int | None, _option("--at-once", "INT", "Batches made at the same time (default: one per core).")
-]
-MaxBatchBytes = Annotated[
-    str | None,
-    _option("--max-batch-bytes", "SIZE", "Largest batch, e.g. 2GiB; larger are refused (default: no limit)."),
-]
-Modules = Annotated[
-    list[Path] | None,
-    _option("--module", "FILE", "Python file with samplers and rules for requests to name; can be repeated."),
-]
-ExitIdle = Annotated[
-    float | None,
-    _option("--exit-idle", "SECONDS", "End after this time without a request (default: never)."),
-]
-Metrics = Annotated[
-    str | None,
-    _option(
-        "--metrics", "ADDRESS", "HOST:PORT of metrics for Prometheus, or a loopback PORT (default: none)."
-    ),
-]
-TokenFile = Annotated[Path | None, _option("--token-file", "FILE", "Token file, mode 0600.")]
-Ca = Annotated[
-    Path | None,
-    _option("--ca", "FILE", "Authority of the server's certificate, PEM (default: those of the machine)."),
-]
-ClientCert = Annotated[Path | None, _option("--client-cert", "FILE", "Certificate of the client, PEM.")]
-ClientKey = Annotated[Path | None, _option("--client-key", "FILE", "Key of the client's certificate, PEM.")]
 Addresses = Annotated[
     str, typer.Argument(help="Address of a server, HOST:PORT or HOST:FIRST-LAST.", show_default=False)
 ]
@@ -82,10 +43,18 @@ TokenGraphs = Annotated[
 class SecurityOptions:
     """Options of a server for tokens and certificates."""
 
-    token_file: TokenFiles = None
-    tls_cert: TlsCert = None
-    tls_key: TlsKey = None
-    client_ca: ClientCa = None
+    token_file: Annotated[
+        list[Path] | None,
+        _option(
+            "--token-file", "FILE", "Token file of a client, mode 0600; can be repeated, once per client."
+        ),
+    ] = None
+    tls_cert: Annotated[Path | None, _option("--tls-cert", "FILE", "Certificate of the server, PEM.")] = None
+    tls_key: Annotated[Path | None, _option("--tls-key", "FILE", "Key of the certificate, PEM.")] = None
+    client_ca: Annotated[
+        Path | None,
+        _option("--client-ca", "FILE", "Authority of certificates that clients must have (default: none)."),
+    ] = None
     insecure: Insecure = False
 
 
@@ -93,22 +62,70 @@ class SecurityOptions:
 class ServeOptions:
     """Options of a server for its work."""
 
-    procs: Procs = 1
-    at_once: AtOnce = None
-    max_batch_bytes: MaxBatchBytes = None
-    module: Modules = None
-    exit_idle: ExitIdle = None
-    metrics: Metrics = None
+    procs: Annotated[
+        int, _option("--procs", "INT", "Server processes, on consecutive ports (default 1).")
+    ] = 1
+    on_ray: Annotated[
+        int | None,
+        _option("--on-ray", "INT", "Servers that Ray places, supervises and restarts (default: none)."),
+    ] = None
+    at_once: Annotated[
+        int | None, _option("--at-once", "INT", "Batches made at the same time (default: one per core).")
+    ] = None
+    max_batch_bytes: Annotated[
+        str | None,
+        _option(
+            "--max-batch-bytes", "SIZE", "Largest batch, e.g. 2GiB; larger are refused (default: no limit)."
+        ),
+    ] = None
+    max_rate: Annotated[
+        float, _option("--max-rate", "NUMBER", "Requests per second of one token (default 1000).")
+    ] = 1000.0
+    module: Annotated[
+        list[Path] | None,
+        _option(
+            "--module", "FILE", "Python file with samplers and rules for requests to name; can be repeated."
+        ),
+    ] = None
+    exit_idle: Annotated[
+        float | None,
+        _option("--exit-idle", "SECONDS", "End after this time without a request (default: never)."),
+    ] = None
+    metrics: Annotated[
+        str | None,
+        _option(
+            "--metrics", "ADDRESS", "HOST:PORT of metrics for Prometheus, or a loopback PORT (default: none)."
+        ),
+    ] = None
+    part: Annotated[
+        int | None,
+        _option(
+            "--part", "INT", "Part of a partitioned graph to hold, from 0; needs --owners (default: all)."
+        ),
+    ] = None
+    owners: Annotated[
+        Path | None,
+        _option("--owners", "FILE", "TOML file with the addresses of the servers of each part."),
+    ] = None
 
 
 @dataclass(frozen=True)
 class ClientOptions:
     """Options of a client for tokens and certificates."""
 
-    token_file: TokenFile = None
-    ca: Ca = None
-    client_cert: ClientCert = None
-    client_key: ClientKey = None
+    token_file: Annotated[Path | None, _option("--token-file", "FILE", "Token file, mode 0600.")] = None
+    ca: Annotated[
+        Path | None,
+        _option(
+            "--ca", "FILE", "Authority of the server's certificate, PEM (default: those of the machine)."
+        ),
+    ] = None
+    client_cert: Annotated[
+        Path | None, _option("--client-cert", "FILE", "Certificate of the client, PEM.")
+    ] = None
+    client_key: Annotated[
+        Path | None, _option("--client-key", "FILE", "Key of the client's certificate, PEM.")
+    ] = None
     insecure: Insecure = False
 
 
@@ -134,7 +151,8 @@ def serve(
     """Hold a graph and make batches for trainers on other machines.
 
     SIGTERM ends the server after the batches that it has begun. Other machines reach it only with a
-    certificate and tokens.
+    certificate and tokens. With --part, it holds one part of a partitioned graph, and asks the servers of the
+    other parts for the rest of each batch.
     """
     folder = folder_of(graph)
     from khop.cli.serve import serve as work

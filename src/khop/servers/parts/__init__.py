@@ -1,0 +1,1 @@
+"""Servers that have one part of a graph each, and ask each other for hops and rows of the other parts."""

@@ -1,0 +1,131 @@
+"""Answers of the server of a part to the servers of other parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from khop.servers.errors import WrongGraph
+from khop.servers.frame import Frame, Tensors
+from khop.servers.json_fields import Plain
+from khop.servers.parts.features import SharedFeatures
+from khop.servers.parts.graph import SharedGraph, bytes_of
+from khop.servers.parts.negatives import edges_between
+from khop.servers.parts.split import counts_answer
+from khop.servers.parts.views import PartViews
+from khop.servers.parts.wire import (
+    COUNTS,
+    DEGREES,
+    EDGES,
+    HOP,
+    LINK_COUNTS,
+    LINK_ROWS,
+    NEGATIVES,
+    ROWS,
+    edge_type_of,
+    read_hop,
+    read_negatives,
+)
+from khop.servers.registry import Registry
+from khop.servers.served import Answered
+
+
+class PartAnswers:
+    """Hops, rows, negatives and links of one part (an AnswersServers).
+
+    An answer is a function of the part and the request. Hops and rows need no other server; negatives need
+    the edges of other parts, once, and links the bounds of their split.
+    """
+
+    def __init__(
+        self, graph: SharedGraph, features: SharedFeatures, views: PartViews, registry: Registry
+    ) -> None:
+        self.part = graph.exchange.part
+        self._graph, self._views, self._registry = graph, views, registry
+        rows = features.answers()
+        self._answers: Mapping[str, Callable[[Frame], Answered]] = {
+            HOP: self._hop,
+            ROWS: lambda frame: _one("rows", rows.answer(bytes_of(frame, "rows"))),
+            NEGATIVES: self._negatives,
+            DEGREES: self._degrees,
+            EDGES: self._edges,
+            COUNTS: self._counts,
+            LINK_COUNTS: self._link_counts,
+            LINK_ROWS: self._link_rows,
+        }
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Kinds of requests."""
+        return frozenset(self._answers)
+
+    def answered(self, kind: str, frame: Frame) -> Answered:
+        """Return the answer to a request; ValueError if it does not fit the part."""
+        asked = frame.document["part"].whole()
+        if asked != self.part:
+            raise WrongGraph(
+                f"the request is for part {asked}, and this server has part {self.part}; correct owners.toml"
+            )
+        return self._answers[kind](frame)
+
+    def _hop(self, frame: Frame) -> Answered:
+        graph = self._views.graph(frame.document["view"])
+        asked = read_hop(
+            frame.document, self._registry, graph.schema, graph.nodes.counts, graph.num_all_edges
+        )
+        frontier = asked.wire.frontier(bytes_of(frame, "frontier"), graph.spans(self.part))
+        drawn = graph.held.sample_hop(frontier, asked.hop, asked.key)
+        message = torch.empty(asked.wire.size_of(drawn), dtype=torch.uint8)
+        asked.wire.write(drawn, message)
+        return _one("drawn", message)
+
+    def _negatives(self, frame: Frame) -> Answered:
+        graph = self._views.graph(frame.document["view"])
+        asked = read_negatives(frame.document, self._registry, graph.schema, graph.nodes.counts)
+        span = graph.spans(self.part)[asked.edge_type[0]]
+        positives = asked.wire.positives(bytes_of(frame, "links"), span)
+        drawn = graph.negatives.tables.drawn(asked.edge_type, asked.negatives, positives, asked.key)
+        return _one("drawn", asked.wire.answer(drawn, positives.sources.numel()))
+
+    def _degrees(self, frame: Frame) -> Answered:
+        held = self._views.graph(frame.document["view"]).held
+        edge_type = edge_type_of(frame.document["type"].type_(), held.schema)
+        return _one("counts", torch.cat([csc.degrees() for csc, _ in held.rows(edge_type)]))
+
+    def _edges(self, frame: Frame) -> Answered:
+        given = frame.document
+        held = self._views.graph(given["view"]).held
+        edge_type = edge_type_of(given["type"].type_(), held.schema)
+        span = [end.whole() for end in given["span"].each()]
+        if len(span) != 2:
+            raise ValueError(f"{given.where}.span: is {span}, not a first and a last node")
+        count, edges = edges_between(held, edge_type, span, given["begin"].whole())
+        fields, tensors = _one("edges", edges)
+        return {**fields, "count": count}, tensors
+
+    def _counts(self, frame: Frame) -> Answered:
+        given = frame.document
+        split = self._views.split(given["view"], given["split"])
+        return counts_answer(split, given, edge_type_of(given["type"].type_(), split.graph.schema))
+
+    def _link_counts(self, frame: Frame) -> Answered:
+        given = frame.document
+        split = self._views.split(given["view"], given["split"])
+        edge_type = edge_type_of(given["type"].type_(), split.graph.schema)
+        return _one("counts", split.link_counts(given["part_of_split"].text(), edge_type))
+
+    def _link_rows(self, frame: Frame) -> Answered:
+        given = frame.document
+        split = self._views.split(given["view"], given["split"])
+        edge_type = edge_type_of(given["type"].type_(), split.graph.schema)
+        rows = frame.tensor(given["rows"])
+        found, tensors = split.link_rows(given["part_of_split"].text(), edge_type, rows), Tensors()
+        return {name: tensors(fact.contiguous()) for name, fact in found.items()}, tensors
+
+
+def _one(name: str, tensor: Tensor) -> Answered:
+    tensors = Tensors()
+    fields: dict[str, Plain] = {name: tensors(tensor)}
+    return fields, tensors

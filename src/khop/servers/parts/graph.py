@@ -1,0 +1,118 @@
+"""A graph in parts on several servers, sampled as if all of its edges were local."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Tensor
+
+from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Neighbors, NeighborsByType, Positives
+from khop.errors import Unsupported
+from khop.exchange.draw_wire import HopWire, IdRanges
+from khop.graph.edge_draws import check_edge_type, check_hop
+from khop.graph.needs import Need
+from khop.graph.store import NumberedGraph
+from khop.kernels.owners import ByOwner
+from khop.partition.local_partitions import LocalPartitions, check_frontier_nodes
+from khop.rules.rule import Hop
+from khop.schema import EdgeType, NodeType
+from khop.servers.frame import Frame, Tensors
+from khop.servers.parts.exchange import PartExchange, Query
+from khop.servers.parts.negatives import SharedNegatives
+from khop.servers.parts.wire import HOP, hop_fields
+from khop.servers.settings import View
+
+_NO_BYTES = torch.empty(0, dtype=torch.uint8)
+
+
+class SharedGraph(NumberedGraph):
+    """A graph store over the edges of one part; other servers draw from the other parts.
+
+    A hop asks each part that has nodes of the frontier, all at once, and only then. Draws equal those of the
+    graph before partitioning. Threads may share the store; each makes hops of its own.
+    """
+
+    def __init__(self, held: LocalPartitions, exchange: PartExchange, view: View = ()) -> None:
+        self.held, self.exchange, self.view = held, exchange, view
+        self.schema, self.nodes = held.schema, held.nodes
+        self.num_all_edges = {t: held.folder.num_edges(t) for t in held.schema.edge_types}
+        self.negatives = SharedNegatives(held, exchange, view)
+
+    @property
+    def bounds(self) -> Mapping[NodeType, tuple[int, ...]]:
+        """First node of each part, and the end of the last, by type."""
+        return self.held.folder.book.offsets
+
+    def spans(self, part: int) -> IdRanges:
+        """Return the range of the nodes of a part, by type."""
+        return {t: (of_type[part], of_type[part + 1]) for t, of_type in self.bounds.items()}
+
+    def num_edges(self, edge_type: EdgeType) -> int:
+        """Return the number of edges of a type in all parts; Unsupported if some are left out."""
+        check_edge_type(edge_type, self.schema)
+        if edge_type in self.held.thinned:
+            raise Unsupported(
+                f"number of edges of {edge_type}: some are left out, and each server knows its own number; "
+                "split the graph in one process to count them"
+            )
+        return self.num_all_edges[edge_type]
+
+    def prepare(self, needs: Collection[Need]) -> None:
+        """Build now the arrays that draws of this part need; see GraphStore."""
+        self.held.prepare(needs)
+        super().prepare(needs)
+
+    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        """Draw in-edges of every frontier node; see GraphStore."""
+        check_hop(frontier, hop, self.schema)
+        check_frontier_nodes(frontier, hop, self.nodes)
+        wire = HopWire.of(frontier, hop, key, self.nodes.counts, self.num_all_edges)
+        owners = {t: ByOwner.of(frontier[t].nodes, self.bounds[t]) for t in wire.node_types}
+        shares = {t: of_type.frontiers(frontier[t]) for t, of_type in owners.items()}
+        parts = range(self.held.folder.book.num_parts)
+        counts = {p: {t: of[p].nodes.numel() for t, of in shares.items()} for p in parts}
+        queries = {}
+        for part in self.exchange.others:
+            if any(counts[part].values()):
+                tensors = Tensors()
+                message = wire.request({t: of[part] for t, of in shares.items()}, self.spans(part))
+                queries[part] = Query(
+                    {**hop_fields(self.view, hop, key, wire), "frontier": tensors(message)}, tensors
+                )
+
+        def read(part: int, frame: Frame) -> dict[EdgeType, Neighbors]:
+            return wire.neighbors(bytes_of(frame, "drawn"), counts[part])
+
+        own, found = self.exchange.ask(
+            HOP,
+            queries,
+            read,
+            lambda: self._own({t: of[self.exchange.part] for t, of in shares.items()}, hop, key),
+        )
+        nothing = wire.neighbors(_NO_BYTES, dict.fromkeys(shares, 0))
+        drawn = [own if part == self.exchange.part else found.get(part, nothing) for part in parts]
+        return {t: owners[t[2]].neighbors([of_part[t] for of_part in drawn]) for t in wire.most}
+
+    def _own(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
+        return self.held.sample_hop(frontier, hop, key)
+
+    def sample_negatives(
+        self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
+    ) -> Tensor:
+        """Draw destinations for the sources of links; see GraphStore."""
+        check_edge_type(edge_type, self.schema)
+        return self.negatives.draw(edge_type, negatives, positives, key)
+
+    def only(self, edge_types: Collection[EdgeType]) -> SharedGraph:
+        """Return the same graph with only these edge types, and the node types at their ends."""
+        kept = [list(t) for t in self.schema.edge_types if t in edge_types]
+        return SharedGraph(self.held.only(edge_types), self.exchange, (*self.view, {"only": kept}))
+
+
+def bytes_of(frame: Frame, name: str) -> Tensor:
+    """Return a field of a message that is bytes, uint8 (n)."""
+    found = frame.tensor(frame.document[name])
+    if found.dtype != torch.uint8 or found.dim() != 1:
+        raise ValueError(f"{frame.document.where}.{name}: is {found.dtype} {tuple(found.shape)}, not bytes")
+    return found

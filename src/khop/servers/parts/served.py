@@ -1,0 +1,65 @@
+"""A graph in parts as a server of one part serves it: whole batches, and its part for other servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from khop.partition.local_partitions import LocalPartitions
+from khop.partition.parts_folder import PartsFolder
+from khop.schema import NodeType
+from khop.servers.json_fields import Document
+from khop.servers.parts.answers import PartAnswers
+from khop.servers.parts.exchange import PartExchange
+from khop.servers.parts.features import SharedFeatures
+from khop.servers.parts.graph import SharedGraph
+from khop.servers.parts.views import PartViews
+from khop.servers.registry import Registry
+from khop.servers.served import Viewed
+
+
+@dataclass(frozen=True, eq=False)
+class ServedPart:
+    """A graph of which one part is here (a Served). Its fingerprint is that of the whole graph."""
+
+    folder: PartsFolder
+    graph: SharedGraph
+    features: SharedFeatures
+    views: PartViews
+    is_split_by_time: bool = False
+
+    @classmethod
+    def of(cls, folder: PartsFolder, exchange: PartExchange, *, is_split_by_time: bool = False) -> ServedPart:
+        """Return the graph of a folder with one open part; the owners of the others are asked for theirs."""
+        graph = SharedGraph(LocalPartitions.of(folder), exchange)
+        return cls(folder, graph, SharedFeatures.of(folder, exchange), PartViews(graph), is_split_by_time)
+
+    def answers(self, registry: Registry) -> PartAnswers:
+        """Return the answers to other servers."""
+        return PartAnswers(self.graph, self.features, self.views, registry)
+
+    @property
+    def name(self) -> str:
+        """Name of the graph: that of its folder."""
+        return self.folder.path.name
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the whole graph."""
+        return self.folder.fingerprint
+
+    @property
+    def whole(self) -> Viewed:
+        """The whole graph."""
+        return Viewed(self.graph, self.features)
+
+    @property
+    def splits(self) -> Mapping[str, Mapping[NodeType, Tensor]]:
+        """Node ids of each split by type."""
+        return {name: self.folder.split(name) for name in self.folder.split_names}
+
+    def viewed(self, view: Document) -> Viewed:
+        """Return the graph after the steps of a view; ValueError for a step that does not fit."""
+        return Viewed(self.views.graph(view), self.features, self.views.links(view))

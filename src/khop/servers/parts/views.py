@@ -1,0 +1,63 @@
+"""Views of a graph in parts: fewer edge types, parts of splits of links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from khop.sampling.link_seeds import LinkList
+from khop.servers.json_fields import Document, written
+from khop.servers.parts.graph import SharedGraph
+from khop.servers.parts.kept import KeptValues
+from khop.servers.parts.links import shared_links
+from khop.servers.parts.split import PARTS, SharedSplit, SplitArguments
+from khop.servers.parts.wire import edge_type_of
+
+_MOST = 16  # views and splits: a split takes 8 bytes for each edge of the part
+
+
+class PartViews:
+    """The views of a server's part, each made once while it is used. Threads may share it."""
+
+    def __init__(self, graph: SharedGraph) -> None:
+        self._graph = graph
+        self._graphs: KeptValues[SharedGraph] = KeptValues(_MOST)
+        self._splits: KeptValues[SharedSplit] = KeptValues(_MOST)
+        self._links: KeptValues[LinkList] = KeptValues(_MOST)
+
+    def graph(self, view: Document) -> SharedGraph:
+        """Return the graph after the steps of a view; ValueError for a step that does not fit."""
+        steps = view.each()
+        if not steps:
+            return self._graph
+        return self._graphs.of(written(view.value), lambda: self._after(_before(view), steps[-1]))
+
+    def split(self, view: Document, arguments: Document) -> SharedSplit:
+        """Return a split of the links of a view. It needs no other server until its parts are asked for."""
+
+        def make() -> SharedSplit:
+            graph = self.graph(view)
+            return SharedSplit(graph, SplitArguments.read(arguments, graph.schema))
+
+        return self._splits.of(written([view.value, arguments.value]), make)
+
+    def links(self, view: Document) -> Mapping[str, LinkList]:
+        """Return the lists of links of the last split of a view, by part of the split."""
+        steps = view.each()
+        if not steps or steps[-1].given("split_links") is None:
+            return {}
+        before, arguments = _before(view), steps[-1]["split_links"]
+        split = self.split(before, arguments)
+        key = written([before.value, arguments.value])
+        return {name: self._links.of((key, name), partial(shared_links, split, name)) for name in PARTS}
+
+    def _after(self, view: Document, step: Document) -> SharedGraph:
+        graph = self.graph(view)
+        if step.given("only") is not None:
+            return graph.only([edge_type_of(each.type_(), graph.schema) for each in step["only"].each()])
+        part = self.split(view, step["split_links"]).part(step["part"].text())
+        return SharedGraph(graph.held.keeping(part.kept), graph.exchange, (*graph.view, step.value))
+
+
+def _before(view: Document) -> Document:
+    return Document([step.value for step in view.each()[:-1]], view.where)

@@ -1,0 +1,157 @@
+"""Servers of the parts of a graph as real processes: their batches, and what happens when one is gone."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
+
+import khop
+from khop.api.partition import partition_graph
+from khop.errors import PeerLost
+from khop.servers.access import Role, write_token
+from khop.servers.errors import NotAllowed, ServerError, Unauthenticated, WrongGraph
+from support.commands import free_port
+from support.same_samples import assert_same
+from support.server_processes import Server, Starts, servers
+from support.small_folders import write_learnable_graph
+
+
+@dataclass
+class Parts:
+    """Servers of two parts, on ports that are known beforehand."""
+
+    folder: Path
+    start: Starts
+    addresses: tuple[str, str]
+    running: list[Server] = field(default_factory=list)
+
+    @property
+    def token(self) -> Path:
+        return self.folder.parent / "between"
+
+    def started(
+        self, part: int, *, at: int | None = None, folder: str = "shop-2", ask_by: str = "between"
+    ) -> Server:
+        """Start a server of a part, at the address of a part, that asks others by some token."""
+        home = self.folder.parent
+        listed = ", ".join(f'["{address}"]' for address in self.addresses)
+        owners = home / f"owners-{ask_by}.toml"
+        owners.write_text(f'parts = [{listed}]\ntoken_file = "{ask_by}"\n')
+        tokens = ["--token-file", self.token, "--token-file", home / "alice"]
+        words = ["--part", str(part), "--owners", owners, *tokens]
+        return self.start(home / folder, *words, listen=self.addresses[part if at is None else at])
+
+    def loader(self, *, attempt: float = 5.0, deadline: float = 30.0, servers: int = 2) -> khop.Loader:
+        alice = self.folder.parent / "alice"
+        addresses = self.addresses[:servers]
+        return loader_of(khop.connect(addresses, token_file=alice, attempt=attempt, deadline=deadline))
+
+
+def loader_of(graph: khop.Graph) -> khop.Loader:
+    sampler = khop.NeighborSampler(graph, fanouts=[5, 3])
+    return khop.Loader(
+        sampler, graph.split("train"), 64, shuffle=True, columns=["x"], seed_columns=["category"]
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("graph")
+    whole = write_learnable_graph(home / "whole", nodes=2000)
+    partition_graph(whole, home / "shop-2", 2)
+    partition_graph(whole, home / "other-2", 2, method="random")
+    write_token(home / "between", role=Role.SERVER)
+    write_token(home / "alice")
+    write_token(home / "stranger", role=Role.SERVER)
+    return home / "shop-2"
+
+
+@pytest.fixture
+def parts(folder: Path) -> Iterator[Parts]:
+    with servers() as start:
+        yield Parts(folder, start, (f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"))
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> list[khop.Batch]:
+    return list(loader_of(khop.open_graph(folder)).epoch(0))
+
+
+def check(found: Sequence[khop.Batch], expected: Sequence[khop.Batch]) -> None:
+    assert [batch.step for batch in found] == [batch.step for batch in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert_same(one.sample, other.sample)
+        assert_same(one.columns, other.columns, "columns")
+        assert_same(one.seed_columns, other.seed_columns, "seed columns")
+
+
+def test_the_owner_of_a_part_is_killed_and_comes_back(parts: Parts, expected: list[khop.Batch]) -> None:
+    parts.running = [parts.started(0), parts.started(1)]
+    found = []
+    for batch in parts.loader(attempt=20.0, deadline=240.0).epoch(0):
+        found.append(batch)
+        if batch.step == 5:
+            parts.running[1].kill()
+        if batch.step == 6:
+            parts.running[1] = parts.started(1)
+    check(found, expected)
+    assert {batch.traffic["server"] for batch in found} == {0, 1}
+
+
+def _until_lost(batches: Iterator[khop.Batch], lost: list[PeerLost]) -> Iterator[khop.Batch]:
+    try:
+        yield from batches
+    except PeerLost as error:
+        lost.append(error)
+
+
+@pytest.mark.long
+def test_all_owners_of_a_part_gone_is_an_error_that_names_them(parts: Parts) -> None:
+    parts.running = [parts.started(0), parts.started(1)]
+    batches = parts.loader(attempt=1.0, deadline=3.0).epoch(0)
+    step = next(batches).step
+    parts.running[1].kill()
+    began, lost = time.monotonic(), list[PeerLost]()
+    for batch in _until_lost(batches, lost):
+        step, began = batch.step, time.monotonic()
+    assert time.monotonic() - began <= 3.0 + 1.0 + 1.0  # a second for a busy machine
+    for words in ("part 1", *parts.addresses, "--resume", f"epoch 0, step {step + 1}"):
+        assert words in str(lost[0])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("first", "second", "error", "words"),
+    [
+        ({"ask_by": "alice"}, {}, NotAllowed, 'only tokens with `role = "server"`'),
+        ({"ask_by": "stranger"}, {}, Unauthenticated, "the request has a wrong token"),
+        ({}, {"folder": "other-2"}, WrongGraph, "start all servers with parts of one partitioned graph"),
+        (
+            {},
+            {"part": 0},
+            WrongGraph,
+            "the server has part 0, and owners.toml names it as an owner of part 1",
+        ),
+    ],
+    ids=["token of a client", "wrong token", "another partitioning", "another part"],
+)
+def test_a_server_that_does_not_fit_is_refused_with_a_sentence(
+    parts: Parts,
+    first: dict[str, str],
+    second: dict[str, Any],
+    error: type[ServerError],
+    words: str,
+) -> None:
+    parts.started(0, **first)
+    parts.started(**{"part": 1, "at": 1, **second})
+    with pytest.raises(error, match=re.escape(words)) as refused:
+        parts.loader(servers=1).batch(0, 0)
+    assert f"part 1 ({parts.addresses[1]})" in str(refused.value)

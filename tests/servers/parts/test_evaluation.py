@@ -1,0 +1,43 @@
+"""Scores and outputs over servers of parts equal those of all parts in one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import khop
+from khop.models import SAGE, LinkPredictor
+from khop.sampling.listed import ids_here
+from support.parts_in_process import connected_to_parts
+from support.small_typed_folders import BUYS, LIKE
+
+
+def test_exact_outputs_and_scores_of_nodes_are_the_local_ones(plain_parts: Path) -> None:
+    here, there = khop.open_graph(plain_parts), connected_to_parts(plain_parts)
+    model = SAGE.for_graph(here, hidden=8, layers=2)
+    assert khop.evaluate(model, there, split="val") == khop.evaluate(model, here, split="val")
+    found = khop.layerwise_inference(model, there, there.features, "item", chunk_size=100)
+    expected = khop.layerwise_inference(model, here, here.features, "item", chunk_size=100)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("fanouts", [None, [3]])
+def test_scores_of_links_are_the_local_ones(typed_parts: Path, fanouts: list[int] | None) -> None:
+    def scores(graph: khop.Graph) -> dict[str, float]:
+        split = khop.split_links(graph.only([BUYS, LIKE]), BUYS, 0.1, 0.1, negatives=5, seed=2)
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            encoder = SAGE.for_graph(
+                split.train, hidden=8, layers=1, target=["user", "item"], outputs=5, embedding=4
+            )
+            predictor = LinkPredictor.of(encoder, [BUYS], "dot", 5)
+        return khop.evaluate_links(predictor, split.val, split.val_links, fanouts=fanouts)
+
+    assert scores(connected_to_parts(typed_parts)) == scores(khop.open_graph(typed_parts))
+
+
+def test_numbers_of_a_split_bring_its_ids(plain_parts: Path) -> None:
+    here, there = khop.open_graph(plain_parts), connected_to_parts(plain_parts)
+    assert ids_here(there.split("val")["item"]).tolist() == ids_here(here.split("val")["item"]).tolist()
