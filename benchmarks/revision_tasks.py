@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import inspect
 import json
 import os
 import subprocess
@@ -35,6 +36,12 @@ PLACEMENTS = ("features", "all", "whole")
 def either(*names: str) -> Any:  # noqa: ANN401
     """The public object that has one of these names."""
     return next(getattr(khop, name) for name in names if hasattr(khop, name))
+
+
+def disjoint_trees() -> dict[str, Any]:
+    """The argument of samplers that gives each seed a tree."""
+    is_earlier = "disjoint" in inspect.signature(khop.NeighborSampler).parameters
+    return {"disjoint": True} if is_earlier else {"trees": "disjoint"}
 
 
 def latest() -> Any:  # noqa: ANN401
@@ -143,7 +150,7 @@ def node_loaders(graph: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
     for name, rule in rules().items():
         yield name, loader(rule, {"edge_ids": True})
         yield f"{name}, subgraph", loader(rule, {"expansion": "subgraph"})
-    yield "disjoint", loader(khop.Uniform(), {"disjoint": True})
+    yield "disjoint", loader(khop.Uniform(), disjoint_trees())
     yield "all neighbors", khop.Loader(khop.NeighborSampler(graph, [-1, 2]), train, 50, columns=["x"])
     yield "induced", loader(khop.Uniform(), {"expansion": "subgraph", "output": "induced"})
     items = graph.only([LIKES])
@@ -164,7 +171,10 @@ def link_loaders(graph: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
         "uniform negatives": {"negatives": khop.UniformNegatives(2)},
         "exact negatives": {"negatives": khop.UniformNegatives(2, exact=True), "exclude": "edge+reverse"},
         "negatives by degree": {"negatives": khop.DegreeNegatives(3, exact=True), "exclude": "edge"},
-        "triplets": {"negatives": khop.UniformNegatives(2, mode=khop.NegativeMode.TRIPLET), "disjoint": True},
+        "triplets": {
+            "negatives": khop.UniformNegatives(2, mode=khop.NegativeMode.TRIPLET),
+            **disjoint_trees(),
+        },
     }
     for name, options in given.items():
         sampler = khop.LinkSampler(graph, [4, 3], **options)

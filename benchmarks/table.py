@@ -24,7 +24,7 @@ NAMES = (
     "train_step",
     "build",
     "gather",
-    "disk",
+    "larger_than_memory",
     "memory",
     "scaling",
     "typed",

@@ -87,7 +87,7 @@ def worker(nodes: int, edges: int) -> None:
             {"node": torch.arange(BATCH_SIZE)},
             {"node": torch.randint(LATEST, (BATCH_SIZE,), generator=generator)},
         )
-        sampler = khop.NeighborSampler(graphs[kind], FANOUTS, rule=RULES[name], disjoint=True)
+        sampler = khop.NeighborSampler(graphs[kind], FANOUTS, rule=RULES[name])
         started = time.perf_counter()
         sample = sampler.sample(seeds, DrawKey.of(0, Purpose.HOP, 0, step))
         seconds = time.perf_counter() - started

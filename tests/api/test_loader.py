@@ -373,7 +373,7 @@ def test_a_negative_epoch_is_an_error() -> None:
 def test_a_cache_where_all_columns_are_here_is_one_warning(host: int | str, device: int | str) -> None:
     loader = loader_of()
     with pytest.warns(
-        UserWarning, match=r"a cache for rows of other processes.*no effect: this process"
+        UserWarning, match=r"a cache for rows of other processes.*no effect: the columns are mapped"
     ) as told:
         loader.cache_features(host, device_cache_bytes=device)
     assert len(told) == 1
@@ -412,9 +412,9 @@ def test_a_homogeneous_graph_takes_its_seeds_as_one_tensor(folder: Path) -> None
     assert next(loader.epoch(0)).seed_index.tolist() == [0, 0]
 
 
-def test_locality_for_a_whole_graph_has_no_effect_and_a_warning_says_so(folder: Path) -> None:
+def test_seeds_by_position_for_a_whole_graph_has_no_effect_and_a_warning_says_so(folder: Path) -> None:
     sampler = NeighborSampler(open_graph(folder), [2])
-    with pytest.warns(UserWarning, match="locality False: no effect, the graph is not") as told:
-        Loader(sampler, {"node": torch.arange(2)}, 2, locality=False)
+    with pytest.warns(UserWarning, match="seed_assignment 'position': no effect, the graph is not") as told:
+        Loader(sampler, {"node": torch.arange(2)}, 2, seed_assignment="position")
     assert len(told) == 1
     assert told[0].filename == __file__

@@ -11,6 +11,7 @@ import torch
 
 import khop
 import support.triton_rows  # noqa: F401 # corrects Triton's interpreter
+from khop.features.disk_table import DiskTable
 from khop.kernels.choice import Engine, forcing
 from khop.loading.device_placement import StorePlace
 from support.delaying_streams import PromptStreams
@@ -116,3 +117,38 @@ def test_columns_on_the_host_are_no_longer_mapped(folder: Path) -> None:
     placed = khop.open_graph(folder).on("cuda", columns={"x": "host"})
     features, before = placed.features, khop.open_graph(folder).features
     assert features.columns["user"]["x"].data_ptr() != before.columns["user"]["x"].data_ptr()
+
+
+@pytest.mark.parametrize("place", ["host", "mapped", "disk"])
+def test_columns_for_the_cpu_are_placed_without_a_gpu(folder: Path, place: str) -> None:
+    graph = khop.open_graph(folder)
+    placed = graph.on("cpu", columns={"x": place})
+    assert placed.placement == f"cpu: columns x {place}; as requested"
+    assert batches(placed) == batches(graph)
+    again = pickle.loads(pickle.dumps(placed))
+    assert again.placement == placed.placement
+    assert isinstance(again.features, DiskTable) == (place == "disk")
+
+
+def test_memory_that_only_a_gpu_reads_is_refused_on_a_cpu(folder: Path) -> None:
+    graph = khop.open_graph(folder)
+    for request in ({"columns": "pinned"}, {"columns": "disk", "cache": "1MB"}):
+        with pytest.raises(ValueError, match=r"device 'cpu': only a GPU reads .*; give columns=.host"):
+            graph.on("cpu", **request)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="columns: no node type has a column 'z'"):
+        graph.on("cpu", columns={"z": "disk"})
+    in_memory = graph.only(["user buys item"])
+    with pytest.raises(ValueError, match="columns on device 'cpu': the graph is in memory, not in a folder"):
+        in_memory.on("cpu", columns="disk")
+
+
+@pytest.mark.parametrize("by", ["visits", "counts"])
+def test_a_cache_of_rows_on_disk_changes_no_batch(folder: Path, by: str) -> None:
+    graph = khop.open_graph(folder)
+    cached = loader(graph.on("cpu", columns={"x": "disk"}))
+    cached.cache_features("3kB", by)
+    assert [bits(batch) for batch in cached.epoch(0)] == batches(graph)
+    features = cached._local.features
+    assert isinstance(features, DiskTable)
+    assert features.cache is not None
+    assert 0 < features.cache.num_bytes <= 3000

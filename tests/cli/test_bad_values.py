@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,15 +37,6 @@ def _no_work_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("khop.cli.ranks.launch", lambda *given, **named: None)
 
 
-@pytest.fixture(autouse=True)
-def _handlers_stay() -> Iterator[None]:
-    """A server handles signals until its process ends; here the process goes on."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 @pytest.fixture
 def place(learnable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a graph, its parts, a graph of links, a run.toml and a run folder."""
@@ -75,6 +65,7 @@ def _bases(graph: Path) -> dict[tuple[str, ...], list[str]]:
         ("plan",): _SIZES.split(),
         ("graph", "sort"): [str(graph), "out", "--by", "x"],
         ("graph", "split"): ["shop", "out", "--links", "user buys item"],
+        ("init",): [str(graph)],
         ("lookup",): [str(graph), "node", "7"],
         ("serve",): ["missing", "--listen", "127.0.0.1:0"],
         ("servers", "status"): ["127.0.0.1:1"],

@@ -6,7 +6,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
+from tests.importing.shop import roomy, spec
+
+from khop import import_tables
 
 from .conftest import Ran
 
@@ -121,3 +125,29 @@ def test_a_damaged_setting_of_the_run_is_named(
     assert error.startswith(
         "khop: a/checkpoints/best: the run was started with other settings: model.residual was "
     )
+
+
+def test_predictions_are_written_beside_the_scores(khop_command: Command, trained: dict[str, object]) -> None:
+    ran = khop_command("evaluate", "a", "--split", "all", "--predictions", "out.parquet", "--json")
+    assert json.loads(ran.stdout)["predictions"] == "out.parquet"
+    rows = pyarrow.parquet.read_table("out.parquet").to_pylist()
+    test = [row for row in rows if row["split"] == "test"]
+    right = sum(row["label"] == row["prediction"] for row in test)
+    assert right / len(test) == trained["test_accuracy"]
+    assert {row["split"] for row in rows} == {"train", "val", "test"}
+    again = khop_command("evaluate", "a", "--predictions", "out.parquet")
+    assert again.stderr == "khop: out.parquet: exists already; remove it or choose another name\n"
+
+
+def test_predictions_for_links_have_the_users_ids(
+    khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    import_tables(spec(**roomy()), "shop")
+    khop_command(
+        "train", "--graph", "shop", "--task", "link-prediction", "--target", "user buys item", "--out", "a",
+        "--epochs", "1", "--hidden", "4", "--eval-negatives", "1", "--compute-threads", "1",
+    )  # fmt: skip
+    khop_command("evaluate", "a", "--predictions", "out.parquet")
+    (row,) = pyarrow.parquet.read_table("out.parquet").to_pylist()
+    assert (row["source_id"], row["destination_id"], row["split"]) == ("u3", "d", "test")

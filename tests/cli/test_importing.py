@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from khop.cli.main import app
 from khop.graph.folder import open_folder
 
 Command = Callable[..., Any]
@@ -142,3 +145,15 @@ def test_a_missing_package_is_named_with_its_installation(
     ran = khop_command("import", "shop.toml")
     assert ran.code == 2
     assert "khop import needs pyarrow and duckdb: pip install pyarrow duckdb" in ran.stderr.replace("\n", " ")
+
+
+def test_a_spec_is_proposed_on_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("users.csv").write_text("user_id,age\na,1\nb,2\n")
+    Path("likes.csv").write_text("user_id,other_user\na,b\na,a\n")
+    Path("extra.csv").write_text("extra_id\nx\n")
+    result = CliRunner().invoke(app, ["import", "--guess", "users.csv", "likes.csv", "extra.csv"])
+    assert result.exit_code == 0, result.output
+    assert tomllib.loads(result.stdout)["nodes"]["user"]["id"] == "user_id"
+    missing = CliRunner().invoke(app, ["import"])
+    assert "the data to import are missing" in str(missing.exception)

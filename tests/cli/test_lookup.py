@@ -27,15 +27,15 @@ def khop(*arguments: str) -> tuple[int, str]:
 def test_ids_and_nodes_are_looked_up(shop: str) -> None:
     assert khop(shop, "user", "bob", "ann") == (0, "bob\t1\nann\t0\n")
     assert khop(shop, "user", "bob", "eve") == (1, "bob\t1\neve\tunknown\n")
-    assert khop(shop, "user", "--nodes", "1", "0") == (0, "1\tbob\n0\tann\n")
+    assert khop(shop, "user", "--by", "node", "1", "0") == (0, "1\tbob\n0\tann\n")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["item", "x"], "ids of 'item' are not stored"),
-        (["user", "--nodes", "2"], "node 2: there are 2 'user' nodes"),
-        (["user", "--nodes", "x"], "--nodes 'x': is no number of a node"),
+        (["user", "--by", "node", "2"], "node 2: there are 2 'user' nodes"),
+        (["user", "--by", "node", "x"], "--by node 'x': is no number of a node"),
     ],
 )
 def test_errors_are_one_sentence(

@@ -42,6 +42,22 @@ def test_json_has_every_number_and_what_was_asked(khop_command: Command) -> None
         assert figures["seconds"]["step"] > 0
 
 
+def test_servers_are_planned_beside_worker_mode(khop_command: Command) -> None:
+    said = " ".join(khop_command(*ASKED, "--servers", "2").stdout.split())
+    assert "2 servers that hold the graph, 4 trainers that hold nothing" in said
+    document = json.loads(khop_command(*ASKED, "--servers", "2", "--json").stdout)
+    served = document["servers"]
+    assert served["sent_bytes"] == pytest.approx(2 * served["batch_bytes"])
+    assert f"servers for which trainers do not wait {served['enough']}" in said
+    assert "servers" not in json.loads(khop_command(*ASKED, "--json").stdout)
+
+
+def test_a_negative_number_of_servers_is_a_sentence(khop_command: Command) -> None:
+    done = khop_command(*ASKED, "--servers", "-1")
+    assert done.code == 2
+    assert "servers -1: must be 1 or more" in done.stderr
+
+
 def test_a_hundred_billion_edges_are_printed(khop_command: Command) -> None:
     huge = ("--nodes", "1e9", "--edges", "1e11", "--machines", "64", "--cores", "32")
     done = khop_command(*ASKED, *huge, "--memory", "128")
@@ -52,12 +68,28 @@ def test_a_hundred_billion_edges_are_printed(khop_command: Command) -> None:
     assert found is not None
     document = json.loads(khop_command(*ASKED, *huge, "--memory", "128", "--json").stdout)
     assert document["fewest_machines"] == {"replicated": None, "partitioned": int(found[1])}
+    assert document["from_disk"] is None
+    assert "One machine of 128 GB cannot train from disk: its memory does not hold the edges." in said
+
+
+def test_one_machine_that_trains_from_disk_stands_beside_the_machines_that_are_needed(
+    khop_command: Command,
+) -> None:
+    papers = ("--nodes", "111059956", "--edges", "1615685872", "--machines", "3", "--memory", "24")
+    said = " ".join(khop_command(*ASKED, *papers).stdout.split())
+    found = re.search(
+        r"One machine of 24 GB trains from disk at ([\d.]+) s/step: ([\d,]+) of [\d,]+ rows", said
+    )
+    assert found is not None
+    document = json.loads(khop_command(*ASKED, *papers, "--json").stdout)
+    assert document["from_disk"]["step"] == pytest.approx(float(found[1]), abs=0.006)
+    assert round(document["from_disk"]["read_rows"]) == int(found[2].replace(",", ""))
 
 
 def test_what_was_measured_here_replaces_the_table(
     khop_command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = Constants(1e3, 1e6, 1e6, 1e6, 1e-2, 1e-3)
+    slow = Constants(1e3, 1e6, 1e6, 1e6, 1e-2, 1e-3, 1e4, 1e8)
     monkeypatch.setattr("khop.planning.measure.measured", lambda: slow)
     monkeypatch.setattr(plan, "tune_memory", lambda: False)
     here = json.loads(khop_command(*ASKED, "--measure", "--json").stdout)

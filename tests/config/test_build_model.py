@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from khop.inference.chunks import unwatched
+from khop.models.gat import GAT
 from khop.models.rgcn import RGCN
 from khop.models.sage import SAGE
 from support.typed_runs import BUYS, ON, prepared, write_tagged_shop
@@ -23,6 +24,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"kind": "sage", "embedding": 6}, SAGE),
         ({"kind": "sage", "embedding": 0, "encoder": "linear"}, SAGE),
         ({"kind": "rgcn", "embedding": 6, "bases": 2}, RGCN),
+        ({"kind": "gat", "embedding": 6, "heads": 2, "attention": "gatv2"}, GAT),
     ],
 )
 def test_a_run_over_types_trains_every_parameter_and_scores_exactly(

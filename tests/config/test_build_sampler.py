@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from khop import Expansion, LinkSampler, NeighborSampler, UniformNegatives
-from khop.config.build_sampler import neighbor, uniform, weighted
-from khop.config.builtin import UniformOptions, WeightedOptions
+from khop.config.build_sampler import neighbor, summing, uniform, weighted
+from khop.config.builtin import SumOptions, UniformOptions, WeightedOptions
 from khop.config.contexts import LinkSettings, RuleContext, SamplerContext
 from khop.config.tables import SamplerTable
+from khop.rules.sum import Sum
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
 from khop.sampling.exclusion import Exclude
@@ -34,3 +35,5 @@ def test_rules_have_the_values_of_their_options() -> None:
     context = RuleContext(GRAPH)  # type: ignore[arg-type]
     assert uniform(UniformOptions(replacement=True), context) == Uniform(replacement=True)
     assert weighted(WeightedOptions(column="price"), context) == Weighted("price")
+    assert summing(SumOptions(), context) == Sum()
+    assert summing(SumOptions("price", replacement=True), context) == Sum(Weighted("price", replacement=True))

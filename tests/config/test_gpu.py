@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from khop import open_folder
+from khop import open_folder, partition_graph
 from khop.config.build import prepare
 from khop.config.gpu import work_sizes
 from khop.config.read import RawRun, checked
 from khop.config.resolve import resolve
+from khop.features.disk_table import DiskTable
 from khop.graph.folder import GraphFolder
 from khop.loading.device_placement import StorePlace
 from khop.training.observer import Unwatched
@@ -70,6 +71,26 @@ def test_a_placement_without_a_gpu_ends_training_and_no_evaluation(folder: Path,
     assert run.graph.stores is None
     with pytest.raises(ValueError, match=r"is 'pinned', device is 'cpu': .* or --features auto"):
         run.trainer(tmp_path / "out", Unwatched())
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_columns_on_disk_need_no_gpu(
+    folder: Path, tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
+    run = prepare(raw(folder, {"features": "disk"}, device=device), tmp_path)
+    features = run.graph.features
+    assert isinstance(features, DiskTable)
+    assert {name for of_type in features.files.values() for name in of_type} == {"x"}
+
+
+def test_columns_of_a_partitioned_graph_on_disk_are_an_error(folder: Path, tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    partition_graph(folder, parts, parts=2)
+    with pytest.raises(ValueError, match=r"cpu: stores of a partitioned graph stay in host memory.*\(run"):
+        prepare(raw(parts, {"features": "disk"}, device="cpu"), tmp_path)
+    run = prepare(raw(parts, {"features": "mapped"}, device="cpu"), tmp_path)
+    assert run.graph.stores is None
 
 
 def test_links_are_made_by_the_cpu(folder: Path, tmp_path: Path) -> None:

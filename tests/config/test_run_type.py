@@ -29,8 +29,8 @@ def test_kinds_change_their_tables_alone() -> None:
 
 def test_a_kind_that_is_none_or_not_allowed_is_named_with_its_place() -> None:
     with pytest.raises(
-        ValueError, match=r"^model\.kind is 'gat': must be one of sage, rgcn, .* \(run\.toml\)$"
+        ValueError, match=r"^model\.kind is 'gnn': must be one of sage, rgcn, .* \(run\.toml\)$"
     ):
-        run_type({"model": {"kind": "gat"}}, where=lambda path: "run.toml")
+        run_type({"model": {"kind": "gnn"}}, where=lambda path: "run.toml")
     with pytest.raises(ValueError, match=r"^model\.kind is 'mine:Model': .* give --allow-code mine$"):
         run_type({"model": {"kind": "mine:Model"}})

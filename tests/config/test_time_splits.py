@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
-from tests.importing.shop import at, events, items, spec
+from tests.importing.shop import at, events, items, roomy, spec
 
 from khop import import_tables
 from khop.config.build import Run
@@ -42,13 +42,12 @@ def with_parts(table: pa.Table) -> pa.Table:
     )
 
 
-def later() -> dict[str, Any]:
-    """An item with a new word, category, price and class, bought after validation begins."""
-    new = pa.table(
+def new_item() -> pa.Table:
+    """An item with a new word, category, price and class."""
+    return pa.table(
         {"item_id": ["z"], "price": [1e6], "title": ["unheard"], "brand": ["new"], "category": ["boat"]},
         schema=items().schema,
     )
-    return {"nodes.item.rows": with_parts(pa.concat_tables([items(), new])), f"{EDGES}.rows": more_buys("z")}
 
 
 def more_buys(item: str) -> pa.Table:
@@ -61,15 +60,16 @@ def more_buys(item: str) -> pa.Table:
 def test_training_batches_do_not_see_what_comes_after_validation_begins(
     tmp_path: Path, task: dict[str, Any]
 ) -> None:
-    before = run_on(tmp_path / "before", task, **{**LABEL, "nodes.item.rows": with_parts(items())})
-    # A new node changes the draws of negatives, which are drawn from all nodes: links get edges alone.
-    changes = (
-        later()
-        if task is NODES
-        else {f"{EDGES}.rows": more_buys("a"), "nodes.item.rows": with_parts(items())}
-    )
-    after = run_on(tmp_path / "after", task, **{**LABEL, **changes})
-    batches = [list(run.loader().epoch(0)) for run in (before, after)]
+    first = roomy()
+    more = {
+        "nodes.item.rows": with_parts(pa.concat_tables([first["nodes.item.rows"], new_item()])),
+        f"{EDGES}.rows": pa.concat_tables([first[f"{EDGES}.rows"], more_buys("z").slice(len(events()))]),
+    }
+    first["nodes.item.rows"] = with_parts(first["nodes.item.rows"])
+    runs = [
+        run_on(tmp_path / name, task, **{**LABEL, **of}) for name, of in (("before", first), ("after", more))
+    ]
+    batches = [list(run.loader().epoch(0)) for run in runs]
     assert len(batches[0]) == len(batches[1]) > 0
     for one, other in zip(*batches, strict=True):
         assert one.columns.keys() == other.columns.keys()
@@ -91,9 +91,9 @@ def test_nodes_of_each_split_use_their_own_edges(tmp_path: Path) -> None:
     assert len(run.scores(("train", "val", "test"), unwatched)) == 3
 
 
-@pytest.mark.parametrize(("split", "counts"), [("auto", (5, 1, 1)), ("time", (5, 1, 1))])
+@pytest.mark.parametrize(("split", "counts"), [("auto", (6, 1, 1)), ("time", (6, 1, 1))])
 def test_links_follow_the_cut_offs(tmp_path: Path, split: str, counts: tuple[int, ...]) -> None:
-    import_tables(spec(), tmp_path / "shop")
+    import_tables(spec(**roomy()), tmp_path / "shop")
     run = prepared(
         tmp_path / "shop", task=LINKS, links={"split": split, "eval_negatives": 1}, sampler={"fanouts": [2]},
         model={"hidden": 4, "embedding": 4},

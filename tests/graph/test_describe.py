@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.graph.build import write_graph
-from khop.graph.describe import Bucket, Column, degrees_of, describe_folder
+from khop.graph.describe import Bucket, Column, DegreeCounts, degrees_of, describe_folder
 from khop.graph.folder import open_folder
-from khop.graph.tables import NodeTable
+from khop.graph.tables import EdgeTable, NodeTable
 
 
 def test_it_counts_what_the_folder_holds(shop: Path) -> None:
@@ -38,7 +40,7 @@ def test_sizes_are_those_on_disk(shop: Path) -> None:
 
 
 def test_degrees_of_a_graph_counted_by_hand() -> None:
-    degrees = degrees_of(np.array([0, 0, 1, 2, 3, 4, 9, 1, 1, 1]))
+    degrees = degrees_of(DegreeCounts.of([np.array([0, 0, 1, 2, 3]), np.array([4, 9, 1, 1, 1])]))
     assert (degrees.minimum, degrees.median, degrees.p90, degrees.p99, degrees.maximum) == (0, 1, 4, 9, 9)
     assert (degrees.mean, degrees.isolated) == (2.2, 2)
     assert degrees.histogram == (
@@ -52,7 +54,10 @@ def test_degrees_of_a_graph_counted_by_hand() -> None:
 
 @given(degrees=st.lists(st.integers(0, 100) | st.integers(0, 1 << 40), min_size=1, max_size=60))
 def test_quantiles_are_degrees_and_buckets_hold_all_nodes(degrees: list[int]) -> None:
-    described = degrees_of(np.array(degrees))
+    described = degrees_of(DegreeCounts.of(np.array_split(np.array(degrees), 3)))
+    for percent, found in ((50, described.median), (90, described.p90), (99, described.p99)):
+        assert found == np.quantile(degrees, percent / 100, method="inverted_cdf")
+    assert described.mean == sum(degrees) / len(degrees)
     quantiles = [described.minimum, described.median, described.p90, described.p99, described.maximum]
     assert quantiles == sorted(quantiles)
     assert set(quantiles) <= set(degrees)
@@ -64,6 +69,21 @@ def test_quantiles_are_degrees_and_buckets_hold_all_nodes(degrees: list[int]) ->
 
 
 def test_a_graph_without_nodes_has_no_degrees(tmp_path: Path) -> None:
-    assert degrees_of(np.array([], np.int64)).histogram == ()
+    assert degrees_of(DegreeCounts.of([np.array([], np.int64)])).histogram == ()
     summary = describe_folder(write_graph(tmp_path / "g", {"n": NodeTable(0)}, {}))
     assert (summary.nodes[0].count, summary.edges, summary.num_bytes) == (0, (), 0)
+
+
+def test_memory_does_not_grow_with_the_graph(tmp_path: Path) -> None:
+    nodes = 3_000_000
+    folder = write_graph(tmp_path / "g", {"n": NodeTable(nodes)}, {"n to n": few_edges(nodes)})
+    tracemalloc.start()
+    summary = describe_folder(folder)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert summary.edges[0].degrees.isolated == nodes - 3
+    assert peak < 40 << 20, f"{peak:,} bytes, of an array of {8 * nodes:,}"
+
+
+def few_edges(nodes: int) -> EdgeTable:
+    return EdgeTable(torch.tensor([0, 1, 2]), torch.tensor([5, nodes // 2, nodes - 1]))

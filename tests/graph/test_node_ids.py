@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import khop
-from khop.graph.node_ids import first_lost, open_ids, stored_ids
+from khop.api.open_ids import open_ids
+from khop.graph.folder import open_folder
+from khop.graph.node_ids import first_lost, stored_ids
 from khop.graph.verify import verify_folder
 
 NAMES = [f"user-{n}" for n in range(500)] + ["", "Ünï", "42"]
@@ -48,7 +50,7 @@ def test_a_folder_with_ids_has_format_version_2_and_is_sound(shop: Path) -> None
 def test_saving_and_sorting_keep_the_ids(shop: Path, tmp_path: Path) -> None:
     saved = khop.open_graph(shop).save(tmp_path / "saved")
     assert (saved / "graph.json").read_bytes() == (shop / "graph.json").read_bytes()
-    assert sorted(stored_ids(saved)) == ["item", "user"]
+    assert sorted(stored_ids(open_folder(saved))) == ["item", "user"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import khop
 from khop.graph.csc_graph import open_csc_graph
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.save import save_graph
@@ -38,5 +39,5 @@ def test_a_damaged_origin_is_not_copied(shop: Path, tmp_path: Path) -> None:
     file = shop / "nodes" / "item" / "x.npy"
     file.write_bytes(file.read_bytes()[:-1] + b"\x7f")
     with pytest.raises(ValueError, match=r"x\.npy: checksum differs"):
-        saved(open_folder(shop), tmp_path / "copy")
+        khop.open_graph(shop).save(tmp_path / "copy")
     assert not (tmp_path / "copy").exists()

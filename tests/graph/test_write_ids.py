@@ -13,7 +13,7 @@ from khop.graph.given_ids import kind_of
 from khop.graph.progress import Meter
 from khop.graph.write_ids import sliced, table_chunks, write_ids
 from khop.kernels.id_table import Keys, StringKeys, id_table
-from khop.kernels.key_index import key_index_reference
+from support.key_indexes import key_index_of
 
 TEXT = StringKeys.of([f"name {n * 31}" for n in range(20_000)])
 NUMBERS = np.arange(20_000) * 977 - 5
@@ -21,7 +21,7 @@ NUMBERS = np.arange(20_000) * 977 - 5
 
 @pytest.mark.parametrize("keys", [TEXT, NUMBERS, TEXT[:0], TEXT[7:9]], ids=["text", "numbers", "none", "two"])
 def test_neither_threads_nor_budget_nor_chunks_change_a_bit(keys: Keys, tmp_path: Path) -> None:
-    index = key_index_reference(keys)
+    index = key_index_of(keys)
     entries = []
     for number, (memory, threads, step) in enumerate(
         ((1 << 16, 1, 700), (1 << 16, 3, 9000), (1 << 30, 2, 10**6))

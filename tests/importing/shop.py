@@ -45,6 +45,16 @@ def events() -> pa.Table:
     return pa.table({**columns, "ts": pa.array(columns["ts"], TYPE)})
 
 
+def roomy() -> dict[str, Any]:
+    """Return changes of the spec: an item that u2 alone buys, early, so that each link has a negative."""
+    item = {"item_id": ["e"], "price": [4.0], "title": ["old hat"], "brand": ["y"], "category": ["hat"]}
+    buy = {"user_id": ["u2"], "item_id": ["e"], "kind": ["buy"], "ts": [at(6)]}
+    return {
+        "nodes.item.rows": pa.concat_tables([items(), pa.table(item, schema=items().schema)]),
+        "edges.user buys item.rows": pa.concat_tables([events(), pa.table(buy, schema=events().schema)]),
+    }
+
+
 def spec(**changes: Any) -> dict[str, Any]:  # noqa: ANN401
     """Return the spec of the shop; keys with dots, as `nodes.item.label`, change single values."""
     values: dict[str, Any] = {

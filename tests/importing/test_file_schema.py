@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from khop.importing.file_schema import identity_of, same_schema, total_bytes
+from khop.importing.file_schema import FileTable, identity_of, same_schema, total_bytes
 
 
 def test_columns_of_all_files_are_known_and_widths_may_differ() -> None:
@@ -44,3 +44,12 @@ def test_identity_follows_size_and_time(tmp_path: Path) -> None:
 def test_a_column_has_the_widest_type_of_all_files(types: list[pa.DataType], widest: pa.DataType) -> None:
     schemas = [(f"{number}.parquet", pa.schema([("a", dtype)])) for number, dtype in enumerate(types)]
     assert same_schema(schemas, "key").field("a").type == widest
+
+
+def test_a_table_of_files_has_their_names_and_sizes(tmp_path: Path) -> None:
+    files = [(name, tmp_path / name) for name in ("a", "b")]
+    for _, path in files:
+        path.write_bytes(b"12")
+    table = FileTable(files, pa.schema([]), "nodes.user.files")
+    assert (table.name, table.num_bytes) == ("a and 1 more", 4)
+    assert table.identity() == identity_of(files)

@@ -5,6 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.importing.shop import items, spec
 
 from khop import import_tables, open_graph
@@ -64,3 +66,47 @@ def test_a_raw_value_beyond_int64_is_refused() -> None:
     with pytest.raises(ValueError, match="a.parquet, row 2: n is 9223372036854775808: beyond int64"):
         raw_values(array, "int64", "n", rows)
     assert raw_values(array.slice(0, 1), "int64", "n", rows).tolist() == [1]
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
+def test_integers_of_text_keep_all_digits(numbers: list[int]) -> None:
+    rows = Rows(pa.record_batch({"n": [f" {number}" for number in numbers]}), Place("a.csv"))
+    assert raw_values(rows.column("n"), "int64", "n", rows).tolist() == numbers
+
+
+@pytest.mark.parametrize(
+    ("array", "dtype", "message"),
+    [
+        (
+            ["1.5", str(2**53 + 1)],
+            "float64",
+            "row 2: n is 9007199254740993: float64 loses its digits; give dtype",
+        ),
+        (["1", "1.5"], "int64", "row 2: n is '1.5': no int64"),
+        (["1", str(2**63)], "int64", "row 2: n is '9223372036854775808': no int64"),
+        ([1, 2**53 + 1], "float64", "row 2: n is 9007199254740993: beyond float64"),
+        ([1.0, 1.5], "int64", "row 2: n is 1.5: beyond int64"),
+        ([1.0, float("nan")], "int64", "row 2: n is nan: beyond int64"),
+    ],
+)
+def test_a_raw_value_that_its_dtype_does_not_hold_is_refused(
+    array: list[object], dtype: str, message: str
+) -> None:
+    rows = Rows(pa.record_batch({"n": array}), Place("a.csv"))
+    with pytest.raises(ValueError, match=message):
+        raw_values(rows.column("n"), dtype, "n", rows)
+
+
+def test_a_raw_column_of_text_has_the_dtype_of_the_spec(tmp_path: Path) -> None:
+    table = pa.table({"id": ["a", "b"], "n": [str(2**53 + 1), "-1"]})
+    column = {"kind": "raw", "dtype": "int64"}
+    spec = {
+        "nodes": {"item": {"rows": table, "id": "id", "columns": {"n": column}}},
+        "edges": {
+            "item self item": {"rows": table, "source": "id", "destination": "id", "columns": {"n": column}}
+        },
+    }
+    import_tables(spec, tmp_path / "out")
+    columns = open_graph(tmp_path / "out").columns
+    for type_ in ("item", ("item", "self", "item")):
+        assert columns[type_]["n"].tolist() == [2**53 + 1, -1]

@@ -112,3 +112,18 @@ def test_text_keeps_microseconds() -> None:
     found = to_unit(pa.array(["2020-09-13T12:26:40.000001Z"]), TimeFormat(), "us", "time", where)
     assert found.tolist() == [SECONDS * 10**6 + 1]
     assert found.dtype == np.int64
+
+
+@given(
+    st.permutations(["2020-09-13T12:26:40Z", "2020-09-13 14:26:40", str(SECONDS), "2020-09-13T12:26:40+00"])
+)
+def test_each_row_of_text_is_read_on_its_own(texts: list[str]) -> None:
+    """Rows of several forms give the same times in one piece as in pieces of one row."""
+    settings = {"unit": "s", "timezone": "Europe/Paris"}
+    assert times(pa.array(texts), "s", **settings) == [SECONDS] * 4
+    assert [times(pa.array([text]), "s", **settings) for text in texts] == [[SECONDS]] * 4
+
+
+def test_a_row_without_a_zone_among_others_is_named() -> None:
+    with pytest.raises(ValueError, match=r"row 2: time is '2020-09-13 12:26:40': a time without a time zone"):
+        times(pa.array(["2020-09-13T12:26:40Z", "2020-09-13 12:26:40"]), "s")

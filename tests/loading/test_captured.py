@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from khop import DrawKey, Expansion, NeighborSampler, Seeds
+from khop.sampling.neighbor import Trees
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.cells import counts_of
 from khop.sampling.on_device.device_batch import DeviceBatch
@@ -22,10 +23,10 @@ def batch_of(size: int, number: int) -> tuple[Seeds, DrawKey]:
     return as_seeds({"node": ids.tolist()}), DrawKey(number)
 
 
-@pytest.mark.parametrize("disjoint", [False, True], ids=["shared", "disjoint"])
+@pytest.mark.parametrize("trees", ["merged", "disjoint"])
 @pytest.mark.parametrize("expansion", list(Expansion))
-def test_a_recording_makes_the_batches_of_other_seeds_and_keys(expansion: Expansion, disjoint: bool) -> None:
-    sampler = NeighborSampler(ring(200, 9), [4, 3], expansion=expansion, disjoint=disjoint)
+def test_a_recording_makes_the_batches_of_other_seeds_and_keys(expansion: Expansion, trees: Trees) -> None:
+    sampler = NeighborSampler(ring(200, 9), [4, 3], expansion=expansion, trees=trees)
     batches = [batch_of(size, number) for number, size in enumerate([8, 5, 8, 0, 1])]
     plan = BatchPlan(sampler, measured_capacities(sampler, batches), DEVICE)
     made = [DeviceBatch(plan) for _ in range(2)]  # two in turn, one table

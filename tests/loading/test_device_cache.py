@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from khop.graph.quantize import quantize
 from khop.loading.columns import ColumnChoice, Narrow
 from khop.loading.local_source import LocalSource
 from khop.loading.source import Drawn, Position, finished, request_of
-from khop.sampling.neighbor import NeighborSampler
+from khop.sampling.neighbor import NeighborSampler, Trees
 from khop.sampling.seeds import NodeSeeds, SeedOrder
 from khop.schema import ColumnSpec, Schema, Specs
 
@@ -82,9 +83,9 @@ SEEDS = NodeSeeds({"user": torch.arange(0, USERS, 2), "item": torch.tensor([3, 3
 ORDER = SeedOrder(SEEDS, 6, shuffle=True, run_seed=4)
 
 
-def source(narrow: Narrow, disjoint: bool, seed_columns: list[str], device: str = "cpu") -> LocalSource:
+def source(narrow: Narrow, trees: Trees, seed_columns: list[str], device: str = "cpu") -> LocalSource:
     choice = ColumnChoice.of(SCHEMA, ["x", "age", "price"], seed_columns, ["user", "item"], narrow)
-    sampler = NeighborSampler(GRAPH, [3, 2], disjoint=disjoint)
+    sampler = NeighborSampler(GRAPH, [3, 2], trees=trees)
     return LocalSource(sampler, Noting(), choice, torch.device(device))
 
 
@@ -121,14 +122,14 @@ def same(found: Batch, wanted: Batch) -> bool:
     users=kept_ids(USERS),
     items=kept_ids(ITEMS),
     narrow=st.sampled_from(Narrow),
-    disjoint=st.booleans(),
+    trees=st.sampled_from(get_args(Trees)),
     seed_columns=st.sampled_from([[], ["label"], ["age"], ["x", "label"]]),
     step=st.integers(0, 2),
 )
 def test_no_batch_changes(
-    users: Tensor, items: Tensor, narrow: Narrow, disjoint: bool, seed_columns: list[str], step: int
+    users: Tensor, items: Tensor, narrow: Narrow, trees: Trees, seed_columns: list[str], step: int
 ) -> None:
-    plain = source(narrow, disjoint, seed_columns)
+    plain = source(narrow, trees, seed_columns)
     keeping = with_kept(plain, {"user": users, "item": items})
     made = drawn(keeping, 1, step)
     assert same(finished(made, ORDER, Position(1, step), keeping.device), batch_of(plain, 1, step))
@@ -147,14 +148,14 @@ def test_no_batch_changes(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="where there is a GPU")
 @pytest.mark.parametrize("narrow", list(Narrow))
 def test_no_batch_changes_on_a_gpu(narrow: Narrow) -> None:
-    plain = source(narrow, False, ["label"], "cuda")
+    plain = source(narrow, "merged", ["label"], "cuda")
     keeping = with_kept(plain, {"user": torch.arange(0, USERS, 3), "item": torch.arange(ITEMS)})
     for step in range(3):
         assert same(batch_of(keeping, 0, step), batch_of(plain, 0, step))
 
 
 def test_rows_are_put_together_where_the_device_is() -> None:
-    plain = source(Narrow.FLOAT32, False, ["label"], "meta")
+    plain = source(Narrow.FLOAT32, "merged", ["label"], "meta")
     keeping = with_kept(plain, {"user": torch.arange(USERS)})
     batch = batch_of(keeping, 0, 0)
     assert batch.columns["user"]["x"].is_meta

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ from khop.loading.memory_plan import (
     plans,
 )
 
-DEVICE, PINNED, HOST, MAPPED = StorePlace
+DEVICE, PINNED, HOST, MAPPED, DISK = StorePlace
 GB = 10**9
 WORK = WorkSizes(batch_bytes=GB // 10, ring_slots=4, model_bytes=GB // 10)
 
@@ -47,6 +48,13 @@ def test_all_goes_to_a_card_with_room() -> None:
 def test_a_column_too_large_for_the_card_is_pinned_and_for_the_host_mapped() -> None:
     assert planned(DevicePlacement.of(), free(5, 20)).columns == {"x": PINNED, "y": DEVICE}
     assert planned(DevicePlacement.of(), free(5, 2)).columns == {"x": MAPPED, "y": DEVICE}
+
+
+def test_a_column_that_memory_has_no_room_for_stays_on_disk() -> None:
+    large = replace(sizes(), on_disk=frozenset({"x"}))
+    assert planned(DevicePlacement.of(), free(5, 2), large).columns == {"x": DISK, "y": DEVICE}
+    failing = list(plans(DevicePlacement.of(), large, WORK, free(5, 20), proven=True))
+    assert [plan.columns["x"] for plan in failing][-1] is DISK
 
 
 def test_stamps_of_all_nodes_are_counted_where_sampling_is_on_the_card() -> None:

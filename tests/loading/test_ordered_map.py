@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from khop.loading.ordered_map import InFlight, ordered_map
-from support.scripts import run_script
+from support.late_consumers import LATE, LEFT_OPEN, OUTLIVES, printed
 
 DEADLINE_S = 60.0
 
@@ -284,51 +284,23 @@ def test_a_bound_that_is_no_count_is_an_error(values: tuple[int, int, int], mess
         InFlight(*values)
 
 
+RESULTS = """
+    from khop.loading.ordered_map import InFlight, ordered_map
+
+    THREADS = "khop-worker"
+
+    def results(count, prefetch):
+        return ordered_map(abs, range(count), InFlight(2, prefetch), lambda _: 0)
+"""
+
+
 def test_a_script_that_leaves_an_iterator_open_ends() -> None:
-    done = run_script("""
-        from khop.loading.ordered_map import InFlight, ordered_map
-        results = ordered_map(abs, range(1000), InFlight(2, 4), lambda _: 0)
-        next(results)
-        print("the end")
-    """)
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "the end", "")
+    assert printed(RESULTS, LEFT_OPEN) == "the end"
 
 
 def test_a_consumer_that_outlives_the_main_thread_continues() -> None:
-    done = run_script("""
-        import threading, time
-        from khop.loading.ordered_map import InFlight, ordered_map
-
-        def consume():
-            for result in ordered_map(abs, range(8), InFlight(2, 2), lambda _: 0):
-                time.sleep(0.2)
-            print("all of", result + 1)
-
-        threading.Thread(target=consume).start()
-    """)
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "all of 8", "")
+    assert printed(RESULTS, OUTLIVES) == "all of 8"
 
 
 def test_a_consumer_after_the_end_gets_an_error() -> None:
-    done = run_script("""
-        import threading, time
-        from khop.errors import PeerLost
-        from khop.loading.ordered_map import InFlight, ordered_map
-
-        results = ordered_map(abs, range(8), InFlight(1, 1), lambda _: 0)
-
-        def comes_late():
-            while any(thread.name.startswith("khop-worker") for thread in threading.enumerate()):
-                time.sleep(0.01)
-            try:
-                list(results)
-            except PeerLost as error:
-                print(error)
-
-        first = threading.Thread(target=next, args=(results,))
-        first.start()
-        first.join()
-        threading.Thread(target=comes_late).start()
-    """)
-    assert done.returncode == 0
-    assert "workers ended" in done.stdout
+    assert "workers ended" in printed(RESULTS, LATE)

@@ -17,7 +17,7 @@ from support.host_as_device import HostAsDevice
 from support.small_typed_folders import write_typed_graph
 
 PROVEN = Conditions(proven=True, is_mapped=True)
-DEVICE, PINNED, HOST, MAPPED = StorePlace
+DEVICE, PINNED, HOST, MAPPED, DISK = StorePlace
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +125,9 @@ def test_without_kernels_the_cpu_works_unless_a_placement_is_requested(
 
 def test_files_are_asked_for_where_there_are_some(shop: tuple[CscGraph, Columns]) -> None:
     in_memory = Conditions(proven=True, is_mapped=False)
-    with pytest.raises(ValueError, match='"mapped": the graph is in memory, not in a folder; give "host"'):
-        placed(shop, DevicePlacement.of(columns="mapped"), conditions=in_memory)
+    for place in (MAPPED, DISK):
+        with pytest.raises(ValueError, match=f'"{place}": the graph is in memory, not in a folder'):
+            placed(shop, DevicePlacement.of(columns=place), conditions=in_memory)
 
 
 def test_damaged_edges_are_not_placed(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from support.small_folders import write_learnable_graph
 def test_a_node_counts_once_in_every_batch_that_has_it(tmp_path: Path) -> None:
     graph = open_graph(write_learnable_graph(tmp_path / "toy"))
     seeds = graph.split("train")
-    sampler = NeighborSampler(graph, [4, 3], disjoint=True)  # a node is in many trees of a batch
+    sampler = NeighborSampler(graph, [4, 3], trees="disjoint")  # a node is in many trees of a batch
     order = SeedOrder(NodeSeeds(seeds), 50, shuffle=True, run_seed=3)
     positions = [Position(epoch, step) for epoch in (0, 2) for step in range(3)]
     requests = [request_of(order, position.epoch, position.step) for position in positions]

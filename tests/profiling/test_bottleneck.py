@@ -67,6 +67,29 @@ def test_threads_that_memory_holds_back_get_more_of_it() -> None:
     assert (result.kind, result.setting, result.value) == (Kind.PREFETCH, "prefetch_bytes", str(8 << 30))
 
 
+SERVERS = {"servers.addresses": ["10.0.0.5:7311"], "prefetch": 4}
+
+
+def test_servers_that_make_few_of_the_requested_batches_are_the_bottleneck() -> None:
+    result = found(BUSY_SAMPLER, options=SERVERS)
+    assert (result.kind, result.setting, result.value) == (Kind.SERVERS, "servers.addresses", None)
+    assert result.finding == (
+        "Training waits for batches 42 % of the time: servers make 0.9 of the 4 batches that a process "
+        "requests at once; the others wait for their turn or for the network"
+    )
+
+
+def test_servers_that_make_all_requested_batches_may_get_more_requests() -> None:
+    result = found({"waiting": 0.3, "sampling": 1.0, "gathering": 0.5}, options=SERVERS)
+    assert (result.kind, result.setting, result.value) == (Kind.PREFETCH, "prefetch", "8")
+
+
+def test_a_rank_that_waits_longer_for_servers_than_others_has_a_slow_connection() -> None:
+    result = found({}, {}, {"waiting": 0.1}, options=SERVERS)
+    assert (result.kind, result.setting) == (Kind.SLOW_RANK, "servers.addresses")
+    assert result.advice == "check its connection to the servers"
+
+
 def test_waits_for_first_batches_of_short_epochs_are_reported() -> None:
     result = found({}, epoch=2, wait_at_start=0.1)
     assert (result.kind, result.setting, result.value) == (Kind.FIRST_BATCHES, "training.batch_size", "512")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
+from khop.api.time_split import edges_of_split
 from khop.arguments import graph_of, instance_of
 from khop.draw import GivenNegatives, NegativeMode
 from khop.inference.chunks import Progress, unwatched
@@ -59,12 +60,16 @@ def evaluate(
     that the model is trained with, or from the model's `num_layers`. With `fanouts`, `model(batch)` runs on
     sampled neighborhoods, which are the same in every evaluation.
 
+    In a graph that an import has split by time, messages pass over the edges that the split may use: training
+    those before `val`, validation those before `test`, test all.
+
     Batches have `columns`, by default the model's `input_columns`, else the loader's columns, else all node
-    columns except labels. If the loader has a NeighborSampler, neighbors are drawn by its rule and expansion.
+    columns except labels. Neighbors are drawn, or all weighed, by the rule of the loader's sampler.
     Collective: the ranks share the work, and every rank gets the score, which does not depend on their
     number. A model in DistributedDataParallel is unwrapped.
     """
     graph_of("graph", graph)
+    graph = edges_of_split(graph, split)
     if task is not None:
         remedy = "must be a khop.NodeClassification, or an objective with all members of one"
         instance_of("task", task, NodeObjective, remedy)
@@ -75,7 +80,8 @@ def evaluate(
 
     def outputs_of(nodes: Tensor) -> Tensor:
         if hops is None:
-            compute = partial(layerwise_inference, model, graph, graph.features, node_type)
+            rule = Uniform() if loader is None else loader.graph_sampler.rule
+            compute = partial(layerwise_inference, model, graph, graph.features, node_type, rule=rule)
         else:
             chosen = columns_read(model, graph.schema, columns, None if loader is None else loader.columns)
             like = None if loader is None else loader.graph_sampler
@@ -110,7 +116,7 @@ def evaluate_links(
     Negatives come with the links (see `khop.with_negatives`). Without `fanouts` the result is exact: the rows
     of all nodes are computed layer by layer over the edges of `graph`, then every pair is scored. If the
     encoder does not expose its layers, every link is scored from a batch of all neighbors, and a warning says
-    so.
+    so. `rule` is that of training.
 
     With `fanouts`, every link is scored from a sampled batch, as in training. This works for any encoder, and
     for links with times, with `rule=khop.Temporal(column)`. The neighborhoods are the same in every
@@ -139,7 +145,7 @@ def evaluate_links(
     with group.exchanging("evaluating"):
         if hops is None:
             work = InferenceWork(8192, progress, group=group, lanes=graph.lanes)
-            exact = exact_link_scores(predictor, graph, graph.features, links, work)
+            exact = exact_link_scores(predictor, graph, graph.features, links, work, rule)
             return mean_metrics(exact, metrics)
         scores_of_links = sampled_link_scores(
             predictor,

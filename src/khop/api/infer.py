@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 import khop
 from khop.api.open_graph import Graph
-from khop.arguments import graph_of, path_of, whole_number
+from khop.arguments import check_word, graph_of, path_of, whole_number
 from khop.exchange.lanes import Lanes
 from khop.graph.node_ids import stored_ids
 from khop.inference.chunks import Progress, unwatched
@@ -30,6 +30,8 @@ from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import LinkPredictor
 from khop.models.node_embedding import gathered
 from khop.models.stack import Stack
+from khop.rules.rule import Rule
+from khop.rules.uniform import Uniform
 from khop.runtime.group import ALONE, Group, this_group, unwrapped
 from khop.sampling.neighbor import check_seeds
 from khop.schema import NodeType, sole_type
@@ -48,6 +50,7 @@ def infer(
     node_types: NodeType | Sequence[NodeType] | None = None,
     nodes: Tensor | None = None,
     values: Values = "embeddings",
+    rule: Rule = Uniform(),
     chunk_size: int = 2048,
     progress: Progress = unwatched,
     in_flight: InFlight = FEW_IN_FLIGHT,
@@ -56,6 +59,7 @@ def infer(
 
     "embeddings" are the outputs of the model's last layer for the node type; for a link-prediction model, the
     inputs of its decoder. "outputs" are the outputs of the whole model, e.g. the logits of a classifier.
+    `rule` is that of training, as for `khop.layerwise_inference`.
 
     `out` ends in .npy (`name.ids.npy` next to it holds the ids) or in .parquet (columns of ids and rows).
     With several node types each has a file, such as `name.user.npy`. Files are written atomically.
@@ -71,7 +75,7 @@ def infer(
     graph_of("graph", graph)
     wanted = (node_types,) if isinstance(node_types, str) else tuple(node_types or ())
     wanted = wanted or (sole_type(graph.schema.node_types, "infer without node_types"),)
-    return Inference.of(model, graph, path_of("out", out), wanted, nodes, values, chunk_size).run(
+    return Inference.of(model, graph, path_of("out", out), wanted, nodes, values, chunk_size, rule).run(
         progress, in_flight
     )
 
@@ -96,22 +100,24 @@ class Inference:
         nodes: Tensor | None,
         values: Values,
         chunk_size: int,
+        rule: Rule = Uniform(),
     ) -> Inference:
         """Make the plan; ValueError if model, graph and files do not fit together."""
-        if values not in get_args(Values):
-            raise ValueError(f"values {values!r}: must be one of {', '.join(get_args(Values))}")
+        check_word("values", values, Values)
         if whole_number("chunk_size", chunk_size) < 1:
             raise ValueError(f"chunk_size {chunk_size}: must be at least 1")
         _check_nodes(graph, node_types, nodes)
         model, depth = _rows_of(unwrapped(model), node_types, values)
         wanted = dict.fromkeys(node_types, nodes)
-        layers = Layers.of(model, graph, graph.features, wanted, chunk_size=chunk_size, depth=depth)
-        outputs = []
+        layers = Layers.of(
+            model, graph, graph.features, wanted, chunk_size=chunk_size, depth=depth, rule=rule
+        )
+        outputs, folder = [], graph.folder or graph.origin
         for stage in layers.stages[-1]:
             is_one = len(layers.stages[-1]) == 1
             path = out if is_one else out.with_name(f"{out.stem}.{stage.node_type}{out.suffix}")
-            original = None if graph.folder is None else graph.folder.original_ids(stage.node_type)
-            own = None if graph.folder is None else stored_ids(graph.folder.path).get(stage.node_type)
+            original = None if folder is None else folder.original_ids(stage.node_type)
+            own = None if folder is None else stored_ids(folder).get(stage.node_type)
             name = values.removesuffix("s")
             output = RowOutput(path, stage.node_type, name, stage.count, nodes, original, own)
             output.check()
@@ -126,6 +132,8 @@ class Inference:
             "choice of values": f"{values} of {', '.join(node_types)}",
             "chunk size": str(chunk_size),
         }
+        if rule != Uniform():
+            facts["rule"] = str(rule)
         return cls(out, layers, tuple(outputs), facts, graph.lanes)
 
     @property

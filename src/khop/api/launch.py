@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.reduction import ForkingPickler
+from typing import Literal
 
 import torch
 from torch import distributed
 
-from khop.arguments import instance_of, list_of, real_number, shown, whole_number
+from khop.arguments import check_word, instance_of, list_of, real_number, shown, whole_number
 from khop.loading.cores import cores_of_rank, usable_cores
 from khop.loading.transfer import device_of
 from khop.runtime.group import DEADLINE_S
@@ -24,6 +25,8 @@ from khop.runtime.rendezvous import joined
 from khop.runtime.spawning import run_ranks
 
 Work = Callable[..., None]  # (rank, device, *arguments)
+# Refused by default: listening on a public address; more than RANKS_PER_CORE processes per core.
+Permission = Literal["public", "oversubscribe"]
 
 RANKS_PER_CORE = 4  # default limit: each rank holds torch in memory, and ranks wait for one another
 
@@ -44,8 +47,7 @@ def launch(
     device: str | None = None,
     deadline: float = DEADLINE_S,
     interface: str | None = None,
-    allow_public: bool = False,
-    oversubscribe: bool = False,
+    allow: Sequence[Permission] = (),
 ) -> None:
     """Call `function(rank, device, *arguments)` as every rank of a run.
 
@@ -55,15 +57,15 @@ def launch(
     and the script has to call `launch` under `if __name__ == "__main__"`.
 
     `device` is "cpu" or "cuda", by default "cuda" if a GPU is available. GPUs exchange over NCCL, CPUs over
-    gloo. More than 4 processes per core that this process may use are a ValueError, unless `oversubscribe` is
-    set. The number of processes started by a launcher is not limited.
+    gloo. More than 4 processes per core that this process may use are a ValueError, unless `allow` has
+    "oversubscribe". The number of processes started by a launcher is not limited.
 
     An exchange that takes longer than `deadline` seconds ends all ranks with an error that names the missing
     ranks. An error in one rank ends all ranks, and is raised here.
 
     Ranks listen on one interface. `interface` is its name, its address, or a network that contains its
     address. The default is loopback on one machine, otherwise the interface that leads to rank 0. A public
-    address is a ValueError unless `allow_public` is set, which states that a firewall protects it.
+    address is a ValueError unless `allow` has "public", which states that a firewall protects it.
     """
     if not callable(function):
         raise ValueError(f"function {shown(function)}: must be a function of (rank, device, *arguments)")
@@ -74,7 +76,9 @@ def launch(
         device_of(device)
     if interface is not None:
         instance_of("interface", interface, str, "must be a name or an address, as text")
-    listening = Listening(interface, allow_public)
+    for permission in list_of("allow", allow, '["oversubscribe"]'):
+        check_word("allow", permission, Permission)
+    listening = Listening(interface, "public" in allow)
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
     rank_info = rank_info_of(os.environ)
     if rank_info is not None:
@@ -85,7 +89,7 @@ def launch(
         run_rank(rank_info, function, arguments, kind, deadline, listening)
         return
     count = procs if procs is not None else max(1, torch.cuda.device_count() if kind == "cuda" else 1)
-    check_procs(count, kind, oversubscribe=oversubscribe)
+    check_procs(count, kind, allow)
     if count == 1:
         function(0, torch.device(kind), *arguments)
         return
@@ -116,18 +120,18 @@ class _Pickled:
         return iter(ForkingPickler.loads(self.content))
 
 
-def check_procs(procs: int, device: str, *, oversubscribe: bool) -> None:
+def check_procs(procs: int, device: str, allow: Sequence[Permission] = ()) -> None:
     """Check that this machine can run `procs` ranks; ValueError names the limit."""
     whole_number("procs", procs, 1)
     gpus = torch.cuda.device_count()
     if torch.device(device).type == "cuda" and procs > gpus:
         raise ValueError(f"procs {procs}: each needs a separate GPU, this machine has {gpus}; use device cpu")
     cores = usable_cores()
-    if procs > RANKS_PER_CORE * cores and not oversubscribe:
+    if procs > RANKS_PER_CORE * cores and "oversubscribe" not in allow:
         raise ValueError(
             f"procs {procs}: more than {RANKS_PER_CORE} per core, and this process may use {cores} of this "
             f"machine; use {RANKS_PER_CORE * cores} at most, or allow more: --oversubscribe, "
-            "oversubscribe=True in khop.launch"
+            'allow=["oversubscribe"] in khop.launch'
         )
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from khop.api.open_graph import Graph, open_graph
+from khop.api.open_graph import Graph, open_graph, save_sound
 from khop.graph import layout
 from khop.graph.atomic import new_folder, refuse_existing
 from khop.graph.build import write_graph
@@ -39,7 +38,7 @@ def save_parts(
     with new_folder(target) as folder:
         written: dict[str, Path] = {}
         for part, graph in graphs.items():
-            _share_files(replace(graph, origin=None).save(folder / part, notice=notice), written)
+            _share_files(save_sound(graph, folder / part, notice), written)
             _write_links(folder / f"{part}_links", graph, links[part], notice)
     return target
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from time import monotonic
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from khop.api.open_graph import Graph
-from khop.arguments import one_of, truth, whole_number
+from khop.arguments import check_word, one_of, whole_number
 from khop.batch import Batch, Span
 from khop.distributed.caching import CacheBudgets, CacheBy, with_caches
 from khop.distributed.lane_source import LaneSource
@@ -63,6 +64,7 @@ GivenSeeds = (
     | PartitionedLinks
     | ListedLinks
 )
+SeedAssignment = Literal["owner", "position"]  # of the seeds of a step to ranks
 Batches = Generator[Batch, None, None]
 _WARM_UP = 4  # batches of the CPU that measure how large batches of a GPU are
 
@@ -94,8 +96,9 @@ class Loader:
     batch starts while finished ones hold more than `prefetch_bytes`, a number or a text such as "1GB".
 
     If the graph is partitioned across ranks, batches are made in the graph's lanes, in step on all ranks, and
-    `prefetch_bytes` has no effect. The seeds of a step go to the ranks that own them, as far as shares stay
-    equal, unless `locality` is False. If the graph is not partitioned, that has no effect, with a warning.
+    `prefetch_bytes` has no effect. `seed_assignment` divides the seeds of a step among ranks: "owner" gives
+    seeds to the ranks that own them, as far as shares stay equal, "position" by their positions in the step.
+    If the graph is not partitioned, "position" has no effect, with a warning.
     """
 
     def __init__(
@@ -116,18 +119,19 @@ class Loader:
         threads: int | None = None,
         prefetch: int = 4,
         prefetch_bytes: int | str = 1 << 30,
-        locality: bool = True,
+        seed_assignment: SeedAssignment = "owner",
     ) -> None:
         check_fork()
         are_links = isinstance(seeds, Links | PartitionedLinks | ListedLinks)
         sampler = checked_sampler(sampler, "links" if are_links else "nodes")
         self._graph = Graph.of(sampler.graph if graph is None else graph)
-        locality = truth("locality", locality)
+        check_word("seed_assignment", seed_assignment, SeedAssignment)
         seed_list, seed_types = _seed_list(self._graph, seeds, seed_times)
         self._group = this_group()
-        if not locality and self._graph.lanes is None and self._graph.partition_options is None:
-            _warn_of_locality(self._group.rank)
-        affinity = affinity_of(self._graph, self._graph.lanes) if locality else None
+        by_owner = seed_assignment == "owner"
+        if not by_owner and self._graph.lanes is None and self._graph.partition_options is None:
+            _warn_of_position(self._group.rank)
+        affinity = affinity_of(self._graph, self._graph.lanes) if by_owner else None
         ranks = (self._group.rank, self._group.world_size)
         self._order = SeedOrder(seed_list, batch_size, shuffle, seed, *ranks, affinity, drop_last)
         choice = ColumnChoice.of(
@@ -150,7 +154,7 @@ class Loader:
     def cache_features(
         self, budget_bytes: int | str, by: CacheBy | str = CacheBy.AUTO, *, device_cache_bytes: int | str = 0
     ) -> None:
-        """Cache the remote rows that batches need most often, within a budget of bytes.
+        """Cache the rows of other ranks, or on disk, that batches need most often, in a budget of bytes.
 
         `budget_bytes` limits the cache in host memory, `device_cache_bytes` the cache on `device`. The most
         needed rows are cached on the device. No batch changes; its `traffic` counts the rows found in each
@@ -160,8 +164,8 @@ class Loader:
         "counts" draws the first epoch and counts. "auto" counts where probabilities are not available:
         partitioned edges, weights, times, links.
 
-        Collective: call it once on all ranks, before the first epoch. If every rank has all columns, nothing
-        is cached and a warning says so.
+        Collective: call it once on all ranks, before the first epoch. If the columns are in memory of every
+        rank, nothing is cached and a warning says so.
         """
         budgets = CacheBudgets(
             byte_size(budget_bytes, "budget_bytes"), byte_size(device_cache_bytes, "device_cache_bytes")
@@ -169,12 +173,12 @@ class Loader:
         topology, budget = self._graph.topology, budgets.host_cache_bytes or budgets.device_cache_bytes
         cached = with_caches(self._local, self._order, topology, budgets, one_of("by", by, CacheBy))
         if cached is self._local and budget and self._group.rank == 0:
-            why = "this process has all columns" if self._local.features else "the loader has no columns"
+            why = "the columns are mapped" if self._local.features else "the loader has no columns"
             warnings.warn(
-                f"a cache for rows of other processes, of {budgets.host_cache_bytes:,} bytes here and "
-                f"{budgets.device_cache_bytes:,} on a device, has no effect: {why}. Leave it out "
-                "(cache_features, --cache-bytes, --cache), or let several processes share a "
-                "partitioned graph",
+                f"a cache for rows of other processes or on disk, of {budgets.host_cache_bytes:,} bytes here "
+                f"and {budgets.device_cache_bytes:,} on a device, has no effect: {why}. Leave it out "
+                "(cache_features, --cache-bytes, --cache), read the columns from disk (--features disk), or "
+                "let several processes share a partitioned graph",
                 stacklevel=2,
             )
         self._local = cached
@@ -364,10 +368,10 @@ def _features(graph: Graph, choice: ColumnChoice) -> FeatureStore | None:
     return graph.features
 
 
-def _warn_of_locality(rank: int) -> None:
+def _warn_of_position(rank: int) -> None:
     if rank == 0:
         warnings.warn(
-            "locality False: no effect, the graph is not partitioned. Leave it out, or partition the graph "
-            "by `khop partition`",
+            "seed_assignment 'position': no effect, the graph is not partitioned. Leave it out, or partition "
+            "the graph by `khop partition`",
             stacklevel=3,
         )

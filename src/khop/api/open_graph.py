@@ -19,12 +19,14 @@ from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, 
 from khop.exchange.lanes import Lanes
 from khop.exchange.row_wire import Wire
 from khop.features.store import FeatureStore
-from khop.features.table import NO_COLUMNS, FeatureTable
+from khop.features.table import NO_COLUMNS
 from khop.forks import check_fork
 from khop.graph.added_edges import with_edges
+from khop.graph.atomic import refuse_existing
 from khop.graph.csc_graph import CscGraph, open_csc_graph
-from khop.graph.feature_columns import feature_columns
-from khop.graph.folder import Folder, open_folder
+from khop.graph.damage import refuse_damage
+from khop.graph.feature_columns import large_columns
+from khop.graph.folder import Folder, GraphFolder, open_folder
 from khop.graph.layout import is_partitioned
 from khop.graph.needs import Need
 from khop.graph.progress import ProgressCallback
@@ -37,8 +39,9 @@ from khop.kernels.csc import Csc
 from khop.loading.byte_size import byte_size
 from khop.loading.device_memory import memory_of
 from khop.loading.device_placement import AUTO, DevicePlacement, StorePlace
+from khop.loading.folder_features import folder_features
 from khop.loading.memory_plan import WorkSizes
-from khop.loading.placed_stores import Conditions, PlacedStores, placed_stores, with_host_columns
+from khop.loading.placed_stores import Conditions, PlacedStores, placed_stores
 from khop.partition.placements import LANES, Placement
 from khop.rules.rule import Hop
 from khop.runtime.group import this_group
@@ -132,9 +135,10 @@ class Graph:
         """Return the graph for batches on a GPU, with its stores placed in device, pinned or host memory.
 
         "cuda" is the GPU of this rank. `topology` is "device", "pinned" (host memory that the GPU reads) or
-        "host" (the CPU samples). `columns` is one of these or "mapped" (the graph's files) for all columns of
-        nodes, or a mapping from column names. "auto" is chosen by khop: today the CPU. Requested stores must
-        leave `beside` bytes to model, optimizer and batches. `placement` says what was chosen and why.
+        "host" (the CPU samples). `columns` is one of these, "mapped" (the graph's files) or "disk" (files
+        read row by row) for all columns of nodes, or a mapping from column names. "auto" is chosen by khop:
+        today the CPU. Requested stores must leave `beside` bytes to model, optimizer and batches. `placement`
+        says what was chosen and why. The device "cpu" takes columns as "host", "mapped" or "disk".
         `cache` is the GPU memory for rows of a column that is not there: "4GB", or "20%" of the column.
 
         The placed graph pickles as this graph and the request. docs/gpu.md says what is tested.
@@ -232,13 +236,11 @@ class Graph:
 
         ValueError if a file that its arrays are mapped from is damaged.
         """
-        splits = {
-            name: {t: ids_here(ids) for t, ids in self.split(name).items()} for name in self.split_names
-        }
-        origin = self.folder or self.origin
-        return save_graph(
-            path_of("path", path), self.in_one_piece("save"), self.columns, splits, notice, origin=origin
-        )
+        target, origin = path_of("path", path), self.folder or self.origin
+        refuse_existing(target)
+        if origin is not None:
+            refuse_damage(origin, notice)
+        return save_sound(self, target, notice)
 
     def __reduce__(self) -> tuple[Callable[..., Graph], tuple[object, ...]]:
         if self.stores is not None:
@@ -250,6 +252,13 @@ class Graph:
 
     def __repr__(self) -> str:
         return graph_text(self)
+
+
+def save_sound(graph: Graph, path: Path, notice: ProgressCallback | None) -> Path:
+    """Write a graph as a folder; the files that it is mapped from have been checked."""
+    splits = {name: {t: ids_here(of) for t, of in graph.split(name).items()} for name in graph.split_names}
+    origin = graph.folder or graph.origin
+    return save_graph(path, graph.in_one_piece("save"), graph.columns, splits, notice, origin=origin)
 
 
 def open_graph(
@@ -311,23 +320,46 @@ def _opened(path: str | os.PathLike[str], partition_options: PartitionOptions | 
             rank_edges=stores.rank_edges,
         )
     folder = open_folder(path)
-    return Graph(open_csc_graph(folder), FeatureTable.of(folder.schema, feature_columns(folder)), folder)
+    return Graph(open_csc_graph(folder), folder_features(folder), folder)
 
 
 def placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
     """Return the graph with its stores placed on a GPU of this process, as `Graph.on` does."""
-    memory = memory_of(request.device)
+    is_cpu = request.device == "cpu" and bool(request.columns)
     if graph.partition_options is not None or graph.is_collective:
-        if request.is_explicit or request.caches:
+        if request.is_explicit or request.caches or is_cpu or StorePlace.DISK in request.columns.values():
             raise ValueError(
                 f"{request.device}: stores of a partitioned graph stay in host memory; leave topology, "
                 "columns and cache out, or open a graph that is not partitioned"
             )
-        return replace(graph, stores=PlacedStores.none(request, work, memory.device))
+        return replace(graph, stores=PlacedStores.none(request, work, memory_of(request.device).device))
+    folder = graph.folder if isinstance(graph.folder, GraphFolder) else None
+    if is_cpu and folder is None:
+        raise ValueError(
+            f"columns on device {request.device!r}: the graph is in memory, not in a folder; leave columns "
+            "out, or save the graph and open its folder"
+        )
+    if is_cpu:
+        names = {name for t in graph.schema.node_types for name in graph.schema.columns.get(t, {})}
+        stores = PlacedStores.on_cpu(request, work, sorted(names))
+    else:
+        stores = _placed_on_gpu(graph, folder, request, work)
+    if folder is None:
+        return replace(graph, stores=stores)
+    places = {n: place for n, place in stores.plan.columns.items() if request.place_of(n) is not None}
+    return replace(graph, stores=stores, features=folder_features(folder, places))
+
+
+def _placed_on_gpu(
+    graph: Graph, folder: GraphFolder | None, request: DevicePlacement, work: WorkSizes
+) -> PlacedStores:
+    memory = memory_of(request.device)
+    large = {} if folder is None else large_columns(folder)
     conditions = Conditions(
-        work, no_kernels=why_no_kernels(memory.device.index), is_mapped=graph.folder is not None
+        work,
+        no_kernels=why_no_kernels(memory.device.index),
+        is_mapped=folder is not None,
+        on_disk=frozenset(name for of_type in large.values() for name in of_type),
     )
-    stores = placed_stores(
-        graph.in_one_piece("stores on a device"), graph.columns, request, memory, conditions
-    )
-    return replace(graph, stores=stores, features=with_host_columns(graph.features, stores))
+    edges = graph.in_one_piece("stores on a device")
+    return placed_stores(edges, graph.columns, request, memory, conditions)

@@ -105,7 +105,7 @@ def split_links(
         parts = _split_on_servers(graph, graph.servers, edge_types, shares, facts, seed)
     elif graph.rank_edges is not None:
         of_ranks = split_over_ranks(graph.rank_edges, edge_types, shares, key, facts)
-        parts = [(_beside(graph, part.graph, graph.features, part.graph), part.links) for part in of_ranks]
+        parts = [(beside(graph, part.graph, graph.features, part.graph), part.links) for part in of_ranks]
     else:
         parts = _split_whole(graph, graph.in_one_piece("split_links"), edge_types, shares, key, facts)
     (train, train_links), (val_graph, val_links), (test_graph, test_links) = parts
@@ -219,12 +219,13 @@ def with_edges_of(whole: Graph, topology: CscGraph, kept: Chosen) -> Graph:
     }
     if chosen:
         features = features.choosing(chosen)
-    return _beside(whole, topology.keeping(kept), features)
+    return beside(whole, topology.keeping(kept), features)
 
 
-def _beside(
+def beside(
     whole: Graph, topology: GraphStore, features: FeatureStore, rank_edges: PartitionedGraph | None = None
 ) -> Graph:
+    """Return a graph of some edges with the splits and the folder of the whole graph."""
     splits = {name: whole.split(name) for name in whole.split_names}
     origin = whole.folder or whole.origin
     return Graph(topology, features, splits=splits, origin=origin, lanes=whole.lanes, rank_edges=rank_edges)

@@ -15,6 +15,6 @@ def check_once(raw: RawRun, config: RunConfig, ranks: RankOptions) -> None:
     """Raise ValueError for an invalid run or number of processes, before processes are started."""
     if ranks.procs is None or ranks.procs == 1 or launched_by_others() is not None:
         return
-    check_procs(ranks.procs, config.device, oversubscribe=ranks.oversubscribe)
+    check_procs(ranks.procs, config.device, ["oversubscribe"] if ranks.oversubscribe else ())
     with bytes_bar() as notice:
         resolve(config, graph_folder(config, raw, cache_folder(), notice), raw)

@@ -16,8 +16,12 @@ from khop.cli.progress import two_columns, watching
 from khop.cli.ranks import as_ranks, run_of_rank
 from khop.cli.run_folder import CHECKPOINTS
 from khop.cli.terminal import say
+from khop.config.build import Run
 from khop.config.read import RawRun
+from khop.config.run_task import Evaluation
 from khop.config.values import RunConfig
+from khop.inference.parquet_file import check_parquet, write_parquet
+from khop.inference.predictions import Names
 from khop.training.observer import Unwatched
 from khop.training.tasks import score_name
 
@@ -33,6 +37,7 @@ class Request:
     metrics: tuple[str, ...]
     given: frozenset[str]  # options given in this call, not in the run
     as_json: bool
+    predictions: Path | None
 
 
 def evaluate(request: Request, config: RunConfig, ranks: RankOptions) -> None:
@@ -43,15 +48,30 @@ def evaluate(request: Request, config: RunConfig, ranks: RankOptions) -> None:
 def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:
     """Evaluate as one rank, often the only one. Rank 0 prints."""
     console = Console(stderr=request.as_json, quiet=rank > 0)
+    if request.predictions is not None and rank == 0:
+        check_parquet(request.predictions, "--predictions")
     run = run_of_rank(request.raw, device, request.given)
     run.restore(request.folder / CHECKPOINTS / request.checkpoint, tell, request.raw.options)
     with watching(console) if rank == 0 else nullcontext(Unwatched()) as watcher:
-        scores = run.scores(request.splits or run.run_task.splits, watcher.evaluating, request.metrics)
-    outcome = {
+        arguments = (request.splits or run.run_task.splits, watcher.evaluating, request.metrics)
+        if request.predictions is None:
+            scores = run.scores(*arguments)
+        else:
+            scores = _written(run.evaluated(*arguments), run, request.predictions, rank)
+    outcome: dict[str, object] = {
         "run": str(request.folder),
         "checkpoint": request.checkpoint,
         **{score_name(name, run.task.metric): score for name, score in scores.items()},
     }
+    if request.predictions is not None:
+        outcome["predictions"] = str(request.predictions)
     say(console, *two_columns(outcome))
     if request.as_json and rank == 0:
         print(json.dumps(outcome))
+
+
+def _written(evaluation: Evaluation, run: Run, path: Path, rank: int) -> dict[str, float]:
+    """Write the predictions on rank 0; return the scores."""
+    if rank == 0:
+        write_parquet(path, evaluation.predictions.pieces(Names.of(run.graph.folder)))
+    return evaluation.scores

@@ -9,7 +9,9 @@ from pathlib import Path
 import typer
 
 from khop.cli.bytes_bar import bytes_bar
+from khop.graph.atomic import refuse_existing
 from khop.graph.csc_graph import open_csc_graph
+from khop.graph.damage import refuse_damage
 from khop.graph.folder import open_folder
 from khop.graph.layout import is_partitioned
 from khop.graph.save import save_graph
@@ -37,7 +39,9 @@ def sort(graph: Path, out: Path, by: str) -> None:
     """Write a graph with the edges of each node in the order of the column `by`."""
     folder = open_folder(graph)
     splits = {name: folder.split(name) for name in folder.split_names}
+    refuse_existing(out)
     with bytes_bar() as notice:
+        refuse_damage(folder, notice)
         save_graph(out, open_csc_graph(folder), folder.columns(), splits, notice, sort_by=by, origin=folder)
     typer.echo(f"{out}: sorted by {by}. Show it: khop info {out}")
 

@@ -1,4 +1,4 @@
-"""`khop import SPEC.toml`: a graph folder from tables."""
+"""`khop import SPEC.toml`: a graph folder from tables, and specs proposed for tables."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ from pathlib import Path
 import typer
 
 from khop.loading.byte_size import byte_size
+
+
+def print_guess(files: list[str]) -> None:
+    """Print a spec for files of tables."""
+    try:
+        from khop.importing.guess import guess_spec
+    except ImportError as error:
+        raise ValueError(str(error)) from None
+    typer.echo(guess_spec([file for file in files if file], Path()), nl=False)
 
 
 def run_table_import(spec: Path, out: Path | None, memory: str, threads: int) -> None:

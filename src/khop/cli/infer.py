@@ -15,6 +15,7 @@ from rich.console import Console
 from torch import Tensor
 
 from khop.api.infer import Inference, in_bytes
+from khop.api.time_split import time_cut_offs
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.commands.infer import Values
 from khop.cli.commands.shared import RankOptions
@@ -60,6 +61,11 @@ def infer_rank(rank: int, device: torch.device, request: Request) -> None:
     run = run_of_rank(request.raw, device, request.given)
     run.restore(request.folder / CHECKPOINTS / request.checkpoint, tell, request.raw.options)
     inference = _inference(run, request)
+    if request.split is None and time_cut_offs(run.graph) is not None:
+        say(
+            console,
+            "messages pass over all edges, also after the cut-offs; --split keeps those of evaluation",
+        )
     say(console, f"up to {in_bytes(inference.bytes_needed)} of disk while it runs; {_left(inference)}")
     with _stoppable(inference, rank), terminations_raised(), _bar(rank) as progress:
         files = inference.run(progress, run.in_flight())
@@ -79,7 +85,7 @@ def infer_rank(rank: int, device: torch.device, request: Request) -> None:
 def _inference(run: Run, request: Request) -> Inference:
     node_types = request.node_types or run.run_task.node_types
     nodes = _nodes(run, request, node_types)
-    return run.inference(request.out, node_types, nodes, Values(request.values).value)
+    return run.inference(request.out, node_types, nodes, Values(request.values).value, request.split)
 
 
 def _nodes(run: Run, request: Request, node_types: tuple[str, ...]) -> Tensor | None:

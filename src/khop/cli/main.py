@@ -17,6 +17,7 @@ from khop.cli.commands import (
     graphs,
     importing,
     infer,
+    init,
     lookup,
     partition,
     plan,
@@ -74,7 +75,7 @@ def main(options: MainOptions) -> None:
     """Train graph neural networks on sampled neighborhoods."""
 
 
-for commands in (train, evaluate, infer, profile, importing, graphs, lookup, partition, plan, serve):
+for commands in (train, evaluate, infer, profile, importing, graphs, init, lookup, partition, plan, serve):
     commands.register(app)
 
 

@@ -17,8 +17,10 @@ from rich.table import Table
 
 from khop.cli.terminal import say, table_console
 from khop.planning.constants import MEASURED, Constants
+from khop.planning.from_disk import FromDisk, from_disk
 from khop.planning.machines import fewest_machines
 from khop.planning.prediction import Placement, Prediction, predict
+from khop.planning.servers import ServersPrediction, predict_servers
 from khop.planning.workload import Cluster, GraphSize, Run
 from khop.process_memory import tune_memory
 
@@ -40,6 +42,7 @@ class Request:
     memory: float  # memory per machine in GB; 0: not given
     measure: bool
     as_json: bool
+    servers: int = 0  # 0: no plan with servers
 
 
 def print_plan(graph: GraphSize, run: Run, cluster: Cluster, request: Request) -> None:
@@ -47,14 +50,24 @@ def print_plan(graph: GraphSize, run: Run, cluster: Cluster, request: Request) -
     memory, constants = request.memory, _measured() if request.measure else MEASURED
     found = predict(graph, run, cluster, constants)
     fewest = fewest_machines(graph, run, cluster, constants, memory * 1e9) if memory else {}
+    disk = from_disk(graph, run, cluster, constants, memory * 1e9) if memory else None
+    served = predict_servers(graph, run, cluster, request.servers, constants) if request.servers else None
     if request.as_json:
         document = _document(graph, run, cluster, constants, found)
-        typer.echo(json.dumps({**document, "fewest_machines": fewest} if fewest else document))
+        if memory:
+            document = {**document, "fewest_machines": fewest, "from_disk": disk and asdict(disk)}
+        if served is not None:
+            document["servers"] = {**asdict(served), "step": served.step, "enough": served.enough}
+        typer.echo(json.dumps(document))
         return
     console = table_console()
     console.print(_table(graph, run, cluster, found))
+    if served is not None:
+        console.print(_servers_table(cluster, served))
     for placement, enough in fewest.items():
         say(console, f"{_fewest(enough)} of {memory:g} GB hold it with {_IN_WORDS[placement]}.")
+    if memory:
+        say(console, _from_disk(memory, disk))
     costs = (
         "measured here" if request.measure else "those of cores of AMD EPYC; --measure takes this machine's"
     )
@@ -65,6 +78,15 @@ def _fewest(machines: int | None) -> str:
     if machines is None:
         return "No machines"
     return "One machine" if machines == 1 else f"{machines:,} machines"
+
+
+def _from_disk(memory: float, found: FromDisk | None) -> str:
+    if found is None:
+        return f"One machine of {memory:g} GB cannot train from disk: its memory does not hold the edges."
+    return (
+        f"One machine of {memory:g} GB trains from disk at {found.step:,.2f} s/step: {found.read_rows:,.0f} "
+        f"of {found.nodes:,.0f} rows are read ({found.cold:,.2f} s for a first batch)."
+    )
 
 
 def _measured() -> Constants:
@@ -114,6 +136,26 @@ def _table(graph: GraphSize, run: Run, cluster: Cluster, found: Sequence[Predict
         table.add_column(_SHOWN[each.placement], justify="right")
     for name, shown in _rows():
         table.add_row(name, *(shown(each) for each in found), end_section=name in _LAST_OF_SECTIONS)
+    return table
+
+
+def _servers_table(cluster: Cluster, found: ServersPrediction) -> Table:
+    title = f"{found.servers:,} servers that hold the graph, {cluster.machines:,} trainers that hold nothing"
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("each machine")
+    for name in ("server", "trainer"):
+        table.add_column(name, justify="right")
+    for name, *shown in (
+        ("memory", _bytes(found.server_memory), _bytes(found.trainer_memory)),
+        ("bytes sent for batches", _bytes(found.sent_bytes), "0 bytes"),
+        ("bytes received for batches", "0 bytes", _bytes(found.batch_bytes)),
+        ("cores are busy for", _ms(found.server_cores), _ms(found.trainer_cores)),
+        ("the network", _ms(found.server_network), _ms(found.trainer_network)),
+        ("a step", "", _ms(found.step)),
+        ("bottleneck", "", found.bottleneck),
+        ("servers for which trainers do not wait", f"{found.enough:,}", ""),
+    ):
+        table.add_row(name, *shown)
     return table
 
 

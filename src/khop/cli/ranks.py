@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 import typer
 
-from khop.api.launch import launch, launched_by_others
+from khop.api.launch import Permission, launch, launched_by_others
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.commands.shared import RankOptions
 from khop.cli.failures import INTERRUPTED, TERMINATED
@@ -41,13 +41,18 @@ def as_ranks(work: RankWork[Request], request: Request, config: RunConfig, ranks
             device=torch.device(config.device).type if count != 1 else config.device,
             deadline=config.deadline,
             interface=config.interface,
-            allow_public=config.allow_public,
-            oversubscribe=ranks.oversubscribe,
+            allow=_permissions(config, ranks),
         )
     except Terminated:
         raise typer.Exit(TERMINATED) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _permissions(config: RunConfig, ranks: RankOptions) -> list[Permission]:
+    """Return what the options of a command allow its ranks."""
+    allowed: dict[Permission, bool] = {"public": config.allow_public, "oversubscribe": ranks.oversubscribe}
+    return [permission for permission, is_allowed in allowed.items() if is_allowed]
 
 
 def run_of_rank(raw: RawRun, device: torch.device, kept: Container[str]) -> Run:

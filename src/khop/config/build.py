@@ -11,14 +11,16 @@ from torch import Tensor, nn
 from khop.api.infer import Inference, Values
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph, open_graph
-from khop.config.contexts import TaskContext
-from khop.config.gpu import check_gpu_is_there, placed_graph
+from khop.api.time_split import edges_of_split
+from khop.config.contexts import TaskContext, rule_of
+from khop.config.gpu import check_gpu_is_there, is_placed, placed_graph
 from khop.config.on_servers import GraphOnServers
 from khop.config.parts import device_cache_bytes, in_flight_of
 from khop.config.read import RawRun, checked
 from khop.config.resolve import graph_folder, resolve
+from khop.config.resolve_task import SPLIT_FIELDS
 from khop.config.run_fingerprint import facts_of
-from khop.config.run_task import RunTask
+from khop.config.run_task import Evaluation, PredictingTask, RunTask
 from khop.config.run_type import built
 from khop.config.values import RunConfig
 from khop.graph.progress import ProgressCallback
@@ -114,16 +116,30 @@ class Run:
         restore_model(self.model, checkpoint)
 
     def inference(
-        self, out: Path, node_types: Sequence[NodeType], nodes: Tensor | None, values: Values
+        self,
+        out: Path,
+        node_types: Sequence[NodeType],
+        nodes: Tensor | None,
+        values: Values,
+        split: str | None = None,
     ) -> Inference:
-        """Prepare inference for all nodes of the node types, or for `nodes` only. Checks all arguments."""
+        """Prepare inference for all nodes of the node types, or for `nodes` only. Checks all arguments.
+
+        With `split`, messages pass over the edges that the evaluation of this split uses; see
+        `edges_of_split`.
+        """
         if self.config.sampler.time is not None:
             raise ValueError(
                 f"sampler.time is {self.config.sampler.time!r}: inference over all neighbors would use "
                 "later edges; use khop.sampled_inference in a script"
             )
         chunk_size = self.config.evaluation.batch_size
-        return Inference.of(self.model, self.run_task.whole, out, node_types, nodes, values, chunk_size)
+        task, graph = self.config.task, self.run_task.whole
+        rule = rule_of(self.config, graph)
+        names = {getattr(task, field): field.removesuffix("_split") for field in SPLIT_FIELDS}
+        if split is not None:
+            graph = edges_of_split(graph, names.get(split, split))
+        return Inference.of(self.model, graph, out, node_types, nodes, values, chunk_size, rule)
 
     def in_flight(self) -> InFlight:
         """Return the prefetch limits of evaluation and inference."""
@@ -134,6 +150,25 @@ class Run:
     ) -> dict[str, float]:
         """Compute the task's metric on each split. Other metrics have keys like "val/roc-auc". Collective."""
         return self.run_task.scores(splits, progress, beside)
+
+    def evaluated(
+        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+    ) -> Evaluation:
+        """Compute scores, and keep the predictions that they are computed from. Collective.
+
+        ValueError for a task that keeps none, and where ranks or servers hold the edges.
+        """
+        if not isinstance(self.run_task, PredictingTask):
+            raise ValueError(
+                f"predictions: the task {self.config.task.kind} has scores only, no method evaluated; leave "
+                "--predictions out"
+            )
+        if self.graph.servers is not None or self.graph.rank_edges is not None:
+            raise ValueError(
+                "predictions: edges are held by servers or in parts by ranks; evaluate the folder in one "
+                "process"
+            )
+        return self.run_task.evaluated(splits, progress, beside)
 
 
 def prepare(raw: RawRun, cache: Path, notice: ProgressCallback | None = None) -> Run:
@@ -149,6 +184,6 @@ def prepare(raw: RawRun, cache: Path, notice: ProgressCallback | None = None) ->
         return Run(config, folder.graph, built(config, "task", TaskContext(config, folder.graph)))
     parts = config.parts
     graph = open_graph(folder.path, placement=parts.placement, lanes=parts.lanes, wire=parts.wire)
-    if config.device != "cpu":
+    if is_placed(config, graph):
         graph = placed_graph(config, graph, folder, raw)
     return Run(config, graph, built(config, "task", TaskContext(config, graph)))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from khop.config.contexts import ModelContext
-from khop.config.tables import SageTable, StackTable
+from khop.config.tables import GatTable, SageTable, StackTable
+from khop.models.gat import GAT
+from khop.models.gin import GIN
 from khop.models.layer import Residual
 from khop.models.rgcn import RGCN
 from khop.models.sage import SAGE
@@ -13,6 +15,18 @@ def sage(options: SageTable, context: ModelContext) -> SAGE:
     """Make a GraphSAGE, with new weights from torch's generator."""
     shape = (context.hidden, context.layers, options.dropout, options.norm, _residual(options))
     return SAGE(context.sizes, *shape, encoder=options.encoder)
+
+
+def gat(options: GatTable, context: ModelContext) -> GAT:
+    """Make a graph attention network, with new weights from torch's generator."""
+    shape = (context.hidden, context.layers, options.dropout, options.norm, _residual(options))
+    return GAT(context.sizes, *shape, options.encoder, options.heads, options.attention)
+
+
+def gin(options: SageTable, context: ModelContext) -> GIN:
+    """Make a graph isomorphism network, with new weights from torch's generator."""
+    shape = (context.hidden, context.layers, options.dropout, options.norm, _residual(options))
+    return GIN(context.sizes, *shape)
 
 
 def rgcn(options: StackTable, context: ModelContext) -> RGCN:

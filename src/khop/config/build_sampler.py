@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from khop.config.builtin import UniformOptions, WeightedOptions
+from khop.config.builtin import SumOptions, UniformOptions, WeightedOptions
 from khop.config.contexts import RuleContext, SamplerContext
 from khop.config.tables import SamplerTable
+from khop.rules.sum import Sum
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
 from khop.sampling.links import LinkSampler
@@ -23,6 +24,12 @@ def neighbor(options: SamplerTable, context: SamplerContext) -> NeighborSampler 
 def uniform(options: UniformOptions, context: RuleContext) -> Uniform:
     """Make the rule of uniform draws."""
     return Uniform(options.replacement)
+
+
+def summing(options: SumOptions, context: RuleContext) -> Sum:
+    """Make the rule of draws that estimate sums."""
+    inner = Weighted(options.column, options.replacement) if options.column else Uniform(options.replacement)
+    return Sum(inner)
 
 
 def weighted(options: WeightedOptions, context: RuleContext) -> Weighted:

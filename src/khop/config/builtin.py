@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from khop.components import ImportedLater
-from khop.config.tables import BuiltinTask, SageTable, SamplerTable, StackTable
+from khop.config.tables import BuiltinTask, GatTable, SageTable, SamplerTable, StackTable
 
 
 class Sage:
@@ -23,6 +23,20 @@ class Rgcn:
 
     Options = StackTable
     build = ImportedLater("khop.config.build_model:rgcn")
+
+
+class Gat:
+    """Graph attention network."""
+
+    Options = GatTable
+    build = ImportedLater("khop.config.build_model:gat")
+
+
+class Gin:
+    """Graph isomorphism network."""
+
+    Options = SageTable
+    build = ImportedLater("khop.config.build_model:gin")
 
 
 class NodeClassification:
@@ -71,6 +85,23 @@ class WeightedOptions:
     """Edge column of weights"""
     replacement: bool = False
     """Draw neighbors with replacement"""
+
+
+@dataclass(frozen=True)
+class SumOptions:
+    """Options of draws that estimate sums."""
+
+    column: str = ""
+    """Edge column of weights to draw by (default: uniform draws)"""
+    replacement: bool = False
+    """Draw neighbors with replacement"""
+
+
+class Sum:
+    """Draws weighted so that layers sum over all neighbors."""
+
+    Options = SumOptions
+    build = ImportedLater("khop.config.build_sampler:summing")
 
 
 class Weighted:

@@ -185,6 +185,7 @@ class TaskContext:
                 self.graph.features,
                 node_type,
                 nodes=nodes,
+                rule=rule_of(config, self.graph),
                 chunk_size=config.evaluation.batch_size,
                 progress=progress,
                 in_flight=in_flight_of(config),

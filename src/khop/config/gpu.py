@@ -22,14 +22,25 @@ _EDGE_BYTES = 4  # of a drawn edge
 _ACTIVATIONS = 4  # per layer: outputs of sum and product, kept for the gradients, and their gradients
 
 
+def is_placed(config: RunConfig, graph: Graph) -> bool:
+    """Return True if a run places the stores of its graph: on a GPU, or columns for the CPU."""
+    if config.device != "cpu":
+        return True
+    if graph.partition_options is not None:
+        return config.gpu.features == "disk"
+    return config.gpu.features in ("host", "mapped", "disk")
+
+
 def placed_graph(config: RunConfig, graph: Graph, folder: Folder, raw: RawRun) -> Graph:
     """Place the stores of a run's graph as its table `gpu` says. Raises ValueError if that cannot be."""
     gpu = config.gpu
-    names = [name for name in (config.model.column, config.task.label) if name is not None]
+    labels = () if gpu.features == "disk" else (config.task.label,)  # small, and read one by one
+    names = [name for name in (config.model.column, *labels) if name is not None]
     known = {name for t in graph.schema.node_types for name in graph.schema.columns.get(t, {})}
     places = {name: gpu.features for name in names if name in known and gpu.features != AUTO}
-    cache = {config.model.column: gpu.cache} if config.model.column in known else {}
-    request = DevicePlacement.of(config.device, gpu.topology, places, cache)
+    is_gpu = config.device != "cpu"
+    cache = {config.model.column: gpu.cache} if is_gpu and config.model.column in known else {}
+    request = DevicePlacement.of(config.device, gpu.topology if is_gpu else AUTO, places, cache)
     where = raw.where("gpu.topology", "gpu.features", "gpu.cache")
     link_targets = {words_of(edge_type) for edge_type in graph.schema.edge_types}
     if request.is_explicit and config.task.target in link_targets:

@@ -6,7 +6,12 @@ from khop.components import Family
 
 MODELS = Family(
     "khop.models",
-    {"sage": "khop.config.builtin:Sage", "rgcn": "khop.config.builtin:Rgcn"},
+    {
+        "sage": "khop.config.builtin:Sage",
+        "rgcn": "khop.config.builtin:Rgcn",
+        "gat": "khop.config.builtin:Gat",
+        "gin": "khop.config.builtin:Gin",
+    },
 )
 LINK_PREDICTION = "link-prediction"
 TASKS = Family(
@@ -19,7 +24,11 @@ TASKS = Family(
 SAMPLERS = Family("khop.samplers", {"neighbor": "khop.config.builtin:Neighbor"})
 RULES = Family(
     "khop.rules",
-    {"uniform": "khop.config.builtin:Uniform", "weighted": "khop.config.builtin:Weighted"},
+    {
+        "uniform": "khop.config.builtin:Uniform",
+        "weighted": "khop.config.builtin:Weighted",
+        "sum": "khop.config.builtin:Sum",
+    },
 )
 # By the path of its table: the family, and the kind of a table that names none.
 FAMILIES = {

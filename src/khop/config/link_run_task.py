@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from torch import nn
+from torch import Tensor, nn
 
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
 from khop.api.split_links import LinkSplit, split_links
 from khop.api.time_split import split_links_by_column, split_links_by_time, time_cut_offs
-from khop.config.contexts import LinkSettings, TaskContext
+from khop.config.contexts import LinkSettings, TaskContext, rule_of
 from khop.config.link_task import link_split
 from khop.config.parts import in_flight_of, words_of
+from khop.config.run_task import Evaluation
 from khop.config.tables import BuiltinTask
 from khop.draw import DegreeNegatives, GivenNegatives, NegativeMode, Negatives, UniformNegatives
 from khop.inference.chunks import Progress
 from khop.inference.collective_chunks import InferenceWork
 from khop.inference.link_evaluation import Scores, exact_link_scores, mean_metrics
+from khop.inference.predictions import LinkPredictions
 from khop.inference.sampled_links import sampled_link_scores
 from khop.models.layered import Layered
 from khop.models.link_predictor import LinkPredictor
@@ -114,7 +116,14 @@ class LinkTask:
         self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
     ) -> dict[str, float]:
         """Compute every metric on each split, over the edges that the split may use."""
+        return self.evaluated(splits, progress, beside).scores
+
+    def evaluated(
+        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+    ) -> Evaluation:
+        """Compute the scores, and keep those of the links and their negatives."""
         found: dict[str, float] = {}
+        kept: dict[str, tuple[LinkList, Tensor, Tensor]] = {}
         asked = [known_metric(name, LINK_METRICS) for name in beside]
         for name in splits:
             if name not in self._held_out:
@@ -122,10 +131,13 @@ class LinkTask:
                     f"split {name!r}: only held-out links can be evaluated, in {list(self._held_out)}"
                 )
             metrics = dict.fromkeys((self.task.metric, *BESIDE, *asked))
-            measured = mean_metrics(self._link_scores(*self._held_out[name], progress), tuple(metrics))
+            graph, links = self._held_out[name]
+            scored = self._link_scores(graph, links, progress)
+            kept[name] = (links, *scored[self.edge_type])
+            measured = mean_metrics(scored, tuple(metrics))
             found[name] = measured.pop(self.task.metric)
             found |= {f"{name}/{metric}": value for metric, value in measured.items()}
-        return found
+        return Evaluation(found, LinkPredictions(self.edge_type, kept))
 
     def _link_scores(self, graph: Graph, links: LinkList, progress: Progress) -> Scores:
         context = replace(self.context, graph=graph)
@@ -147,7 +159,8 @@ class LinkTask:
                 work,
                 config.training.seed,
             )
-        return exact_link_scores(self.model, graph, graph.features, links, work)
+        rule = rule_of(config, graph)
+        return exact_link_scores(self.model, graph, graph.features, links, work, rule)
 
     def negatives(self) -> Negatives:
         """Return the negatives of training: separate pairs, or triplets for a ranking loss."""

@@ -29,7 +29,7 @@ def resolved_link_task(task: BuiltinTask, context: ResolveContext) -> BuiltinTas
             f"sampler.time is {time!r}: each link needs a time, and the columns of {target} are "
             f"{', '.join(columns) or 'none'} ({raw.where('sampler.time')})"
         )
-    if link_split(links.split, columns, recorded_cut_offs(graph.path)) == "random":
+    if link_split(links.split, columns, recorded_cut_offs(graph)) == "random":
         _check_shares(context, graph.num_edges(there[target]), target)
     return task.model_copy(update={"target": target, "metric": metric})
 

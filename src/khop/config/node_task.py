@@ -10,11 +10,13 @@ from torch import Tensor, nn
 
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
-from khop.api.time_split import TimeCutOffs, edges_before, time_cut_offs
+from khop.api.time_split import TimeCutOffs, edges_of_split, time_cut_offs
 from khop.config.contexts import TaskContext
+from khop.config.run_task import Evaluation
 from khop.config.tables import BuiltinTask
 from khop.inference.chunks import Progress
-from khop.inference.evaluation import scores
+from khop.inference.evaluation import SplitOutputs, scores_of, split_outputs
+from khop.inference.predictions import NodePredictions
 from khop.sampling.listed import ListedNodes, ids_here
 from khop.schema import NodeType
 from khop.training.metrics import METRICS, known_metric
@@ -72,24 +74,33 @@ class NodeTask:
         One evaluation pass serves all splits. With cut-offs of a split by time, each split has a pass over
         the edges that it may use: training those before `val`, validation those before `test`, test all.
         """
-        metrics = [known_metric(name, self.task.metrics) for name in beside]
-        if self.cut_offs is None:
-            return self._scores(splits, self.context, progress, metrics)
-        found: dict[str, float] = {}
-        for split in splits:
-            found |= self._scores((split,), self._context(split), progress, metrics)
-        return found
+        return self.evaluated(splits, progress, beside).scores
 
-    def _scores(
-        self, splits: tuple[str, ...], context: TaskContext, progress: Progress, metrics: Sequence[str]
-    ) -> dict[str, float]:
+    def evaluated(
+        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+    ) -> Evaluation:
+        """Compute the scores, and keep labels and outputs of the nodes."""
+        metrics = [known_metric(name, self.task.metrics) for name in beside]
+        found: dict[str, SplitOutputs] = {}
+        if self.cut_offs is None:
+            found = self._outputs(splits, self.context, progress)
+        else:
+            for split in splits:
+                found |= self._outputs((split,), self._context(split), progress)
+        node_type, label = self.task.node_type, self.task.label
+        predictions = NodePredictions(node_type, label, self.context.graph.original_ids(node_type), found)
+        return Evaluation(scores_of(self.task, found, metrics), predictions)
+
+    def _outputs(
+        self, splits: tuple[str, ...], context: TaskContext, progress: Progress
+    ) -> dict[str, SplitOutputs]:
         nodes = {split: ids_here(self._listed(split)) for split in splits}
         node_type = self.task.node_type
 
         def outputs(ids: Tensor) -> Tensor:
             return context.outputs(self.model, node_type, ids, progress)
 
-        return scores(self.task, context.graph.features, nodes, outputs, metrics)
+        return split_outputs(self.task, context.graph.features, nodes, outputs)
 
     @cached_property
     def cut_offs(self) -> TimeCutOffs | None:
@@ -97,10 +108,7 @@ class NodeTask:
         return time_cut_offs(self.context.graph)
 
     def _context(self, split: str) -> TaskContext:
-        if self.cut_offs is None or split == "test":
-            return self.context
-        limit = self.cut_offs.val if split == "train" else self.cut_offs.test
-        return replace(self.context, graph=edges_before(self.context.graph, limit))
+        return replace(self.context, graph=edges_of_split(self.context.graph, split))
 
     def _listed(self, split: str) -> Tensor | ListedNodes:
         name = getattr(self.context.config.task, f"{split}_split")

@@ -20,12 +20,13 @@ from khop.schema import EdgeType, NodeType, Schema
 
 @dataclass(frozen=True, eq=False)
 class GraphOnServers:
-    """What a run asks of its graph's folder, for a graph on servers. Ids come here when they are read."""
+    """A graph on servers in the place of a run's graph folder. Ids are fetched when they are read."""
 
     graph: Graph
     path: Path  # the name of the graph, as in the run
     fingerprint: str
     arrays: Mapping[str, ArrayEntry] = field(default_factory=dict)  # none are on this machine
+    documents: Mapping[str, str] = field(default_factory=dict)  # none are on this machine
 
     @property
     def schema(self) -> Schema:
@@ -85,7 +86,7 @@ def graph_on_servers(config: RunConfig, raw: RawRun) -> GraphOnServers:
         ca=servers.ca,
         client_cert=servers.client_cert,
         client_key=servers.client_key,
-        insecure=servers.insecure,
+        encryption="off" if servers.insecure else "remote",
         deadline=servers.deadline,
         attempt=servers.attempt,
     )

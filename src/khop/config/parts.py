@@ -46,7 +46,7 @@ def seeds_loader(
         threads=config.threads,
         prefetch=config.prefetch,
         prefetch_bytes=config.prefetch_bytes,
-        locality=config.parts.locality,
+        seed_assignment="owner" if config.parts.locality else "position",
     )
 
 

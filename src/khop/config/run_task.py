@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from torch import nn
 
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
 from khop.inference.chunks import Progress
+from khop.inference.predictions import Predictions
 from khop.schema import NodeType
 from khop.training.tasks import Task
 
@@ -54,4 +56,23 @@ class RunTask(Protocol):
         Collective: the ranks share the work, and each rank gets all scores. The scores do not depend on the
         number of ranks.
         """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Scores of some splits, and what they were computed from."""
+
+    scores: dict[str, float]  # as RunTask.scores returns them
+    predictions: Predictions
+
+
+@runtime_checkable
+class PredictingTask(RunTask, Protocol):
+    """A task whose predictions can be written: those of khop, and `khop.config.node_task.NodeTask.of`."""
+
+    def evaluated(
+        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+    ) -> Evaluation:
+        """Compute scores as `scores` does, and keep the outputs. Collective."""
         ...

@@ -63,7 +63,7 @@ class RuleTable(Section):
     option_prefix = "rule-"
 
     kind: Annotated[str, KindOf(RULES), Default("uniform, or weighted if sampler.weight is set")]
-    """Rule that draws neighbors: uniform, weighted, or package.module:Class"""
+    """Rule that draws neighbors: uniform, weighted, sum, or package.module:Class"""
 
 
 class SamplerTable(Section):
@@ -99,7 +99,8 @@ class SamplerTable(Section):
 
 class _Widths(Section):
     kind: Annotated[str, KindOf(MODELS)] = "sage"
-    """Network: GraphSAGE with mean aggregation (sage), relational GCN (rgcn), or package.module:Class"""
+    """Network: GraphSAGE with mean aggregation (sage), relational GCN (rgcn), graph attention (gat), graph
+    isomorphism (gin), or package.module:Class"""
     hidden: Count = 256
     """Width of the hidden layers"""
     layers: Annotated[int | None, Field(ge=1, le=LARGEST), Default("one per fanout")] = None
@@ -131,7 +132,7 @@ class StackTable(ModelTable, _Regularization):
     """The network."""
 
     encoder: Literal["none", "linear"] = "none"
-    """Layer before the first layer: none, or linear for each node type; rgcn always has linear"""
+    """Layer before the first layer: none, or linear for each node type; rgcn and gin always have linear"""
     bases: Annotated[CountOrNone, Default("one matrix per edge type")] = 0
     """Basis matrices that the edge types of rgcn share"""
 
@@ -147,3 +148,12 @@ class SageTable(StackTable):
                 "leave one of them out"
             )
         return self
+
+
+class GatTable(SageTable):
+    """The network."""
+
+    heads: Count = 4
+    """Attention heads of gat, which share the hidden width"""
+    attention: Literal["gat", "gatv2"] = "gat"
+    """Scores of gat: of its paper, or of GATv2, which may rank neighbors differently for each node"""

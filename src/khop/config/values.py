@@ -68,7 +68,7 @@ class Parts(Section):
     locality: bool = True
     """Prefer seeds that are stored on the process; all processes still get equal shares"""
     cache_bytes: Annotated[BytesOrNone, Default("no cache")] = 0
-    """Host memory for cached remote rows, e.g. 2GiB"""
+    """Host memory for cached rows of other processes, or on disk, e.g. 2GiB"""
     cache_by: Literal["auto", "visits", "counts"] = "auto"
     """Estimate that selects the cached rows: probability of a visit (visits), counts of the first epoch
     (counts), or visits where possible (auto)"""
@@ -109,9 +109,10 @@ class Gpu(Section):
     topology: Literal["auto", "device", "pinned", "host"] = "auto"
     """Memory of the edges: the GPU's (device), host memory read by the GPU (pinned) or by the CPU, which then
     samples (host), or chosen by khop, today host (auto)"""
-    features: Literal["auto", "device", "pinned", "host", "mapped"] = "auto"
+    features: Literal["auto", "device", "pinned", "host", "mapped", "disk"] = "auto"
     """Memory of the columns: the GPU's (device), host memory read by the GPU (pinned) or by the CPU (host),
-    the graph's files (mapped), or chosen by khop, today read by the CPU (auto)"""
+    the graph's files as memory (mapped) or row by row (disk), or chosen by khop, today mapped, or disk where
+    memory has no room (auto)"""
     cache: Annotated[CacheText, Default("no cache")] = "0"
     """GPU memory for rows that batches need often, e.g. 4GB, or a share of each column, e.g. 20%"""
 

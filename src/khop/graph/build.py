@@ -19,6 +19,7 @@ from khop.graph.atomic import new_folder, refuse_existing
 from khop.graph.build_runs import chunk_tasks, memory_of, plan_of, write_through_disk
 from khop.graph.checks import checked_reverses
 from khop.graph.disk_space import check_disk
+from khop.graph.documents import write_documents
 from khop.graph.edge_runs import EdgePlan
 from khop.graph.folder_writer import FolderWriter
 from khop.graph.given_ids import kind_of
@@ -46,6 +47,7 @@ def write_graph(
     sort_by: str | None = None,
     threads: int = 1,
     memory: int | None = None,
+    documents: Mapping[str, bytes] | None = None,
     notice: ProgressCallback | None = None,
 ) -> Path:
     """Write a graph folder and return its path. The folder appears complete or not at all.
@@ -65,27 +67,22 @@ def write_graph(
     bytes per edge, 22 with columns, 48 more if it sorts. If that exceeds the budget, its edges are sorted
     through files on the disk of `path`. `EdgeChunks` always are. The folder has the same bits in either case.
 
-    `notice` is called with a text, the bytes done and the bytes in all. The text is the current file,
-    or the edge type with rows that had to be sorted.
+    `documents` are JSON files to keep beside the arrays, by name. `notice` is called with a text,
+    the bytes done and the bytes in all. The text is the current file, or the edge type that is sorted.
     """
     target = path_of("path", path)
     threads = whole_number("threads", threads, 1)
     budget = free_memory_bytes() // 2 if memory is None else whole_number("memory", memory, 1)
-    mapping_of("nodes", nodes, "node types to khop.NodeTable")
-    mapping_of("edges", edges, "edge types to khop.EdgeTable")
+    edges = _checked_types(nodes, edges)
     refuse_existing(target)
-    layout.check_names(nodes, "node type")
-    edges = by_edge_type(edges)
-    layout.check_edge_types(edges)
     given_nodes = [GivenNodes.of(node_type, table) for node_type, table in nodes.items()]
     counts = {given.entry.type: given.entry.count for given in given_nodes}
     tables = {t: table for t, table in edges.items() if not isinstance(table, EdgeChunks)}
     given_edges = _all_given_edges(tables, counts)
     streams = [EdgeStream.of(t, table, counts) for t, table in edges.items() if isinstance(table, EdgeChunks)]
     row_order = _row_order(sort_by, given_nodes, [*given_edges, *(stream.first for stream in streams)])
-    total = sum(given.num_bytes for given in given_nodes) + sum(
-        given.num_bytes(counts) for given in given_edges
-    )
+    total = sum(given.num_bytes for given in given_nodes)
+    total += sum(given.num_bytes(counts) for given in given_edges)
     check_disk(target, total, "the graph")
     with new_folder(target) as folder:
         writer = _Writer(FolderWriter(folder, Meter(total, notice)), row_order, counts, threads, budget)
@@ -95,9 +92,23 @@ def write_graph(
         for stream in streams:
             written |= {entry.type: entry for entry in writer.write_stream(stream)}
         entries = [written.pop(edge_type) for edge_type in edges] + list(written.values())
-        node_entries = tuple(given.entry for given in given_nodes)
-        write_manifest(folder, Manifest(node_entries, tuple(entries), writer.out.arrays))
+        of_nodes = tuple(given.entry for given in given_nodes)
+        digests = write_documents(folder, documents or {})
+        write_manifest(folder, Manifest(of_nodes, tuple(entries), writer.out.arrays, documents=digests))
     return target
+
+
+def _checked_types(
+    nodes: Mapping[NodeType, NodeTable],
+    edges: Mapping[EdgeType, EdgeTable | EdgeChunks] | Mapping[str, EdgeTable | EdgeChunks],
+) -> dict[EdgeType, EdgeTable | EdgeChunks]:
+    """Return the edges by type; ValueError for arguments that are no mappings, or for names of types."""
+    mapping_of("nodes", nodes, "node types to khop.NodeTable")
+    mapping_of("edges", edges, "edge types to khop.EdgeTable")
+    layout.check_names(nodes, "node type")
+    by_type = by_edge_type(edges)
+    layout.check_edge_types(by_type)
+    return by_type
 
 
 def _row_order(column: str | None, nodes: Iterable[GivenNodes], edges: Iterable[GivenEdges]) -> RowOrder:

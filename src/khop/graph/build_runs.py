@@ -1,4 +1,8 @@
-"""Edges in memory, in mapped files or in chunks, on their way through the disk into a graph folder."""
+"""Write edges into a graph folder by a sort on disk, if a sort in memory would exceed the budget.
+
+Edges come in chunks. Each edge type has a plan and a file of runs: the chunks, grouped by destination. An
+edge type and its reverse are made from the same chunks.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from khop.graph.write_edges import write_edges
 from khop.schema import EdgeType
 
 CHUNK_EDGES = 1 << 20
-SORT_BYTES = 2  # per edge, besides `indices`: the destination within its block
+SORT_BYTES = 2  # per edge, beside its source id: the destination within its block
 ORDER_BYTES = 16  # with columns: the position of each edge and its copy
 
 
@@ -41,7 +45,11 @@ def write_through_disk(
     memory: int,
     threads: int,
 ) -> list[EdgeEntry]:
-    """Write edge types that come from the same edges; the files of runs lie in the folder and are removed."""
+    """Write an edge type, and its reverse if there are two plans; return their entries for graph.json.
+
+    `reverses` names the reverse of each type, and `tasks` read the chunks, one for each plan. The files of
+    runs are in the folder until the end.
+    """
     targets: list[EdgeRuns] = []
     try:
         for number, plan in enumerate(plans):
@@ -79,9 +87,9 @@ def chunk_tasks(
     sort_by: str,
     source_times: Sequence[Tensor | None],
 ) -> Iterator[Callable[[], Sequence[EdgeChunk]]]:
-    """Yield tasks that read the next edges of given arrays; the second plan is that of their reverses.
+    """Yield tasks that read the next edges of arrays, as one chunk for each plan: as given, then reversed.
 
-    `source_times` are those of the nodes that each plan's edges lead from.
+    `source_times` has, for each plan, the times of its source nodes, or None.
     """
     for first in range(0, len(sources), CHUNK_EDGES):
         part = slice(first, first + CHUNK_EDGES)

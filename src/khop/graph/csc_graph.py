@@ -48,6 +48,7 @@ class CscGraph(NumberedGraph):
     folder: GraphFolder | None = None  # the folder that the arrays are mapped from
     bounds: Mapping[NodeType, tuple[int, ...]] = field(default_factory=dict)  # of partitions that were joined
     stored: StoredArrays | None = None  # of a graph on a device: the arrays that draws read
+    candidates: Mapping[NodeType, Tensor] = field(default_factory=dict)  # bool (nodes): drawn as negatives
     nodes: NumberedNodes = field(init=False, repr=False)
     draws: EdgeDraws = field(init=False, repr=False)
     _negatives: NegativeTables = field(init=False, repr=False)
@@ -65,7 +66,7 @@ class CscGraph(NumberedGraph):
         arrays = made if self.stored is None else self.stored
         object.__setattr__(self, "draws", EdgeDraws(self.schema, arrays))
         links = WholeLinks(self.edges, self.counts, derived)
-        tables = NegativeTables(self.counts, self.originals, self.columns, links)
+        tables = NegativeTables(self.counts, self.originals, self.columns, links, self.candidates)
         object.__setattr__(self, "_negatives", tables)
         for edge_type in self.schema.edge_types:
             if edge_type not in self.edges:
@@ -104,6 +105,7 @@ class CscGraph(NumberedGraph):
             {t: ids for t, ids in self.originals.items() if t in known},
             {t: of_type for t, of_type in self.columns.items() if t in known},
             bounds=self.bounds,
+            candidates=self.candidates,
         )
 
     def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> CscGraph:
@@ -121,6 +123,7 @@ class CscGraph(NumberedGraph):
             self.originals,
             {**self.columns, **columns},
             bounds=self.bounds,
+            candidates=self.candidates,
         )
 
     def prepare(self, needs: Collection[Need]) -> None:
@@ -141,10 +144,10 @@ class CscGraph(NumberedGraph):
         return self._negatives.draw(edge_type, negatives, positives, key)
 
     def __reduce__(self) -> tuple[Callable[..., CscGraph], tuple[object, ...]]:
-        if self.folder is not None:
+        if self.folder is not None and not self.candidates:
             return open_csc_graph, (self.folder.path,)
-        stored = (self.schema, self.counts, self.edges, self.originals, self.columns, None, self.bounds)
-        return CscGraph, stored
+        arrays = (self.schema, self.counts, self.edges, self.originals, self.columns, self.folder)
+        return CscGraph, (*arrays, self.bounds, None, self.candidates)
 
 
 def open_csc_graph(folder: GraphFolder | str | os.PathLike[str]) -> CscGraph:
@@ -172,6 +175,11 @@ def open_csc_graph(folder: GraphFolder | str | os.PathLike[str]) -> CscGraph:
     )
 
 
+def drawing_from(graph: CscGraph, candidates: Mapping[NodeType, Tensor]) -> CscGraph:
+    """Return the same graph; negatives are drawn from the marked nodes of some types: bool (nodes)."""
+    return replace(graph, candidates={**graph.candidates, **candidates})
+
+
 def stored_graph(graph: CscGraph, store: Store) -> CscGraph:
     """Return the graph for draws on a device: `store` copies edges, original ids and arrays of rules.
 
@@ -182,7 +190,14 @@ def stored_graph(graph: CscGraph, store: Store) -> CscGraph:
     originals = {node_type: store(ids) for node_type, ids in graph.originals.items()}
     arrays = StoredArrays(graph.draws.arrays, edges, originals, store)
     return CscGraph(
-        graph.schema, graph.counts, edges, originals, graph.columns, bounds=graph.bounds, stored=arrays
+        graph.schema,
+        graph.counts,
+        edges,
+        originals,
+        graph.columns,
+        bounds=graph.bounds,
+        stored=arrays,
+        candidates=graph.candidates,
     )
 
 

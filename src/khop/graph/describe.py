@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from khop.graph.npy import ArrayEntry, file_checksum, map_numpy
 from khop.schema import ColumnSpec, EdgeType, NodeType
 
 Counts = npt.NDArray[np.integer[Any]]
+_CHUNK_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,39 @@ class Degrees:
     mean: float
     isolated: int  # destinations without an in-edge of this type
     histogram: tuple[Bucket, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class DegreeCounts:
+    """Number of destinations with each in-degree. It is small, however many destinations there are."""
+
+    degrees: Counts  # int64, ascending
+    nodes: Counts  # int64, the destinations with each degree
+
+    @classmethod
+    def of(cls, chunks: Iterable[Counts]) -> DegreeCounts:
+        """Count the degrees of all chunks, which must not be negative."""
+        degrees, nodes = np.empty(0, np.int64), np.empty(0, np.int64)
+        for chunk in chunks:
+            found, times = _counted(chunk)
+            degrees, place = np.unique(np.concatenate([degrees, found]), return_inverse=True)
+            both = np.concatenate([nodes, times])
+            nodes = np.zeros(len(degrees), np.int64)
+            np.add.at(nodes, place, both)
+        return cls(degrees, nodes)
+
+    @property
+    def edges(self) -> int:
+        """The sum of all degrees."""
+        return int(self.degrees @ self.nodes)
+
+
+def _counted(chunk: Counts) -> tuple[Counts, Counts]:
+    if len(chunk) and int(chunk.max()) <= len(chunk):
+        times = np.bincount(chunk)
+        degrees = np.flatnonzero(times)
+        return degrees, times[degrees]
+    return np.unique(chunk, return_counts=True)
 
 
 @dataclass(frozen=True)
@@ -99,58 +134,68 @@ def describe_folder(path: str | os.PathLike[str]) -> FolderSummary:
     folder = Path(path)
     manifest, fingerprint, _ = open_manifest(folder)
 
-    def degrees(edge_type: EdgeType) -> Counts:
+    def degrees(edge_type: EdgeType) -> DegreeCounts:
         file = edge_array(edge_type, "indptr")
-        found: Counts = np.diff(map_numpy(folder / file, manifest.arrays[file]))
-        check_degrees(found, manifest.edge(edge_type).count, folder / file, manifest.arrays[file])
-        return found
+        indptr, count = map_numpy(folder / file, manifest.arrays[file]), manifest.edge(edge_type).count
+        return checked_degrees(_differences(indptr), count, folder / file, manifest.arrays[file])
 
     nodes, edges = describe(manifest, degrees)
     num_bytes = sum(entry.bytes for entry in manifest.arrays.values())
     return FolderSummary(str(folder), manifest.version, fingerprint, num_bytes, nodes, edges)
 
 
-def check_degrees(degrees: Counts, edges: int, file: Path, entry: ArrayEntry) -> None:
-    """Raise ValueError if the degrees differ from the in-degrees that were written to the file."""
-    negative = np.flatnonzero(degrees < 0)
-    if negative.size:
-        row = int(negative[0])
-        raise ValueError(f"{file}: row {row} has {int(degrees[row])} edges; {REMEDY}")
-    total = int(degrees.sum(dtype=np.int64))
-    if total != edges:
-        raise ValueError(f"{file}: its rows have {total:,} edges of {edges:,}; {REMEDY}")
+def checked_degrees(chunks: Iterable[Counts], edges: int, file: Path, entry: ArrayEntry) -> DegreeCounts:
+    """Count degrees in chunks; ValueError if they differ from the ones that were written to the file."""
+    counts = DegreeCounts.of(_not_negative(chunks, file))
+    if counts.edges != edges:
+        raise ValueError(f"{file}: its rows have {counts.edges:,} edges of {edges:,}; {REMEDY}")
     if file_checksum(file, lambda _: None) != entry.sha256:
         raise ValueError(f"{file}: checksum differs; {REMEDY}")
+    return counts
+
+
+def _not_negative(chunks: Iterable[Counts], file: Path) -> Iterator[Counts]:
+    first = 0
+    for degrees in chunks:
+        negative = np.flatnonzero(degrees < 0)
+        if negative.size:
+            row = int(negative[0])
+            raise ValueError(f"{file}: row {first + row} has {int(degrees[row])} edges; {REMEDY}")
+        yield degrees
+        first += len(degrees)
+
+
+def _differences(indptr: Counts) -> Iterator[Counts]:
+    for begin, end in pairwise([*range(0, len(indptr) - 1, _CHUNK_ROWS), len(indptr) - 1]):
+        yield np.diff(indptr[begin : end + 1])
 
 
 def describe(
-    manifest: Manifest, degrees: Callable[[EdgeType], Counts]
+    manifest: Manifest, degrees: Callable[[EdgeType], DegreeCounts]
 ) -> tuple[tuple[NodeSummary, ...], tuple[EdgeSummary, ...]]:
-    """Return summaries of the node types and edge types; `degrees` returns the in-degrees of an edge type."""
+    """Return summaries of the node types and edge types; `degrees` counts the in-degrees of an edge type."""
     nodes = tuple(_node_summary(manifest, node) for node in manifest.nodes)
     edges = tuple(_edge_summary(manifest, edge, degrees(edge.type)) for edge in manifest.edges)
     return nodes, edges
 
 
-def degrees_of(degrees: Counts) -> Degrees:
+def degrees_of(counts: DegreeCounts) -> Degrees:
     """Return quantiles (each is the degree of some node) and a histogram of in-degrees."""
-    if len(degrees) == 0:
+    if len(counts.degrees) == 0:
         return Degrees(0, 0, 0, 0, 0, 0.0, 0, ())
-    nodes_by_bits = np.bincount(np.frexp(degrees)[1]).tolist()  # bits of the degree: 0, 1, 2-3, 4-7, ...
+    total, bits = int(counts.nodes.sum()), np.frexp(counts.degrees)[1]  # of the degree: 0, 1, 2-3, 4-7, ...
+    nodes_by_bits = np.zeros(int(bits.max()) + 1, np.int64)
+    np.add.at(nodes_by_bits, bits, counts.nodes)
     histogram = tuple(
-        Bucket(1 << bits >> 1, max(0, (1 << bits) - 1), nodes) for bits, nodes in enumerate(nodes_by_bits)
+        Bucket(1 << bits >> 1, max(0, (1 << bits) - 1), nodes)
+        for bits, nodes in enumerate(nodes_by_bits.tolist())
     )
-    minimum, median, p90, p99, maximum = np.quantile(degrees, (0, 0.5, 0.9, 0.99, 1), method="inverted_cdf")
-    return Degrees(
-        minimum=int(minimum),
-        median=int(median),
-        p90=int(p90),
-        p99=int(p99),
-        maximum=int(maximum),
-        mean=float(degrees.mean()),
-        isolated=nodes_by_bits[0],
-        histogram=histogram,
-    )
+    # The least degree that a share of the nodes does not exceed.
+    ranks = [max(1, -(-total * percent // 100)) for percent in (0, 50, 90, 99, 100)]
+    at = np.searchsorted(np.cumsum(counts.nodes), ranks)
+    minimum, median, p90, p99, maximum = counts.degrees[at].tolist()
+    mean, isolated = counts.edges / total, histogram[0].nodes
+    return Degrees(minimum, median, p90, p99, maximum, mean, isolated, histogram)
 
 
 def _node_summary(manifest: Manifest, node: NodeEntry) -> NodeSummary:
@@ -167,7 +212,7 @@ def _node_summary(manifest: Manifest, node: NodeEntry) -> NodeSummary:
     )
 
 
-def _edge_summary(manifest: Manifest, edge: EdgeEntry, degrees: Counts) -> EdgeSummary:
+def _edge_summary(manifest: Manifest, edge: EdgeEntry, degrees: DegreeCounts) -> EdgeSummary:
     arrays = manifest.arrays
     files = {name: edge_column(edge.type, name) for name in edge.columns}
     columns = _columns(manifest, manifest.schema().columns[edge.type], files)

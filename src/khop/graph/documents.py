@@ -26,11 +26,21 @@ def write_documents(folder: Path, documents: Mapping[str, bytes]) -> dict[str, s
 
 
 def read_document(folder: Path, name: str, sha256: str) -> Any:  # noqa: ANN401
-    """Return the values of a document; ValueError if it is missing or differs from graph.json."""
+    """Return the values of a document; ValueError if it is missing or differs from its checksum."""
+    return json.loads(document_bytes(folder, name, sha256))
+
+
+def document_bytes(folder: Path, name: str, sha256: str) -> bytes:
+    """Return the content of a document; ValueError if it is missing or differs from its checksum."""
     path = folder / name
     if not path.is_file():
         raise ValueError(f"{path}: is missing; {REMEDY}")
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != sha256:
         raise ValueError(f"{path}: checksum differs from graph.json; {REMEDY}")
-    return json.loads(content)
+    return content
+
+
+def documents_of(folder: Path, sha256: Mapping[str, str]) -> dict[str, bytes]:
+    """Return the contents of documents by name, to write them again beside a changed graph."""
+    return {name: document_bytes(folder, name, digest) for name, digest in sha256.items()}

@@ -57,9 +57,10 @@ def _check_promises(edge_type: EdgeType, hop: Hop, drawn: Neighbors) -> None:
     if most is not None and degrees.numel() and int(degrees.max()) > most:
         given = f"gave a row {int(degrees.max())} edges"
         raise ValueError(f"edge type {edge_type}: {rule}: {given}, where most({fanout}) is {most}")
-    if (drawn.weights is not None) != rule.has_weights:
+    if (drawn.weights is not None) != rule.has_weights(fanout):
         given = "gave no weights" if drawn.weights is None else "gave weights"
-        raise ValueError(f"edge type {edge_type}: {rule}: {given}, where has_weights is {rule.has_weights}")
+        stated = f"has_weights({fanout}) is {rule.has_weights(fanout)}"
+        raise ValueError(f"edge type {edge_type}: {rule}: {given}, where {stated}")
 
 
 def check_hop(frontier: FrontierByType, hop: Hop, schema: Schema) -> None:

@@ -22,13 +22,27 @@ from khop.schema import EdgeType, NodeType, Schema
 ORIGINAL_ID = "original_id"
 
 
-class Folder(Protocol):
-    """A graph on disk, whole or partitioned: the properties of the whole graph."""
+class StoredFiles(Protocol):
+    """The files of a graph on disk, whole or partitioned."""
 
     @property
     def path(self) -> Path:
         """Absolute path of the folder."""
         ...
+
+    @property
+    def arrays(self) -> Mapping[str, ArrayEntry]:
+        """Primary arrays on this machine, by file relative to `path`."""
+        ...
+
+    @property
+    def documents(self) -> Mapping[str, str]:
+        """JSON documents beside the arrays: sha256 by name."""
+        ...
+
+
+class Folder(StoredFiles, Protocol):
+    """A graph on disk, whole or partitioned: the properties of the whole graph."""
 
     @property
     def schema(self) -> Schema:
@@ -38,11 +52,6 @@ class Folder(Protocol):
     @property
     def fingerprint(self) -> str:
         """Fingerprint of the graph. Equal graphs have equal fingerprints, at any path."""
-        ...
-
-    @property
-    def arrays(self) -> Mapping[str, ArrayEntry]:
-        """Primary arrays on this machine, by file relative to `path`."""
         ...
 
     def num_nodes(self, node_type: NodeType) -> int:
@@ -83,6 +92,7 @@ class GraphFolder:
     fingerprint: str  # equal for equal graphs, at any path
     manifest: Manifest = field(repr=False)
     arrays: Mapping[str, ArrayEntry]  # those of graph.json that are present, by file
+    documents: Mapping[str, str]  # JSON files beside the arrays: sha256 by name
     contents: Contents = Contents.ALL  # the contents that must be present
     _mapped: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
@@ -165,4 +175,7 @@ def open_folder(path: str | os.PathLike[str], contents: Contents = Contents.ALL)
     folder = path_of("path", path)
     manifest, fingerprint, absent = open_manifest(folder, contents)
     present = {file: entry for file, entry in manifest.arrays.items() if file not in absent}
-    return GraphFolder(folder.absolute(), manifest.schema(), fingerprint, manifest, present, contents)
+    documents = manifest.documents
+    return GraphFolder(
+        folder.absolute(), manifest.schema(), fingerprint, manifest, present, documents, contents
+    )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from threading import Lock
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 import torch
@@ -60,7 +61,10 @@ class Links(Protocol):
 
 
 class NegativeTables:
-    """Draws of negatives. Tables are made on the first draw and cached. Threads may share the object."""
+    """Draws of negatives. Tables are made on the first draw and cached. Threads may share the object.
+
+    `candidates` lists the nodes of a type that may be drawn, bool (nodes); all nodes of other types may be.
+    """
 
     def __init__(
         self,
@@ -68,7 +72,9 @@ class NegativeTables:
         original_ids: Mapping[NodeType, Tensor],
         columns: Columns,
         links: Links,
+        candidates: Mapping[NodeType, Tensor] = MappingProxyType({}),
     ) -> None:
+        self._drawable = candidates
         self._counts = counts
         self._original_ids = original_ids
         self._columns = columns
@@ -118,7 +124,7 @@ class NegativeTables:
             return self._table(edge_type, negatives, column)
 
     def _table(self, edge_type: EdgeType, negatives: DrawnNegatives, column: str | None) -> _Table:
-        nodes, times = self._once(lambda: self._order(edge_type[2], column), "order", edge_type[2], column)
+        nodes, times = self._order_once(edge_type[2], column)
         weigher = _weigher(negatives)
         candidates = self._once(
             lambda: self._candidates(edge_type, weigher, nodes), "candidates", edge_type, weigher, column
@@ -129,27 +135,39 @@ class NegativeTables:
                 lambda: self._links.partners(edge_type, column, nodes), "ranks", edge_type, column
             )
             partners = self._once(
-                lambda: Partners.of(ranks, candidates), "partners", edge_type, weigher, column
-            )
+                lambda: self._partners(edge_type, ranks, candidates, column),
+                "partners", edge_type, weigher, column,
+            )  # fmt: skip
+        drawable = self._once(
+            lambda: _among(self._drawable.get(edge_type[2]), nodes), "drawable", edge_type[2], column
+        )
+        if drawable is not None:
+            nodes = drawable if nodes is None else nodes[drawable]
+            times = None if times is None else times[drawable]
         return _Table(candidates, partners, nodes, times)
+
+    def _partners(
+        self, edge_type: EdgeType, ranks: Csc, candidates: Candidates, column: str | None
+    ) -> Partners:
+        nodes, _ = self._order_once(edge_type[2], column)
+        drawable = _among(self._drawable.get(edge_type[2]), nodes)
+        if drawable is not None:
+            ranks = _ranks_among(ranks, drawable, self._counts[edge_type[2]])
+        return Partners.of(ranks, candidates)
+
+    def _order_once(self, node_type: NodeType, column: str | None) -> tuple[Tensor | None, Tensor | None]:
+        original = self._original_ids.get(node_type)
+        times = None if column is None else self._columns[node_type][column]
+        return self._once(lambda: _ordered(original, times), "order", node_type, column)
 
     def _once(self, make: Callable[[], Value], *name: object) -> Value:
         if name not in self._kept:
             self._kept[name] = make()
         return self._kept[name]  # type: ignore[return-value]
 
-    def _order(self, node_type: NodeType, column: str | None) -> tuple[Tensor | None, Tensor | None]:
-        """Return the nodes sorted by time, ties by original id, and their times in that order."""
-        original = self._original_ids.get(node_type)
-        nodes = None if original is None else original.argsort()
-        if column is None:
-            return nodes, None
-        times = self._columns[node_type][column].long()
-        times, order = (times if nodes is None else times[nodes]).sort(stable=True)
-        return (order if nodes is None else nodes[order]), times
-
     def _candidates(self, edge_type: EdgeType, weigher: Weigher, nodes: Tensor | None) -> Candidates:
-        count = self._counts[edge_type[2]]
+        drawable = _among(self._drawable.get(edge_type[2]), nodes)
+        count = self._counts[edge_type[2]] if drawable is None else drawable.numel()
         if weigher is None:
             return Candidates(count)
         if isinstance(weigher, str):
@@ -157,7 +175,24 @@ class NegativeTables:
         else:
             weights = degree_weights(self._links.in_degrees(edge_type), weigher)
         weights = weights if nodes is None else weights[nodes]
+        weights = weights if drawable is None else weights[drawable]
         return Candidates(count, torch.cat([weights.new_zeros(1), weights.cumsum(0)]))
+
+
+def _among(drawable: Tensor | None, nodes: Tensor | None) -> Tensor | None:
+    """Return the ranks of the nodes that may be drawn, ascending; None: all."""
+    if drawable is None:
+        return None
+    return torch.nonzero(drawable if nodes is None else drawable[nodes]).squeeze(1)
+
+
+def _ordered(original: Tensor | None, times: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Return the nodes sorted by time, ties by original id, and their times in that order."""
+    nodes = None if original is None else original.argsort()
+    if times is None:
+        return nodes, None
+    times, order = (times.long() if nodes is None else times.long()[nodes]).sort(stable=True)
+    return (order if nodes is None else nodes[order]), times
 
 
 @dataclass(frozen=True)
@@ -297,6 +332,15 @@ def ranks_by_source(
 def _rows_by_source(sources: Tensor, ranks: Tensor, num_sources: int, num_destinations: int) -> Csc:
     """Return in row u the ranks paired with source u, without duplicates; `ranks` ascend."""
     return _distinct(build_csc(ranks, sources, num_destinations, num_sources)[0])
+
+
+def _ranks_among(rows: Csc, chosen: Tensor, count: int) -> Csc:
+    """Return the rows with the chosen ranks alone, numbered anew; `chosen` ascends."""
+    new = torch.full((count,), -1, dtype=rows.indices.dtype)
+    new[chosen] = torch.arange(chosen.numel(), dtype=rows.indices.dtype)
+    ranks = new[rows.indices.long()]
+    kept = torch.cat([rows.indptr.new_zeros(1), (ranks >= 0).cumsum(0)])
+    return Csc(kept[rows.indptr], ranks[ranks >= 0])
 
 
 def _distinct(rows: Csc) -> Csc:

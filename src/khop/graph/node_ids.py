@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from khop.arguments import path_of
 from khop.errors import REMEDY
 from khop.graph import layout
-from khop.graph.manifest import Contents, Manifest, open_manifest
-from khop.graph.npy import map_numpy
+from khop.graph.folder import Folder
+from khop.graph.manifest import Manifest
+from khop.graph.npy import ArrayEntry, map_numpy
 from khop.kernels.id_table import Int64s, Keys, StringKeys
 from khop.kernels.key_index import KeyIndex
 from khop.schema import NodeType
@@ -84,30 +83,23 @@ def first_lost(ids: OwnIds) -> int:
     return -1
 
 
-def open_ids(path: str | os.PathLike[str], node_type: NodeType) -> OwnIds:
-    """Open the ids of a node type. Takes milliseconds; nothing is read before the first look-up.
-
-    ValueError if the type does not exist, or if its ids are not stored.
-    """
-    folder = path_of("path", path)
-    manifest, _, _ = open_manifest(folder, Contents.NOTHING)
-    return ids_of(folder, manifest, node_type)
-
-
-def stored_ids(folder: Path) -> dict[NodeType, Keys]:
-    """Return the ids of a folder by node type, mapped, for those types whose ids are stored."""
-    if layout.is_partitioned(folder):
-        return {}
-    manifest, _, _ = open_manifest(folder, Contents.NOTHING)
-    return {node.type: ids_of(folder, manifest, node.type).stored for node in manifest.nodes if node.ids}
+def stored_ids(folder: Folder) -> dict[NodeType, Keys]:
+    """Return the ids of a graph by node type, mapped, for those types whose ids are stored."""
+    having = [t for t in folder.schema.node_types if _kind(folder.arrays, t)]
+    return {t: ids_in(folder.path, folder.arrays, t, folder.num_nodes(t)).stored for t in having}
 
 
 def ids_of(folder: Path, manifest: Manifest, node_type: NodeType) -> OwnIds:
-    """Map the ids of a node type; ValueError if they are not stored."""
-    entry = manifest.node(node_type)
-    if not entry.ids:
+    """Map the ids of a node type of a graph folder; ValueError if they are not stored."""
+    return ids_in(folder, manifest.arrays, node_type, manifest.node(node_type).count)
+
+
+def ids_in(folder: Path, arrays: Mapping[str, ArrayEntry], node_type: NodeType, count: int) -> OwnIds:
+    """Map the ids of a node type from the arrays of a graph; ValueError if they are not stored."""
+    kind = _kind(arrays, node_type)
+    if not kind:
         raise ValueError(
-            f"{folder}: ids of {node_type!r} are not stored; its nodes are 0 to {entry.count - 1}. Import "
+            f"{folder}: ids of {node_type!r} are not stored; its nodes are 0 to {count - 1}. Import "
             'the graph without ids = "none", or give NodeTable(ids=...)'
         )
 
@@ -115,8 +107,14 @@ def ids_of(folder: Path, manifest: Manifest, node_type: NodeType) -> OwnIds:
         file = layout.node_ids(node_type, name)
         if not (folder / file).is_file():
             raise ValueError(f"{folder / file}: is not on this machine; copy it here")
-        return map_numpy(folder / file, manifest.arrays[file])
+        return map_numpy(folder / file, arrays[file])
 
-    stored: Keys = StringKeys(mapped("offsets"), mapped("bytes")) if entry.ids == STRING else mapped("keys")
+    stored: Keys = StringKeys(mapped("offsets"), mapped("bytes")) if kind == STRING else mapped("keys")
     index = KeyIndex(mapped("buckets"), mapped("rows"), mapped("tags"))
     return OwnIds(node_type, stored, index, str(folder / layout.node_ids(node_type, "")))
+
+
+def _kind(arrays: Mapping[str, ArrayEntry], node_type: NodeType) -> str:
+    """Return the kind of the stored ids of a type; "" if none are stored."""
+    first = {"bytes": STRING, "keys": INTEGER}
+    return next((kind for name, kind in first.items() if layout.node_ids(node_type, name) in arrays), "")

@@ -9,10 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from khop.graph.atomic import refuse_existing
 from khop.graph.build import write_graph
 from khop.graph.csc_graph import Columns, CscGraph
-from khop.graph.damage import refuse_damage
+from khop.graph.documents import documents_of
 from khop.graph.folder import Folder
 from khop.graph.node_ids import stored_ids
 from khop.graph.progress import ProgressCallback
@@ -36,18 +35,17 @@ def save_graph(
     """Write a graph, its columns and its splits as a folder, and return the path.
 
     Rows keep their order unless `sort_by` names a column of times to sort by. `origin` is the folder that the
-    arrays are mapped from. If it is damaged, this raises ValueError and writes nothing.
+    arrays are mapped from, which must be sound (`refuse_damage`). The ids of its nodes and its documents,
+    such as the cut-offs of an import, are kept.
     """
-    refuse_existing(Path(path))
-    if origin is not None:
-        refuse_damage(origin, notice)
-    ids = {} if origin is None else stored_ids(origin.path)
+    ids = {} if origin is None else stored_ids(origin)
+    documents = {} if origin is None else documents_of(origin.path, origin.documents)
     nodes = {
         node_type: _node_table(graph, node_type, columns, splits, ids.get(node_type))
         for node_type in graph.schema.node_types
     }
     edges = {edge_type: _edge_table(graph, edge_type, columns) for edge_type in graph.schema.edge_types}
-    return write_graph(path, nodes, edges, sort_by=sort_by, notice=notice)
+    return write_graph(path, nodes, edges, sort_by=sort_by, documents=documents, notice=notice)
 
 
 def _node_table(

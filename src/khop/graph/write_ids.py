@@ -17,7 +17,7 @@ from khop.graph.edge_runs import SOURCE, EdgeChunk, EdgePlan, EdgeRuns, spill
 from khop.graph.folder_writer import FolderWriter
 from khop.graph.node_ids import STRING
 from khop.graph.parallel_tasks import in_order
-from khop.kernels.id_table import IdTable, Keys, Kind, StringKeys
+from khop.kernels.id_table import IdTable, Keys, Kind, StringKeys, keys_at
 from khop.kernels.key_index import bucket_bits, key_buckets
 from khop.schema import NodeType
 
@@ -36,6 +36,12 @@ def sliced(keys: Keys) -> Iterator[Keys]:
     """Yield slices of keys."""
     for first in range(0, len(keys), CHUNK_KEYS):
         yield keys[first : first + CHUNK_KEYS]
+
+
+def chosen(keys: Keys, rows: npt.NDArray[np.int64]) -> Iterator[Keys]:
+    """Yield the keys at some rows, in their order."""
+    for first in range(0, len(rows), CHUNK_KEYS):
+        yield keys_at(keys, rows[first : first + CHUNK_KEYS])
 
 
 def write_ids(

@@ -8,39 +8,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from khop.importing.file_schema import NamedPath, identity_of, same_schema, total_bytes
+from khop.importing.file_schema import FileTable, NamedPath, same_schema
 from khop.importing.packages import pa
 from khop.importing.rows import Piece, Place, Rows
 
 
 @dataclass(frozen=True, eq=False)
-class ArrowTable:
+class ArrowTable(FileTable):
     """Rows of Arrow IPC files, mapped."""
-
-    files: Sequence[NamedPath]
-    schema: Any
-    key: str
 
     @classmethod
     def open(cls, files: Sequence[NamedPath], key: str) -> ArrowTable:
         """Read the schemas of all files."""
         schemas = [(name, _opened(name, path, key).schema) for name, path in files]
         return cls(tuple(files), same_schema(schemas, key), key)
-
-    @property
-    def name(self) -> str:
-        """The first file, and the number of others."""
-        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
-        return f"{self.files[0][0]}{more}"
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the files."""
-        return total_bytes(self.files)
-
-    def identity(self) -> str:
-        """Return names, sizes and times of the files."""
-        return identity_of(self.files)
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
         """Yield a reader per record batch."""

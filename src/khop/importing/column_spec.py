@@ -108,6 +108,8 @@ class Raw(Column):
     """A number that is stored unchanged as a column of its own, not in the features."""
 
     kind: Literal["raw"]
+    dtype: Literal["int64", "float64"] | None = None
+    """Type of the stored numbers; default: that of the files, float64 for text."""
 
 
 def _named_kind(value: Any) -> Any:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from khop.importing.file_schema import NamedPath, identity_of, same_schema, total_bytes
+from khop.importing.file_schema import FileTable, NamedPath, same_schema
 from khop.importing.packages import duckdb, pa
 from khop.importing.rows import Piece, Place, Rows
 
@@ -36,14 +36,11 @@ class Dialect:
 
 
 @dataclass(frozen=True, eq=False)
-class CsvTable:
+class CsvTable(FileTable):
     """Rows of CSV files. Types are never guessed: "007" stays text."""
 
-    files: Sequence[NamedPath]
-    schema: Any
     names: Sequence[Sequence[str]]  # columns of each file, in its order
     dialect: Dialect
-    key: str
 
     @classmethod
     def open(cls, files: Sequence[NamedPath], dialect: Dialect, key: str) -> CsvTable:
@@ -53,22 +50,7 @@ class CsvTable:
             (name, pa.schema([(column, pa.string()) for column in columns]))
             for (name, _), columns in zip(files, names, strict=True)
         ]
-        return cls(tuple(files), same_schema(schemas, key), tuple(names), dialect, key)
-
-    @property
-    def name(self) -> str:
-        """The first file, and the number of others."""
-        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
-        return f"{self.files[0][0]}{more}"
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the files."""
-        return total_bytes(self.files)
-
-    def identity(self) -> str:
-        """Return names, sizes and times of the files."""
-        return identity_of(self.files)
+        return cls(tuple(files), same_schema(schemas, key), key, tuple(names), dialect)
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
         """Yield rows that have been read already: a compressed file has only one reader."""

@@ -164,8 +164,9 @@ class EdgeImport:
                 width = self.encoders[name].width
                 found[name] = ("float32", () if width == 1 else (width,))
             else:
+                assert isinstance(column, Raw)
                 dtype = self.reader.source.table.schema.field(column.column or name).type
-                found[name] = (raw_dtype(dtype), ())
+                found[name] = (raw_dtype(dtype, column.dtype), ())
         if self.reader.source.spec.time is not None:
             found[TIME] = ("int64", ())
         if self.reader.rules.split is not None:

@@ -1,14 +1,39 @@
-"""Schemas of several files of one table: the same columns with the same types."""
+"""Several files as one table: their names, and the columns that all of them have, with the same types."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from khop.importing.packages import pa
 
 NamedPath = tuple[str, Path]
+
+
+@dataclass(frozen=True, eq=False)
+class FileTable:
+    """Files of one format and the columns that all of them have."""
+
+    files: Sequence[NamedPath]
+    schema: Any
+    key: str
+
+    @property
+    def name(self) -> str:
+        """The first file, and the number of others."""
+        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
+        return f"{self.files[0][0]}{more}"
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the files."""
+        return total_bytes(self.files)
+
+    def identity(self) -> str:
+        """Return names, sizes and times of the files."""
+        return identity_of(self.files)
 
 
 def same_schema(schemas: Sequence[tuple[str, Any]], key: str) -> Any:

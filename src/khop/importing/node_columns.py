@@ -14,12 +14,12 @@ from khop.graph.folder_writer import ArrayWriter, FolderWriter
 from khop.graph.manifest import NodeEntry
 from khop.graph.parallel_tasks import in_order
 from khop.importing.column_spec import Raw
-from khop.importing.encode_number import numbers_of
+from khop.importing.encode_number import is_text, numbers_of
 from khop.importing.encoder import Encoder
 from khop.importing.encoders import fitter, stored
 from khop.importing.id_column import key_texts
 from khop.importing.labels import UNKNOWN, UNKNOWN_BYTE, LabelReader
-from khop.importing.packages import pa
+from khop.importing.packages import pa, pc
 from khop.importing.row_splits import NAMES, NONE, TRAIN, CutOffs, Parts, parts_by_column, parts_by_hash
 from khop.importing.rows import Rows
 from khop.importing.source import OpenSource
@@ -190,7 +190,9 @@ class _Output:
         for name, column in spec.columns.items():
             if isinstance(column, Raw):
                 key = f"{self.reader.key}.columns.{name}"
-                dtype = raw_dtype(self.reader.source.table.schema.field(column.column or name).type)
+                dtype = raw_dtype(
+                    self.reader.source.table.schema.field(column.column or name).type, column.dtype
+                )
                 self._set(name, first, raw_values(rows.column(column.column or name), dtype, key, rows))
         times = self.reader.times(rows)
         if times is not None:
@@ -236,8 +238,10 @@ class _Output:
         self.columns[name][first : first + len(values)] = values
 
 
-def raw_dtype(dtype: Any) -> str:
+def raw_dtype(dtype: Any, asked: str | None = None) -> str:
     """Return the dtype in which a raw column is stored."""
+    if asked is not None:
+        return asked
     if pa.types.is_boolean(dtype):
         return "bool"
     if pa.types.is_floating(dtype) or (pa.types.is_signed_integer(dtype) or dtype == pa.uint8()):
@@ -246,17 +250,42 @@ def raw_dtype(dtype: Any) -> str:
 
 
 def raw_values(array: Any, dtype: str, key: str, rows: Rows) -> npt.NDArray[Any]:
-    """Return numbers in a dtype that holds them, text as float64; ValueError for a null."""
+    """Return numbers in a dtype that holds them exactly; ValueError for a null and for lost digits."""
     if array.null_count:
         row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
         raise ValueError(f'{rows.row(row)}: {key} is null; give kind = "number", which has values for nulls')
-    if pa.types.is_boolean(array.type) or pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
-        values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
-        if array.type == pa.uint64() and (beyond := values > np.uint64(_MOST_INT64)).any():
-            row = int(np.argmax(beyond))
-            raise ValueError(f"{rows.row(row)}: {key} is {values[row]}: beyond int64; correct the row")
-        return values.astype(dtype)
-    return numbers_of(array, key, rows.row)
+    if is_text(array.type):
+        return _raw_of_text(array, dtype, key, rows)
+    values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    with np.errstate(invalid="ignore"):
+        stored = values.astype(dtype)
+        lost = (stored.astype(values.dtype) != values) & ((values == values) | (stored.dtype.kind == "i"))
+    if array.type == pa.uint64():
+        lost |= (values > np.uint64(_MOST_INT64)) & (stored.dtype.kind == "i")
+    if lost.any():
+        row = int(np.argmax(lost))
+        raise ValueError(f"{rows.row(row)}: {key} is {values[row]}: beyond {dtype}; correct the row")
+    return stored
+
+
+def _raw_of_text(array: Any, dtype: str, key: str, rows: Rows) -> npt.NDArray[Any]:
+    """Return the numbers of text: all digits of integers, or an error."""
+    numbers = numbers_of(array, key, rows.row)
+    texts = pc.utf8_trim_whitespace(array)
+    is_whole = pc.match_substring_regex(texts, r"^-?\d+$").to_numpy(zero_copy_only=False)
+    if dtype == "int64":
+        for row in np.flatnonzero(~is_whole | (np.abs(numbers) >= 2.0**62)):
+            text = texts[row].as_py()
+            if not (is_whole[row] and -_MOST_INT64 - 1 <= int(text) <= _MOST_INT64):
+                raise ValueError(f"{rows.row(int(row))}: {key} is {text!r}: no int64; correct the row")
+        return np.asarray(texts.cast(pa.int64()).to_numpy(zero_copy_only=False))
+    for row in np.flatnonzero(is_whole & (np.abs(numbers) >= 2.0**53)):
+        text = texts[row].as_py()
+        if int(text) != int(numbers[row]):
+            raise ValueError(
+                f'{rows.row(int(row))}: {key} is {text}: float64 loses its digits; give dtype = "int64"'
+            )
+    return numbers
 
 
 def node_document(

@@ -9,7 +9,7 @@ from functools import partial
 from threading import local
 from typing import Any
 
-from khop.importing.file_schema import NamedPath, identity_of, same_schema, total_bytes
+from khop.importing.file_schema import FileTable, NamedPath, same_schema
 from khop.importing.packages import pa, pq
 from khop.importing.rows import Piece, Place, Rows
 
@@ -17,13 +17,10 @@ _OPEN = local()  # the last file of each thread: opening a file reads its footer
 
 
 @dataclass(frozen=True, eq=False)
-class ParquetTable:
+class ParquetTable(FileTable):
     """Rows of Parquet files. Threads may read row groups at the same time."""
 
-    files: Sequence[NamedPath]
     groups: Sequence[int]  # row groups of each file
-    schema: Any
-    key: str
 
     @classmethod
     def open(cls, files: Sequence[NamedPath], key: str) -> ParquetTable:
@@ -38,22 +35,7 @@ class ParquetTable:
                 raise ValueError(
                     f"{key}: {name}: no Parquet file, or damaged ({_first_line(error)}); write it again"
                 ) from None
-        return cls(tuple(files), tuple(groups), same_schema(schemas, key), key)
-
-    @property
-    def name(self) -> str:
-        """The first file, and the number of others."""
-        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
-        return f"{self.files[0][0]}{more}"
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the files."""
-        return total_bytes(self.files)
-
-    def identity(self) -> str:
-        """Return names, sizes and times of the files."""
-        return identity_of(self.files)
+        return cls(tuple(files), same_schema(schemas, key), key, tuple(groups))
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
         """Yield a reader per row group."""

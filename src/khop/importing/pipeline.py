@@ -16,6 +16,7 @@ from khop.graph.atomic import refuse_existing
 from khop.graph.documents import write_documents
 from khop.graph.edge_runs import EdgeRuns, spill
 from khop.graph.folder_writer import FolderWriter
+from khop.graph.import_record import DOCUMENT
 from khop.graph.manifest import (
     EdgeEntry,
     Manifest,
@@ -43,7 +44,6 @@ from khop.importing.spec import Spec
 from khop.importing.work_folder import WorkFolder
 from khop.schema import EdgeType
 
-DOCUMENT = "import.json"
 FORMAT = "khop-import 1"
 DEFAULT_MEMORY = 2 << 30
 EntryT = TypeVar("EntryT")

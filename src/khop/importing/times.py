@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _TEXT_UNIT: Unit = "us"  # of times in text
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Where = Callable[[int], str]  # the place of a row in words
+ZONE = r"^.{10}.*(Z|[+-]\d\d(:?\d\d)?)$"
+_Matches = Callable[[Any], npt.NDArray[np.bool_]]
+_Reads = Callable[[Any, Where], npt.NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -102,9 +106,7 @@ def _counts(array: Any, own: Unit, given: TimeFormat, key: str, where: Where) ->
     if pa.types.is_integer(array.type):
         return _numpy(_cast(array, pa.int64(), key, where))
     if _is_text(array.type):
-        if given.unit is not None and given.format is None and _all_digits(array):
-            return _numpy(_cast(array, pa.int64(), key, where))
-        array = _parsed(array, own, given, key, where)
+        return _text_counts(array, own, given, key, where)
     if pa.types.is_date(array.type):
         array = _cast(array, pa.timestamp("s"), key, where)
     if array.type.tz is None:
@@ -112,22 +114,58 @@ def _counts(array: Any, own: Unit, given: TimeFormat, key: str, where: Where) ->
     return _numpy(array.cast(pa.int64()))
 
 
-def _parsed(array: Any, unit: Unit, given: TimeFormat, key: str, where: Where) -> Any:
+def _text_counts(array: Any, unit: Unit, given: TimeFormat, key: str, where: Where) -> npt.NDArray[np.int64]:
+    """Return the times of text. Each row is read on its own, so the grouping of rows changes nothing."""
+    counts = np.zeros(len(array), np.int64)
+    rest = np.ones(len(array), bool)
+    for matches, read in _readers(unit, given, key):
+        chosen = rest & matches(array)
+        rest &= ~chosen
+        rows = np.flatnonzero(chosen)
+        if len(rows):
+            part = array.filter(pa.array(chosen)) if len(rows) < len(array) else array
+            counts[rows] = read(part, partial(_place_of, where, rows))
+    return counts
+
+
+def _readers(unit: Unit, given: TimeFormat, key: str) -> Iterator[tuple[_Matches, _Reads]]:
+    """Yield the forms of times in text: a test for rows of the form, and their reader."""
+
+    def instants(convert: Callable[[Any], Any], reason: str) -> _Reads:
+        def read(array: Any, where: Where) -> npt.NDArray[np.int64]:
+            times = _rowwise(array, convert, key, where, reason)
+            if times.type.tz is None and given.timezone is None:
+                raise ValueError(
+                    f"{where(0)}: {key} is {array[0].as_py()!r}: a time without a time zone; give timezone = "
+                    '"UTC", or the zone they are in'
+                )
+            return _numpy(
+                (_localized(times, given, key, where) if times.type.tz is None else times).cast(pa.int64())
+            )
+
+        return read
+
     if given.format is not None:
-        return _rowwise(
-            array, lambda part: pc.strptime(part, format=given.format, unit=unit), key, where,
-            f"does not have the format {given.format!r}",
-        )  # fmt: skip
-    first = array[0].as_py() if len(array) else ""
-    has_zone = first[-1:] == "Z" or "+" in first[10:] or "-" in first[10:]
-    kind = pa.timestamp(unit, "UTC") if has_zone else pa.timestamp(unit)
-    what = "with a zone, as the first" if has_zone else "without a zone, as the first"
-    parsed = _rowwise(
-        array, lambda part: part.cast(kind), key, where, f"no ISO 8601 time {what}; give format"
-    )
-    if not has_zone and given.timezone is None:
-        raise ValueError(f'{key}: times without a time zone; give timezone = "UTC", or the zone they are in')
-    return parsed
+        reason = f"does not have the format {given.format!r}"
+        yield _matching(""), instants(lambda part: pc.strptime(part, format=given.format, unit=unit), reason)
+        return
+    if given.unit is not None:
+        yield _matching(r"^-?\d+$"), lambda part, where: _numpy(_cast(part, pa.int64(), key, where))
+    reason = "no ISO 8601 time; give format"
+    yield _matching(ZONE), instants(lambda part: part.cast(pa.timestamp(unit, "UTC")), reason)
+    yield _matching(""), instants(lambda part: part.cast(pa.timestamp(unit)), reason)
+
+
+def _place_of(where: Where, rows: npt.NDArray[np.int64], row: int) -> str:
+    return where(int(rows[row]))
+
+
+def _matching(pattern: str) -> _Matches:
+    def matches(array: Any) -> npt.NDArray[np.bool_]:
+        found: npt.NDArray[np.bool_] = pc.match_substring_regex(array, pattern).to_numpy(zero_copy_only=False)
+        return found
+
+    return matches
 
 
 def _localized(array: Any, given: TimeFormat, key: str, where: Where) -> Any:
@@ -187,10 +225,6 @@ def _converted(
 def _numpy(array: Any) -> npt.NDArray[np.int64]:
     values: npt.NDArray[np.int64] = array.to_numpy(zero_copy_only=False)
     return values
-
-
-def _all_digits(array: Any) -> bool:
-    return bool(pc.all(pc.match_substring_regex(array, r"^-?\d+$")).as_py())
 
 
 def _is_text(dtype: Any) -> bool:

@@ -22,7 +22,8 @@ class StorePlace(StrEnum):
     DEVICE = "device"  # memory of the GPU
     PINNED = "pinned"  # host memory that the GPU reads
     HOST = "host"  # host memory that the CPU reads
-    MAPPED = "mapped"  # the graph's files, which the CPU reads
+    MAPPED = "mapped"  # the graph's files, which the CPU reads as memory
+    DISK = "disk"  # the graph's files, which the CPU reads row by row
 
     @property
     def is_read_by_gpu(self) -> bool:
@@ -84,10 +85,10 @@ class DevicePlacement:
     ) -> DevicePlacement:
         """Check a request as users write it; "auto" leaves a store to the plan."""
         wanted = _place("topology", topology)
-        if wanted is StorePlace.MAPPED:
+        if wanted in (StorePlace.MAPPED, StorePlace.DISK):
             raise ValueError(
-                'topology "mapped": edges are drawn from files by topology="host", which leaves them mapped; '
-                'give "device", "pinned", "host" or "auto"'
+                f'topology "{wanted}": edges are drawn from files by topology="host", which leaves them '
+                'mapped; give "device", "pinned", "host" or "auto"'
             )
         named = as_mapping(columns, lambda place: {ALL: place})
         places = {name: _place(_of("columns", name), place) for name, place in named.items()}

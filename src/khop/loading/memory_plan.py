@@ -42,6 +42,11 @@ class StoreSizes:
     rows: Mapping[str, int]  # by column name: rows over all node types
     num_nodes: int  # of all types
     unread: StorePlace = StorePlace.HOST  # where a column stays that the CPU reads: HOST, or MAPPED
+    on_disk: frozenset[str] = frozenset()  # columns that stay on disk instead, because memory has no room
+
+    def unread_place(self, column: str) -> StorePlace:
+        """Return where a column stays that the CPU reads."""
+        return StorePlace.DISK if column in self.on_disk else self.unread
 
 
 @dataclass(frozen=True)
@@ -137,7 +142,7 @@ def plans(
 
 
 def _requested(request: DevicePlacement, sizes: StoreSizes, work: WorkSizes) -> MemoryPlan:
-    columns = {name: request.place_of(name) or sizes.unread for name in sizes.columns}
+    columns = {name: request.place_of(name) or sizes.unread_place(name) for name in sizes.columns}
     return MemoryPlan(request, sizes, work, request.topology or StorePlace.HOST, columns)
 
 
@@ -162,10 +167,12 @@ def _smaller(plan: MemoryPlan) -> MemoryPlan | None:
     """
     request, sizes = plan.request, plan.sizes
     stores = [(sizes.columns[n], n) for n in plan.columns if request.place_of(n) is None]
-    for memory, next_memory in ((StorePlace.DEVICE, StorePlace.PINNED), (StorePlace.PINNED, sizes.unread)):
+    for memory in _STEPS:
         there = [(size, name) for size, name in stores if plan.columns[name] is memory]
         if there:
             name = max(there)[1]
+            is_on_card = memory is StorePlace.DEVICE
+            next_memory = StorePlace.PINNED if is_on_card else sizes.unread_place(name)
             return replace(plan, columns={**plan.columns, name: next_memory})
         if request.topology is None and plan.topology is memory:
             is_on_card = memory is StorePlace.DEVICE

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from khop.features.store import FeatureStore
 from khop.graph.csc_graph import CscGraph, stored_graph
 from khop.kernels.pitch import padded_pitch
 from khop.loading.device_memory import OUT_OF_MEMORY, DeviceMemory, PinningRefused
@@ -33,6 +32,7 @@ class Conditions:
     proven: bool = PROVEN
     no_kernels: str | None = None  # the reason why kernels cannot run on the device
     is_mapped: bool = False  # the columns are files
+    on_disk: frozenset[str] = frozenset()  # columns that memory has no room for
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +50,23 @@ class PlacedStores:
         """Return no copies: the CPU draws and gathers for the device."""
         plan = MemoryPlan(request, StoreSizes(0, {}, {}, 0), work, StorePlace.HOST, {})
         return cls(plan, device, None, {}, f"{request.device}: the CPU draws and gathers")
+
+    @classmethod
+    def on_cpu(cls, request: DevicePlacement, work: WorkSizes, columns: Collection[str]) -> PlacedStores:
+        """Return no copies either: the CPU reads columns from where a request keeps them.
+
+        ValueError for memory that only a GPU reads.
+        """
+        request.check_names(dict.fromkeys(columns))
+        places = {name: place for name in columns if (place := request.place_of(name)) is not None}
+        if request.is_explicit or request.caches:
+            raise ValueError(
+                f"device {request.device!r}: only a GPU reads device and pinned memory and its caches; give "
+                'columns="host", "mapped" or "disk", or the device "cuda"'
+            )
+        plan = MemoryPlan(request, StoreSizes(0, {}, {}, 0), work, StorePlace.HOST, places)
+        named = ", ".join(f"{name} {place}" for name, place in places.items())
+        return cls(plan, torch.device("cpu"), None, {}, f"cpu: columns {named}; as requested")
 
     def reads(self, column: str) -> bool:
         """Return True if kernels of the device read a column of nodes."""
@@ -98,20 +115,7 @@ def store_sizes(edges: CscGraph, columns: Columns, conditions: Conditions) -> St
             num_bytes[name] = num_bytes.get(name, 0) + column.shape[0] * row_bytes
             rows[name] = rows.get(name, 0) + column.shape[0]
     unread = StorePlace.MAPPED if conditions.is_mapped else StorePlace.HOST
-    return StoreSizes(topology, num_bytes, rows, sum(edges.counts.values()), unread)
-
-
-def with_host_columns(features: FeatureStore, stores: PlacedStores) -> FeatureStore:
-    """Return the features with mapped columns in memory, if they are placed there."""
-    if stores.plan.sizes.unread is not StorePlace.MAPPED:
-        return features
-    in_memory = {name for name, place in stores.plan.columns.items() if place is StorePlace.HOST}
-    columns: Columns = {
-        type_: {name: column.clone() if name in in_memory else column for name, column in of_type.items()}
-        for type_, of_type in features.whole_columns().items()
-        if isinstance(type_, str)
-    }
-    return features.with_columns(columns)
+    return StoreSizes(topology, num_bytes, rows, sum(edges.counts.values()), unread, conditions.on_disk)
 
 
 def _stored(
@@ -138,11 +142,12 @@ def _check(request: DevicePlacement, columns: Columns, conditions: Conditions) -
             'the CPU: topology="host", columns="host"'
         )
     names = {name for of_type in columns.values() for name in of_type}
-    asked = [name for name in sorted(names) if request.place_of(name) is StorePlace.MAPPED]
+    files = (StorePlace.MAPPED, StorePlace.DISK)
+    asked = [name for name in sorted(names) if request.place_of(name) in files]
     if asked and not conditions.is_mapped:
         raise ValueError(
-            f'column {asked[0]!r} "mapped": the graph is in memory, not in a folder; give "host", or save '
-            "the graph and open its folder"
+            f'column {asked[0]!r} "{request.place_of(asked[0])}": the graph is in memory, not in a folder; '
+            'give "host", or save the graph and open its folder'
         )
 
 

@@ -52,6 +52,7 @@ class PartitionBook:
     quality: Quality
     # By file, relative to the folder: the arrays of all nodes that every machine has, see wholes.py.
     wholes: Mapping[str, ArrayEntry] = field(default_factory=dict)
+    documents: Mapping[str, str] = field(default_factory=dict)  # JSON files beside the parts: name -> sha256
 
     @property
     def num_parts(self) -> int:
@@ -97,7 +98,10 @@ def write_book(folder: Path, book: PartitionBook) -> None:
 
 
 def _content(book: PartitionBook) -> dict[str, Any]:
-    return {"format": FORMAT, "version": VERSION, **asdict(book)}
+    content = {"format": FORMAT, "version": VERSION, **asdict(book)}
+    if not book.documents:  # the same bytes as before there were documents
+        del content["documents"]
+    return content
 
 
 def read_book(path: str | os.PathLike[str]) -> PartitionBook:
@@ -137,6 +141,7 @@ def _book(document: Mapping[str, Any]) -> PartitionBook:
             file: ArrayEntry(e["dtype"], tuple(e["shape"]), int(e["bytes"]), str(e["sha256"]))
             for file, e in document["wholes"].items()
         },
+        documents={str(name): str(sha256) for name, sha256 in document.get("documents", {}).items()},
     )
     for type_, offsets in [*book.offsets.items(), *book.edge_offsets.items()]:
         if len(offsets) != book.num_parts + 1 or list(offsets) != sorted(offsets) or offsets[0] != 0:

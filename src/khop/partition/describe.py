@@ -9,9 +9,9 @@ from pathlib import Path
 
 from khop.errors import REMEDY
 from khop.graph import layout
-from khop.graph.describe import Counts, FolderSummary, check_degrees, describe
+from khop.graph.describe import DegreeCounts, FolderSummary, checked_degrees, describe
 from khop.graph.manifest import Manifest, read_manifest
-from khop.graph.npy import ArrayEntry, file_problem, map_numpy
+from khop.graph.npy import ArrayEntry, file_problem, map_numpy, row_chunks
 from khop.partition.book import DEGREES, PartitionBook, part_folder, read_book
 from khop.schema import EdgeType
 
@@ -58,13 +58,12 @@ def describe_parts(path: str | os.PathLike[str]) -> PartsSummary:
     return PartsSummary(of_all, book.method, book.quality.cut, book.quality.remote_share, parts)
 
 
-def _degrees(folder: Path, book: PartitionBook, edge_type: EdgeType) -> Counts:
+def _degrees(folder: Path, book: PartitionBook, edge_type: EdgeType) -> DegreeCounts:
     file = layout.edge_array(edge_type, DEGREES)
     if problem := file_problem(folder / file, book.wholes[file]):
         raise ValueError(f"{folder / file}: {problem}; {REMEDY}")
-    degrees = map_numpy(folder / file, book.wholes[file])
-    check_degrees(degrees, book.first_edges(edge_type)[-1], folder / file, book.wholes[file])
-    return degrees
+    chunks = (degrees for _, degrees in row_chunks(map_numpy(folder / file, book.wholes[file])))
+    return checked_degrees(chunks, book.first_edges(edge_type)[-1], folder / file, book.wholes[file])
 
 
 def _as_it_lies(part: Path) -> Manifest:

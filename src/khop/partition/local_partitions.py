@@ -116,6 +116,17 @@ class Partition:
         return replace(frontier, nodes=frontier.nodes - part.offsets[node_type][part.number])
 
 
+def check_frontier_nodes(frontier: FrontierByType, hop: Hop, nodes: NumberedNodes) -> None:
+    """Raise ValueError for a frontier node that is in no part."""
+    for edge_type in asked_types(frontier, hop):
+        ids, count = frontier[edge_type[2]].nodes, nodes.counts[edge_type[2]]
+        if (position := first_outside(ids, (0, count))) >= 0:
+            raise ValueError(
+                f"edge type {edge_type}: frontier node {int(ids[position])}: not in [0, {count}), the "
+                "nodes of all parts"
+            )
+
+
 @dataclass(frozen=True, eq=False)
 class LocalPartitions:
     """The edges of consecutive parts, from which in-edges of their nodes are drawn. All ids are global.

@@ -18,12 +18,18 @@ from khop.components import ANY_NAMED
 from khop.graph.atomic import new_folder, refuse_existing
 from khop.graph.csc_graph import CscGraph, open_csc_graph
 from khop.graph.damage import refuse_damage
+from khop.graph.documents import documents_of, write_documents
 from khop.graph.folder import GraphFolder, open_folder
+from khop.graph.folder_writer import FolderWriter
+from khop.graph.given_ids import kind_of
 from khop.graph.inputs import Given
-from khop.graph.npy import ArrayEntry, write_array
+from khop.graph.node_ids import stored_ids
+from khop.graph.npy import ArrayEntry
 from khop.graph.progress import Meter, ProgressCallback
 from khop.graph.visits import Topology, remote_share
+from khop.graph.write_ids import chosen, write_ids
 from khop.kernels.assign import MOST_PARTS
+from khop.kernels.memory import free_memory_bytes
 from khop.partition.balance import (
     NODES,
     AssignRequest,
@@ -153,7 +159,8 @@ def _write(
         path = part_folder(hidden, part)
         path.mkdir()
         PartWriter(folder, renumbering, part, threads, meter).write(path)
-    wholes = _write_wholes(hidden, folder, renumbering, meter)
+    wholes = _write_wholes(hidden, folder, renumbering, meter, threads)
+    documents = write_documents(hidden, documents_of(folder.path, folder.documents))
     meter.at("counting edges")
     digests = {
         edge_key(t): edge_digest(graph.csc(t), graph.original_ids(t[0]), graph.original_ids(t[2]))
@@ -175,6 +182,7 @@ def _write(
         digests,
         quality,
         wholes,
+        documents,
     )
 
 
@@ -184,13 +192,14 @@ def _bytes_to_write(folder: GraphFolder) -> int:
 
 
 def _write_wholes(
-    hidden: Path, folder: GraphFolder, renumbering: Renumbering, meter: Meter
+    hidden: Path, folder: GraphFolder, renumbering: Renumbering, meter: Meter, threads: int
 ) -> dict[str, ArrayEntry]:
-    entries: dict[str, ArrayEntry] = {}
+    writer = FolderWriter(hidden, meter)
     for file, array in whole_arrays(folder, renumbering):
         given = Given.of(array, file)
-        shape = tuple(given.values.shape)
-        entries[file] = write_array(
-            hidden / file, given.dtype, shape, iter([given.values]), partial(meter.at, file)
-        )
-    return entries
+        writer.array(file, given.dtype, tuple(given.values.shape), iter([given.values]))
+    for node_type, keys in stored_ids(folder).items():
+        chunks = partial(chosen, keys, renumbering.old_ids[node_type].numpy())
+        budget = free_memory_bytes() // 2
+        write_ids(writer, node_type, kind_of(keys), chunks, hidden, budget, threads)
+    return writer.arrays

@@ -41,6 +41,7 @@ class PartsFolder:
     held: range  # numbers of the parts with edges on this machine
     columns_of: range  # the held parts with all columns; the other held parts may lack some
     parts: tuple[GraphFolder, ...]  # the held parts, in order
+    documents: Mapping[str, str]  # JSON files beside the parts: sha256 by name
     joined: dict[str, Tensor] = field(default_factory=dict, repr=False)  # columns of all parts, by file
     _mapped: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
@@ -180,7 +181,9 @@ def open_parts(
             raise ValueError(f"{folder / file}: {problem}; {REMEDY}")
     contents = (Contents.ALL if number in whole else Contents.EDGES for number in numbers)
     parts = [open_part(folder, book, number, of) for number, of in zip(numbers, contents, strict=True)]
-    return PartsFolder(folder, parts[0].schema, book.fingerprint, book, numbers, whole, tuple(parts))
+    return PartsFolder(
+        folder, parts[0].schema, book.fingerprint, book, numbers, whole, tuple(parts), book.documents
+    )
 
 
 def known_folder(path: str | os.PathLike[str]) -> Folder:
@@ -194,7 +197,7 @@ def known_folder(path: str | os.PathLike[str]) -> Folder:
     _check_described(folder, book, [number])
     part = open_part(folder, book, number, Contents.NOTHING)
     held = range(number, number + 1)
-    return PartsFolder(folder, part.schema, book.fingerprint, book, held, range(0), (part,))
+    return PartsFolder(folder, part.schema, book.fingerprint, book, held, range(0), (part,), book.documents)
 
 
 def files_of_parts(path: str | os.PathLike[str], held: range, columns_of: range) -> list[str]:
@@ -203,7 +206,7 @@ def files_of_parts(path: str | os.PathLike[str], held: range, columns_of: range)
     The folder must contain the descriptions of all of these parts.
     """
     book = read_book(path)
-    files = [BOOK, *book.wholes]
+    files = [BOOK, *book.wholes, *book.documents]
     for number in range(book.num_parts):
         if number in held or number in columns_of:
             manifest = open_part(path, book, number, Contents.NOTHING).manifest

@@ -21,7 +21,8 @@ _Range = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Streaming:
-    """A method that places clusters of neighbors, then single nodes, and then moves nodes to their neighbors.
+    """A method in four stages: cluster neighbors, place clusters, place single nodes, and move nodes to the
+    parts of their neighbors. Each stage makes several passes.
 
     Neighbors are the sources of in-edges, of all edge types alike. In a graph with edges in one direction
     only, a node is therefore placed with its sources. The result depends only on the graph, the number of

@@ -18,7 +18,7 @@ from khop.graph.inputs import Given
 from khop.graph.manifest import read_manifest
 from khop.graph.npy import file_checksum
 from khop.graph.progress import ProgressCallback
-from khop.graph.verify import WRITE_AGAIN, Finding, verify_folder
+from khop.graph.verify import WRITE_AGAIN, Finding, document_problems, verify_folder
 from khop.partition.book import (
     BOOK,
     PartitionBook,
@@ -52,6 +52,8 @@ def verify_partition(path: str | os.PathLike[str], notice: ProgressCallback | No
         findings += (Finding(f"{place.name}/{finding.file}", finding.problem) for finding in of_part)
     findings += _whole_findings(folder, book)
     findings += _derived_findings(folder, book)
+    for name, sha256 in book.documents.items():
+        findings += document_problems(folder, name, sha256)
     if not findings:
         findings += _lost_or_twice(folder, book)
     return sorted(findings, key=lambda finding: finding.file)

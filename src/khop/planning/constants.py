@@ -17,11 +17,14 @@ class Constants:
     exchange_bytes_per_s: float  # bytes sent and received, per second of core time
     step_s: float  # fixed cost of a step: measured on two processes with one node each
     exchange_s: float  # fixed cost of a collective while a batch is made: measured on empty messages
+    disk_reads_per_s: float  # random reads of a page
+    disk_bytes_per_s: float  # of a file read from its beginning to its end
 
 
 MEASURED_EDGES = 20_000_000  # edges of the graph that `measure` samples
 
-# 2 cores of AMD EPYC, no other load: medians of three runs of `khop plan --measure --json`.
+# 2 cores of AMD EPYC, no other load: medians of three runs of `khop plan --measure --json`. The disk is an
+# exception: single runs of benchmarks/larger_than_memory.py and of dd while the machine was busy.
 MEASURED = Constants(
     sample_ns=10.1,
     gather_bytes_per_s=11.5e9,
@@ -29,6 +32,8 @@ MEASURED = Constants(
     exchange_bytes_per_s=1.6e9,
     step_s=11.6e-3,
     exchange_s=0.3e-3,
+    disk_reads_per_s=46e3,
+    disk_bytes_per_s=0.36e9,
 )
 
 # Pairs (edges of a graph, ns per drawn edge), on the same machine: `python benchmarks/scaling.py`. The cost

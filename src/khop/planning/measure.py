@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from khop.exchange.peers import Message, open_peers
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import Columns, CscGraph
 from khop.kernels.csc import Csc
+from khop.kernels.file_rows import RowFile, read_file_rows
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import LocalSource
 from khop.loading.source import Position, finished, request_of
@@ -41,11 +43,12 @@ _FANOUTS, _SEEDS = [15, 10, 5], 1024
 _BATCHES, _STEPS, _WARM_UP = 12, 6, 2
 _MESSAGE_BYTES, _MESSAGES = 32 << 20, 6
 _EMPTY_MESSAGES, _SMALL_STEPS, _TINY = 100, 24, 1000
+_PAGE, _PAGES_READ, _DISK_BYTES = 4096, 1 << 14, 1 << 28
 _NODE, _TO = "node", ("node", "to", "node")
 
 
-def measured(nodes: int = MEASURED_EDGES // _DEGREE) -> Constants:
-    """Measure the cost of work on this machine, with a graph of `nodes` nodes."""
+def measured(nodes: int = MEASURED_EDGES // _DEGREE, disk_bytes: int = _DISK_BYTES) -> Constants:
+    """Measure the cost of work on this machine, with a graph of `nodes` nodes and a file of `disk_bytes`."""
     graph = _graph(nodes)
     batches = _batches(graph)
     sampling, gathering = [], []
@@ -55,7 +58,7 @@ def measured(nodes: int = MEASURED_EDGES // _DEGREE) -> Constants:
         seconds = {span.stage: span.seconds for span in batch.spans}
         sampling.append(seconds["sampling"] / edges)
         gathering.append(batch.columns[_NODE]["x"].nbytes / seconds["gathering"])
-    rates = _together()
+    rates, (reads_per_s, bytes_per_s) = _together(), _disk(disk_bytes)
     return Constants(
         sample_ns=median(sampling[_WARM_UP:]) * 1e9,
         gather_bytes_per_s=median(gathering[_WARM_UP:]),
@@ -63,7 +66,32 @@ def measured(nodes: int = MEASURED_EDGES // _DEGREE) -> Constants:
         exchange_bytes_per_s=rates["bytes_per_s"],
         step_s=rates["step_s"],
         exchange_s=rates["exchange_s"],
+        disk_reads_per_s=reads_per_s,
+        disk_bytes_per_s=bytes_per_s,
     )
+
+
+def _disk(num_bytes: int) -> tuple[float, float]:
+    """Measure random reads and bytes per second, of a file in the folder for temporary files."""
+    with TemporaryDirectory() as place:
+        path, pages = Path(place, "pages"), num_bytes // _PAGE
+        with path.open("wb") as file:
+            for _ in range(pages):
+                file.write(os.urandom(_PAGE))
+            file.flush()
+            os.fsync(file.fileno())
+        with path.open("rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            begun = time.perf_counter()
+            while file.read(1 << 20):
+                pass
+            bytes_per_s = pages * _PAGE / (time.perf_counter() - begun)
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        rows = RowFile.open(path, 0, pages, (_PAGE,), torch.uint8)
+        ids = torch.randperm(pages, generator=torch.Generator().manual_seed(0))[:_PAGES_READ].sort().values
+        begun = time.perf_counter()
+        read_file_rows(rows, ids)
+        return ids.numel() / (time.perf_counter() - begun), bytes_per_s
 
 
 def _graph(nodes: int) -> CscGraph:

@@ -87,6 +87,7 @@ class Neighborhood:
     own_edges: tuple[float, ...]  # drawn by each hop from nodes of this machine
     remote_edges: tuple[float, ...]  # drawn by each hop from nodes of others
     others: Population  # the nodes of other machines, after the last hop
+    here: Population  # the nodes of this machine, after the last hop
 
     @property
     def rows(self) -> float:
@@ -142,4 +143,4 @@ def _expanded(
         at_others.append(others.expected)
         own_edges.append(here)
         other_edges.append(there)
-    return Neighborhood(tuple(at_own), tuple(at_others), tuple(own_edges), tuple(other_edges), others)
+    return Neighborhood(tuple(at_own), tuple(at_others), tuple(own_edges), tuple(other_edges), others, own)

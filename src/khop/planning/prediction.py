@@ -15,7 +15,7 @@ _IN_FLIGHT = 5  # batches in memory: the prefetched ones and the one in use
 _COPIES = 2  # buffers per lane: for sent and for received bytes
 _NUMBER = 4  # bytes of a float32
 _PARAMETER_BYTES = 4 * _NUMBER  # the parameter, its gradient and Adam's two moments
-_PROCESS_BYTES = (
+PROCESS_BYTES = (
     400 << 20
 )  # Python, torch and khop: resident memory of `python -c "import torch, khop.api.open_graph"`
 _NODE_BYTES = 16  # stored for every node on every machine: the original id and a scalar such as the label
@@ -151,6 +151,11 @@ def predict(graph: GraphSize, run: Run, cluster: Cluster, constants: Constants) 
     return [_placed(placement, graph, run, cluster, constants, nodes) for placement in Placement]
 
 
+def seconds_per_byte(cluster: Cluster) -> float:
+    """Return the time of a byte on the link of a machine, with its share of headers and pauses."""
+    return _HEADERS * 8 / (_CARRIED * cluster.network_gbit * 1e9)
+
+
 def _placed(
     placement: Placement,
     graph: GraphSize,
@@ -176,7 +181,7 @@ def _placed(
     # A machine gathers its batch, and on average as many rows for other machines as it fetches from them.
     gathered = (nodes.rows + traffic.fetched_rows) * graph.feature_bytes
     work = training_flop(_widths(graph, run), _rows(nodes))
-    per_byte = _HEADERS * 8 / (_CARRIED * cluster.network_gbit * 1e9)
+    per_byte = seconds_per_byte(cluster)
     times = Times(
         sampling=nodes.edges * scaled_sample_ns(constants, edges) * 1e-9 / cluster.cores,
         gathering=gathered / by_core,
@@ -248,4 +253,4 @@ def _training_bytes(graph: GraphSize, run: Run, nodes: Neighborhood) -> float:
         for count, (into, out) in zip(_rows(nodes), pairwise(widths), strict=True)
     )
     parameters = sum(2 * into * out + out for into, out in pairwise(widths))
-    return activations + parameters * _PARAMETER_BYTES + _PROCESS_BYTES
+    return activations + parameters * _PARAMETER_BYTES + PROCESS_BYTES

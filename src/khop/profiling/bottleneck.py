@@ -22,6 +22,7 @@ class Kind(StrEnum):
 
     SAMPLING = "sampling"
     GATHERING = "gathering"
+    SERVERS = "servers"
     PREFETCH = "prefetch"
     FIRST_BATCHES = "first batches"
     TRANSFER = "transfer"
@@ -93,7 +94,7 @@ def _of_ranks(summary: Summary, config: RunConfig, machine: Machine) -> Bottlene
     lost = {rank.rank: summary.lost_to(rank.rank) for rank in summary.ranks}
     slowest = max(summary.ranks, key=lambda rank: lost[rank.rank])
     if lost[slowest.rank] >= max(HOLDS_UP, ONE_RANKS * sum(lost.values())):
-        return _slow_rank(slowest, summary, lost[slowest.rank])
+        return _slow_rank(slowest, summary, config)
     if summary.waited < HOLDS_UP:
         return None
     finding = (
@@ -116,15 +117,19 @@ def _of_ranks(summary: Summary, config: RunConfig, machine: Machine) -> Bottlene
     )
 
 
-def _slow_rank(slowest: RankSummary, summary: Summary, lost: float) -> Bottleneck:
+def _slow_rank(slowest: RankSummary, summary: Summary, config: RunConfig) -> Bottleneck:
+    lost = summary.lost_to(slowest.rank)
     others = [rank for rank in summary.ranks if rank is not slowest]
     more = {
         stage: slowest.share(stage) - sum(other.share(stage) for other in others) / len(others)
         for stage in ("waiting", "moving", "computing", "saving")
     }
     stage = max(more, key=lambda name: more[name])
+    more_makers = ("use more threads to make them", "threads")
+    if config.servers.addresses:
+        more_makers = ("check its connection to the servers", "servers.addresses")
     doing, advice, setting = {
-        "waiting": ("waits longer for its batches", "use more threads to make them", "threads"),
+        "waiting": ("waits longer for its batches", *more_makers),
         "moving": ("takes longer to move its batches", "check for other programs on its device", "device"),
         "computing": (
             "computes longer",
@@ -153,6 +158,8 @@ def _waiting(summary: Summary, config: RunConfig, machine: Machine) -> Bottlenec
             "training.batch_size",
             str(max(1, config.training.batch_size // 2)),
         )
+    if config.servers.addresses:
+        return _served(summary, config, waits)
     busy = sum(rank.workers_busy for rank in summary.ranks) / len(summary.ranks)
     if busy < BUSY:
         return _held_back(summary, config, waits, busy)
@@ -168,6 +175,23 @@ def _waiting(summary: Summary, config: RunConfig, machine: Machine) -> Bottlenec
     if kind is Kind.SAMPLING:
         return Bottleneck(kind, finding, f"{full}: draw fewer neighbors", "sampler.fanouts")
     return Bottleneck(kind, finding, f"{full}: store the input column in fewer bits", "model.column")
+
+
+def _served(summary: Summary, config: RunConfig, waits: str) -> Bottleneck:
+    """Describe a wait for batches that servers make: too few are requested ahead, or the servers are slow."""
+    made = sum(rank.share(stage) for rank in summary.ranks for stage in BESIDE) / len(summary.ranks)
+    if made >= BUSY * config.prefetch:
+        finding = f"{waits}, while servers make all {config.prefetch} batches that a process requests at once"
+        return Bottleneck(
+            Kind.PREFETCH, finding, "request more batches ahead", "prefetch", str(2 * config.prefetch)
+        )
+    finding = (
+        f"{waits}: servers make {made:.1f} of the {config.prefetch} batches that a process requests at "
+        "once; the others wait for their turn or for the network"
+    )
+    return Bottleneck(
+        Kind.SERVERS, finding, "use more servers, or servers with more cores", "servers.addresses"
+    )
 
 
 def _held_back(summary: Summary, config: RunConfig, waits: str, busy: float) -> Bottleneck:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -36,6 +37,15 @@ Metrics = Annotated[
         show_default=False,
     ),
 ]
+PredictionFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--predictions",
+        metavar="FILE.parquet",
+        help="File to write with a row per node or link of the split: your own ids, class names and scores.",
+        show_default=False,
+    ),
+]
 _MEASURED_BY = MACHINE | TOGETHER | {"evaluation.fanouts", "evaluation.batch_size", "links.eval_negatives"}
 
 
@@ -50,6 +60,7 @@ def _evaluate(
     split: Measured = Split.TEST,
     checkpoint: Weights = Checkpoint.BEST,
     metric: Metrics = None,
+    predictions: PredictionFile = None,
     *,
     ranks: RankOptions,
     report: RankReport,
@@ -69,5 +80,6 @@ def _evaluate(
         tuple(metric or ()),
         named(options),
         report.as_json,
+        predictions,
     )
     evaluate(request, config, ranks)

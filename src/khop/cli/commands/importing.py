@@ -19,12 +19,41 @@ from khop.datasets.importers import IMPORTERS, ImportContext
 KIND = "kind"
 
 
+Source = Annotated[
+    str,
+    typer.Argument(
+        help="Data to import. debian: the packages of a Debian or Ubuntu release; package.module:Class: "
+        "an importer of your own; SPEC.toml: tables of nodes and edges, or an importer's kind and "
+        "options.",
+        show_default=False,
+    ),
+]
+Guess = Annotated[
+    str,
+    typer.Option(
+        help="Print a spec to edit for these tables, and write no graph: khop import --guess *.csv > "
+        "spec.toml. All rows are read.",
+        metavar="FILES...",
+        show_default=False,
+    ),
+]
+Memory = Annotated[
+    str,
+    typer.Option(
+        help='Memory for edges of tables under way, as "4GB" (default: half of what is free).',
+        metavar="BYTES",
+        show_default=False,
+    ),
+]
+
+
 class ImportCommand(ComponentCommand):
     """`khop import`, with the options of the importer that it names."""
 
     def component_fields(self, words: Words, permission: Permission) -> Iterable[RunField]:
         """Return the fields of the importer's options; without an importer, those of khop's own."""
-        if any(is_table_spec(word) for word in words.operands):
+        named = any(word in IMPORTERS.kinds() or ":" in word for word in words.operands if not _is_data(word))
+        if not named and any(is_table_spec(word) or _is_data(word) for word in words.operands):
             return ()
         sources = [word for word in words.operands if _names_importer(word)] or list(words.operands)
         raw = _spec(sources[0]) if sources else RawRun({KIND: next(iter(IMPORTERS.builtin))}, COMMAND_LINE)
@@ -38,32 +67,27 @@ def register(app: typer.Typer) -> None:
 
 def import_graph(
     context: typer.Context,
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="Data to import. debian: the packages of a Debian or Ubuntu release; package.module:Class: "
-            "an importer of your own; SPEC.toml: tables of nodes and edges, or an importer's kind and "
-            "options.",
-            show_default=False,
-        ),
-    ],
+    source: Source = "",
     out: Annotated[
         Path | None, typer.Argument(help="Graph folder to write.", show_default="graphs/NAME")
     ] = None,
-    memory: Annotated[
-        str,
-        typer.Option(
-            help='Memory for edges of tables under way, as "4GB" (default: half of what is free).',
-            metavar="BYTES",
-            show_default=False,
-        ),
-    ] = "",
+    more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    guess: Guess = "",
+    memory: Memory = "",
     threads: Annotated[
         int,
         typer.Option(help="Threads that read tables; the graph does not depend on them (0: one per core)."),
     ] = 0,
 ) -> None:
     """Write a graph folder from tables or from data of another format."""
+    if guess:
+        from khop.cli.importing import print_guess
+
+        print_guess([guess, source, *([] if out is None else [str(out)]), *(more or [])])
+        return
+    if more or not source:
+        problem = f"{more[0]!r} is one name too many" if more else "the data to import are missing"
+        raise ValueError(f"khop import: {problem}; give SOURCE and OUT, or --guess with files")
     if is_table_spec(source):
         from khop.cli.importing import run_table_import
 
@@ -89,6 +113,10 @@ def is_table_spec(source: str) -> bool:
     """Return True for a TOML file with tables of nodes."""
     path = Path(source)
     return path.suffix == ".toml" and path.is_file() and "nodes" in read_toml(path).values
+
+
+def _is_data(word: str) -> bool:
+    return Path(word).suffix != ".toml" and Path(word).is_file()
 
 
 def _spec(source: str) -> RawRun:

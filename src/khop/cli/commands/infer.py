@@ -48,7 +48,8 @@ SplitName = Annotated[
     typer.Option(
         "--split",
         metavar="TEXT",
-        help="Infer only the nodes of this split (default: all nodes).",
+        help="Infer only the nodes of this split (default: all nodes). In a graph split by time, messages "
+        "pass over the edges that its evaluation uses (default: all edges).",
         show_default=False,
     ),
 ]

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from khop.cli.graph_argument import GraphArgument, folder_of
+
+
+class By(StrEnum):
+    """Meaning of the arguments of the command."""
+
+    ID = "id"
+    NODE = "node"
 
 
 def register(app: typer.Typer) -> None:
@@ -19,20 +27,22 @@ def lookup(
     node_type: Annotated[str, typer.Argument(metavar="TYPE", help="Node type.", show_default=False)],
     ids: Annotated[
         list[str],
-        typer.Argument(metavar="ID...", help="Ids to look up, as in the tables.", show_default=False),
+        typer.Argument(
+            metavar="ID...", help="Ids as in the tables, or numbers of nodes.", show_default=False
+        ),
     ],
-    nodes: Annotated[
-        bool, typer.Option("--nodes", help="Look up the ids of node numbers instead (default: off).")
-    ] = False,
+    by: Annotated[
+        By, typer.Option("--by", help="id finds the nodes of ids, node the ids of nodes (default id).")
+    ] = By.ID,
 ) -> None:
-    """Print the node of each id, one line per id: the id, a tab, the node.
+    """Print the node of each id, or the id of each node, one line each: the argument, a tab, the result.
 
     The exit code is 1 if an id is unknown.
     """
-    from khop.graph.node_ids import open_ids
+    from khop.api.open_ids import open_ids
 
     of_type = open_ids(folder_of(graph), node_type)
-    if nodes:
+    if by is By.NODE:
         found = of_type.ids([_number(one) for one in ids])
         typer.echo("\n".join(f"{node}\t{id_}" for node, id_ in zip(ids, found, strict=True)))
         return
@@ -49,5 +59,5 @@ def _number(text: str) -> int:
         return int(text)
     except ValueError as error:
         raise ValueError(
-            f"--nodes {text!r}: is no number of a node; leave --nodes out to look up an id"
+            f"--by node {text!r}: is no number of a node; leave --by out to look up an id"
         ) from error

@@ -45,6 +45,13 @@ class ClusterOptions:
         float, typer.Option(help="Latency of a message between two machines, in milliseconds.")
     ] = 0.1
     cores: Annotated[int, typer.Option(help="Cores per machine; 0: as many as this machine.")] = 0
+    servers: Annotated[
+        int,
+        typer.Option(
+            help="Further machines that hold the graph and make all batches (default 0: none).",
+            show_default=False,
+        ),
+    ] = 0
 
 
 @dataclass(frozen=True)
@@ -119,4 +126,6 @@ def plan(
     planned = Run(tuple(fanout_list(fanouts)), batch_size, run.hidden, run.outputs, run.remote_share)
     from khop.cli import plan as work
 
-    work.print_plan(size, planned, machines, work.Request(asked.memory, asked.measure, asked.as_json))
+    work.print_plan(
+        size, planned, machines, work.Request(asked.memory, asked.measure, asked.as_json, cluster.servers)
+    )

@@ -1,0 +1,22 @@
+"""`khop init`: a run file for a graph."""
+
+from __future__ import annotations
+
+import typer
+
+from khop.cli.graph_argument import GraphArgument, folder_of
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("init")(init)
+
+
+def init(graph: GraphArgument) -> None:
+    """Print a commented run file for a graph: label or links, splits and features as the graph has them.
+
+    Write it to a file, khop init GRAPH > run.toml, and train it: khop train run.toml.
+    """
+    from khop.config.proposed_run import proposed_run
+
+    typer.echo(proposed_run(folder_of(graph)), nl=False)

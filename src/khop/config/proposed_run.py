@@ -1,0 +1,133 @@
+"""A run file that is proposed for a graph: its task, splits and features, with comments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from khop.api.open_graph import open_graph
+from khop.api.time_split import link_counts, recorded_cut_offs
+from khop.config.link_task import link_split
+from khop.config.parts import words_of
+from khop.graph.folder import Folder
+from khop.partition.parts_folder import known_folder
+from khop.schema import EdgeType, NodeType, Schema
+
+_SPLITS = ("train", "val", "test")
+_INPUT, _EMBEDDING, _BATCH = "x", 32, 1024
+Labels = Mapping[tuple[NodeType, str], tuple[int, ...]]  # by type and column: sizes of the splits
+
+
+def proposed_run(path: Path) -> str:
+    """Return the text of a run file that trains on the graph as it is written.
+
+    The task is the first label with splits, or else the links of an edge type. ValueError if the graph has
+    neither.
+    """
+    folder = known_folder(path)
+    labels = {
+        (node_type, name): sizes
+        for node_type in folder.schema.node_types
+        for name, spec in folder.schema.columns.get(node_type, {}).items()
+        if spec.num_classes is not None and (sizes := _sizes(folder, node_type))
+    }
+    lines, seeds = _nodes(labels) if labels else _links(path, folder)
+    cut_offs = recorded_cut_offs(folder)
+    head = [
+        f"# A run on {path}: khop train FILE. Settings that are left out have their defaults.",
+        f"graph = {_text(str(path))}",
+    ]
+    if cut_offs is not None:
+        head.append(f"# Split by time: validation begins at {cut_offs.val}, test at {cut_offs.test}.")
+    return "\n".join([*head, "", *lines, "", *_model(folder.schema), "", *_training(seeds)]) + "\n"
+
+
+def _sizes(folder: Folder, node_type: NodeType) -> tuple[int, ...]:
+    """Return the sizes of the three splits of a type; () if one is missing."""
+    if any(name not in folder.split_names or node_type not in folder.split(name) for name in _SPLITS):
+        return ()
+    return tuple(folder.split(name)[node_type].numel() for name in _SPLITS)
+
+
+def _nodes(labels: Labels) -> tuple[list[str], int]:
+    (target, label), (train, val, test) = next(iter(labels.items()))
+    others = [f"{name} of {node_type}" for node_type, name in list(labels)[1:]]
+    lines = [
+        "[task]",
+        'kind = "node-classification"',
+        f"target = {_text(target)}",
+        f"label = {_text(label)}  # {train:,} nodes of training, {val:,} of validation, {test:,} of test",
+        *([f"# other labels: {', '.join(others)}"] if others else []),
+        '# metric = "f1-macro"  # instead of accuracy',
+    ]
+    return lines, train
+
+
+def _links(path: Path, folder: Folder) -> tuple[list[str], int]:
+    schema, cut_offs = folder.schema, recorded_cut_offs(folder)
+    firsts = [t for n, t in enumerate(schema.edge_types) if schema.reverse(t) not in schema.edge_types[:n]]
+    columns = {t: schema.columns.get(t, {}) for t in firsts}
+    kinds = {t: link_split("auto", columns[t], cut_offs) for t in firsts if folder.num_edges(t) >= 10}
+    for edge_type in sorted(kinds, key=lambda t: (kinds[t] == "random", -folder.num_edges(t))):
+        counts = _link_counts(path, folder, edge_type, kinds[edge_type])
+        if min(counts) > 0:
+            return _of_links(edge_type, kinds[edge_type], counts, firsts)
+    raise ValueError(
+        f"{path}: no node type has a label with the splits train, val and test, and no edge type has 10 "
+        "links or more; import it with label = ..., or with edges"
+    )
+
+
+def _link_counts(path: Path, folder: Folder, edge_type: EdgeType, kind: str) -> tuple[int, ...]:
+    if kind == "random":
+        tenth = folder.num_edges(edge_type) // 10
+        return folder.num_edges(edge_type) - 2 * tenth, tenth, tenth
+    return link_counts(open_graph(path), edge_type, "time" if kind == "time" else "column")
+
+
+def _of_links(
+    edge_type: EdgeType, kind: str, counts: tuple[int, ...], firsts: list[EdgeType]
+) -> tuple[list[str], int]:
+    train, val, test = counts
+    why = {"time": "by the cut-offs above", "column": "by its column split", "random": "at random"}
+    others = [words_of(t) for t in firsts if t != edge_type]
+    lines = [
+        "[task]",
+        'kind = "link-prediction"',
+        f"target = {_text(words_of(edge_type))}",
+        *([f"# other edge types: {', '.join(others)}"] if others else []),
+        "",
+        "[links]",
+        f"split = {_text(kind)}  # {why[kind]}: {train:,} links of training, {val:,} of validation, "
+        f"{test:,} of test",
+        "eval_negatives = 20  # other nodes that each held-out link is compared with",
+    ]
+    return lines, train
+
+
+def _model(schema: Schema) -> list[str]:
+    having = {t: list(schema.columns.get(t, {})) for t in schema.node_types}
+    columns = [of for t in having for of in schema.columns.get(t, {}).items()]
+    names = dict.fromkeys(name for name, spec in columns if "float" in spec.dtype)
+    column = _INPUT if _INPUT in names or not names else next(iter(names))
+    without = [t for t in schema.node_types if column not in having[t]]
+    lines = ["[model]", f"column = {_text(column)}  # the input of the node types that have it"]
+    if without:
+        lines.append(f"embedding = {_EMBEDDING}  # numbers learned for each node of {', '.join(without)}")
+    sampler = ["[sampler]", "fanouts = [15, 10]  # neighbors of each hop; one layer per hop"]
+    return [*lines, "hidden = 64", "", *sampler]
+
+
+def _training(seeds: int) -> list[str]:
+    batch = min(_BATCH, max(1, seeds // 4))
+    return [
+        "[training]",
+        "epochs = 10",
+        f"batch_size = {batch}  # {-(-seeds // batch):,} steps per epoch",
+        "learning_rate = 0.003",
+    ]
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,22 @@
+"""The record that `khop import` writes into a graph folder: encoders, classes, unit of times and cut-offs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from khop.graph.documents import read_document
+from khop.graph.folder import Folder
+
+DOCUMENT = "import.json"
+
+
+def import_record(folder: Folder) -> Mapping[str, Any]:
+    """Return the record of a graph folder, whole or partitioned, or {} if it has none.
+
+    ValueError if it is damaged.
+    """
+    if DOCUMENT not in folder.documents:
+        return {}
+    found: Mapping[str, Any] = read_document(folder.path, DOCUMENT, folder.documents[DOCUMENT])
+    return found

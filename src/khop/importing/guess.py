@@ -1,0 +1,316 @@
+"""A spec that is proposed from files: keys, links, times, categories and text, counted over all rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+
+from khop.importing.column_facts import ColumnFacts, facts_of, found_in
+from khop.importing.csv_file import Dialect
+from khop.importing.encode_number import is_text
+from khop.importing.files import FORMATS, InputFile, find_files, open_files
+from khop.importing.packages import pa
+from khop.importing.rows import Table
+
+_HEAD = """\
+# A proposal: each comment states what all rows of the files say. Save it in this folder, edit it, and import
+# it: khop import SPEC.toml OUT
+"""
+_CATEGORIES = 256  # most categories that are proposed as such
+_LEAST_SHARE = 0.5  # of the values of a column that links to a key
+_WORDS = 2.0  # per row: fewer are names, not text
+
+
+@dataclass(eq=False)
+class _GuessedTable:
+    name: str  # of the node type or the relation
+    files: Sequence[str]
+    table: Table
+    columns: Mapping[str, ColumnFacts]
+    key: str | None
+    links: dict[str, tuple[str, int]] = field(default_factory=dict)  # column -> node type, values found
+
+    @property
+    def is_edges(self) -> bool:
+        return len(self.links) >= 2
+
+    @property
+    def rows(self) -> int:
+        return max((one.rows for one in self.columns.values()), default=0)
+
+
+def guess_spec(files: Sequence[str], folder: Path) -> str:
+    """Return the text of a spec for files of tables, with a comment for each claim.
+
+    All files are read twice: for keys, types and categories, then for links by values that are keys of other
+    tables. The keys of all tables take memory.
+    """
+    tables = _tables(find_files(files, folder, "--guess"))
+    for table in tables:
+        _find_links(table, tables)
+    nodes = [one for one in tables if one.key is not None and not one.is_edges]
+    kept = {one.name for one in nodes}
+    for table in tables:
+        table.links = {c: of for c, of in table.links.items() if of[0] in kept}
+    bare = _bare_types(tables, kept)
+    texts = [_HEAD, _splits(tables)]
+    texts += [_nodes(one) for one in nodes]
+    texts += [f"[nodes.{_key(name)}]  # no table: the ids that edges name\n" for name in bare]
+    texts += [_edges(one) for one in tables if one.links]
+    texts += [_neither(one) for one in tables if one.key is None and not one.links]
+    return "\n".join(text for text in texts if text)
+
+
+def _tables(files: Sequence[InputFile]) -> list[_GuessedTable]:
+    """Open the files; files of one folder, format and columns are one table."""
+    groups: dict[tuple[object, ...], list[InputFile]] = {}
+    for file in files:
+        table = open_files([file], Dialect(), "--guess")
+        group = (file.path.parent, _suffix(file.name), tuple(table.schema.names))
+        groups.setdefault(group, []).append(file)
+    found: list[_GuessedTable] = []
+    for of_group in groups.values():
+        table = open_files(of_group, Dialect(), "--guess")
+        name = _name(of_group, [one.name for one in found])
+        columns = facts_of(table)
+        found.append(_GuessedTable(name, _patterns(of_group), table, columns, _best_key(name, columns)))
+    return found
+
+
+def _suffix(name: str) -> str:
+    return max((end for end in FORMATS if name.lower().endswith(end)), key=len, default="")
+
+
+def _patterns(files: Sequence[InputFile]) -> list[str]:
+    """Return the files as a glob if it matches no other file."""
+    parent, suffix = files[0].path.parent, _suffix(files[0].name)
+    pattern = str(Path(files[0].name).parent / f"*{suffix}")
+    names = [file.name for file in files]
+    return [pattern] if len(names) > 1 and len(list(parent.glob(f"*{suffix}"))) == len(names) else names
+
+
+def _name(files: Sequence[InputFile], taken: Sequence[str]) -> str:
+    """Return a name of one word: of the file, or of the folder of several; singular."""
+    path = Path(files[0].name)
+    stem = path.name[: len(path.name) - len(_suffix(path.name))]
+    stem = (path.parent.name or stem) if len(files) > 1 else stem
+    word = re.sub(r"\W+", "-", stem).strip("-") or "table"
+    word = word[:-1] if word.endswith("s") and not word.endswith("ss") and len(word) > 3 else word
+    return next(name for number in range(len(taken) + 1) if (name := f"{word}{number or ''}") not in taken)
+
+
+def _best_key(table: str, columns: Mapping[str, ColumnFacts]) -> str | None:
+    """Return the unique column that names rows: by its name, or the first column."""
+    unique = [name for name, one in columns.items() if one.keys is not None and one.rows]
+    named = [name for name in unique if re.search(r"(^|[_\W])(id|key|uuid|code)$|Id$|ID$", name)]
+    own = [name for name in named if table.lower() in name.lower() or name.lower() == "id"]
+    first = [name for name in unique if name == next(iter(columns))]
+    return next(iter([*own, *named, *first]), None)
+
+
+def _find_links(table: _GuessedTable, tables: Sequence[_GuessedTable]) -> None:
+    """Set the columns with values that are keys of a table, each with the type that has most of them.
+
+    A unique column that is named like another table, and has its keys, is a link and no key.
+    """
+    keys = {one.name: one.columns[one.key] for one in tables if one.key is not None}
+    named = any(name.lower() in (table.key or "").lower() for name in keys if name != table.name)
+    is_own = table.key is not None and (table.name.lower() in table.key.lower() or not named)
+    columns = [
+        n for n, one in table.columns.items() if one.kind is not None and not (n == table.key and is_own)
+    ]
+    best: dict[str, tuple[str, int]] = {}
+    for name, node_type, count in found_in(table.table, columns, keys):
+        facts = table.columns[name]
+        if count < max(1, _LEAST_SHARE * (facts.rows - facts.nulls)) or facts is keys[node_type]:
+            continue
+        if not _names(name, node_type, keys[node_type]) and (facts.is_number or facts.kind != "string"):
+            continue  # small integers are in every range of ids
+        if count > best.get(name, ("", 0))[1]:
+            best[name] = (node_type, count)
+    table.links = {name: best[name] for name in columns if name in best}
+    table.key = None if table.key in table.links else table.key
+
+
+def _names(column: str, node_type: str, key: ColumnFacts) -> bool:
+    """Return True if a column is named like a key or its table."""
+    lower = column.lower()
+    return (lower == key.name.lower() and lower != "id") or node_type.lower() in lower
+
+
+def _bare_types(tables: Sequence[_GuessedTable], known: set[str]) -> list[str]:
+    """Give tables without a key a second end: columns that are named as ids, with node types of their own."""
+    added: list[str] = []
+    for table in tables:
+        if table.key is not None and not table.is_edges:
+            continue
+        for name, facts in table.columns.items():
+            end = re.sub(r"[_\W]?(id|key)$", "", name, flags=re.IGNORECASE)
+            is_id = facts.kind is not None and end != name and end and not facts.is_time
+            if len(table.links) < 2 and is_id and name not in table.links:
+                node_type = re.sub(r"\W+", "-", end)
+                node_type = node_type if node_type not in known else f"{node_type}-{table.name}"
+                table.links[name] = (node_type, facts.rows - facts.nulls)
+                added += [] if node_type in added else [node_type]
+        if len(table.links) == 1:
+            table.links.clear()
+    return added
+
+
+def _splits(tables: Sequence[_GuessedTable]) -> str:
+    times = [
+        facts for one in tables if one.links for facts in one.columns.values() if facts.is_time and facts.rows
+    ]
+    if not times:
+        return ""
+    least, greatest = min(_day(t.least) for t in times), max(_day(t.greatest) for t in times)
+    val, test = (least + (greatest - least) * share for share in (0.8, 0.9))
+    return (
+        f"# Times go from {least} to {greatest}. To train on the past and to test on what follows:\n"
+        f"# [splits]\n# time = {{ val = {val}T00:00:00Z, test = {test}T00:00:00Z }}  # choose both\n"
+    )
+
+
+def _day(value: object) -> date:
+    """Return the day of a time: a value of pyarrow, or text in ISO 8601."""
+    return date.fromisoformat(str(value)[:10])
+
+
+def _nodes(table: _GuessedTable) -> str:
+    assert table.key is not None
+    lines = [
+        f"[nodes.{_key(table.name)}]  # {table.rows:,} rows",
+        f"files = {_list(table.files)}",
+        f"id = {_text(table.key)}  # in all rows, and in no two the same",
+    ]
+    for name, facts in table.columns.items():
+        if name not in (table.key, *table.links):
+            lines.append(_column(name, facts))
+    free = {name: one for name, one in table.columns.items() if name not in (table.key, *table.links)}
+    labels = [name for name, one in free.items() if _is_category(one) and not one.is_number]
+    if labels:
+        lines.append(
+            f"# label = {_text(labels[-1])}  # and then remove its column, to predict it; with a split:"
+        )
+        lines.append("# split = { ratio = [0.8, 0.1, 0.1] }")
+    return "\n".join(lines) + "\n"
+
+
+def _column(name: str, facts: ColumnFacts) -> str:
+    """Return the line of a feature, or a comment for a column that no kind fits."""
+    is_name = re.fullmatch(r"[\w-]+", name) is not None
+    own = re.sub(r"\W+", "-", name).strip("-") or "column"
+    renamed = "" if is_name else f", column = {_text(name)}"
+    nulls = f", {facts.nulls:,} nulls" if facts.nulls else ""
+
+    def line(kind: str, why: str) -> str:
+        plain = f'"{kind}"' if not renamed and "=" not in kind else f'{{ kind = "{kind}"{renamed} }}'
+        return f"columns.{own} = {plain}  # {why}{nulls}"
+
+    if facts.rows == facts.nulls:
+        return f"# {own}: all rows are null"
+    if facts.is_truth:
+        return line("bool", "true or false")
+    if facts.is_time:
+        zone = "" if facts.has_zone else ', timezone = "UTC"'
+        said = "" if facts.has_zone else "; without a zone: give the one they are in"
+        return f'columns.{own} = {{ kind = "date"{zone}{renamed} }}  # times in all rows{nulls}{said}'
+    if _is_category(facts) and not facts.is_number:
+        return line("category", f"{len(facts.distinct or ())} different values")
+    if facts.is_number:
+        return line("number", "a number in all rows")
+    if is_text(facts.dtype) and facts.words >= _WORDS * (facts.rows - facts.nulls):
+        return line("text", f"{facts.words / (facts.rows - facts.nulls):.1f} words per row")
+    if pa.types.is_list(facts.dtype) and is_text(facts.dtype.value_type):
+        return line("multi", "lists of text")
+    count = "more than 1,000" if facts.distinct is None else f"{len(facts.distinct):,}"
+    return f"# {own}: {facts.dtype}, with {count} different values{nulls}; no kind proposed"
+
+
+def _is_category(facts: ColumnFacts) -> bool:
+    count = 0 if facts.distinct is None else len(facts.distinct)
+    return 2 <= count <= min(_CATEGORIES, facts.rows // 2) and not facts.is_time
+
+
+def _edges(table: _GuessedTable) -> str:
+    times = [name for name, one in table.columns.items() if one.is_time and one.rows and not one.nulls]
+    time = [] if not times else [_time(times[0], table.columns[times[0]])]
+    ends = [(name, *of) for name, of in table.links.items()]
+    if table.is_edges and len(ends) == 2:
+        source, destination = ends
+        lines = [
+            f'[edges."{source[1]} {table.name} {destination[1]}"]  # {table.rows:,} rows',
+            f"files = {_list(table.files)}", *time,
+            f"source = {_end(table, source)}", f"destination = {_end(table, destination)}",
+            f'reverse = "{table.name}-by"', *(f"{one}  # as counted above" for one in _missing(table, ends)),
+        ]  # fmt: skip
+        if table.key is not None:
+            lines.append(f"# {table.key} is unique: the rows could be nodes too, with an edge to each end")
+        rest = [n for n, one in table.columns.items() if n not in table.links and n not in times]
+        lines += [_column(n, table.columns[n]) for n in rest if table.columns[n].is_number]
+        lines += [
+            f"# {n}: use it in where, as where = \"{n} = '...'\""
+            for n in rest
+            if _is_category(table.columns[n])
+        ]
+        return "\n".join(lines) + "\n"
+    first = (
+        table.key or ends[0][0],
+        table.name if table.key and not table.is_edges else ends[0][1],
+        table.rows,
+    )
+    lines = ["[[edges_from]]", f"files = {_list(table.files)}", *time, "edges = ["]
+    for end in ends if first[0] == table.key else ends[1:]:
+        missing = "".join(f", {one}" for one in _missing(table, [first, end]))
+        relation = re.sub(r"\W+", "-", end[0])
+        lines.append(
+            f'  {{ type = "{first[1]} {relation} {end[1]}", source = {_text(first[0])}, destination = '
+            f'{_text(end[0])}, reverse = "{relation}-of"{missing} }},  # {_found(table, end)}'
+        )
+    return "\n".join([*lines, "]"]) + "\n"
+
+
+def _end(table: _GuessedTable, end: tuple[str, str, int]) -> str:
+    return f"{_text(end[0])}  # {_found(table, end)}"
+
+
+def _found(table: _GuessedTable, end: tuple[str, str, int]) -> str:
+    facts = table.columns[end[0]]
+    count = facts.rows - facts.nulls
+    return f"{end[2]:,} of {count:,} values are ids of {end[1]}"
+
+
+def _missing(table: _GuessedTable, ends: Sequence[tuple[str, str, int]]) -> list[str]:
+    """Return the fields that edges need for ends without a node and for nulls."""
+    of_ends = [(table.columns[name], found) for name, _, found in ends]
+    orphans = any(facts.rows - facts.nulls > count for facts, count in of_ends)
+    nulls = any(facts.nulls for facts, _ in of_ends)
+    return (['orphans = "drop"'] if orphans else []) + (['nulls = "drop"'] if nulls else [])
+
+
+def _time(name: str, facts: ColumnFacts) -> str:
+    ends = f"from {facts.least} to {facts.greatest}"
+    if facts.has_zone:
+        return f"time = {_text(name)}  # {ends}"
+    return f'time = {_text(name)}  # {ends}, without a zone\ntimezone = "UTC"  # give the zone they are in'
+
+
+def _neither(table: _GuessedTable) -> str:
+    there = ", ".join(table.columns)
+    return f"# {', '.join(table.files)}: no unique column, and no two columns with ids ({there}); left out\n"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _list(values: Sequence[str]) -> str:
+    return f"[{', '.join(map(_text, values))}]"
