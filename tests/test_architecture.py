@@ -58,14 +58,15 @@ MAY_IMPORT = {
         "exchange",
     },
     "servers": {
-        "errors", "schema", "draw", "batch", "kernels", "rules", "features", "graph", "sampling", "loading",
+        "errors", "schema", "draw", "batch", "kernels", "rules", "features", "graph", "partition", "sampling",
+        "loading", "exchange", "distributed",
     },
     "training": BASICS | {
         "errors", "migrations", "batch", "kernels", "graph", "runtime", "models", "loading",
     },
     "inference": BASICS | {
-        "batch", "kernels", "features", "graph", "runtime", "models", "sampling", "loading", "exchange",
-        "distributed", "servers", "training",
+        "batch", "kernels", "rules", "features", "graph", "runtime", "models", "sampling", "loading",
+        "exchange", "distributed", "servers", "training",
     },
     "api": BASICS | {
         "forks", "batch", "kernels", "rules", "features", "graph", "runtime", "datasets", "models",
@@ -105,6 +106,7 @@ CONFINED = {
     "matplotlib": {"cli"},
     "pyarrow": {"importing", "inference", "servers"},
     "pydantic": {"config", "importing"},
+    "ray": {"cli"},
     "rich": {"cli"},
     "tomli_w": {"config", "cli"},
     "tomllib": {"config", "cli", "importing", "servers"},  # servers: token files

@@ -113,6 +113,7 @@ REFUSED: dict[str, Cases] = {
     ],
     "connect": [
         ("addresses '10.0.0.5:7311': must be a list, as", lambda: khop.connect('10.0.0.5:7311')),
+        ("encryption 'no': must be one of remote, off", lambda: khop.connect(['10.0.0.5:7311'], encryption='no')),
         ("deadline 'a': must be a number", lambda: khop.connect(['10.0.0.5:7311'], deadline='a')),
     ],
     "import_tables": [
@@ -188,6 +189,8 @@ REFUSED: dict[str, Cases] = {
         ("device 'cuda': torch finds none of CUDA's GPUs here; give", lambda: khop.launch(print, procs=1, device='cuda')),
         ("deadline 'a': must be a number", lambda: khop.launch(print, procs=2, deadline='a', device='cpu')),
         ('deadline -1: must be a number of seconds above 0', lambda: khop.launch(print, procs=2, deadline=-1, device='cpu')),
+        ("allow 'public': must be a list, as", lambda: khop.launch(print, procs=1, allow='public', device='cpu')),
+        ("allow 'all': must be one of public, oversubscribe", lambda: khop.launch(print, procs=1, allow=['all'], device='cpu')),
         ('function 5: must be a function of (rank, device, *arguments)', lambda: khop.launch(5, procs=1, device='cpu')),
         ('arguments 5: must be a list, as (folder, epochs)', lambda: khop.launch(print, procs=1, arguments=5, device='cpu')),
         ('interface 5: must be a name or an address', lambda: khop.launch(print, procs=2, interface=5, device='cpu')),
@@ -201,7 +204,7 @@ REFUSED: dict[str, Cases] = {
         ("seeds of 'n': there is no node 9; ids go from 0 to 2", lambda: khop.layerwise_inference(MODEL, GRAPH, GRAPH.features, 'n', nodes=tensor([9]))),
     ],
     "LinkPrediction": [
-        ("loss 'x': must be one of ('bce', 'bpr')", lambda: khop.LinkPrediction('x')),
+        ("loss 'x': must be one of bce, bpr", lambda: khop.LinkPrediction('x')),
     ],
     "Links": [
         ('edges of links are a NoneType: give a mapping from edge types', lambda: khop.Links(None)),
@@ -249,7 +252,7 @@ REFUSED: dict[str, Cases] = {
         ("loader state {'epoch': 0, 'step': 0, 'fingerprint': 3}: needs", lambda: (made := loader()).load_state_dict(made.state_dict() | {'fingerprint': 3})),
         ("shuffle 'yes': must be True or False", lambda: loader(shuffle='yes')),
         ('drop_last 2: must be True or False', lambda: loader(drop_last=2)),
-        ("locality 'a': must be True or False", lambda: loader(locality='a')),
+        ("seed_assignment 'a': must be one of owner, position", lambda: loader(seed_assignment='a')),
         ('device \'zzz\': must be a device of torch, as "cpu", "cuda" or', lambda: loader(device='zzz')),
         ("device 'cuda': torch finds none of CUDA's GPUs here; give", lambda: loader(device='cuda')),
         ('device []: must be a device of torch, as "cpu", "cuda" or', lambda: loader(device=[])),
@@ -290,8 +293,8 @@ REFUSED: dict[str, Cases] = {
         ('layers 0: must be at least 1', lambda: khop.models.SAGE.for_graph(GRAPH, 4, 0)),
         ('layers 1.5: must be a whole number of at most 1024', lambda: khop.models.SAGE.for_graph(GRAPH, 4, 1.5)),
         ('dropout 2: must be at least 0 and below 1', lambda: khop.models.SAGE.for_graph(GRAPH, 4, 1, dropout=2)),
-        ("norm 'x': must be one of ('none', 'layer')", lambda: khop.models.SAGE.for_graph(GRAPH, 4, 1, norm='x')),
-        ("residual 'x': must be one of ('none', 'add')", lambda: khop.models.SAGE.for_graph(GRAPH, 4, 1, residual='x')),
+        ("norm 'x': must be one of none, layer", lambda: khop.models.SAGE.for_graph(GRAPH, 4, 1, norm='x')),
+        ("residual 'x': must be one of none, add", lambda: khop.models.SAGE.for_graph(GRAPH, 4, 1, residual='x')),
         ('hidden 100000000000: must be a whole number of at most 16777216', lambda: khop.models.SAGE.for_graph(GRAPH, 10 ** 11, 1)),
     ],
     "NeighborSampler": [
@@ -312,7 +315,8 @@ REFUSED: dict[str, Cases] = {
         ("output None: must be one of ['directional', 'bidirectional',", lambda: sampler(output=None)),
         ('graph None: must be a graph, as khop.open_graph gives it', lambda: khop.NeighborSampler(None, [1])),
         ('must be a graph, as khop.open_graph gives it', lambda: khop.NeighborSampler('a/folder', [1])),
-        ("disjoint 'x': must be True or False", lambda: sampler(disjoint='x')),
+        ("trees 'x': must be one of merged, disjoint", lambda: sampler(trees='x')),
+        ('trees True: must be one of', lambda: sampler(trees=True)),
         ("edge_ids 'x': must be True or False", lambda: sampler(edge_ids='x')),
         ("threads 'x': must be a whole number, 1 or more", lambda: sampler().with_threads('x')),
     ],
@@ -385,7 +389,7 @@ REFUSED: dict[str, Cases] = {
         ('model []: must be a torch.nn.Module', lambda: khop.RowAdam([], lr='a')),
     ],
     "Schedule": [
-        ("course 'x': must be one of ('constant', 'linear', 'cosine')", lambda: khop.Schedule('x')),
+        ("course 'x': must be one of constant, linear, cosine", lambda: khop.Schedule('x')),
         ("warmup 'a': must be a whole number", lambda: khop.Schedule('linear', 'a')),
         ('warmup -1: must be 0 or more updates', lambda: khop.Schedule('linear', -1)),
         ('warmup 1.5: must be a whole number', lambda: khop.Schedule('linear', 1.5)),
@@ -430,7 +434,7 @@ REFUSED: dict[str, Cases] = {
         ('epochs 1.5: must be a whole number', lambda: khop.TrainerSettings(epochs=1.5)),
         ('seed 1.5: must be a whole number from 0 to 2**64 - 1', lambda: khop.TrainerSettings(3, seed=1.5)),
         ('seed 18446744073709551616: must be a whole number from 0 to', lambda: khop.TrainerSettings(3, seed=2 ** 64)),
-        ("precision 'x': must be one of ('float32', 'float64', 'bfloat16')", lambda: khop.TrainerSettings(3, precision='x')),
+        ("precision 'x': must be one of float32, float64, bfloat16", lambda: khop.TrainerSettings(3, precision='x')),
         ('device \'zzz\': must be a device of torch, as "cpu", "cuda" or', lambda: khop.TrainerSettings(3, device='zzz')),
         ("patience 'a': must be a whole number", lambda: khop.TrainerSettings(3, patience='a')),
         ('evaluate_every 0: must be at least 1', lambda: khop.TrainerSettings(3, evaluate_every=0)),
@@ -446,6 +450,10 @@ REFUSED: dict[str, Cases] = {
         ("mode 'x': must be one of ['binary', 'triplet']", lambda: khop.UniformNegatives(1, 'x')),
         ("mode []: must be one of ['binary', 'triplet']", lambda: khop.UniformNegatives(1, [])),
         ("exact 'x': must be True or False", lambda: khop.UniformNegatives(1, exact='x')),
+    ],
+    "Sum": [
+        ('inner 5: must be khop.Uniform(), khop.Weighted(column) or', lambda: khop.Sum(5)),
+        ("inner of type Temporal: must be khop.Uniform(), khop.Weighted(column) or another rule without time limits; give Temporal(column, inner=Sum())", lambda: khop.Sum(khop.Temporal('t'))),
     ],
     "Weighted": [
         ('column 5: must be the name of a column, as text', lambda: sampler(rule=khop.Weighted(5))),

@@ -141,7 +141,7 @@ def modules() -> dict[str, tuple[ast.Module, ModuleType]]:
         try:
             found[str(name)] = (ast.parse(path.read_text()), importlib.import_module(dotted))
         except ModuleNotFoundError as error:
-            if error.name != "triton":  # where there is none, modules over its kernels are left out
+            if error.name not in {"triton", "ray"}:  # where there is none, modules that need it are left out
                 raise
     return found
 

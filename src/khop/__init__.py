@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from khop.api.loader import Loader as Loader
     from khop.api.open_graph import Graph as Graph
     from khop.api.open_graph import open_graph as open_graph
+    from khop.api.open_ids import open_ids as open_ids
     from khop.api.partition import partition_graph as partition_graph
     from khop.api.split_links import LinkSplit as LinkSplit
     from khop.api.split_links import split_links as split_links
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from khop.graph.cooccurrence import cooccurrence as cooccurrence
     from khop.graph.folder import open_folder as open_folder
     from khop.graph.node_ids import OwnIds as OwnIds
-    from khop.graph.node_ids import open_ids as open_ids
     from khop.graph.quantize import Quantized as Quantized
     from khop.graph.quantize import quantize as quantize
     from khop.graph.store import GraphStoreBase as GraphStoreBase
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from khop.pyg.label_links import links_from_pyg as links_from_pyg
     from khop.rules.rule import Rule as Rule
     from khop.rules.rule import RuleBase as RuleBase
+    from khop.rules.sum import Sum as Sum
     from khop.rules.temporal import Temporal as Temporal
     from khop.rules.temporal import TemporalStrategy as TemporalStrategy
     from khop.rules.uniform import Uniform as Uniform
@@ -143,6 +144,7 @@ _PUBLIC = {
     "Schema": "khop.schema",
     "Seeds": "khop.sampling.sampler",
     "Subgraph": "khop.batch",
+    "Sum": "khop.rules.sum",
     "Temporal": "khop.rules.temporal",
     "TemporalStrategy": "khop.rules.temporal",
     "Terminated": "khop.errors",
@@ -172,7 +174,7 @@ _PUBLIC = {
     "builtin_folder": "khop.datasets.builtin",
     "builtin_names": "khop.datasets.builtin",
     "open_folder": "khop.graph.folder",
-    "open_ids": "khop.graph.node_ids",
+    "open_ids": "khop.api.open_ids",
     "open_graph": "khop.api.open_graph",
     "quantize": "khop.graph.quantize",
     "restore_model": "khop.training.checkpoint",

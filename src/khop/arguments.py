@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from operator import index
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, get_args
 
 Choice = TypeVar("Choice", bound=Enum)
 Given = TypeVar("Given")
@@ -95,6 +95,12 @@ def one_of(name: str, value: object, kind: type[Choice]) -> Choice:
     except ValueError as error:
         words = ", ".join(repr(str(member.value)) for member in kind)
         raise ValueError(f"{name} {shown(value)}: must be one of {words}") from error
+
+
+def check_word(name: str, value: object, words: object) -> None:
+    """Raise ValueError unless the value is one of the words of a `Literal`."""
+    if not isinstance(value, str) or value not in get_args(words):
+        raise ValueError(f"{name} {shown(value)}: must be one of {', '.join(get_args(words))}")
 
 
 def column_name(value: object) -> None:

@@ -171,7 +171,7 @@ def test_weights_of_edges_and_losses_come_along() -> None:
 
 def test_trees_and_directions_come_along() -> None:
     graph = khop.graph_from_pyg(plain())
-    apart = khop.batch_to_pyg(batch_of(graph, NODE, disjoint=True))
+    apart = khop.batch_to_pyg(batch_of(graph, NODE, trees="disjoint"))
     assert apart.batch[: apart.batch_size].tolist() == [0, 1, 2]
     both = khop.batch_to_pyg(batch_of(graph, NODE, output=khop.Output.BIDIRECTIONAL))
     assert both.reverse.dtype == torch.bool

@@ -88,7 +88,7 @@ class Settings:
             edges.source.graph,
             _fanouts(self.num_neighbors, edges),
             rule=_rule(self),
-            disjoint=self.disjoint,
+            trees="disjoint" if self.disjoint else "merged",
             expansion=Expansion.SUBGRAPH,
             edge_ids=True,
             output=_EDGES[self.subgraph_type],

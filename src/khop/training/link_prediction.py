@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from khop.arguments import check_word
 from khop.batch import Batch, LinkRows
 from khop.models.link_predictor import LinkScores
 from khop.schema import EdgeType
@@ -50,8 +51,7 @@ class LinkPrediction:
     metric: LinkMetric = "mrr"
 
     def __post_init__(self) -> None:
-        if self.loss not in get_args(LinkLoss):
-            raise ValueError(f"loss {self.loss!r}: must be one of {get_args(LinkLoss)}")
+        check_word("loss", self.loss, LinkLoss)
         if self.metric not in LINK_METRICS:
             raise ValueError(f"metric {self.metric!r}: must be one of {sorted(LINK_METRICS)}")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from khop.arguments import whole_number
+from khop.arguments import check_word, whole_number
 
 Course = Literal["constant", "linear", "cosine"]
 
@@ -23,8 +23,7 @@ class Schedule:
     warmup: int = 0  # updates
 
     def __post_init__(self) -> None:
-        if self.course not in get_args(Course):
-            raise ValueError(f"course {self.course!r}: must be one of {get_args(Course)}")
+        check_word("course", self.course, Course)
         if whole_number("warmup", self.warmup) < 0:
             raise ValueError(f"warmup {self.warmup}: must be 0 or more updates")
 

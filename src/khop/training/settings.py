@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
-from khop.arguments import real_number, seed_number, whole_number
+from khop.arguments import check_word, real_number, seed_number, whole_number
 from khop.loading.transfer import device_of
 from khop.training.schedule import CONSTANT, Schedule
 
@@ -60,8 +60,7 @@ class TrainerSettings:
             raise ValueError(f"weight_decay {self.weight_decay}: must not be negative")
         if self.patience is not None and whole_number("patience", self.patience) < 1:
             raise ValueError(f"patience {self.patience}: must be at least 1, or None to never stop early")
-        if self.precision not in get_args(Precision):
-            raise ValueError(f"precision {self.precision!r}: must be one of {get_args(Precision)}")
+        check_word("precision", self.precision, Precision)
 
     @property
     def device_type(self) -> str:
