@@ -73,7 +73,7 @@ MAY_IMPORT = {
         "partition", "sampling", "loading", "exchange", "distributed", "servers", "training", "inference",
     },
     "pyg": BASICS | {"forks", "batch", "kernels", "rules", "features", "graph", "sampling", "loading", "api"},
-    "importing": {"arguments", "schema", "kernels", "graph"},
+    "importing": {"arguments", "schema", "kernels", "graph", "partition"},
     "planning": {
         "schema", "batch", "kernels", "features", "graph", "runtime", "models", "partition", "sampling",
         "loading", "exchange", "training", "api",

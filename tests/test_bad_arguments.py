@@ -120,6 +120,7 @@ REFUSED: dict[str, Cases] = {
         ('spec 5: must be a path, as text or as a pathlib.Path', lambda: khop.import_tables(5, TMP / 'o')),
         ('nodes is missing; add it', lambda: khop.import_tables({}, TMP / 'o')),
         ("threads 'a': must be a whole number, 1 or more", lambda: khop.import_tables({}, TMP / 'o', threads='a')),
+        ('encoders 5: must be a path, as text or as a pathlib.Path', lambda: khop.import_tables({}, TMP / 'o', encoders=5)),
     ],
     "evaluate": [
         ("no split 'zz'; there are ['train', 'val']", lambda: khop.evaluate(MODEL, GRAPH, split='zz')),

@@ -19,7 +19,7 @@ def print_guess(files: list[str]) -> None:
     typer.echo(guess_spec([file for file in files if file], Path()), nl=False)
 
 
-def run_table_import(spec: Path, out: Path | None, memory: str, threads: int) -> None:
+def run_table_import(spec: Path, out: Path | None, memory: str, threads: int, encoders: Path | None) -> None:
     """Write the folder, by default graphs/NAME for NAME.toml, and print its counts."""
     try:
         from khop.importing.import_tables import import_tables
@@ -32,6 +32,6 @@ def run_table_import(spec: Path, out: Path | None, memory: str, threads: int) ->
     with bytes_bar() as notice:
         done = import_tables(
             spec, target, memory=budget, threads=threads or len(os.sched_getaffinity(0)),
-            environment=os.environ, notice=notice,
+            environment=os.environ, notice=notice, encoders=encoders,
         )  # fmt: skip
     typer.echo(f"{done}\nShow it: khop info {target}")

@@ -9,6 +9,7 @@ from khop.graph.documents import read_document
 from khop.graph.folder import Folder
 
 DOCUMENT = "import.json"
+LATER = "later"  # key of the record of later data: the encoders and the rows of its tables
 
 
 def import_record(folder: Folder) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from khop.graph.parallel_tasks import in_order
 from khop.importing.column_spec import Raw
 from khop.importing.encoder import Encoder
 from khop.importing.encoders import fitter
+from khop.importing.given_encoders import GivenEncoders
 from khop.importing.id_column import key_texts, keys_of
 from khop.importing.node_columns import TIME, raw_dtype, raw_values
 from khop.importing.packages import pc
@@ -23,7 +24,7 @@ from khop.importing.rows import Piece, Rows
 from khop.importing.source import OpenSource
 from khop.importing.spec import EdgeRules, Unit
 from khop.importing.times import to_unit
-from khop.kernels.id_table import IdTable, Kind
+from khop.kernels.id_table import IdTable, Keys, Kind, keys_at
 from khop.schema import EdgeType
 
 SPLIT = "split"  # edge column: 0 training, 1 validation, 2 test, -1 none
@@ -50,6 +51,7 @@ class EdgeReader:
     cut_offs: CutOffs | None
     ids: Mapping[str, NodeTableIds]
     threads: int
+    given: GivenEncoders | None = None  # of later data: encoders, and the nodes of the graph
 
     @property
     def ends(self) -> tuple[tuple[str, str], tuple[str, str]]:
@@ -80,16 +82,28 @@ class EdgeReader:
         return rows.keep(valid), int((~valid).sum())
 
     def add_ends(self, node_types: Collection[str]) -> None:
-        """Give ids to unknown ends of some node types: all sources, then all destinations."""
+        """Give ids to unknown ends of some node types: all sources, then all destinations.
+
+        Of later data, ends that are nodes of the graph get ids too.
+        """
         for column, node_type in self.ends:
-            if node_type not in node_types:
+            if node_type not in node_types and self.given is None:
                 continue
             of_type = self.ids[node_type]
             pieces = self.source.pieces([one for one, _ in self.ends])
             for whole in in_order(pieces, self.threads):
                 rows, _ = self.without_nulls(whole)
                 array = rows.column(column)
-                of_type.table.add(keys_of(array, of_type.kind, f"{self.key}: {column}", rows.row))
+                keys = keys_of(array, of_type.kind, f"{self.key}: {column}", rows.row)
+                if node_type not in node_types:
+                    keys = self._in_graph(node_type, keys)
+                of_type.table.add(keys)
+
+    def _in_graph(self, node_type: str, keys: Keys) -> Keys:
+        """Return the keys that no row of the later data has, and a node of the graph has."""
+        assert self.given is not None
+        missing = keys_at(keys, np.flatnonzero(self.ids[node_type].table.find(keys) < 0))
+        return keys_at(missing, np.flatnonzero(self.given.rows(node_type, missing) >= 0))
 
     def found(self, rows: Rows) -> tuple[Int64s, Int64s]:
         """Return the nodes at both ends of each row; -1 where no node has the id."""
@@ -124,6 +138,7 @@ class Counted:
 
     orphans: dict[int, tuple[int, str]] = field(default_factory=dict)  # count, and the first in words
     nulls: dict[int, int] = field(default_factory=dict)
+    unknown: dict[tuple[str, int], int] = field(default_factory=dict)  # by column and piece
 
     @property
     def num_orphans(self) -> int:
@@ -134,6 +149,10 @@ class Counted:
     def num_nulls(self) -> int:
         """Edges with a null end."""
         return sum(self.nulls.values())
+
+    def num_unknown(self, column: str) -> int:
+        """Return the edges with a category or word of a column that training lacks."""
+        return sum(count for (name, _), count in self.unknown.items() if name == column)
 
     def refuse_orphans(self) -> None:
         """Raise ValueError for orphans, with the first one and the number of all."""
@@ -197,6 +216,9 @@ class EdgeImport:
         """Return the plan of the edges, or of their reverses."""
         source, _, destination = edge_type
         is_sorted = self.reader.source.spec.time is not None or source in self.node_times
+        if self.reader.given is not None:  # they are sorted with the graph's, whose nodes have the times
+            has_own = self.reader.source.spec.time is not None
+            is_sorted = has_own and self.reader.rules.duplicates in ("first", "last")
         is_later_of_both = self.reader.source.spec.time is not None and source in self.node_times
         return EdgePlan(
             edge_type,
@@ -221,7 +243,7 @@ class EdgeImport:
         if not known.all():
             self.counted.orphans[number] = (int((~known).sum()), _first_orphan(reader, rows, sources, known))
         rows, sources, destinations = rows.keep(known), sources[known], destinations[known]
-        columns = self._values(rows)
+        columns = self._values(rows, number)
         own = columns.get(TIME)
         later = self._later(own, reader.edge_type[0], sources)
         self._touch(sources, destinations, self._later(later, reader.edge_type[2], destinations))
@@ -246,14 +268,15 @@ class EdgeImport:
         self.touched[self.reader.edge_type[0]][sources[early]] = True
         self.touched[self.reader.edge_type[2]][destinations[early]] = True
 
-    def _values(self, rows: Rows) -> dict[str, npt.NDArray[Any]]:
+    def _values(self, rows: Rows, number: int) -> dict[str, npt.NDArray[Any]]:
         reader = self.reader
         values: dict[str, npt.NDArray[Any]] = {}
         for name, column in reader.rules.columns.items():
             array = rows.column(column.column or name)
             if name in self.encoders:
-                encoded = self.encoders[name].encode(array, rows.row).values
-                values[name] = encoded[:, 0] if encoded.shape[1] == 1 else encoded
+                encoded = self.encoders[name].encode(array, rows.row)
+                self.counted.unknown[name, number] = encoded.unknown
+                values[name] = encoded.values[:, 0] if encoded.values.shape[1] == 1 else encoded.values
             else:
                 dtype = self.columns[name][0]
                 values[name] = raw_values(array, dtype, f"{reader.key}.columns.{name}", rows)
@@ -279,6 +302,8 @@ def fitted_columns(edges: EdgeImport) -> dict[str, Encoder]:
     Statistics see the edges that are kept, of training, and with times before validation.
     """
     reader = edges.reader
+    if reader.given is not None:
+        return reader.given.edge_encoders(reader.edge_type)
     columns = {name: one for name, one in reader.rules.columns.items() if not isinstance(one, Raw)}
     fitters = {name: fitter(one, f"{reader.key}.columns.{name}") for name, one in columns.items()}
     for whole in in_order(reader.source.pieces(list(reader.columns())), reader.threads) if fitters else ():

@@ -17,13 +17,18 @@ from khop.importing.spec import Source, Spec
 FORMAT = 1  # of the files between stages; a khop that writes others must not take them up
 
 
-def fingerprint_of(spec: Spec, folder: SourceFolder) -> str:
-    """Return equal text for equal input. Tables in memory never have equal input."""
+def fingerprint_of(spec: Spec, folder: SourceFolder, encoders: str = "") -> str:
+    """Return equal text for equal input. Tables in memory never have equal input.
+
+    `encoders` identifies the encoders of later data.
+    """
     sources = [*spec.nodes.values(), *spec.edges.values(), *spec.edges_from]
     if any(source.rows is not None for source in sources):
         return uuid.uuid4().hex
     files = [_state(path) for source in sources for path in _paths(source, folder)]
     content: dict[str, Any] = {"format": FORMAT, "spec": spec.model_dump(mode="json"), "files": files}
+    if encoders:
+        content["encoders"] = encoders
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from khop.graph.progress import ProgressCallback
 from khop.importing.edge_reader import EdgeReader, NodeTableIds
+from khop.importing.given_encoders import GivenEncoders
 from khop.importing.id_column import id_kind
 from khop.importing.node_columns import NodeReader
 from khop.importing.row_splits import CutOffs
@@ -39,6 +40,8 @@ class ImportState:
     timed: dict[EdgeType, bool] = field(default_factory=dict)
     ids: dict[str, NodeTableIds] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    given: GivenEncoders | None = None  # None: encoders are made from the rows
+    rows: dict[str, int] = field(default_factory=dict)  # nodes of tables, by type; the others are of edges
 
     def rules(self) -> dict[EdgeType, EdgeRules]:
         """Return the rules of each edge type."""
@@ -46,7 +49,12 @@ class ImportState:
 
 
 def opened(
-    spec: Spec, folder: SourceFolder, threads: int, memory: int, notice: ProgressCallback
+    spec: Spec,
+    folder: SourceFolder,
+    threads: int,
+    memory: int,
+    notice: ProgressCallback,
+    given: GivenEncoders | None = None,
 ) -> ImportState:
     """Open and check all tables before rows are read."""
     sources = {
@@ -68,7 +76,9 @@ def opened(
     unit = spec.time_unit or finest(_units([*sources.values(), *edge_sources.values()]))
     split = None if spec.splits is None else spec.splits.as_split()
     cut_offs = None if split is None else CutOffs.of(split, unit, "splits.time")
-    work = ImportState(spec, sources, edge_sources, keys, unit, cut_offs, threads, memory, notice)
+    work = ImportState(
+        spec, sources, edge_sources, keys, unit, cut_offs, threads, memory, notice, given=given
+    )
     _check(work)
     return work
 
@@ -121,14 +131,16 @@ def node_reader(work: ImportState, node_type: str, touched: npt.NDArray[np.bool_
     split = node.split
     if split is None and node.label is not None:
         split = work.spec.node_split(node_type)
+    encoders = None if work.given is None else work.given.node_encoders(node_type)
     return NodeReader(
-        node_type, node, work.sources[node_type], kind, work.unit, split, work.cut_offs, touched, work.threads
-    )
+        node_type, node, work.sources[node_type], kind, work.unit, split, work.cut_offs, touched,
+        work.threads, encoders,
+    )  # fmt: skip
 
 
 def edge_reader(work: ImportState, edge_type: EdgeType) -> EdgeReader:
     """Return the reader of an edge type."""
     return EdgeReader(
         edge_type, work.rules()[edge_type], work.edge_sources[edge_type], work.edge_keys[edge_type],
-        work.unit, work.cut_offs, work.ids, work.threads,
+        work.unit, work.cut_offs, work.ids, work.threads, work.given,
     )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 
 from khop.arguments import path_of, whole_number
 from khop.graph.progress import ProgressCallback
+from khop.importing.given_encoders import GivenEncoders
 from khop.importing.pipeline import Imported, run_import
 from khop.importing.read_spec import checked_spec, read_spec
 from khop.importing.source import SourceFolder
@@ -26,6 +27,7 @@ def import_tables(
     folder: str | os.PathLike[str] = ".",
     environment: Mapping[str, str] | None = None,
     notice: ProgressCallback | None = None,
+    encoders: str | os.PathLike[str] | None = None,
 ) -> Imported:
     """Write a graph folder from tables, complete or not at all, and return its counts.
 
@@ -34,11 +36,19 @@ def import_tables(
     the budget in bytes for edges under way, by default half of what is free; ids of nodes take memory beside
     it.
     `environment` has the variables of `database = "env:NAME"`. The result depends on the rows and their order
-    alone. ValueError names file, row and column of the first problem.
+    alone.
+
+    `encoders` is a graph folder that an import has written, or the folder of a run on one: the tables are
+    later data. Statistics, vocabularies, categories and classes of that graph are used; none are computed.
+    Columns, times and reverses that the spec does not name are the recorded ones. Tables hold new nodes;
+    edges may also name nodes of the graph by their ids.
+
+    ValueError names file, row and column of the first problem.
     """
     threads = whole_number("threads", threads, 1)
     budget = free_memory_bytes() // 2 if memory is None else whole_number("memory", memory, 1)
     start = path_of("folder", folder)
+    given = None if encoders is None else GivenEncoders.open(path_of("encoders", encoders))
     match spec:
         case Spec():
             values = spec
@@ -54,4 +64,5 @@ def import_tables(
         threads=threads,
         memory=max(_LEAST_MEMORY, budget),
         notice=notice,
+        encoders=given,
     )

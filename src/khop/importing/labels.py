@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from khop.importing.read_spec import nearest
 from khop.importing.spec import Label
 
 UNKNOWN = -1
+Others = Literal["refuse", "unknown"]
 _LONG = 1000  # digits: longer numbers are sorted as text
 UNKNOWN_BYTE = 255  # in the row of a node whose classes are unknown
 
@@ -35,6 +36,7 @@ class LabelReader:
 
     spec: Label
     key: str
+    others: Others = "refuse"  # classes that the spec does not name
     _seen: set[str] = field(default_factory=set)
 
     def add(self, array: Any, where: Where) -> None:
@@ -48,6 +50,11 @@ class LabelReader:
     def classes(self) -> tuple[str, ...]:
         """Names of the classes, in their order."""
         return self.spec.classes if self.spec.classes is not None else tuple(sorted(self._seen, key=_natural))
+
+    @property
+    def is_closed(self) -> bool:
+        """True if a class that the spec does not name is an error."""
+        return self.spec.classes is not None and self.others == "refuse"
 
     def read(self, array: Any, where: Where) -> Labeled:
         """Return the labels of rows: int64, (rows, classes) uint8, or float32."""
@@ -69,7 +76,7 @@ class LabelReader:
         places = np.array([place.get(name, UNKNOWN) for name in names] + [UNKNOWN], np.int64)
         values = places[codes]
         outside = (codes != UNKNOWN) & (values == UNKNOWN)
-        if outside.any() and self.spec.classes is not None:
+        if outside.any() and self.is_closed:
             row = int(np.argmax(outside))
             raise ValueError(self._outside(names[codes[row]], where(row)))
         return Labeled(values, values != UNKNOWN, int(outside.sum()))
@@ -84,7 +91,7 @@ class LabelReader:
         for row, name in zip(rows.tolist(), texts_of(pc.list_flatten(lists)).to_pylist(), strict=True):
             if name in place:
                 values[row, place[name]] = 1
-            elif self.spec.classes is not None:
+            elif self.is_closed:
                 raise ValueError(self._outside(name, where(row)))
             else:
                 outside.add(row)

@@ -19,6 +19,7 @@ from khop.importing.encoder import Encoder
 from khop.importing.encoders import fitter, stored
 from khop.importing.id_column import key_texts
 from khop.importing.labels import UNKNOWN, UNKNOWN_BYTE, LabelReader
+from khop.importing.later_spec import raw_record, time_record
 from khop.importing.packages import pa, pc
 from khop.importing.row_splits import NAMES, NONE, TRAIN, CutOffs, Parts, parts_by_column, parts_by_hash
 from khop.importing.rows import Rows
@@ -46,6 +47,7 @@ class NodeReader:
     cut_offs: CutOffs | None  # of statistics; None: all rows of training count
     touched: npt.NDArray[np.bool_] | None  # by an edge before validation; None: no edge has a time
     threads: int
+    encoders: Mapping[str, Encoder] | None = None  # of later data; None: made from the statistics of rows
 
     @property
     def key(self) -> str:
@@ -132,6 +134,9 @@ def write_nodes(reader: NodeReader, count: int, writer: FolderWriter) -> Written
 
 def _fitted(reader: NodeReader) -> tuple[dict[str, Encoder], LabelReader | None]:
     spec = reader.spec
+    if reader.encoders is not None:
+        given = None if spec.label is None else LabelReader(spec.label, f"{reader.key}.label", "unknown")
+        return dict(reader.encoders), given
     fitters = {
         name: fitter(column, f"{reader.key}.columns.{name}")
         for name, column in spec.columns.items()
@@ -254,9 +259,10 @@ def raw_values(array: Any, dtype: str, key: str, rows: Rows) -> npt.NDArray[Any]
     if array.null_count:
         row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
         raise ValueError(f'{rows.row(row)}: {key} is null; give kind = "number", which has values for nulls')
-    if is_text(array.type):
-        return _raw_of_text(array, dtype, key, rows)
-    values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    is_parsed = is_text(array.type)
+    values: npt.NDArray[Any] = (
+        _raw_of_text(array, dtype, key, rows) if is_parsed else array.to_numpy(zero_copy_only=False)
+    )
     with np.errstate(invalid="ignore"):
         stored = values.astype(dtype)
         lost = (stored.astype(values.dtype) != values) & ((values == values) | (stored.dtype.kind == "i"))
@@ -299,6 +305,8 @@ def node_document(
             {"name": name, "column": spec.columns[name].column or name, **stored(encoder)}
             for name, encoder in encoders.items()
         ],
+        **time_record(spec),
+        **raw_record(spec.columns),
     }
     if label is not None:
         document["label"] = {

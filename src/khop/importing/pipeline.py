@@ -16,7 +16,7 @@ from khop.graph.atomic import refuse_existing
 from khop.graph.documents import write_documents
 from khop.graph.edge_runs import EdgeRuns, spill
 from khop.graph.folder_writer import FolderWriter
-from khop.graph.import_record import DOCUMENT
+from khop.graph.import_record import DOCUMENT, LATER
 from khop.graph.manifest import (
     EdgeEntry,
     Manifest,
@@ -35,17 +35,21 @@ from khop.importing.edge_reader import Counted, EdgeImport, fitted_columns
 from khop.importing.encoders import restored, stored
 from khop.importing.file_names import check_file_names
 from khop.importing.fingerprint import fingerprint_of
+from khop.importing.given_encoders import GivenEncoders
 from khop.importing.id_column import keys_of
 from khop.importing.import_state import ImportState, edge_reader, node_reader, opened
+from khop.importing.later_spec import has_splits, later_spec, raw_record, time_record
 from khop.importing.node_columns import LABEL, write_nodes
 from khop.importing.rows import Rows
 from khop.importing.source import OpenSource, SourceFolder
 from khop.importing.spec import Spec
 from khop.importing.work_folder import WorkFolder
+from khop.kernels.id_table import Keys
 from khop.schema import EdgeType
 
 FORMAT = "khop-import 1"
 DEFAULT_MEMORY = 2 << 30
+_LACKED = "words or categories that training lacks"
 EntryT = TypeVar("EntryT")
 
 
@@ -72,16 +76,25 @@ def run_import(
     threads: int = 1,
     memory: int = DEFAULT_MEMORY,
     notice: ProgressCallback | None = None,
+    encoders: GivenEncoders | None = None,
 ) -> Imported:
     """Write a graph folder from the tables of a spec, complete or not at all.
 
     The result depends on the rows and their order alone, not on threads or the grouping of rows. After a
     kill, the same import goes on after the last finished stage: an edge table read, a type written.
+
+    With `encoders`, the rows are later data: see `later_spec`. No statistics are computed, and edges may name
+    nodes of the graph that the encoders come from.
     """
     refuse_existing(out)
     check_file_names(spec)
-    work = opened(spec, folder, threads, memory, notice or _silent)
-    with WorkFolder.open(out, fingerprint_of(spec, folder)) as stages:
+    asked = spec
+    spec = spec if encoders is None else later_spec(spec, encoders)
+    work = opened(spec, folder, threads, memory, notice or _silent, encoders)
+    if encoders is not None and has_splits(asked):
+        work.notes.append("splits: rows of later data are in none")
+    identity = "" if encoders is None else encoders.identity
+    with WorkFolder.open(out, fingerprint_of(asked, folder, identity)) as stages:
         _read_ids(work)
         edges = [_spill_edges(work, edge_type, stages) for edge_type in work.rules()]
         writer = FolderWriter(stages.graph, Meter(_folder_bytes(work, edges), work.notice))
@@ -120,11 +133,10 @@ def _read_ids(work: ImportState) -> None:
         work.notice(f"ids of {node_type}", 0, 0)
         _number_rows(work, node_type, source)
     for edge_type, rules in work.rules().items():
-        adds = [end for end in (edge_type[0], edge_type[2]) if end not in work.sources]
-        if rules.orphans == "add" or adds:
-            edge_reader(work, edge_type).add_ends(
-                {edge_type[0], edge_type[2]} if rules.orphans == "add" else set(adds)
-            )
+        ends = {edge_type[0], edge_type[2]}
+        adds = ends if rules.orphans == "add" else {end for end in ends if _is_from_edges(work, end)}
+        if adds or work.given is not None:
+            edge_reader(work, edge_type).add_ends(adds)
     for node_type, of_type in work.ids.items():
         work.touched[node_type] = np.zeros(len(of_type.table), bool)
         if node_type in work.node_times and len(work.node_times[node_type]) != len(of_type.table):
@@ -132,6 +144,13 @@ def _read_ids(work: ImportState) -> None:
                 f'edges add nodes to {node_type!r}, whose nodes have times; give orphans = "drop", or '
                 f"complete the table of nodes.{node_type}"
             )
+
+
+def _is_from_edges(work: ImportState, node_type: str) -> bool:
+    """Return True for a type without a table: its nodes are ids that edges name."""
+    if work.given is not None and not work.given.is_from_edges(node_type):
+        return False
+    return node_type not in work.sources
 
 
 def _number_rows(work: ImportState, node_type: str, source: OpenSource) -> None:
@@ -144,6 +163,7 @@ def _number_rows(work: ImportState, node_type: str, source: OpenSource) -> None:
         first = len(of_type.table)
         keys = keys_of(rows.column(column), of_type.kind, f"nodes.{node_type}.id", rows.row)
         pieces.append((first, Rows(rows.batch.select([]), rows.place, rows.numbers)))
+        _refuse_known(work, node_type, keys, rows)
         twice = of_type.table.append(keys)
         if twice >= 0:
             before = int(of_type.table.find(keys[twice : twice + 1])[0])
@@ -155,8 +175,23 @@ def _number_rows(work: ImportState, node_type: str, source: OpenSource) -> None:
             )
         of_rows = reader.times(rows)
         times += [] if of_rows is None else [of_rows]
-    if reader.spec.time is not None:
+    work.rows[node_type] = len(of_type.table)
+    if reader.spec.time is not None and work.given is None:
         work.node_times[node_type] = np.concatenate(times) if times else np.zeros(0, np.int64)
+
+
+def _refuse_known(work: ImportState, node_type: str, keys: Keys, rows: Rows) -> None:
+    """Raise ValueError for a row of later data with the id of a node of the graph."""
+    given = work.given
+    if given is None or not given.stores_ids(node_type):
+        return
+    known = np.flatnonzero(given.rows(node_type, keys) >= 0)
+    if len(known):
+        value = rows.column(work.spec.nodes[node_type].id or "")[int(known[0])].as_py()
+        raise ValueError(
+            f"{rows.row(int(known[0]))}: nodes.{node_type}.id is {value!r}, a node of {given.home}; tables "
+            "of later data hold new nodes, leave the row out, as by where"
+        )
 
 
 def _spill_edges(work: ImportState, edge_type: EdgeType, stages: WorkFolder) -> _SpilledEdges:
@@ -180,7 +215,7 @@ def _spill_edges(work: ImportState, edge_type: EdgeType, stages: WorkFolder) -> 
         return {
             "encoders": {column: stored(encoder) for column, encoder in edges.encoders.items()},
             "runs": [one.save() for one in spilled],
-            "notes": _left_out(name, edges.counted),
+            "notes": [*_left_out(name, edges.counted), *_unknown(name, edges)],
         }
 
     done = stages.stage(f"edges-{number}", read)
@@ -222,6 +257,11 @@ def _left_out(name: str, counted: Counted) -> list[str]:
         (counted.num_nulls, "edges with a null end left out"),
     )
     return [f"{name}: {count:,} {what}" for count, what in notes if count]
+
+
+def _unknown(name: str, edges: EdgeImport) -> list[str]:
+    counts = {column: edges.counted.num_unknown(column) for column in edges.encoders}
+    return [f"{name}.{column}: {n:,} rows with {_LACKED}" for column, n in counts.items() if n]
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,8 +341,8 @@ def _nodes(work: ImportState, node_type: str, writer: FolderWriter) -> _NodeStag
     notes = []
     for name, unknown in found.unknown.items():
         if unknown:
-            what = "labels of classes" if name == LABEL else "rows with words or categories"
-            notes.append(f"{node_type}.{name}: {unknown:,} {what} that training lacks")
+            what = "labels of classes that training lacks" if name == LABEL else f"rows with {_LACKED}"
+            notes.append(f"{node_type}.{name}: {unknown:,} {what}")
     return _NodeStage(asdict(replace(found.entry, ids=kept)), dict(found.document), notes)
 
 
@@ -324,6 +364,8 @@ def _document(
 ) -> bytes:
     """Return what later data and runs need: unit, cut-offs, encoders, classes. No path, filter or secret."""
     content: dict[str, Any] = {"format": FORMAT, "time_unit": work.unit}
+    if work.given is not None:
+        content[LATER] = {"encoders": work.given.sha256, "rows": work.rows}
     if work.cut_offs is not None:
         content["time_split"] = {"val": work.cut_offs.val, "test": work.cut_offs.test}
     content["nodes"] = {node_type: dict(document) for node_type, (_, document) in nodes.items()}
@@ -331,8 +373,21 @@ def _document(
         " ".join(one.edges.reader.edge_type): {
             "source": one.edges.reader.rules.source,
             "destination": one.edges.reader.rules.destination,
-            "columns": [{"name": name, **stored(encoder)} for name, encoder in one.edges.encoders.items()],
+            **_edge_columns(one.edges),
         }
         for one in edges
     }
     return json.dumps(content, indent=1, ensure_ascii=True).encode("ascii") + b"\n"
+
+
+def _edge_columns(edges: EdgeImport) -> dict[str, Any]:
+    """Return the record of the columns and times of an edge type."""
+    columns = edges.reader.rules.columns
+    return {
+        "columns": [
+            {"name": name, "column": columns[name].column or name, **stored(encoder)}
+            for name, encoder in edges.encoders.items()
+        ],
+        **time_record(edges.reader.source.spec),
+        **raw_record(columns),
+    }

@@ -37,6 +37,15 @@ Guess = Annotated[
         show_default=False,
     ),
 ]
+Encoders = Annotated[
+    Path | None,
+    typer.Option(
+        help="Run or graph folder: the tables are later data, encoded with the statistics, vocabularies and "
+        "categories of that graph (default: made from the tables).",
+        metavar="RUN_OR_GRAPH",
+        show_default=False,
+    ),
+]
 Memory = Annotated[
     str,
     typer.Option(
@@ -73,6 +82,7 @@ def import_graph(
     ] = None,
     more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     guess: Guess = "",
+    encoders: Encoders = None,
     memory: Memory = "",
     threads: Annotated[
         int,
@@ -91,8 +101,10 @@ def import_graph(
     if is_table_spec(source):
         from khop.cli.importing import run_table_import
 
-        run_table_import(Path(source), out, memory, threads)
+        run_table_import(Path(source), out, memory, threads, encoders)
         return
+    if encoders is not None:
+        raise ValueError(f"--encoders {encoders}: needs a spec of tables, SPEC.toml; {source!r} is none")
     raw = _spec(source)
     component = _loaded(raw, ANY_NAMED)
     given = values_of_components(context)
