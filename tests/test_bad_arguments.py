@@ -321,6 +321,13 @@ REFUSED: dict[str, Cases] = {
         ("edge_ids 'x': must be True or False", lambda: sampler(edge_ids='x')),
         ("threads 'x': must be a whole number, 1 or more", lambda: sampler().with_threads('x')),
     ],
+    "Constant": [
+        ("name 'x': must be one of majority, mean", lambda: khop.Constant('x', torch.ones(1))),
+        ("output 5: give a tensor (outputs)", lambda: khop.Constant('mean', 5)),
+        ('labels 5: give a tensor with one row per node', lambda: khop.Constant.majority(5, 2)),
+        ('labels: has no rows; give a tensor with one row per node', lambda: khop.Constant.mean(tensor(1.0))),
+        ('classes 0: must be a whole number, 1 or more', lambda: khop.Constant.majority(tensor([1]), 0)),
+    ],
     "NodeClassification": [
         ("metric 'x': must be one of ['accuracy', 'average-precision',", lambda: khop.NodeClassification('n', 'y', metric='x')),
         ("schema 5: must be a graph's schema, as graph.schema", lambda: khop.NodeClassification.of(5)),

@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from khop.sampling.sampler import Seeds as Seeds
     from khop.schema import ColumnSpec as ColumnSpec
     from khop.schema import Schema as Schema
+    from khop.training.baselines import Constant as Constant
     from khop.training.checkpoint import load_checkpoint as load_checkpoint
     from khop.training.checkpoint import restore_model as restore_model
     from khop.training.link_prediction import LinkPrediction as LinkPrediction
@@ -104,6 +105,7 @@ _PUBLIC = {
     "Batch": "khop.batch",
     "Block": "khop.batch",
     "ColumnSpec": "khop.schema",
+    "Constant": "khop.training.baselines",
     "DegreeNegatives": "khop.draw",
     "DrawKey": "khop.draw",
     "EdgeChunks": "khop.graph.tables",

@@ -48,9 +48,11 @@ def test_the_test_split_is_measured_unless_another_is_named(
 ) -> None:
     assert json.loads(khop_command("evaluate", "a", "--json").stdout) == {
         "run": "a", "checkpoint": "best", "test_accuracy": trained["test_accuracy"],
+        "test_majority_accuracy": trained["test_majority_accuracy"],
     }  # fmt: skip
     shown = khop_command("evaluate", "a", "--split", "val").stdout
-    assert [line.split() for line in shown.splitlines()][-1][:2] == ["val", "accuracy"]
+    words = shown.splitlines()[-1].split()
+    assert (words[:2], words[3]) == (["val", "accuracy"], "(majority")
 
 
 def test_the_last_checkpoint_scores_as_the_last_epoch(

@@ -37,7 +37,9 @@ def test_links_are_learned_and_evaluated_again(khop_command: Command, link_run: 
     assert trained["test_roc_auc"] > 0.75
     assert {"config.toml", "metrics.jsonl", "curve.png"} <= {path.name for path in Path("a").iterdir()}
     again = json.loads(khop_command("evaluate", "a", "--split", "all", "--json").stdout.splitlines()[-1])
-    for name in ("val_mrr", "val_roc_auc", "test_mrr", "test_roc_auc"):
+    assert 0 < trained["test_popularity_mrr"] < trained["test_mrr"]
+    assert 0 < trained["test_popularity_roc_auc"] < trained["test_roc_auc"]
+    for name in ("val_mrr", "val_roc_auc", "test_mrr", "test_roc_auc", "val_popularity_mrr"):
         assert again[name] == trained[name]
 
 

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from khop.cli.progress import Lines, Record, epoch_line, scores_of, two_columns, watching
+from khop.cli.progress import Lines, Record, beside_scores, epoch_line, scores_of, two_columns, watching
 from khop.cli.terminal import say
 from khop.training.observer import Observer
 
@@ -37,6 +37,19 @@ def test_a_line_counts_epochs_from_one_and_has_the_scores_in_order() -> None:
     line = "epoch  1/12  loss 0.5124  train accuracy 0.8125  val accuracy 0.7500  test accuracy 0.5000  3.2 s"
     assert epoch_line(record_of(0), 12) == line
     assert list(scores_of(record_of(0))) == ["train_accuracy", "val_accuracy", "test_accuracy"]
+
+
+def test_baselines_stand_behind_their_scores_where_there_is_room() -> None:
+    record = record_of(0) | {"val_majority_accuracy": 0.25, "val_f1_macro": 0.7, "val_majority_f1_macro": 0.1}
+    line = epoch_line(record, 12)
+    assert "val accuracy 0.7500 (majority 0.2500)  val f1 macro 0.7000 (majority 0.1000)" in line
+    assert "majority" not in epoch_line(record, 12, width=120)
+    assert "test accuracy" in epoch_line(record, 12, width=120)
+    assert beside_scores({"run": "a", "val_mrr": 0.5, "val_popularity_mrr": 0.25, "seconds": 2.0}) == {
+        "run": "a",
+        "val_mrr": "0.5 (popularity 0.25)",
+        "seconds": 2.0,
+    }
 
 
 START = "training starts: epochs 12, batches per epoch 3"

@@ -52,7 +52,8 @@ def test_json_is_one_line_on_stdout_and_all_else_goes_to_stderr(
     ran = khop_command("train", str(small_run), "--json", "--out", "a")
     outcome = json.loads(ran.stdout)
     assert list(outcome) == [
-        "run", "epochs", "best_epoch", "seconds", "train_accuracy", "val_accuracy", "test_accuracy",
+        "run", "epochs", "best_epoch", "seconds", "train_accuracy", "train_majority_accuracy", "val_accuracy",
+        "val_majority_accuracy", "test_accuracy", "test_majority_accuracy",
     ]  # fmt: skip
     assert (outcome["run"], outcome["epochs"]) == ("a", 3)
     best = metrics_of("a")[outcome["best_epoch"] - 1]
@@ -63,6 +64,9 @@ def test_json_is_one_line_on_stdout_and_all_else_goes_to_stderr(
     )
     assert outcome["test_accuracy"] == best["test_accuracy"]
     assert "epoch 3/3" in ran.stderr
+    majority = {line["val_majority_accuracy"] for line in metrics_of("a")}
+    assert majority == {outcome["val_majority_accuracy"]}  # no epoch changes it
+    assert outcome["val_accuracy"] > outcome["val_majority_accuracy"] > 0
 
 
 def test_equal_seeds_give_equal_metrics_whatever_the_threads(khop_command: Command, small_run: Path) -> None:

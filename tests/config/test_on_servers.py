@@ -141,6 +141,7 @@ def test_links_of_a_run_are_split_on_the_servers(
     assert [r["loss"] for r in records("remote", "steps")] == [r["loss"] for r in records("local", "steps")]
     last = [records(name)[-1] for name in ("remote", "local")]
     assert {**last[0], "traffic": 0} == {**last[1], "traffic": 0}
+    assert last[0]["test_popularity_mrr"] > 0
 
 
 def test_servers_of_another_graph_are_refused_by_name(graph: Path, tmp_path: Path, serving: object) -> None:

@@ -48,6 +48,9 @@ def assert_same_course(run: Path, other: Path) -> None:
     assert [step["loss"] for step in theirs] == pytest.approx([s["loss"] for s in ours], rel=1e-9)
     for mine, other_s in zip(*(records(folder, "metrics.jsonl") for folder in (run, other)), strict=True):
         assert other_s == pytest.approx(mine, rel=1e-9)
+        baselines = {name for name in mine if "_popularity_" in name or "_majority_" in name}
+        assert baselines
+        assert {name: mine[name] for name in baselines} == {name: other_s[name] for name in baselines}
 
 
 def test_one_two_and_three_ranks_make_the_same_batches_and_train_the_same_model(tmp_path: Path) -> None:

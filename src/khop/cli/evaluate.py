@@ -12,7 +12,7 @@ from rich.console import Console
 
 from khop.cli.commands.shared import RankOptions
 from khop.cli.lines import tell
-from khop.cli.progress import two_columns, watching
+from khop.cli.progress import beside_scores, two_columns, watching
 from khop.cli.ranks import as_ranks, run_of_rank
 from khop.cli.run_folder import CHECKPOINTS
 from khop.cli.terminal import say
@@ -55,7 +55,7 @@ def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:
     with watching(console) if rank == 0 else nullcontext(Unwatched()) as watcher:
         arguments = (request.splits or run.run_task.splits, watcher.evaluating, request.metrics)
         if request.predictions is None:
-            scores = run.scores(*arguments)
+            scores = run.compared(*arguments)
         else:
             scores = _written(run.evaluated(*arguments), run, request.predictions, rank)
     outcome: dict[str, object] = {
@@ -65,7 +65,7 @@ def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:
     }
     if request.predictions is not None:
         outcome["predictions"] = str(request.predictions)
-    say(console, *two_columns(outcome))
+    say(console, *two_columns(beside_scores(outcome)))
     if request.as_json and rank == 0:
         print(json.dumps(outcome))
 
@@ -74,4 +74,4 @@ def _written(evaluation: Evaluation, run: Run, path: Path, rank: int) -> dict[st
     """Write the predictions on rank 0; return the scores."""
     if rank == 0:
         write_parquet(path, evaluation.predictions.pieces(Names.of(run.graph.folder)))
-    return evaluation.scores
+    return {**evaluation.scores, **evaluation.baselines}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, product
 from time import monotonic
 
 from rich.console import Console
@@ -21,6 +21,7 @@ from rich.table import Column
 
 from khop.cli.lines import tell
 from khop.cli.terminal import RoomyProgress, say
+from khop.training.baselines import BASELINES
 from khop.training.observer import Observer
 from khop.training.step_clock import TimedStep
 
@@ -143,8 +144,8 @@ class Bars:
 def epoch_line(record: Record, epochs: int, width: int | None = None) -> str:
     """Format one line of metrics.jsonl for people. Epochs count from 1.
 
-    To fit a `width`, values are left out in this order: training scores, test scores, seconds, loss.
-    All of them are in metrics.jsonl.
+    To fit a `width`, values are left out in this order: baselines, training scores, test scores, seconds,
+    loss. All of them are in metrics.jsonl.
     """
     seconds = record["seconds"]
     assert isinstance(seconds, Mapping)
@@ -155,6 +156,10 @@ def epoch_line(record: Record, epochs: int, width: int | None = None) -> str:
         **{split: _scores(record, (split,)) for split in SCORES},
         "seconds": [f"{number(seconds['total']):.1f} s"],
     }
+    compared = words | {split: _compared(record, split) for split in SCORES}
+    line = "  ".join(chain(*compared.values()))
+    if width is None or len(line) <= width:
+        return line
     for least in ("train", "test", "seconds", "loss"):
         line = "  ".join(chain(*words.values()))
         if width is None or len(line) <= width:
@@ -169,6 +174,20 @@ def scores_of(record: Record) -> dict[str, float]:
     return {name: number(record[name]) for name, _ in named}
 
 
+def beside_scores(outcome: Mapping[str, object]) -> dict[str, object]:
+    """Return an outcome with each score and its baselines in one text, as "0.81 (majority 0.32)"."""
+    of_scores = _baselines(outcome)
+    hidden = {name for of_score in of_scores.values() for name in of_score}
+    found: dict[str, object] = {}
+    for name, value in outcome.items():
+        if name in of_scores:
+            baselines = (f"{word} {number(outcome[of]):.4g}" for of, word in of_scores[name].items())
+            found[name] = f"{number(value):.4g} ({', '.join(baselines)})"
+        elif name not in hidden:
+            found[name] = value
+    return found
+
+
 def two_columns(outcome: Mapping[str, object]) -> list[str]:
     """Format an outcome for people: one line per name and value."""
     width = max(map(len, outcome)) + 2
@@ -179,11 +198,40 @@ def two_columns(outcome: Mapping[str, object]) -> list[str]:
 
 
 def _scores(record: Record, splits: tuple[str, ...]) -> list[str]:
-    return [
-        f"{name.replace('_', ' ')} {value:.4f}"
+    """Return the scores of some splits as texts, without baselines."""
+    return list(_texts(record, splits))
+
+
+def _compared(record: Record, split: str) -> list[str]:
+    """Return the scores of a split as texts, each with its baselines behind it."""
+    found = []
+    for text, baselines in _texts(record, (split,)).items():
+        words = [f"{word} {number(record[name]):.4f}" for name, word in baselines.items()]
+        found.append(f"{text} ({', '.join(words)})" if words else text)
+    return found
+
+
+def _texts(record: Record, splits: tuple[str, ...]) -> dict[str, dict[str, str]]:
+    """Return the scores of some splits as texts, each with the names and words of its baselines."""
+    of_scores = _baselines(record)
+    hidden = {name for of_score in of_scores.values() for name in of_score}
+    return {
+        f"{name.replace('_', ' ')} {value:.4f}": of_scores.get(name, {})
         for name, value in scores_of(record).items()
-        if name.startswith(splits)
-    ]
+        if name.startswith(splits) and name not in hidden
+    }
+
+
+def _baselines(record: Record) -> dict[str, dict[str, str]]:
+    """Return by score the names and the words of its baselines: "val_majority_accuracy", "majority"."""
+    found: dict[str, dict[str, str]] = {}
+    for split, baseline in product(SCORES, BASELINES):
+        prefix = f"{split}_{baseline.replace('-', '_')}_"
+        for name in record:
+            if name.startswith(prefix):
+                score = f"{split}_{name.removeprefix(prefix)}"
+                found.setdefault(score, {})[name] = baseline.replace("-", " ")
+    return found
 
 
 def number(value: object) -> float:

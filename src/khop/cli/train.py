@@ -18,7 +18,7 @@ from khop.cli.commands.shared import RankOptions
 from khop.cli.curve import drawn_curve
 from khop.cli.lines import tell
 from khop.cli.options import named, shown
-from khop.cli.progress import scores_of, two_columns, watching
+from khop.cli.progress import beside_scores, scores_of, two_columns, watching
 from khop.cli.ranks import as_ranks, run_of_rank
 from khop.cli.run_folder import (
     CHECKPOINTS,
@@ -103,7 +103,7 @@ def _conclude(console: Console, run: Run, folder: Path, result: TrainingResult, 
         "seconds": round(result.seconds, 2),
         **scores_of(result.records[result.best_epoch]),
     }
-    say(console, *two_columns({**outcome, "picture": folder / CURVE}), "", "Next:")
+    say(console, *two_columns({**beside_scores(outcome), "picture": folder / CURVE}), "", "Next:")
     for command in _next_commands(folder):
         say_command(console, *command)
     if request.as_json:

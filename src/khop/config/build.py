@@ -93,7 +93,7 @@ class Run:
             self.model,
             self.task,
             loader,
-            lambda: self.scores(self.run_task.splits, observer.evaluating),
+            lambda: self.compared(self.run_task.splits, observer.evaluating),
             settings,
             out,
             observer,
@@ -150,6 +150,18 @@ class Run:
     ) -> dict[str, float]:
         """Compute the task's metric on each split. Other metrics have keys like "val/roc-auc". Collective."""
         return self.run_task.scores(splits, progress, beside)
+
+    def compared(
+        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+    ) -> dict[str, float]:
+        """Compute scores as `scores` does, and those of baselines, such as "val/majority/accuracy".
+
+        A task with scores only has no baselines. Collective.
+        """
+        if not isinstance(self.run_task, PredictingTask):
+            return self.scores(splits, progress, beside)
+        evaluation = self.run_task.evaluated(splits, progress, beside)
+        return {**evaluation.scores, **evaluation.baselines}
 
     def evaluated(
         self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()

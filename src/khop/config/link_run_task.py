@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
+from khop.api.in_degrees import in_degrees
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
 from khop.api.split_links import LinkSplit, split_links
@@ -17,9 +18,10 @@ from khop.config.parts import in_flight_of, words_of
 from khop.config.run_task import Evaluation
 from khop.config.tables import BuiltinTask
 from khop.draw import DegreeNegatives, GivenNegatives, NegativeMode, Negatives, UniformNegatives
-from khop.inference.chunks import Progress
+from khop.inference.chunks import Progress, unwatched
 from khop.inference.collective_chunks import InferenceWork
 from khop.inference.link_evaluation import Scores, exact_link_scores, mean_metrics
+from khop.inference.popularity import popularity_scores
 from khop.inference.predictions import LinkPredictions
 from khop.inference.sampled_links import sampled_link_scores
 from khop.models.layered import Layered
@@ -30,6 +32,7 @@ from khop.sampling.exclusion import Exclude
 from khop.sampling.fanouts import Fanout, fanouts_by_type, followed_types
 from khop.sampling.link_seeds import LinkList
 from khop.schema import EdgeType, NodeType
+from khop.training.baselines import POPULARITY
 from khop.training.link_prediction import LINK_METRICS, LinkMetric, LinkPrediction
 from khop.training.metrics import known_metric
 
@@ -51,6 +54,7 @@ class LinkTask:
     split: LinkSplit
     model: LinkPredictor
     task: LinkPrediction
+    popularity: dict[str, float] = field(default_factory=dict)  # measured so far: no epoch changes it
 
     @classmethod
     def of(cls, context: TaskContext) -> LinkTask:
@@ -121,8 +125,9 @@ class LinkTask:
     def evaluated(
         self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
     ) -> Evaluation:
-        """Compute the scores, and keep those of the links and their negatives."""
+        """Compute scores and baselines, and keep the scores of the links and their negatives."""
         found: dict[str, float] = {}
+        baselines: dict[str, float] = {}
         kept: dict[str, tuple[LinkList, Tensor, Tensor]] = {}
         asked = [known_metric(name, LINK_METRICS) for name in beside]
         for name in splits:
@@ -137,7 +142,22 @@ class LinkTask:
             measured = mean_metrics(scored, tuple(metrics))
             found[name] = measured.pop(self.task.metric)
             found |= {f"{name}/{metric}": value for metric, value in measured.items()}
-        return Evaluation(found, LinkPredictions(self.edge_type, kept))
+            baselines |= self._popularity(name, tuple(metrics))
+        return Evaluation(found, LinkPredictions(self.edge_type, kept), baselines)
+
+    def _popularity(self, split: str, metrics: Sequence[LinkMetric]) -> dict[str, float]:
+        """Compute the metrics of in-degrees as scores, over the edges that carry messages in this split."""
+        names: dict[str, str] = {metric: f"{split}/{POPULARITY}/{metric}" for metric in metrics}
+        if any(name not in self.popularity for name in names.values()):
+            graph, links = self._held_out[split]
+            before = [self.split.train_links, self.split.val_links][: 1 + (split == "test")]
+            degrees = in_degrees(graph, self.edge_type, before)
+            sharing = self._work(graph, unwatched).sharing(graph, graph.features)
+            count = graph.num_nodes(self.edge_type[0])
+            scores = popularity_scores(self.edge_type, degrees, count, links, sharing)
+            of_metrics = mean_metrics(scores, metrics)
+            self.popularity.update({names[metric]: value for metric, value in of_metrics.items()})
+        return {name: self.popularity[name] for name in names.values()}
 
     def _link_scores(self, graph: Graph, links: LinkList, progress: Progress) -> Scores:
         context = replace(self.context, graph=graph)
@@ -145,9 +165,7 @@ class LinkTask:
         measured: Sequence[Fanout] = self.measured
         if not measured and not isinstance(encoder, Layered):
             measured = context.all_neighbors(encoder, self.fanouts)
-        work = InferenceWork(
-            config.evaluation.batch_size, progress, in_flight_of(config), this_group(), graph.lanes
-        )
+        work = self._work(graph, progress)
         if measured:
             given = LinkSettings(GivenNegatives(NegativeMode.TRIPLET), exclude=None)
             return sampled_link_scores(
@@ -161,6 +179,11 @@ class LinkTask:
             )
         rule = rule_of(config, graph)
         return exact_link_scores(self.model, graph, graph.features, links, work, rule)
+
+    def _work(self, graph: Graph, progress: Progress) -> InferenceWork:
+        config = self.context.config
+        in_flight, size = in_flight_of(config), config.evaluation.batch_size
+        return InferenceWork(size, progress, in_flight, this_group(), graph.lanes)
 
     def negatives(self) -> Negatives:
         """Return the negatives of training: separate pairs, or triplets for a ranking loss."""

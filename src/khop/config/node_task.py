@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,10 +15,11 @@ from khop.config.contexts import TaskContext
 from khop.config.run_task import Evaluation
 from khop.config.tables import BuiltinTask
 from khop.inference.chunks import Progress
-from khop.inference.evaluation import SplitOutputs, scores_of, split_outputs
+from khop.inference.evaluation import SplitOutputs, labels_of, scores_of, split_outputs
 from khop.inference.predictions import NodePredictions
 from khop.sampling.listed import ListedNodes, ids_here
 from khop.schema import NodeType
+from khop.training.baselines import Constant, HasConstant, constant_of
 from khop.training.metrics import METRICS, known_metric
 from khop.training.tasks import NodeClassification, NodeObjective, WithMetric
 
@@ -79,7 +80,7 @@ class NodeTask:
     def evaluated(
         self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
     ) -> Evaluation:
-        """Compute the scores, and keep labels and outputs of the nodes."""
+        """Compute scores and baselines, and keep labels and outputs of the nodes."""
         metrics = [known_metric(name, self.task.metrics) for name in beside]
         found: dict[str, SplitOutputs] = {}
         if self.cut_offs is None:
@@ -89,7 +90,31 @@ class NodeTask:
                 found |= self._outputs((split,), self._context(split), progress)
         node_type, label = self.task.node_type, self.task.label
         predictions = NodePredictions(node_type, label, self.context.graph.original_ids(node_type), found)
-        return Evaluation(scores_of(self.task, found, metrics), predictions)
+        scores = scores_of(self.task, found, metrics)
+        return Evaluation(scores, predictions, self._baselines(found, metrics))
+
+    def _baselines(self, splits: Mapping[str, SplitOutputs], beside: Sequence[str]) -> dict[str, float]:
+        """Compute the metrics of the constant prediction on each split; {} if the task states none."""
+        found: dict[str, float] = {}
+        for split, of_split in splits.items():
+            constant = self._constant(of_split.outputs.shape[1])
+            if constant is None:
+                continue
+            outputs = constant.output.expand(of_split.nodes.numel(), -1)
+            for metric in dict.fromkeys((self.task.metric, *beside)):
+                score = self.task.score(outputs, of_split.labels, of_split.nodes, metric)
+                found[f"{split}/{constant.name}/{metric}"] = score
+        return found
+
+    def _constant(self, outputs: int) -> Constant | None:
+        if not isinstance(self.task, HasConstant):
+            return None
+        return constant_of(self.task, self._training_labels, outputs)
+
+    @cached_property
+    def _training_labels(self) -> Tensor:
+        """The labels of the training split, as stored: (nodes, ...). Collective."""
+        return labels_of(self.task, self.context.graph.features, ids_here(self._listed("train")))
 
     def _outputs(
         self, splits: tuple[str, ...], context: TaskContext, progress: Progress

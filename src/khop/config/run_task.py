@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from torch import nn
@@ -65,6 +65,7 @@ class Evaluation:
 
     scores: dict[str, float]  # as RunTask.scores returns them
     predictions: Predictions
+    baselines: Mapping[str, float] = field(default_factory=dict)  # such as "val/majority/accuracy"
 
 
 @runtime_checkable

@@ -11,6 +11,8 @@ from torch import Tensor
 from khop.features.store import FeatureStore, Rows
 from khop.training.tasks import NodeObjective
 
+_LABELS_AT_ONCE = 1 << 20
+
 
 @dataclass(frozen=True, eq=False)
 class SplitOutputs:
@@ -19,6 +21,15 @@ class SplitOutputs:
     nodes: Tensor  # int64 (nodes)
     labels: Tensor  # (nodes, ...), as stored
     outputs: Tensor  # (nodes, outputs)
+
+
+def labels_of(task: NodeObjective, features: FeatureStore, nodes: Tensor) -> Tensor:
+    """Return the labels of nodes, as stored: (nodes, ...). Collective where ranks hold columns in parts."""
+    pieces = [
+        features.gather({task.node_type: Rows(some, (task.label,))})[task.node_type][task.label]
+        for some in nodes.split(_LABELS_AT_ONCE)
+    ]
+    return torch.cat(pieces)
 
 
 def split_outputs(
@@ -35,8 +46,7 @@ def split_outputs(
         if nodes.numel() == 0:
             raise ValueError(f"split {split!r} of {task.node_type!r}: has no nodes to score; leave it out")
     nodes = torch.cat(list(splits.values()))
-    rows = Rows(nodes, (task.label,))
-    labels = features.gather({task.node_type: rows})[task.node_type][task.label]
+    labels = labels_of(task, features, nodes)
     sizes = [of_split.numel() for of_split in splits.values()]
     pieces = zip(*(torch.split(rows, sizes) for rows in (nodes, labels, outputs_of(nodes))), strict=True)
     return {split: SplitOutputs(*piece) for split, piece in zip(splits, pieces, strict=True)}

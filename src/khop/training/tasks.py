@@ -14,6 +14,7 @@ from khop.arguments import instance_of
 from khop.batch import Batch
 from khop.kernels.choice import Engine, engine
 from khop.schema import NodeType, Schema
+from khop.training.baselines import Constant, constant_of
 from khop.training.metrics import METRICS, NodeMetric, known_metric
 from khop.training.ranking import LOOK_FOR_NAN
 
@@ -88,6 +89,10 @@ class WithMetric:
         """Compute a metric, by default this one, over `nodes`."""
         return self.inner.score(output, labels, nodes, metric or self.metric)
 
+    def constant(self, labels: Tensor, outputs: int) -> Constant | None:
+        """Return the constant prediction of the objective, if it states one."""
+        return constant_of(self.inner, labels, outputs)
+
 
 def score_name(score: str, metric: str) -> str:
     """Return the name of a score in records: "val" with metric "accuracy" becomes "val_accuracy".
@@ -150,6 +155,10 @@ class NodeClassification:
         return METRICS[known_metric(metric or self.metric, METRICS)](
             output, self._checked(labels, nodes, output)
         )
+
+    def constant(self, labels: Tensor, outputs: int) -> Constant | None:
+        """Return the most frequent class of the labels; None if no label is known."""
+        return Constant.majority(labels, outputs)
 
     def _checked(self, labels: Tensor, nodes: Tensor, output: Tensor) -> Tensor:
         classes = output.shape[1]
