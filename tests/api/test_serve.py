@@ -13,7 +13,8 @@ from support.small_graphs import one_type
 from support.small_typed_folders import BUYS, LIKE, write_typed_graph
 
 SPLIT = {
-    "edge_types": [list(BUYS)], "val": 0.2, "test": 0.1, "disjoint_share": 0.0, "negatives": 1, "label": None,
+    "by": "random", "edge_types": [list(BUYS)],
+    "val": 0.2, "test": 0.1, "disjoint_share": 0.0, "negatives": 1, "label": None,
     "time": None, "seed": 3,
 }  # fmt: skip
 

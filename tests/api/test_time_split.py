@@ -11,7 +11,6 @@ import khop
 from khop import import_tables, open_graph
 from khop.api.open_graph import Graph
 from khop.api.time_split import (
-    TimeCutOffs,
     edges_before,
     edges_of_split,
     split_links_by_column,
@@ -19,6 +18,7 @@ from khop.api.time_split import (
     time_cut_offs,
 )
 from khop.cli.graph import sort
+from khop.graph.import_record import TimeCutOffs
 from support.same_samples import assert_same
 
 BUYS, BACK = ("user", "buys", "item"), ("item", "bought-by", "user")

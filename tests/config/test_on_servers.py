@@ -11,9 +11,6 @@ import pytest
 
 pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 
-from tests.importing.shop import spec
-
-from khop import import_tables
 from khop.api.serve import service_of
 from khop.cli.main import run
 from khop.config.build import prepare
@@ -26,6 +23,7 @@ from khop.servers.fair_queue import QueueLimits
 from khop.servers.flight_server import served
 from khop.servers.request_handler import RequestHandler
 from support.commands import infer_here, records, train_here
+from support.dated_shop import write_dated_shop
 from support.small_folders import write_learnable_graph
 from support.small_typed_folders import write_typed_graph
 
@@ -151,15 +149,31 @@ def test_servers_of_another_graph_are_refused_by_name(graph: Path, tmp_path: Pat
         prepare(given, tmp_path)
 
 
-def test_a_graph_that_is_split_by_time_is_refused(tmp_path: Path, serving: object) -> None:
-    """Else training would see the edges after the cut-offs."""
-    addresses = serving(import_tables(spec(), tmp_path / "shop").path, 1)  # type: ignore[operator]
-    given = raw(graph="shop", servers={"addresses": [addresses]})
-    with pytest.raises(ValueError, match="is split by time, and servers do not leave out the edges"):
-        graph_on_servers(checked(given), given)
-    links = {"task": {"kind": "link-prediction", "target": "user buys item"}, "links": {"split": "random"}}
-    at_random = raw(graph="shop", servers={"addresses": [addresses]}, **links)
-    assert graph_on_servers(checked(at_random), at_random).num_nodes("item") > 0
+BY_LINKS = ("--task", "link-prediction", "--target", "user buys item", "--embedding", "4")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--task", "node-classification", "--target", "user"),
+        (*BY_LINKS, "--link-split", "time", "--eval-negatives", "3"),
+        (*BY_LINKS, "--link-split", "column", "--eval-negatives", "3"),
+    ],
+    ids=["nodes", "links by time", "links by column"],
+)
+def test_a_run_on_a_graph_that_is_split_by_time_equals_a_local_one(
+    tmp_path: Path, serving: object, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shop = write_dated_shop(tmp_path / "shop")
+    addresses = serving(shop)  # type: ignore[operator]
+    train_here("--graph", str(shop), *options, *SMALL, "--out", "local")
+    train_here("--graph", "shop", "--servers", addresses, *options, *SMALL, "--out", "remote")
+    losses = [[r["loss"] for r in records(name, "steps")] for name in ("remote", "local")]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) >= 2
+    last = [records(name)[-1] for name in ("remote", "local")]
+    assert {**last[0], "traffic": 0} == {**last[1], "traffic": 0}
 
 
 def test_stores_on_a_gpu_are_refused(graph: Path, serving: object) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 import khop
-from khop.distributed.link_split import RankEdges, split_over_ranks
+from khop.distributed.link_split import rank_edges, split_over_ranks
 from khop.draw import DrawKey, Purpose
 from khop.partition.local_partition_features import LocalPartitionFeatures
 from khop.partition.local_partition_graph import LocalPartitionGraph
@@ -40,7 +40,7 @@ def test_links_and_messages_are_those_of_one_process(typed_parts: Path) -> None:
 
 
 def test_edges_are_those_of_the_parts(typed_parts: Path) -> None:
-    edges = RankEdges(one_rank_graph(typed_parts))
+    edges = rank_edges(one_rank_graph(typed_parts))
     ranges = edges.edge_ranges(LIKE)
     folder = open_parts(typed_parts)
     assert [each.csc.num_edges for each in ranges] == [part.num_edges(LIKE) for part in folder.parts]

@@ -19,7 +19,8 @@ from support.same_samples import assert_same
 from support.small_typed_folders import BUYS
 
 SPLIT = {
-    "edge_types": [list(BUYS)], "val": 0.2, "test": 30, "disjoint_share": 0.0, "negatives": 1, "label": None,
+    "by": "random", "edge_types": [list(BUYS)],
+    "val": 0.2, "test": 30, "disjoint_share": 0.0, "negatives": 1, "label": None,
     "time": None, "seed": 3,
 }  # fmt: skip
 

@@ -12,7 +12,8 @@ from khop.servers.served import Served
 from support.small_typed_folders import BUYS, LIKE
 
 SPLIT = {
-    "edge_types": [list(BUYS)], "val": 0.2, "test": 0.1, "disjoint_share": 0.0, "negatives": 1, "label": None,
+    "by": "random", "edge_types": [list(BUYS)],
+    "val": 0.2, "test": 0.1, "disjoint_share": 0.0, "negatives": 1, "label": None,
     "time": None, "seed": 3,
 }  # fmt: skip
 
@@ -26,7 +27,7 @@ def servers(typed_graph: khop.Graph) -> list[Served]:
 def test_servers_of_a_graph_have_its_fingerprint_and_splits(servers: list[Served]) -> None:
     first, second = servers
     assert (first.name, first.fingerprint) == (second.name, second.fingerprint)
-    assert first.is_split_by_time == second.is_split_by_time
+    assert first.cut_offs == second.cut_offs
     assert first.splits.keys() == second.splits.keys() != set()
     for name, of_types in first.splits.items():
         assert of_types.keys() == second.splits[name].keys()

@@ -32,7 +32,8 @@ from support.small_typed_folders import BUYS
 
 KEY = khop.DrawKey(5)
 SPLIT = {
-    "edge_types": [list(BUYS)], "val": 0.2, "test": 30, "disjoint_share": 0.0, "negatives": 1, "label": None,
+    "by": "random", "edge_types": [list(BUYS)],
+    "val": 0.2, "test": 30, "disjoint_share": 0.0, "negatives": 1, "label": None,
     "time": None, "seed": 3,
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ import khop
 from khop.api.connect import graph_on
 from khop.api.open_graph import Graph
 from khop.api.serve import ServedGraph
+from khop.api.time_split import time_cut_offs
 from khop.loading.local_source import LocalSource
 from khop.sampling.sampler import SamplerBase
 from khop.sampling.seeds import SeedOrder
@@ -25,6 +26,7 @@ from khop.servers.source import RemoteSource, source_of
 from khop.testing import batch_source as suite
 from khop.testing.batch_source import PROMISES, Make
 from support.batch_kinds import PLAIN, TYPED
+from support.dated_shop import CUT_OFFS, DATED, Loaders
 from support.in_process import InProcess, connected, exchange_with
 from support.same_samples import assert_same
 
@@ -54,6 +56,20 @@ def test_plain_batches_equal_local_ones(plain_graph: khop.Graph, kind: Kind) -> 
 @pytest.mark.parametrize("kind", TYPED, ids=lambda kind: kind.__name__)
 def test_typed_batches_equal_local_ones(typed_graph: khop.Graph, kind: Kind) -> None:
     check_equal(typed_graph, kind)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("kind", DATED, ids=lambda kind: kind.__name__)
+def test_splits_by_time_and_by_column_equal_local_ones(
+    dated_graph: khop.Graph, kind: Loaders, servers: int
+) -> None:
+    remote = connected(dated_graph, servers)
+    assert time_cut_offs(remote) == CUT_OFFS
+    for found, expected in zip(kind(remote), kind(dated_graph), strict=True):
+        assert len(found) == len(expected) > 0
+        for one, other in zip(found.epoch(1), expected.epoch(1), strict=True):
+            assert_same_batches(one, other)
+        assert found.state_dict() == expected.state_dict()
 
 
 @pytest.mark.parametrize("kind", [PLAIN[0], TYPED[0], TYPED[5]], ids=lambda kind: kind.__name__)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -14,17 +12,21 @@ from types import ModuleType
 from torch import Tensor
 
 from khop.api.open_graph import Graph, open_graph
-from khop.api.split_links import split_links
-from khop.api.time_split import time_cut_offs
+from khop.api.split_links import LinkSplit, split_links
+from khop.api.time_split import edges_before, split_links_by_column, split_links_by_time, time_cut_offs
+from khop.graph.import_record import TimeCutOffs
 from khop.partition.placements import Placement
-from khop.sampling.link_seeds import LinkList
+from khop.sampling.link_split import Shares
 from khop.sampling.listed import ids_here
-from khop.schema import EdgeType, NodeType
+from khop.schema import NodeType
 from khop.servers.json_fields import Document, written
+from khop.servers.kept import KeptValues
 from khop.servers.registry import Registry
 from khop.servers.served import Viewed
 from khop.servers.service import Service
+from khop.servers.split_arguments import ByColumn, SplitArguments, edge_type_of, time_of
 
+_WHOLE = ""  # name of the only part of a step that is no split
 _VIEWS = 16  # kept at a time: a split of links holds copies of edges
 
 
@@ -35,8 +37,7 @@ class ServedGraph:
     graph: Graph
     name: str
     fingerprint: str
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _views: OrderedDict[bytes, _View] = field(default_factory=OrderedDict)
+    _views: KeptValues[Mapping[str, _View]] = field(default_factory=lambda: KeptValues(_VIEWS))
 
     @classmethod
     def of(cls, graph: Graph, name: str | None = None) -> ServedGraph:
@@ -46,9 +47,9 @@ class ServedGraph:
         return cls(graph, name or Path(graph.folder.path).name, graph.folder.fingerprint)
 
     @cached_property
-    def is_split_by_time(self) -> bool:
-        """True if the folder records cut-offs in time."""
-        return time_cut_offs(self.graph) is not None
+    def cut_offs(self) -> TimeCutOffs | None:
+        """Cut-offs of a split by time, as the graph's import recorded them; None if it records none."""
+        return time_cut_offs(self.graph)
 
     @cached_property
     def whole(self) -> Viewed:
@@ -65,92 +66,70 @@ class ServedGraph:
 
     def viewed(self, view: Document) -> Viewed:
         """Return the graph after the steps of a view; ValueError for a step that does not fit."""
-        steps = view.each()
+        return self._after(view.each()).viewed
+
+    def _after(self, steps: Sequence[Document]) -> _View:
         if not steps:
-            return self.whole
-        key = written([step.value for step in steps])
-        with self._lock:  # a split is made once, also when several clients ask for it at once
-            if key not in self._views:
-                self._views[key] = _View.of(self.graph, steps, self._splits_before(steps))
-                while len(self._views) > _VIEWS:
-                    self._views.popitem(last=False)
-            self._views.move_to_end(key)
-            return self._views[key].viewed
-
-    def _splits_before(self, steps: list[Document]) -> Mapping[str, _Part]:
-        """Return the parts of the same split of links, if another view has made it."""
-        last = steps[-1].given("split_links")
-        if last is None:
-            return {}
-        for found in self._views.values():
-            if found.made_by == written([*(step.value for step in steps[:-1]), last.value]):
-                return found.parts
-        return {}
-
-
-@dataclass(frozen=True, eq=False)
-class _Part:
-    graph: Graph
-    links: LinkList
+            return _View(self.graph, self.whole)
+        *before, last = steps
+        split = last.given("split_links")
+        key = written([*(step.value for step in before), last.value if split is None else split.value])
+        # All parts of a split are made at once, also when several clients ask for them at once.
+        found = self._views.of(key, lambda: _step(self._after(before).graph, last))
+        part = _WHOLE if split is None else last["part"].text()
+        if part not in found:
+            raise ValueError(f"{last.where}.part: is {part!r}, and must be one of {list(found)}")
+        return found[part]
 
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """A view, with the parts of its last split of links."""
-
+    graph: Graph
     viewed: Viewed
-    parts: Mapping[str, _Part] = field(default_factory=dict)
-    made_by: bytes = b""
-
-    @classmethod
-    def of(cls, graph: Graph, steps: list[Document], parts: Mapping[str, _Part]) -> _View:
-        found, made_by, done = cls(Viewed(graph, graph.features)), b"", list[object]()
-        for step in steps:
-            if step.given("only") is not None:
-                kept = [_edge_type(each) for each in step["only"].each()]
-                graph, parts = graph.only(kept), {}
-                found = cls(Viewed(graph, graph.features))
-            else:
-                arguments, part = step["split_links"], step["part"].text()
-                made_by = written([*done, arguments.value])
-                parts = parts or _split(graph, arguments)
-                if part not in parts:
-                    raise ValueError(f"{step.where}.part: is {part!r}, and must be one of {list(parts)}")
-                graph = parts[part].graph
-                links = {name: of_part.links for name, of_part in parts.items()}
-                found = cls(Viewed(graph, graph.features, links), parts, made_by)
-            done.append(step.value)
-        return replace(found, made_by=made_by)
 
 
-def _split(graph: Graph, given: Document) -> dict[str, _Part]:
-    label, time = given.given("label"), given.given("time")
-    split = split_links(
-        graph,
-        [_edge_type(each) for each in given["edge_types"].each()],
-        _share(given["val"]),
-        _share(given["test"]),
-        disjoint_share=given["disjoint_share"].real(),
-        negatives=given["negatives"].whole(),
-        label=None if label is None else label.text(),
-        time=None if time is None else time.text(),
-        seed=given["seed"].whole(),
-    )
-    parts = {"train": split.train, "val": split.val, "test": split.test}
+def _step(graph: Graph, step: Document) -> Mapping[str, _View]:
+    """Return the graph after a step, or by name the parts of the split that the step is about."""
+    if step.given("only") is not None:
+        kept = graph.only([edge_type_of(each.type_(), graph.schema) for each in step["only"].each()])
+        return {_WHOLE: _View(kept, Viewed(kept, kept.features))}
+    if step.given("edges_before") is not None:
+        before = edges_before(graph, time_of(step["edges_before"]))
+        return {_WHOLE: _View(before, Viewed(before, before.features))}
+    split = _split(graph, SplitArguments.read(step["split_links"], graph.schema))
+    graphs = {"train": split.train, "val": split.val, "test": split.test}
     links = {"train": split.train_links, "val": split.val_links, "test": split.test_links}
-    return {name: _Part(parts[name], links[name]) for name in parts}
+    return {name: _View(of, Viewed(of, of.features, links)) for name, of in graphs.items()}
 
 
-def _share(given: Document) -> float:
-    """Return a share, or a count of links as the whole number that it is."""
-    return given.whole() if type(given.value) is int else given.real()
-
-
-def _edge_type(given: Document) -> EdgeType:
-    edge_type = given.type_()
-    if isinstance(edge_type, str):
-        raise ValueError(f"{given.where}: {edge_type!r} is no edge type")
-    return edge_type
+def _split(graph: Graph, given: SplitArguments) -> LinkSplit:
+    columns, method = given.columns, given.method
+    match method:
+        case Shares():
+            return split_links(
+                graph,
+                given.edge_types,
+                method.val,
+                method.test,
+                disjoint_share=method.disjoint_share,
+                negatives=columns.negatives,
+                label=columns.label,
+                time=columns.time,
+                seed=given.seed,
+            )
+        case TimeCutOffs():
+            return split_links_by_time(
+                graph,
+                given.edge_types[0],
+                method,
+                negatives=columns.negatives,
+                time=columns.time,
+                seed=given.seed,
+            )
+        case ByColumn():
+            return split_links_by_column(
+                graph, given.edge_types[0], negatives=columns.negatives, time=columns.time, seed=given.seed
+            )
 
 
 def service_of(

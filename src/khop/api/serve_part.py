@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from types import ModuleType
 
-from khop.api.time_split import recorded_cut_offs
 from khop.graph.layout import is_partitioned
 from khop.partition.book import read_book
 from khop.partition.parts_folder import PartsFolder, open_parts
@@ -55,6 +54,5 @@ def part_service(
 ) -> Service:
     """Return the service of the open part of a folder; `others` are the servers of each other part."""
     exchange = PartExchange(folder.fingerprint, folder.held[0], others, owners.limits)
-    is_split_by_time = recorded_cut_offs(folder) is not None
-    served = ServedPart.of(folder, exchange, is_split_by_time=is_split_by_time)
+    served = ServedPart.of(folder, exchange)
     return Service(served, registry, max_batch_bytes, served.answers(registry))

@@ -20,7 +20,7 @@ from khop.draw import DrawKey, Positives, Purpose
 from khop.features.store import FeatureStore
 from khop.graph.csc_graph import CscGraph
 from khop.graph.progress import ProgressCallback
-from khop.graph.store import BatchServers, GraphStore
+from khop.graph.store import GraphStore
 from khop.sampling.link_seeds import Links
 from khop.sampling.link_split import (
     Chosen,
@@ -34,6 +34,7 @@ from khop.sampling.link_split import (
 from khop.sampling.listed import ListedLinks
 from khop.schema import EdgeType, EdgeTypeName, NodeType, edge_type_of
 from khop.servers.graph import split_view
+from khop.servers.split_arguments import SplitArguments
 
 AnyLinks = Links | PartitionedLinks | ListedLinks
 
@@ -100,10 +101,10 @@ def split_links(
     edge_types, facts = _edge_types(edge_type), LinkColumns(negatives, label, time)
     _check(graph, edge_types, facts)
     shares, key = Shares(val, test, disjoint_share), DrawKey.of(seed_number(seed), Purpose.SPLIT)
-    parts: list[tuple[Graph, AnyLinks]]
     if graph.servers is not None:
-        parts = _split_on_servers(graph, graph.servers, edge_types, shares, facts, seed)
-    elif graph.rank_edges is not None:
+        return split_on_servers(graph, SplitArguments(edge_types, shares, facts, seed_number(seed)))
+    parts: list[tuple[Graph, AnyLinks]]
+    if graph.rank_edges is not None:
         of_ranks = split_over_ranks(graph.rank_edges, edge_types, shares, key, facts)
         parts = [(beside(graph, part.graph, graph.features, part.graph), part.links) for part in of_ranks]
     else:
@@ -112,30 +113,14 @@ def split_links(
     return LinkSplit(train, val_graph, test_graph, train_links, val_links, test_links)
 
 
-def _split_on_servers(
-    graph: Graph,
-    servers: BatchServers,
-    edge_types: Sequence[EdgeType],
-    shares: Shares,
-    facts: LinkColumns,
-    seed: int,
-) -> list[tuple[Graph, AnyLinks]]:
-    """Return graphs and lists of links that every server makes by the same key, when it first needs them."""
-    arguments = {
-        "edge_types": [list(edge_type) for edge_type in edge_types],
-        "val": shares.val,
-        "test": shares.test,
-        "disjoint_share": shares.disjoint_share,
-        "negatives": facts.negatives,
-        "label": facts.label,
-        "time": facts.time,
-        "seed": seed,
-    }
-    parts = split_view(servers, arguments)
-    return [
-        (replace(graph, topology=topology, features=features), links)
-        for topology, features, links in (parts[name](graph.schema) for name in ("train", "val", "test"))
-    ]
+def split_on_servers(graph: Graph, arguments: SplitArguments) -> LinkSplit:
+    """Return graphs and lists of links that every server makes by itself, when it first needs them."""
+    assert graph.servers is not None
+    parts = split_view(graph.servers, arguments)
+    made = [parts[name](graph.schema) for name in ("train", "val", "test")]
+    train, val, test = (replace(graph, topology=edges, features=columns) for edges, columns, _ in made)
+    train_links, val_links, test_links = (links for *_, links in made)
+    return LinkSplit(train, val, test, train_links, val_links, test_links)
 
 
 def _split_whole(

@@ -2,54 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from khop.api.open_graph import Graph
-from khop.api.split_links import AnyLinks, LinkSplit, beside, links_at, with_edges_of
-from khop.distributed.link_split import RankEdges, rank_links
+from khop.api.split_links import AnyLinks, LinkSplit, beside, links_at, split_on_servers, with_edges_of
+from khop.arguments import seed_number
+from khop.distributed.link_split import rank_edges, rank_links, summed_over_ranks
 from khop.draw import DrawKey, Purpose
 from khop.graph.csc_graph import drawing_from
-from khop.graph.folder import Folder
-from khop.graph.import_record import import_record
-from khop.graph.rule_arrays import edge_times
-from khop.kernels.edge_times import EdgeTimes
-from khop.sampling.link_split import (
-    DistributedEdges,
-    LinkColumns,
-    WholeEdges,
-    as_first_numbered,
+from khop.graph.import_record import TimeCutOffs, recorded_cut_offs
+from khop.sampling.link_split import Chosen, EdgeSplit, LinkColumns, Part, as_first_numbered
+from khop.sampling.time_split import (
+    PARTS,
+    ColumnEdges,
+    WholeColumnEdges,
+    check_parts,
+    nodes_before,
+    nodes_with_edges_before,
+    parts_by_column,
+    parts_by_time,
+    positions_before,
+    split_by_column,
+    split_by_time,
 )
 from khop.schema import EdgeType, NodeType
-
-TIME = "time"  # the column of times
-SPLIT = "split"  # the edge column of parts
-PARTS = ("train", "val", "test")
-_AT_ONCE = 1 << 22  # edges
-
-
-@dataclass(frozen=True)
-class TimeCutOffs:
-    """The first times of validation and of test, in the unit of the graph."""
-
-    val: int
-    test: int
+from khop.servers.graph import view_before
+from khop.servers.split_arguments import ByColumn, SplitArguments
 
 
 def time_cut_offs(graph: Graph) -> TimeCutOffs | None:
-    """Return the cut-offs that the folder of a graph records; None if it records none."""
+    """Return the cut-offs that the folder or the servers of a graph record; None if they record none."""
+    if graph.servers is not None:
+        return graph.servers.cut_offs
     folder = graph.folder or graph.origin
     return None if folder is None else recorded_cut_offs(folder)
-
-
-def recorded_cut_offs(folder: Folder) -> TimeCutOffs | None:
-    """Return the cut-offs that a graph folder, whole or partitioned, records; None if it records none."""
-    found = import_record(folder).get("time_split")
-    return None if found is None else TimeCutOffs(int(found["val"]), int(found["test"]))
 
 
 def edges_of_split(graph: Graph, split: str) -> Graph:
@@ -69,17 +60,14 @@ def edges_before(graph: Graph, limit: int) -> Graph:
     The time of an edge is its own, its source's, or the later of both. Edges without a time are kept. Takes
     8 bytes of memory for each kept edge of a type with times, and its indices. Negatives are drawn from the
     nodes that exist before the time: those with an own time before it, or, in types without times, those with
-    an edge before it.
+    an edge before it. Servers leave out the edges of a graph that they hold.
     """
-    kept = {t: _positions(times, below=limit) for t, times in _timed(graph)}
-    if not kept:
-        return graph
-    exist = _existing(graph, limit)
-    if graph.rank_edges is not None:
-        edges = graph.rank_edges.keeping(kept).drawing_from(exist)
-        return beside(graph, edges, graph.features, edges)
-    topology = drawing_from(graph.in_one_piece("edges_before"), exist)
-    return with_edges_of(graph, topology, kept)
+    if graph.servers is not None:
+        topology, features = view_before(graph.servers, graph.schema, limit)
+        return replace(graph, topology=topology, features=features)
+    edges = _edges(graph)
+    kept = positions_before(edges, limit)
+    return _with_edges(graph, kept, _existing(graph, edges, limit)) if kept else graph
 
 
 def split_links_by_time(
@@ -97,31 +85,11 @@ def split_links_by_time(
     `test`; reverses have the times of their edges. Negatives are nodes that exist before these times, as in
     `edges_before`, and no edges of the whole graph. The other arguments are those of `khop.split_links`.
     """
-    parts = _parts_by_time(graph, edge_type, cut_offs)
-    train, test = edges_before(graph, cut_offs.val), edges_before(graph, cut_offs.test)
-    exist = [_existing(graph, cut_offs.val), _existing(graph, cut_offs.test)]
     columns = LinkColumns(negatives, None, time)
-    candidates = {"train": exist[0], "val": exist[0], "test": exist[1]}
-    links = _links(graph, edge_type, parts, candidates, columns, seed)
-    return LinkSplit(train, train, test, *links)
-
-
-def link_counts(graph: Graph, edge_type: EdgeType, by: Literal["time", "column"]) -> tuple[int, ...]:
-    """Return how many links of a type are of training, of validation and of test."""
-    cut_offs = time_cut_offs(graph)
-    if by == "time" and cut_offs is not None:
-        parts = _parts_by_time(graph, edge_type, cut_offs)
-    else:
-        parts = [of.long() for of in _column(graph, edge_type, SPLIT)]
-    counts = torch.tensor([sum(int((of == number).sum()) for of in parts) for number in range(len(PARTS))])
-    return tuple(_summed(graph, counts).tolist())
-
-
-def _parts_by_time(graph: Graph, edge_type: EdgeType, cut_offs: TimeCutOffs) -> list[Tensor]:
-    times = _times(graph, edge_type)
-    if times is None:
-        raise ValueError(f"links of {edge_type}: have no column {TIME!r} to split by; add times")
-    return [(of >= cut_offs.val).long() + (of >= cut_offs.test).long() for of in times]
+    if graph.servers is not None:
+        return split_on_servers(graph, SplitArguments((edge_type,), cut_offs, columns, seed_number(seed)))
+    edges = _edges(graph)
+    return _split(graph, edges, edge_type, split_by_time(edges, edge_type, cut_offs), columns, seed)
 
 
 def split_links_by_column(
@@ -137,122 +105,78 @@ def split_links_by_column(
     Training and validation pass messages over training edges, test over those of training and validation.
     The same holds for other edge types with such a column; edge types without one are kept.
     """
-    types = [t for t in graph.schema.edge_types if SPLIT in graph.schema.columns.get(t, {})]
-    if edge_type not in types:
-        raise ValueError(
-            f"links of {edge_type}: have no column {SPLIT!r} to split by; give the edge type a split in "
-            "the spec of its import"
-        )
-    parts = {t: [of.long() for of in _column(graph, t, SPLIT)] for t in types}
+    columns = LinkColumns(negatives, None, time)
+    if graph.servers is not None:
+        return split_on_servers(graph, SplitArguments((edge_type,), ByColumn(), columns, seed_number(seed)))
+    edges = _edges(graph)
+    return _split(graph, edges, edge_type, split_by_column(edges, edge_type), columns, seed)
 
-    def up_to(last: int) -> Graph:
-        kept = {t: _positions(of, above=-1, below=last + 1) for t, of in parts.items()}
-        if graph.rank_edges is not None:
-            edges = graph.rank_edges.keeping(kept)
-            return beside(graph, edges, graph.features, edges)
-        return with_edges_of(graph, graph.in_one_piece("split_links"), kept)
 
-    train, test = up_to(0), up_to(1)
-    links = _links(graph, edge_type, parts[edge_type], {}, LinkColumns(negatives, None, time), seed)
+def link_counts(graph: Graph, edge_type: EdgeType, by: Literal["time", "column"]) -> tuple[int, ...]:
+    """Return how many links of a type are of training, of validation and of test."""
+    cut_offs, edges = time_cut_offs(graph), _edges(graph)
+    if by == "time" and cut_offs is not None:
+        parts = parts_by_time(edges, edge_type, cut_offs)
+    else:
+        parts = parts_by_column(edges, edge_type)
+    counts = torch.tensor([sum(int((of == number).sum()) for of in parts) for number in range(len(PARTS))])
+    return tuple(_summed(graph, counts).tolist())
+
+
+def _split(
+    graph: Graph, edges: ColumnEdges, edge_type: EdgeType, split: EdgeSplit, columns: LinkColumns, seed: int
+) -> LinkSplit:
+    """Return the graphs and the links of a split of the edges that are here."""
+    chosen = (part.links[edge_type] for part in (split.train, split.val, split.test))
+    counts = torch.tensor([sum(at.numel() for at in of_ranges) for of_ranges in chosen])
+    check_parts(edge_type, dict(zip(PARTS, _summed(graph, counts).tolist(), strict=True)))
+    exist: dict[int | None, dict[NodeType, Tensor]] = {None: {}}
+    for part in (split.train, split.test):
+        if part.limit is not None and part.limit not in exist:
+            exist[part.limit] = _existing(graph, edges, part.limit)
+    train, test = (_with_edges(graph, of.kept, exist[of.limit]) for of in (split.train, split.test))
+    key = DrawKey.of(seed, Purpose.SPLIT)
+    links = [
+        _links(graph, part, exist[part.limit], columns if number else columns.of_training, key.plus(number))
+        for number, part in enumerate((split.train, split.val, split.test))
+    ]
     return LinkSplit(train, train, test, *links)
 
 
 def _links(
-    graph: Graph,
-    edge_type: EdgeType,
-    parts: Sequence[Tensor],
-    candidates: Mapping[str, Mapping[NodeType, Tensor]],
-    columns: LinkColumns,
-    seed: int,
-) -> list[AnyLinks]:
-    """Return the links of each part; `parts` are those of the edges, `candidates` the nodes to draw."""
-    key, links = DrawKey.of(seed, Purpose.SPLIT), list[AnyLinks]()
-    positions = {n: _positions(parts, above=at - 1, below=at + 1) for at, n in enumerate(PARTS)}
-    counts = torch.tensor([sum(at.numel() for at in chosen) for chosen in positions.values()])
-    for name, count in zip(PARTS, _summed(graph, counts).tolist(), strict=True):
-        if not count:
-            raise ValueError(f"links of {edge_type}: none is of {name}; change the split, or import more")
-    for number, (name, chosen) in enumerate(positions.items()):
-        of_part = columns if number else columns.of_training
-        drawable = candidates.get(name, {})
-        if graph.rank_edges is not None:
-            edges = graph.rank_edges.drawing_from(drawable)
-            links.append(rank_links(edges, {edge_type: chosen}, of_part, key.plus(number)))
-        else:
-            topology = drawing_from(graph.in_one_piece("split_links"), drawable)
-            asked = {edge_type: as_first_numbered(topology, edge_type, chosen[0])}
-            links.append(links_at(graph, topology, asked, of_part, key.plus(number)))
-    return links
+    graph: Graph, part: Part, exist: Mapping[NodeType, Tensor], columns: LinkColumns, key: DrawKey
+) -> AnyLinks:
+    """Return the links of a part, with negatives among the nodes that `exist`."""
+    if graph.rank_edges is not None:
+        return rank_links(graph.rank_edges.drawing_from(exist), part.links, columns, key)
+    topology = drawing_from(graph.in_one_piece("split_links"), exist)
+    asked = {t: as_first_numbered(topology, t, at) for t, (at,) in part.links.items()}
+    return links_at(graph, topology, asked, columns, key)
 
 
-def _positions(of_ranges: Sequence[Tensor], *, below: int, above: int | None = None) -> tuple[Tensor, ...]:
-    """Return for each range of rows the positions of values within limits, exclusive."""
-    return tuple(
-        torch.nonzero(of < below if above is None else (of > above) & (of < below)).squeeze(1)
-        for of in of_ranges
-    )
+def _with_edges(graph: Graph, kept: Chosen, exist: Mapping[NodeType, Tensor]) -> Graph:
+    """Return the graph with the kept edges, and negatives among the nodes that `exist`."""
+    if graph.rank_edges is not None:
+        edges = graph.rank_edges.keeping(kept).drawing_from(exist)
+        return beside(graph, edges, graph.features, edges)
+    return with_edges_of(graph, drawing_from(graph.in_one_piece("edges before a time"), exist), kept)
 
 
-def _edges(graph: Graph) -> DistributedEdges:
+def _edges(graph: Graph) -> ColumnEdges:
     """Return the edges of the graph that are here: all, or those of the partitions of this rank."""
     if graph.rank_edges is not None:
-        return RankEdges(graph.rank_edges)
-    return WholeEdges(graph.in_one_piece("the split by time"))
+        return rank_edges(graph.rank_edges)
+    return WholeColumnEdges(graph.in_one_piece("the split by time"), graph.columns)
 
 
 def _summed(graph: Graph, counts: Tensor) -> Tensor:
     """Return the sum of the counts of all ranks that hold edges."""
-    return counts if graph.rank_edges is None else RankEdges(graph.rank_edges).summed(counts)
+    return counts if graph.rank_edges is None else summed_over_ranks(graph.rank_edges, counts)
 
 
-def _column(graph: Graph, edge_type: EdgeType, name: str) -> list[Tensor]:
-    """Return a column of the edges that are here, by range of rows."""
-    if graph.rank_edges is None:
-        return [graph.columns[edge_type][name]]
-    held = graph.rank_edges.held
-    return held.column(edge_type, name, [torch.arange(csc.num_edges) for csc, _ in held.rows(edge_type)])
-
-
-def _times(graph: Graph, edge_type: EdgeType) -> list[Tensor] | None:
-    """Return the times of the edges that are here, by range of rows; None if the type has none."""
-    if graph.rank_edges is None:
-        times = edge_times(graph.local_csc(edge_type), edge_type, graph.columns, TIME)
-        return None if times is None else [times]
-    held, columns = graph.rank_edges.held, graph.schema.columns
-    sources = _node_times(graph, edge_type[0])
-    ranges = held.rows(edge_type)
-    own = _column(graph, edge_type, TIME) if TIME in columns.get(edge_type, {}) else [None] * len(ranges)
-    if sources is None and None in own:
-        return None
-    return [EdgeTimes(of, sources).of(csc) for of, (csc, _) in zip(own, ranges, strict=True)]
-
-
-def _node_times(graph: Graph, node_type: NodeType) -> Tensor | None:
-    if TIME not in graph.schema.columns.get(node_type, {}):
-        return None
-    if graph.rank_edges is not None:
-        return graph.rank_edges.held.folder.columns()[node_type][TIME]
-    return graph.columns[node_type][TIME]
-
-
-def _timed(graph: Graph) -> Iterator[tuple[EdgeType, list[Tensor]]]:
-    """Yield the edge types with times, and the times."""
-    for edge_type in graph.schema.edge_types:
-        times = _times(graph, edge_type)
-        if times is not None:
-            yield edge_type, times
-
-
-def _existing(graph: Graph, limit: int) -> dict[NodeType, Tensor]:
+def _existing(graph: Graph, edges: ColumnEdges, limit: int) -> dict[NodeType, Tensor]:
     """Return the nodes that exist before a time, bool (nodes), for the types where times say so."""
-    edges, touched = _edges(graph), dict[NodeType, Tensor]()
-    for edge_type, times in _timed(graph):
-        for node_type in edge_type[::2]:
-            touched.setdefault(node_type, torch.zeros(graph.num_nodes(node_type), dtype=torch.int64))
-        for edge_range, at in zip(edges.edge_ranges(edge_type), _positions(times, below=limit), strict=True):
-            for some in at.split(_AT_ONCE):
-                for node_type, ends in zip(edge_type[::2], edge_range.ends(some), strict=True):
-                    touched[node_type][ends] = 1
-    found = {t: _summed(graph, marks) > 0 for t, marks in touched.items()}
-    own = {t: _node_times(graph, t) for t in graph.schema.node_types}
-    return found | {t: times < limit for t, times in own.items() if times is not None}
+    touched = nodes_with_edges_before(edges, limit)
+    if graph.rank_edges is not None:
+        touched = {t: _summed(graph, marks.long()) > 0 for t, marks in touched.items()}
+    return nodes_before(edges, limit, touched)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import get_args
 
-from khop.api.time_split import SPLIT, TIME, TimeCutOffs, recorded_cut_offs
+from khop.config.on_servers import cut_offs_of
 from khop.config.parts import words_of
 from khop.config.read import chosen
 from khop.config.resolve_task import ResolveContext
 from khop.config.tables import BuiltinTask
+from khop.graph.import_record import TimeCutOffs
+from khop.sampling.time_split import SPLIT, TIME
 from khop.training.link_prediction import LinkMetric
 
 
@@ -29,7 +31,7 @@ def resolved_link_task(task: BuiltinTask, context: ResolveContext) -> BuiltinTas
             f"sampler.time is {time!r}: each link needs a time, and the columns of {target} are "
             f"{', '.join(columns) or 'none'} ({raw.where('sampler.time')})"
         )
-    if link_split(links.split, columns, recorded_cut_offs(graph)) == "random":
+    if link_split(links.split, columns, cut_offs_of(graph)) == "random":
         _check_shares(context, graph.num_edges(there[target]), target)
     return task.model_copy(update={"target": target, "metric": metric})
 

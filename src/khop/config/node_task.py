@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
-from khop.api.time_split import TimeCutOffs, edges_of_split, time_cut_offs
+from khop.api.time_split import edges_of_split, time_cut_offs
 from khop.config.contexts import TaskContext
 from khop.config.run_task import Evaluation
 from khop.config.tables import BuiltinTask
+from khop.graph.import_record import TimeCutOffs
 from khop.inference.chunks import Progress
 from khop.inference.evaluation import SplitOutputs, labels_of, scores_of, split_outputs
 from khop.inference.predictions import NodePredictions

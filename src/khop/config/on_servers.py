@@ -10,9 +10,12 @@ from torch import Tensor
 
 from khop.api.connect import connect
 from khop.api.open_graph import Graph
+from khop.api.time_split import time_cut_offs
 from khop.config.read import RawRun
 from khop.config.values import RunConfig
 from khop.errors import Unsupported
+from khop.graph.folder import Folder
+from khop.graph.import_record import TimeCutOffs, recorded_cut_offs
 from khop.graph.npy import ArrayEntry
 from khop.sampling.listed import ids_here
 from khop.schema import EdgeType, NodeType, Schema
@@ -59,6 +62,11 @@ class GraphOnServers:
         return self.graph.original_ids(node_type)
 
 
+def cut_offs_of(graph: Folder) -> TimeCutOffs | None:
+    """Return the cut-offs that a graph records, in its folder or on servers; None if it records none."""
+    return time_cut_offs(graph.graph) if isinstance(graph, GraphOnServers) else recorded_cut_offs(graph)
+
+
 @dataclass(frozen=True, eq=False)
 class _FetchedIds(Mapping[NodeType, Tensor]):
     graph: Graph
@@ -97,12 +105,6 @@ def graph_on_servers(config: RunConfig, raw: RawRun) -> GraphOnServers:
         raise ValueError(
             f"graph is {config.graph!r}: the servers have {there.name!r}; give --graph {there.name}, or "
             f"servers of {wanted} ({raw.where('graph', 'servers.addresses')})"
-        )
-    is_random = config.task.kind == "link-prediction" and config.links.split == "random"
-    if there.is_split_by_time and not is_random:
-        raise ValueError(
-            f"graph is {config.graph!r}: is split by time, and servers do not leave out the edges after a "
-            f"cut-off; train without servers ({raw.where('servers.addresses')})"
         )
     if config.gpu.topology not in ("auto", "host") or config.gpu.features not in ("auto", "host"):
         raise ValueError(

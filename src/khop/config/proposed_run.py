@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from khop.api.open_graph import open_graph
-from khop.api.time_split import link_counts, recorded_cut_offs
+from khop.api.time_split import link_counts
 from khop.config.link_task import link_split
 from khop.config.parts import words_of
 from khop.graph.folder import Folder
+from khop.graph.import_record import recorded_cut_offs
 from khop.partition.parts_folder import known_folder
 from khop.schema import EdgeType, NodeType, Schema
 

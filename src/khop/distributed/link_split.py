@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from khop.distributed.held_edges import HeldEdges
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.distributed.partitioned_links import ENDS, PartitionedLinks, partitioned_links, rank_bounds_of
 from khop.distributed.rank_links import of_all_nodes
@@ -16,42 +17,23 @@ from khop.draw import DrawKey, Positives
 from khop.exchange.codec import check_below
 from khop.exchange.moved_rows import moved, rounds, summed
 from khop.exchange.peers import Message, naming
-from khop.sampling.link_split import Chosen, Counted, EdgeRange, LinkColumns, Shares, split_edges
-from khop.schema import EdgeType, NodeType, Schema
+from khop.sampling.link_split import Chosen, LinkColumns, Shares, split_edges
+from khop.schema import EdgeType
 
 DEALING = Message("dealing links", "id")
 HANDING = Message("handing links on", "id")
 _LINKS_AT_ONCE = 1 << 16  # in one draw of negatives
 
 
-@dataclass(frozen=True)
-class RankEdges:
-    """The edges of the partitions that this rank stores."""
+def rank_edges(graph: PartitionedGraph) -> HeldEdges:
+    """Return the edges of the partitions that this rank stores."""
+    return HeldEdges(graph.held, lambda counts, of: summed_over_ranks(graph, counts))
 
-    graph: PartitionedGraph
 
-    @property
-    def schema(self) -> Schema:
-        """The types of the graph."""
-        return self.graph.schema
-
-    @property
-    def original_ids(self) -> Mapping[NodeType, Tensor]:
-        """Ids before partitioning, int64 (nodes of all partitions), by node type."""
-        return self.graph.held.nodes.originals
-
-    def edge_ranges(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
-        """Return the edges of each partition."""
-        return [EdgeRange(csc, first) for csc, first in self.graph.held.rows(edge_type)]
-
-    def total(self, counts: Tensor, of: Counted) -> Tensor:
-        """Return the sum of counts over all partitions. Collective."""
-        return self.summed(counts)
-
-    def summed(self, counts: Tensor) -> Tensor:
-        """Return the sum over all partitions. Collective. Ranks that store the same partitions count once."""
-        own = counts if self.graph.holders.is_first else torch.zeros_like(counts)
-        return summed(self.graph.lanes.peers, own, DEALING)
+def summed_over_ranks(graph: PartitionedGraph, counts: Tensor) -> Tensor:
+    """Return the sum over all partitions. Collective. Ranks that store the same partitions count once."""
+    own = counts if graph.holders.is_first else torch.zeros_like(counts)
+    return summed(graph.lanes.peers, own, DEALING)
 
 
 @dataclass(frozen=True)
@@ -71,7 +53,7 @@ def split_over_ranks(
     Edge ids remain the positions in the graph before the split. It also keeps a range of the links. The split
     itself takes one number per edge, and a few numbers per node that links lead to.
     """
-    split = split_edges(RankEdges(graph), edge_types, shares, key)
+    split = split_edges(rank_edges(graph), edge_types, shares, key)
     views = {id(part.kept): graph.keeping(part.kept) for part in (split.train, split.val, split.test)}
     parts = []
     for draw, part in enumerate((split.train, split.val, split.test)):
@@ -101,7 +83,7 @@ def _facts(
     graph: PartitionedGraph, edge_type: EdgeType, positions: Sequence[Tensor], facts: LinkColumns
 ) -> dict[str, Tensor]:
     """Return the ends, labels and times of this rank's chosen edges, one row per edge."""
-    ranges_of = RankEdges(graph).edge_ranges(edge_type)
+    ranges_of = rank_edges(graph).edge_ranges(edge_type)
     ends = [edge_range.ends(at).T for edge_range, at in zip(ranges_of, positions, strict=True)]
 
     def column(name: str) -> Tensor:

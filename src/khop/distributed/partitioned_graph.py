@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from khop.distributed.hop_shares import HopShares
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.rank_negatives import RankNegatives
 from khop.draw import (
@@ -19,15 +20,13 @@ from khop.draw import (
     NeighborsByType,
     Positives,
 )
-from khop.errors import Unsupported
 from khop.exchange.draw_wire import HopWire, IdRanges
 from khop.exchange.lanes import Lanes
 from khop.exchange.peers import Message, Peers, naming
-from khop.graph.edge_draws import check_edge_type, check_hop
+from khop.graph.edge_draws import check_edge_type
 from khop.graph.needs import Need
 from khop.graph.store import NumberedGraph, NumberedNodes
-from khop.kernels.owners import ByOwner
-from khop.partition.local_partitions import LocalPartitions, check_frontier_nodes
+from khop.partition.local_partitions import LocalPartitions
 from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType, Schema
 
@@ -77,12 +76,7 @@ class PartitionedGraph(NumberedGraph):
 
     def num_edges(self, edge_type: EdgeType) -> int:
         """Return the number of edges of a type in all partitions; Unsupported if some are left out."""
-        check_edge_type(edge_type, self.schema)
-        if edge_type in self.held.thinned:
-            raise Unsupported(
-                f"number of edges of {edge_type}: some are left out, and each rank knows its own number; "
-                "split the graph in one process to count them"
-            )
+        self.held.check_unthinned(edge_type)
         return self._num_edges[edge_type]
 
     def prepare(self, needs: Collection[Need]) -> None:
@@ -92,17 +86,12 @@ class PartitionedGraph(NumberedGraph):
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw in-edges of every frontier node; see GraphStore."""
-        check_hop(frontier, hop, self.schema)
-        check_frontier_nodes(frontier, hop, self.nodes)
-        wire = HopWire.of(frontier, hop, key, self.nodes.counts, self._num_edges)
-        owners = {t: ByOwner.of(frontier[t].nodes, self._bounds[t]) for t in wire.node_types}
-        shares = {t: of_type.frontiers(frontier[t]) for t, of_type in owners.items()}
+        shares = HopShares.of(frontier, hop, key, self.held, self._num_edges, self._bounds)
         peers = self.lanes.peers
         with peers.turn:  # held until all results are copied out of the received messages
-            exchange = _HopExchange(peers, wire, shares, self._spans)
-            drawn = _drawn_for_all(self.held, wire, exchange.asked(), hop, key)
-            answers = exchange.answers(drawn)
-            return {t: owners[t[2]].neighbors([answer[t] for answer in answers]) for t in wire.most}
+            exchange = _HopExchange(peers, shares, self._spans)
+            drawn = _drawn_for_all(self.held, shares.wire, exchange.asked(), hop, key)
+            return shares.joined(exchange.answers(drawn))
 
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
@@ -136,23 +125,22 @@ class _HopExchange:
     """The messages of one hop between ranks. The share of this rank is not sent."""
 
     peers: Peers
-    wire: HopWire
-    shares: Mapping[NodeType, list[Frontier]]  # of the frontier of this rank, by the rank that stores them
+    shares: HopShares  # of the frontier of this rank, by the rank that stores them
     spans: Sequence[IdRanges]  # ids that each rank stores
 
     def asked(self) -> list[FrontierByType]:
         """Exchange requests; return the frontier of each rank."""
-        own, wire = self.peers.rank, self.wire
+        own, wire = self.peers.rank, self.shares.wire
         requests = [
             torch.empty(0, dtype=torch.uint8)
             if rank == own
-            else wire.request({t: of_ranks[rank] for t, of_ranks in self.shares.items()}, span)
+            else wire.request(self.shares.frontier(rank), span)
             for rank, span in enumerate(self.spans)
         ]
         asked: list[FrontierByType] = []
         for rank, message in enumerate(self.peers.exchange(requests, ASKING, _MOST_BYTES)):
             if rank == own:
-                asked.append({t: of_ranks[own] for t, of_ranks in self.shares.items()})
+                asked.append(self.shares.frontier(own))
                 continue
             with naming(self.peers, rank, ASKING):
                 asked.append(wire.frontier(message, self.spans[own]))
@@ -160,15 +148,12 @@ class _HopExchange:
 
     def answers(self, drawn: list[NeighborsByType]) -> list[NeighborsByType]:
         """Send drawn neighbors; return the neighbors that every rank has drawn for this one."""
-        own, wire, peers = self.peers.rank, self.wire, self.peers
+        own, wire, peers = self.peers.rank, self.shares.wire, self.peers
         answers = peers.outgoing([0 if rank == own else wire.size_of(of) for rank, of in enumerate(drawn)])
         for rank, of_rank in enumerate(drawn):
             if rank != own:
                 wire.write(of_rank, answers.payloads[rank])
-        counts = [
-            {t: of_ranks[rank].nodes.numel() for t, of_ranks in self.shares.items()}
-            for rank in range(len(drawn))
-        ]
+        counts = [self.shares.counts(rank) for rank in range(len(drawn))]
         if wire.is_bounded:
             sizes = [0 if rank == own else wire.size(rows) for rank, rows in enumerate(counts)]
             received = peers.reply(answers, sizes, ANSWERING)

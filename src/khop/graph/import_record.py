@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from khop.graph.documents import read_document
@@ -10,6 +11,14 @@ from khop.graph.folder import Folder
 
 DOCUMENT = "import.json"
 LATER = "later"  # key of the record of later data: the encoders and the rows of its tables
+
+
+@dataclass(frozen=True)
+class TimeCutOffs:
+    """The first times of validation and of test, in the unit of the graph."""
+
+    val: int
+    test: int
 
 
 def import_record(folder: Folder) -> Mapping[str, Any]:
@@ -21,3 +30,9 @@ def import_record(folder: Folder) -> Mapping[str, Any]:
         return {}
     found: Mapping[str, Any] = read_document(folder.path, DOCUMENT, folder.documents[DOCUMENT])
     return found
+
+
+def recorded_cut_offs(folder: Folder) -> TimeCutOffs | None:
+    """Return the cut-offs that a graph folder, whole or partitioned, records; None if it records none."""
+    found = import_record(folder).get("time_split")
+    return None if found is None else TimeCutOffs(int(found["val"]), int(found["test"]))

@@ -19,6 +19,7 @@ from khop.schema import EdgeType, NodeType, Schema
 
 if TYPE_CHECKING:
     from khop.graph.csc_graph import CscGraph
+    from khop.graph.import_record import TimeCutOffs
 
 
 class DrawsHops(Protocol):
@@ -48,8 +49,8 @@ class BatchServers(Protocol):
         ...
 
     @property
-    def is_split_by_time(self) -> bool:
-        """True if the graph has cut-offs in time, after which training uses no edges."""
+    def cut_offs(self) -> TimeCutOffs | None:
+        """Cut-offs of a split by time, as the graph's import recorded them; None if it records none."""
         ...
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from khop.draw import DrawKey, Frontier, FrontierByType, NeighborsByType
+from khop.errors import Unsupported
 from khop.graph.derived import Derived
 from khop.graph.edge_draws import EdgeDraws, asked_types, check_edge_type, check_hop
 from khop.graph.folder import GraphFolder
@@ -164,6 +165,15 @@ class LocalPartitions:
     def thinned(self) -> frozenset[EdgeType]:
         """The edge types from which some edges are left out."""
         return frozenset(edge_type for part in self.parts for edge_type in part.kept.positions)
+
+    def check_unthinned(self, edge_type: EdgeType) -> None:
+        """Raise Unsupported if edges of a type are left out: no process knows the number of all of them."""
+        check_edge_type(edge_type, self.schema)
+        if edge_type in self.thinned:
+            raise Unsupported(
+                f"number of edges of {edge_type}: some are left out, and each process knows the number of "
+                "its own; split the graph in one process to count them"
+            )
 
     def only(self, edge_types: Collection[EdgeType]) -> LocalPartitions:
         """Return the same parts with only these edge types and the node types at their ends."""

@@ -166,6 +166,7 @@ class Part:
 
     kept: Chosen  # the edges that carry messages, of the split types and of their reverses
     links: Chosen
+    limit: int | None = None  # negatives are nodes that exist before this time; None: all nodes
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from khop.draw import RANDOMNESS
+from khop.graph.import_record import TimeCutOffs
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 from khop.servers.errors import WrongVersion
 from khop.servers.frame import DTYPES, VERSION
 from khop.servers.json_fields import Document, Plain, Type, by_type
 from khop.servers.served import Served
+from khop.servers.split_arguments import time_of
 
 _MOST = 1 << 62
 
@@ -26,7 +28,7 @@ class Description:
     edges: Mapping[EdgeType, int]
     splits: Mapping[str, Mapping[NodeType, int]]  # number of nodes
     renumbered: tuple[NodeType, ...]  # types with original ids
-    is_split_by_time: bool
+    cut_offs: TimeCutOffs | None
 
 
 def described_graph(served: Served) -> dict[str, Plain]:
@@ -50,7 +52,7 @@ def described_graph(served: Served) -> dict[str, Plain]:
             name: by_type({t: ids.numel() for t, ids in of_types.items()})
             for name, of_types in served.splits.items()
         },
-        "is_split_by_time": served.is_split_by_time,
+        "cut_offs": None if served.cut_offs is None else vars(served.cut_offs),
         "renumbered": [t for t in schema.node_types if graph.original_ids(t) is not None],
     }
 
@@ -79,7 +81,7 @@ def read_description(text: bytes, where: str) -> Description:
         {_edge_type(t): count.whole(0, _MOST) for t, count in given["edges"].entries()},
         {name: _counts(given["splits"][name]) for name in given["splits"].names()},
         tuple(each.text() for each in given["renumbered"].each()),
-        given["is_split_by_time"].value is True,
+        _cut_offs(given.given("cut_offs")),
     )
 
 
@@ -98,6 +100,10 @@ def _read_spec(given: Document) -> ColumnSpec:
         None if classes is None else classes.whole(0, _MOST),
         None if scales is None else tuple(scale.real() for scale in scales.each()),
     )
+
+
+def _cut_offs(given: Document | None) -> TimeCutOffs | None:
+    return None if given is None else TimeCutOffs(time_of(given["val"]), time_of(given["test"]))
 
 
 def _counts(given: Document) -> dict[NodeType, int]:

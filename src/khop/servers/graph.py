@@ -13,6 +13,7 @@ from torch import Tensor
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
 from khop.errors import Unsupported
 from khop.features.store import FeatureStoreBase, Gathered, Wanted
+from khop.graph.import_record import TimeCutOffs
 from khop.graph.needs import Need
 from khop.graph.store import BatchServers, NumberedGraph, NumberedNodes
 from khop.rules.rule import Hop
@@ -26,6 +27,7 @@ from khop.servers.json_fields import Plain
 from khop.servers.lists import FACTS, IDS, LINKS, LIST, ROWS
 from khop.servers.request_wire import type_plain
 from khop.servers.settings import View
+from khop.servers.split_arguments import SplitArguments
 from khop.servers.transport import Buffer, CallContext, Exchange
 
 MOST_ANSWER = 1 << 40  # bytes
@@ -63,9 +65,9 @@ class RemoteView:
         return self.description.fingerprint
 
     @property
-    def is_split_by_time(self) -> bool:
-        """True if the graph has cut-offs in time, after which training uses no edges."""
-        return self.description.is_split_by_time
+    def cut_offs(self) -> TimeCutOffs | None:
+        """Cut-offs of a split by time, as the graph's import recorded them; None if it records none."""
+        return self.description.cut_offs
 
     def after(self, step: Plain) -> RemoteView:
         """Return the view after one more step."""
@@ -239,14 +241,21 @@ def listed_splits(view: RemoteView) -> dict[str, dict[NodeType, Tensor | ListedN
     }
 
 
+def view_before(servers: BatchServers, schema: Schema, limit: int) -> tuple[RemoteGraph, RemoteFeatures]:
+    """Return the graph with the edges before a time, which servers leave out, and its columns."""
+    assert isinstance(servers, RemoteView)
+    view = servers.after({"edges_before": limit})
+    return RemoteGraph(view, schema), RemoteFeatures(schema.columns, view)
+
+
 def split_view(
-    servers: BatchServers, arguments: Mapping[str, Plain]
+    servers: BatchServers, arguments: SplitArguments
 ) -> dict[str, Callable[[Schema], tuple[RemoteGraph, RemoteFeatures, ListedLinks]]]:
     """Return the parts of a split of links on servers: for a schema, the graph, the columns and the links."""
     assert isinstance(servers, RemoteView)
 
     def part(name: str, schema: Schema) -> tuple[RemoteGraph, RemoteFeatures, ListedLinks]:
-        view = servers.after({"split_links": dict(arguments), "part": name})
+        view = servers.after({"split_links": arguments.plain, "part": name})
         links = _links(view, {"view": list(view.view), "part": name})
         return RemoteGraph(view, schema), RemoteFeatures(schema.columns, view), links
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from torch import Tensor
 
 from khop.features.store import FeatureStore
+from khop.graph.import_record import TimeCutOffs
 from khop.graph.store import GraphStore
 from khop.sampling.link_seeds import LinkList
 from khop.schema import NodeType
@@ -60,8 +61,8 @@ class Served(Protocol):
         ...
 
     @property
-    def is_split_by_time(self) -> bool:
-        """True if the graph has cut-offs in time, after which training uses no edges."""
+    def cut_offs(self) -> TimeCutOffs | None:
+        """Cut-offs of a split by time, as the graph's import recorded them; None if it records none."""
         ...
 
     @property

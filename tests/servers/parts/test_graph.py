@@ -59,7 +59,7 @@ def test_edges_are_counted_over_all_parts_unless_some_are_left_out(graph: Shared
     assert graph.num_edges(LIKE) == 900
     assert graph.only([LIKE]).schema.edge_types == (LIKE,)
     thinned = graph.held.keeping({LIKE: [torch.arange(3)]})
-    with pytest.raises(Unsupported, match="each server knows its own number"):
+    with pytest.raises(Unsupported, match="each process knows the number"):
         SharedGraph(thinned, graph.exchange).num_edges(LIKE)
 
 

@@ -34,6 +34,7 @@ def test_links_are_numbered_by_the_original_ids_of_their_destinations(counts: li
 
 def test_a_list_of_links_has_the_digest_and_the_rows_of_the_local_one(typed_parts: Path) -> None:
     arguments = {
+        "by": "random",
         "edge_types": [list(BUYS)], "val": 0.2, "test": 40, "disjoint_share": 0.0, "negatives": 2,
         "label": "weight", "time": "time", "seed": 4,
     }  # fmt: skip
@@ -47,7 +48,7 @@ def test_a_list_of_links_has_the_digest_and_the_rows_of_the_local_one(typed_part
         ("val", split.val_links),
         ("test", split.test_links),
     ):
-        links = shared_links(found, name)
+        links = shared_links(found, name, found.graph)
         assert (dict(links.counts), links.facts) == (dict(expected.counts), expected.facts)
         assert links.digest() == expected.digest()
     wanted = {BUYS: Rows(torch.tensor([5, 1]), ("ends", "times"), {"times": 1})}
@@ -58,7 +59,7 @@ def test_a_list_of_links_has_the_digest_and_the_rows_of_the_local_one(typed_part
 
 def test_a_part_of_a_split_that_there_is_not_is_refused(typed_parts: Path) -> None:
     assert len(open_parts(typed_parts).parts) == 3
-    arguments = {"edge_types": [["user", "sells", "item"]]}
+    arguments = {"by": "random", "edge_types": [["user", "sells", "item"]]}
     views = part_services(typed_parts)[0]._part._views  # type: ignore[union-attr,attr-defined]
     with pytest.raises(ValueError, match="has no field"):
         views.split(Document([], "view"), Document(arguments, "split"))

@@ -10,8 +10,12 @@ import pytest
 import torch
 
 import khop
+from khop.api.time_split import split_links_by_time, time_cut_offs
+from khop.graph.import_record import TimeCutOffs
 from support.batch_kinds import PLAIN, TYPED
-from support.parts_in_process import connected_to_parts
+from support.dated_shop import BUYS as DATED_BUYS
+from support.dated_shop import CUT_OFFS, DATED, Loaders, write_dated_shop
+from support.parts_in_process import connected_to_parts, part_services
 from support.same_samples import assert_same
 from support.small_typed_folders import BUYS, LIKE
 
@@ -59,6 +63,36 @@ def test_split_links_are_the_same_over_parts(typed_parts: Path) -> None:
         for found, expected in zip(remote, local, strict=True):
             assert_same_batches(found, expected)
         assert remote.state_dict() == local.state_dict()
+
+
+@pytest.mark.parametrize("kind", DATED, ids=lambda kind: kind.__name__)
+def test_splits_by_time_and_by_column_are_the_same_over_parts(dated_parts: Path, kind: Loaders) -> None:
+    remote = connected_to_parts(dated_parts)
+    assert time_cut_offs(remote) == CUT_OFFS
+    for found, expected in zip(kind(remote), kind(khop.open_graph(dated_parts)), strict=True):
+        assert len(found) == len(expected) > 0
+        for one, other in zip(found, expected, strict=True):
+            assert_same_batches(one, other)
+        assert found.state_dict() == expected.state_dict()
+
+
+@pytest.mark.parametrize("cut_offs", [TimeCutOffs(-5, 80), TimeCutOffs(60, 200)])
+def test_an_empty_part_of_a_split_is_the_sentence_of_the_local_split(
+    dated_parts: Path, cut_offs: TimeCutOffs
+) -> None:
+    said = []
+    for graph in (connected_to_parts(dated_parts), khop.open_graph(dated_parts)):
+        with pytest.raises(ValueError, match="change the split, or import more") as caught:
+            split_links_by_time(graph, DATED_BUYS, cut_offs)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+
+
+def test_parts_without_the_times_of_all_nodes_are_refused(tmp_path: Path) -> None:
+    """Columns of one number per node are on all machines, others with their part alone."""
+    khop.partition_graph(write_dated_shop(tmp_path / "whole", time_shape=(1,)), tmp_path / "parts", 2)
+    with pytest.raises(ValueError, match="is split by time, and each part has the column 'time' of its own"):
+        part_services(tmp_path / "parts")
 
 
 def test_negatives_by_degree_of_a_split_count_the_edges_of_all_parts(typed_parts: Path) -> None:

@@ -10,12 +10,14 @@ import torch
 import khop
 from khop.sampling.link_split import Counted
 from khop.servers.json_fields import Document
-from khop.servers.parts.split import SharedSplit, SplitArguments
+from khop.servers.parts.split import SharedSplit
+from khop.servers.split_arguments import SplitArguments
 from support.parts_in_process import part_services
 from support.small_typed_folders import BUYS
 
 ARGUMENTS = {
-    "edge_types": [list(BUYS)], "val": 0.2, "test": 40, "disjoint_share": 0.25, "negatives": 2, "label": None,
+    "by": "random", "edge_types": [list(BUYS)],
+    "val": 0.2, "test": 40, "disjoint_share": 0.25, "negatives": 2, "label": None,
     "time": None, "seed": 4,
 }  # fmt: skip
 

@@ -12,7 +12,8 @@ from support.parts_in_process import part_services
 from support.small_typed_folders import BUYS, LIKE
 
 SPLIT = {
-    "edge_types": [list(BUYS)], "val": 0.2, "test": 0.1, "disjoint_share": 0.0, "negatives": 1, "label": None,
+    "by": "random", "edge_types": [list(BUYS)],
+    "val": 0.2, "test": 0.1, "disjoint_share": 0.0, "negatives": 1, "label": None,
     "time": None, "seed": 4,
 }  # fmt: skip
 

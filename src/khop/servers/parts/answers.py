@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from khop.distributed.held_edges import HeldEdges
 from khop.servers.errors import WrongGraph
 from khop.servers.frame import Frame, Tensors
 from khop.servers.json_fields import Plain
+from khop.servers.parts.existing import touched_answer
 from khop.servers.parts.features import SharedFeatures
 from khop.servers.parts.graph import SharedGraph, bytes_of
 from khop.servers.parts.negatives import edges_between
@@ -24,12 +26,13 @@ from khop.servers.parts.wire import (
     LINK_ROWS,
     NEGATIVES,
     ROWS,
-    edge_type_of,
+    TOUCHED,
     read_hop,
     read_negatives,
 )
 from khop.servers.registry import Registry
 from khop.servers.served import Answered
+from khop.servers.split_arguments import edge_type_of, time_of
 
 
 class PartAnswers:
@@ -51,6 +54,7 @@ class PartAnswers:
             NEGATIVES: self._negatives,
             DEGREES: self._degrees,
             EDGES: self._edges,
+            TOUCHED: self._touched,
             COUNTS: self._counts,
             LINK_COUNTS: self._link_counts,
             LINK_ROWS: self._link_rows,
@@ -104,6 +108,10 @@ class PartAnswers:
         count, edges = edges_between(held, edge_type, span, given["begin"].whole())
         fields, tensors = _one("edges", edges)
         return {**fields, "count": count}, tensors
+
+    def _touched(self, frame: Frame) -> Answered:
+        graph = self._views.graph(frame.document["view"])
+        return touched_answer(HeldEdges(graph.held), time_of(frame.document["limit"]))
 
     def _counts(self, frame: Frame) -> Answered:
         given = frame.document

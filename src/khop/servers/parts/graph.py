@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from khop.draw import DrawKey, DrawnNegatives, FrontierByType, Neighbors, NeighborsByType, Positives
-from khop.errors import Unsupported
-from khop.exchange.draw_wire import HopWire, IdRanges
-from khop.graph.edge_draws import check_edge_type, check_hop
+from khop.distributed.hop_shares import HopShares
+from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
+from khop.exchange.draw_wire import IdRanges
+from khop.graph.edge_draws import check_edge_type
 from khop.graph.needs import Need
 from khop.graph.store import NumberedGraph
-from khop.kernels.owners import ByOwner
-from khop.partition.local_partitions import LocalPartitions, check_frontier_nodes
+from khop.partition.local_partitions import LocalPartitions
 from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType
 from khop.servers.frame import Frame, Tensors
+from khop.servers.json_fields import Plain
 from khop.servers.parts.exchange import PartExchange, Query
 from khop.servers.parts.negatives import SharedNegatives
 from khop.servers.parts.wire import HOP, hop_fields
@@ -33,11 +34,18 @@ class SharedGraph(NumberedGraph):
     graph before partitioning. Threads may share the store; each makes hops of its own.
     """
 
-    def __init__(self, held: LocalPartitions, exchange: PartExchange, view: View = ()) -> None:
+    def __init__(
+        self,
+        held: LocalPartitions,
+        exchange: PartExchange,
+        view: View = (),
+        candidates: Mapping[NodeType, Tensor] = MappingProxyType({}),
+    ) -> None:
         self.held, self.exchange, self.view = held, exchange, view
+        self.candidates = candidates  # bool (nodes) by type: drawn as negatives; default: all
         self.schema, self.nodes = held.schema, held.nodes
         self.num_all_edges = {t: held.folder.num_edges(t) for t in held.schema.edge_types}
-        self.negatives = SharedNegatives(held, exchange, view)
+        self.negatives = SharedNegatives(held, exchange, view, candidates)
 
     @property
     def bounds(self) -> Mapping[NodeType, tuple[int, ...]]:
@@ -50,12 +58,7 @@ class SharedGraph(NumberedGraph):
 
     def num_edges(self, edge_type: EdgeType) -> int:
         """Return the number of edges of a type in all parts; Unsupported if some are left out."""
-        check_edge_type(edge_type, self.schema)
-        if edge_type in self.held.thinned:
-            raise Unsupported(
-                f"number of edges of {edge_type}: some are left out, and each server knows its own number; "
-                "split the graph in one process to count them"
-            )
+        self.held.check_unthinned(edge_type)
         return self.num_all_edges[edge_type]
 
     def prepare(self, needs: Collection[Need]) -> None:
@@ -65,37 +68,28 @@ class SharedGraph(NumberedGraph):
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw in-edges of every frontier node; see GraphStore."""
-        check_hop(frontier, hop, self.schema)
-        check_frontier_nodes(frontier, hop, self.nodes)
-        wire = HopWire.of(frontier, hop, key, self.nodes.counts, self.num_all_edges)
-        owners = {t: ByOwner.of(frontier[t].nodes, self.bounds[t]) for t in wire.node_types}
-        shares = {t: of_type.frontiers(frontier[t]) for t, of_type in owners.items()}
-        parts = range(self.held.folder.book.num_parts)
-        counts = {p: {t: of[p].nodes.numel() for t, of in shares.items()} for p in parts}
+        shares = HopShares.of(frontier, hop, key, self.held, self.num_all_edges, self.bounds)
+        wire, counts = shares.wire, [shares.counts(part) for part in range(self.held.folder.book.num_parts)]
         queries = {}
         for part in self.exchange.others:
             if any(counts[part].values()):
                 tensors = Tensors()
-                message = wire.request({t: of[part] for t, of in shares.items()}, self.spans(part))
+                message = wire.request(shares.frontier(part), self.spans(part))
                 queries[part] = Query(
                     {**hop_fields(self.view, hop, key, wire), "frontier": tensors(message)}, tensors
                 )
 
-        def read(part: int, frame: Frame) -> dict[EdgeType, Neighbors]:
+        def read(part: int, frame: Frame) -> NeighborsByType:
             return wire.neighbors(bytes_of(frame, "drawn"), counts[part])
 
-        own, found = self.exchange.ask(
-            HOP,
-            queries,
-            read,
-            lambda: self._own({t: of[self.exchange.part] for t, of in shares.items()}, hop, key),
+        own = self.exchange.part
+        mine, found = self.exchange.ask(
+            HOP, queries, read, lambda: self.held.sample_hop(shares.frontier(own), hop, key)
         )
-        nothing = wire.neighbors(_NO_BYTES, dict.fromkeys(shares, 0))
-        drawn = [own if part == self.exchange.part else found.get(part, nothing) for part in parts]
-        return {t: owners[t[2]].neighbors([of_part[t] for of_part in drawn]) for t in wire.most}
-
-    def _own(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
-        return self.held.sample_hop(frontier, hop, key)
+        nothing = wire.neighbors(_NO_BYTES, dict.fromkeys(shares.frontiers, 0))
+        return shares.joined(
+            [mine if part == own else found.get(part, nothing) for part in range(len(counts))]
+        )
 
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
@@ -107,7 +101,18 @@ class SharedGraph(NumberedGraph):
     def only(self, edge_types: Collection[EdgeType]) -> SharedGraph:
         """Return the same graph with only these edge types, and the node types at their ends."""
         kept = [list(t) for t in self.schema.edge_types if t in edge_types]
-        return SharedGraph(self.held.only(edge_types), self.exchange, (*self.view, {"only": kept}))
+        return self.after({"only": kept}, self.held.only(edge_types))
+
+    def after(
+        self, step: Plain, held: LocalPartitions, candidates: Mapping[NodeType, Tensor] = MappingProxyType({})
+    ) -> SharedGraph:
+        """Return the graph after one more step of its view.
+
+        `held` are the edges of this part after the step. Negatives are drawn from the `candidates` of these
+        types from then on.
+        """
+        drawn = {**self.candidates, **candidates}
+        return SharedGraph(held, self.exchange, (*self.view, step), drawn)
 
 
 def bytes_of(frame: Frame, name: str) -> Tensor:

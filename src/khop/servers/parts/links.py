@@ -14,10 +14,12 @@ from khop.draw import Positives
 from khop.features.store import FeatureStoreBase, Gathered, Rows, Wanted
 from khop.kernels.owners import ByOwner
 from khop.sampling.link_digest import links_digest
+from khop.sampling.time_split import PARTS
 from khop.schema import ColumnSpec, EdgeType, Specs, Type
 from khop.servers.frame import Frame, Tensors
 from khop.servers.parts.exchange import Query
-from khop.servers.parts.split import PARTS, SharedSplit
+from khop.servers.parts.graph import SharedGraph
+from khop.servers.parts.split import SharedSplit
 from khop.servers.parts.wire import LINK_ROWS
 
 _AT_ONCE = 1 << 16  # links whose digest is computed at a time
@@ -53,12 +55,13 @@ class LinkPlaces:
 class SharedLinkTable(FeatureStoreBase):
     """The links of a part of a split as columns by link number: ends, labels, times and negatives.
 
-    Negatives are drawn when they are asked for: a draw depends on the number of its link alone.
+    Negatives are drawn when they are asked for, from the graph `drawn`: a draw depends on the number of its
+    link alone.
     """
 
-    def __init__(self, split: SharedSplit, name: str) -> None:
-        self._split, self._name = split, name
-        facts = split.arguments.facts
+    def __init__(self, split: SharedSplit, name: str, drawn: SharedGraph) -> None:
+        self._split, self._name, self._drawn = split, name, drawn
+        facts = split.arguments.columns
         self._facts = facts if PARTS.index(name) else facts.of_training
         originals = split.graph.nodes.originals
         self._places = {
@@ -122,7 +125,7 @@ class SharedLinkTable(FeatureStoreBase):
         facts, key = self._facts, self._split.arguments.key.plus(PARTS.index(self._name))
         sources = columns[ENDS][:, 0].contiguous()
         positives = Positives(sources, numbers, columns.get("times"), facts.time)
-        return self._split.graph.sample_negatives(edge_type, facts.eval_negatives, positives, key)
+        return self._drawn.sample_negatives(edge_type, facts.eval_negatives, positives, key)
 
     def _specs(self, edge_type: EdgeType) -> dict[str, ColumnSpec]:
         facts, found = self._facts, {ENDS: ColumnSpec("int64", (2,))}
@@ -165,7 +168,10 @@ class _Digests(Mapping[EdgeType, int]):
         return len(self._table.counts)
 
 
-def shared_links(split: SharedSplit, name: str) -> PartitionedLinks:
-    """Return the links of a part of a split, which stay on the servers of their destinations."""
-    table = SharedLinkTable(split, name)
+def shared_links(split: SharedSplit, name: str, drawn: SharedGraph) -> PartitionedLinks:
+    """Return the links of a part of a split, which stay on the servers of their destinations.
+
+    Their negatives are drawn from the graph `drawn`.
+    """
+    table = SharedLinkTable(split, name, drawn)
     return PartitionedLinks(table.counts, table, _Digests(table))

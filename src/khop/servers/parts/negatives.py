@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from khop.kernels.owners import ByOwner, first_outside
 from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_links import Pairs, PartsLinks
 from khop.sampling.link_split import EdgeRange
-from khop.schema import EdgeType
+from khop.schema import EdgeType, NodeType
 from khop.servers.frame import Frame, Tensors
 from khop.servers.json_fields import Plain
 from khop.servers.parts.exchange import PartExchange, Query
@@ -30,15 +31,22 @@ _MOST_EDGES = 1 << 48
 class SharedNegatives:
     """Draws of negatives from a graph in parts.
 
-    Exact negatives are drawn by the owners of the sources. All others are drawn here.
+    Exact negatives are drawn by the owners of the sources. All others are drawn here. `candidates` marks the
+    nodes of some types that may be drawn, bool (nodes).
     """
 
-    def __init__(self, held: LocalPartitions, exchange: PartExchange, view: View) -> None:
+    def __init__(
+        self,
+        held: LocalPartitions,
+        exchange: PartExchange,
+        view: View,
+        candidates: Mapping[NodeType, Tensor] = MappingProxyType({}),
+    ) -> None:
         self._held, self._exchange, self._view = held, exchange, view
         folder = held.folder
         counts = {node_type: folder.num_nodes(node_type) for node_type in held.schema.node_types}
         links = PartsLinks(held, OtherEdges(held, exchange, view))
-        self.tables = NegativeTables(counts, held.nodes.originals, folder.columns(), links)
+        self.tables = NegativeTables(counts, held.nodes.originals, folder.columns(), links, candidates)
 
     def draw(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey

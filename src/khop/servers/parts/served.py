@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from khop.graph.import_record import TimeCutOffs, recorded_cut_offs
+from khop.graph.layout import node_column
 from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_folder import PartsFolder
+from khop.sampling.time_split import TIME
 from khop.schema import NodeType
 from khop.servers.json_fields import Document
 from khop.servers.parts.answers import PartAnswers
@@ -28,13 +31,19 @@ class ServedPart:
     graph: SharedGraph
     features: SharedFeatures
     views: PartViews
-    is_split_by_time: bool = False
+    cut_offs: TimeCutOffs | None
 
     @classmethod
-    def of(cls, folder: PartsFolder, exchange: PartExchange, *, is_split_by_time: bool = False) -> ServedPart:
-        """Return the graph of a folder with one open part; the owners of the others are asked for theirs."""
+    def of(cls, folder: PartsFolder, exchange: PartExchange) -> ServedPart:
+        """Return the graph of a folder with one open part; the owners of the others are asked for theirs.
+
+        ValueError if the graph is split by time, and times of nodes are not on this machine.
+        """
+        cut_offs = recorded_cut_offs(folder)
+        if cut_offs is not None:
+            _check_times(folder)
         graph = SharedGraph(LocalPartitions.of(folder), exchange)
-        return cls(folder, graph, SharedFeatures.of(folder, exchange), PartViews(graph), is_split_by_time)
+        return cls(folder, graph, SharedFeatures.of(folder, exchange), PartViews(graph), cut_offs)
 
     def answers(self, registry: Registry) -> PartAnswers:
         """Return the answers to other servers."""
@@ -63,3 +72,15 @@ class ServedPart:
     def viewed(self, view: Document) -> Viewed:
         """Return the graph after the steps of a view; ValueError for a step that does not fit."""
         return Viewed(self.views.graph(view), self.features, self.views.links(view))
+
+
+def _check_times(folder: PartsFolder) -> None:
+    """Raise ValueError unless this machine has the times of the nodes of all parts."""
+    for node_type in folder.schema.node_types:
+        has_times = TIME in folder.schema.columns.get(node_type, {})
+        if has_times and node_column(node_type, TIME) not in folder.book.wholes:
+            raise ValueError(
+                f"{folder.path}: is split by time, and each part has the column {TIME!r} of its own "
+                f"{node_type!r} nodes alone; serve the graph whole, or give the column one number per node, "
+                "and partition again"
+            )

@@ -2,95 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from khop.draw import DrawKey, Purpose
-from khop.sampling.link_split import (
-    Counted,
-    EdgeRange,
-    EdgeSplit,
-    LinkColumns,
-    Part,
-    Shares,
-    link_numbers,
-    split_edges,
-)
-from khop.schema import EdgeType, NodeType, Schema
+from khop.distributed.held_edges import HeldEdges
+from khop.graph.import_record import TimeCutOffs
+from khop.sampling.link_split import Counted, EdgeSplit, Part, Shares, link_numbers, split_edges
+from khop.sampling.time_split import PARTS, check_parts, split_by_column, split_by_time
+from khop.schema import EdgeType
 from khop.servers.frame import Frame, Tensors
 from khop.servers.json_fields import Document, Plain
+from khop.servers.kept import KeptValues
 from khop.servers.parts.exchange import Query
 from khop.servers.parts.graph import SharedGraph
-from khop.servers.parts.kept import KeptValues
-from khop.servers.parts.wire import COUNTS, LINK_COUNTS, edge_type_of
+from khop.servers.parts.wire import COUNTS, LINK_COUNTS
+from khop.servers.split_arguments import ByColumn, SplitArguments
 
-PARTS = ("train", "val", "test")
 _NUMBERS = 2  # random numbers of links that are kept: 8 bytes for each link of a type
 
 
-@dataclass(frozen=True)
-class SplitArguments:
-    """The arguments of `khop.split_links`."""
+def shared_edges(graph: SharedGraph, arguments: SplitArguments) -> HeldEdges:
+    """Return the edges of this server's part, with sums over all parts from their servers."""
 
-    edge_types: tuple[EdgeType, ...]
-    shares: Shares
-    facts: LinkColumns
-    key: DrawKey
-    plain: Mapping[str, Plain]  # as they travel
-
-    @classmethod
-    def read(cls, given: Document, schema: Schema) -> SplitArguments:
-        """Read the arguments of a split of a graph; ValueError names what is wrong."""
-        label, time = given.given("label"), given.given("time")
-        facts = LinkColumns(
-            given["negatives"].whole(),
-            None if label is None else label.text(),
-            None if time is None else time.text(),
-        )
-        edge_types = tuple(edge_type_of(each.type_(), schema) for each in given["edge_types"].each())
-        for edge_type in edge_types:
-            for name in (facts.label, facts.time):
-                if name is not None:
-                    schema.column(edge_type, name)
-        shares = Shares(share_of(given["val"]), share_of(given["test"]), given["disjoint_share"].real())
-        key = DrawKey.of(given["seed"].whole(), Purpose.SPLIT)
-        return cls(edge_types, shares, facts, key, {name: given[name].value for name in given.names()})
-
-
-def share_of(given: Document) -> float:
-    """Return a share, or a count of links as the whole number that it is."""
-    return given.whole() if type(given.value) is int else given.real()
-
-
-@dataclass(frozen=True)
-class SharedEdges:
-    """The edges of this server's part, and sums over all parts (a DistributedEdges)."""
-
-    graph: SharedGraph
-    arguments: SplitArguments
-
-    @property
-    def schema(self) -> Schema:
-        """The types of the graph."""
-        return self.graph.schema
-
-    @property
-    def original_ids(self) -> Mapping[NodeType, Tensor]:
-        """Ids before partitioning, int64 (nodes of all parts), by node type."""
-        return self.graph.held.nodes.originals
-
-    def edge_ranges(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
-        """Return the edges of this part."""
-        return [EdgeRange(csc, first) for csc, first in self.graph.held.rows(edge_type)]
-
-    def total(self, counts: Tensor, of: Counted) -> Tensor:
-        """Return the sum of the counts over all parts, from their servers."""
+    def total(counts: Tensor, of: Counted) -> Tensor:
         fields = {
-            "view": list(self.graph.view),
-            "split": dict(self.arguments.plain),
+            "view": list(graph.view),
+            "split": arguments.plain,
             "type": list(of.edge_type),
             "shift": of.shift,
             "prefix": of.prefix,
@@ -103,23 +40,27 @@ class SharedEdges:
                 raise ValueError(f"counts: are {found.dtype} {tuple(found.shape)}, not {tuple(counts.shape)}")
             return found
 
-        exchange = self.graph.exchange
+        exchange = graph.exchange
         _, found = exchange.ask(COUNTS, dict.fromkeys(exchange.others, Query(fields)), read, lambda: None)
         return counts + sum(found.values())
+
+    return HeldEdges(graph.held, total)
 
 
 class SharedSplit:
     """A split of links of a graph in parts. Threads may share it.
 
-    Counts of links by their random numbers need the edges of this part alone. All else needs the bounds of
-    the parts of the split, for which the other servers are asked once.
+    A split by time or by a column needs the edges of this part alone, and so do counts of links by their
+    random numbers. The rest of a random split needs the bounds of its parts, for which the other servers are
+    asked once.
     """
 
     def __init__(self, graph: SharedGraph, arguments: SplitArguments) -> None:
         self.graph, self.arguments = graph, arguments
-        self._edges = SharedEdges(graph, arguments)
+        self._edges = shared_edges(graph, arguments)
         self._numbers: KeptValues[Tensor] = KeptValues(_NUMBERS)
         self._made: KeptValues[EdgeSplit] = KeptValues(1)
+        self._totals: KeptValues[dict[str, int]] = KeptValues(1)  # links of all servers by part
 
     def counts(self, counted: Counted) -> Tensor:
         """Return the counts of the links of this part."""
@@ -131,11 +72,18 @@ class SharedSplit:
         """Return a part of the split, for the edges held here; ValueError if there is none of this name."""
         if name not in PARTS:
             raise ValueError(f"part {name!r} of a split of links: must be one of {list(PARTS)}")
-        arguments = self.arguments
-        made = self._made.of(
-            "split", lambda: split_edges(self._edges, arguments.edge_types, arguments.shares, arguments.key)
-        )
+        made = self._made.of("split", lambda: _split(self._edges, self.arguments))
         return {"train": made.train, "val": made.val, "test": made.test}[name]
+
+    def check(self) -> None:
+        """Raise ValueError if a part of a split by time or by a column has no links."""
+        if isinstance(self.arguments.method, Shares):
+            return
+        (edge_type,) = self.arguments.edge_types
+        totals = self._totals.of(
+            "totals", lambda: {n: int(self.ask_link_counts(n, edge_type).sum()) for n in PARTS}
+        )
+        check_parts(edge_type, totals)
 
     def link_counts(self, name: str, edge_type: EdgeType) -> Tensor:
         """Return the number of links to each destination held here, int64 (nodes of this part)."""
@@ -150,7 +98,7 @@ class SharedSplit:
             raise ValueError(f"links: are {rows.dtype} {tuple(rows.shape)}, must be int64 (n)")
         if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < at.numel():
             raise ValueError(f"links {int(rows.min())} to {int(rows.max())}: there are {at.numel()} here")
-        at, facts, held = at[rows], self.arguments.facts, self.graph.held
+        at, facts, held = at[rows], self.arguments.columns, self.graph.held
         found = {"ends": self._ends(edge_type, at)}
         if facts.label is not None:
             found["labels"] = held.column(edge_type, facts.label, [at])[0]
@@ -183,7 +131,7 @@ class SharedSplit:
         """Return the fields of requests about links of a part of the split."""
         return {
             "view": list(self.graph.view),
-            "split": dict(self.arguments.plain),
+            "split": self.arguments.plain,
             "part_of_split": name,
             "type": list(edge_type),
         }
@@ -199,6 +147,16 @@ class SharedSplit:
         """Return int64 (n, 2), sources first."""
         (edges,) = self._edges.edge_ranges(edge_type)
         return edges.ends(positions).T
+
+
+def _split(edges: HeldEdges, arguments: SplitArguments) -> EdgeSplit:
+    match arguments.method:
+        case Shares():
+            return split_edges(edges, arguments.edge_types, arguments.method, arguments.key)
+        case TimeCutOffs():
+            return split_by_time(edges, arguments.edge_types[0], arguments.method)
+        case ByColumn():
+            return split_by_column(edges, arguments.edge_types[0])
 
 
 def counts_answer(

@@ -1,23 +1,30 @@
-"""Views of a graph in parts: fewer edge types, parts of splits of links."""
+"""Views of a graph in parts: fewer edge types, edges before a time, parts of splits of links."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
 
+from khop.distributed.held_edges import HeldEdges
 from khop.sampling.link_seeds import LinkList
+from khop.sampling.time_split import PARTS, positions_before
 from khop.servers.json_fields import Document, written
+from khop.servers.kept import KeptValues
+from khop.servers.parts.existing import existing
 from khop.servers.parts.graph import SharedGraph
-from khop.servers.parts.kept import KeptValues
 from khop.servers.parts.links import shared_links
-from khop.servers.parts.split import PARTS, SharedSplit, SplitArguments
-from khop.servers.parts.wire import edge_type_of
+from khop.servers.parts.split import SharedSplit
+from khop.servers.split_arguments import SplitArguments, edge_type_of, time_of
 
 _MOST = 16  # views and splits: a split takes 8 bytes for each edge of the part
 
 
 class PartViews:
-    """The views of a server's part, each made once while it is used. Threads may share it."""
+    """The views of a server's part, each made once while it is used. Threads may share it.
+
+    Steps of a view are `only` (edge types), `edges_before` (a time), `candidates_before` (a time: all edges,
+    negatives among the nodes that exist before it) and `split_links` with a `part`.
+    """
 
     def __init__(self, graph: SharedGraph) -> None:
         self._graph = graph
@@ -48,16 +55,36 @@ class PartViews:
             return {}
         before, arguments = _before(view), steps[-1]["split_links"]
         split = self.split(before, arguments)
+        split.check()
         key = written([before.value, arguments.value])
-        return {name: self._links.of((key, name), partial(shared_links, split, name)) for name in PARTS}
+
+        def of_part(name: str) -> LinkList:
+            limit = split.part(name).limit
+            drawn = split.graph if limit is None else self.graph(_with(before, {"candidates_before": limit}))
+            return shared_links(split, name, drawn)
+
+        return {name: self._links.of((key, name), partial(of_part, name)) for name in PARTS}
 
     def _after(self, view: Document, step: Document) -> SharedGraph:
         graph = self.graph(view)
         if step.given("only") is not None:
             return graph.only([edge_type_of(each.type_(), graph.schema) for each in step["only"].each()])
+        edges = HeldEdges(graph.held)
+        if step.given("edges_before") is not None:
+            limit = time_of(step["edges_before"])
+            kept = graph.held.keeping(positions_before(edges, limit))
+            return graph.after(step.value, kept, existing(graph, edges, limit))
+        if step.given("candidates_before") is not None:
+            limit = time_of(step["candidates_before"])
+            return graph.after(step.value, graph.held, existing(graph, edges, limit))
         part = self.split(view, step["split_links"]).part(step["part"].text())
-        return SharedGraph(graph.held.keeping(part.kept), graph.exchange, (*graph.view, step.value))
+        exist = {} if part.limit is None else existing(graph, edges, part.limit)
+        return graph.after(step.value, graph.held.keeping(part.kept), exist)
 
 
 def _before(view: Document) -> Document:
     return Document([step.value for step in view.each()[:-1]], view.where)
+
+
+def _with(view: Document, step: Mapping[str, object]) -> Document:
+    return Document([*(each.value for each in view.each()), dict(step)], view.where)

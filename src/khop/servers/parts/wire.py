@@ -9,16 +9,17 @@ import torch
 
 from khop.draw import DrawKey, DrawnNegatives, Frontier, Positives, check_drawn
 from khop.exchange.draw_wire import HopWire, NegativeWire
-from khop.graph.edge_draws import check_edge_type
 from khop.rules.rule import Hop, Rule, check_rule
 from khop.schema import EdgeType, NodeType, Schema
 from khop.servers.json_fields import Document, Plain, by_type
 from khop.servers.registry import Registry, described
 from khop.servers.settings import View
+from khop.servers.split_arguments import edge_type_of
 
 HOP, ROWS, NEGATIVES = "hop", "part rows", "part negatives"
 DEGREES, EDGES = "part degrees", "part edges"
 COUNTS, LINK_COUNTS, LINK_ROWS = "split counts", "split links", "split rows"
+TOUCHED = "nodes with edges"
 _NOTHING = torch.empty(0, dtype=torch.int64)
 
 
@@ -104,11 +105,3 @@ def read_negatives(
     positives = Positives(_NOTHING, _NOTHING, until, None if column is None else column.text())
     wire = NegativeWire.of(edge_type, negatives, positives, key, nodes[edge_type[2]])
     return NegativeQuestion(edge_type, negatives, key, wire)
-
-
-def edge_type_of(given: NodeType | EdgeType, schema: Schema) -> EdgeType:
-    """Return an edge type that a request names; ValueError if the graph does not have it."""
-    if isinstance(given, str):
-        raise ValueError(f"{given!r}: is no edge type; there are {list(schema.edge_types)}")
-    check_edge_type(given, schema)
-    return given

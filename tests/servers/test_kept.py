@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from khop.servers.parts.kept import KeptValues
+from khop.servers.kept import KeptValues
 
 
 def test_the_last_used_values_are_kept() -> None:

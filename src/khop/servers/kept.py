@@ -24,6 +24,10 @@ class KeptValues(Generic[Value]):
         self._lock = threading.Lock()
         self._entries: OrderedDict[Hashable, _Entry[Value]] = OrderedDict()
 
+    def __len__(self) -> int:
+        """Return the number of values that are kept or being made."""
+        return len(self._entries)
+
     def of(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """Return the value of a key, made now if it is not kept. An error of `make` is raised, not kept."""
         with self._lock:

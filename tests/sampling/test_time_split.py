@@ -1,0 +1,104 @@
+"""Splits by time and by a column, against sums over single edges."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from khop.graph.csc_graph import csc_graph_from_edges
+from khop.graph.import_record import TimeCutOffs
+from khop.sampling.link_split import EdgeSplit
+from khop.sampling.time_split import (
+    WholeColumnEdges,
+    check_parts,
+    edge_times,
+    nodes_before,
+    nodes_with_edges_before,
+    positions_before,
+    split_by_column,
+    split_by_time,
+)
+
+BUYS = ("user", "buys", "item")
+days = st.integers(-3, 12)
+Rows = list[tuple[int, int, int, int]]  # user, item, time, part
+rows = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), days, st.integers(-1, 2)), max_size=20)
+joined = st.none() | st.lists(days, min_size=4, max_size=4)
+
+
+def edges_of(edges: Rows, users: list[int] | None) -> tuple[WholeColumnEdges, Rows]:
+    """Return the edges as they lie in a graph, and their rows in this order."""
+    table = torch.tensor(edges, dtype=torch.int64).view(-1, 4)
+    columns = {BUYS: {"time": table[:, 2], "split": table[:, 3].to(torch.int8)}}
+    graph = csc_graph_from_edges({"user": 4, "item": 5}, {BUYS: (table[:, 0], table[:, 1])}, columns=columns)
+    csc, of_users = graph.csc(BUYS), None if users is None else torch.tensor(users)
+    own = graph.columns[BUYS]
+    found = WholeColumnEdges(graph, {BUYS: own, "user": {} if of_users is None else {"time": of_users}})
+    lies = torch.stack([csc.indices.long(), csc.destinations(), own["time"], own["split"].long()], 1)
+    return found, [tuple(row) for row in lies.tolist()]
+
+
+def time_of(row: tuple[int, int, int, int], users: list[int] | None) -> int:
+    return row[2] if users is None else max(row[2], users[row[0]])
+
+
+def chosen(split: EdgeSplit) -> list[list[int]]:
+    return [part.links[BUYS][0].tolist() for part in (split.train, split.val, split.test)]
+
+
+@given(rows, joined, days, st.integers(0, 5))
+def test_links_of_each_part_lie_between_the_cut_offs(
+    given_rows: Rows, users: list[int] | None, val: int, gap: int
+) -> None:
+    edges, lies = edges_of(given_rows, users)
+    split = split_by_time(edges, BUYS, TimeCutOffs(val, val + gap))
+    times = [time_of(row, users) for row in lies]
+    part = [(time >= val) + (time >= val + gap) for time in times]
+    assert chosen(split) == [[at for at, of in enumerate(part) if of == number] for number in range(3)]
+    assert split.train.kept is split.val.kept
+    for of, limit in ((split.train, val), (split.test, val + gap)):
+        assert of.limit == limit
+        assert of.kept[BUYS][0].tolist() == [at for at, time in enumerate(times) if time < limit]
+
+
+@given(rows, joined, days)
+def test_nodes_exist_from_their_time_or_their_first_edge_on(
+    given_rows: Rows, users: list[int] | None, limit: int
+) -> None:
+    edges, lies = edges_of(given_rows, users)
+    early = [row for row in lies if time_of(row, users) < limit]
+    found = nodes_before(edges, limit, nodes_with_edges_before(edges, limit))
+    buyers = {row[0] for row in early}
+    assert found["item"].tolist() == [item in {row[1] for row in early} for item in range(5)]
+    assert found["user"].tolist() == [
+        users[user] < limit if users is not None else user in buyers for user in range(4)
+    ]
+
+
+@given(rows)
+def test_links_of_each_part_have_its_number(given_rows: Rows) -> None:
+    edges, lies = edges_of(given_rows, None)
+    split = split_by_column(edges, BUYS)
+    assert chosen(split) == [[at for at, row in enumerate(lies) if row[3] == part] for part in range(3)]
+    assert split.train.kept[BUYS][0].tolist() == [at for at, row in enumerate(lies) if row[3] == 0]
+    assert split.test.kept[BUYS][0].tolist() == [at for at, row in enumerate(lies) if row[3] in (0, 1)]
+    assert split.train.limit is split.test.limit is None
+
+
+def test_edges_without_times_and_parts_are_refused() -> None:
+    edges, _ = edges_of([(0, 0, 1, 0)], None)
+    bare = WholeColumnEdges(edges.graph, {})
+    assert edge_times(bare, BUYS) is None
+    assert positions_before(bare, 3) == nodes_with_edges_before(bare, 3) == {}
+    with pytest.raises(ValueError, match="have no column 'time' to split by"):
+        split_by_time(bare, BUYS, TimeCutOffs(1, 2))
+    with pytest.raises(ValueError, match="have no column 'split' to split by"):
+        split_by_column(bare, BUYS)
+
+
+def test_a_part_without_links_is_named() -> None:
+    check_parts(BUYS, {"train": 1, "val": 2})
+    with pytest.raises(ValueError, match="none is of val; change the split"):
+        check_parts(BUYS, {"train": 1, "val": 0})
