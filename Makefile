@@ -12,7 +12,7 @@ stamps := .venv/stamps
 pip := $(PYTHON) -m pip --quiet --disable-pip-version-check
 native := CMakeLists.txt $(shell find csrc -name '*.cpp' -o -name '*.h')
 
-.PHONY: help train test test-long lint format build benchmark clean
+.PHONY: help train test test-long lint format build docs docs-serve benchmark clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
@@ -34,6 +34,12 @@ format: $(stamps)/dev  ## let ruff write what it can mend itself
 
 build: $(stamps)/dev  ## sdist and wheel into dist/
 	python -m build --no-isolation --outdir dist .
+
+docs: $(stamps)/dev  ## the documentation site, in build/docs; no network is used
+	python scripts/build_docs.py
+
+docs-serve: docs  ## show the site on http://127.0.0.1:8000
+	python -m http.server --bind 127.0.0.1 --directory build/docs 8000
 
 benchmark: $(stamps)/dev  ## list the benchmarks; NAME=import_time runs one
 	scripts/benchmark $(NAME)

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 RETIRED = ROOT / "tests" / "retired_words.txt"
 OLD_NAMES = ROOT / "src" / "khop" / "migrations.py"  # the table of old names
-PAGES = ["README.md", "CONTRIBUTING.md", "docs/*.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "docs/**/*.md"]
 OPENER = re.compile(r"(What|Who|Whom|Whose|Whether|How|Where|Those|Which|That|As)\b")
 CLAUSE = re.compile(r"\b(what|who|whom|whose|whoever|whatever|those|whichever)\b", re.IGNORECASE)
 ODD = re.compile(

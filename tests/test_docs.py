@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from khop.cli.main import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PATH = re.compile(r"\b(?:benchmarks|csrc|docs|examples|scripts|src|tests)/[\w./<>*-]*[\w/>*]")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")

@@ -1,0 +1,56 @@
+"""Settings of Sphinx for khop's site. `make docs` stages the pages and runs it: scripts/build_docs.py."""
+
+from __future__ import annotations
+
+import re
+
+import khop
+
+project = "khop"
+author = "the khop maintainers"
+version = release = khop.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
+source_suffix = {".md": "markdown"}
+root_doc = "index"
+nitpicky = False
+
+html_theme = "furo"
+html_title = f"khop {release}"
+html_static_path = ["static"]
+html_css_files = ["khop.css"]
+html_copy_source = False
+html_show_sphinx = False
+html_theme_options = {"navigation_with_keys": True}
+pygments_style, pygments_dark_style = "friendly", "monokai"
+
+myst_heading_anchors = 4  # as on a page of a repository: every heading can be linked
+suppress_warnings = ["misc.highlighting_failure"]  # output of a terminal beside its commands is no Python
+
+autodoc_typehints_format = "short"
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True  # `1 << 30`, as the source writes it
+python_maximum_signature_line_length = 88
+default_role = "code"
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+_CODE = re.compile(r"(`[^`]+`)")
+
+
+def as_markup(_app, _kind, _name, _object, _options, lines: list[str]) -> None:  # noqa: ANN001
+    """Protect the plain text of a docstring from being read as markup; only `code` is markup."""
+    for number, line in enumerate(lines):
+        parts = _CODE.split(line)
+        lines[number] = "".join(
+            part if part.startswith("`") else re.sub(r"([*|\\]|\w_\b)", _escaped, part) for part in parts
+        )
+
+
+def _escaped(match: re.Match[str]) -> str:
+    text = match[0]
+    return f"{text[0]}\\_" if text.endswith("_") and len(text) == 2 else f"\\{text}"
+
+
+def setup(app) -> None:  # noqa: ANN001
+    """Connect the conversion of docstrings."""
+    app.connect("autodoc-process-docstring", as_markup)

@@ -1,0 +1,132 @@
+"""Build the documentation site: pages of docs/, the README, the examples, the reference of the API.
+
+The pages are written for a repository's browser. They are copied to build/docs-source, where links to the
+README and to files of the repository become links within the site, and where the sections of docs/index.md
+become the navigation. No network is used.
+
+usage: python scripts/build_docs.py [--out build/docs]
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from sphinx.cmd.build import main as sphinx_build
+
+ROOT = Path(__file__).resolve().parent.parent
+STAGED = ROOT / "build" / "docs-source"
+TOP_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+LINK = re.compile(r"(!?\[[^\]]*\])\(([^)#\s]*)(#[^)\s]*)?\)")
+SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
+LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json"}
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of the repository and its place in the site, both relative to their roots."""
+
+    source: Path
+    place: Path
+
+    @classmethod
+    def all(cls) -> list[Page]:
+        """Return the README and its neighbors, then all pages below docs/."""
+        below = sorted((ROOT / "docs").rglob("*.md"))
+        tops = [cls(Path(name), Path(name)) for name in TOP_PAGES]
+        return tops + [cls(page.relative_to(ROOT), page.relative_to(ROOT / "docs")) for page in below]
+
+
+def main() -> None:
+    """Stage the pages and build the site; exit with 1 at a warning, for example a link that leads nowhere."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "docs", help="folder of the site")
+    out = parser.parse_args().out
+    stage()
+    settings = ["-c", str(ROOT / "docs" / "site"), "-W", "--keep-going", "-q", "-E"]
+    status = sphinx_build(["-b", "html", *settings, str(STAGED), str(out)])
+    if status == 0:
+        print(f"open {out}/index.html")
+    sys.exit(1 if status else 0)
+
+
+def stage() -> None:
+    """Copy all pages and pictures to the folder that Sphinx reads."""
+    shutil.rmtree(STAGED, ignore_errors=True)
+    pages = Page.all()
+    places = {page.source: page.place for page in pages}
+    for picture in (ROOT / "docs").rglob("*.png"):
+        _copied(picture, picture.relative_to(ROOT / "docs"))
+    for page in pages:
+        text = (ROOT / page.source).read_text()
+        if page.place == Path("index.md"):
+            text += navigation(text, places)
+        target = STAGED / page.place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(LINK.sub(partial(_within_site, page, places), text))
+
+
+def navigation(index: str, places: dict[Path, Path]) -> str:
+    """Return a hidden tree of contents: a part per section of the index, with the pages that it links."""
+    titles = SECTION.split(index)
+    parts = []
+    for title, body in zip(titles[1::2], titles[2::2], strict=True):
+        linked = [_of_repository(Path("docs/index.md"), match[2]) for match in LINK.finditer(body)]
+        names = [str(places[page].with_suffix("")) for page in dict.fromkeys(linked) if page in places]
+        parts.append("\n".join(["", "```{toctree}", ":hidden:", f":caption: {title}", "", *names, "```", ""]))
+    return "\n".join(parts)
+
+
+def _within_site(page: Page, places: dict[Path, Path], match: re.Match[str]) -> str:
+    """Return a link as the site needs it."""
+    label, target, anchor = match[1], match[2], match[3] or ""
+    if "://" in target or not target:
+        return match[0]
+    named = _of_repository(page.source, target)
+    if named in places:
+        place = places[named]
+    elif named.suffix == ".png":
+        place = named.relative_to("docs")
+        return f"{label}({_relative(place, page.place)})"
+    else:
+        place = _listing(named)
+    return f"{label}({_relative(place, page.place)}{anchor})"
+
+
+def _of_repository(page: Path, target: str) -> Path:
+    """Return the file that a link of a page names, relative to the repository."""
+    return (ROOT / page.parent / target).resolve().relative_to(ROOT)
+
+
+def _relative(place: Path, page: Path) -> str:
+    return "../" * (len(page.parts) - 1) + str(place)
+
+
+def _listing(named: Path) -> Path:
+    """Write a page with the text of a file, and return its place."""
+    place = Path("files") / named.with_name(named.name.replace(".", "-") + ".md")
+    target = STAGED / place
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        language = LANGUAGES.get(named.suffix, "text")
+        text = (ROOT / named).read_text().rstrip("\n")
+        fence = "`" * 4
+        target.write_text(f"---\norphan: true\n---\n\n# {named}\n\n{fence}{language}\n{text}\n{fence}\n")
+    return place
+
+
+def _copied(source: Path, place: Path) -> None:
+    target = STAGED / place
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+if __name__ == "__main__":
+    main()
