@@ -12,6 +12,8 @@ from khop.graph.csc_graph import csc_graph_from_edges
 from khop.graph.rule_arrays import RuleArrays
 from khop.rules.rule import Hop, Rule
 from khop.rules.weighted import Weighted
+from khop.sampling.neighbor import Expansion, NeighborSampler
+from khop.sampling.sampler import Seeds
 from khop.testing.rule import PROMISES
 
 TO = ("node", "to", "node")
@@ -82,3 +84,21 @@ def test_a_mask_gives_the_mean_of_what_it_leaves() -> None:
     drawn = graph.sample_hop({"node": frontier}, Hop(1, {TO: 2}, Weighted("mask")), DrawKey(1))[TO].nodes
     shares = torch.bincount(drawn.long(), minlength=5) / drawn.numel()
     assert torch.allclose(shares, torch.tensor([1, 0, 1, 1, 0]) / 3, atol=0.02)
+
+
+def test_hops_with_and_without_shares_join_in_one_subgraph() -> None:
+    """A hop of all neighbors has weights, a draw of two has none: there every drawn edge counts alike."""
+    edges = (torch.arange(60) * 7 % 20, torch.arange(60) % 20)
+    weights = {TO: {"weight": 1.0 + torch.arange(60) % 5}}
+    graph = csc_graph_from_edges({"node": 20}, {TO: edges}, columns=weights)
+    rule = Weighted("weight", replacement=True)
+    sampler = NeighborSampler(graph, [2, -1], rule=rule, expansion=Expansion.SUBGRAPH)
+    seeds = Seeds({"node": torch.arange(3)}, {"node": torch.arange(3)})
+    subgraph = sampler.sample(seeds, DrawKey(4)).subgraph
+    assert subgraph is not None
+    adjacency = subgraph.adjacencies[TO]
+    assert adjacency.weight is not None
+    rows = torch.repeat_interleave(torch.arange(adjacency.num_dst), adjacency.indptr.diff())
+    sums = torch.zeros(adjacency.num_dst).index_add_(0, rows, adjacency.weight)
+    torch.testing.assert_close(sums, (adjacency.indptr.diff() > 0).float())
+    assert adjacency.weight[:6].tolist() == [0.5] * 6

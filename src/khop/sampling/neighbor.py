@@ -329,6 +329,14 @@ def _join_rows(drawn: Sequence[_DrawnHop], edge_type: EdgeType, counts: Counts) 
     )
     ids = [piece.edge_ids for _, piece in pieces if piece.edge_ids is not None]
     edge_ids = torch.cat(ids, out=pooled_on(device, (num_edges,), torch.int64)) if ids else None
-    weights = [piece.weight for _, piece in pieces if piece.weight is not None]
-    weight = torch.cat(weights, out=pooled_on(device, (num_edges,), torch.float32)) if weights else None
+    weight = None
+    if any(piece.weight is not None for _, piece in pieces):
+        weights = [_mean_weights(piece) if piece.weight is None else piece.weight for _, piece in pieces]
+        weight = torch.cat(weights, out=pooled_on(device, (num_edges,), torch.float32))
     return Adjacency(indptr, indices, counts[source], edge_ids, weight=weight)
+
+
+def _mean_weights(rows: Adjacency) -> Tensor:
+    """Return the weights of a mean over the drawn edges of each row, beside hops with weights."""
+    counts = rows.indptr.diff()
+    return torch.repeat_interleave(counts.double().reciprocal().float(), counts)
