@@ -11,11 +11,11 @@ from torch.nn.functional import leaky_relu, linear
 
 from khop.arguments import LARGEST_WIDTH, check_word, whole_number
 from khop.batch import Adjacency, Block
-from khop.kernels.dropout import dropout
+from khop.kernels.linear_blocks import Activation
 from khop.kernels.segment_softmax import segment_softmax
 from khop.kernels.segment_weighted import segment_weighted_sum
 from khop.models.encoder import Encoding
-from khop.models.layer import LayerOptions, Norm, Residual, linear_weight
+from khop.models.layer import BlockLayer, LayerOptions, Norm, Residual, Total, layer_norms, linear_weight
 from khop.models.names import parameter_name
 from khop.models.node_embedding import EmbeddingUpdate
 from khop.models.sizes import HasTypes, ModelSizes
@@ -86,7 +86,7 @@ class GAT(Stack):
         return cls(sizes, hidden, layers, dropout, norm, residual, encoder, heads, attention)
 
 
-class AttentionLayer(nn.Module):
+class AttentionLayer(BlockLayer):
     """Own rows times a weight, plus attention over the in-neighbors of each edge type."""
 
     def __init__(
@@ -98,16 +98,13 @@ class AttentionLayer(nn.Module):
         heads: int,
         attention: Attention,
     ) -> None:
-        super().__init__()
-        self.destinations = destinations
-        self.options = options
+        super().__init__(destinations, options)
         hidden = options.hidden
         own = {parameter_name(t): linear_weight(hidden, widths[t]) for t in destinations if t in widths}
         self.own = nn.ParameterDict(own)
         names = [parameter_name(t) for t in destinations]
         self.bias = nn.ParameterDict({name: nn.Parameter(torch.zeros(hidden)) for name in names})
-        normed = names if options.norm == "layer" else ()
-        self.norm = nn.ModuleDict({name: nn.LayerNorm(hidden) for name in normed})
+        self.norm = layer_norms(destinations, options)
         # A destination without rows, as in the first layer of types without a column, has no say in scores.
         self.edge_types = edge_types
         self.attention = nn.ModuleDict(
@@ -117,27 +114,22 @@ class AttentionLayer(nn.Module):
             }
         )
 
-    def forward(self, h: Mapping[NodeType, Tensor], block: Block) -> dict[NodeType, Tensor]:
-        """Return (destinations, hidden) per destination type; nothing else is computed."""
-        present = [node_type for node_type in self.destinations if node_type in block.dst_counts]
-        return {node_type: self._rows(node_type, h, block) for node_type in present}
+    def totals(self, h: Mapping[NodeType, Tensor], block: Block) -> Total:
+        """Return a function that adds the attention of all edge types to own rows times a weight."""
 
-    def _rows(self, node_type: NodeType, h: Mapping[NodeType, Tensor], block: Block) -> Tensor:
-        name, count = parameter_name(node_type), block.dst_counts[node_type]
-        out: Tensor = self.bias[name].expand(count, -1)
-        own = h[node_type][:count] if name in self.own else None
-        if own is not None:
-            out = linear(own, self.own[name], self.bias[name])
-        for edge_type in self.edge_types:
-            if edge_type[2] == node_type:
-                attention = self.attention[parameter_name(*edge_type)]
-                out = out + attention(h[edge_type[0]], own, block.adjacencies.get(edge_type), count)
-        out = (self.norm[name](out) if name in self.norm else out).relu()
-        if self.training:
-            out = dropout(out, self.options.dropout)
-        if self.options.residual == "add" and own is not None and own.shape == out.shape:
-            out = out + own
-        return out
+        def total(node_type: NodeType, activation: Activation) -> Tensor:
+            name, count = parameter_name(node_type), block.dst_counts[node_type]
+            out: Tensor = self.bias[name].expand(count, -1)
+            own = h[node_type][:count] if name in self.own else None
+            if own is not None:
+                out = linear(own, self.own[name], self.bias[name])
+            for edge_type in self.edge_types:
+                if edge_type[2] == node_type:
+                    attention = self.attention[parameter_name(*edge_type)]
+                    out = out + attention(h[edge_type[0]], own, block.adjacencies.get(edge_type), count)
+            return out.relu() if activation == "relu" else out
+
+        return total
 
 
 class _EdgeAttention(nn.Module):

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from khop.batch import Block
-from khop.kernels.dropout import dropout
-from khop.models.layer import LayerOptions, Norm, Residual
+from khop.kernels.linear_blocks import Activation
+from khop.models.layer import BlockLayer, LayerOptions, Norm, Residual, Total, layer_norms
 from khop.models.layer_sum import aggregated
 from khop.models.names import parameter_name
 from khop.models.node_embedding import EmbeddingUpdate
@@ -59,7 +59,7 @@ class GIN(Stack):
         return cls(sizes, hidden, layers, dropout, norm, residual)
 
 
-class GinLayer(nn.Module):
+class GinLayer(BlockLayer):
     """An MLP of own rows and sums of in-neighbors, per destination type."""
 
     def __init__(
@@ -69,10 +69,8 @@ class GinLayer(nn.Module):
         edge_types: tuple[EdgeType, ...],
         options: LayerOptions,
     ) -> None:
-        super().__init__()
-        self.destinations = destinations
+        super().__init__(destinations, options)
         self.edge_types = edge_types
-        self.options = options
         hidden, names = options.hidden, [parameter_name(t) for t in destinations]
         has_own = [parameter_name(t) for t in destinations if t in widths]
         self.eps = nn.ParameterDict({name: nn.Parameter(torch.zeros(())) for name in has_own})
@@ -82,25 +80,27 @@ class GinLayer(nn.Module):
                 for name in names
             }
         )
-        normed = names if options.norm == "layer" else ()
-        self.norm = nn.ModuleDict({name: nn.LayerNorm(hidden) for name in normed})
+        self.norm = layer_norms(destinations, options)
 
-    def forward(self, h: Mapping[NodeType, Tensor], block: Block) -> dict[NodeType, Tensor]:
-        """Return (destinations, hidden) per destination type; nothing else is computed."""
-        present = [node_type for node_type in self.destinations if node_type in block.dst_counts]
-        return {node_type: self._rows(node_type, h, block) for node_type in present}
+    def totals(self, h: Mapping[NodeType, Tensor], block: Block) -> Total:
+        """Return a function that applies the MLP of a destination type to its sum."""
 
-    def _rows(self, node_type: NodeType, h: Mapping[NodeType, Tensor], block: Block) -> Tensor:
+        def total(node_type: NodeType, activation: Activation) -> Tensor:
+            out: Tensor = self.mlp[parameter_name(node_type)](self._sum(node_type, h, block))
+            return out.relu() if activation == "relu" else out
+
+        return total
+
+    def _sum(self, node_type: NodeType, h: Mapping[NodeType, Tensor], block: Block) -> Tensor:
         name, count = parameter_name(node_type), block.dst_counts[node_type]
-        mlp = self.mlp[name]
-        own = h[node_type][:count] if name in self.eps else None
-        total = next(mlp.parameters()).new_zeros(count, self.options.hidden)
-        if own is not None:
-            total = own * (1 + self.eps[name])
+        if name in self.eps:
+            total = h[node_type][:count] * (1 + self.eps[name])
+        else:
+            total = next(self.mlp[name].parameters()).new_zeros(count, self.options.hidden)
         for edge_type in self.edge_types:
-            adjacency = block.adjacencies.get(edge_type)
             if edge_type[2] != node_type:
                 continue
+            adjacency = block.adjacencies.get(edge_type)
             if adjacency is None:  # the rows take part nevertheless: their parameters need a gradient
                 total = total + h[edge_type[0]][:0].sum()
                 continue
@@ -110,8 +110,4 @@ class GinLayer(nn.Module):
                     'rule=khop.Sum(), in a run file sampler.rule.kind = "sum"'
                 )
             total = total + aggregated(h[edge_type[0]], adjacency)
-        out: Tensor = mlp(total)
-        out = (self.norm[name](out) if name in self.norm else out).relu()
-        if self.training:
-            out = dropout(out, self.options.dropout)
-        return out + own if self.options.residual == "add" and own is not None else out
+        return total

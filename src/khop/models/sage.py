@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from khop.models.encoder import Encoding
-from khop.models.layer import Layer, LayerOptions, Norm, Residual, linear_weight
+from khop.models.layer import Layer, LayerOptions, Norm, Residual, layer_norms, linear_weight
 from khop.models.names import parameter_name
 from khop.models.node_embedding import EmbeddingUpdate
 from khop.models.sizes import HasTypes, ModelSizes
@@ -93,8 +93,7 @@ class SageWeights(nn.Module):
             {name: linear_weight(hidden, widths[t[0]]) for t, name in self._edge_types.items()}
         )
         self.bias = nn.ParameterDict({name: nn.Parameter(torch.zeros(hidden)) for name in names.values()})
-        normed = names.values() if options.norm == "layer" else ()
-        self.norm = nn.ModuleDict({name: nn.LayerNorm(hidden) for name in normed})
+        self.norm = layer_norms(destinations, options)
 
     def own_of(self, node_type: NodeType) -> Tensor | None:
         """Weight of the node type; None if it has no rows."""
