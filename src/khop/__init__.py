@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from khop.rules.rule import Rule as Rule
     from khop.rules.rule import RuleBase as RuleBase
     from khop.rules.sum import Sum as Sum
+    from khop.rules.symmetric_sum import SymmetricSum as SymmetricSum
     from khop.rules.temporal import Temporal as Temporal
     from khop.rules.temporal import TemporalStrategy as TemporalStrategy
     from khop.rules.uniform import Uniform as Uniform
@@ -147,6 +148,7 @@ _PUBLIC = {
     "Seeds": "khop.sampling.sampler",
     "Subgraph": "khop.batch",
     "Sum": "khop.rules.sum",
+    "SymmetricSum": "khop.rules.symmetric_sum",
     "Temporal": "khop.rules.temporal",
     "TemporalStrategy": "khop.rules.temporal",
     "Terminated": "khop.errors",

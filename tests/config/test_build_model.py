@@ -8,6 +8,7 @@ import pytest
 
 from khop.inference.chunks import unwatched
 from khop.models.gat import GAT
+from khop.models.hgt import HGT
 from khop.models.rgcn import RGCN
 from khop.models.sage import SAGE
 from support.typed_runs import BUYS, ON, prepared, write_tagged_shop
@@ -25,6 +26,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"kind": "sage", "embedding": 0, "encoder": "linear"}, SAGE),
         ({"kind": "rgcn", "embedding": 6, "bases": 2}, RGCN),
         ({"kind": "gat", "embedding": 6, "heads": 2, "attention": "gatv2"}, GAT),
+        ({"kind": "sage", "embedding": 6, "embedded_types": "all"}, SAGE),
+        ({"kind": "hgt", "embedding": 6, "heads": 2}, HGT),
     ],
 )
 def test_a_run_over_types_trains_every_parameter_and_scores_exactly(

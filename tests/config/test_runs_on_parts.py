@@ -41,6 +41,23 @@ RUNS: Mapping[str, tuple[Callable[[Path], Path], Mapping[str, object]]] = {
         },
     ),
     "nodes in time": (write_diary, {"sampler": IN_TIME, "evaluation": {"fanouts": [6, 6]}}),
+    "nodes, by normalized sums": (
+        write_learnable_graph,
+        {
+            "sampler": {"fanouts": [5, 3], "rule": {"kind": "symmetric-sum"}},
+            "model": {"kind": "gcn", "hidden": 8},
+        },
+    ),
+    "links, LightGCN in time": (
+        write_diary,
+        {
+            "task": LINKS,
+            "links": {"eval_negatives": 3, "decoder": "dot"},
+            "sampler": {**IN_TIME, "rule": {"kind": "symmetric-sum"}},
+            "evaluation": {"fanouts": [4, 3]},
+            "model": {"kind": "lightgcn", "hidden": 8},
+        },
+    ),
     "links with exact negatives": (
         write_shop,
         {

@@ -14,6 +14,8 @@ from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import gather_columns
+from khop.rules.rule import Rule
+from khop.rules.uniform import Uniform
 from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.sampling.sampler import Seeds
 from khop.schema import ColumnSpec, EdgeType, NodeType
@@ -34,14 +36,27 @@ class SmallGraph:
         node_type: NodeType,
         expansion: Expansion = Expansion.LAYERED,
         key: DrawKey = DrawKey(1),
+        rule: Rule = Uniform(),
     ) -> Batch:
         """A batch of seeds with the columns x of all nodes and y of the seeds."""
-        sampler = NeighborSampler(self.store, fanouts, expansion=expansion)
+        sampler = NeighborSampler(self.store, fanouts, expansion=expansion, rule=rule)
         sample = sampler.sample(Seeds({node_type: seeds}, {node_type: torch.arange(len(seeds))}), key)
         of_nodes = {t: ("x",) for t, columns in self.features.columns.items() if "x" in columns}
-        choice = ColumnChoice(of_nodes, {}, {node_type: ("y",)})
+        of_seeds = {node_type: ("y",)} if "y" in self.features.columns.get(node_type, {}) else {}
+        choice = ColumnChoice(of_nodes, {}, of_seeds)
         sample, columns, seed_columns = gather_columns(self.features, choice, sample)
         return Batch(sample, {node_type: seeds}, columns, seed_columns, 0, 0, len(seeds))
+
+    def with_edges(self, ends: Tensor) -> SmallGraph:
+        """The same nodes with other edges, of a graph with one edge type."""
+        (edge_type,) = self.edges
+        return self.with_edges_of({edge_type: (ends[0], ends[1])})
+
+    def with_edges_of(self, edges: Mapping[EdgeType, tuple[Tensor, Tensor]]) -> SmallGraph:
+        """The same nodes with other edges."""
+        counts = {t: self.store.num_nodes(t) for t in self.store.schema.node_types}
+        store = csc_graph_from_edges(counts, dict(edges))
+        return SmallGraph(replace(store, schema=self.store.schema), self.features, edges)
 
 
 def small_graph(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from khop.config.contexts import ModelContext
-from khop.config.tables import GatTable, SageTable, StackTable
+from khop.config.tables import GatTable, HgtTable, ModelTable, SageTable, StackTable
 from khop.models.gat import GAT
+from khop.models.gcn import GCN
 from khop.models.gin import GIN
+from khop.models.hgt import HGT
 from khop.models.layer import Residual
+from khop.models.light_gcn import LightGCN
 from khop.models.rgcn import RGCN
 from khop.models.sage import SAGE
 
@@ -27,6 +30,23 @@ def gin(options: SageTable, context: ModelContext) -> GIN:
     """Make a graph isomorphism network, with new weights from torch's generator."""
     shape = (context.hidden, context.layers, options.dropout, options.norm, _residual(options))
     return GIN(context.sizes, *shape)
+
+
+def gcn(options: SageTable, context: ModelContext) -> GCN:
+    """Make a graph convolutional network, with new weights from torch's generator."""
+    shape = (context.hidden, context.layers, options.dropout, options.norm, _residual(options))
+    return GCN(context.sizes, *shape, encoder=options.encoder)
+
+
+def hgt(options: HgtTable, context: ModelContext) -> HGT:
+    """Make a heterogeneous graph transformer, with new weights from torch's generator."""
+    shape = (context.hidden, context.layers, options.dropout, options.norm)
+    return HGT(context.sizes, *shape, options.heads)
+
+
+def light_gcn(options: ModelTable, context: ModelContext) -> LightGCN:
+    """Make a LightGCN, with new weights from torch's generator."""
+    return LightGCN(context.sizes, context.hidden, context.layers)
 
 
 def rgcn(options: StackTable, context: ModelContext) -> RGCN:

@@ -6,6 +6,7 @@ from khop.config.builtin import SumOptions, UniformOptions, WeightedOptions
 from khop.config.contexts import RuleContext, SamplerContext
 from khop.config.tables import SamplerTable
 from khop.rules.sum import Sum
+from khop.rules.symmetric_sum import SymmetricSum
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
 from khop.sampling.links import LinkSampler
@@ -28,10 +29,18 @@ def uniform(options: UniformOptions, context: RuleContext) -> Uniform:
 
 def summing(options: SumOptions, context: RuleContext) -> Sum:
     """Make the rule of draws that estimate sums."""
-    inner = Weighted(options.column, options.replacement) if options.column else Uniform(options.replacement)
-    return Sum(inner)
+    return Sum(_inner(options))
+
+
+def symmetric_sum(options: SumOptions, context: RuleContext) -> SymmetricSum:
+    """Make the rule of draws that estimate normalized sums."""
+    return SymmetricSum(_inner(options))
 
 
 def weighted(options: WeightedOptions, context: RuleContext) -> Weighted:
     """Make the rule of draws by weight."""
     return Weighted(options.column, options.replacement)
+
+
+def _inner(options: SumOptions) -> Weighted | Uniform:
+    return Weighted(options.column, options.replacement) if options.column else Uniform(options.replacement)

@@ -8,7 +8,15 @@ from typing import Annotated
 from pydantic import Field
 
 from khop.components import ImportedLater
-from khop.config.tables import BuiltinTask, GatTable, SageTable, SamplerTable, StackTable
+from khop.config.tables import (
+    BuiltinTask,
+    GatTable,
+    HgtTable,
+    ModelTable,
+    SageTable,
+    SamplerTable,
+    StackTable,
+)
 
 
 class Sage:
@@ -37,6 +45,27 @@ class Gin:
 
     Options = SageTable
     build = ImportedLater("khop.config.build_model:gin")
+
+
+class Gcn:
+    """Graph convolutional network."""
+
+    Options = SageTable
+    build = ImportedLater("khop.config.build_model:gcn")
+
+
+class Hgt:
+    """Heterogeneous graph transformer."""
+
+    Options = HgtTable
+    build = ImportedLater("khop.config.build_model:hgt")
+
+
+class LightGcn:
+    """LightGCN."""
+
+    Options = ModelTable
+    build = ImportedLater("khop.config.build_model:light_gcn")
 
 
 class NodeClassification:
@@ -102,6 +131,13 @@ class Sum:
 
     Options = SumOptions
     build = ImportedLater("khop.config.build_sampler:summing")
+
+
+class SymmetricSum:
+    """Draws weighted so that layers sum over all neighbors, normalized by degrees."""
+
+    Options = SumOptions
+    build = ImportedLater("khop.config.build_sampler:symmetric_sum")
 
 
 class Weighted:

@@ -114,8 +114,8 @@ class TaskContext:
         """Return the sizes of a model with `outputs` values per node, or with the classes of a label."""
         model = self.config.model
         target = node_type if outputs is None else [node_type]
-        settings = (model.column, label, outputs, model.embedding, model.embedding_update)
-        sizes = ModelSizes.of(self.graph, target, *settings)
+        embeddings = (model.embedding, model.embedding_update, model.embedded_types)
+        sizes = ModelSizes.of(self.graph, target, model.column, label, outputs, *embeddings)
         # Exact evaluation follows the edge types that the model has learned: only the ones of a training hop.
         followed = followed_types(self.graph.schema, self.config.sampler.fanouts)
         return replace(sizes, targets=node_type, edge_types=followed)

@@ -11,6 +11,9 @@ MODELS = Family(
         "rgcn": "khop.config.builtin:Rgcn",
         "gat": "khop.config.builtin:Gat",
         "gin": "khop.config.builtin:Gin",
+        "gcn": "khop.config.builtin:Gcn",
+        "hgt": "khop.config.builtin:Hgt",
+        "lightgcn": "khop.config.builtin:LightGcn",
     },
 )
 LINK_PREDICTION = "link-prediction"
@@ -28,6 +31,7 @@ RULES = Family(
         "uniform": "khop.config.builtin:Uniform",
         "weighted": "khop.config.builtin:Weighted",
         "sum": "khop.config.builtin:Sum",
+        "symmetric-sum": "khop.config.builtin:SymmetricSum",
     },
 )
 # By the path of its table: the family, and the kind of a table that names none.

@@ -56,7 +56,9 @@ def weight_bytes(config: RunConfig, graph: Folder) -> float:
 def _embedding_bytes(config: RunConfig, graph: Folder) -> float:
     if not config.model.embedding or config.model.embedding_update == "sharded":
         return 0.0
-    count = sum(graph.num_nodes(t) for t in graph.schema.node_types if not _has_column(config, graph, t))
+    is_all = config.model.embedded_types == "all"
+    types = (t for t in graph.schema.node_types if is_all or not _has_column(config, graph, t))
+    count = sum(map(graph.num_nodes, types))
     return _FLOAT * float(count) * config.model.embedding
 
 

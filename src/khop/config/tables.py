@@ -63,7 +63,7 @@ class RuleTable(Section):
     option_prefix = "rule-"
 
     kind: Annotated[str, KindOf(RULES), Default("uniform, or weighted if sampler.weight is set")]
-    """Rule that draws neighbors: uniform, weighted, sum, or package.module:Class"""
+    """Rule that draws neighbors: uniform, weighted, sum, symmetric-sum, or package.module:Class"""
 
 
 class SamplerTable(Section):
@@ -99,19 +99,23 @@ class SamplerTable(Section):
 
 class _Widths(Section):
     kind: Annotated[str, KindOf(MODELS)] = "sage"
-    """Network: GraphSAGE with mean aggregation (sage), relational GCN (rgcn), graph attention (gat), graph
-    isomorphism (gin), or package.module:Class"""
+    """Network: GraphSAGE with mean aggregation (sage), graph convolutions (gcn), relational GCN (rgcn), graph
+    attention (gat), graph isomorphism (gin), heterogeneous graph transformer (hgt), LightGCN (lightgcn), or
+    package.module:Class"""
     hidden: Count = 256
     """Width of the hidden layers"""
     layers: Annotated[int | None, Field(ge=1, le=LARGEST), Default("one per fanout")] = None
     """Number of layers"""
 
 
-class _Regularization(_Widths):
+class _Norm(_Widths):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """Dropout probability of hidden values"""
     norm: Literal["none", "layer"] = "none"
     """Normalization after each layer"""
+
+
+class _Regularization(_Norm):
     residual: bool = False
     """Add the input of each layer to its output"""
 
@@ -123,6 +127,8 @@ class ModelTable(_Widths):
     """Input column, of all node types that have it"""
     embedding: Annotated[int | None, Field(ge=0, le=LARGEST), Default("an error for these types")] = None
     """Width of trained embeddings for node types without the input column; 0: no input for these types"""
+    embedded_types: Literal["missing", "all"] = "missing"
+    """Node types with embeddings: those without the input column (missing), or all, beside the column"""
     embedding_update: Literal["dense", "sparse", "sharded"] = "dense"
     """Update of embeddings: all rows (dense), only the rows of the batch (sparse), or the same with each row
     stored on one process (sharded)"""
@@ -154,6 +160,13 @@ class GatTable(SageTable):
     """The network."""
 
     heads: Count = 4
-    """Attention heads of gat, which share the hidden width"""
+    """Attention heads of gat and hgt, which share the hidden width"""
     attention: Literal["gat", "gatv2"] = "gat"
     """Scores of gat: of its paper, or of GATv2, which may rank neighbors differently for each node"""
+
+
+class HgtTable(ModelTable, _Norm):
+    """The network."""
+
+    heads: Count = 4
+    """Attention heads of gat and hgt, which share the hidden width"""

@@ -217,6 +217,10 @@ class RunConfig(Section):
                 f"model.embedding_update is {self.model.embedding_update!r}, but the model has no "
                 "embeddings: set model.embedding to their width, such as 64, or leave embedding_update out"
             )
+        if self.model.embedded_types == "all" and not self.model.embedding:
+            raise ValueError(
+                "model.embedded_types is 'all', but model.embedding is not set: set it to a width, such as 64"
+            )
         return self
 
     @model_validator(mode="after")

@@ -59,22 +59,22 @@ class _SegmentWeightedSum(torch.autograd.Function):
     def forward(ctx: _Context, x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
         if any(ctx.needs_input_grad):
             ctx.save_for_backward(x, weights, indptr, indices)
-        return _sum(x.detach(), weights.detach(), Csc(indptr, indices))
+        return weighted_sum(x.detach(), weights.detach(), Csc(indptr, indices))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         x, weights, indptr, indices = ctx.saved_tensors
-        edges = Csc(indptr, indices)
-        of_x = (
-            _gradient_of_x(gradient, weights.detach(), edges, x.shape[0]) if ctx.needs_input_grad[0] else None
-        )
-        of_weights = _dots(x.detach(), gradient, weights.shape[1], edges) if ctx.needs_input_grad[1] else None
+        edges, of_x, of_weights = Csc(indptr, indices), None, None
+        if ctx.needs_input_grad[0]:
+            of_x = gradient_of_sources(gradient, weights.detach(), edges, x.shape[0])
+        if ctx.needs_input_grad[1]:
+            of_weights = edge_dots(x.detach(), gradient, weights.shape[1], edges)
         return of_x, of_weights, None, None
 
 
-def _gradient_of_x(gradient: Tensor, weights: Tensor, edges: Csc, num_sources: int) -> Tensor:
-    """Sum over the transposed edges, each source's in edge order."""
+def gradient_of_sources(gradient: Tensor, weights: Tensor, edges: Csc, num_sources: int) -> Tensor:
+    """Sum weights (edges, heads) times rows over the transposed edges, each source's in edge order."""
     # Each edge as a row of its own: turned around, it lists the positions of each source's edges. Edges
     # behind those of `indptr`, which a device may have, are in no row; their places hold any number.
     num_edges = weights.shape[0]
@@ -82,10 +82,11 @@ def _gradient_of_x(gradient: Tensor, weights: Tensor, edges: Csc, num_sources: i
     turned = transpose(positions, edges.indices, num_sources)
     order = turned.indices.long().clamp_(0, num_edges - 1)
     rows = torch.searchsorted(edges.indptr[1:], order, right=True, out_int32=True)
-    return _sum(gradient, weights.index_select(0, order), Csc(turned.indptr, rows))
+    return weighted_sum(gradient, weights.index_select(0, order), Csc(turned.indptr, rows))
 
 
-def _sum(x: Tensor, weights: Tensor, edges: Csc) -> Tensor:
+def weighted_sum(x: Tensor, weights: Tensor, edges: Csc) -> Tensor:
+    """Return sums of weights (edges, heads) times rows of x over each row's edges, by kernels."""
     if engine(x.device) is Engine.TRITON:
         from khop.kernels.triton.segment_weighted import segment_weighted_sum as by_triton
 
@@ -96,7 +97,7 @@ def _sum(x: Tensor, weights: Tensor, edges: Csc) -> Tensor:
     return out
 
 
-def _dots(x: Tensor, gradient: Tensor, heads: int, edges: Csc) -> Tensor:
+def edge_dots(x: Tensor, gradient: Tensor, heads: int, edges: Csc) -> Tensor:
     """Return the dot products of the rows at both ends of each edge: (edges, heads)."""
     if engine(x.device) is Engine.TRITON:
         from khop.kernels.triton.segment_weighted import segment_weighted_sum_gradient as by_triton

@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from khop.models.decoders import DistMult as DistMult
     from khop.models.decoders import Dot as Dot
     from khop.models.gat import GAT as GAT
+    from khop.models.gcn import GCN as GCN
     from khop.models.gin import GIN as GIN
+    from khop.models.hgt import HGT as HGT
     from khop.models.layered import Layered as Layered
+    from khop.models.light_gcn import LightGCN as LightGCN
     from khop.models.link_predictor import LinkPredictor as LinkPredictor
     from khop.models.node_embedding import NodeEmbedding as NodeEmbedding
     from khop.models.node_embedding import gathered as gathered
@@ -22,7 +25,10 @@ if TYPE_CHECKING:
 
 _PUBLIC = {
     "GAT": "khop.models.gat",
+    "GCN": "khop.models.gcn",
     "GIN": "khop.models.gin",
+    "HGT": "khop.models.hgt",
+    "LightGCN": "khop.models.light_gcn",
     "RGCN": "khop.models.rgcn",
     "DistMult": "khop.models.decoders",
     "Dot": "khop.models.decoders",

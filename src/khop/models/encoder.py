@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from khop.arguments import check_word
@@ -20,9 +21,10 @@ Encoding = Literal["none", "linear"]
 class Encoder(nn.Module):
     """The input column as it is ("none"), or a linear layer of it per node type ("linear").
 
-    Types without the column have an embedding of `sizes.embedding` numbers per node if that is above 0;
-    otherwise the output lacks them. With "linear" all output rows have `width` numbers. `tables` holds the
-    embeddings: `torch.nn.Embedding` if they are dense, else `NodeEmbedding`.
+    Types in `sizes.embedded` have an embedding of `sizes.embedding` numbers per node, which follow those of
+    the column if they have it. The output lacks types with neither. With "linear" all output rows have
+    `width` numbers. `tables` holds the embeddings: `torch.nn.Embedding` if they are dense, else
+    `NodeEmbedding`.
     """
 
     def __init__(
@@ -36,7 +38,8 @@ class Encoder(nn.Module):
         linear = encoding == "linear"
         learned = sizes.embedding or 0
         self.tables = nn.ModuleDict({parameter_name(t): _table(n, sizes) for t, n in counts.items()})
-        raw = {t: self.inputs.get(t, learned) for t in node_types if t in self.inputs or t in counts}
+        raw = {t: self.inputs.get(t, 0) + (learned if t in counts else 0) for t in node_types}
+        raw = {t: before for t, before in raw.items() if t in self.inputs or t in counts}
         self.linear = nn.ModuleDict(
             {parameter_name(t): nn.Linear(before, width) for t, before in raw.items() if linear}
         )
@@ -48,10 +51,13 @@ class Encoder(nn.Module):
 
     def _rows(self, node_type: NodeType, batch: Batch) -> Tensor:
         name = parameter_name(node_type)
-        if node_type in self.inputs:
-            rows = self._column(node_type, batch)
+        embedded = self.tables[name](batch.sample.nodes[node_type]) if name in self.tables else None
+        column = self._column(node_type, batch) if node_type in self.inputs else None
+        if embedded is None or column is None:
+            rows = column if embedded is None else embedded
         else:
-            rows = self.tables[name](batch.sample.nodes[node_type])
+            rows = torch.cat([column.to(embedded.dtype), embedded], dim=1)
+        assert rows is not None  # `widths` has no other types
         if name not in self.linear:
             return rows
         linear = self.linear[name]

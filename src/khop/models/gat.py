@@ -18,7 +18,7 @@ from khop.models.encoder import Encoding
 from khop.models.layer import BlockLayer, LayerOptions, Norm, Residual, Total, layer_norms, linear_weight
 from khop.models.names import parameter_name
 from khop.models.node_embedding import EmbeddingUpdate
-from khop.models.sizes import HasTypes, ModelSizes
+from khop.models.sizes import EmbeddedTypes, HasTypes, ModelSizes
 from khop.models.stack import Stack
 from khop.schema import EdgeType, NodeType
 
@@ -80,9 +80,11 @@ class GAT(Stack):
         embedding_update: EmbeddingUpdate = "dense",
         heads: int = 4,
         attention: Attention = "gat",
+        embedded_types: EmbeddedTypes = "missing",
     ) -> GAT:
         """Make a GAT that fits the graph; the other arguments are as in `SAGE.for_graph`."""
-        sizes = ModelSizes.of(graph, target, column, label, outputs, embedding, embedding_update)
+        inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
+        sizes = ModelSizes.of(graph, target, *inputs)
         return cls(sizes, hidden, layers, dropout, norm, residual, encoder, heads, attention)
 
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from khop.batch import Block
 from khop.kernels.linear_blocks import Activation
 from khop.models.layer import BlockLayer, LayerOptions, Norm, Residual, Total, layer_norms
-from khop.models.layer_sum import aggregated
+from khop.models.layer_sum import aggregated, weighted
 from khop.models.names import parameter_name
 from khop.models.node_embedding import EmbeddingUpdate
-from khop.models.sizes import HasTypes, ModelSizes
+from khop.models.sizes import EmbeddedTypes, HasTypes, ModelSizes
 from khop.models.stack import Stack
 from khop.schema import EdgeType, NodeType
 
@@ -53,9 +53,11 @@ class GIN(Stack):
         outputs: int | None = None,
         embedding: int | None = None,
         embedding_update: EmbeddingUpdate = "dense",
+        embedded_types: EmbeddedTypes = "missing",
     ) -> GIN:
         """Make a GIN that fits the graph; the arguments are as in `SAGE.for_graph`."""
-        sizes = ModelSizes.of(graph, target, column, label, outputs, embedding, embedding_update)
+        inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
+        sizes = ModelSizes.of(graph, target, *inputs)
         return cls(sizes, hidden, layers, dropout, norm, residual)
 
 
@@ -93,10 +95,9 @@ class GinLayer(BlockLayer):
 
     def _sum(self, node_type: NodeType, h: Mapping[NodeType, Tensor], block: Block) -> Tensor:
         name, count = parameter_name(node_type), block.dst_counts[node_type]
+        total: Tensor = next(self.mlp[name].parameters()).new_zeros(count, self.options.hidden)
         if name in self.eps:
             total = h[node_type][:count] * (1 + self.eps[name])
-        else:
-            total = next(self.mlp[name].parameters()).new_zeros(count, self.options.hidden)
         for edge_type in self.edge_types:
             if edge_type[2] != node_type:
                 continue
@@ -104,10 +105,5 @@ class GinLayer(BlockLayer):
             if adjacency is None:  # the rows take part nevertheless: their parameters need a gradient
                 total = total + h[edge_type[0]][:0].sum()
                 continue
-            if adjacency.weight is None:
-                raise ValueError(
-                    f"neighbors of {edge_type} have no weights: GIN sums neighbors; draw them by "
-                    'rule=khop.Sum(), in a run file sampler.rule.kind = "sum"'
-                )
-            total = total + aggregated(h[edge_type[0]], adjacency)
+            total = total + aggregated(h[edge_type[0]], weighted(edge_type, adjacency, "GIN", "Sum"))
         return total

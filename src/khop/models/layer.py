@@ -66,10 +66,13 @@ Total = Callable[[NodeType, Activation], Tensor]  # rows of a destination type, 
 class BlockLayer(nn.Module, ABC):
     """Layer norm(sum), then ReLU and dropout, over the destinations of a block; models differ in the sum.
 
+    A subclass may set `activation` to "none" instead of ReLU.
+
     With the residual "add", the destinations' own input rows are added if the widths are equal.
     """
 
     norm: nn.ModuleDict  # normalizations by parameter name of the destination type
+    activation: Activation = "relu"
 
     def __init__(self, destinations: tuple[NodeType, ...], options: LayerOptions) -> None:
         super().__init__()
@@ -95,7 +98,9 @@ class BlockLayer(nn.Module, ABC):
 
     def _finished(self, node_type: NodeType, total: Total, rows: Tensor | None) -> Tensor:
         norm = self.norm_of(node_type)
-        out = total(node_type, "relu") if norm is None else relu_(norm(total(node_type, "none")))
+        out = total(node_type, self.activation if norm is None else "none")
+        if norm is not None:
+            out = relu_(norm(out)) if self.activation == "relu" else norm(out)
         if self.training:
             out = dropout(out, self.options.dropout)
         if self.options.residual == "add" and rows is not None and rows.shape[1] == out.shape[1]:

@@ -13,6 +13,7 @@ from khop.kernels.linear import linear, linear_sum
 from khop.kernels.linear_blocks import Activation
 from khop.kernels.segment import prefix_and_mean, segment_mean
 from khop.kernels.segment_weighted import segment_weighted_sum
+from khop.schema import EdgeType
 
 # Cost of aggregating one number of one edge, in multiply-adds of a matrix product (measured: 3 to 10).
 AGGREGATION_COST = 6
@@ -90,6 +91,17 @@ def _few_reached(adjacency: Adjacency) -> Tensor | None:
         return None
     reached = adjacency.indptr.diff().nonzero().squeeze(1)
     return reached if reached.numel() <= adjacency.num_dst * MOSTLY_REACHED else None
+
+
+def weighted(edge_type: EdgeType, adjacency: Adjacency, model: str, rule: str) -> Adjacency:
+    """Return the adjacency; ValueError with the remedy, a rule, if it has no weights to sum neighbors by."""
+    if adjacency.weight is None:
+        kind = {"Sum": "sum", "SymmetricSum": "symmetric-sum"}[rule]
+        raise ValueError(
+            f"neighbors of {edge_type} have no weights: {model} sums neighbors; draw them by "
+            f'rule=khop.{rule}(), in a run file sampler.rule.kind = "{kind}"'
+        )
+    return adjacency
 
 
 def aggregated(h: Tensor, adjacency: Adjacency) -> Tensor:

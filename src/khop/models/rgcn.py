@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from khop.models.layer import Layer, LayerOptions, Norm, Residual, linear_weight
 from khop.models.names import parameter_name
 from khop.models.node_embedding import EmbeddingUpdate
-from khop.models.sizes import HasTypes, ModelSizes
+from khop.models.sizes import EmbeddedTypes, HasTypes, ModelSizes
 from khop.models.stack import Stack
 from khop.schema import EdgeType, NodeType
 
@@ -64,9 +64,11 @@ class RGCN(Stack):
         embedding: int | None = None,
         bases: int = 0,
         embedding_update: EmbeddingUpdate = "dense",
+        embedded_types: EmbeddedTypes = "missing",
     ) -> RGCN:
         """Make an R-GCN that fits the graph; the other arguments are as in `SAGE.for_graph`."""
-        sizes = ModelSizes.of(graph, target, column, label, outputs, embedding, embedding_update)
+        inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
+        sizes = ModelSizes.of(graph, target, *inputs)
         return cls(sizes, hidden, layers, dropout, norm, residual, bases)
 
 

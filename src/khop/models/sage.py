@@ -11,7 +11,7 @@ from khop.models.encoder import Encoding
 from khop.models.layer import Layer, LayerOptions, Norm, Residual, layer_norms, linear_weight
 from khop.models.names import parameter_name
 from khop.models.node_embedding import EmbeddingUpdate
-from khop.models.sizes import HasTypes, ModelSizes
+from khop.models.sizes import EmbeddedTypes, HasTypes, ModelSizes
 from khop.models.stack import Stack
 from khop.schema import EdgeType, NodeType
 
@@ -53,6 +53,7 @@ class SAGE(Stack):
         embedding: int | None = None,
         encoder: Encoding = "none",
         embedding_update: EmbeddingUpdate = "dense",
+        embedded_types: EmbeddedTypes = "missing",
     ) -> SAGE:
         """Make a SAGE that fits the graph and classifies `target` by `label`, by default the only ones.
 
@@ -61,7 +62,8 @@ class SAGE(Stack):
         have none, and send no messages before the first layer computes rows for them. Embeddings that are not
         dense are trained by `khop.RowAdam`: see `khop.models.NodeEmbedding`.
         """
-        sizes = ModelSizes.of(graph, target, column, label, outputs, embedding, embedding_update)
+        inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
+        sizes = ModelSizes.of(graph, target, *inputs)
         return cls(sizes, hidden, layers, dropout, norm, residual, encoder)
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from khop.arguments import check_word
 from khop.models.node_embedding import EmbeddingUpdate
 from khop.schema import EdgeType, NodeType, Schema
 
 Targets = NodeType | tuple[NodeType, ...]
+# Node types with embeddings: those without the input column; all, beside the column.
+EmbeddedTypes = Literal["missing", "all"]
 
 
 class HasTypes(Protocol):
@@ -37,7 +39,7 @@ class ModelSizes:
     outputs: int  # width of an output row: number of classes, or the decoder's input width
     column: str = "x"
     embedding: int | None = None  # width of embeddings of types without the column; 0 = none, None = an error
-    embedded: Mapping[NodeType, int] = field(default_factory=dict)  # number of nodes of those types
+    embedded: Mapping[NodeType, int] = field(default_factory=dict)  # number of nodes of types with embeddings
     embedding_update: EmbeddingUpdate = "dense"  # training of those embeddings
 
     @property
@@ -55,11 +57,13 @@ class ModelSizes:
         outputs: int | None = None,
         embedding: int | None = None,
         embedding_update: EmbeddingUpdate = "dense",
+        embedded_types: EmbeddedTypes = "missing",
     ) -> ModelSizes:
         """Return sizes of a classifier of one type or, for a list of targets, an encoder of several types.
 
         A classifier's target and label default to the graph's only node type and its only column with
-        classes. An encoder returns `outputs` numbers per node.
+        classes. An encoder returns `outputs` numbers per node. Embeddings are for node types without the
+        column, or with `embedded_types="all"` for all node types.
         """
         schema = graph.schema
         targets: Targets
@@ -70,6 +74,9 @@ class ModelSizes:
         if embedding is not None and embedding < 0:
             raise ValueError(f"embedding {embedding}: must be a width of at least 1, or 0 for none")
         check_word("embedding_update", embedding_update, EmbeddingUpdate)
+        check_word("embedded_types", embedded_types, EmbeddedTypes)
+        if embedded_types == "all" and not embedding:
+            raise ValueError(f"embedded_types 'all' with embedding {embedding}: give a width, such as 64")
         specs = {t: schema.columns.get(t, {}) for t in schema.node_types}
         inputs = {t: math.prod(of_type[column].shape) for t, of_type in specs.items() if column in of_type}
         if not inputs and not embedding:
@@ -78,7 +85,8 @@ class ModelSizes:
                 f"column {column!r}: no node type has it; there are {there}. Name one of these, or give "
                 "embedding=64 for trained embeddings instead"
             )
-        embedded = {t: graph.num_nodes(t) for t in schema.node_types if embedding and t not in inputs}
+        having = [t for t in schema.node_types if embedding and (embedded_types == "all" or t not in inputs)]
+        embedded = {t: graph.num_nodes(t) for t in having}
         return cls(inputs, schema.edge_types, targets, outputs, column, embedding, embedded, embedding_update)
 
 

@@ -106,6 +106,14 @@ class Rule(Protocol):
         """True if every edge of a row is equally likely, so that degrees tell which nodes a batch visits."""
         ...
 
+    @property
+    def degrees(self) -> Rule | None:
+        """Rule that counts edges, for samplers that normalize weights by degrees; None: weights are final.
+
+        Its draws of one neighbor per row weigh the number of edges from which the row is drawn.
+        """
+        ...
+
     def check(self, schema: Schema) -> None:
         """Raise ValueError unless the graph has the columns that the rule names, with usable numbers."""
         ...
@@ -176,6 +184,11 @@ class RuleBase(ABC):
     def is_uniform(self) -> bool:
         """True if every edge of a row is equally likely; by default unknown, so False."""
         return False
+
+    @property
+    def degrees(self) -> Rule | None:
+        """None: the weights of draws are final."""
+        return None
 
     def check(self, schema: Schema) -> None:
         """Raise ValueError unless some edge type has each column that `needs` names, with usable numbers."""

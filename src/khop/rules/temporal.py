@@ -74,6 +74,12 @@ class Temporal(RuleBase):
         """Return True if neighbors drawn by the inner rule have weights."""
         return self.inner.has_weights(fanout)
 
+    @property
+    def degrees(self) -> Rule | None:
+        """Rule that counts the edges that the time limit allows, if the inner rule needs degrees."""
+        counting = self.inner.degrees
+        return None if counting is None else replace(self, inner=counting)
+
     def check(self, schema: Schema) -> None:
         """Raise ValueError unless the graph has the times, and the columns of the inner rule."""
         self.inner.check(schema)

@@ -12,6 +12,7 @@ from types import ModuleType
 from khop.draw import DegreeNegatives, GivenNegatives, UniformNegatives, WeightedNegatives
 from khop.errors import Unsupported
 from khop.rules.sum import Sum
+from khop.rules.symmetric_sum import SymmetricSum
 from khop.rules.temporal import Temporal
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
@@ -27,6 +28,7 @@ _BUILTIN: dict[str, type] = {
         Uniform,
         Weighted,
         Sum,
+        SymmetricSum,
         Temporal,
         UniformNegatives,
         DegreeNegatives,

@@ -1,0 +1,83 @@
+"""Graph convolutional networks (Kipf and Welling 2017), over the blocks of any schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from khop.batch import Block
+from khop.models.encoder import Encoding
+from khop.models.layer import Layer, LayerOptions, Norm, Residual, Total
+from khop.models.layer_sum import weighted
+from khop.models.node_embedding import EmbeddingUpdate
+from khop.models.sage import SageWeights
+from khop.models.sizes import EmbeddedTypes, HasTypes, ModelSizes
+from khop.models.stack import Stack
+from khop.schema import EdgeType, NodeType
+
+
+class GCN(Stack):
+    """Graph convolutional network with a linear head on top.
+
+    A layer computes norm(W h + b + sum over edge types of W_e sum(h_u / sqrt(d_u * d_v))) for each
+    destination v and its in-neighbors u, then ReLU and dropout, plus h itself with `residual="add"` and equal
+    widths. This is GCNConv of torch_geometric without self loops; W stands for them. The sampler must draw by
+    `khop.SymmetricSum()`, which counts the degrees d in the training graph and weighs drawn neighbors so that
+    they estimate the sum over all. Every node type has its own W, b and norm, every edge type its own W_e.
+    """
+
+    def __init__(
+        self,
+        sizes: ModelSizes,
+        hidden: int = 256,
+        layers: int = 2,
+        dropout: float = 0.0,
+        norm: Norm = "none",
+        residual: Residual = "none",
+        encoder: Encoding = "none",
+    ) -> None:
+        super().__init__(sizes, encoder, layers, LayerOptions(hidden, dropout, norm, residual), _layer)
+
+    @classmethod
+    def for_graph(
+        cls,
+        graph: HasTypes,
+        hidden: int = 256,
+        layers: int = 2,
+        target: NodeType | Sequence[NodeType] | None = None,
+        column: str = "x",
+        dropout: float = 0.0,
+        norm: Norm = "none",
+        residual: Residual = "none",
+        label: str | None = None,
+        outputs: int | None = None,
+        embedding: int | None = None,
+        encoder: Encoding = "none",
+        embedding_update: EmbeddingUpdate = "dense",
+        embedded_types: EmbeddedTypes = "missing",
+    ) -> GCN:
+        """Make a GCN that fits the graph; the arguments are as in `SAGE.for_graph`."""
+        inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
+        sizes = ModelSizes.of(graph, target, *inputs)
+        return cls(sizes, hidden, layers, dropout, norm, residual, encoder)
+
+
+class GcnLayer(Layer):
+    """A layer over sums of neighbors; ValueError for neighbors without weights."""
+
+    def totals(self, h: Mapping[NodeType, Tensor], block: Block) -> Total:
+        """Return a function that adds own rows and sums of in-neighbors, each times a weight."""
+        for edge_type in self.weights.by_edge_type():
+            if edge_type in block.adjacencies:
+                weighted(edge_type, block.adjacencies[edge_type], "GCN", "SymmetricSum")
+        return super().totals(h, block)
+
+
+def _layer(
+    widths: Mapping[NodeType, int],
+    destinations: tuple[NodeType, ...],
+    edge_types: tuple[EdgeType, ...],
+    options: LayerOptions,
+) -> GcnLayer:
+    return GcnLayer(SageWeights(widths, destinations, edge_types, options), destinations, options)

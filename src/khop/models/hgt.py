@@ -1,0 +1,214 @@
+"""Heterogeneous graph transformer (Hu et al. 2020), over the blocks of any schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, linear
+
+from khop.arguments import LARGEST_WIDTH, whole_number
+from khop.batch import Adjacency, Block
+from khop.kernels.linear_blocks import Activation
+from khop.kernels.segment_dot import segment_dot
+from khop.kernels.segment_softmax import segment_softmax
+from khop.kernels.segment_weighted import segment_weighted_sum
+from khop.models.layer import BlockLayer, LayerOptions, Norm, Total, layer_norms
+from khop.models.names import parameter_name
+from khop.models.node_embedding import EmbeddingUpdate
+from khop.models.sizes import EmbeddedTypes, HasTypes, ModelSizes
+from khop.models.stack import Stack
+from khop.schema import EdgeType, NodeType
+
+
+class HGT(Stack):
+    """Heterogeneous graph transformer with a linear encoder per node type below and a linear head on top.
+
+    A layer is HGTConv of torch_geometric: keys, queries and values by node type, a matrix of scores and one
+    of messages by edge type and head, one softmax over the drawn neighbors of all edge types, GELU, a linear
+    layer by node type, and a learned share of the row itself. Then norm and dropout. As for `GAT`,
+    layers over few neighbors estimate no fixed sum, and `adjacency.weight` is not used.
+    """
+
+    def __init__(
+        self,
+        sizes: ModelSizes,
+        hidden: int = 256,
+        layers: int = 2,
+        dropout: float = 0.0,
+        norm: Norm = "none",
+        heads: int = 4,
+    ) -> None:
+        if whole_number("heads", heads, 1, LARGEST_WIDTH) and hidden % heads:
+            raise ValueError(f"heads {heads}: must divide hidden, {hidden}")
+
+        def make_layer(
+            widths: Mapping[NodeType, int],
+            destinations: tuple[NodeType, ...],
+            edge_types: tuple[EdgeType, ...],
+            options: LayerOptions,
+        ) -> HgtLayer:
+            return HgtLayer(tuple(widths), destinations, edge_types, options, heads)
+
+        super().__init__(sizes, "linear", layers, LayerOptions(hidden, dropout, norm), make_layer)
+
+    @classmethod
+    def for_graph(
+        cls,
+        graph: HasTypes,
+        hidden: int = 256,
+        layers: int = 2,
+        target: NodeType | Sequence[NodeType] | None = None,
+        column: str = "x",
+        dropout: float = 0.0,
+        norm: Norm = "none",
+        label: str | None = None,
+        outputs: int | None = None,
+        embedding: int | None = None,
+        heads: int = 4,
+        embedding_update: EmbeddingUpdate = "dense",
+        embedded_types: EmbeddedTypes = "missing",
+    ) -> HGT:
+        """Make an HGT that fits the graph; the other arguments are as in `SAGE.for_graph`."""
+        inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
+        return cls(ModelSizes.of(graph, target, *inputs), hidden, layers, dropout, norm, heads)
+
+
+class HgtLayer(BlockLayer):
+    """Attention over the in-neighbors of all edge types, and a learned share of the row itself."""
+
+    activation = "none"  # GELU is inside the sum
+
+    def __init__(
+        self,
+        has_rows: tuple[NodeType, ...],
+        destinations: tuple[NodeType, ...],
+        edge_types: tuple[EdgeType, ...],
+        options: LayerOptions,
+        heads: int,
+    ) -> None:
+        super().__init__(destinations, options)
+        self.edge_types = edge_types
+        self.heads = heads
+        hidden, width = options.hidden, options.hidden // heads
+        sources = dict.fromkeys(t[0] for t in edge_types)
+        asking = [t for t in dict.fromkeys(t[2] for t in edge_types) if t in has_rows]
+        self.keys = nn.ModuleDict({parameter_name(t): nn.Linear(hidden, hidden) for t in sources})
+        self.values = nn.ModuleDict({parameter_name(t): nn.Linear(hidden, hidden) for t in sources})
+        self.queries = nn.ModuleDict({parameter_name(t): nn.Linear(hidden, hidden) for t in asking})
+        # A destination without rows asks nothing, so that neighbors weigh the same: no parameters of scores.
+        scored = [parameter_name(*t) for t in edge_types if t[2] in asking]
+        self.score = nn.ParameterDict({name: _by_head(heads, width) for name in scored})
+        self.prior = nn.ParameterDict({name: nn.Parameter(torch.ones(heads)) for name in scored})
+        self.message = nn.ParameterDict({parameter_name(*t): _by_head(heads, width) for t in edge_types})
+        self.out = nn.ModuleDict({parameter_name(t): nn.Linear(hidden, hidden) for t in destinations})
+        owners = [parameter_name(t) for t in destinations if t in has_rows]
+        self.skip = nn.ParameterDict({name: nn.Parameter(torch.ones(())) for name in owners})
+        self.norm = layer_norms(destinations, options)
+
+    def totals(self, h: Mapping[NodeType, Tensor], block: Block) -> Total:
+        """Return a function that mixes own rows and the attention to the neighbors of all edge types."""
+
+        def total(node_type: NodeType, activation: Activation) -> Tensor:
+            name, count = parameter_name(node_type), block.dst_counts[node_type]
+            own = h[node_type][:count] if name in self.skip else None
+            out: Tensor = self.out[name](gelu(self._attended(node_type, h, block)))
+            if own is None:
+                return out
+            share: Tensor = self.skip[name].sigmoid()
+            return share * out + (1 - share) * own
+
+        return total
+
+    def _attended(self, node_type: NodeType, h: Mapping[NodeType, Tensor], block: Block) -> Tensor:
+        """Return (destinations, hidden): the values of all neighbors, weighted by one softmax."""
+        name, count = parameter_name(node_type), block.dst_counts[node_type]
+        query = self.queries[name](h[node_type][:count]) if name in self.queries else None
+        found = []
+        total = next(self.out[name].parameters()).new_zeros(count, self.options.hidden)
+        for edge_type in self.edge_types:
+            if edge_type[2] != node_type:
+                continue
+            adjacency, rows = block.adjacencies.get(edge_type), h[edge_type[0]]
+            if adjacency is None or not adjacency.indices.numel():
+                adjacency, rows = None, rows[:0]
+            edges = self._edges(edge_type, rows, query, adjacency)
+            total = total + edges.nothing()  # every parameter takes part in every batch
+            found += [edges] if adjacency is not None else []
+        for edges, weights in zip(found, _joint_softmax(found), strict=True):
+            given = edges.adjacency
+            assert given is not None
+            total = total + segment_weighted_sum(edges.values, weights, given.indptr, given.indices)
+        return total
+
+    def _edges(
+        self, edge_type: EdgeType, rows: Tensor, query: Tensor | None, adjacency: Adjacency | None
+    ) -> _Edges:
+        source, name = parameter_name(edge_type[0]), parameter_name(*edge_type)
+        values = _per_head(self.values[source], self.message[name], rows)
+        if query is None:
+            scores = values.new_zeros(0 if adjacency is None else adjacency.indices.numel(), self.heads)
+            return _Edges(adjacency, values, scores, self.keys[source](rows[:0]))
+        scale = (self.prior[name] * (self.heads / self.options.hidden) ** 0.5).view(-1, 1, 1)
+        keys = _per_head(self.keys[source], self.score[name] * scale, rows)
+        if adjacency is None:
+            return _Edges(None, values, query[:0, : self.heads], keys)
+        scores = segment_dot(keys, query, self.heads, adjacency.indptr, adjacency.indices)
+        return _Edges(adjacency, values, scores.to(values.dtype), keys)
+
+
+@dataclass(frozen=True)
+class _Edges:
+    """The edges of one type into the destinations."""
+
+    adjacency: Adjacency | None  # None: there are no edges
+    values: Tensor  # (sources, hidden)
+    scores: Tensor  # (edges, heads)
+    keys: Tensor  # (sources, hidden)
+
+    def nothing(self) -> Tensor:
+        """Return 0, with a gradient of zeros for every operand."""
+        return self.values[:0].sum() + self.scores[:0].sum() + self.keys[:0].sum()
+
+
+def _joint_softmax(found: Sequence[_Edges]) -> Sequence[Tensor]:
+    """Normalize the scores of each destination over its edges of all types; return them by type."""
+    adjacencies = [edges.adjacency for edges in found if edges.adjacency is not None]
+    if len(adjacencies) == 1:
+        return [segment_softmax(found[0].scores, adjacencies[0].indptr)]
+    if not adjacencies:
+        return []
+    # Each row of the joint edges has the row's edges of the first type, then those of the second, and so on.
+    indptr = torch.stack([adjacency.indptr for adjacency in adjacencies]).sum(0)
+    starts, places = indptr[:-1], []
+    for adjacency in adjacencies:
+        counts, edges = adjacency.indptr.diff(), adjacency.indices.numel()
+        shift = torch.repeat_interleave(starts - adjacency.indptr[:-1], counts, output_size=edges)
+        places.append(shift + torch.arange(edges, device=shift.device))
+        starts = starts + counts
+    place = torch.cat(places)
+    order = torch.empty_like(place).index_copy_(0, place, torch.arange(place.numel(), device=place.device))
+    scores = torch.cat([edges.scores for edges in found])
+    weights = segment_softmax(scores.index_select(0, order), indptr).index_select(0, place)
+    return torch.split(weights, [adjacency.indices.numel() for adjacency in adjacencies])
+
+
+def _per_head(rows_of: nn.Module, by_head: Tensor, x: Tensor) -> Tensor:
+    """Multiply the rows of a linear layer by a matrix (in, out) per head: (rows, hidden)."""
+    heads, width, _ = by_head.shape
+    weight, bias = rows_of.weight, rows_of.bias
+    assert isinstance(weight, Tensor)
+    assert isinstance(bias, Tensor)
+    # The product of both matrices costs less than another product of all rows.
+    folded = torch.einsum("hde,hdi->hei", by_head, weight.view(heads, width, -1))
+    of_bias = torch.einsum("hde,hd->he", by_head, bias.view(heads, width))
+    return linear(x, folded.reshape(weight.shape), of_bias.reshape(-1))
+
+
+def _by_head(heads: int, width: int) -> nn.Parameter:
+    rows = torch.empty(heads, width, width)
+    for matrix in rows:
+        nn.init.xavier_uniform_(matrix)
+    return nn.Parameter(rows)

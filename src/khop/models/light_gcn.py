@@ -1,0 +1,127 @@
+"""LightGCN (He et al. 2020): sums of normalized neighbors without weights, over the blocks of any schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from khop.batch import Batch, Block
+from khop.models.encoder import Encoding
+from khop.models.layer import LayerOptions
+from khop.models.layer_sum import aggregated, weighted
+from khop.models.node_embedding import EmbeddingUpdate
+from khop.models.sizes import EmbeddedTypes, HasTypes, ModelSizes
+from khop.models.stack import Stack
+from khop.schema import EdgeType, NodeType
+
+
+class LightGCN(Stack):
+    """LightGCN: the mean of a node's rows before and after each layer.
+
+    A layer computes sum(h_u / sqrt(d_u * d_v)) over the in-neighbors u of a destination v, of all edge types;
+    it has no parameters. Rows before the first layer are learned embeddings of the nodes, `hidden` numbers
+    each. If a node type has the input column, every type has a linear layer below, of the column or, with
+    `embedded_types="all"`, of both. The sampler must draw by `khop.SymmetricSum()`. An encoder of several
+    targets returns the means themselves, `hidden` numbers; a classifier has a linear head on top.
+    """
+
+    def __init__(self, sizes: ModelSizes, hidden: int = 64, layers: int = 3) -> None:
+        encoding: Encoding = "linear" if sizes.inputs else "none"
+
+        def make_layer(
+            widths: Mapping[NodeType, int],
+            destinations: tuple[NodeType, ...],
+            edge_types: tuple[EdgeType, ...],
+            options: LayerOptions,
+        ) -> LightLayer:
+            return LightLayer(destinations, edge_types, hidden)
+
+        super().__init__(sizes, encoding, layers, LayerOptions(hidden), make_layer)
+        self.hidden = hidden
+        _check_widths(self, hidden)
+        if not isinstance(sizes.targets, str):
+            if sizes.outputs != hidden:
+                raise ValueError(f"outputs {sizes.outputs}: LightGCN returns rows of hidden={hidden} numbers")
+            self.heads = nn.ModuleDict()
+
+    @classmethod
+    def for_graph(
+        cls,
+        graph: HasTypes,
+        hidden: int = 64,
+        layers: int = 3,
+        target: NodeType | Sequence[NodeType] | None = None,
+        column: str = "x",
+        label: str | None = None,
+        outputs: int | None = None,
+        embedding: int | None = None,
+        embedding_update: EmbeddingUpdate = "dense",
+        embedded_types: EmbeddedTypes = "missing",
+    ) -> LightGCN:
+        """Make a LightGCN that fits the graph; the arguments are as in `SAGE.for_graph`.
+
+        By default, `outputs` of several targets and `embedding` of types without the column are `hidden`.
+        """
+        if outputs is None and target is not None and not isinstance(target, str):
+            outputs = hidden
+        embedding = hidden if embedding is None else embedding
+        inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
+        return cls(ModelSizes.of(graph, target, *inputs), hidden, layers)
+
+    def encode(self, batch: Batch) -> dict[NodeType, Tensor]:
+        """Return (rows, 2 * hidden) of each node type: its rows, and as their sum so far the same again."""
+        rows = self.encoder(batch)
+        return {t: torch.cat([of_type, of_type], dim=1) for t, of_type in rows.items()}
+
+    def head(self, node_type: NodeType, h: Tensor) -> Tensor:
+        """Return (rows, outputs): the mean over layers of an encoder's targets, or logits of a classifier."""
+        mean = h[:, self.hidden :] / (self.num_layers + 1)
+        return super().head(node_type, mean) if len(self.heads) else mean
+
+
+class LightLayer(nn.Module):
+    """Sums of normalized in-neighbors, beside the sum of the rows of all layers so far."""
+
+    def __init__(
+        self, destinations: tuple[NodeType, ...], edge_types: tuple[EdgeType, ...], hidden: int
+    ) -> None:
+        super().__init__()
+        self.destinations = destinations
+        self.edge_types = edge_types
+        self.hidden = hidden
+
+    def forward(self, h: Mapping[NodeType, Tensor], block: Block) -> dict[NodeType, Tensor]:
+        """Return (destinations, 2 * hidden) per destination type: rows, and their sums so far."""
+        present = [node_type for node_type in self.destinations if node_type in block.dst_counts]
+        return {node_type: self._rows(node_type, h, block) for node_type in present}
+
+    def _rows(self, node_type: NodeType, h: Mapping[NodeType, Tensor], block: Block) -> Tensor:
+        count, hidden = block.dst_counts[node_type], self.hidden
+        rows = h[node_type].new_zeros(count, hidden)
+        for edge_type in self.edge_types:
+            if edge_type[2] != node_type:
+                continue
+            sources, adjacency = h[edge_type[0]][:, :hidden], block.adjacencies.get(edge_type)
+            if adjacency is None:  # the rows take part nevertheless: their parameters need a gradient
+                rows = rows + sources[:0].sum()
+            else:
+                rows = rows + aggregated(sources, weighted(edge_type, adjacency, "LightGCN", "SymmetricSum"))
+        return torch.cat([rows, h[node_type][:count, hidden:] + rows], dim=1)
+
+
+def _check_widths(model: LightGCN, hidden: int) -> None:
+    """Raise ValueError unless every node type has rows of `hidden` numbers before the first layer."""
+    sizes, widths = model.sizes, model.encoder.widths
+    if any(width != hidden for width in widths.values()):
+        raise ValueError(
+            f"embedding {sizes.embedding}: LightGCN adds the rows of all layers, so their widths are equal; "
+            f"give embedding={hidden}, which is hidden"
+        )
+    ends = {node_type for t in sizes.edge_types for node_type in (t[0], t[2])} | set(sizes.target_types)
+    without = sorted(ends - set(widths))
+    if without and not sizes.embedding:
+        raise ValueError(
+            f"node types {without}: LightGCN needs rows of each; give embedding={hidden}, which is hidden"
+        )
