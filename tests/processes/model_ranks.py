@@ -28,6 +28,7 @@ MODELS: Mapping[str, tuple[Make, khop.Rule]] = {
 
 def trained(rank: int, device: torch.device, folder: str, out: str, epochs: int) -> None:
     """Train each model up to an epoch; a run that exists goes on."""
+    torch.set_num_threads(1)
     graph = khop.open_graph(folder)
     for name, (make, rule) in MODELS.items():
         torch.manual_seed(3)

@@ -19,6 +19,7 @@ def course(run: Path, name: str) -> list[float]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_losses_and_scores_are_the_same_on_any_number_of_ranks_and_after_a_resume(tmp_path: Path) -> None:
     """One rank trains two epochs; beside it, two ranks train one epoch and four go on."""
     folder = str(write_rated(tmp_path / "small"))

@@ -123,7 +123,8 @@ class _Linear:
     backward: Callable[[Tensor, Tensor, Csc], Tensor]  # gradient of the output, indptr, transposed edges
 
 
-def _sum(x: Tensor, edges: Csc) -> Tensor:
+def sum_rows(x: Tensor, edges: Csc) -> Tensor:
+    """Return the sums of rows by kernels, without a gradient."""
     if engine(x.device) is Engine.TRITON:
         from khop.kernels.triton.segment import segment_sum as by_triton
 
@@ -144,7 +145,7 @@ def _mean(x: Tensor, edges: Csc) -> Tensor:
 
 
 def _sum_gradient(gradient: Tensor, indptr: Tensor, transposed: Csc) -> Tensor:
-    return _sum(gradient, transposed)
+    return sum_rows(gradient, transposed)
 
 
 def _mean_gradient(gradient: Tensor, indptr: Tensor, transposed: Csc) -> Tensor:
@@ -182,7 +183,7 @@ def _max_gradient(gradient: Tensor, winners: Tensor, transposed: Csc) -> Tensor:
     return out
 
 
-_SUM = _Linear(segment_sum_reference, _sum, _sum_gradient)
+_SUM = _Linear(segment_sum_reference, sum_rows, _sum_gradient)
 _MEAN = _Linear(segment_mean_reference, _mean, _mean_gradient)
 
 

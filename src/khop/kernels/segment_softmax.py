@@ -58,7 +58,7 @@ class _Context(FunctionCtx):
 class _SegmentSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: _Context, scores: Tensor, indptr: Tensor) -> Tensor:
-        out = _softmax(scores.detach().contiguous(), indptr)
+        out = softmax_rows(scores.detach().contiguous(), indptr)
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(out, indptr)
         return out
@@ -67,10 +67,11 @@ class _SegmentSoftmax(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None]:
         result, indptr = ctx.saved_tensors
-        return _softmax_gradient(result.detach(), gradient.contiguous(), indptr), None
+        return softmax_gradient(result.detach(), gradient.contiguous(), indptr), None
 
 
-def _softmax(scores: Tensor, indptr: Tensor) -> Tensor:
+def softmax_rows(scores: Tensor, indptr: Tensor) -> Tensor:
+    """Return the softmax by kernels, without a gradient."""
     if engine(scores.device) is Engine.TRITON:
         from khop.kernels.triton.segment_softmax import segment_softmax as by_triton
 
@@ -80,7 +81,8 @@ def _softmax(scores: Tensor, indptr: Tensor) -> Tensor:
     return out
 
 
-def _softmax_gradient(result: Tensor, gradient: Tensor, indptr: Tensor) -> Tensor:
+def softmax_gradient(result: Tensor, gradient: Tensor, indptr: Tensor) -> Tensor:
+    """Return the gradient of the scores from that of the result, by kernels."""
     if engine(result.device) is Engine.TRITON:
         from khop.kernels.triton.segment_softmax import segment_softmax_gradient as by_triton
 

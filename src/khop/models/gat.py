@@ -12,6 +12,7 @@ from torch.nn.functional import leaky_relu, linear
 from khop.arguments import LARGEST_WIDTH, check_word, whole_number
 from khop.batch import Adjacency, Block
 from khop.kernels.linear_blocks import Activation
+from khop.kernels.segment_attention import segment_attention
 from khop.kernels.segment_softmax import segment_softmax
 from khop.kernels.segment_weighted import segment_weighted_sum
 from khop.models.encoder import Encoding
@@ -154,20 +155,20 @@ class _EdgeAttention(nn.Module):
         if adjacency is None or not adjacency.indices.numel():
             nothing = torch.cat([tensor.flatten()[:0] for tensor in (h, *self.parameters())])
             return self.values.new_zeros(count, self.values.shape[0]) + nothing.sum()
-        values = linear(h, self.values)
-        scores = self._scores_v2(values, own, adjacency) if self.is_v2 else self._scores(h, own, adjacency)
-        weights = segment_softmax(scores, adjacency.indptr)
-        return segment_weighted_sum(values, weights, adjacency.indptr, adjacency.indices)
+        values, edges = linear(h, self.values), (adjacency.indptr, adjacency.indices)
+        if not self.is_v2:
+            of_sources, of_rows = self._scores(h, own)
+            return segment_attention(values, of_sources, of_rows, *edges, SLOPE)
+        weights = segment_softmax(self._scores_v2(values, own, adjacency), adjacency.indptr)
+        return segment_weighted_sum(values, weights, *edges)
 
-    def _scores(self, h: Tensor, own: Tensor | None, adjacency: Adjacency) -> Tensor:
-        """Return (edges, heads): a number of the source plus a number of the destination."""
+    def _scores(self, h: Tensor, own: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return numbers (sources, heads) and (destinations, heads), whose sum is the score of an edge."""
         heads, width = self.score.shape
         # The score is linear in the values, so it needs no row of values: fold both weights into one.
         folded = torch.einsum("hw,hwi->hi", self.score, self.values.view(heads, width, -1))
-        scores = linear(h, folded).index_select(0, adjacency.indices)
-        if own is not None and self.destination is not None:
-            scores = scores + _by_edge(linear(own, self.destination), adjacency)
-        return leaky_relu(scores, SLOPE)
+        of_rows = None if own is None or self.destination is None else linear(own, self.destination)
+        return linear(h, folded), of_rows
 
     def _scores_v2(self, values: Tensor, own: Tensor | None, adjacency: Adjacency) -> Tensor:
         """Return (edges, heads): a product with the nonlinear sum of both rows of an edge."""
