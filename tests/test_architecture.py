@@ -79,8 +79,9 @@ MAY_IMPORT = {
         "loading", "exchange", "training", "api",
     },
     "config": BASICS | {
-        "components", "errors", "migrations", "kernels", "rules", "graph", "runtime", "datasets", "models",
-        "partition", "sampling", "loading", "training", "inference", "api",
+        "components", "errors", "migrations", "user_cache", "kernels", "rules", "features", "graph",
+        "runtime", "datasets", "models", "partition", "sampling", "loading", "training", "inference", "api",
+        "importing",
     },
     "testing": {
         "errors", "schema", "batch", "draw", "kernels", "rules", "features", "graph", "partition",
@@ -95,7 +96,7 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "__init__": {
         "errors", "forks", "process_memory", "schema", "batch", "draw", "rules", "features", "graph",
-        "datasets", "sampling", "training", "inference", "api", "importing", "pyg",
+        "datasets", "sampling", "training", "inference", "api", "importing", "pyg", "config",
     },
 }  # fmt: skip
 

@@ -116,6 +116,12 @@ REFUSED: dict[str, Cases] = {
         ("encryption 'no': must be one of remote, off", lambda: khop.connect(['10.0.0.5:7311'], encryption='no')),
         ("deadline 'a': must be a number", lambda: khop.connect(['10.0.0.5:7311'], deadline='a')),
     ],
+    "load_run": [
+        ('run 5: must be a path, as text or as a pathlib.Path', lambda: khop.load_run(5)),
+        ("allow_code 'package': must be a list, as ['package']", lambda: khop.load_run(TMP, 'package')),
+        ("checkpoint 'first': must be one of best, last", lambda: khop.load_run(TMP, checkpoint='first')),
+        ('not a run folder, it has no config.toml; name one that khop train has made', lambda: khop.load_run(TMP)),
+    ],
     "import_tables": [
         ('spec 5: must be a path, as text or as a pathlib.Path', lambda: khop.import_tables(5, TMP / 'o')),
         ('nodes is missing; add it', lambda: khop.import_tables({}, TMP / 'o')),

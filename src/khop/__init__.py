@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from khop.batch import LossWeights as LossWeights
     from khop.batch import Sample as Sample
     from khop.batch import Subgraph as Subgraph
+    from khop.config.load_run import load_run as load_run
     from khop.datasets.builtin import builtin_folder as builtin_folder
     from khop.datasets.builtin import builtin_names as builtin_names
     from khop.draw import DegreeNegatives as DegreeNegatives
@@ -172,6 +173,7 @@ _PUBLIC = {
     "layerwise_inference": "khop.inference.node_outputs",
     "links_from_pyg": "khop.pyg.label_links",
     "load_checkpoint": "khop.training.checkpoint",
+    "load_run": "khop.config.load_run",
     "partition_graph": "khop.api.partition",
     "node_rows": "khop.inference.link_evaluation",
     "batch_to_pyg": "khop.pyg.convert",
@@ -189,7 +191,7 @@ _PUBLIC = {
     "write_graph": "khop.graph.build",
 }
 _MODULES = ("models", "testing")
-_NEED_EXTRA = ("khop.pyg", "khop.importing")
+_NEED_EXTRA = ("khop.pyg", "khop.importing", "khop.config.load_run")
 
 watch_forks()
 

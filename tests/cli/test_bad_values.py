@@ -20,7 +20,7 @@ from support.small_link_folders import write_shop
 
 Command = Callable[..., Ran]
 CASES_PER_OPTION = 3
-_LIKE_TRAIN = {"evaluate", "infer", "profile"}  # the same fields of a run: once is enough
+_LIKE_TRAIN = {"evaluate", "infer", "predict", "profile"}  # the same fields of a run: once is enough
 VALUES = (
     "", " ", "-1", "0", "1", "2", "-9223372036854775809", "9223372036854775808", "99999999999999999999999",
     "1e300", "-1e300", "1e308", "nan", "inf", "-inf", "1.5", "0x10", "1_000", "many", "true", "None",
@@ -56,6 +56,7 @@ def _bases(graph: Path) -> dict[tuple[str, ...], list[str]]:
         ("train",): ["run.toml", "--procs", "2"],
         ("evaluate",): ["run"],
         ("infer",): ["run", "--out", "e.npy"],
+        ("predict",): ["run", "--graph", str(graph), "--out", "p.parquet"],
         ("profile",): ["run.toml", "--procs", "2"],
         ("import",): ["debian", "out", "--lists", "run"],
         ("info",): [str(graph)],

@@ -14,11 +14,11 @@ from khop.cli.commands.shared import RankOptions
 from khop.cli.lines import tell
 from khop.cli.progress import beside_scores, two_columns, watching
 from khop.cli.ranks import as_ranks, run_of_rank
-from khop.cli.run_folder import CHECKPOINTS
 from khop.cli.terminal import say
 from khop.config.build import Run
 from khop.config.read import RawRun
 from khop.config.run_task import Evaluation
+from khop.config.saved_run import CHECKPOINTS
 from khop.config.values import RunConfig
 from khop.inference.parquet_file import check_parquet, write_parquet
 from khop.inference.predictions import Names

@@ -22,10 +22,10 @@ from khop.cli.commands.shared import RankOptions
 from khop.cli.lines import tell
 from khop.cli.progress import two_columns
 from khop.cli.ranks import as_ranks, run_of_rank
-from khop.cli.run_folder import CHECKPOINTS
 from khop.cli.terminal import say
 from khop.config.build import Run
 from khop.config.read import RawRun
+from khop.config.saved_run import CHECKPOINTS
 from khop.config.values import RunConfig
 from khop.graph.npy import header_of
 from khop.inference.chunks import Progress, unwatched

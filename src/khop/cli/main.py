@@ -21,6 +21,7 @@ from khop.cli.commands import (
     lookup,
     partition,
     plan,
+    predict,
     profile,
     serve,
     train,
@@ -75,7 +76,9 @@ def main(options: MainOptions) -> None:
     """Train graph neural networks on sampled neighborhoods."""
 
 
-for commands in (train, evaluate, infer, profile, importing, graphs, init, lookup, partition, plan, serve):
+for commands in (
+    train, evaluate, infer, predict, profile, importing, graphs, init, lookup, partition, plan, serve,
+):  # fmt: skip
     commands.register(app)
 
 

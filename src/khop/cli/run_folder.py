@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import khop
 from khop.cli.lines import tell
-from khop.components import Permission
-from khop.config.read import RawRun, read_toml, to_toml
+from khop.config.read import RawRun, to_toml
+from khop.config.saved_run import CHECKPOINTS as CHECKPOINTS
+from khop.config.saved_run import CONFIG, DIGEST, digest_of, saved_run
 from khop.config.values import RunConfig
 from khop.graph.atomic import refuse_dangling
 
 RUNS = Path("runs")
-CONFIG, CURVE, CHECKPOINTS, METRICS = "config.toml", "curve.png", "checkpoints", "metrics.jsonl"
+CURVE, METRICS = "curve.png", "metrics.jsonl"
 TENSORBOARD = "tensorboard"
-_DIGEST = b"# sha256 of what follows: "
 LAUNCH = "launch.txt"  # the launcher's run id, to find the folder again after a restart
 
 
@@ -65,7 +63,7 @@ def write_config(folder: Path, config: RunConfig) -> None:
     """
     head = f"# khop {khop.__version__}; khop train on this file repeats the run\n"
     body = to_toml(config.model_copy(update={"out": None})).encode()
-    write_whole(folder / CONFIG, head.encode() + _DIGEST + _digest(body) + b"\n" + body)
+    write_whole(folder / CONFIG, head.encode() + DIGEST + digest_of(body) + b"\n" + body)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -79,26 +77,10 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
-def is_run_folder(path: Path) -> bool:
-    """Return whether `khop train` has made this folder."""
-    return (path / CONFIG).is_file()
-
-
 def read_run(folder: Path, packages: Sequence[str] = ()) -> RawRun:
     """Read the run in `folder`, which may name code of `packages`. ValueError if it is not a run folder.
 
     If config.toml is not as khop wrote it, a line on stderr names it. Settings that decide the course of a
     run are compared with the checkpoint; all others are used as they are.
     """
-    file = folder / CONFIG
-    if not is_run_folder(folder):
-        raise ValueError(f"{folder}: not a run folder, it has no {CONFIG}; name one that khop train has made")
-    _, is_signed, rest = file.read_bytes().partition(_DIGEST)
-    digest, _, body = rest.partition(b"\n")
-    if is_signed and digest != _digest(body):
-        tell(f"{file}: was changed or damaged after khop train wrote it; its present settings are used")
-    return replace(read_toml(file), permission=Permission(tuple(packages)))
-
-
-def _digest(body: bytes) -> bytes:
-    return hashlib.sha256(body).hexdigest().encode()
+    return saved_run(folder, packages, tell)

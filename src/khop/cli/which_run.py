@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from khop.cli.run_folder import CONFIG
 from khop.components import ANY_NAMED, Permission
 from khop.config.kinds import FAMILIES
 from khop.config.presets import preset, preset_names
 from khop.config.read import COMMAND_LINE, RawRun, read_toml, with_options
+from khop.config.saved_run import CONFIG
 
 _ALLOW_CODE = "--allow-code"
 

@@ -10,11 +10,12 @@ import typer
 from khop.cli.commands.shared import AllowCode, RankOptions, RankReport
 from khop.cli.option_groups import takes_groups
 from khop.cli.options import Options, RunCommand, takes_run_options
-from khop.cli.run_folder import CONFIG, is_run_folder, read_run
+from khop.cli.run_folder import read_run
 from khop.cli.which_run import written
 from khop.config.fields import run_fields
 from khop.config.presets import preset_names
 from khop.config.read import checked, with_options
+from khop.config.saved_run import CONFIG, is_run_folder
 
 _BESIDE_STEPS: dict[str, object] = {"checkpoint.steps": 0, "checkpoint.minutes": 0.0, "tensorboard": False}
 _NOT_OFFERED = {*_BESIDE_STEPS, "checkpoint.keep", "out"}

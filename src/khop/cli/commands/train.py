@@ -11,12 +11,13 @@ import typer
 from khop.cli.commands.shared import AllowCode, RankOptions, RankReport
 from khop.cli.option_groups import takes_groups
 from khop.cli.options import Options, RunCommand, takes_run_options
-from khop.cli.run_folder import is_run_folder, read_run
+from khop.cli.run_folder import read_run
 from khop.cli.which_run import written
 from khop.config.fields import field_at, run_fields
 from khop.config.presets import preset_names
 from khop.config.read import checked, with_options
 from khop.config.run_fingerprint import RESUMABLE
+from khop.config.saved_run import is_run_folder
 
 Source = Annotated[
     str | None,

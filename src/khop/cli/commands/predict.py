@@ -1,0 +1,64 @@
+"""`khop predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from khop.cli.commands.shared import AllowCode, Checkpoint, RankReport, RunFolder
+from khop.cli.option_groups import takes_groups
+from khop.cli.options import Options, named, takes_run_options
+from khop.cli.run_folder import read_run
+from khop.config.fields import run_fields
+from khop.config.read import checked, with_options
+
+Later = Annotated[
+    Path,
+    typer.Option(
+        "--graph",
+        metavar="FOLDER",
+        help="New nodes and their edges: a folder that khop import --encoders has written.",
+        show_default=False,
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FILE.parquet",
+        help="File to write, with a row per new node: your own ids, class names and scores (default: the "
+        "first rows are printed).",
+        show_default=False,
+    ),
+]
+Weights = Annotated[Checkpoint, typer.Option("--checkpoint", help="Checkpoint to use.")]
+_CHANGED = {"device", "threads", "compute_threads", "evaluation.fanouts", "evaluation.batch_size"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add `khop predict`."""
+    fields = [entry for entry in run_fields() if entry.path in _CHANGED]
+    app.command("predict")(takes_run_options(fields, default="as in the run")(takes_groups(_predict)))
+
+
+def _predict(
+    run_folder: RunFolder,
+    graph: Later,
+    out: Out = None,
+    checkpoint: Weights = Checkpoint.BEST,
+    *,
+    report: RankReport,
+    allow_code: AllowCode = None,
+    options: Options,
+) -> None:
+    """Predict new nodes, joined to the graph of a run by your own ids.
+
+    A new node gets the prediction that it would get if the graph had had it from the beginning.
+    """
+    raw = with_options(read_run(run_folder, allow_code or ()), options)
+    checked(raw)
+    from khop.cli.predict import Request, predict
+
+    predict(Request(run_folder, raw, graph, out, checkpoint.value, named(options), report.as_json))

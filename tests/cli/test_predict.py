@@ -1,0 +1,103 @@
+"""`khop predict`: from tables to predictions by the users' own ids, in processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from khop import import_tables
+from support.later_shops import later_spec, later_tables, shop_spec, shop_tables
+
+from .conftest import Ran
+
+Command = Callable[..., Ran]
+RUN = """
+    graph = "shop"
+    out = "run"
+    compute_threads = 1
+    task = { kind = "node-classification", target = "item", label = "label" }
+    sampler = { fanouts = [4, 3] }
+    model = { hidden = 8 }
+    training = { epochs = 2, batch_size = 8 }
+"""
+LATER = """
+    [nodes.user]
+    files = ["users.csv"]
+    id = "user_id"
+    [nodes.item]
+    files = ["items.parquet"]
+    id = "item_id"
+    [edges."user buys item"]
+    files = ["events.parquet"]
+    source = "user_id"
+    destination = "item_id"
+"""
+
+
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, khop_command: Command) -> Path:
+    monkeypatch.chdir(tmp_path)
+    import_tables(shop_spec(shop_tables()), "shop")
+    Path("run.toml").write_text(RUN)
+    assert khop_command("train", "run.toml").code == 0
+    return Path("run")
+
+
+def test_later_files_become_predictions_in_other_processes(trained: Path) -> None:
+    found = later_tables()
+    import pyarrow.csv
+
+    pyarrow.csv.write_csv(found["user"], "users.csv")
+    pq.write_table(found["item"], "items.parquet")
+    pq.write_table(found["event"], "events.parquet")
+    Path("later.toml").write_text(LATER)
+
+    def khop(*words: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "khop", *words], check=True, capture_output=True, text=True
+        ).stdout
+
+    said = khop("import", "later.toml", "later", "--encoders", "run")
+    assert "item.brand: 1 rows with words or categories that training lacks" in said
+    outcome = json.loads(khop("predict", "run", "--graph", "later", "--out", "new.parquet", "--json"))
+    assert outcome == {
+        "run": "run", "checkpoint": "best", "graph": "later", "rows": 5, "predictions": "new.parquet",
+    }  # fmt: skip
+    rows = pq.read_table("new.parquet")
+    assert rows["id"].to_pylist() == found["item"]["item_id"].to_pylist()
+    assert set(rows["prediction"].to_pylist()) <= {"hat", "shoe"}
+
+
+def test_the_first_rows_are_printed_without_a_file(trained: Path, khop_command: Command) -> None:
+    import_tables(later_spec(later_tables()), "later", encoders=trained)
+    lines = khop_command("predict", "run", "--graph", "later").stdout.splitlines()
+    assert lines[0].split() == ["id", "prediction", "score"]
+    assert [line.split()[0] for line in lines[1:6]] == later_tables()["item"]["item_id"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (
+            ("run", "--graph", "shop"),
+            "shop: is no later data; import its tables with the encoders of the run",
+        ),
+        (("run", "--graph", "gone"), "gone: no such folder"),
+        (("run", "--graph", "later", "--out", "a.csv"), "--out a.csv: give a name that ends in .parquet"),
+        (("shop", "--graph", "later"), "shop: not a run folder, it has no config.toml"),
+    ],
+    ids=["another graph", "no folder", "no parquet", "no run"],
+)
+def test_what_does_not_fit_is_one_sentence(
+    trained: Path, khop_command: Command, words: tuple[str, ...], problem: str
+) -> None:
+    import_tables(later_spec(later_tables()), "later", encoders=trained)
+    ran = khop_command("predict", *words)
+    assert ran.code == 2
+    assert problem in ran.stderr.replace("\n", " ")
