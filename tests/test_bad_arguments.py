@@ -210,6 +210,10 @@ REFUSED: dict[str, Cases] = {
         ("seeds of 'n': a list; give a 1-D int64 tensor of node ids", lambda: khop.layerwise_inference(MODEL, GRAPH, GRAPH.features, 'n', nodes=[0])),
         ("seeds of 'n': there is no node 9; ids go from 0 to 2", lambda: khop.layerwise_inference(MODEL, GRAPH, GRAPH.features, 'n', nodes=tensor([9]))),
     ],
+    "LabelScale": [
+        ("scale with mean (0.0,) and deviation (0.0,): give as many of both, and deviations above 0", lambda: khop.LabelScale((0.0,), (0.0,))),
+        ("labels 5: give a tensor of labels", lambda: khop.LabelScale.of(5)),
+    ],
     "LinkPrediction": [
         ("loss 'x': must be one of bce, bpr", lambda: khop.LinkPrediction('x')),
     ],
@@ -333,6 +337,14 @@ REFUSED: dict[str, Cases] = {
         ('labels 5: give a tensor with one row per node', lambda: khop.Constant.majority(5, 2)),
         ('labels: has no rows; give a tensor with one row per node', lambda: khop.Constant.mean(tensor(1.0))),
         ('classes 0: must be a whole number, 1 or more', lambda: khop.Constant.majority(tensor([1]), 0)),
+    ],
+    "MultiLabelClassification": [
+        ("metric 'x': must be one of f1-micro,", lambda: khop.MultiLabelClassification('n', 'y', 'x')),
+    ],
+    "NodeRegression": [
+        ("loss 'x': must be one of mse, mae", lambda: khop.NodeRegression('n', 'y', 'x')),
+        ("metric 'x': must be one of rmse, mae, r2", lambda: khop.NodeRegression('n', 'y', metric='x')),
+        ("scale 5: must be a khop.LabelScale", lambda: khop.NodeRegression('n', 'y', scale=5)),
     ],
     "NodeClassification": [
         ("metric 'x': must be one of ['accuracy', 'average-precision',", lambda: khop.NodeClassification('n', 'y', metric='x')),

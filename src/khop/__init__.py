@@ -90,7 +90,10 @@ if TYPE_CHECKING:
     from khop.training.checkpoint import load_checkpoint as load_checkpoint
     from khop.training.checkpoint import restore_model as restore_model
     from khop.training.link_prediction import LinkPrediction as LinkPrediction
+    from khop.training.multi_label import MultiLabelClassification as MultiLabelClassification
     from khop.training.observer import Observer as Observer
+    from khop.training.regression import LabelScale as LabelScale
+    from khop.training.regression import NodeRegression as NodeRegression
     from khop.training.row_adam import RowAdam as RowAdam
     from khop.training.schedule import Schedule as Schedule
     from khop.training.settings import CheckpointPolicy as CheckpointPolicy
@@ -122,6 +125,7 @@ _PUBLIC = {
     "Graph": "khop.api.open_graph",
     "GraphStoreBase": "khop.graph.store",
     "CheckpointPolicy": "khop.training.settings",
+    "LabelScale": "khop.training.regression",
     "LinkRows": "khop.batch",
     "LinkSampler": "khop.sampling.links",
     "LinkPrediction": "khop.training.link_prediction",
@@ -129,9 +133,11 @@ _PUBLIC = {
     "Links": "khop.sampling.link_seeds",
     "LossWeights": "khop.batch",
     "Loader": "khop.api.loader",
+    "MultiLabelClassification": "khop.training.multi_label",
     "NegativeMode": "khop.draw",
     "NeighborSampler": "khop.sampling.neighbor",
     "NodeClassification": "khop.training.tasks",
+    "NodeRegression": "khop.training.regression",
     "NodeTable": "khop.graph.tables",
     "Observer": "khop.training.observer",
     "Output": "khop.sampling.outputs",

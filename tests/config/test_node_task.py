@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
+import khop
 from khop.api.open_graph import Graph
 from khop.config.node_task import NodeTask
 from khop.draw import DrawKey, FrontierByType, NeighborsByType
 from khop.graph.edge_draws import EdgeDraws
 from khop.inference.chunks import unwatched
+from khop.inference.predictions import Names
 from khop.rules.rule import Hop
+from khop.training.regression import LabelScale, NodeRegression
+from support.small_labeled import write_labeled_graph
 from support.typed_runs import BOUGHT_BY, BUYS, ON, prepared, write_tagged_shop
 
 
@@ -80,3 +84,81 @@ def test_an_empty_split_fails_where_it_is_scored(shop: Path) -> None:
     assert changed.evaluated(("val",), unwatched).baselines.keys() == {"val/majority/accuracy"}
     with pytest.raises(ValueError, match="split 'test' of 'item': has no nodes to score"):
         changed.evaluated(("val", "test"), unwatched)
+
+
+@pytest.fixture(scope="module")
+def labeled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_labeled_graph(tmp_path_factory.mktemp("graphs") / "labeled")
+
+
+def run_of(labeled: Path, **task: object) -> NodeTask:
+    run = prepared(labeled, task=task, sampler={"fanouts": [3, 2]}, model={"hidden": 8})
+    assert isinstance(run.run_task, NodeTask)
+    return run.run_task
+
+
+def test_outputs_of_regression_are_in_the_unit_of_the_label_from_the_start(labeled: Path) -> None:
+    task = run_of(labeled, kind="node-regression", label="price")
+    graph = khop.open_graph(labeled)
+    prices = graph.columns["item"]["price"][graph.split("train")["item"]]
+    objective = task.task
+    assert isinstance(objective, NodeRegression)
+    assert objective.scale == LabelScale.of(prices)
+    evaluated = task.evaluated(("val",), unwatched, ("r2",))
+    mean = prices.double().mean()
+    held_out = graph.columns["item"]["price"][graph.split("val")["item"]].double()
+    assert evaluated.baselines["val/mean/rmse"] == pytest.approx(
+        float((held_out - mean).square().mean().sqrt())
+    )
+    assert evaluated.baselines["val/mean/r2"] < 0.01
+    assert 600 < evaluated.scores["val"] < 2000  # near the deviation, not the mean of 5,000
+    plain = run_of(labeled, kind="node-regression", label="price", standardize="none")
+    assert plain.scores(("val",), unwatched)["val"] > 4000
+
+
+def test_predictions_are_of_the_kind_of_the_task(labeled: Path) -> None:
+    sizes = run_of(labeled, kind="node-regression", label="size").evaluated(("val",), unwatched).predictions
+    (piece,) = sizes.pieces(Names())
+    assert len(piece["prediction"][0].as_py()) == 2
+    tags = run_of(labeled, kind="multi-label", label="tags").evaluated(("val",), unwatched).predictions
+    (piece,) = tags.pieces(Names())
+    assert set(piece["prediction"][0].as_py()) <= {0, 1, 2}
+    stored = khop.open_graph(labeled).columns["item"]["tags"][torch.tensor(piece["node"].to_pylist())]
+    assert [row is None for row in piece["label"].to_pylist()] == (stored == 255).any(1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("task", "sentence"),
+    [
+        ({"kind": "node-regression", "label": "kind"}, "task.label is 'kind': the label columns of item are"),
+        ({"kind": "multi-label", "label": "price"}, "task.label is 'price': the label columns of item are"),
+        (
+            {"kind": "node-regression", "metric": "accuracy"},
+            "task.metric is 'accuracy': must be one of rmse, mae",
+        ),
+        ({"kind": "multi-label", "loss": "mse"}, "task.loss: no such field"),
+    ],
+)
+def test_a_label_or_setting_that_does_not_fit_is_named(
+    labeled: Path, task: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        run_of(labeled, **task)
+
+
+def test_the_only_column_that_fits_is_the_label(labeled: Path) -> None:
+    assert run_of(labeled, kind="node-regression").task.label == "price"
+    assert run_of(labeled, kind="multi-label").task.label == "tags"
+
+
+def test_a_split_without_a_known_label_is_named_before_training(tmp_path: Path) -> None:
+    items = torch.arange(6)
+    nodes = khop.NodeTable(
+        columns={"x": torch.ones(6, 1), "tags": torch.full((6, 2), 255, dtype=torch.uint8)},
+        splits={"train": items[:2], "val": items[2:4], "test": items[4:]},
+    )
+    khop.write_graph(tmp_path / "g", {"item": nodes}, {("item", "to", "item"): khop.EdgeTable(items, items)})
+    with pytest.raises(
+        ValueError, match=r"task\.train_split is 'train': no node of item in it has a known tags"
+    ):
+        run_of(tmp_path / "g", kind="multi-label")

@@ -48,8 +48,8 @@ FANOUTS_ALLOWED = (
         ({"task": "sage"}, "task is 'sage': must be a table of fields"),
         (
             {"task": {"kind": "links"}},
-            "task.kind is 'links': must be one of node-classification, link-prediction, or "
-            "package.module:Class",
+            "task.kind is 'links': must be one of node-classification, node-regression, multi-label, "
+            "link-prediction, or package.module:Class",
         ),
         ({"task": {"label": ""}}, "task.label is '': must be text that is not empty"),
         ({"precision": "half"}, "precision is 'half': must be one of float32, float64, bfloat16"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -57,7 +58,8 @@ def test_several_classes_null_is_unknown_and_empty_is_none() -> None:
         reader(kind="multi", classes=("a",)).read(pa.array([["c"]]), where)
 
 
-def test_numbers_are_kept() -> None:
+def test_numbers_are_kept_and_null_is_nan() -> None:
     labeled = reader(kind="number").read(pa.array([1.5, None]), where)
-    assert labeled.values.tolist() == [1.5, 0]
+    assert labeled.values[0] == 1.5
+    assert np.isnan(labeled.values[1])
     assert labeled.known.tolist() == [True, False]

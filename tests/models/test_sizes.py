@@ -76,6 +76,11 @@ def test_types_without_the_column_may_have_embeddings() -> None:
         assert ModelSizes.of(Types(BARE), ["b"], outputs=2, embedding=none).embedded == {}
 
 
+def test_a_target_that_is_named_may_have_outputs_of_any_width() -> None:
+    sizes = ModelSizes.of(Types(TWO), "b", outputs=1)
+    assert (sizes.targets, sizes.outputs) == ("b", 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -85,7 +90,8 @@ def test_types_without_the_column_may_have_embeddings() -> None:
         ({"target": ["a", "a"], "outputs": 2}, r"target \['a', 'a'\]: must be different node types"),
         ({"target": [], "outputs": 2}, r"target \[\]: must be different node types"),
         ({"target": ["b"], "label": "kind", "outputs": 2}, "label 'kind': an encoder of .* has none"),
-        ({"target": "b", "outputs": 2}, "outputs 2: a classifier has as many as its label has classes"),
+        ({"outputs": 2}, "outputs 2: a classifier has as many as its label has classes; name the target"),
+        ({"target": "b", "label": "kind", "outputs": 2}, "label 'kind': an encoder of .* without outputs"),
         ({"embedding": -1}, "embedding -1: must be a width of at least 1, or 0 for none"),
     ],
 )

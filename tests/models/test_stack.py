@@ -160,3 +160,19 @@ def test_a_column_that_the_loader_was_not_asked_for_is_named() -> None:
     bare = Batch(batch.sample, batch.seed_nodes, {"user": batch.columns["user"]}, {}, 0, 0, 3)
     with pytest.raises(ValueError, match=r"column 'x' of 'item'.*give the loader columns=\['x'\]"):
         MODELS["sage"](graph)(bare)
+
+
+def test_a_rescaled_model_gives_outputs_in_the_unit_of_labels_in_batches_and_layer_by_layer() -> None:
+    graph, seeds = shop(), torch.tensor([2, 0])
+    torch.manual_seed(3)
+    model = SAGE.for_graph(graph.store, 8, 2, "item", outputs=2, embedding=5).double()
+    batch = batch_of(graph, {"item": seeds}, [-1, -1])
+    plain = model(batch)
+    model.rescale((5.0, -1.0), (2.0, 10.0))
+    expected = plain * torch.tensor([2.0, 10.0]) + torch.tensor([5.0, -1.0])
+    torch.testing.assert_close(model.double()(batch), expected)
+    exact = layerwise_inference(model, graph.store, graph.features, "item", nodes=seeds)
+    torch.testing.assert_close(exact, expected)
+    assert "unit.mean" in model.state_dict()
+    with pytest.raises(ValueError, match="must be finite, as many of both"):
+        model.rescale((0.0,), (float("inf"),))

@@ -13,6 +13,8 @@ from khop.config.tables import (
     GatTable,
     HgtTable,
     ModelTable,
+    MultiLabelTable,
+    RegressionTable,
     SageTable,
     SamplerTable,
     StackTable,
@@ -74,6 +76,22 @@ class NodeClassification:
     Options = BuiltinTask
     build = ImportedLater("khop.config.node_task:node_classification")
     resolve = ImportedLater("khop.config.resolve_task:resolved_node_task")
+
+
+class NodeRegression:
+    """Numbers per node of a type."""
+
+    Options = RegressionTable
+    build = ImportedLater("khop.config.node_task:node_regression")
+    resolve = ImportedLater("khop.config.resolve_task:resolved_regression")
+
+
+class MultiLabel:
+    """Any number of labels per node of a type."""
+
+    Options = MultiLabelTable
+    build = ImportedLater("khop.config.node_task:multi_label")
+    resolve = ImportedLater("khop.config.resolve_task:resolved_multi_label")
 
 
 class LinkPrediction:

@@ -21,6 +21,8 @@ TASKS = Family(
     "khop.tasks",
     {
         "node-classification": "khop.config.builtin:NodeClassification",
+        "node-regression": "khop.config.builtin:NodeRegression",
+        "multi-label": "khop.config.builtin:MultiLabel",
         LINK_PREDICTION: "khop.config.builtin:LinkPrediction",
     },
 )

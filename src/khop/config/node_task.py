@@ -1,8 +1,9 @@
-"""Runs whose seeds are nodes of one type: node classification, and tasks with another objective."""
+"""Runs whose seeds are nodes of one type: classes, numbers, label sets, and other objectives."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,15 +14,20 @@ from khop.api.open_graph import Graph
 from khop.api.time_split import edges_of_split, time_cut_offs
 from khop.config.contexts import TaskContext
 from khop.config.run_task import Evaluation
-from khop.config.tables import BuiltinTask
+from khop.config.tables import BuiltinTask, MultiLabelTable, RegressionTable
 from khop.graph.import_record import TimeCutOffs
 from khop.inference.chunks import Progress
 from khop.inference.evaluation import SplitOutputs, labels_of, scores_of, split_outputs
-from khop.inference.predictions import NodePredictions
+from khop.inference.predictions import LabelKind, NodePredictions
+from khop.models.stack import Stack
 from khop.sampling.listed import ListedNodes, ids_here
 from khop.schema import NodeType
 from khop.training.baselines import Constant, HasConstant, constant_of
 from khop.training.metrics import METRICS, known_metric
+from khop.training.multi_label import MultiLabelClassification
+from khop.training.multi_label_metrics import MULTI_LABEL_METRICS
+from khop.training.number_metrics import REGRESSION_METRICS
+from khop.training.regression import LabelScale, NodeRegression
 from khop.training.tasks import NodeClassification, NodeObjective, WithMetric
 
 SPLITS = ("train", "val", "test")  # names in results; the graph may use other names
@@ -35,12 +41,21 @@ class NodeTask:
     model: nn.Module
     task: NodeObjective
     splits: tuple[str, ...] = SPLITS
+    kind: LabelKind = "by dtype"  # of the labels, for predictions
 
     @classmethod
-    def of(cls, context: TaskContext, objective: NodeObjective, outputs: int | None = None) -> NodeTask:
+    def of(
+        cls,
+        context: TaskContext,
+        objective: NodeObjective,
+        outputs: int | None = None,
+        kind: LabelKind = "by dtype",
+        around: Callable[[nn.Module], nn.Module] = lambda model: model,
+    ) -> NodeTask:
         """Make the task with a new model of `outputs` values per node, by default the label's classes.
 
-        The setting `task.metric` replaces the metric of the objective.
+        The setting `task.metric` replaces the metric of the objective. `kind` decides how predictions are
+        written, by default the dtype of the labels. `around` may change the model or put it into another one.
         """
         metric = context.config.task.metric
         if metric is not None and metric not in objective.metrics:
@@ -49,7 +64,7 @@ class NodeTask:
             objective = WithMetric(objective, metric)
         label = objective.label if outputs is None else None
         sizes = context.sizes(objective.node_type, outputs, label)
-        return cls(context, context.model(sizes), objective)
+        return cls(context, context.model(sizes, around), objective, kind=kind)
 
     @property
     def whole(self) -> Graph:
@@ -90,7 +105,8 @@ class NodeTask:
             for split in splits:
                 found |= self._outputs((split,), self._context(split), progress)
         node_type, label = self.task.node_type, self.task.label
-        predictions = NodePredictions(node_type, label, self.context.graph.original_ids(node_type), found)
+        original_ids = self.context.graph.original_ids(node_type)
+        predictions = NodePredictions(node_type, label, original_ids, found, self.kind)
         scores = scores_of(self.task, found, metrics)
         return Evaluation(scores, predictions, self._baselines(found, metrics))
 
@@ -147,3 +163,48 @@ def node_classification(options: BuiltinTask, context: TaskContext) -> NodeTask:
     assert options.label is not None
     metric = known_metric(options.metric, METRICS)
     return NodeTask.of(context, NodeClassification(options.target, options.label, metric))
+
+
+def node_regression(options: RegressionTable, context: TaskContext) -> NodeTask:
+    """Make the task of predicting the numbers of a label per node."""
+    assert options.target is not None
+    assert options.label is not None
+    metric = known_metric(options.metric, REGRESSION_METRICS)
+    width = _width(context, options.target, options.label)
+    scale = LabelScale((0.0,) * width, (1.0,) * width)
+    objective = NodeRegression(options.target, options.label, options.loss, metric, scale)
+    if options.standardize == "train":
+        scale = LabelScale.of(_training_labels(context, objective))
+        objective = replace(objective, scale=scale)
+
+    def in_unit(model: nn.Module) -> nn.Module:
+        if options.standardize == "none":
+            return model
+        if not isinstance(model, Stack):
+            raise ValueError(
+                f"task.standardize is 'train': {type(model).__name__} is no model of khop, so its outputs "
+                'cannot be rescaled; set task.standardize = "none", and let it give the unit of the label'
+            )
+        model.rescale(scale.mean, scale.deviation)
+        return model
+
+    return NodeTask.of(context, objective, width, "numbers", in_unit)
+
+
+def multi_label(options: MultiLabelTable, context: TaskContext) -> NodeTask:
+    """Make the task of predicting any number of labels per node."""
+    assert options.target is not None
+    assert options.label is not None
+    metric = known_metric(options.metric, MULTI_LABEL_METRICS)
+    objective = MultiLabelClassification(options.target, options.label, metric)
+    return NodeTask.of(context, objective, _width(context, options.target, options.label), "sets")
+
+
+def _training_labels(context: TaskContext, task: NodeObjective) -> Tensor:
+    """Return the labels of the training split, in the order of the split. Collective if the columns are."""
+    nodes = ids_here(context.graph.split(context.config.task.train_split)[task.node_type])
+    return labels_of(task, context.graph.features, nodes)
+
+
+def _width(context: TaskContext, node_type: NodeType, label: str) -> int:
+    return math.prod(context.graph.schema.column(node_type, label).shape)

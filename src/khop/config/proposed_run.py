@@ -10,14 +10,21 @@ from khop.api.open_graph import open_graph
 from khop.api.time_split import link_counts
 from khop.config.link_task import link_split
 from khop.config.parts import words_of
+from khop.config.resolve_task import LABEL
 from khop.graph.folder import Folder
-from khop.graph.import_record import recorded_cut_offs
+from khop.graph.import_record import import_record, recorded_cut_offs
 from khop.partition.parts_folder import known_folder
 from khop.schema import EdgeType, NodeType, Schema
 
 _SPLITS = ("train", "val", "test")
 _INPUT, _EMBEDDING, _BATCH = "x", 32, 1024
-Labels = Mapping[tuple[NodeType, str], tuple[int, ...]]  # by type and column: sizes of the splits
+_METRICS = {
+    "node-classification": '# metric = "f1-macro"  # instead of accuracy',
+    "node-regression": '# metric = "mae"  # instead of rmse',
+    "multi-label": '# metric = "f1-macro"  # instead of f1-micro',
+}
+# By type and column: kind of the task, sizes of the splits.
+Labels = Mapping[tuple[NodeType, str], tuple[str, int, int, int]]
 
 
 def proposed_run(path: Path) -> str:
@@ -28,10 +35,10 @@ def proposed_run(path: Path) -> str:
     """
     folder = known_folder(path)
     labels = {
-        (node_type, name): sizes
+        (node_type, name): (kind, *sizes)
         for node_type in folder.schema.node_types
-        for name, spec in folder.schema.columns.get(node_type, {}).items()
-        if spec.num_classes is not None and (sizes := _sizes(folder, node_type))
+        for name, kind in _kinds(folder, node_type).items()
+        if (sizes := _sizes(folder, node_type))
     }
     lines, seeds = _nodes(labels) if labels else _links(path, folder)
     cut_offs = recorded_cut_offs(folder)
@@ -44,23 +51,33 @@ def proposed_run(path: Path) -> str:
     return "\n".join([*head, "", *lines, "", *_model(folder.schema), "", *_training(seeds)]) + "\n"
 
 
-def _sizes(folder: Folder, node_type: NodeType) -> tuple[int, ...]:
-    """Return the sizes of the three splits of a type; () if one is missing."""
+def _kinds(folder: Folder, node_type: NodeType) -> dict[str, str]:
+    """Return the task of each label column: of classes, and of the label that an import has written."""
+    columns = folder.schema.columns.get(node_type, {})
+    found = {name: "node-classification" for name, spec in columns.items() if spec.num_classes is not None}
+    label = import_record(folder).get("nodes", {}).get(node_type, {}).get(LABEL, {})
+    kinds = {"number": "node-regression", "multi": "multi-label"}
+    return found | ({LABEL: kinds[label["kind"]]} if label.get("kind") in kinds else {})
+
+
+def _sizes(folder: Folder, node_type: NodeType) -> tuple[int, int, int] | None:
+    """Return the sizes of the three splits of a type; None if one is missing."""
     if any(name not in folder.split_names or node_type not in folder.split(name) for name in _SPLITS):
-        return ()
-    return tuple(folder.split(name)[node_type].numel() for name in _SPLITS)
+        return None
+    train, val, test = (folder.split(name)[node_type].numel() for name in _SPLITS)
+    return train, val, test
 
 
 def _nodes(labels: Labels) -> tuple[list[str], int]:
-    (target, label), (train, val, test) = next(iter(labels.items()))
+    (target, label), (kind, train, val, test) = next(iter(labels.items()))
     others = [f"{name} of {node_type}" for node_type, name in list(labels)[1:]]
     lines = [
         "[task]",
-        'kind = "node-classification"',
+        f"kind = {_text(kind)}",
         f"target = {_text(target)}",
         f"label = {_text(label)}  # {train:,} nodes of training, {val:,} of validation, {test:,} of test",
         *([f"# other labels: {', '.join(others)}"] if others else []),
-        '# metric = "f1-macro"  # instead of accuracy',
+        _METRICS[kind],
     ]
     return lines, train
 

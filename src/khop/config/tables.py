@@ -28,11 +28,12 @@ class TaskTable(Section):
     """The prediction task of the model."""
 
     kind: Annotated[str, KindOf(TASKS)] = "node-classification"
-    """Prediction task: node-classification, link-prediction, or package.module:Class"""
+    """Prediction task: node-classification, node-regression, multi-label, link-prediction, or
+    package.module:Class"""
     target: Annotated[str | None, Field(min_length=1), Default("the only one of the graph")] = None
     """Node type to classify, or edge type to predict, such as "user buys item" (three words)"""
-    label: Annotated[str | None, Field(min_length=1), Default("its only column with classes")] = None
-    """Label column of the node type to classify"""
+    label: Annotated[str | None, Field(min_length=1), Default("its only column that fits the task")] = None
+    """Label column of the target node type"""
     metric: Annotated[str | None, Field(min_length=1), Default("the first one of the task")] = None
     """Metric of evaluation"""
     train_split: Text = "train"
@@ -55,6 +56,26 @@ class BuiltinTask(TaskTable):
     ] = None
     """Metric of evaluation; for nodes accuracy, f1-macro, f1-micro, roc-auc or average-precision, for links
     roc-auc, average-precision, mrr or hits@10"""
+
+
+class RegressionTable(TaskTable):
+    """The prediction task of the model."""
+
+    metric: Annotated[Literal["rmse", "mae", "r2"] | None, Default("rmse")] = None
+    """Metric of evaluation"""
+    loss: Literal["mse", "mae"] = "mse"
+    """Error that training minimizes: squared (mse) or absolute (mae)"""
+    standardize: Literal["train", "none"] = "train"
+    """Train on labels with mean 0 and deviation 1 over the training split; outputs keep the label's unit"""
+
+
+class MultiLabelTable(TaskTable):
+    """The prediction task of the model."""
+
+    metric: Annotated[
+        Literal["f1-micro", "f1-macro", "roc-auc", "average-precision"] | None, Default("f1-micro")
+    ] = None
+    """Metric of evaluation"""
 
 
 class RuleTable(Section):

@@ -57,11 +57,11 @@ class LabelReader:
         return self.spec.classes is not None and self.others == "refuse"
 
     def read(self, array: Any, where: Where) -> Labeled:
-        """Return the labels of rows: int64, (rows, classes) uint8, or float32."""
+        """Return the labels of rows: int64, (rows, classes) uint8, or float32 with NaN for unknown."""
         if self.spec.kind == "number":
             numbers = numbers_of(array, self.key, where)
             known = np.isfinite(numbers)
-            return Labeled(np.where(known, numbers, 0).astype(np.float32), known, 0)
+            return Labeled(np.where(known, numbers, np.nan).astype(np.float32), known, 0)
         place = {name: number for number, name in enumerate(self.classes)}
         return (
             self._class(array, place, where)

@@ -237,7 +237,8 @@ class _Output:
 
     def _set(self, name: str, first: int, values: npt.NDArray[Any]) -> None:
         if name not in self.columns:
-            fill = {np.dtype(np.int64): UNKNOWN, np.dtype(np.uint8): UNKNOWN_BYTE}.get(values.dtype, 0)
+            unknown = {np.dtype(np.int64): UNKNOWN, np.dtype(np.uint8): UNKNOWN_BYTE}
+            fill = unknown.get(values.dtype, np.nan)
             shape = (self.count, *values.shape[1:])
             self.columns[name] = np.full(shape, fill if name == LABEL else 0, values.dtype)
         self.columns[name][first : first + len(values)] = values

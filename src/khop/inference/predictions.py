@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -17,9 +17,11 @@ from khop.inference.parquet_file import id_columns, parquet
 from khop.kernels.id_table import Keys
 from khop.sampling.link_seeds import LinkList
 from khop.schema import EdgeType, NodeType
+from khop.training.multi_label_metrics import UNKNOWN, entries_of
 from khop.training.ranking import Places
 
 LABEL = "label"  # the column of labels that an import writes
+LabelKind = Literal["by dtype", "numbers", "sets"]  # "by dtype": classes, sets of classes or numbers
 _ROWS = 1 << 16  # of a row group
 Columns = dict[str, Any]  # name -> pyarrow array
 
@@ -57,11 +59,13 @@ class NodePredictions:
     label: str  # the column of labels
     original_ids: Tensor | None  # int64, by node; None if nodes were never renumbered
     splits: Mapping[str, SplitOutputs]
+    kind: LabelKind = "by dtype"
 
     def pieces(self, names: Names) -> Iterator[Columns]:
         """Yield `id`, `node`, `original_id`, `split`, then labels and predictions (see `predicted`)."""
         record = names.labels.get(self.node_type, {}) if self.label == LABEL else {}
-        for split, of_split in self.splits.items():
+        for split, stored in self.splits.items():
+            of_split = replace(stored, labels=of_kind(stored.labels, self.kind))
             for at in torch.arange(of_split.nodes.numel()).split(_ROWS):
                 nodes = of_split.nodes[at]
                 columns = id_columns(names.ids.get(self.node_type), nodes, "id", "node")
@@ -95,19 +99,31 @@ class LinkPredictions:
                 }
 
 
+def of_kind(labels: Tensor, kind: LabelKind) -> Tensor:
+    """Return labels in the dtype of their kind: numbers are floats, and sets int8 with -1 for unknown."""
+    if kind == "numbers":
+        return labels if labels.is_floating_point() else labels.double()
+    return (
+        entries_of(labels)
+        if kind == "sets" or (labels.dim() > 1 and not labels.is_floating_point())
+        else labels
+    )
+
+
 def labels_of(labels: Tensor, record: Mapping[str, Any]) -> Columns:
-    """Return the column `label`: class names, lists of them, or numbers; null where it is unknown."""
-    pyarrow = parquet()
-    if labels.dim() > 1:
-        unknown = (labels == 255).any(1).tolist()
-        return {"label": _lists(labels == 1, record, unknown)}
+    """Return the column `label`: class names, lists of them, or numbers; null where it is unknown.
+
+    A set of classes is unknown if one of its entries is.
+    """
     if labels.is_floating_point():
-        return {"label": pyarrow.array(labels.double().numpy())}
+        return {"label": _numbers(labels)}
+    if labels.dim() > 1:
+        return {"label": _lists(labels == 1, record, (labels == UNKNOWN).any(1).tolist())}
     return {"label": _named(labels, record, (labels < 0).numpy())}
 
 
 def predicted(split: SplitOutputs, at: Tensor, record: Mapping[str, Any]) -> Columns:
-    """Return the columns of some outputs, by the kind of their labels.
+    """Return the columns of some outputs, by the kind of their labels (see `of_kind`).
 
     Classes: `prediction`, its `score` (a probability), and `scores` of all classes. Several classes per node:
     the same, with lists. Numbers: `prediction`, and `unit` if the import has recorded one. Otherwise
@@ -122,13 +138,18 @@ def predicted(split: SplitOutputs, at: Tensor, record: Mapping[str, Any]) -> Col
             "score": pyarrow.array(score.numpy()),
             "scores": _rows(shares),
         }
-    if labels.shape == outputs.shape:
-        shares = outputs.sigmoid()
-        return {"prediction": _lists(shares > 0.5, record), "scores": _rows(shares)}
     if labels.is_floating_point() and outputs.numel() == labels.numel():
         unit = {"unit": pyarrow.array([record["unit"]] * at.numel())} if record.get("unit") else {}
-        return {"prediction": pyarrow.array(outputs.flatten().double().numpy()), **unit}
+        return {"prediction": _numbers(split.outputs[at].reshape(labels.shape)), **unit}
+    if labels.shape == outputs.shape:
+        return {"prediction": _lists(outputs > 0, record), "scores": _rows(outputs.sigmoid())}
     return {"output": _rows(outputs)}
+
+
+def _numbers(values: Tensor) -> Any:  # noqa: ANN401
+    """Return float64 numbers, null for NaN; rows of several numbers are lists."""
+    wide = values.double()
+    return parquet().array(wide.numpy(), from_pandas=True) if wide.dim() == 1 else _rows(wide)
 
 
 def _named(numbers: Tensor, record: Mapping[str, Any], unknown: Any = None) -> Any:  # noqa: ANN401

@@ -59,15 +59,18 @@ class ModelSizes:
         embedding_update: EmbeddingUpdate = "dense",
         embedded_types: EmbeddedTypes = "missing",
     ) -> ModelSizes:
-        """Return sizes of a classifier of one type or, for a list of targets, an encoder of several types.
+        """Return sizes of a model of one type or, for a list of targets, an encoder of several types.
 
-        A classifier's target and label default to the graph's only node type and its only column with
-        classes. An encoder returns `outputs` numbers per node. Embeddings are for node types without the
-        column, or with `embedded_types="all"` for all node types.
+        Without `outputs` the model is a classifier with an output per class; target and label default to the
+        graph's only node type and its only column with classes. `outputs` are numbers per node: of a target
+        that is named, for regression or multi-label classification, or of an encoder. Embeddings are for node
+        types without the column, or with `embedded_types="all"` for all node types.
         """
         schema = graph.schema
         targets: Targets
-        if target is None or isinstance(target, str):
+        if isinstance(target, str) and outputs is not None:
+            (targets,), outputs = _encoder(schema, (target,), label, outputs)
+        elif target is None or isinstance(target, str):
             targets, outputs = _classifier(schema, target, label, outputs)
         else:
             targets, outputs = _encoder(schema, tuple(target), label, outputs)
@@ -95,8 +98,8 @@ def _classifier(
 ) -> tuple[NodeType, int]:
     if outputs is not None:
         raise ValueError(
-            f"outputs {outputs}: a classifier has as many as its label has classes; for rows of "
-            "any width give a list of targets, as target=['item']"
+            f"outputs {outputs}: a classifier has as many as its label has classes; name the target of other "
+            "outputs, as target='item', or for an encoder a list, as target=['item']"
         )
     target, label = schema.label_column(target, label)
     classes = schema.column(target, label).num_classes
@@ -109,7 +112,8 @@ def _encoder(
 ) -> tuple[tuple[NodeType, ...], int]:
     if label is not None:
         raise ValueError(
-            f"label {label!r}: an encoder of {list(targets)} has none; name one target to classify it"
+            f"label {label!r}: an encoder of {list(targets)} has none; name one target to classify it, "
+            "without outputs"
         )
     strangers = [t for t in targets if t not in schema.node_types]
     if strangers or not targets or len(set(targets)) != len(targets):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -51,6 +52,7 @@ class Stack(nn.Module):
             widths = dict.fromkeys(types, options.hidden)
         heads = {parameter_name(t): nn.Linear(options.hidden, sizes.outputs) for t in sizes.target_types}
         self.heads = nn.ModuleDict(heads)
+        self.unit: nn.Module | None = None
 
     @property
     def num_layers(self) -> int:
@@ -88,7 +90,14 @@ class Stack(nn.Module):
     def head(self, node_type: NodeType, h: Tensor) -> Tensor:
         """Return (rows, outputs): logits, or a decoder's input, for nodes of a target type."""
         out: Tensor = self.heads[parameter_name(node_type)](h)
-        return out
+        return out if self.unit is None else self.unit(out)
+
+    def rescale(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
+        """Give outputs in the unit of labels: the head's numbers times `deviation`, plus `mean`.
+
+        Both have one number per output, or one for all. They are stored with the model's weights.
+        """
+        self.unit = OutputUnit(mean, deviation)
 
     def forward(self, batch: Batch) -> Tensor | dict[NodeType, Tensor]:
         """Return (seeds, outputs), duplicates included; for several targets, a mapping by type."""
@@ -104,6 +113,27 @@ class Stack(nn.Module):
         }
         out = {node_type: self.head(node_type, of_type) for node_type, of_type in rows.items()}
         return out[self.sizes.targets] if isinstance(self.sizes.targets, str) else out
+
+
+class OutputUnit(nn.Module):
+    """Numbers times a deviation, plus a mean: standardized outputs in the unit of their labels."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
+        super().__init__()
+        if len(mean) != len(deviation) or not all(map(math.isfinite, (*mean, *deviation))):
+            raise ValueError(
+                f"mean {list(mean)} and deviation {list(deviation)}: must be finite, as many of both"
+            )
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float64))
+        self.register_buffer("deviation", torch.tensor(deviation, dtype=torch.float64))
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        """Return (rows, outputs) in the unit of the labels, never in half precision."""
+        wide = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+        return wide * self.deviation.to(wide.dtype) + self.mean.to(wide.dtype)
 
 
 def _converted(rows: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""Metrics of node outputs; each is one number, and higher is better."""
+"""Metrics of node outputs; each is one number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor
 
-from khop.training.ranking import average_precision, binary_roc_auc, check_scores
+from khop.schema import NodeType
+from khop.training.ranking import LOOK_FOR_NAN, average_precision, binary_roc_auc, check_scores
 
 Metric = Callable[[Tensor, Tensor], float]
 Name = TypeVar("Name", bound=str)
@@ -68,6 +69,27 @@ METRICS: Mapping[NodeMetric, Metric] = {
     "roc-auc": roc_auc,
     "average-precision": mean_average_precision,
 }
+
+# By name, also of tasks from outside. Of all other metrics, higher is better.
+LOWER_IS_BETTER = frozenset({"rmse", "mae"})
+
+
+def is_better(metric: str, score: float, best: float | None) -> bool:
+    """Return True if a score is better than the best one so far; None: there is none yet."""
+    if best is None:
+        return True
+    return score < best if metric in LOWER_IS_BETTER else score > best
+
+
+def check_outputs(outputs: Tensor, nodes: Tensor, node_type: NodeType, metric: str) -> None:
+    """Raise ValueError, naming the first node, if an output is NaN."""
+    wrong = outputs.isnan().any(dim=1)
+    if wrong.any():
+        raise ValueError(
+            f"{metric}: the model's output for node {int(nodes[wrong][0])} of "
+            f"{node_type!r} is NaN, and so for {int(wrong.sum()):,} of {nodes.numel():,} nodes: no "
+            f"score can be given; {LOOK_FOR_NAN}"
+        )
 
 
 def known_metric(name: str | None, known: Iterable[Name]) -> Name:

@@ -15,8 +15,7 @@ from khop.batch import Batch
 from khop.kernels.choice import Engine, engine
 from khop.schema import NodeType, Schema
 from khop.training.baselines import Constant, constant_of
-from khop.training.metrics import METRICS, NodeMetric, known_metric
-from khop.training.ranking import LOOK_FOR_NAN
+from khop.training.metrics import METRICS, NodeMetric, check_outputs, known_metric
 
 
 class Task(Protocol):
@@ -24,7 +23,10 @@ class Task(Protocol):
 
     @property
     def metric(self) -> str:
-        """Name of the metric of its scores: "accuracy", "roc-auc"."""
+        """Name of the metric of its scores: "accuracy", "roc-auc".
+
+        Lower is better for "rmse" and "mae", also of a task from outside, and higher for all others.
+        """
         ...
 
     def losses(self, output: Any, batch: Batch) -> Tensor:  # noqa: ANN401
@@ -51,7 +53,7 @@ class NodeObjective(Task, Protocol):
 
     @property
     def metrics(self) -> Sequence[str]:
-        """Names that `score` takes. Higher is better for each of them."""
+        """Names that `score` takes."""
         ...
 
     def score(self, output: Tensor, labels: Tensor, nodes: Tensor, metric: str | None = None) -> float:
@@ -145,13 +147,7 @@ class NodeClassification:
 
         ValueError names a node without a valid label, or a node with a NaN output.
         """
-        wrong = output.isnan().any(dim=1)
-        if wrong.any():
-            raise ValueError(
-                f"{metric or self.metric}: the model's output for node {int(nodes[wrong][0])} of "
-                f"{self.node_type!r} is NaN, and so for {int(wrong.sum()):,} of {nodes.numel():,} nodes: no "
-                f"score can be given; {LOOK_FOR_NAN}"
-            )
+        check_outputs(output, nodes, self.node_type, metric or self.metric)
         return METRICS[known_metric(metric or self.metric, METRICS)](
             output, self._checked(labels, nodes, output)
         )

@@ -300,7 +300,7 @@ class Trainer:
             "seconds": {stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
         }
         with interrupts_held():
-            self.state = ended.ended(scores.get(CHOSEN_BY))
+            self.state = ended.ended(scores.get(CHOSEN_BY), self.task.metric)
             self._output.end_epoch(record)
             is_best = bool(scores) and self.state.best_epoch == ended.epoch
             self._output.save(self.state, *([BEST, LAST] if is_best else [LAST]))

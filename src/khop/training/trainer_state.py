@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from khop.training.metrics import is_better
 from khop.training.settings import TrainerSettings
 
 
@@ -27,12 +28,15 @@ class TrainerState:
     facts: Mapping[str, str] = field(default_factory=dict)  # facts of the settings it was made with
     linear: Mapping[str, Any] = field(default_factory=dict)  # way to compute layers, by machine
 
-    def ended(self, score: float | None) -> TrainerState:
-        """Return the state at the start of the next epoch, with this epoch's score if it was evaluated."""
+    def ended(self, score: float | None, metric: str = "") -> TrainerState:
+        """Return the state at the start of the next epoch, with this epoch's score if it was evaluated.
+
+        The name of the metric decides whether a higher or a lower score is better.
+        """
         following = replace(self, epoch=self.epoch + 1, step=0, loss_sum=0.0, seeds=0, traffic={})
         if score is None:
             return following
-        if self.best_score is None or score > self.best_score:
+        if is_better(metric, score, self.best_score):
             return replace(following, best_score=score, best_epoch=self.epoch, stale=0)
         return replace(following, stale=self.stale + 1)
 

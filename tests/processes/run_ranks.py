@@ -1,0 +1,66 @@
+"""Runs that ranks train in the tests: one for each task, loss and optimizer of khop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from khop.config.build import prepare
+from khop.config.read import RawRun
+from khop.runtime.group import this_group
+from khop.training.observer import Observer, Unwatched
+
+STOPPED = (1, 1)  # epoch and step after which a run is stopped and resumed
+RUNS: dict[str, dict[str, dict[str, Any]]] = {
+    "regression": {"task": {"kind": "node-regression", "label": "price"}},
+    "absolute error": {"task": {"kind": "node-regression", "label": "size", "loss": "mae", "metric": "r2"}},
+    "multi-label": {"task": {"kind": "multi-label", "label": "tags"}},
+}
+
+
+@dataclass
+class Stopping(Unwatched):
+    """An observer that stops the run after one update, as Ctrl-C does."""
+
+    def stepped(self, epoch: int, step: int, loss: float) -> None:
+        if (epoch, step) == STOPPED:
+            raise KeyboardInterrupt
+
+
+def raw_run(graph: str, tables: dict[str, dict[str, Any]]) -> RawRun:
+    """A run of two layers in float64 with these tables, so that losses can be compared to 1e-9."""
+    values: dict[str, Any] = {
+        "graph": graph,
+        "precision": "float64",
+        "model": {"hidden": 8, "dropout": 0.0},
+        "sampler": {"fanouts": [3, 2]},
+        "parts": {"placement": "all"},
+        "training": {"epochs": 3, "batch_size": 45, "learning_rate": 0.01},
+    }
+    for name, table in tables.items():
+        values[name] = values.get(name, {}) | table
+    return RawRun(values, "run.toml")
+
+
+def trained(raw: RawRun, out: Path, observer: Observer, start: str = "new") -> None:
+    """Train a run as this rank; "resume" continues it."""
+    trainer = prepare(raw, out).trainer(out, observer)
+    if start == "resume":
+        trainer.resume()
+    trainer.fit()
+
+
+def trains(rank: int, device: torch.device, graph: str, parts: str, out: str) -> None:
+    """Train every run on the whole graph, on its parts, and on the whole graph with a stop."""
+    torch.set_num_threads(1)
+    for name, tables in RUNS.items():
+        home = Path(out, f"{this_group().world_size}", name)
+        trained(raw_run(graph, tables), home / "whole", Unwatched())
+        trained(raw_run(parts, tables), home / "parts", Unwatched())
+        try:
+            trained(raw_run(graph, tables), home / "resumed", Stopping())
+        except KeyboardInterrupt:
+            trained(raw_run(graph, tables), home / "resumed", Unwatched(), "resume")

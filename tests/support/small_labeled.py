@@ -1,0 +1,39 @@
+"""A small graph with every kind of label: classes, numbers with a unit of their own, and label sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from khop.graph.build import write_graph
+from khop.graph.tables import EdgeTable, NodeTable
+
+LIKE = ("item", "like", "item")
+
+
+def write_labeled_graph(path: Path, nodes: int = 240) -> Path:
+    """Items of one type whose labels follow from their features and neighbors.
+
+    `price` is a number around 5,000, `kind` one of three classes of unequal size, `tags` a set of three
+    labels with unknown entries (255), `size` two numbers.
+    """
+    generator = torch.Generator().manual_seed(11)
+    x = torch.randn(nodes, 4, generator=generator)
+    sources, destinations = torch.randint(nodes, (2, 6 * nodes), generator=generator)
+    means = torch.zeros(nodes, 4).index_add(0, destinations, x[sources]) / 6
+    tags = (x[:, :3] + means[:, :3] > 0).to(torch.uint8)
+    tags[torch.rand(nodes, 3, generator=generator) < 0.1] = 255
+    columns = {
+        "x": x,
+        "price": 5000 + 800 * (x[:, 0] + means[:, 1]),
+        "size": torch.stack([x[:, 1] + 3, 10 * means[:, 2]], dim=1),
+        "tags": tags,
+        "kind": torch.bucketize(x[:, 3] + means[:, 0], torch.tensor([0.3, 1.2])),
+    }
+    order = torch.randperm(nodes, generator=generator)
+    train, val, test = order.split([nodes // 2, nodes // 4, nodes - nodes // 2 - nodes // 4])
+    items = NodeTable(
+        columns=columns, splits={"train": train, "val": val, "test": test}, num_classes={"kind": 3}
+    )
+    return write_graph(path, {"item": items}, {LIKE: EdgeTable(sources, destinations)})
