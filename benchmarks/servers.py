@@ -1,21 +1,26 @@
 """What do batches from servers cost, and what happens when a server is killed?
 
 Servers run as processes of this machine and serve the graph "medium" (1 M nodes, 100 float32 columns). Rounds
-of a local loader, of loaders over one and two servers, and of plain TCP of as many bytes are interleaved.
+of a local loader, of loaders over one and two servers, of a server that has its answers ready, and of plain
+TCP of as many bytes are interleaved.
 
 * CPU: seconds of client and servers per batch, asked for one by one. "beyond making": less the local loader.
-* wall: seconds per batch of an epoch; on a machine with few cores, sampling is not hidden.
-* a kill: the longest wait for a batch after one of two servers is killed, and the time until a new one is up.
-* memory: the private memory of a server over all batches of several clients.
+* wall: seconds per batch of an epoch. On a machine with few cores sampling is not hidden: "ready answers" are
+  batches that the server made before, asked for one by one.
+* a kill: the longest wait for a batch after one of two servers is killed, and the time until a new one
+  answers, of which it is a process of Python that imports torch, pyarrow and khop.
+* memory: the private memory of a server over 1,000 batches of several clients at once, and the bound: memory
+  at the start + (batches made at once + batches on their way) x the size of a batch.
 
-`ratio` is over the peer. The load of the machine is among the figures.
+`ratio` is over the peer. The load of the machine is among the figures. Takes about 15 minutes on two cores.
 
-usage: python benchmarks/servers.py [--batches 8] [--rounds 3] [--clients 8]
+usage: python benchmarks/servers.py [--batches 8] [--rounds 3] [--clients 8] [--memory-batches 1000]
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import resource
 import socket
@@ -37,6 +42,7 @@ import khop
 from khop.batch import num_bytes
 
 PIECE = 1 << 20
+SMALL = 256  # seeds of a batch of the memory figures, of which there are many
 WARM = 4  # batches of each process before it is measured
 TICK = os.sysconf("SC_CLK_TCK")
 
@@ -70,11 +76,53 @@ class Served:
         raise AssertionError("no RssAnon")
 
 
+READY = """
+import sys
+import khop
+from khop.api.serve import service_of
+from khop.servers.access import Role, ServerSecurity
+from khop.servers.addresses import Address
+from khop.servers.fair_queue import QueueLimits
+from khop.servers.flight_server import served
+from khop.servers.request_handler import RequestHandler
+
+class Kept:
+    role = Role.CLIENT
+    def __init__(self, pieces):
+        self.pieces = pieces
+    def run(self, cancelled):
+        return iter(self.pieces)
+
+class Ready:
+    def __init__(self, inner):
+        self.inner, self.kept, self.name = inner, {}, inner.name
+        self.description, self.counters = inner.description, inner.counters
+    def accept(self, request):
+        request = bytes(request)
+        if request not in self.kept:
+            self.kept[request] = Kept(list(self.inner.accept(request).run()))
+        return self.kept[request]
+
+khop.tune_memory()
+handler = RequestHandler(Ready(service_of(sys.argv[1])), QueueLimits())
+server = served(handler, Address("127.0.0.1", 0), ServerSecurity())
+print("serving on", f"127.0.0.1:{server.port}", flush=True)
+sys.stdin.read()
+"""
+
+
 @contextmanager
 def serving(graph: Path, listen: str = "127.0.0.1:0") -> Iterator[Served]:
     """One `khop serve`, until the block ends."""
-    words = [sys.executable, "-m", "khop", "serve", str(graph), "--listen", listen]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with started([sys.executable, "-m", "khop", "serve", str(graph), "--listen", listen]) as server:
+        yield server
+
+
+@contextmanager
+def started(words: list[str]) -> Iterator[Served]:
+    """A process that prints its address, until the block ends."""
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(words, text=True, **streams) as process:
         assert process.stdout is not None
         try:
             yield Served(process, process.stdout.readline().split()[-1])
@@ -82,10 +130,10 @@ def serving(graph: Path, listen: str = "127.0.0.1:0") -> Iterator[Served]:
             process.kill()
 
 
-def loader_of(graph: khop.Graph, seed: int = 0) -> khop.Loader:
-    """1,024 seeds, three hops, all columns."""
+def loader_of(graph: khop.Graph, seed: int = 0, seeds: int = 1024) -> khop.Loader:
+    """Three hops, all columns."""
     sampler = khop.NeighborSampler(graph, fanouts=[15, 10, 5])
-    return khop.Loader(sampler, graph.split("train"), 1024, shuffle=True, columns=["x"], seed=seed)
+    return khop.Loader(sampler, graph.split("train"), seeds, shuffle=True, columns=["x"], seed=seed)
 
 
 def own_cpu() -> float:
@@ -147,18 +195,34 @@ def _receive(client: socket.socket, block: memoryview) -> None:
         at += client.recv_into(block[at : at + PIECE])
 
 
+def ready_cost(loader: khop.Loader, batches: int, server: Served) -> Cost:
+    """Ask for the same batches one by one: the server has made them before."""
+    for _ in range(2):  # the first requests carry settings, and those after it do not
+        for step in range(batches):
+            loader.batch(0, step)
+    before, started, size = own_cpu() + server.cpu(), time.perf_counter(), 0
+    for step in range(batches):
+        size += num_bytes(loader.batch(0, step))
+    wall = time.perf_counter() - started
+    return Cost((own_cpu() + server.cpu() - before) / batches, wall / batches, size / batches)
+
+
 def costs(graph: Path, batches: int, rounds: int) -> list[Figure]:
     """Interleaved rounds of all ways."""
-    with serving(graph) as one, serving(graph) as two:
+    ready = started([sys.executable, "-c", READY, str(graph)])
+    with serving(graph) as one, serving(graph) as two, ready as made:
+        over_ready = loader_of(khop.connect([made.address]))
         local = loader_of(khop.open_graph(graph))
         over_one = loader_of(khop.connect([one.address]))
         over_two = loader_of(khop.connect([one.address, two.address]))
         check_bits(local, over_two)
-        found: dict[str, list[Cost]] = {"local": [], "one server": [], "two servers": [], "TCP": []}
+        names = ("local", "one server", "two servers", "ready answers", "TCP")
+        found: dict[str, list[Cost]] = {name: [] for name in names}
         for number in range(rounds):
             found["local"].append(cost(local, number, batches, []))
             found["one server"].append(cost(over_one, number, batches, [one]))
             found["two servers"].append(cost(over_two, number, batches, [one, two]))
+            found["ready answers"].append(ready_cost(over_ready, batches, made))
             found["TCP"].append(plain_tcp(int(found["local"][-1].size), 4 * batches))
     return _figures(found)
 
@@ -175,6 +239,10 @@ def _figures(found: dict[str, list[Cost]]) -> list[Figure]:
     beyond = cpu["one server"] - cpu["local"]
     figures += [
         Figure("CPU beyond making, over plain TCP", beyond, "s", "TCP", beyond / cpu["TCP"]),
+        Figure("CPU of ready answers, over plain TCP", cpu["ready answers"], "s", "TCP",
+               cpu["ready answers"] / cpu["TCP"]),
+        Figure("wall of ready answers, over plain TCP", wall["ready answers"], "s", "TCP",
+               wall["ready answers"] / wall["TCP"]),
         Figure("CPU per batch, two servers over one", cpu["two servers"], "s", "one server",
                cpu["two servers"] / cpu["one server"]),
     ]  # fmt: skip
@@ -196,8 +264,8 @@ def after_a_kill(graph: Path, batches: int) -> list[Figure]:
         epoch = loader_of(khop.connect([each.address for each in servers])).epoch(0)
         for _ in range(2 * WARM):
             next(epoch)
-        usual, by_server = [], [0.0, 0.0]
-        for _ in range(batches):
+        usual, by_server, first = [], [0, 0], max(batches, 40)
+        for _ in range(first):
             started = time.perf_counter()
             by_server[int(next(epoch).traffic["server"])] += 1
             usual.append(time.perf_counter() - started)
@@ -209,15 +277,18 @@ def after_a_kill(graph: Path, batches: int) -> list[Figure]:
             gaps.append(time.perf_counter() - started)
         epoch.close()
         servers[0].process.wait()
-        started = time.perf_counter()
-        stack.enter_context(serving(graph, servers[0].address))
+        begun = time.perf_counter()
+        new = stack.enter_context(serving(graph, servers[0].address))
         khop.connect([servers[0].address])
-        restart = time.perf_counter() - started
+        restart = time.perf_counter() - begun
+        start_cpu = new.cpu()
     return [
-        Figure("share of batches of the first of two servers", by_server[0] / batches, "1"),
+        Figure("share of batches of the first of two servers", by_server[0] / first, "1"),
         Figure("longest wait for a batch, usual", max(usual), "s"),
         Figure("longest wait for a batch after a kill", max(gaps), "s"),
+        Figure("gap at a kill beyond the longest usual wait", max(0.0, max(gaps) - max(usual)), "s"),
         Figure("restart of a server until it answers", restart, "s"),
+        Figure("CPU of a server until it answers", start_cpu, "s"),
     ]
 
 
@@ -226,6 +297,7 @@ def memory(graph: Path, clients: int, batches: int) -> list[Figure]:
     with serving(graph) as server:
         start = server.private_bytes()
         seen: list[int] = []
+        sizes: list[int] = []
         done = threading.Event()
 
         def watch() -> None:
@@ -233,9 +305,10 @@ def memory(graph: Path, clients: int, batches: int) -> list[Figure]:
                 seen.append(server.private_bytes())
 
         def read(number: int) -> None:
-            loader = loader_of(khop.connect([server.address]), seed=number)
-            for _ in zip(range(batches), loader.epoch(0), strict=False):
-                continue
+            loader, left = loader_of(khop.connect([server.address]), number, SMALL), -(-batches // clients)
+            epochs = itertools.chain.from_iterable(map(loader.epoch, itertools.count()))
+            for batch in itertools.islice(epochs, left):
+                sizes.append(num_bytes(batch))
 
         threads = [threading.Thread(target=read, args=(number,)) for number in range(clients)]
         watcher = threading.Thread(target=watch)
@@ -246,10 +319,15 @@ def memory(graph: Path, clients: int, batches: int) -> list[Figure]:
         done.set()
         watcher.join()
     half = len(seen) // 2
-    notes = {"clients": clients, "batches": clients * batches, "at start": start}
+    # khop serve makes a batch per core at once; two of each connection are on their way, and 16 at most.
+    bound = start + ((os.cpu_count() or 1) + min(16, 2 * clients)) * max(sizes)
+    notes = {"clients": clients, "batches": len(sizes), "at start": start, "largest batch": max(sizes)}
+    first, second = max(seen[:half]), max(seen[half:])
     return [
-        Figure("most private memory, first half of the batches", max(seen[:half]), "bytes", notes=notes),
-        Figure("most private memory, second half of the batches", max(seen[half:]), "bytes", notes=notes),
+        Figure("most private memory, first half of the batches", first, "bytes", notes=notes),
+        Figure("most private memory, second half of the batches", second, "bytes", notes=notes),
+        Figure("growth of private memory from the first half to the second", second / first, "1"),
+        Figure("most private memory over its bound", max(seen), "bytes", "bound", max(seen) / bound),
     ]
 
 
@@ -260,13 +338,17 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--memory-batches", type=int, default=1000)
+    parser.add_argument("--graph", default="medium", help="graph of benchmarks/graphs.py")
     given = parser.parse_args()
+    before = os.getloadavg()[0]
     khop.tune_memory()  # as the command does; servers are commands
-    graph = make("medium") / "graph"
+    graph = make(given.graph) / "graph"
     figures = costs(graph, given.batches, given.rounds)
     figures += after_a_kill(graph, given.batches)
-    figures += memory(graph, given.clients, given.batches)
-    load = os.getloadavg()[1]
+    figures += memory(graph, given.clients, given.memory_batches)
+    load = os.getloadavg()[1]  # with the benchmark's own processes
+    figures.insert(0, Figure("load of the machine before, one minute", before, "1"))
     report("servers", [*figures, Figure("load of the machine, five minutes", load, "1")])
 
 

@@ -65,8 +65,8 @@ MAY_IMPORT = {
         "errors", "migrations", "batch", "kernels", "graph", "runtime", "models", "loading",
     },
     "inference": BASICS | {
-        "batch", "kernels", "rules", "features", "graph", "runtime", "models", "sampling", "loading",
-        "exchange", "distributed", "servers", "training",
+        "errors", "batch", "kernels", "rules", "features", "graph", "runtime", "models", "sampling",
+        "loading", "exchange", "distributed", "servers", "training",
     },
     "api": BASICS | {
         "forks", "batch", "kernels", "rules", "features", "graph", "runtime", "datasets", "models",

@@ -22,7 +22,7 @@ from khop.servers.addresses import Address
 from khop.servers.fair_queue import QueueLimits
 from khop.servers.flight_server import served
 from khop.servers.request_handler import RequestHandler
-from support.commands import infer_here, records, train_here
+from support.commands import free_port, infer_here, records, train_here
 from support.dated_shop import write_dated_shop
 from support.small_folders import write_learnable_graph
 from support.small_typed_folders import write_typed_graph
@@ -84,14 +84,33 @@ def test_a_run_has_the_losses_scores_and_files_of_a_local_one(
         for name in ("remote", "local")
     )
     assert found == expected
-    for step in records("remote", "steps"):
-        traffic = step["traffic"]
-        assert isinstance(traffic, dict)
-        assert traffic["server"][0] in (0, 1)
-        assert traffic["server_bytes"][0] > 100 * 4 * 4
+    check_traffic("remote", servers={0, 1}, retries=False)
     infer_here("local", "--out", "local.npy")
     infer_here("remote", "--out", "remote.npy")  # by the servers of the run
     assert np.array_equal(np.load("local.npy"), np.load("remote.npy"))
+
+
+def check_traffic(folder: str, servers: set[int], *, retries: bool) -> None:
+    """Check that each step has the server that made its batch, the retries, the bytes and the wait."""
+    steps = [json.loads(line) for line in Path(folder, "steps.jsonl").read_text().splitlines()]
+    traffic = [step["traffic"] for step in steps]
+    assert {of_rank for each in traffic for of_rank in each["server"]} == servers
+    assert (sum(sum(each["server_retries"]) for each in traffic) > 0) == retries
+    assert all(size > 100 * 4 * 4 for each in traffic for size in each["server_bytes"])
+    assert all(0 < wait < 60 for step in steps for wait in step["seconds"]["exchanging"])
+    (_, second) = map(json.loads, Path(folder, "metrics.jsonl").read_text().splitlines())
+    assert second["traffic"]["server_bytes"] == sum(
+        sum(step["traffic"]["server_bytes"]) for step in steps if step["epoch"] == 1
+    )
+
+
+def test_requests_to_a_server_that_is_gone_are_counted_as_retries(
+    graph: Path, tmp_path: Path, serving: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    addresses = f"127.0.0.1:{free_port()},{serving(graph, 1)}"  # type: ignore[operator]
+    train_here("--graph", "words", "--servers", addresses, *SMALL, "--out", "remote")
+    check_traffic("remote", servers={1}, retries=True)
 
 
 def test_a_local_run_is_evaluated_on_servers_and_resumed_there(

@@ -124,6 +124,11 @@ class MiscountsEdges(Smallest):
         return self.inner.num_edges(edge_type) + 1
 
 
+class OutDegrees(Smallest):
+    def in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
+        return self.inner.in_degrees(edge_type, nodes).flip(0)
+
+
 class ForgetsIds(Smallest):
     def original_ids(self, node_type: NodeType) -> Tensor | None:
         return None
@@ -293,6 +298,7 @@ WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
     ),
     Clamps: (graph_store.a_missing_node_is_named, "node 9 of 9: no error was raised, must be a ValueError"),
     MiscountsEdges: (graph_members.it_states_types_and_counts, "num_edges of ('user', 'buys', 'item')"),
+    OutDegrees: (graph_members.in_degrees_are_the_lengths_of_rows, "in_degrees of ('user', 'buys', 'item')"),
     ForgetsIds: (
         graph_members.original_ids_are_those_before_renumbering,
         "is None, must be [",

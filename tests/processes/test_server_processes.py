@@ -111,6 +111,32 @@ def test_a_stopped_server_costs_one_attempt(folder: Path, expected: list[khop.Ba
     assert sum(gap > 0.7 for gap in gaps[1:]) <= 1, gaps
 
 
+def test_a_stopped_server_is_only_probed_until_it_goes_on(
+    folder: Path, expected: list[khop.Batch], start: Starts
+) -> None:
+    running = [start(folder), start(folder)]
+    graph = khop.connect([each.address for each in running], attempt=1.0, deadline=60.0)
+    loader = loader_of(graph)
+    first = list(loader.epoch(0))
+    running[0].send(signal.SIGSTOP)
+    stopped = list(loader.epoch(0))
+    began = time.monotonic()
+    while_probed = list(loader.epoch(0))
+    took = time.monotonic() - began
+    running[0].send(signal.SIGCONT)
+    end = time.monotonic() + 30
+    again = list(loader.epoch(0))
+    while 0 not in {batch.traffic["server"] for batch in again}:
+        assert time.monotonic() < end, "the server is not asked again"
+        again = list(loader.epoch(0))
+    for found in (first, stopped, while_probed, again):
+        check(found, expected)
+    assert retries(first) == 0 < retries(stopped)
+    # No request goes to the stopped server: none waits for an attempt.
+    assert (retries(while_probed), {batch.traffic["server"] for batch in while_probed}) == (0, {1})
+    assert max(batch.traffic["seconds"] for batch in while_probed) < max(1.0, took)
+
+
 def _until_lost(batches: Iterator[khop.Batch], lost: list[PeerLost]) -> Iterator[khop.Batch]:
     try:
         yield from batches

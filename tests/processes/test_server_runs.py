@@ -8,13 +8,16 @@ import subprocess
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 
-from support.commands import ENVIRONMENT, KHOP, train
+from khop.api.partition import partition_graph
+from khop.servers.access import Role, write_token
+from support.commands import ENVIRONMENT, KHOP, free_port, train
 from support.server_processes import servers
-from support.small_folders import write_learnable_graph
+from support.small_folders import write_hub_graph, write_learnable_graph
 
 RUN = """
     graph = "toy"
@@ -59,6 +62,75 @@ def test_servers_are_killed_and_the_world_size_changes_within_an_epoch(
     apart = max(abs(one[2] - other[2]) / other[2] for one, other in zip(found, expected, strict=True))
     print(f"losses differ by at most {apart:.1e}")
     assert apart < 1e-4
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_each_step_of_a_run_has_the_traffic_of_its_batch_also_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_learnable_graph(tmp_path / "toy", nodes=2000)
+    Path("run.toml").write_text(RUN)
+    train("run.toml", "--out", "local")
+    with servers() as start:
+        running = [start("toy"), start("toy")]
+        addresses = ",".join(each.address for each in running)
+        words = [*KHOP, "run.toml", "--out", "far", "--servers", addresses]
+        with subprocess.Popen(words, env=ENVIRONMENT, stderr=subprocess.DEVNULL) as trainer:
+            _await_steps("far", 20, trainer)
+            running[0].kill()
+            assert trainer.wait(300) == 0
+    assert losses("far") == losses("local")
+    lines = [json.loads(line) for line in Path("far", "steps.jsonl").read_text().splitlines()]
+    for line in lines:
+        assert line["traffic"]["server"][0] in (0, 1)
+        assert line["traffic"]["server_bytes"][0] > 0
+        assert line["seconds"]["exchanging"][0] > 0
+    assert {line["traffic"]["server"][0] for line in lines[:20]} == {0, 1}
+    assert {line["traffic"]["server"][0] for line in lines[-20:]} == {1}
+    assert sum(line["traffic"]["server_retries"][0] for line in lines) > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_run_is_evaluated_and_its_rows_are_inferred_over_servers_of_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exact scores and rows over two servers of a part each are those of the folder of both parts."""
+    monkeypatch.chdir(tmp_path)
+    partition_graph(write_hub_graph(tmp_path / "toy"), tmp_path / "toy-2", 2)
+    train("--graph", "toy-2", "--fanouts", "4,3", "--hidden", "16", "--epochs", "2", "--out", "local")
+    write_token(tmp_path / "between", role=Role.SERVER)
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    Path("owners.toml").write_text(f"parts = {[[each] for each in addresses]}\ntoken_file = 'between'\n")
+    far = ["--servers", ",".join(addresses), "--token-file", "between"]
+    small = ["--evaluation-batch-edges", "300"]
+    with servers() as start:
+        for part, address in enumerate(addresses):
+            options = ("--part", str(part), "--owners", "owners.toml", "--token-file", "between")
+            start("toy-2", *options, "--max-batch-bytes", "60000", listen=address)
+        scores = [_khop("evaluate", "local", "--json", *small, *options) for options in ((), far)]
+        for out, options in (("local.npy", []), ("far.npy", far)):
+            _khop("infer", "local", "--out", out, *small, *options)
+        refused = subprocess.run(
+            [*KHOP[:-1], "infer", "local", "--out", "refused.npy", *far], env=ENVIRONMENT, capture_output=True
+        )
+    here, there = ({k: v for k, v in json.loads(each).items() if k != "seconds"} for each in scores)
+    assert there == here
+    assert np.array_equal(np.load("far.npy"), np.load("local.npy"))
+    assert refused.returncode != 0
+    assert b"--evaluation-batch-edges" in refused.stderr
+    assert b"Traceback" not in refused.stderr
+
+
+def _khop(*words: str) -> str:
+    """Run a command in a process of its own; return stdout."""
+    done = subprocess.run(
+        [*KHOP[:-1], *words], env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def _await_steps(folder: str, steps: int, trainers: subprocess.Popen[bytes]) -> None:

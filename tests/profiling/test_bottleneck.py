@@ -84,6 +84,27 @@ def test_servers_that_make_all_requested_batches_may_get_more_requests() -> None
     assert (result.kind, result.setting, result.value) == (Kind.PREFETCH, "prefetch", "8")
 
 
+def counts(server: int, seconds: float, retries: int = 0) -> dict[str, float]:
+    return {"server": server, "seconds": seconds, "server_retries": retries, "server_bytes": 1e6}
+
+
+def test_requests_that_are_sent_again_are_named() -> None:
+    result = found({"waiting": 0.07}, options=SERVERS, traffic=[counts(0, 0.1), counts(0, 0.1, 1)])
+    assert (result.kind, result.setting) == (Kind.SERVERS, "servers.addresses")
+    assert "requests for 10 batches were sent again 5 times" in result.finding
+
+
+def test_a_server_that_answers_later_than_the_others_is_named() -> None:
+    options = {**SERVERS, "servers.addresses": ["10.0.0.5:7311-7312", "[::1]:80"]}
+    given = [counts(0, 0.02), counts(1, 0.3), counts(2, 0.04)]
+    result = found({"waiting": 0.07}, options=options, traffic=given)
+    assert (result.kind, result.setting) == (Kind.SERVERS, "servers.addresses")
+    assert "server 1 begins its answers after 0.30 s, where the others take 0.03 s" in result.finding
+    assert result.advice == "look at that server (they count from 0) and its connection"
+    even = found({"waiting": 0.07}, options=options, traffic=[counts(0, 0.1), counts(1, 0.2)])
+    assert even.advice == "use more servers, or servers with more cores"
+
+
 def test_a_rank_that_waits_longer_for_servers_than_others_has_a_slow_connection() -> None:
     result = found({}, {}, {"waiting": 0.1}, options=SERVERS)
     assert (result.kind, result.setting) == (Kind.SLOW_RANK, "servers.addresses")

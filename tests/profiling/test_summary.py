@@ -64,3 +64,17 @@ def test_of_one_step_it_is_not_known_how_busy_the_cores_were() -> None:
 def test_waits_for_first_batches_are_counted_separately() -> None:
     summary = summarized(records_of({}, epoch=5, wait_at_start=0.5))
     assert summary.first_waits_s == pytest.approx(2 * 0.501)
+
+
+def test_batches_of_servers_are_counted_by_server() -> None:
+    def counts(server: int, seconds: float, retries: int) -> dict[str, float]:
+        return {"server": server, "seconds": seconds, "server_retries": retries, "server_bytes": 100}
+
+    given = [counts(0, 0.1, 0), counts(1, 0.2, 2)]
+    summary = summarized(records_of({}, {}, traffic=given))
+    assert {number: (s.batches, s.retries, s.num_bytes) for number, s in summary.servers.items()} == {
+        0: (10, 0, 1000),
+        1: (10, 20, 1000),
+    }
+    assert summary.servers[1].mean_wait_s == pytest.approx(0.2)
+    assert summarized(records_of({})).servers == {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
@@ -13,6 +15,7 @@ from khop.sampling.listed import ids_here
 from khop.servers.errors import TooLarge
 from khop.servers.service import Service
 from support.in_process import InProcess, connected, exchange_with
+from support.small_folders import write_hub_graph
 from support.small_typed_folders import BUYS, LIKE
 
 
@@ -24,7 +27,7 @@ def test_the_exact_score_is_the_local_one(plain_graph: khop.Graph) -> None:
     found = khop.layerwise_inference(model, remote, remote.features, "item", chunk_size=100)
     expected = khop.layerwise_inference(model, plain_graph, plain_graph.features, "item", chunk_size=100)
     assert torch.equal(found, expected)
-    assert {stage for stage, _ in exchange.asked} == {"batch", "ids", "rows"}
+    assert {stage for stage, _ in exchange.asked} == {"batch", "ids", "rows", "in-degrees"}
 
 
 def test_rows_of_layers_stay_with_the_client(plain_graph: khop.Graph) -> None:
@@ -60,6 +63,52 @@ def test_the_sampled_score_is_the_local_one(plain_graph: khop.Graph) -> None:
         )
 
     assert torch.equal(outputs(connected(plain_graph)), outputs(plain_graph))
+
+
+@dataclass(frozen=True)
+class Hubs:
+    """A graph with two nodes of 5,000 edges each, here and on a server of small batches."""
+
+    here: khop.Graph
+    there: khop.Graph
+    service: Service
+
+
+@pytest.fixture(scope="module")
+def hubs(tmp_path_factory: pytest.TempPathFactory) -> Hubs:
+    here = khop.open_graph(write_hub_graph(tmp_path_factory.mktemp("hubs") / "graph"))
+    service = Service(ServedGraph.of(here), max_batch_bytes=36_000)
+    return Hubs(here, graph_on(InProcess([service])), service)
+
+
+def test_hubs_do_not_make_large_batches_beside_others(hubs: Hubs) -> None:
+    """Chunks of a node with 5,000 edges have this node alone; the others have at most 400 edges."""
+    model = SAGE.for_graph(hubs.here, hidden=8, layers=2)
+
+    def rows(graph: khop.Graph) -> torch.Tensor:
+        return khop.layerwise_inference(model, graph, graph.features, "item", chunk_size=200, chunk_edges=400)
+
+    assert torch.equal(rows(hubs.there), rows(hubs.here))
+    with pytest.raises(TooLarge, match="--evaluation-batch-edges in exact evaluation"):
+        khop.layerwise_inference(model, hubs.there, hubs.there.features, "item", chunk_size=200)
+
+
+def test_a_hub_that_is_too_large_by_itself_is_named(hubs: Hubs) -> None:
+    model = SAGE.for_graph(hubs.here, hidden=8, layers=2)
+    graph = graph_on(InProcess([Service(ServedGraph.of(hubs.here), max_batch_bytes=15_000)]))
+    with pytest.raises(TooLarge, match=r"the batch of node 133 of 'item' alone could have [\d,]+ bytes"):
+        khop.layerwise_inference(model, graph, graph.features, "item", chunk_edges=100)
+
+
+def test_in_degrees_of_a_view_are_those_of_its_edges(typed_graph: khop.Graph) -> None:
+    def degrees(graph: khop.Graph) -> list[list[int]]:
+        train = khop.split_links(graph.only([BUYS, LIKE]), BUYS, 0.1, 0.1, seed=2).train
+        nodes = torch.tensor([5, 0, 199, 5])
+        return [train.in_degrees(edge_type, nodes).tolist() for edge_type in (BUYS, LIKE)]
+
+    assert degrees(connected(typed_graph)) == degrees(typed_graph)
+    with pytest.raises(ValueError, match="nodes 1 to 999: there are 200"):
+        connected(typed_graph).in_degrees(LIKE, torch.tensor([1, 999]))
 
 
 @pytest.mark.parametrize("fanouts", [None, [3]])

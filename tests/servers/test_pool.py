@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 
@@ -27,7 +28,7 @@ from khop.servers.errors import (
     WrongGraph,
 )
 from khop.servers.pool import Pool
-from khop.servers.server_list import State
+from khop.servers.server_list import LAST_PROBE_S, State
 from khop.servers.transport import Buffer, CallContext
 
 A, B = Address("a", 1), Address("b", 1)
@@ -163,6 +164,27 @@ def test_a_server_that_is_back_is_asked_again(world: World) -> None:
     assert 5 <= world.time <= 6
     assert len(world.probes) > 3  # and not hundreds of them
     assert len(world.probes) < 15
+
+
+def test_a_stopped_server_is_only_probed_and_every_half_second(world: World) -> None:
+    """A stopped server accepts connections and answers nothing: each probe takes its full time."""
+    pool = pool_of(world, A, B)
+    ask(pool), ask(pool)
+    silent = raising(TimedOut("silent"))
+    world.faults["a"] = lambda: silent() if world.time < 60 else None
+    ask(pool), ask(pool)
+    world.asked.clear()
+    while world.time < 58:
+        world.wait(pool._connections.changed, 0.1)
+        assert ask(pool) == "b:1"
+    gaps = [later - earlier - PROBE_S for earlier, later in pairwise(world.probes)]
+    assert gaps[:2] == pytest.approx([0.2, 0.4])  # 0.1 s, doubled
+    assert gaps[2:] == pytest.approx([LAST_PROBE_S] * len(gaps[2:]))
+    assert LAST_PROBE_S == 0.5
+    assert "a" not in world.asked
+    while world.time < 60 + PROBE_S + LAST_PROBE_S:
+        world.wait(pool._connections.changed, 0.1)
+    assert ask(pool) == "a:1"  # which has fewer requests so far
 
 
 def test_all_gone_is_peer_lost_within_the_deadline_and_a_second(world: World) -> None:

@@ -40,3 +40,20 @@ def write_learnable_graph(path: Path, nodes: int = 600, classes: int = 4, degree
         },
         {(ITEM, "like", ITEM): EdgeTable(sources[kept], destinations[kept])},
     )
+
+
+def write_hub_graph(path: Path, nodes: int = 400, hub_degree: int = 5000) -> Path:
+    """Nodes of one type with a few edges, but for two hubs with `hub_degree` each; column x, splits."""
+    generator = torch.Generator().manual_seed(11)
+    hubs = torch.tensor([nodes // 3, nodes - 2]).repeat_interleave(hub_degree)
+    destinations = torch.cat([torch.randint(nodes, (3 * nodes,), generator=generator), hubs])
+    sources = torch.randint(nodes, (destinations.numel(),), generator=generator)
+    labels = torch.randint(3, (nodes,), generator=generator)
+    x = torch.randn(nodes, 5, generator=generator)
+    train, val = torch.randperm(nodes, generator=generator).split([nodes // 2, nodes - nodes // 2])
+    table = NodeTable(
+        columns={"x": x, "category": labels},
+        splits={"train": train, "val": val},
+        num_classes={"category": 3},
+    )
+    return write_graph(path, {ITEM: table}, {(ITEM, "like", ITEM): EdgeTable(sources, destinations)})

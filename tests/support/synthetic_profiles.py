@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from khop.batch import Span
@@ -15,10 +15,12 @@ STEADY = {"sampling": 0.01, "gathering": 0.01, "waiting": 0.001, "moving": 0.001
 
 def records_of(*ranks: Mapping[str, float], steps: int = 10, epoch: int = 10, workers: int = 1,
                num_bytes: int = 1000, cores: float = 1.0, exchange: float = 0.001,
-               wait_at_start: float = 0.0) -> tuple[RankRecord, ...]:  # fmt: skip
+               wait_at_start: float = 0.0,
+               traffic: Sequence[Mapping[str, float]] = ({},)) -> tuple[RankRecord, ...]:  # fmt: skip
     """Ranks whose every step takes these seconds by stage or part; the exchange ends for all at once.
 
-    Each epoch of so many steps begins with a wait of so long for its first batch.
+    Each epoch of so many steps begins with a wait of so long for its first batch. Steps have `traffic` in
+    turn.
     """
     done: list[list[MeasuredStep]] = [[] for _ in ranks]
     now = 100.0
@@ -29,7 +31,8 @@ def records_of(*ranks: Mapping[str, float], steps: int = 10, epoch: int = 10, wo
         for rank, seconds in enumerate(ranks):
             given = {**STEADY, **seconds}
             spans = _spans(now, given, at_start, ready[rank], end, is_alone=len(ranks) == 1)
-            step = MeasuredStep(*divmod(number, epoch), spans, 100, 1000, num_bytes, cores * spans[-1].ended)
+            cpu, counts = cores * spans[-1].ended, traffic[number % len(traffic)]
+            step = MeasuredStep(*divmod(number, epoch), spans, 100, 1000, num_bytes, cpu, counts)
             done[rank].append(step)
         now = max(steps_of[-1].spans[-1].ended for steps_of in done)
     return tuple(RankRecord(rank, "here", workers, tuple(s)) for rank, s in enumerate(done))

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 import khop
 from khop.api.open_graph import Graph
-from khop.arguments import check_word, graph_of, path_of, whole_number
+from khop.arguments import check_word, graph_of, path_of
 from khop.exchange.lanes import Lanes
 from khop.graph.node_ids import stored_ids
+from khop.inference.chunk_bounds import CHUNK_EDGES, ChunkLimits
 from khop.inference.chunks import Progress, unwatched
 from khop.inference.collective_chunks import CollectiveChunks, rank_bounds
 from khop.inference.node_outputs import Layers
@@ -52,6 +53,7 @@ def infer(
     values: Values = "embeddings",
     rule: Rule = Uniform(),
     chunk_size: int = 2048,
+    chunk_edges: int = CHUNK_EDGES,
     progress: Progress = unwatched,
     in_flight: InFlight = FEW_IN_FLIGHT,
 ) -> dict[NodeType, Path]:
@@ -65,8 +67,8 @@ def infer(
     With several node types each has a file, such as `name.user.npy`. Files are written atomically.
 
     The computation runs layer by layer, in files: a process holds a few chunks of `chunk_size` nodes in
-    memory, for any size of the graph. Collective: the ranks share the chunks, and the result is bit-identical
-    for any number of ranks.
+    memory, or of fewer nodes with `chunk_edges` edges, for any size of the graph. Collective: the ranks share
+    the chunks, and the result is bit-identical for any number of ranks.
 
     If the call is killed, or stopped by a full disk, the next call resumes it, also with another number of
     ranks. Until then the unfinished work is in `out`.unfinished. Ranks that hold parts of the graph and share
@@ -75,9 +77,9 @@ def infer(
     graph_of("graph", graph)
     wanted = (node_types,) if isinstance(node_types, str) else tuple(node_types or ())
     wanted = wanted or (sole_type(graph.schema.node_types, "infer without node_types"),)
-    return Inference.of(model, graph, path_of("out", out), wanted, nodes, values, chunk_size, rule).run(
-        progress, in_flight
-    )
+    chunks = ChunkLimits(chunk_size, chunk_edges)
+    planned = Inference.of(model, graph, path_of("out", out), wanted, nodes, values, chunks, rule)
+    return planned.run(progress, in_flight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,19 +101,15 @@ class Inference:
         node_types: Sequence[NodeType],
         nodes: Tensor | None,
         values: Values,
-        chunk_size: int,
+        chunks: ChunkLimits,
         rule: Rule = Uniform(),
     ) -> Inference:
         """Make the plan; ValueError if model, graph and files do not fit together."""
         check_word("values", values, Values)
-        if whole_number("chunk_size", chunk_size) < 1:
-            raise ValueError(f"chunk_size {chunk_size}: must be at least 1")
         _check_nodes(graph, node_types, nodes)
         model, depth = _rows_of(unwrapped(model), node_types, values)
         wanted = dict.fromkeys(node_types, nodes)
-        layers = Layers.of(
-            model, graph, graph.features, wanted, chunk_size=chunk_size, depth=depth, rule=rule
-        )
+        layers = Layers.of(model, graph, graph.features, wanted, chunks, depth=depth, rule=rule)
         outputs, folder = [], graph.folder or graph.origin
         for stage in layers.stages[-1]:
             is_one = len(layers.stages[-1]) == 1
@@ -130,7 +128,8 @@ class Inference:
             "model": weights,
             "choice of nodes": "all" if nodes is None else _digest(nodes),
             "choice of values": f"{values} of {', '.join(node_types)}",
-            "chunk size": str(chunk_size),
+            "chunk size": str(chunks.nodes),
+            "edges of a chunk": str(chunks.edges),
         }
         if rule != Uniform():
             facts["rule"] = str(rule)

@@ -103,6 +103,10 @@ class Graph:
         """Return the number of edges of a type, over all partitions."""
         return self.topology.num_edges(edge_type_of(edge_type))
 
+    def in_degrees(self, edge_type: EdgeTypeName, nodes: Tensor) -> Tensor:
+        """Return the number of in-edges of some destinations, int64 (nodes), by the topology."""
+        return self.topology.in_degrees(edge_type_of(edge_type), nodes)
+
     def original_ids(self, node_type: NodeType) -> Tensor | None:
         """Return the ids before renumbering, int64 (nodes), which key all draws; None if never renumbered."""
         return self.topology.original_ids(node_type)

@@ -24,6 +24,7 @@ from khop.config.run_task import Evaluation, PredictingTask, RunTask
 from khop.config.run_type import built
 from khop.config.values import RunConfig
 from khop.graph.progress import ProgressCallback
+from khop.inference.chunk_bounds import ChunkLimits
 from khop.inference.chunks import Progress
 from khop.loading.ordered_map import InFlight
 from khop.runtime.group import this_group
@@ -133,13 +134,13 @@ class Run:
                 f"sampler.time is {self.config.sampler.time!r}: inference over all neighbors would use "
                 "later edges; use khop.sampled_inference in a script"
             )
-        chunk_size = self.config.evaluation.batch_size
+        chunks = ChunkLimits(self.config.evaluation.batch_size, self.config.evaluation.batch_edges)
         task, graph = self.config.task, self.run_task.whole
         rule = rule_of(self.config, graph)
         names = {getattr(task, field): field.removesuffix("_split") for field in SPLIT_FIELDS}
         if split is not None:
             graph = edges_of_split(graph, names.get(split, split))
-        return Inference.of(self.model, graph, out, node_types, nodes, values, chunk_size, rule)
+        return Inference.of(self.model, graph, out, node_types, nodes, values, chunks, rule)
 
     def in_flight(self) -> InFlight:
         """Return the prefetch limits of evaluation and inference."""

@@ -187,6 +187,7 @@ class TaskContext:
                 nodes=nodes,
                 rule=rule_of(config, self.graph),
                 chunk_size=config.evaluation.batch_size,
+                chunk_edges=config.evaluation.batch_edges,
                 progress=progress,
                 in_flight=in_flight_of(config),
                 group=group,

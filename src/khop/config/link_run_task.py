@@ -183,7 +183,8 @@ class LinkTask:
     def _work(self, graph: Graph, progress: Progress) -> InferenceWork:
         config = self.context.config
         in_flight, size = in_flight_of(config), config.evaluation.batch_size
-        return InferenceWork(size, progress, in_flight, this_group(), graph.lanes)
+        edges = config.evaluation.batch_edges
+        return InferenceWork(size, progress, in_flight, this_group(), graph.lanes, edges)
 
     def negatives(self) -> Negatives:
         """Return the negatives of training: separate pairs, or triplets for a ranking loss."""

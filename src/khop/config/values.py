@@ -149,6 +149,8 @@ class Evaluation(Section):
     """Neighbors drawn per node in evaluation, one number per hop"""
     batch_size: Count = 4096
     """Nodes per chunk of evaluation and inference"""
+    batch_edges: Count = 1 << 20
+    """Edges per chunk of exact evaluation and inference, if it has more than one node"""
     every: Count = 1
     """Epochs between evaluations; the last epoch is always evaluated"""
 

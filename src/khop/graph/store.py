@@ -88,6 +88,13 @@ class GraphStore(Protocol):
         """Return the number of edges of a type, over all partitions."""
         ...
 
+    def in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
+        """Return the number of in-edges of some destinations, int64 (nodes); Unsupported if it is not known.
+
+        `nodes` are global ids, int64, in any order. Not collective.
+        """
+        ...
+
     def original_ids(self, node_type: NodeType) -> Tensor | None:
         """Return int64 (nodes): the ids before renumbering, which key all draws; None if never renumbered."""
         ...
@@ -182,6 +189,10 @@ class GraphStoreBase(ABC):
     def num_edges(self, edge_type: EdgeType) -> int:
         """Return the number of edges of a type: by default the size of `local_csc`."""
         return self.local_csc(edge_type).num_edges
+
+    def in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
+        """Return the number of in-edges of some destinations, int64 (nodes): by default from `local_csc`."""
+        return self.local_csc(edge_type).degrees_of(nodes)
 
     def original_ids(self, node_type: NodeType) -> Tensor | None:
         """Return None: the nodes were never renumbered."""

@@ -120,7 +120,8 @@ class Meter:
             with closing(self._sharing.taken(stage, place.missing, made, num_bytes)) as taken:
                 for each in taken:
                     place.put(each.chunk, rows_of(each.made.map(chunks.move)).cpu())
-                    self._tell(self._done + min(stage.count, before + each.done * stage.chunk_size))
+                    done = (stage.count - before) * each.done // len(place.missing)
+                    self._tell(self._done + before + done)
             out = place.finished()
         self._done += stage.count
         if stage.count:

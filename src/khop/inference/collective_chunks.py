@@ -14,6 +14,7 @@ from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.exchange.lanes import Lanes
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
+from khop.inference.chunk_bounds import CHUNK_EDGES
 from khop.inference.chunks import Progress, unwatched
 from khop.inference.dynamic_chunks import DynamicChunks, Made, Sharing, SizeOf, Taken
 from khop.inference.stages import VALUES, LayerStore, Stage
@@ -144,6 +145,7 @@ class InferenceWork:
     in_flight: InFlight = FEW_IN_FLIGHT
     group: Group = ALONE
     lanes: Lanes | None = None  # the graph's, if ranks hold parts of it
+    chunk_edges: int = CHUNK_EDGES  # edges of a chunk's nodes, in exact evaluation
 
     def sharing(self, graph: GraphStore, features: FeatureStore) -> Sharing:
         """Choose how ranks share the chunks."""

@@ -14,6 +14,7 @@ from khop.draw import DrawKey, DrawnNegatives, Positives, Purpose, check_drawn
 from khop.exchange.lanes import Lanes
 from khop.features.store import FeatureStore, Rows
 from khop.graph.store import GraphStore
+from khop.inference.chunk_bounds import CHUNK_EDGES, ChunkLimits
 from khop.inference.chunks import Progress, evaluating, unwatched
 from khop.inference.collective_chunks import InferenceWork
 from khop.inference.dynamic_chunks import DynamicChunks, Sharing
@@ -43,6 +44,7 @@ def node_rows(
     *,
     rule: Rule = Uniform(),
     chunk_size: int = 8192,
+    chunk_edges: int = CHUNK_EDGES,
     progress: Progress = unwatched,
     in_flight: InFlight = FEW_IN_FLIGHT,
     group: Group = ALONE,
@@ -53,8 +55,8 @@ def node_rows(
     The encoder must expose its layers (khop.models.Layered). Each layer is computed once for all types.
     `rule` is that of training, as for `layerwise_inference`. The ranks of a group share the work.
     """
-    wanted = dict.fromkeys(node_types)
-    layers = Layers.of(encoder, graph, features, wanted, chunk_size=chunk_size, rule=rule)
+    chunks = ChunkLimits(chunk_size, chunk_edges)
+    layers = Layers.of(encoder, graph, features, dict.fromkeys(node_types), chunks, rule=rule)
     sharing = layers.sharing(lanes, group, in_flight)
     return layers.computed(sharing, sharing.layer_store(), progress, last=Memory(sharing.group))
 
@@ -73,7 +75,8 @@ def exact_link_scores(
     work.
     """
     ends = dict.fromkeys(end for edge_type in links.counts for end in (edge_type[0], edge_type[2]))
-    layers = Layers.of(model.encoder, graph, features, ends, chunk_size=work.chunk_size, rule=rule)
+    chunks = ChunkLimits(work.chunk_size, work.chunk_edges)
+    layers = Layers.of(model.encoder, graph, features, ends, chunks, rule=rule)
     sharing = work.sharing(graph, features)
     layer_store = sharing.layer_store()
     rows = layers.computed(sharing, layer_store, work.progress)

@@ -14,6 +14,7 @@ from khop.draw import DrawKey, Purpose
 from khop.exchange.lanes import Lanes
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
+from khop.inference.chunk_bounds import CHUNK_EDGES, ChunkBounds, ChunkLimits
 from khop.inference.chunks import Chunks, Meter, Progress, RowsOf, evaluating, unwatched
 from khop.inference.collective_chunks import sharing_of
 from khop.inference.dynamic_chunks import Sharing
@@ -45,6 +46,7 @@ def layerwise_inference(
     nodes: Tensor | None = None,
     rule: Rule = Uniform(),
     chunk_size: int = 8192,
+    chunk_edges: int = CHUNK_EDGES,
     progress: Progress = unwatched,
     in_flight: InFlight = FEW_IN_FLIGHT,
     group: Group = ALONE,
@@ -53,8 +55,9 @@ def layerwise_inference(
     """Compute the model's exact outputs for `nodes`, by default for all nodes of the type.
 
     Returns (nodes, outputs) on the CPU. Every layer is computed for all nodes before the next begins, over
-    all neighbors and `chunk_size` nodes at a time. The values of two layers are held in memory, once per
-    machine. Neighbors are weighed by what draws by `rule`, the rule of training, estimate: see
+    all neighbors and `chunk_size` nodes at a time, or fewer if they have more than `chunk_edges` edges. A
+    node with more edges is a chunk by itself. The values of two layers are held in memory, once per machine.
+    Neighbors are weighed by what draws by `rule`, the rule of training, estimate: see
     `RuleBase.has_weights`. ValueError for rules with time limits.
 
     The ranks of a group share the chunks of each layer, and every rank gets all values. The result is
@@ -66,7 +69,8 @@ def layerwise_inference(
         check_seeds(graph, {node_type: nodes})
     order = PartOrder.of(nodes, graph.partition_bounds(node_type))
     wanted = {node_type: None if nodes is None else order.there(nodes)}
-    layers = Layers.of(model, graph, features, wanted, chunk_size=chunk_size, rule=rule)
+    limits = ChunkLimits(chunk_size, chunk_edges)
+    layers = Layers.of(model, graph, features, wanted, limits, rule=rule)
     sharing = layers.sharing(lanes, group, in_flight)
     rows = layers.computed(sharing, sharing.layer_store(), progress, last=Memory(sharing.group))
     return order.back(rows[node_type])
@@ -140,13 +144,14 @@ class Layers:
         graph: GraphStore,
         features: FeatureStore,
         wanted: Wanted,
+        chunks: ChunkLimits,
         *,
-        chunk_size: int,
         depth: int | None = None,
         rule: Rule = Uniform(),
     ) -> Layers:
         """Build the layers for the model's output of `wanted`; with `depth`, only the first `depth` layers.
 
+        `chunks` limits the edges of chunks too if the graph tells in-degrees: see `ChunkBounds`.
         ValueError if the model does not expose its layers, or if the rule has time limits.
         """
         check_timeless(rule)
@@ -163,9 +168,10 @@ class Layers:
             for index, types in enumerate(reach)
         ]
         stages = []
+        bounds = ChunkBounds(graph, followed_edge_types(model, graph.schema), chunks)
         for index, of_type in enumerate(_row_shapes(model, graph, features, rows_of, rule)):
             nodes = wanted if index == count - 1 else {}
-            stages.append([_stage(graph, index, t, chunk_size, of_type[t], nodes.get(t)) for t in of_type])
+            stages.append([bounds.stage(index, t, of_type[t], nodes.get(t)) for t in of_type])
         return cls(model, graph, features, stages, rows_of, rule)
 
     def sharing(self, lanes: Lanes | None, group: Group, in_flight: InFlight) -> Sharing:
@@ -200,14 +206,6 @@ class Layers:
                 values = {s.node_type: meter.rows(s, place, chunks, rows_of[s.node_type]) for s in layer}
                 layer_store.release(index - 1)
         return values
-
-
-def _stage(
-    graph: GraphStore, layer: int, node_type: NodeType, chunk_size: int, like: Tensor, nodes: Tensor | None
-) -> Stage:
-    count = graph.num_nodes(node_type) if nodes is None else nodes.numel()
-    pieces = pieces_of(nodes, graph.partition_bounds(node_type))
-    return Stage(layer, node_type, count, chunk_size, like, nodes, pieces=pieces)
 
 
 def _row_shapes(

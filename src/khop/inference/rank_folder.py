@@ -81,9 +81,11 @@ def own_stage(stage: Stage, group: Group) -> Stage:
     bounds = rank_bounds(stage, group.world_size)
     first, last = bounds[group.rank], bounds[group.rank + 1]
     inner = {row - first for row in stage.pieces if first < row < last}
-    return replace(
-        stage, count=last - first, nodes=None, times=None, pieces=(0, *sorted(inner), last - first)
-    )
+    bounded = None
+    if stage.bounded is not None:
+        bounded = tuple(row - first for row in stage.bounded if first <= row <= last)
+    pieces = (0, *sorted(inner), last - first)
+    return replace(stage, count=last - first, nodes=None, times=None, pieces=pieces, bounded=bounded)
 
 
 @contextmanager

@@ -34,6 +34,7 @@ class Stage:
     nodes: Tensor | None = None  # int64 (count); None: all nodes of the type, in order
     times: Tensor | None = None  # int64 (count): time limit of each node, for temporal samplers
     pieces: tuple[int, ...] = ()  # bounds of the ranges of rows; no chunk crosses a bound
+    bounded: tuple[int, ...] | None = None  # first row of every chunk of bounded edges, and the end
 
     def __post_init__(self) -> None:
         whole_number("chunk_size", self.chunk_size, 1)
@@ -41,6 +42,8 @@ class Stage:
     @cached_property
     def starts(self) -> tuple[int, ...]:
         """First row of every chunk, and the end."""
+        if self.bounded is not None:
+            return self.bounded
         ranges = pairwise(self.pieces or (0, self.count))
         return (*(first for one_range in ranges for first in range(*one_range, self.chunk_size)), self.count)
 

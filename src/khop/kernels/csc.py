@@ -62,6 +62,15 @@ class Csc:
         self.check_rows()
         return self.indptr.diff()
 
+    def degrees_of(self, rows: Tensor) -> Tensor:
+        """Return the in-degrees of some rows, int64 (rows), on their device; ValueError for a missing row."""
+        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < self.num_rows:
+            raise ValueError(
+                f"rows {int(rows.min())} to {int(rows.max())}: not in [0, {self.num_rows}), the destinations"
+            )
+        at = rows.to(self.indptr.device)
+        return (self.indptr[at + 1] - self.indptr[at]).to(rows.device)
+
     def destinations(self, first: int = 0, dtype: torch.dtype = torch.int64) -> Tensor:
         """Return the row of every edge, counted from `first`; ValueError names a damaged row."""
         rows = torch.arange(first, first + self.num_rows, dtype=dtype, device=self.indptr.device)

@@ -24,6 +24,12 @@ from khop.schema import NodeType
 
 State = Mapping[str, object]
 
+# Names of counts in the traffic of a batch.
+SECONDS = "seconds"  # spent waiting; the only count that differs between equal runs
+SERVER = "server"  # number of the server that made the batch: recorded for each step, and never summed
+SERVER_RETRIES = "server_retries"  # attempts that failed before
+SERVER_BYTES = "server_bytes"  # of the answer
+
 
 @dataclass(frozen=True)
 class BatchRequest:

@@ -61,6 +61,10 @@ class LocalPartitionGraph(NumberedGraph):
         """Return the number of edges of a type in all parts."""
         return self.folder.num_edges(edge_type)
 
+    def in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
+        """Return the number of in-edges of some nodes of the held parts, which are not joined for it."""
+        return self._held.in_degrees(edge_type, nodes)
+
     def prepare(self, needs: Collection[Need]) -> None:
         """Build now the arrays that draws need; see GraphStore."""
         self._held.prepare(needs)

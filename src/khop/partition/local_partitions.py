@@ -201,6 +201,14 @@ class LocalPartitions:
         firsts = self.bounds[edge_type[2]][:-1]
         return [(part.csc(edge_type), first) for part, first in zip(self.parts, firsts, strict=True)]
 
+    def in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
+        """Return the number of in-edges of some nodes of these parts, int64 (nodes)."""
+        held = self.rows(edge_type)
+        self._check_held(edge_type, nodes)
+        owners = ByOwner.of(nodes, self.bounds[edge_type[2]])
+        shares = zip(held, owners.split(nodes), strict=True)
+        return owners.joined([csc.degrees_of(of_part - first) for (csc, first), of_part in shares])
+
     def column(self, edge_type: EdgeType, name: str, positions: Sequence[Tensor]) -> list[Tensor]:
         """Return for each part a column of the edges at the given positions in `rows`."""
         return [part.column(edge_type, name, at) for part, at in zip(self.parts, positions, strict=True)]

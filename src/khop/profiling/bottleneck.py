@@ -14,6 +14,7 @@ HOLDS_UP = 0.1  # share of the time: a smaller loss is not worth a change
 BUSY = 0.7  # share of the time: threads above it count as fully used
 FULL = 0.9  # share of the cores
 CROWDED = 0.7  # busy cores per process while it computes: below it, other programs use the cores
+LATE = 3  # times the wait for other servers: above it, one server is the cause
 ONE_RANKS = 2 / 3  # share of all waits between ranks: above it, a single rank is the cause
 
 
@@ -185,12 +186,42 @@ def _served(summary: Summary, config: RunConfig, waits: str) -> Bottleneck:
         return Bottleneck(
             Kind.PREFETCH, finding, "request more batches ahead", "prefetch", str(2 * config.prefetch)
         )
+    if (of_servers := _uneven_servers(summary, waits)) is not None:
+        return of_servers
     finding = (
         f"{waits}: servers make {made:.1f} of the {config.prefetch} batches that a process requests at "
         "once; the others wait for their turn or for the network"
     )
     return Bottleneck(
         Kind.SERVERS, finding, "use more servers, or servers with more cores", "servers.addresses"
+    )
+
+
+def _uneven_servers(summary: Summary, waits: str) -> Bottleneck | None:
+    """Detect requests that are sent again and again, and a server that answers later than the others."""
+    retries = sum(server.retries for server in summary.servers.values())
+    batches = sum(server.batches for server in summary.servers.values())
+    if retries > HOLDS_UP * batches:
+        return Bottleneck(
+            Kind.SERVERS,
+            f"{waits}, and requests for {batches} batches were sent again {retries} times: servers are gone "
+            "or busy",
+            "look at them with `khop servers status`",
+            "servers.addresses",
+        )
+    if len(summary.servers) < 2:
+        return None
+    late = max(summary.servers, key=lambda number: summary.servers[number].mean_wait_s)
+    others = [server for number, server in summary.servers.items() if number != late]
+    usual = sum(server.wait_s for server in others) / sum(server.batches for server in others)
+    if summary.servers[late].mean_wait_s < LATE * usual:
+        return None
+    return Bottleneck(
+        Kind.SERVERS,
+        f"{waits}, and server {late} begins its answers after {summary.servers[late].mean_wait_s:.2f} s, "
+        f"where the others take {usual:.2f} s",
+        "look at that server (they count from 0) and its connection",
+        "servers.addresses",
     )
 
 

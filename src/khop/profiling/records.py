@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
 from khop.batch import Batch, Span, num_bytes
 from khop.training.observer import Unwatched
@@ -23,6 +23,7 @@ class MeasuredStep:
     edges: int
     num_bytes: int  # size of the batch
     cpu_at: float  # CPU time of the process at the end of the step, in seconds over all cores
+    traffic: Mapping[str, float] = field(default_factory=dict)  # data exchanged for the batch
 
     @property
     def own(self) -> tuple[Span, ...]:
@@ -77,6 +78,7 @@ class Recorder(Unwatched):
                 _num_edges(batch),
                 num_bytes(batch),
                 time.process_time(),
+                dict(batch.traffic),
             )
         )
 

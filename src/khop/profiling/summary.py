@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from khop.loading.source import SECONDS, SERVER, SERVER_BYTES, SERVER_RETRIES
 from khop.profiling.records import MeasuredStep, RankRecord
 from khop.training.step_clock import BESIDE, STAGES, WITHIN, seconds_by_stage
 
@@ -40,12 +41,28 @@ class RankSummary:
 
 
 @dataclass(frozen=True)
+class ServerSummary:
+    """The batches that one server has made for all ranks."""
+
+    batches: int
+    retries: int  # attempts at other servers, or refused as busy, before these batches
+    num_bytes: float  # received
+    wait_s: float  # from the first attempts to the first pieces of the answers, summed
+
+    @property
+    def mean_wait_s(self) -> float:
+        """Mean wait for the beginning of an answer, in seconds."""
+        return self.wait_s / self.batches
+
+
+@dataclass(frozen=True)
 class Summary:
     """The summary of all ranks. The critical path takes, in each step, the rank that was last to exchange."""
 
     ranks: tuple[RankSummary, ...]
     decided_by: Mapping[str, float] = field(default_factory=dict)  # stage -> seconds on the critical path
     first_waits_s: float = 0.0  # seconds on the critical path of waiting for the first batches of epochs
+    servers: Mapping[int, ServerSummary] = field(default_factory=dict)  # by number in `traffic`
 
     def share(self, stage: str) -> float:
         """Return the share of the critical path in a stage, 0 to 1."""
@@ -77,7 +94,25 @@ def summarized(records: Sequence[RankRecord]) -> Summary:
         if step.step == 0:
             first_waits_s += seconds["waiting"]
     ranks = tuple(_summary_of(index, records, last) for index in range(len(records)))
-    return Summary(ranks, decided_by, first_waits_s)
+    return Summary(ranks, decided_by, first_waits_s, _servers(records))
+
+
+def _servers(records: Sequence[RankRecord]) -> dict[int, ServerSummary]:
+    """Summarize the batches of each server; nothing if this process made them."""
+    counted: dict[int, list[Mapping[str, float]]] = {}
+    for step in (step for record in records for step in record.steps):
+        if SERVER in step.traffic:
+            counted.setdefault(int(step.traffic[SERVER]), []).append(step.traffic)
+
+    def total(of: Sequence[Mapping[str, float]], name: str) -> float:
+        return sum(traffic[name] for traffic in of)
+
+    return {
+        number: ServerSummary(
+            len(of), int(total(of, SERVER_RETRIES)), total(of, SERVER_BYTES), total(of, SECONDS)
+        )
+        for number, of in sorted(counted.items())
+    }
 
 
 def _last(steps: Sequence[MeasuredStep]) -> int:

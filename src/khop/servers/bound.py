@@ -142,8 +142,5 @@ class _Reach:
 
 def _degrees(graph: GraphStore, edge_type: EdgeType, nodes: Tensor) -> int:
     """Return the number of in-edges of some nodes; of ids that are none, the draw raises the error."""
-    if len(graph.partition_bounds(edge_type[2])) > 2:  # no process joins partitions to know a limit
-        return graph.num_edges(edge_type)
     known = nodes[(nodes >= 0) & (nodes < graph.num_nodes(edge_type[2]))]
-    indptr = graph.local_csc(edge_type).indptr
-    return int((indptr[known + 1] - indptr[known]).sum())
+    return int(graph.in_degrees(edge_type, known).sum())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from khop.draw import RANDOMNESS
 from khop.graph.import_record import TimeCutOffs
+from khop.graph.store import GraphStore
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 from khop.servers.errors import WrongVersion
 from khop.servers.frame import DTYPES, VERSION
@@ -28,6 +29,7 @@ class Description:
     edges: Mapping[EdgeType, int]
     splits: Mapping[str, Mapping[NodeType, int]]  # number of nodes
     renumbered: tuple[NodeType, ...]  # types with original ids
+    bounds: Mapping[NodeType, tuple[int, ...]]  # (partitions + 1) ids, for types with several partitions
     cut_offs: TimeCutOffs | None
 
 
@@ -52,6 +54,7 @@ def described_graph(served: Served) -> dict[str, Plain]:
             name: by_type({t: ids.numel() for t, ids in of_types.items()})
             for name, of_types in served.splits.items()
         },
+        "bounds": by_type({t: list(ends) for t, ends in _bounds(graph).items()}),
         "cut_offs": None if served.cut_offs is None else vars(served.cut_offs),
         "renumbered": [t for t in schema.node_types if graph.original_ids(t) is not None],
     }
@@ -81,8 +84,15 @@ def read_description(text: bytes, where: str) -> Description:
         {_edge_type(t): count.whole(0, _MOST) for t, count in given["edges"].entries()},
         {name: _counts(given["splits"][name]) for name in given["splits"].names()},
         tuple(each.text() for each in given["renumbered"].each()),
+        {str(t): tuple(n.whole(0, _MOST) for n in ends.each()) for t, ends in given["bounds"].entries()},
         _cut_offs(given.given("cut_offs")),
     )
+
+
+def _bounds(graph: GraphStore) -> dict[NodeType, tuple[int, ...]]:
+    """Return the bounds of partitions, by which clients divide nodes into chunks as a local process does."""
+    bounds = {t: graph.partition_bounds(t) for t in graph.schema.node_types}
+    return {t: ends for t, ends in bounds.items() if len(ends) > 2}
 
 
 def _spec(spec: ColumnSpec) -> Plain:

@@ -13,6 +13,7 @@ from torch import Tensor
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
 from khop.errors import Unsupported
 from khop.features.store import FeatureStoreBase, Gathered, Wanted
+from khop.graph.edge_draws import check_edge_type
 from khop.graph.import_record import TimeCutOffs
 from khop.graph.needs import Need
 from khop.graph.store import BatchServers, NumberedGraph, NumberedNodes
@@ -20,11 +21,12 @@ from khop.rules.rule import Hop
 from khop.sampling.listed import ListedLinks, ListedNodes, Reference
 from khop.sampling.sampler import SeedLinks
 from khop.schema import EdgeType, NodeType, Schema, Specs, Type
+from khop.servers.counts import checked_counts, written_nodes
 from khop.servers.description import Description
 from khop.servers.errors import InvalidAnswer, ServerError
 from khop.servers.frame import Frame, Tensors, received, whole
 from khop.servers.json_fields import Plain
-from khop.servers.lists import FACTS, IDS, LINKS, LIST, ROWS
+from khop.servers.lists import FACTS, IDS, IN_DEGREES, LINKS, LIST, MOST_NODES, ROWS
 from khop.servers.request_wire import type_plain
 from khop.servers.settings import View
 from khop.servers.split_arguments import SplitArguments
@@ -116,7 +118,7 @@ class RemoteGraph(NumberedGraph):
     def __init__(self, view: RemoteView, schema: Schema) -> None:
         self._view = view
         self.schema = schema  # of the view
-        self.nodes = NumberedNodes(view.description.nodes, {}, {})
+        self.nodes = NumberedNodes(view.description.nodes, {}, view.description.bounds)
 
     @property
     def servers(self) -> RemoteView:
@@ -128,6 +130,18 @@ class RemoteGraph(NumberedGraph):
         if edge_type not in self._view.description.edges:
             raise ValueError(f"no edge type {edge_type}; there are {list(self._view.description.edges)}")
         return self._view.description.edges[edge_type]
+
+    def in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
+        """Return the number of in-edges of some nodes in this view, int64 (nodes), from the servers."""
+        check_edge_type(edge_type, self.schema)
+        pieces = [self._in_degrees(edge_type, some) for some in nodes.split(MOST_NODES)]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    def _in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
+        tensors = Tensors()
+        fields: dict[str, Plain] = {"view": list(self._view.view), "type": list(edge_type)}
+        fields |= written_nodes(nodes, tensors)
+        return self._view.ask(IN_DEGREES, fields, tensors, lambda frame: checked_counts(frame, nodes.numel()))
 
     def original_ids(self, node_type: NodeType) -> None:
         """Return None if nodes were never renumbered; else Unsupported."""

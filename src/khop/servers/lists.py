@@ -13,12 +13,15 @@ from khop.loading.seed_times import seed_times
 from khop.sampling.link_seeds import LinkList
 from khop.sampling.seeds import NodeSeeds, SeedList
 from khop.schema import ColumnSpec
+from khop.servers.counts import read_nodes
 from khop.servers.errors import InvalidRequest, TooLarge
 from khop.servers.frame import DTYPES, Frame, Tensors
 from khop.servers.json_fields import Document, Type, by_type
 from khop.servers.served import Answered, Served
 
 LIST, IDS, LINKS, ROWS = "list", "ids", "links", "rows"  # kinds of requests beside batches
+IN_DEGREES = "in-degrees"
+MOST_NODES = 1 << 20  # whose in-degrees are requested at once
 MOST_ROWS_BYTES = 1 << 29  # of one answer; clients request an eighth of it at a time
 FACTS = ("labels", "times", "negatives")
 
@@ -126,6 +129,18 @@ def _rows(served: Served, frame: Frame) -> Answered:
     return {"rows": {name: tensors(found[name]) for name in names}}, tensors
 
 
+def _in_degrees(served: Served, frame: Frame) -> Answered:
+    """Return the number of in-edges of some nodes along one edge type."""
+    given = frame.document
+    graph, edge_type = served.viewed(given["view"]).graph, given["type"].type_()
+    if not isinstance(edge_type, tuple) or edge_type not in graph.schema.edge_types:
+        raise ValueError(f"in-degrees of {edge_type!r}: the graph has {list(graph.schema.edge_types)}")
+    nodes = read_nodes(frame, MOST_NODES)
+    _check_numbers(nodes, graph.num_nodes(edge_type[2]), "node")
+    tensors = Tensors()
+    return {"counts": tensors(graph.in_degrees(edge_type, nodes))}, tensors
+
+
 def _row_bytes(spec: ColumnSpec) -> int:
     """Return the bytes of a row of a column, also as float32."""
     return math.prod(spec.shape) * max(4, DTYPES[spec.dtype].itemsize)
@@ -138,4 +153,4 @@ def _check_numbers(numbers: Tensor, count: int, what: str) -> None:
         raise ValueError(f"{what}s {int(numbers.min())} to {int(numbers.max())}: there are {count}")
 
 
-_ANSWERS: dict[str, _Answer] = {LIST: _list, IDS: _ids, LINKS: _links, ROWS: _rows}
+_ANSWERS: dict[str, _Answer] = {LIST: _list, IDS: _ids, LINKS: _links, ROWS: _rows, IN_DEGREES: _in_degrees}

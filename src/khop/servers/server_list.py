@@ -11,7 +11,8 @@ from khop.servers.errors import MachineFailed, Retry, ServerError
 from khop.servers.transport import Connection
 
 FIRST_PROBE_S = 0.1
-LAST_PROBE_S = 1.0  # probes become rarer up to this
+LAST_PROBE_S = 0.5  # probes become rarer up to this
+FAILED_S = 1.0  # pause after a failure of a server's machine
 FIRST_BUSY_S = 0.02
 LAST_BUSY_S = 0.5
 
@@ -112,7 +113,7 @@ class ServerList:
             self.counts["busy"] += 1
             server.reason = str(error)
         elif isinstance(error, MachineFailed):
-            server.not_before = now + LAST_PROBE_S
+            server.not_before = now + FAILED_S
             server.reason = str(error)
         elif server.connection is connection:
             server.lose(error, now)

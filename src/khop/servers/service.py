@@ -126,9 +126,10 @@ class Service:
 
     def _batch(self, query: BatchQuery) -> Job:
         prepared = self._prepared(query)
-        # A list may take minutes to make, as one of a split of links: its first batch is checked by the job.
+        # A list may take minutes to make, as one of a split of links, and the in-degrees of nodes of other
+        # parts a request: then the job checks the batch.
         limit = None
-        if prepared.knows(query.seeds):
+        if prepared.knows(query.seeds) and self._part is None:
             limit = _most(prepared, query.seeds, self._max_batch_bytes)
         return Job(query.stage, limit, lambda cancelled: self._made(prepared, query, cancelled))
 
@@ -136,13 +137,14 @@ class Service:
         if cancelled():
             raise Cancelled(f"{query.stage}: the client no longer waits")
         started = monotonic()
-        _most(prepared, query.seeds, self._max_batch_bytes)
+        if self._max_batch_bytes is not None:
+            _most(prepared, query.seeds, self._max_batch_bytes)
         source = prepared.source()
         request = BatchRequest.of(prepared.seeds(query.seeds), query.key, query.epoch, query.step)
         drawn = source.draw(request)
         size = num_bytes(drawn)
         if self._max_batch_bytes is not None and size > self._max_batch_bytes:
-            raise _too_large(f"has {size:,}", self._max_batch_bytes)
+            raise _too_large(f"has {size:,}", self._max_batch_bytes, query.seeds)
         tensors = Tensors()
         fields: dict[str, Plain] = {
             "kind": BATCH,
@@ -196,12 +198,19 @@ def _most(prepared: Prepared, seeds: Seeds, allowed: int | None) -> int | None:
     labels = label_bytes(seeds, prepared.negatives_per_link)
     limit = most_bytes(prepared.sampler, prepared.columns, counts, labels, seeds.nodes)
     if limit is not None and allowed is not None and limit > allowed:
-        raise _too_large(f"could have {limit:,}", allowed)
+        raise _too_large(f"could have {limit:,}", allowed, seeds)
     return limit
 
 
-def _too_large(found: str, most: int) -> TooLarge:
+def _too_large(found: str, most: int, seeds: Seeds) -> TooLarge:
+    if len(one := [(t, int(ids[0])) for t, ids in seeds.nodes.items() if ids.numel()]) == seeds.count == 1:
+        ((node_type, node),) = one
+        return TooLarge(
+            f"the batch of node {node} of {node_type!r} alone {found} bytes, and this server makes batches "
+            f"of at most {most:,}; start the servers with a larger --max-batch-bytes, or take smaller fanouts"
+        )
     return TooLarge(
         f"the batch {found} bytes, and this server makes batches of at most {most:,}; take a smaller "
-        "batch_size or fanouts, or start the servers with a larger --max-batch-bytes"
+        "batch_size or fanouts (--evaluation-batch-edges in exact evaluation), or start the servers with a "
+        "larger --max-batch-bytes"
     )

@@ -15,7 +15,15 @@ from khop.kernels.memory import pinned_results
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import LocalSource, gather_columns
 from khop.loading.ordered_map import InFlight, ordered_map
-from khop.loading.source import BatchRequest, BatchSource, Drawn
+from khop.loading.source import (
+    SECONDS,
+    SERVER,
+    SERVER_BYTES,
+    SERVER_RETRIES,
+    BatchRequest,
+    BatchSource,
+    Drawn,
+)
 from khop.sampling.sampler import Sampler, Seeds
 from khop.servers.batch_wire import Expected, read_batch
 from khop.servers.errors import UnknownSettings
@@ -103,10 +111,10 @@ class RemoteSource:
         """Return the counts of an answer; `server` is the place in `addresses`, then of the first answer."""
         places = self.view.places
         return {
-            "seconds": answer.wait_s,
-            "server": places.setdefault(answer.server, len(places)),
-            "server_retries": answer.retries,
-            "server_bytes": answer.wire_bytes,
+            SECONDS: answer.wait_s,
+            SERVER: places.setdefault(answer.server, len(places)),
+            SERVER_RETRIES: answer.retries,
+            SERVER_BYTES: answer.wire_bytes,
         }
 
     def _with_local_columns(self, drawn: Drawn) -> Drawn:

@@ -125,6 +125,20 @@ def preparing_changes_no_draw(make: Make) -> None:
 
 
 @promise
+def in_degrees_are_the_lengths_of_rows(make: Make) -> None:
+    """Return the number of in-edges of each node by `in_degrees`, int64; or Unsupported."""
+    graph, nodes = make(SHOP), int64([8, 0, 3, 0])
+    for edge_type in SHOP.edges:
+        some = nodes[nodes < SHOP.counts[edge_type[2]]]
+        found = unless_unsupported(lambda t=edge_type, of=some: graph.in_degrees(t, of))  # type: ignore[misc]
+        if found is not None:
+            rows = all_rows(graph, edge_type)
+            expect_equal(f"dtype of in_degrees of {edge_type}", found.dtype, torch.int64)
+            expected = [len(rows[node]) for node in some.tolist()]
+            expect_equal(f"in_degrees of {edge_type}, nodes {some.tolist()}", found.tolist(), expected)
+
+
+@promise
 def whole_edges_are_those_of_the_graph(make: Make) -> None:
     """Return all edges by `local_csc` and `in_one_piece`, or raise Unsupported."""
     graph = make(SHOP)
@@ -245,6 +259,7 @@ PROMISES: tuple[Callable[[Make], None], ...] = (
     partition_bounds_cover_all_nodes,
     results_are_on_the_frontiers_device,
     preparing_changes_no_draw,
+    in_degrees_are_the_lengths_of_rows,
     whole_edges_are_those_of_the_graph,
     some_edge_types_are_those_of_the_graph,
     kept_edges_are_those_that_were_named,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-SECONDS = "seconds"  # the only count of a batch's traffic that differs between equal runs
-SERVER = "server"  # number of the server that made a batch: recorded for each step, and never summed
+from khop.loading.source import SECONDS, SERVER
+
 EXCHANGING = "exchanging"  # name of those seconds in the record of a step
 
 

@@ -8,9 +8,12 @@ import pytest
 import torch
 
 import khop
+from khop.api.partition import partition_graph
 from khop.models import SAGE, LinkPredictor
 from khop.sampling.listed import ids_here
-from support.parts_in_process import connected_to_parts
+from khop.servers.errors import TooLarge
+from support.parts_in_process import connected_to, connected_to_parts, part_services
+from support.small_folders import write_hub_graph
 from support.small_typed_folders import BUYS, LIKE
 
 
@@ -21,6 +24,22 @@ def test_exact_outputs_and_scores_of_nodes_are_the_local_ones(plain_parts: Path)
     found = khop.layerwise_inference(model, there, there.features, "item", chunk_size=100)
     expected = khop.layerwise_inference(model, here, here.features, "item", chunk_size=100)
     assert torch.equal(found, expected)
+
+
+def test_hubs_are_chunks_of_their_own_wherever_their_edges_are(tmp_path: Path) -> None:
+    partition_graph(write_hub_graph(tmp_path / "whole"), tmp_path / "parts", 3, method="random")
+    here, services = khop.open_graph(tmp_path / "parts"), part_services(tmp_path / "parts")
+    for service in services:
+        service._max_batch_bytes = 36_000
+    there = connected_to(services)
+    model = SAGE.for_graph(here, hidden=8, layers=2)
+
+    def rows(graph: khop.Graph) -> torch.Tensor:
+        return khop.layerwise_inference(model, graph, graph.features, "item", chunk_size=200, chunk_edges=400)
+
+    assert torch.equal(rows(there), rows(here))
+    with pytest.raises(TooLarge, match="--evaluation-batch-edges in exact evaluation"):
+        khop.layerwise_inference(model, there, there.features, "item", chunk_size=200)
 
 
 @pytest.mark.parametrize("fanouts", [None, [3]])

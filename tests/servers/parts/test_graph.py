@@ -63,6 +63,19 @@ def test_edges_are_counted_over_all_parts_unless_some_are_left_out(graph: Shared
         SharedGraph(thinned, graph.exchange).num_edges(LIKE)
 
 
+def test_in_degrees_come_from_the_owners_of_the_nodes(graph: SharedGraph, typed_parts: Path) -> None:
+    whole_graph = khop.open_graph(typed_parts)
+    for nodes in (
+        torch.tensor([199, 3, 3, 70, 120, 0]),
+        torch.arange(200),
+        torch.empty(0, dtype=torch.int64),
+    ):
+        for edge_type in (BUYS, LIKE):
+            assert torch.equal(
+                graph.in_degrees(edge_type, nodes), whole_graph.csc(edge_type).indptr.diff()[nodes]
+            )
+
+
 def test_a_field_that_is_not_bytes_is_refused() -> None:
     frame = parsed(whole({"drawn": 0}, [torch.arange(3)]), 1 << 20, "answer")
     with pytest.raises(ValueError, match=r"answer\.drawn: is torch\.int64 \(3,\), not bytes"):

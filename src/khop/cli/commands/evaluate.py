@@ -46,7 +46,11 @@ PredictionFile = Annotated[
         show_default=False,
     ),
 ]
-_MEASURED_BY = MACHINE | TOGETHER | {"evaluation.fanouts", "evaluation.batch_size", "links.eval_negatives"}
+_MEASURED_BY = (
+    MACHINE
+    | TOGETHER
+    | {"evaluation.fanouts", "evaluation.batch_size", "evaluation.batch_edges", "links.eval_negatives"}
+)
 
 
 def register(app: typer.Typer) -> None:

@@ -74,7 +74,7 @@ Weights = Annotated[Checkpoint, typer.Option("--checkpoint", help="Checkpoint to
 
 def register(app: typer.Typer) -> None:
     """Add `khop infer`."""
-    measured = MACHINE | TOGETHER | {"evaluation.batch_size"}
+    measured = MACHINE | TOGETHER | {"evaluation.batch_size", "evaluation.batch_edges"}
     fields = [entry for entry in run_fields() if entry.path in measured]
     app.command("infer")(takes_run_options(fields, default="as in the run")(takes_groups(_infer)))
 

@@ -17,11 +17,12 @@ from khop.graph.store import NumberedGraph
 from khop.partition.local_partitions import LocalPartitions
 from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType
+from khop.servers.counts import checked_counts, written_nodes
 from khop.servers.frame import Frame, Tensors
 from khop.servers.json_fields import Plain
 from khop.servers.parts.exchange import PartExchange, Query
 from khop.servers.parts.negatives import SharedNegatives
-from khop.servers.parts.wire import HOP, hop_fields
+from khop.servers.parts.wire import DEGREES, HOP, hop_fields
 from khop.servers.settings import View
 
 _NO_BYTES = torch.empty(0, dtype=torch.uint8)
@@ -60,6 +61,28 @@ class SharedGraph(NumberedGraph):
         """Return the number of edges of a type in all parts; Unsupported if some are left out."""
         self.held.check_unthinned(edge_type)
         return self.num_all_edges[edge_type]
+
+    def in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
+        """Return the number of in-edges of some nodes, int64 (nodes), with one request to each owner."""
+        check_edge_type(edge_type, self.schema)
+        owners, own = ByOwner.of(nodes, self.bounds[edge_type[2]]), self.exchange.part
+        shares = owners.split(nodes)
+        queries = {}
+        for part in self.exchange.others:
+            if shares[part].numel():
+                tensors = Tensors()
+                fields: dict[str, Plain] = {"view": list(self.view), "type": list(edge_type)}
+                fields |= written_nodes(shares[part], tensors)
+                queries[part] = Query(fields, tensors)
+
+        def read(part: int, frame: Frame) -> Tensor:
+            return checked_counts(frame, shares[part].numel())
+
+        mine, found = self.exchange.ask(
+            DEGREES, queries, read, lambda: self.held.in_degrees(edge_type, shares[own])
+        )
+        found[own] = mine
+        return owners.joined([found.get(part, mine[:0]) for part in range(len(shares))])
 
     def prepare(self, needs: Collection[Need]) -> None:
         """Build now the arrays that draws of this part need; see GraphStore."""

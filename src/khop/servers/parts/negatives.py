@@ -18,6 +18,7 @@ from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_links import Pairs, PartsLinks
 from khop.sampling.link_split import EdgeRange
 from khop.schema import EdgeType, NodeType
+from khop.servers.counts import MOST_EDGES, checked_counts
 from khop.servers.frame import Frame, Tensors
 from khop.servers.json_fields import Plain
 from khop.servers.parts.exchange import PartExchange, Query
@@ -25,7 +26,6 @@ from khop.servers.parts.wire import DEGREES, EDGES, NEGATIVES, negative_fields
 from khop.servers.settings import View
 
 EDGES_AT_ONCE = 1 << 22  # of one request
-_MOST_EDGES = 1 << 48
 
 
 class SharedNegatives:
@@ -100,12 +100,16 @@ class OtherEdges:
     def counted(self, edge_type: EdgeType, own: Tensor) -> Tensor:
         """Return the counts of every destination, int64 (nodes); `own` are those of the nodes held here."""
         bounds = self.held.folder.book.offsets[edge_type[2]]
-        query = Query({"view": list(self.view), "type": list(edge_type)})
+        fields: dict[str, Plain] = {"view": list(self.view), "type": list(edge_type)}
+        queries = {
+            part: Query({**fields, "first": bounds[part], "end": bounds[part + 1]})
+            for part in self.exchange.others
+        }
 
         def read(part: int, frame: Frame) -> Tensor:
             return checked_counts(frame, bounds[part + 1] - bounds[part])
 
-        _, found = self.exchange.ask(DEGREES, dict.fromkeys(self.exchange.others, query), read, lambda: None)
+        _, found = self.exchange.ask(DEGREES, queries, read, lambda: None)
         found[self.exchange.part] = own
         return torch.cat([found[part] for part in sorted(found)])
 
@@ -122,7 +126,7 @@ class OtherEdges:
                 raise ValueError(f"edges: are {pairs.dtype} {tuple(pairs.shape)}")
             check_below(pairs[0] - first, end - first, "source")
             check_below(pairs[1], count, "destination")
-            return frame.document["count"].whole(0, _MOST_EDGES), pairs
+            return frame.document["count"].whole(0, MOST_EDGES), pairs
 
         begin, left = 0, list(self.exchange.others)
         while left:
@@ -148,12 +152,3 @@ def edges_between(
     some = torch.arange(min(begin, csc.num_edges), min(begin + EDGES_AT_ONCE, csc.num_edges))
     ends = EdgeRange(csc, first).ends(some)
     return csc.num_edges, ends[:, (ends[0] >= span[0]) & (ends[0] < span[1])]
-
-
-def checked_counts(frame: Frame, nodes: int) -> Tensor:
-    """Return the counts of an answer, int64 (nodes)."""
-    counts = frame.tensor(frame.document["counts"])
-    if counts.dtype != torch.int64 or counts.shape != (nodes,):
-        raise ValueError(f"counts: are {counts.dtype} {tuple(counts.shape)}, for {nodes} nodes")
-    check_below(counts, _MOST_EDGES, "number of edges")
-    return counts
