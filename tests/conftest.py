@@ -9,6 +9,11 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from khop.kernels.linear_choice import CHOICES
+from support.missing_packages import (  # noqa: F401  # hooks of pytest
+    pytest_make_collect_report,
+    pytest_runtest_makereport,
+    pytest_terminal_summary,
+)
 
 # The same examples on every run and machine. `make test-long` looks further, at other ones each time.
 settings.register_profile(

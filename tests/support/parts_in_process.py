@@ -15,7 +15,7 @@ from khop.servers.service import Service
 from support.in_process import InProcess
 
 
-def part_services(path: Path) -> list[Service]:
+def part_services(path: Path, cache_bytes: int = 0) -> list[Service]:
     """Return a service for each part of a partitioned graph."""
     parts = read_book(path).num_parts
     owners = Owners((("127.0.0.1:7311",),) * parts)
@@ -25,6 +25,7 @@ def part_services(path: Path) -> list[Service]:
             open_parts(path, [part]),
             {number: exchange for number, exchange in enumerate(exchanges) if number != part},
             owners,
+            cache_bytes=cache_bytes,
         )
         for part in range(parts)
     ]

@@ -24,8 +24,12 @@ def part_service_of(
     owners: Owners,
     modules: Iterable[ModuleType] = (),
     max_batch_bytes: int | None = None,
+    cache_bytes: int = 0,
 ) -> Service:
-    """Return the service of one part of a partitioned graph; the servers in `owners` have the others."""
+    """Return the service of one part of a partitioned graph; the servers in `owners` have the others.
+
+    The rows of other parts that were used last are kept in `cache_bytes` of memory.
+    """
     if not is_partitioned(path):
         raise ValueError(f"--part {part}: {path} is not a partitioned graph; make one by `khop partition`")
     owners.check(part, read_book(path).num_parts)
@@ -42,7 +46,7 @@ def part_service_of(
         for number in range(len(owners.parts))
         if number != part
     }
-    return part_service(folder, others, owners, Registry.of(modules), max_batch_bytes)
+    return part_service(folder, others, owners, Registry.of(modules), max_batch_bytes, cache_bytes)
 
 
 def part_service(
@@ -51,8 +55,9 @@ def part_service(
     owners: Owners,
     registry: Registry = BUILTIN,
     max_batch_bytes: int | None = None,
+    cache_bytes: int = 0,
 ) -> Service:
     """Return the service of the open part of a folder; `others` are the servers of each other part."""
     exchange = PartExchange(folder.fingerprint, folder.held[0], others, owners.limits)
-    served = ServedPart.of(folder, exchange)
+    served = ServedPart.of(folder, exchange, cache_bytes)
     return Service(served, registry, max_batch_bytes, served.answers(registry))

@@ -129,6 +129,15 @@ def _check(options: ServeOptions, address: Address) -> None:
         raise ValueError(f"--exit-idle {options.exit_idle:g}: must be above 0 seconds")
     if (options.part is None) != (options.owners is None):
         raise ValueError("--part and --owners: one needs the other; give both, or neither for a whole graph")
+    _check_cache(options)
+
+
+def _check_cache(options: ServeOptions) -> None:
+    if byte_size(options.cache_bytes, "--cache-bytes") and options.part is None:
+        raise ValueError(
+            f"--cache-bytes {options.cache_bytes}: is memory for rows of other parts, and a whole graph has "
+            "none; leave it out, or give --part and --owners"
+        )
 
 
 def _check_on_ray(count: int, options: ServeOptions, address: Address) -> None:
@@ -166,7 +175,9 @@ def _service(folder: Path, options: ServeOptions) -> Serves:
     if options.part is not None and options.owners is not None:
         from khop.api.serve_part import part_service_of
 
-        return part_service_of(folder, options.part, read_owners(options.owners), modules, most)
+        cache = byte_size(options.cache_bytes, "--cache-bytes")
+        owners = read_owners(options.owners)
+        return part_service_of(folder, options.part, owners, modules, most, cache)
     from khop.api.serve import service_of
 
     return service_of(folder, modules, most)
@@ -240,6 +251,7 @@ def _command(
         ("--metrics", metrics),
         ("--part", options.part),
         ("--owners", options.owners),
+        ("--cache-bytes", None if options.part is None else options.cache_bytes),
     ]
     words = [word for name, value in given if value is not None for word in (name, str(value))]
     return [sys.executable, "-m", "khop", "serve", str(folder), *words, *["--insecure"] * security.insecure]

@@ -42,6 +42,10 @@ class AnswersServers(Protocol):
         """Kinds of requests."""
         ...
 
+    def counters(self) -> Mapping[str, int]:
+        """Return what was counted so far, beside requests."""
+        ...
+
     def answered(self, kind: str, frame: Frame) -> Answered:
         """Return the answer to a request of a kind; ValueError if it does not fit the part."""
         ...

@@ -97,8 +97,9 @@ class Service:
 
     def counters(self) -> Mapping[str, int]:
         """Return what was done since the start: batches, their bytes, other answers, refusals by code."""
+        of_part = {} if self._part is None else self._part.counters()
         with self._lock:
-            return dict(self._counts)
+            return {**self._counts, **of_part}
 
     def accept(self, request: Buffer) -> Job:
         """Check a request, in well under a millisecond but for new settings. All errors are ServerErrors."""

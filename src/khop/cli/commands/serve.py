@@ -107,6 +107,10 @@ class ServeOptions:
         Path | None,
         _option("--owners", "FILE", "TOML file with the addresses of the servers of each part."),
     ] = None
+    cache_bytes: Annotated[
+        str,
+        _option("--cache-bytes", "SIZE", "Memory for rows of other parts, e.g. 2GiB (default 0: no cache)."),
+    ] = "0"
 
 
 @dataclass(frozen=True)

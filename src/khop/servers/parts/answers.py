@@ -48,7 +48,7 @@ class PartAnswers:
     ) -> None:
         self.part = graph.exchange.part
         self._graph, self._views, self._registry = graph, views, registry
-        rows = features.answers()
+        rows, self._cache = features.answers(), features.cache
         self._answers: Mapping[str, Callable[[Frame], Answered]] = {
             HOP: self._hop,
             ROWS: lambda frame: _one("rows", rows.answer(bytes_of(frame, "rows"))),
@@ -65,6 +65,10 @@ class PartAnswers:
     def kinds(self) -> frozenset[str]:
         """Kinds of requests."""
         return frozenset(self._answers)
+
+    def counters(self) -> Mapping[str, int]:
+        """Return the counts of the cache of rows of other parts."""
+        return self._cache.counters()
 
     def answered(self, kind: str, frame: Frame) -> Answered:
         """Return the answer to a request; ValueError if it does not fit the part."""

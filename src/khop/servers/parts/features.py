@@ -24,6 +24,7 @@ from khop.schema import Specs, Type
 from khop.servers.frame import Frame, Tensors
 from khop.servers.parts.exchange import PartExchange, Query
 from khop.servers.parts.graph import bytes_of
+from khop.servers.parts.row_cache import Kept, RowCache
 from khop.servers.parts.wire import ROWS
 
 _NO_BYTES = torch.empty(0, dtype=torch.uint8)
@@ -41,15 +42,20 @@ class SharedFeatures(FeatureStoreBase):
     column_specs: Specs
     offsets: Mapping[Type, Sequence[int]]  # first id of each part, and the end of the last
     exchange: PartExchange
+    cache: RowCache  # of rows of other parts
 
     @classmethod
-    def of(cls, folder: PartsFolder, exchange: PartExchange) -> SharedFeatures:
-        """Return the columns of a graph, of which one part is open."""
+    def of(cls, folder: PartsFolder, exchange: PartExchange, cache_bytes: int = 0) -> SharedFeatures:
+        """Return the columns of a graph, of which one part is open.
+
+        Rows of other parts are kept in `cache_bytes` of memory.
+        """
         schema, book = folder.schema, folder.book
         types: list[Type] = [*schema.node_types, *schema.edge_types]
         offsets = {t: book.offsets[t] if isinstance(t, str) else book.first_edges(t) for t in types}
         specs: Specs = {t: schema.columns.get(t, {}) for t in types}
-        return cls(LocalPartitionFeatures(folder).pieces, specs, offsets, exchange)
+        cache = RowCache(cache_bytes, specs, {t: ends[-1] for t, ends in offsets.items()})
+        return cls(LocalPartitionFeatures(folder).pieces, specs, offsets, exchange, cache)
 
     @property
     def specs(self) -> Specs:
@@ -72,23 +78,7 @@ class SharedFeatures(FeatureStoreBase):
         """
         check_wanted(wanted, self.specs, self.offsets)
         rows = [query for type_, rows in wanted.items() for query in self._rows_of(type_, rows)]
-        requests = {part: self._requests(part, rows) for part in range(len(self.exchange.others) + 1)}
-        queries = {}
-        for part in self.exchange.others:
-            if any(each.ids.numel() for each in requests[part]):
-                tensors = Tensors()
-                queries[part] = Query({"rows": tensors(written(requests[part], self.specs))}, tensors)
-
-        def read(part: int, frame: Frame) -> list[dict[str, Tensor]]:
-            return rows_of_answer(bytes_of(frame, "rows"), requests[part], self.specs, Wire.STORED)
-
-        _, received = self.exchange.ask(ROWS, queries, read, lambda: None)
-        of_parts = [
-            received[part]
-            if part in received
-            else rows_of_answer(_NO_BYTES, _without_ids(asked), self.specs, Wire.STORED)
-            for part, asked in requests.items()
-        ]
+        of_parts = self._of_parts(rows)
         found: Gathered = {type_: {} for type_ in wanted}
         for number, each in enumerate(rows):
             pieces = {
@@ -98,6 +88,38 @@ class SharedFeatures(FeatureStoreBase):
             places = Rows(each.rows.places, each.columns, as_float32=wanted[each.type_].as_float32)
             found[each.type_] |= read_rows(pieces, self.specs[each.type_], each.type_, places)
         return {type_: {name: found[type_][name] for name in rows.columns} for type_, rows in wanted.items()}
+
+    def _of_parts(self, rows: Sequence[RowQuery]) -> list[list[dict[str, Tensor]]]:
+        """Return, for each part, the rows of each query that are not of this part: kept, or fetched now."""
+        parts = range(len(self.exchange.others) + 1)
+        kept = {part: [self._kept(part, each) for each in self._requests(part, rows)] for part in parts}
+        missing = {part: [each.missing for each in of_part] for part, of_part in kept.items()}
+        queries = {}
+        for part in self.exchange.others:
+            if any(each.ids.numel() for each in missing[part]):
+                tensors = Tensors()
+                queries[part] = Query({"rows": tensors(written(missing[part], self.specs))}, tensors)
+
+        def read(part: int, frame: Frame) -> list[dict[str, Tensor]]:
+            return rows_of_answer(bytes_of(frame, "rows"), missing[part], self.specs, Wire.STORED)
+
+        _, received = self.exchange.ask(ROWS, queries, read, lambda: None)
+        for part, fetched in received.items():
+            for request, found in zip(missing[part], fetched, strict=True):
+                self.cache.keep(request, self._span(request.type_, part)[0], found)
+        nothing = [
+            rows_of_answer(_NO_BYTES, _without_ids(missing[part]), self.specs, Wire.STORED) for part in parts
+        ]
+        return [
+            [
+                each.joined(rows)
+                for each, rows in zip(kept[part], received.get(part, nothing[part]), strict=True)
+            ]
+            for part in parts
+        ]
+
+    def _kept(self, part: int, request: RowRequest) -> Kept:
+        return self.cache.kept(request, self._span(request.type_, part)[0])
 
     def _rows_of(self, type_: Type, rows: Rows) -> list[RowQuery]:
         """Return one query per group of columns that are requested for the same number of ids."""

@@ -34,16 +34,18 @@ class ServedPart:
     cut_offs: TimeCutOffs | None
 
     @classmethod
-    def of(cls, folder: PartsFolder, exchange: PartExchange) -> ServedPart:
+    def of(cls, folder: PartsFolder, exchange: PartExchange, cache_bytes: int = 0) -> ServedPart:
         """Return the graph of a folder with one open part; the owners of the others are asked for theirs.
 
-        ValueError if the graph is split by time, and times of nodes are not on this machine.
+        Rows of other parts are kept in `cache_bytes` of memory. ValueError if the graph is split by time, and
+        times of nodes are not on this machine.
         """
         cut_offs = recorded_cut_offs(folder)
         if cut_offs is not None:
             _check_times(folder)
         graph = SharedGraph(LocalPartitions.of(folder), exchange)
-        return cls(folder, graph, SharedFeatures.of(folder, exchange), PartViews(graph), cut_offs)
+        features = SharedFeatures.of(folder, exchange, cache_bytes)
+        return cls(folder, graph, features, PartViews(graph), cut_offs)
 
     def answers(self, registry: Registry) -> PartAnswers:
         """Return the answers to other servers."""
