@@ -43,7 +43,7 @@ def test_a_missing_package_skips_what_needs_it_and_is_named_at_the_end(tmp_path:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:xdist", "-p", "no:cacheprovider", "."],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
         capture_output=True,
         text=True,
         check=False,

@@ -17,12 +17,13 @@ from khop.config.build import prepare
 from khop.config.on_servers import GraphOnServers, graph_on_servers
 from khop.config.read import RawRun, checked
 from khop.errors import Unsupported
-from khop.servers.access import ServerSecurity
+from khop.servers.access import ServerSecurity, Token
 from khop.servers.addresses import Address
-from khop.servers.fair_queue import QueueLimits
+from khop.servers.fair_queue import Client, QueueLimits
 from khop.servers.flight_server import served
-from khop.servers.request_handler import RequestHandler
-from support.commands import free_port, infer_here, records, train_here
+from khop.servers.request_handler import RequestHandler, ResponseStream
+from khop.servers.transport import Buffer
+from support.commands import infer_here, records, train_here
 from support.dated_shop import write_dated_shop
 from support.small_folders import write_learnable_graph
 from support.small_typed_folders import write_typed_graph
@@ -104,13 +105,28 @@ def check_traffic(folder: str, servers: set[int], *, retries: bool) -> None:
     )
 
 
-def test_requests_to_a_server_that_is_gone_are_counted_as_retries(
+class LeavesEarly(RequestHandler):
+    """Answers some requests, and then leaves the rest to other servers."""
+
+    def answer(
+        self, request: Buffer, token: Token, client: Client, stream: ResponseStream, beat_s: float
+    ) -> None:
+        if self.status()["answers"] == 4:
+            self.drain(0)
+        super().answer(request, token, client, stream, beat_s)
+
+
+def test_requests_to_a_server_that_leaves_are_counted_as_retries(
     graph: Path, tmp_path: Path, serving: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    addresses = f"127.0.0.1:{free_port()},{serving(graph, 1)}"  # type: ignore[operator]
-    train_here("--graph", "words", "--servers", addresses, *SMALL, "--out", "remote")
-    check_traffic("remote", servers={1}, retries=True)
+    leaving = served(LeavesEarly(service_of(graph), QueueLimits()), Address("127.0.0.1", 0), ServerSecurity())
+    try:
+        addresses = f"127.0.0.1:{leaving.port},{serving(graph, 1)}"  # type: ignore[operator]
+        train_here("--graph", "words", "--servers", addresses, *SMALL, "--out", "remote")
+    finally:
+        leaving.shutdown()
+    check_traffic("remote", servers={0, 1}, retries=True)
 
 
 def test_a_local_run_is_evaluated_on_servers_and_resumed_there(

@@ -14,6 +14,7 @@ from khop.exchange.draw_wire import IdRanges
 from khop.graph.edge_draws import check_edge_type
 from khop.graph.needs import Need
 from khop.graph.store import NumberedGraph
+from khop.kernels.owners import ByOwner
 from khop.partition.local_partitions import LocalPartitions
 from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType
