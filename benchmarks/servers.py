@@ -29,7 +29,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,6 +136,12 @@ def loader_of(graph: khop.Graph, seed: int = 0, seeds: int = 1024) -> khop.Loade
     return khop.Loader(sampler, graph.split("train"), seeds, shuffle=True, columns=["x"], seed=seed)
 
 
+def endless(loader: khop.Loader) -> Generator[khop.Batch]:
+    """Yield the batches of one epoch after another."""
+    for epoch in itertools.count():
+        yield from loader.epoch(epoch)
+
+
 def own_cpu() -> float:
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
@@ -149,7 +155,7 @@ def cost(loader: khop.Loader, epoch: int, batches: int, servers: list[Served]) -
     for step in range(batches):
         size += num_bytes(loader.batch(epoch, step))
     cpu = own_cpu() + sum(each.cpu() for each in servers) - before
-    epochs = loader.epoch(epoch)
+    epochs = endless(loader)
     next(epochs), next(epochs)
     started = time.perf_counter()
     for _ in range(batches):
@@ -261,7 +267,7 @@ def after_a_kill(graph: Path, batches: int) -> list[Figure]:
     """Kill one of two servers, then start it again."""
     with ExitStack() as stack:
         servers = [stack.enter_context(serving(graph)) for _ in range(2)]
-        epoch = loader_of(khop.connect([each.address for each in servers])).epoch(0)
+        epoch = endless(loader_of(khop.connect([each.address for each in servers])))
         for _ in range(2 * WARM):
             next(epoch)
         usual, by_server, first = [], [0, 0], max(batches, 40)
@@ -306,8 +312,7 @@ def memory(graph: Path, clients: int, batches: int) -> list[Figure]:
 
         def read(number: int) -> None:
             loader, left = loader_of(khop.connect([server.address]), number, SMALL), -(-batches // clients)
-            epochs = itertools.chain.from_iterable(map(loader.epoch, itertools.count()))
-            for batch in itertools.islice(epochs, left):
+            for batch in itertools.islice(endless(loader), left):
                 sizes.append(num_bytes(batch))
 
         threads = [threading.Thread(target=read, args=(number,)) for number in range(clients)]
