@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from khop.servers.addresses import Address, Endpoint
-from khop.servers.connections import Connections, MachineClock
+from khop.servers.connections import Connections, MachineClock, start_thread
+from khop.servers.errors import Unavailable
 from servers.test_pool import World
 
 
@@ -31,3 +35,27 @@ def test_threads_that_connect_at_once_share_one_connection() -> None:
     assert sorted(line.closed for line in gate.lines) == [False, True]  # type: ignore[attr-defined]
     connections.close()
     assert all(line.closed for line in gate.lines)  # type: ignore[attr-defined]
+
+
+def test_probes_of_a_lost_server_end_with_the_last_use_of_its_connections() -> None:
+    threads: list[threading.Thread] = []
+
+    def started(work: Callable[[], None]) -> None:
+        before = set(threading.enumerate())
+        start_thread(work)
+        threads.extend(set(threading.enumerate()) - before)
+
+    def refuse() -> None:
+        raise Unavailable("reset")
+
+    world = World(faults={"a": refuse})
+    connections = Connections([Address("a", 1)], world, bytes.decode, MachineClock(), started)
+    (server,) = connections.server_list.servers
+    connections.failed(server, None, Unavailable("reset"))
+    assert [thread.name for thread in threads] == ["khop-probe"]
+    time.sleep(0.3)
+    assert threads[0].is_alive()
+    del connections
+    gc.collect()
+    threads[0].join(10)
+    assert not threads[0].is_alive()

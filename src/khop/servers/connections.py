@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
+from weakref import ref
 
 from khop.servers.addresses import Address, Endpoint
 from khop.servers.errors import Cancelled, GoingAway, Retry, ServerError, Unavailable, WrongGraph
@@ -140,16 +142,17 @@ class Connections:
             # What another server has begun, as it ends, is still on its way; other failures end all streams.
             if connection is not None and not isinstance(error, GoingAway):
                 connection.close()
-            self._background(lambda: self._revive(server))
+            self._background(partial(_revive, ref(self), server))
 
-    def _revive(self, server: Server) -> None:
-        while True:
-            with self.changed:
-                while (pause := server.not_before - self.clock.now()) > 0 and self._probes(server):
-                    self.clock.wait(self.changed, pause)
-                if not self._probes(server):
-                    return
-            self.probe(server)
+    def probe_later(self, server: Server) -> bool:
+        """Wait for the time of the next probe and try it; return False if no further one is needed."""
+        with self.changed:
+            while (pause := server.not_before - self.clock.now()) > 0 and self._probes(server):
+                self.clock.wait(self.changed, pause)
+            if not self._probes(server):
+                return False
+        self.probe(server)
+        return True
 
     def _probes(self, server: Server) -> bool:
         return not self.closed and server.state is State.LOST and server in self.server_list.servers
@@ -165,3 +168,9 @@ class Connections:
                 else:
                     server.lose(error, self.clock.now())
                 self.changed.notify_all()
+
+
+def _revive(connections: ref[Connections], server: Server) -> None:
+    """Probe a lost server until it answers or is left out, or until no client uses the connections."""
+    while (used := connections()) is not None and used.probe_later(server):
+        del used

@@ -55,7 +55,7 @@ class Server:
         """Ask the server no more until a probe is answered."""
         self.state = State.LOST
         self.connection = None
-        self.not_before = now + min(LAST_PROBE_S, FIRST_PROBE_S * 2**self.failures)
+        self.not_before = now + min(LAST_PROBE_S, _longer(FIRST_PROBE_S, self.failures))
         self.failures += 1
         self.reason = str(error)
 
@@ -108,7 +108,7 @@ class ServerList:
             return
         self.counts["retries"] += 1
         if error.retry is Retry.LATER:
-            server.not_before = now + min(LAST_BUSY_S, FIRST_BUSY_S * 2**server.busy)
+            server.not_before = now + min(LAST_BUSY_S, _longer(FIRST_BUSY_S, server.busy))
             server.busy += 1
             self.counts["busy"] += 1
             server.reason = str(error)
@@ -142,3 +142,8 @@ class ServerList:
 def _reason(server: Server) -> str:
     reason = server.reason or "not asked"
     return reason if reason.startswith(str(server.address)) else f"{server}: {reason}"
+
+
+def _longer(first_s: float, times: int) -> float:
+    """Return a pause that doubles with each failure; beyond 2**32 its bound decides."""
+    return first_s * 2.0 ** min(times, 32)
