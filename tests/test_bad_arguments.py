@@ -481,6 +481,9 @@ REFUSED: dict[str, Cases] = {
         ('inner 5: must be khop.Uniform(), khop.Weighted(column) or', lambda: khop.Sum(5)),
         ("inner of type Temporal: must be khop.Uniform(), khop.Weighted(column) or another rule without time limits; give Temporal(column, inner=Sum())", lambda: khop.Sum(khop.Temporal('t'))),
     ],
+    "SymmetricSum": [
+        ("inner 5: must be khop.Uniform(), khop.Weighted(column) or", lambda: khop.SymmetricSum(5)),
+    ],
     "Weighted": [
         ('column 5: must be the name of a column, as text', lambda: sampler(rule=khop.Weighted(5))),
         ('column None: must be the name of a column, as text', lambda: sampler(rule=khop.Weighted(None))),

@@ -29,4 +29,4 @@ def test_losses_and_scores_are_the_same_on_any_number_of_ranks_and_after_a_resum
     for name in MODELS:
         one, many = tmp_path / "one" / name, tmp_path / "many" / name
         assert course(many, "loss") == pytest.approx(course(one, "loss"), rel=1e-9), name
-        assert course(many, "val") == course(one, "val"), name
+        assert course(many, "val_accuracy") == course(one, "val_accuracy"), name
