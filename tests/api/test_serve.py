@@ -60,9 +60,19 @@ def test_the_parts_of_a_split_are_made_together(served: ServedGraph, monkeypatch
 
 
 def test_views_are_let_go(served: ServedGraph) -> None:
-    for seed in range(20):
-        served.viewed(view({"split_links": {**SPLIT, "seed": seed}, "part": "train"}))
-    assert len(served._views) == 16
+    one = served.viewed(view({"split_links": SPLIT, "part": "train"}))
+    size = served.views.counts()["view_bytes"]
+    few = ServedGraph.of(served.graph, view_bytes=2 * size + 1000)
+    for seed in range(6):
+        few.viewed(view({"split_links": {**SPLIT, "seed": seed}, "part": "train"}))
+    counts = few.views.counts()
+    assert (counts["views"], counts["views_made"], counts["views_dropped"]) == (2, 6, 4)
+    assert 0 < counts["view_bytes"] <= 2 * size + 1000
+    again = few.viewed(view({"split_links": SPLIT, "part": "train"}))
+    assert again is not one
+    assert {name: of.digest() for name, of in again.links.items()} == {
+        name: of.digest() for name, of in one.links.items()
+    }
 
 
 def test_a_step_that_does_not_fit_is_refused(served: ServedGraph) -> None:

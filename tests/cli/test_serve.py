@@ -43,6 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--exit-idle", "0"], "--exit-idle 0: must be above 0"),
         (["--module", "missing.py"], "missing.py: is no Python file"),
         (["--max-batch-bytes", "many"], "--max-batch-bytes 'many'"),
+        (["--view-bytes", "many"], "--view-bytes 'many'"),
         (["--token-file", "missing"], "missing: No such file"),
         (["--tls-cert", "c.pem"], "one needs the other"),
         (["--metrics", "x"], "HOST:PORT"),
@@ -114,11 +115,12 @@ def test_a_token_file_is_written_once_and_its_secret_is_not_shown(
 
 def test_several_servers_get_consecutive_ports_and_no_token_in_their_arguments(tmp_path: Path) -> None:
     security = SecurityOptions([tmp_path / "t"], tmp_path / "c", tmp_path / "k")
-    words = _command(tmp_path, Address("10.0.0.5", 7312), None, security, ServeOptions(at_once=3))
+    options = ServeOptions(at_once=3, view_bytes="8GiB")
+    words = _command(tmp_path, Address("10.0.0.5", 7312), None, security, options)
     assert words[3:] == [
         "serve", str(tmp_path), "--listen", "10.0.0.5:7312", "--token-file", str(tmp_path / "t"),
         "--tls-cert", str(tmp_path / "c"), "--tls-key", str(tmp_path / "k"), "--at-once", "3",
-        "--max-rate", "1000.0",
+        "--view-bytes", "8GiB", "--max-rate", "1000.0",
     ]  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from khop.servers.frame import (
     received,
     whole,
 )
+from khop.servers.json_fields import written
 
 LIMIT = 1 << 30
 
@@ -151,3 +152,11 @@ def test_a_message_in_one_piece_takes_no_memory_for_bytes_that_it_lacks() -> Non
     sent = message(b'{"tensors":[["uint8",[536870912]]]}') + bytes(100)
     with pytest.raises(ValueError, match="536,870,912 bytes are announced, and at most 4,194,404"):
         parsed(sent, LIMIT, "request")
+
+
+def test_an_answer_larger_than_the_free_memory_is_refused_before_allocation() -> None:
+    shape = [["int64", [1 << 40]]]
+    text = written({"tensors": shape})
+    head = b"khop" + VERSION.to_bytes(4, "little") + len(text).to_bytes(8, "little") + text
+    with pytest.raises(ValueError, match="8,796,093,022,208 bytes are announced, and this machine has"):
+        received([head], 1 << 44, "answer")

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -40,6 +45,32 @@ def test_a_view_leaves_edge_types_out(typed_graph: khop.Graph) -> None:
     found = prepared(typed_graph, view=({"only": [list(LIKE)]},))
     assert found.sampler.graph.schema.edge_types == (LIKE,)
     assert found.source().sampler.graph.schema.edge_types == (LIKE,)
+
+
+def test_a_source_ends_with_its_view_and_is_made_again(typed_graph: khop.Graph) -> None:
+    """Else settings would hold the memory of views that the server has dropped."""
+    found = prepared(typed_graph, view=({"edges_before": 50}, {"only": [list(LIKE)]}))
+    held = weakref.ref(found.source().sampler.graph)
+    assert found.source().sampler.graph is held()
+    views = found.served.views
+    views._most_bytes = 0
+    found.served.viewed(Document([{"edges_before": 20}], "view"))
+    gc.collect()
+    assert views.counts()["views_dropped"] == 2
+    assert held() is None
+    assert found.source().sampler.graph.schema.edge_types == (LIKE,)
+
+
+def test_threads_share_settings_of_a_view(typed_graph: khop.Graph) -> None:
+    found, begin = prepared(typed_graph, view=({"only": [list(LIKE)]},)), threading.Barrier(8)
+
+    def source(_: int) -> object:
+        begin.wait(60)
+        return found.source()
+
+    with ThreadPoolExecutor(8) as threads:
+        first, *others = threads.map(source, range(8))
+    assert all(other is first for other in others)
 
 
 def test_seeds_by_number_are_looked_up(typed_graph: khop.Graph) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +13,11 @@ import torch
 import khop
 from khop.api.serve import ServedGraph
 from khop.draw import mix64
+from khop.features.store import Rows
 from khop.loading.columns import ColumnChoice
 from khop.sampling.sampler import Seeds
 from khop.sampling.seeds import StepShare
+from khop.servers.description import read_description
 from khop.servers.errors import (
     Cancelled,
     InvalidRequest,
@@ -24,11 +28,13 @@ from khop.servers.errors import (
     WrongVersion,
 )
 from khop.servers.frame import Tensors, whole
+from khop.servers.graph import RemoteFeatures, RemoteView
 from khop.servers.request_wire import written_query
 from khop.servers.service import Service
 from khop.servers.settings import Settings
 from khop.servers.source import described_sampler
-from support.small_typed_folders import BUYS
+from support.in_process import InProcess
+from support.small_typed_folders import BUYS, LIKE
 
 KEY = khop.DrawKey(5)
 SPLIT = {
@@ -128,6 +134,44 @@ def test_a_batch_that_could_be_too_large_is_refused_before_any_work(plain_graph:
     list(service.accept(query(settings(plain_graph, [2]), seeds(1, 2))).run())
     assert service.counters()["refused, too-large"] == 1
     assert service.counters()["batches"] == 1
+
+
+@pytest.mark.parametrize("view", [(), ({"only": [list(LIKE)]},)], ids=["whole", "only"])
+def test_threads_that_bring_the_same_settings_share_them(
+    typed_graph: khop.Graph, view: tuple[object, ...]
+) -> None:
+    assert typed_graph.folder is not None
+    sampler = khop.NeighborSampler(typed_graph.only([LIKE]) if view else typed_graph, [3])
+    fingerprint = typed_graph.folder.fingerprint
+    given = Settings(fingerprint, view, described_sampler(sampler), ColumnChoice())
+    service, begin = Service(ServedGraph.of(typed_graph)), threading.Barrier(8)
+
+    def answer(_: int) -> bytes:
+        begin.wait(60)
+        _, *pieces = service.accept(query(given, seeds(*range(20)))).run()
+        return b"".join(map(bytes, pieces))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(answer, range(8)))) == 1
+    assert service.counters()["settings"] == 1
+    assert service.counters()["views_made"] == len(view)
+    assert service.counters()["batches"] == 8
+
+
+def test_rows_obey_the_limit_of_batches(plain_graph: khop.Graph) -> None:
+    width = 4 * int(plain_graph.columns["item"]["x"].shape[1])
+    exchange = InProcess([Service(ServedGraph.of(plain_graph), max_batch_bytes=20 * width)])
+    view = RemoteView(exchange, read_description(exchange.describe(), "a test"))
+    ids = torch.arange(75)
+    rows = Rows(ids, ("x",))
+    found = RemoteFeatures(view.description.schema.columns, view).gather({"item": rows})["item"]["x"]
+    assert torch.equal(found, plain_graph.columns["item"]["x"][ids])
+    assert len(exchange.asked) > 3
+    fields = {"view": [], "type": "item", "columns": ["x"], "float32": [], "ids": 0}
+    request = whole({"kind": "rows", "graph": view.fingerprint, **fields}, [torch.arange(21)])
+    error = refused(exchange.services[0], request)
+    assert isinstance(error, TooLarge)
+    assert "request fewer rows at a time, or start the servers with a larger --max-batch-bytes" in str(error)
 
 
 def test_a_split_of_links_is_made_by_the_job_and_not_before(

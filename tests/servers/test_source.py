@@ -20,6 +20,7 @@ from khop.sampling.seeds import SeedOrder
 from khop.servers.description import read_description
 from khop.servers.errors import InvalidRequest
 from khop.servers.graph import RemoteFeatures, RemoteGraph, RemoteView
+from khop.servers.kept_views import KeptViews
 from khop.servers.registry import BUILTIN
 from khop.servers.service import Service
 from khop.servers.source import RemoteSource, source_of
@@ -165,8 +166,8 @@ def remote(local: LocalSource) -> RemoteSource:
     graph = local.sampler.graph
     assert isinstance(graph, Graph)
     registry = BUILTIN.with_module(sys.modules[suite.__name__])
-    service = Service(_InMemory(graph, "suite", "0" * 64), registry)
-    exchange = InProcess([service, Service(_InMemory(graph, "suite", "0" * 64), registry)])
+    views = [KeptViews(graph, 1 << 20) for _ in range(2)]
+    exchange = InProcess([Service(_InMemory(graph, "suite", "0" * 64, of), registry) for of in views])
     view = RemoteView(exchange, read_description(exchange.describe(), "server"))
     schema = view.description.schema
     features = RemoteFeatures(schema.columns, view)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -20,31 +20,34 @@ from khop.sampling.link_split import Shares
 from khop.sampling.listed import ids_here
 from khop.schema import NodeType
 from khop.servers.json_fields import Document, written
-from khop.servers.kept import KeptValues
+from khop.servers.kept_views import KeptViews, default_view_bytes
 from khop.servers.registry import Registry
 from khop.servers.served import Viewed
 from khop.servers.service import Service
 from khop.servers.split_arguments import ByColumn, SplitArguments, edge_type_of, time_of
 
 _WHOLE = ""  # name of the only part of a step that is no split
-_VIEWS = 16  # kept at a time: a split of links holds copies of edges
 
 
 @dataclass(frozen=True, eq=False)
 class ServedGraph:
-    """A graph with its views, each made once and kept while it is used."""
+    """A graph with its views, each made once and kept while there is room."""
 
     graph: Graph
     name: str
     fingerprint: str
-    _views: KeptValues[Mapping[str, _View]] = field(default_factory=lambda: KeptValues(_VIEWS))
+    views: KeptViews
 
     @classmethod
-    def of(cls, graph: Graph, name: str | None = None) -> ServedGraph:
-        """Return a graph to serve; the default name is that of its folder."""
+    def of(cls, graph: Graph, name: str | None = None, view_bytes: int | None = None) -> ServedGraph:
+        """Return a graph to serve; the default name is that of its folder.
+
+        Views take up to `view_bytes` of memory, by default a quarter of what the process may use.
+        """
         if graph.folder is None:
             raise ValueError("serve: a graph in memory has no fingerprint; save it, and serve the folder")
-        return cls(graph, name or Path(graph.folder.path).name, graph.folder.fingerprint)
+        views = KeptViews(graph, default_view_bytes() if view_bytes is None else view_bytes)
+        return cls(graph, name or Path(graph.folder.path).name, graph.folder.fingerprint, views)
 
     @cached_property
     def cut_offs(self) -> TimeCutOffs | None:
@@ -75,7 +78,7 @@ class ServedGraph:
         split = last.given("split_links")
         key = written([*(step.value for step in before), last.value if split is None else split.value])
         # All parts of a split are made at once, also when several clients ask for them at once.
-        found = self._views.of(key, lambda: _step(self._after(before).graph, last))
+        found = self.views.of(key, lambda: _step(self._after(before).graph, last))
         part = _WHOLE if split is None else last["part"].text()
         if part not in found:
             raise ValueError(f"{last.where}.part: is {part!r}, and must be one of {list(found)}")
@@ -133,11 +136,15 @@ def _split(graph: Graph, given: SplitArguments) -> LinkSplit:
 
 
 def service_of(
-    path: str | os.PathLike[str], modules: Iterable[ModuleType] = (), max_batch_bytes: int | None = None
+    path: str | os.PathLike[str],
+    modules: Iterable[ModuleType] = (),
+    max_batch_bytes: int | None = None,
+    view_bytes: int | None = None,
 ) -> Service:
     """Return the service of a graph folder, whole or partitioned, or of a built-in graph by name.
 
-    Requests may name the samplers, rules and dataclasses that `modules` define.
+    Requests may name the samplers, rules and dataclasses that `modules` define. Views of the graph take up to
+    `view_bytes` of memory (default: a quarter).
     """
     graph = open_graph(path, placement=Placement.WHOLE)
-    return Service(ServedGraph.of(graph), Registry.of(modules), max_batch_bytes)
+    return Service(ServedGraph.of(graph, view_bytes=view_bytes), Registry.of(modules), max_batch_bytes)

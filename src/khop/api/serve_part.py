@@ -25,10 +25,12 @@ def part_service_of(
     modules: Iterable[ModuleType] = (),
     max_batch_bytes: int | None = None,
     cache_bytes: int = 0,
+    view_bytes: int | None = None,
 ) -> Service:
     """Return the service of one part of a partitioned graph; the servers in `owners` have the others.
 
-    The rows of other parts that were used last are kept in `cache_bytes` of memory.
+    The rows of other parts that were used last are kept in `cache_bytes` of memory. Views of the graph take
+    up to `view_bytes` (default: a quarter of the memory).
     """
     if not is_partitioned(path):
         raise ValueError(f"--part {part}: {path} is not a partitioned graph; make one by `khop partition`")
@@ -46,7 +48,9 @@ def part_service_of(
         for number in range(len(owners.parts))
         if number != part
     }
-    return part_service(folder, others, owners, Registry.of(modules), max_batch_bytes, cache_bytes)
+    return part_service(
+        folder, others, owners, Registry.of(modules), max_batch_bytes, cache_bytes, view_bytes
+    )
 
 
 def part_service(
@@ -56,8 +60,9 @@ def part_service(
     registry: Registry = BUILTIN,
     max_batch_bytes: int | None = None,
     cache_bytes: int = 0,
+    view_bytes: int | None = None,
 ) -> Service:
     """Return the service of the open part of a folder; `others` are the servers of each other part."""
     exchange = PartExchange(folder.fingerprint, folder.held[0], others, owners.limits)
-    served = ServedPart.of(folder, exchange, cache_bytes)
+    served = ServedPart.of(folder, exchange, cache_bytes, view_bytes)
     return Service(served, registry, max_batch_bytes, served.answers(registry))

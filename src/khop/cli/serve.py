@@ -27,6 +27,7 @@ from khop.servers.access import Access, Encryption, Role, ServerSecurity, token_
 from khop.servers.addresses import Address, is_loopback, parsed_address, parsed_addresses, resolved
 from khop.servers.errors import ServerError
 from khop.servers.fair_queue import QueueLimits
+from khop.servers.kept_views import default_view_bytes
 from khop.servers.metrics import metrics_on
 from khop.servers.parts.owners import read_owners
 from khop.servers.request_handler import RequestHandler, Serves
@@ -171,16 +172,17 @@ def _later(address: Address, number: int) -> Address:
 def _service(folder: Path, options: ServeOptions) -> Serves:
     limit = options.max_batch_bytes
     most = None if limit is None else byte_size(limit, "--max-batch-bytes", least=1)
+    views = None if options.view_bytes is None else byte_size(options.view_bytes, "--view-bytes", least=1)
     modules = [_loaded(path) for path in options.module or ()]
     if options.part is not None and options.owners is not None:
         from khop.api.serve_part import part_service_of
 
         cache = byte_size(options.cache_bytes, "--cache-bytes")
         owners = read_owners(options.owners)
-        return part_service_of(folder, options.part, owners, modules, most, cache)
+        return part_service_of(folder, options.part, owners, modules, most, cache, views)
     from khop.api.serve import service_of
 
-    return service_of(folder, modules, most)
+    return service_of(folder, modules, most, views)
 
 
 def _check_part(options: ServeOptions, security: ServerSecurity) -> None:
@@ -245,6 +247,7 @@ def _command(
         ("--client-ca", security.client_ca),
         ("--at-once", options.at_once or max(1, usable_cores() // options.procs)),
         ("--max-batch-bytes", options.max_batch_bytes),
+        ("--view-bytes", options.view_bytes or default_view_bytes() // options.procs),
         ("--max-rate", options.max_rate),
         *(("--module", path) for path in options.module or ()),
         ("--exit-idle", options.exit_idle),

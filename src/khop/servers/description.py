@@ -31,6 +31,7 @@ class Description:
     renumbered: tuple[NodeType, ...]  # types with original ids
     bounds: Mapping[NodeType, tuple[int, ...]]  # (partitions + 1) ids, for types with several partitions
     cut_offs: TimeCutOffs | None
+    max_batch_bytes: int | None = None  # of one answer
 
 
 def described_graph(served: Served) -> dict[str, Plain]:
@@ -86,6 +87,7 @@ def read_description(text: bytes, where: str) -> Description:
         tuple(each.text() for each in given["renumbered"].each()),
         {str(t): tuple(n.whole(0, _MOST) for n in ends.each()) for t, ends in given["bounds"].entries()},
         _cut_offs(given.given("cut_offs")),
+        None if (most := given.given("max_batch_bytes")) is None else most.whole(1, _MOST),
     )
 
 

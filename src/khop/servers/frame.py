@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from khop.kernels.memory import pooled
+from khop.kernels.memory import free_memory_bytes, pooled
 from khop.servers.errors import WrongVersion
 from khop.servers.json_fields import Document, Plain, written
 from khop.servers.transport import Buffer
@@ -46,6 +46,7 @@ _PREFIX = struct.Struct("<4sIQ")
 _MAGIC = b"khop"
 _ALIGNED = 64  # bytes: the tensors of a message lie in one block, each where vector instructions like it
 _MOST_BYTES = 1 << 46
+_UNCHECKED = 1 << 26  # bytes: reading the free memory takes about as long as the copy of a smaller message
 _MOST_DIMENSIONS = 16
 
 Bytes = npt.NDArray[np.uint8]
@@ -124,7 +125,8 @@ def whole(fields: dict[str, Plain], tensors: Sequence[Tensor]) -> bytes:
 def received(message: Iterable[Buffer], most_bytes: int, where: str) -> Frame:
     """Read a message whose first piece is the header; ValueError if it is not what its header says.
 
-    WrongVersion if the sender speaks another version. No memory is allocated for more than `most_bytes`.
+    WrongVersion if the sender speaks another version. No memory is allocated for more than `most_bytes`, nor
+    for more than is free.
     """
     arriving = iter(message)
     first = next(arriving, b"")
@@ -134,6 +136,11 @@ def received(message: Iterable[Buffer], most_bytes: int, where: str) -> Frame:
     places, total = _layout(sizes)
     if total > most_bytes:
         raise ValueError(f"{where}: {total:,} bytes are announced, and at most {most_bytes:,} are allowed")
+    if total > _UNCHECKED and total > (free := free_memory_bytes()):
+        raise ValueError(
+            f"{where}: {total:,} bytes are announced, and this machine has {free:,} bytes of free memory; "
+            "take a smaller batch_size, fewer columns or a smaller prefetch"
+        )
     block = pooled((total,), torch.uint8)
     found = _fill(block.numpy(), list(zip(places, sizes, strict=True)), arriving, where)
     tensors = tuple(

@@ -216,9 +216,8 @@ class RemoteFeatures(FeatureStoreBase):
                 f"no column {name!r} of {type_!r}; there are {sorted(self.columns.get(type_, {}))}"
             )
         width = 8 * max(1, torch.Size(self.columns[type_][name].shape).numel())
-        pieces = [
-            self._rows(type_, name, part, as_float32) for part in ids.split(max(1, _BYTES_AT_ONCE // width))
-        ]
+        at_once = min(_BYTES_AT_ONCE, self.view.description.max_batch_bytes or _BYTES_AT_ONCE)
+        pieces = [self._rows(type_, name, part, as_float32) for part in ids.split(max(1, at_once // width))]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def _rows(self, type_: Type, name: str, ids: Tensor, as_float32: frozenset[str]) -> Tensor:

@@ -30,12 +30,17 @@ class _Answer(Protocol):
     def __call__(self, served: Served, frame: Frame) -> Answered: ...
 
 
-def answered(served: Served, kind: str, frame: Frame) -> Answered:
-    """Return the answer to a request of a kind; ValueError for a kind that there is not."""
+def answered(served: Served, kind: str, frame: Frame, max_bytes: int | None = None) -> Answered:
+    """Return the answer to a request of a kind; ValueError for a kind that there is not.
+
+    TooLarge for rows of columns that would have more than `max_bytes`.
+    """
     if kind not in _ANSWERS:
         raise InvalidRequest(
             f"request of kind {kind!r}: this server answers {', '.join(['batch', *_ANSWERS])}"
         )
+    if kind == ROWS:
+        _check_size(served, frame, max_bytes)
     fields, tensors = _ANSWERS[kind](served, frame)
     return {"kind": kind, "graph": served.fingerprint, **fields}, tensors
 
@@ -118,12 +123,6 @@ def _rows(served: Served, frame: Frame) -> Answered:
     count = viewed.graph.num_nodes(type_) if isinstance(type_, str) else viewed.graph.num_edges(type_)
     _check_numbers(ids, count, "row")
     widened = frozenset(name.text() for name in given["float32"].each())
-    size = ids.numel() * sum(_row_bytes(viewed.graph.schema.column(type_, name)) for name in names)
-    if size > MOST_ROWS_BYTES:
-        raise TooLarge(
-            f"rows of {', '.join(names)}: {size:,} bytes are requested at once, and at most "
-            f"{MOST_ROWS_BYTES:,} are allowed; request fewer rows at a time"
-        )
     found: Mapping[str, Tensor] = viewed.features.gather({type_: Rows(ids, names, as_float32=widened)})[type_]
     tensors = Tensors()
     return {"rows": {name: tensors(found[name]) for name in names}}, tensors
@@ -139,6 +138,20 @@ def _in_degrees(served: Served, frame: Frame) -> Answered:
     _check_numbers(nodes, graph.num_nodes(edge_type[2]), "node")
     tensors = Tensors()
     return {"counts": tensors(graph.in_degrees(edge_type, nodes))}, tensors
+
+
+def _check_size(served: Served, frame: Frame, max_bytes: int | None) -> None:
+    """Raise TooLarge for rows of more bytes than allowed, before any work."""
+    given, schema = frame.document, served.whole.graph.schema
+    type_, names = given["type"].type_(), [name.text() for name in given["columns"].each()]
+    size = frame.tensor(given["ids"]).numel() * sum(_row_bytes(schema.column(type_, n)) for n in names)
+    most = MOST_ROWS_BYTES if max_bytes is None else min(MOST_ROWS_BYTES, max_bytes)
+    if size > most:
+        raise TooLarge(
+            f"rows of {', '.join(names)}: {size:,} bytes are requested at once, and this server sends "
+            f"at most {most:,}; request fewer rows at a time, or start the servers with a larger "
+            "--max-batch-bytes"
+        )
 
 
 def _row_bytes(spec: ColumnSpec) -> int:

@@ -10,7 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from khop.servers.addresses import Address
 
-_GAUGES = {"waiting", "making", "sending", "memory_bytes", "uptime_s", "draining"}
+_GAUGES = {"waiting", "making", "sending", "draining", "memory_bytes", "uptime_s"} | {
+    "service_views",
+    "service_view_bytes",
+}
 _LABELS = {"graph", "fingerprint"}
 _OTHER = re.compile(r"[^a-z0-9_]+")
 

@@ -15,6 +15,7 @@ from khop.sampling.link_seeds import LinkList
 from khop.schema import NodeType
 from khop.servers.frame import Frame, Tensors
 from khop.servers.json_fields import Document, Plain
+from khop.servers.kept_views import KeptViews
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +80,15 @@ class Served(Protocol):
         """Node ids of each split by type, mapped from files."""
         ...
 
+    @property
+    def views(self) -> KeptViews:
+        """The views that are kept, with their memory."""
+        ...
+
     def viewed(self, view: Document) -> Viewed:
         """Return the graph after the steps of a view: fewer edge types, a part of a split of links.
 
-        The result depends on the graph and the steps alone, so it is the same on every server.
+        The result depends on the graph and the steps alone, so it is the same on every server. It is the same
+        object while it is kept in `views`.
         """
         ...

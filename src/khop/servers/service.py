@@ -19,7 +19,7 @@ from khop.servers.batch_wire import written_batch
 from khop.servers.bound import label_bytes, most_bytes, seed_counts
 from khop.servers.description import described_graph
 from khop.servers.errors import Cancelled, TooLarge, UnknownSettings, as_server_error
-from khop.servers.frame import VERSION, Tensors, header, parsed, pieces
+from khop.servers.frame import VERSION, Frame, Tensors, header, parsed, pieces
 from khop.servers.json_fields import Plain, written
 from khop.servers.prepared import Prepared
 from khop.servers.registry import BUILTIN, Registry
@@ -92,14 +92,20 @@ class Service:
     def description(self) -> bytes:
         """Return versions and graph, in JSON: types, columns, counts and splits, but no data."""
         graph = described_graph(self._served)
-        part: dict[str, Plain] = {} if self._part is None else {"part": self._part.part}
-        return written({"wire": VERSION, "randomness": RANDOMNESS, "name": self.name, **graph, **part})
+        own: dict[str, Plain] = {"name": self.name, "max_batch_bytes": self._max_batch_bytes}
+        if self._part is not None:
+            own["part"] = self._part.part
+        return written({"wire": VERSION, "randomness": RANDOMNESS, **own, **graph})
 
     def counters(self) -> Mapping[str, int]:
-        """Return what was done since the start: batches, their bytes, other answers, refusals by code."""
+        """Return what was done since the start, and the views that are kept.
+
+        Counted are batches, their bytes, other answers, and refusals by code.
+        """
         of_part = {} if self._part is None else self._part.counters()
         with self._lock:
-            return {**self._counts, **of_part}
+            counts = dict(self._counts)
+        return {**counts, **of_part, **self._served.views.counts()}
 
     def accept(self, request: Buffer) -> Job:
         """Check a request, in well under a millisecond but for new settings. All errors are ServerErrors."""
@@ -117,13 +123,14 @@ class Service:
                     lambda cancelled: self._counted(kind, *part.answered(kind, frame)),
                     Role.SERVER,
                 )
-            return Job(
-                kind, None, lambda cancelled: self._counted(kind, *lists.answered(self._served, kind, frame))
-            )
+            return Job(kind, None, lambda cancelled: self._counted(kind, *self._listed(kind, frame)))
         except Exception as error:
             refused = as_server_error(error)
             self._count(f"refused, {refused.code}")
             raise refused from error
+
+    def _listed(self, kind: str, frame: Frame) -> Made:
+        return lists.answered(self._served, kind, frame, self._max_batch_bytes)
 
     def _batch(self, query: BatchQuery) -> Job:
         prepared = self._prepared(query)
@@ -176,6 +183,8 @@ class Service:
             )
         prepared = Prepared.of(self._served, self._registry, query.given)
         with self._lock:
+            if query.settings in self._settings:  # another thread was first
+                return self._settings[query.settings]
             self._settings[query.settings] = prepared
             while len(self._settings) > _SETTINGS:
                 self._settings.popitem(last=False)

@@ -78,6 +78,14 @@ class ServeOptions:
             "--max-batch-bytes", "SIZE", "Largest batch, e.g. 2GiB; larger are refused (default: no limit)."
         ),
     ] = None
+    view_bytes: Annotated[
+        str | None,
+        _option(
+            "--view-bytes",
+            "SIZE",
+            "Memory for splits and other views of the graph, e.g. 8GiB (default: a quarter of the memory).",
+        ),
+    ] = None
     max_rate: Annotated[
         float, _option("--max-rate", "NUMBER", "Requests per second of one token (default 1000).")
     ] = 1000.0

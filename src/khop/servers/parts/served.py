@@ -14,6 +14,7 @@ from khop.partition.parts_folder import PartsFolder
 from khop.sampling.time_split import TIME
 from khop.schema import NodeType
 from khop.servers.json_fields import Document
+from khop.servers.kept_views import KeptViews, default_view_bytes
 from khop.servers.parts.answers import PartAnswers
 from khop.servers.parts.exchange import PartExchange
 from khop.servers.parts.features import SharedFeatures
@@ -21,6 +22,8 @@ from khop.servers.parts.graph import SharedGraph
 from khop.servers.parts.views import PartViews
 from khop.servers.registry import Registry
 from khop.servers.served import Viewed
+
+_NO_STEPS = Document([], "view")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,26 +33,34 @@ class ServedPart:
     folder: PartsFolder
     graph: SharedGraph
     features: SharedFeatures
-    views: PartViews
+    part_views: PartViews
     cut_offs: TimeCutOffs | None
 
     @classmethod
-    def of(cls, folder: PartsFolder, exchange: PartExchange, cache_bytes: int = 0) -> ServedPart:
+    def of(
+        cls,
+        folder: PartsFolder,
+        exchange: PartExchange,
+        cache_bytes: int = 0,
+        view_bytes: int | None = None,
+    ) -> ServedPart:
         """Return the graph of a folder with one open part; the owners of the others are asked for theirs.
 
-        Rows of other parts are kept in `cache_bytes` of memory. ValueError if the graph is split by time, and
-        times of nodes are not on this machine.
+        Rows of other parts are kept in `cache_bytes` of memory. Views take up to `view_bytes`, by default a
+        quarter of what the process may use. ValueError if the graph is split by time, and times of nodes are
+        not on this machine.
         """
         cut_offs = recorded_cut_offs(folder)
         if cut_offs is not None:
             _check_times(folder)
         graph = SharedGraph(LocalPartitions.of(folder), exchange)
         features = SharedFeatures.of(folder, exchange, cache_bytes)
-        return cls(folder, graph, features, PartViews(graph), cut_offs)
+        most = default_view_bytes() if view_bytes is None else view_bytes
+        return cls(folder, graph, features, PartViews(graph, features, most), cut_offs)
 
     def answers(self, registry: Registry) -> PartAnswers:
         """Return the answers to other servers."""
-        return PartAnswers(self.graph, self.features, self.views, registry)
+        return PartAnswers(self.graph, self.features, self.part_views, registry)
 
     @property
     def name(self) -> str:
@@ -64,7 +75,12 @@ class ServedPart:
     @property
     def whole(self) -> Viewed:
         """The whole graph."""
-        return Viewed(self.graph, self.features)
+        return self.part_views.viewed(_NO_STEPS)
+
+    @property
+    def views(self) -> KeptViews:
+        """The views that are kept, with their memory."""
+        return self.part_views.kept
 
     @property
     def splits(self) -> Mapping[str, Mapping[NodeType, Tensor]]:
@@ -73,7 +89,7 @@ class ServedPart:
 
     def viewed(self, view: Document) -> Viewed:
         """Return the graph after the steps of a view; ValueError for a step that does not fit."""
-        return Viewed(self.views.graph(view), self.features, self.views.links(view))
+        return self.part_views.viewed(view)
 
 
 def _check_times(folder: PartsFolder) -> None:

@@ -6,38 +6,46 @@ from collections.abc import Mapping
 from functools import partial
 
 from khop.distributed.held_edges import HeldEdges
+from khop.features.store import FeatureStore
 from khop.sampling.link_seeds import LinkList
 from khop.sampling.time_split import PARTS, positions_before
 from khop.servers.json_fields import Document, written
-from khop.servers.kept import KeptValues
+from khop.servers.kept_views import KeptViews
 from khop.servers.parts.existing import existing
 from khop.servers.parts.graph import SharedGraph
 from khop.servers.parts.links import shared_links
 from khop.servers.parts.split import SharedSplit
+from khop.servers.served import Viewed
 from khop.servers.split_arguments import SplitArguments, edge_type_of, time_of
-
-_MOST = 16  # views and splits: a split takes 8 bytes for each edge of the part
 
 
 class PartViews:
-    """The views of a server's part, each made once while it is used. Threads may share it.
+    """The views of a server's part, each made once and kept while there is room. Threads may share it.
 
     Steps of a view are `only` (edge types), `edges_before` (a time), `candidates_before` (a time: all edges,
     negatives among the nodes that exist before it) and `split_links` with a `part`.
     """
 
-    def __init__(self, graph: SharedGraph) -> None:
-        self._graph = graph
-        self._graphs: KeptValues[SharedGraph] = KeptValues(_MOST)
-        self._splits: KeptValues[SharedSplit] = KeptValues(_MOST)
-        self._links: KeptValues[LinkList] = KeptValues(_MOST)
+    def __init__(self, graph: SharedGraph, features: FeatureStore, most_bytes: int) -> None:
+        self.kept = KeptViews((graph, features), most_bytes)
+        self._graph, self._features = graph, features
+        self._whole = Viewed(graph, features)
+
+    def viewed(self, view: Document) -> Viewed:
+        """Return the graph after the steps of a view, with the links of its last split."""
+        if not view.each():
+            return self._whole
+        return self.kept.of(
+            ("viewed", written(view.value)),
+            lambda: Viewed(self.graph(view), self._features, self.links(view)),
+        )
 
     def graph(self, view: Document) -> SharedGraph:
         """Return the graph after the steps of a view; ValueError for a step that does not fit."""
         steps = view.each()
         if not steps:
             return self._graph
-        return self._graphs.of(written(view.value), lambda: self._after(_before(view), steps[-1]))
+        return self.kept.of(("graph", written(view.value)), lambda: self._after(_before(view), steps[-1]))
 
     def split(self, view: Document, arguments: Document) -> SharedSplit:
         """Return a split of the links of a view. It needs no other server until its parts are asked for."""
@@ -46,7 +54,7 @@ class PartViews:
             graph = self.graph(view)
             return SharedSplit(graph, SplitArguments.read(arguments, graph.schema))
 
-        return self._splits.of(written([view.value, arguments.value]), make)
+        return self.kept.of(("split", written([view.value, arguments.value])), make)
 
     def links(self, view: Document) -> Mapping[str, LinkList]:
         """Return the lists of links of the last split of a view, by part of the split."""
@@ -63,7 +71,7 @@ class PartViews:
             drawn = split.graph if limit is None else self.graph(_with(before, {"candidates_before": limit}))
             return shared_links(split, name, drawn)
 
-        return {name: self._links.of((key, name), partial(of_part, name)) for name in PARTS}
+        return {name: self.kept.of(("links", key, name), partial(of_part, name)) for name in PARTS}
 
     def _after(self, view: Document, step: Document) -> SharedGraph:
         graph = self.graph(view)
