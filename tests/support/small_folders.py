@@ -50,10 +50,11 @@ def write_hub_graph(path: Path, nodes: int = 400, hub_degree: int = 5000) -> Pat
     sources = torch.randint(nodes, (destinations.numel(),), generator=generator)
     labels = torch.randint(3, (nodes,), generator=generator)
     x = torch.randn(nodes, 5, generator=generator)
-    train, val = torch.randperm(nodes, generator=generator).split([nodes // 2, nodes - nodes // 2])
+    sizes = [nodes // 2, nodes // 4, nodes - nodes // 2 - nodes // 4]
+    train, val, test = torch.randperm(nodes, generator=generator).split(sizes)
     table = NodeTable(
         columns={"x": x, "category": labels},
-        splits={"train": train, "val": val},
+        splits={"train": train, "val": val, "test": test},
         num_classes={"category": 3},
     )
     return write_graph(path, {ITEM: table}, {(ITEM, "like", ITEM): EdgeTable(sources, destinations)})
