@@ -52,6 +52,7 @@ def edges(*arguments: Any, **settings: Any) -> Path:
 with torch.random.fork_rng():
     GRAPH = khop.open_graph(written(sort_by="t"))
     MODEL = khop.models.SAGE.for_graph(GRAPH, 4, 1)
+    PREDICTOR = khop.models.LinkPredictor.of(MODEL, [EDGE], "dot", 4)
 LINK_SAMPLER = khop.LinkSampler(GRAPH, [1], negatives=khop.UniformNegatives())
 
 
@@ -149,6 +150,15 @@ REFUSED: dict[str, Cases] = {
         ("fanout 'a' for ('n', 'to', 'n'): must be 0 or more, or -1 for", lambda: loader(sampler=khop.FrontierSampler(GRAPH, lambda layer, v, n: v.sample_in_edges(n, 'a'), 1)).batch(0, 0)),
         ('rule 5: must be khop.Uniform(), Weighted(column), Temporal', lambda: loader(sampler=khop.FrontierSampler(GRAPH, lambda layer, v, n: v.sample_in_edges(n, 1, 5), 1)).batch(0, 0)),
         ("seeds of 'n': there is no node 7; ids go from 0 to 2", lambda: loader(sampler=khop.FrontierSampler(GRAPH, lambda layer, v, n: v.sample_in_edges(tensor([7]), 1), 1)).batch(0, 0)),
+    ],
+    "recommend": [
+        ('give a khop.models.LinkPredictor', lambda: khop.recommend(MODEL, GRAPH, EDGE)),
+        ("graph 5: must be a graph, as khop.open_graph gives it", lambda: khop.recommend(PREDICTOR, 5, EDGE)),
+        ("edge type ('n', 'of', 'n'): the graph has [('n', 'to', 'n')]", lambda: khop.recommend(PREDICTOR, GRAPH, "n of n")),
+        ("k 1.5: must be a whole number, 1 or more", lambda: khop.recommend(PREDICTOR, GRAPH, EDGE, k=1.5)),
+        ("candidates 'new': must be one of unseen, all", lambda: khop.recommend(PREDICTOR, GRAPH, EDGE, candidates='new')),
+        ("sources 5: give the nodes of 'n', int64 (n)", lambda: khop.recommend(PREDICTOR, GRAPH, EDGE, 5)),
+        ("work_folder 5: must be a path", lambda: khop.recommend(PREDICTOR, GRAPH, EDGE, work_folder=5)),
     ],
     "full_ranking": [
         ('scores_of None: must be a function from queries to their scores', lambda: khop.full_ranking(None, None, None, 5)),
@@ -540,6 +550,7 @@ REFUSED: dict[str, Cases] = {
 NOTHING_TO_REFUSE = {
     "Adjacency",
     "Batch",
+    "Recommendations",
     "Block",
     "ColumnSpec",
     "Exclude",

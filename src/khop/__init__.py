@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from khop.api.open_graph import open_graph as open_graph
     from khop.api.open_ids import open_ids as open_ids
     from khop.api.partition import partition_graph as partition_graph
+    from khop.api.recommend import Recommendations as Recommendations
+    from khop.api.recommend import recommend as recommend
     from khop.api.split_links import LinkSplit as LinkSplit
     from khop.api.split_links import split_links as split_links
     from khop.batch import Adjacency as Adjacency
@@ -144,6 +146,7 @@ _PUBLIC = {
     "OwnIds": "khop.graph.node_ids",
     "PeerLost": "khop.errors",
     "Quantized": "khop.graph.quantize",
+    "Recommendations": "khop.api.recommend",
     "RowAdam": "khop.training.row_adam",
     "Rule": "khop.rules.rule",
     "RuleBase": "khop.rules.rule",
@@ -189,6 +192,7 @@ _PUBLIC = {
     "open_ids": "khop.api.open_ids",
     "open_graph": "khop.api.open_graph",
     "quantize": "khop.graph.quantize",
+    "recommend": "khop.api.recommend",
     "restore_model": "khop.training.checkpoint",
     "sampled_inference": "khop.inference.node_outputs",
     "with_negatives": "khop.inference.link_evaluation",

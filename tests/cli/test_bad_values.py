@@ -57,6 +57,7 @@ def _bases(graph: Path) -> dict[tuple[str, ...], list[str]]:
         ("evaluate",): ["run"],
         ("infer",): ["run", "--out", "e.npy"],
         ("predict",): ["run", "--graph", str(graph), "--out", "p.parquet"],
+        ("recommend",): ["run", "--user", "7"],
         ("profile",): ["run.toml", "--procs", "2"],
         ("import",): ["debian", "out", "--lists", "run"],
         ("info",): [str(graph)],

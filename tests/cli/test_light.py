@@ -66,6 +66,7 @@ NOTHING = (
     "evaluate nowhere",
     "evaluate nowhere --split some",
     "infer nowhere --out a.npy",
+    "recommend nowhere --user a",
     "profile debian --steps 0",
     "import fedora",
     "plan --nodes many --edges 1 --feature-bytes 1 --fanouts 1 --machines 1 --network 1",

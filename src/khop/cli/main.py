@@ -23,6 +23,7 @@ from khop.cli.commands import (
     plan,
     predict,
     profile,
+    recommend,
     serve,
     train,
 )
@@ -77,7 +78,8 @@ def main(options: MainOptions) -> None:
 
 
 for commands in (
-    train, evaluate, infer, predict, profile, importing, graphs, init, lookup, partition, plan, serve,
+    train, evaluate, infer, predict, recommend, profile, importing, graphs, init, lookup, partition, plan,
+    serve,
 ):  # fmt: skip
     commands.register(app)
 

@@ -1,0 +1,108 @@
+"""`khop recommend`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from khop.cli.commands.shared import AllowCode, Checkpoint, RankReport, RunFolder
+from khop.cli.option_groups import takes_groups
+from khop.cli.run_folder import read_run
+from khop.config.read import checked
+
+
+class Until(StrEnum):
+    """Edges that are known when recommending."""
+
+    TRAIN = "train"
+    VAL = "val"
+    TEST = "test"
+    ALL = "all"
+
+
+Users = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--user",
+        metavar="ID",
+        help="Your id of a node to recommend for, or its number if the graph stores no ids; can be repeated "
+        "(default: all, with --out).",
+        show_default=False,
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FILE.parquet",
+        help="File to write, with a row per recommendation (default: printed).",
+        show_default=False,
+    ),
+]
+Count = Annotated[int, typer.Option("-k", metavar="INT", help="Recommendations for each node.")]
+SplitName = Annotated[
+    Until,
+    typer.Option(
+        "--split",
+        help="Edges to use: those of the evaluation of a split, before its cut-off, or all edges.",
+    ),
+]
+Weights = Annotated[Checkpoint, typer.Option("--checkpoint", help="Checkpoint to use.")]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Options about the nodes to choose from."""
+
+    k: Count = 20
+    unseen: Annotated[
+        bool, typer.Option("--unseen", help="Leave out nodes that the user is linked to already.")
+    ] = False
+    split: SplitName = Until.ALL
+
+
+def register(app: typer.Typer) -> None:
+    """Add `khop recommend`."""
+    app.command("recommend")(takes_groups(_recommend))
+
+
+def _recommend(
+    run_folder: RunFolder,
+    user: Users = None,
+    out: Out = None,
+    *,
+    choice: Choice,
+    report: RankReport,
+    checkpoint: Weights = Checkpoint.BEST,
+    allow_code: AllowCode = None,
+) -> None:
+    """Recommend destinations of a link-prediction run's edge type, those with the best scores of all.
+
+    Scores are exact, over all neighbors. Users without any edge get the most popular nodes, and are marked.
+    """
+    if choice.k < 1:
+        raise ValueError(f"-k {choice.k}: must be at least 1")
+    if not user and out is None:
+        raise ValueError(
+            "recommend for whom? give --user ID, or --out FILE.parquet to write recommendations for all"
+        )
+    raw = read_run(run_folder, allow_code or ())
+    config = checked(raw)
+    from khop.cli.recommend import Request, recommend
+
+    request = Request(
+        run_folder,
+        raw,
+        tuple(user or ()),
+        out,
+        choice.k,
+        "unseen" if choice.unseen else "all",
+        choice.split.value,
+        checkpoint.value,
+        report,
+    )
+    recommend(request, config)

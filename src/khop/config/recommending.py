@@ -1,0 +1,39 @@
+"""Recommendations of a run: its model, its edges before a cut-off, and its rule."""
+
+from __future__ import annotations
+
+from khop.api.recommend import Candidates, Recommender
+from khop.config.build import Run
+from khop.config.contexts import rule_of
+from khop.config.link_run_task import LinkTask
+from khop.rules.rule import Rule
+
+
+def recommender_of(run: Run, split: str, k: int, candidates: Candidates) -> Recommender:
+    """Check that a run can recommend, and return its recommender over the edges of a split, or "all".
+
+    ValueError for runs of other tasks, for links in time, and for edges that are not in this process.
+    """
+    task = run.run_task
+    if not isinstance(task, LinkTask):
+        raise ValueError(
+            f"recommend: the task of the run is {run.config.task.kind}; only runs with the task "
+            "link-prediction recommend"
+        )
+    if run.config.sampler.time is not None:
+        raise ValueError(
+            f"sampler.time is {run.config.sampler.time!r}: recommendations over all neighbors would use "
+            "later edges; train the run without it"
+        )
+    if run.graph.servers is not None or run.graph.rank_edges is not None:
+        raise ValueError(
+            "recommend: edges are held by servers or in parts by ranks; recommend from the folder in one "
+            "process"
+        )
+    graph = {"train": task.split.train, "val": task.split.val, "test": task.split.test}.get(split, task.whole)
+    return Recommender.checked(task.model, graph, task.edge_type, k, candidates)
+
+
+def rule_for(run: Run) -> Rule:
+    """Return the rule of the run's training, by which all neighbors are weighed."""
+    return rule_of(run.config, run.run_task.whole)
