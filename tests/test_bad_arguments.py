@@ -220,6 +220,25 @@ REFUSED: dict[str, Cases] = {
         ("seeds of 'n': a list; give a 1-D int64 tensor of node ids", lambda: khop.layerwise_inference(MODEL, GRAPH, GRAPH.features, 'n', nodes=[0])),
         ("seeds of 'n': there is no node 9; ids go from 0 to 2", lambda: khop.layerwise_inference(MODEL, GRAPH, GRAPH.features, 'n', nodes=tensor([9]))),
     ],
+    "ClassLoss": [
+        ("loss 'x': must be one of cross-entropy, focal", lambda: khop.ClassLoss('x')),
+        ("smoothing 1: must be at least 0 and below 1", lambda: khop.ClassLoss(smoothing=1)),
+        ("gamma -1: must be at least 0", lambda: khop.ClassLoss(gamma=-1)),
+        ("class weight -1: must be 0 or more", lambda: khop.ClassLoss(weights=(-1,))),
+    ],
+    "class_weights": [
+        ("labels 5: give a tensor of labels", lambda: khop.class_weights(5, 2)),
+        ("class weights [1]: give 2 numbers of 0 or more", lambda: khop.class_weights(tensor([0]), 2, [1])),
+    ],
+    "OptimizerSettings": [
+        ("optimizer 5: must be a class of torch.optim", lambda: khop.OptimizerSettings(5)),
+        ("options 5: must be a mapping from names to values", lambda: khop.OptimizerSettings(options=5)),
+        ("clip_norm 0: must be above 0, or None", lambda: khop.OptimizerSettings(clip_norm=0)),
+    ],
+    "Plateau": [
+        ("factor 2: must be above 0 and below 1", lambda: khop.Plateau(2)),
+        ("patience 0: must be a whole number, 1 or more", lambda: khop.Plateau(patience=0)),
+    ],
     "LabelScale": [
         ("scale with mean (0.0,) and deviation (0.0,): give as many of both, and deviations above 0", lambda: khop.LabelScale((0.0,), (0.0,))),
         ("labels 5: give a tensor of labels", lambda: khop.LabelScale.of(5)),

@@ -91,12 +91,16 @@ if TYPE_CHECKING:
     from khop.training.baselines import Constant as Constant
     from khop.training.checkpoint import load_checkpoint as load_checkpoint
     from khop.training.checkpoint import restore_model as restore_model
+    from khop.training.class_loss import ClassLoss as ClassLoss
+    from khop.training.class_loss import class_weights as class_weights
     from khop.training.link_prediction import LinkPrediction as LinkPrediction
     from khop.training.multi_label import MultiLabelClassification as MultiLabelClassification
     from khop.training.observer import Observer as Observer
+    from khop.training.optimizer_settings import OptimizerSettings as OptimizerSettings
     from khop.training.regression import LabelScale as LabelScale
     from khop.training.regression import NodeRegression as NodeRegression
     from khop.training.row_adam import RowAdam as RowAdam
+    from khop.training.schedule import Plateau as Plateau
     from khop.training.schedule import Schedule as Schedule
     from khop.training.settings import CheckpointPolicy as CheckpointPolicy
     from khop.training.settings import TrainerSettings as TrainerSettings
@@ -113,6 +117,7 @@ _PUBLIC = {
     "Block": "khop.batch",
     "ColumnSpec": "khop.schema",
     "Constant": "khop.training.baselines",
+    "ClassLoss": "khop.training.class_loss",
     "DegreeNegatives": "khop.draw",
     "DrawKey": "khop.draw",
     "EdgeChunks": "khop.graph.tables",
@@ -143,8 +148,10 @@ _PUBLIC = {
     "NodeTable": "khop.graph.tables",
     "Observer": "khop.training.observer",
     "Output": "khop.sampling.outputs",
+    "OptimizerSettings": "khop.training.optimizer_settings",
     "OwnIds": "khop.graph.node_ids",
     "PeerLost": "khop.errors",
+    "Plateau": "khop.training.schedule",
     "Quantized": "khop.graph.quantize",
     "Recommendations": "khop.api.recommend",
     "RowAdam": "khop.training.row_adam",
@@ -168,6 +175,7 @@ _PUBLIC = {
     "UniformNegatives": "khop.draw",
     "Weighted": "khop.rules.weighted",
     "WeightedNegatives": "khop.draw",
+    "class_weights": "khop.training.class_loss",
     "cooccurrence": "khop.graph.cooccurrence",
     "connect": "khop.api.connect",
     "evaluate": "khop.api.evaluate",

@@ -75,6 +75,8 @@ class Family:
 
     group: str  # of entry points that other packages declare: "khop.models"
     builtin: Mapping[str, str]  # kind -> "module:Class"
+    # "module:function", which declares an object without build, such as a class of torch, or returns None
+    declared_by: str | None = None
 
     def kinds(self) -> tuple[str, ...]:
         """Return the kinds of khop and of installed packages, without loading any of them."""
@@ -102,8 +104,14 @@ class Family:
         permission.check(module)
         with _working_folder_on_path():
             _remember(module)
-            found = _component(_object(kind))
+            found = self._component(_object(kind))
         return replace(found, build=_FromFolder(found.build), resolve=_FromFolder(found.resolve))
+
+    def _component(self, found: Any) -> Component:  # noqa: ANN401
+        declared: Component | None = None
+        if self.declared_by is not None and not hasattr(found, "build"):
+            declared = _object(self.declared_by)(found)
+        return declared or _component(found)
 
     def _installed(self) -> Mapping[str, EntryPoint]:
         return _installed_in(self.group, tuple(place for place in sys.path if not _is_working_folder(place)))

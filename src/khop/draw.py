@@ -122,11 +122,16 @@ class UniformNegatives:
 
     Some may be partners of the source. With `exact` none is: the candidates are the nodes without an edge of
     the type from the source, and without the source itself. Draws occasionally repeat a node.
+
+    With `group` above 1, that many links next to each other in the epoch's global order share their
+    negatives, on any number of ranks: fewer nodes to compute. Time limits still apply to each link. `exact`
+    needs negatives of each source, so it excludes groups.
     """
 
     per_positive: int = 1
     mode: NegativeMode = NegativeMode.BINARY
     exact: bool = False
+    group: int = 1
 
     def __post_init__(self) -> None:
         _check_negatives(self)
@@ -144,6 +149,7 @@ class DegreeNegatives:
     mode: NegativeMode = NegativeMode.BINARY
     exact: bool = False
     power: float = 0.75  # a multiple of 1/4: the weights are then exact integers
+    group: int = 1
 
     def __post_init__(self) -> None:
         _check_negatives(self)
@@ -161,6 +167,7 @@ class WeightedNegatives:
     per_positive: int = 1
     mode: NegativeMode = NegativeMode.BINARY
     exact: bool = False
+    group: int = 1
 
     def __post_init__(self) -> None:
         column_name(self.column)
@@ -211,6 +218,11 @@ def _check_negatives(negatives: DrawnNegatives) -> None:
     most = MOST_PER_POSITIVE
     if whole_number("per_positive", negatives.per_positive, 1) > most:
         raise ValueError(f"per_positive {negatives.per_positive}: must be at most {most:,} for each link")
+    if whole_number("group", negatives.group, 1) > 1 and negatives.exact:
+        raise ValueError(
+            f"group {negatives.group} with exact: exact negatives differ by source and cannot be shared; "
+            "give one of them"
+        )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Runs that ranks train in the tests: one for each task, loss and optimizer of khop."""
+"""Runs that ranks train in the tests: one for each task and loss of khop."""
 
 from __future__ import annotations
 
@@ -14,10 +14,19 @@ from khop.runtime.group import this_group
 from khop.training.observer import Observer, Unwatched
 
 STOPPED = (1, 1)  # epoch and step after which a run is stopped and resumed
+LINKS = {"kind": "link-prediction", "target": "item like item"}
 RUNS: dict[str, dict[str, dict[str, Any]]] = {
     "regression": {"task": {"kind": "node-regression", "label": "price"}},
     "absolute error": {"task": {"kind": "node-regression", "label": "size", "loss": "mae", "metric": "r2"}},
     "multi-label": {"task": {"kind": "multi-label", "label": "tags"}},
+    "focal": {
+        "task": {"label": "kind", "loss": "focal", "class_weights": "balanced", "label_smoothing": 0.1}
+    },
+    "infonce": {
+        "task": LINKS,
+        "links": {"loss": "infonce", "negatives_group": 20, "negatives_per_positive": 4},
+    },
+    "margin": {"task": LINKS | {"metric": "ndcg@10"}, "links": {"loss": "margin", "negatives": "degree"}},
 }
 
 

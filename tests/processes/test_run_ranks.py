@@ -1,4 +1,4 @@
-"""Every task, loss and optimizer takes the same course on any number of processes, on parts, and resumed."""
+"""Every task and loss takes the same course on any number of processes, on parts, and resumed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import khop
 from processes.run_ranks import RUNS, trains
 from support.small_labeled import write_labeled_graph
 
+pytestmark = pytest.mark.long
 RANKS = (1, 2, 4)
 
 

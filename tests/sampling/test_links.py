@@ -118,6 +118,27 @@ def test_drawn_negatives_are_no_edges(rule: DrawnNegatives, trees: Trees) -> Non
     assert all(user % 2 != item % 2 and item != user + 1 for user, item in pairs)
 
 
+@pytest.mark.parametrize("rule", [UniformNegatives(3, group=2), DegreeNegatives(3, group=2)], ids=str)
+def test_neighbors_in_the_global_order_share_their_negatives_on_any_number_of_ranks(
+    rule: DrawnNegatives,
+) -> None:
+    rule = replace(rule, mode=NegativeMode.TRIPLET)
+    links = Links({BUYS: torch.stack([torch.arange(30) % 8, torch.arange(30) % 6])})
+    of_positions: dict[int, list[int]] = {}
+    for rank in range(3):
+        order = SeedOrder(links, batch_size=10, shuffle=True, run_seed=4, rank=rank, world_size=3)
+        for step in range(3):
+            sample = LinkSampler(shop(), [2], negatives=rule).sample(order.share(0, step), KEY)
+            rows = sample.links[BUYS]
+            assert rows.negatives is not None
+            items = sample.nodes["item"][sample.seed_index["item"]]
+            of_positions |= dict(zip(rows.positions.tolist(), items[rows.negatives].tolist(), strict=True))
+    assert all(of_positions[2 * n] == of_positions[2 * n + 1] for n in range(15))
+    assert len({tuple(row) for row in of_positions.values()}) > 5
+    with pytest.raises(ValueError, match="group 2 with exact: exact negatives differ by source"):
+        replace(rule, exact=True)
+
+
 def test_disjoint_trees_give_every_end_a_row() -> None:
     sample = LinkSampler(shop(), [2], trees="disjoint").sample(link_seeds({BUYS: [(0, 2), (0, 2)]}), KEY)
     assert sample.nodes["user"][sample.seed_index["user"]].tolist() == [0, 0]

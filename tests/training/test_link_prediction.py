@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -97,6 +98,8 @@ LINKS, NEGATIVES = torch.tensor([2.0, 0.0]), torch.tensor([[1.0, 3.0], [-1.0, -1
         ("roc-auc", (3 + 2) / 8),
         ("average-precision", (1 / 2 + 2 / 4) / 2),
         ("hits@10", 1.0),
+        ("recall@20", 1.0),
+        ("ndcg@10", (1 / math.log2(3) + 1) / 2),
     ],
 )
 def test_the_score_is_the_metric_that_was_chosen(metric: str, expected: float) -> None:
@@ -111,3 +114,28 @@ def test_another_loss_or_metric_is_refused() -> None:
         ValueError, match=r"metric 'accuracy': must be one of \['average-precision', 'hits@10'"
     ):
         LinkPrediction(metric="accuracy")  # type: ignore[arg-type]
+
+
+def test_margin_is_the_missing_difference() -> None:
+    batch, output = scored(NegativeMode.TRIPLET)
+    scores = output[BUYS]
+    assert scores.negatives is not None
+    missing = (0.5 - scores.pairs.unsqueeze(1) + scores.negatives).clamp(min=0)
+    losses = LinkPrediction("margin", margin=0.5).losses(output, batch)
+    torch.testing.assert_close(losses[:16], missing.mean(1))
+
+
+def test_infonce_is_the_cross_entropy_of_the_link_among_its_negatives() -> None:
+    batch, output = scored(NegativeMode.TRIPLET)
+    scores = output[BUYS]
+    assert scores.negatives is not None
+    logits = torch.cat([scores.pairs.unsqueeze(1), scores.negatives], dim=1) / 0.2
+    expected = F.cross_entropy(logits, torch.zeros(16, dtype=torch.int64), reduction="none")
+    losses = LinkPrediction("infonce", temperature=0.2).losses(output, batch)
+    torch.testing.assert_close(losses[:16], expected)
+
+
+@pytest.mark.parametrize("name", ["margin", "temperature"])
+def test_margin_and_temperature_are_above_zero(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} 0: must be above 0"):
+        LinkPrediction(**{name: 0})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from khop.training.schedule import Schedule
+from khop.training.schedule import Plateau, Schedule
 from support.small_runs import STEPS, Interrupting, SmallRun, without_seconds
 
 
@@ -58,3 +58,35 @@ def test_a_run_that_was_stopped_continues_with_the_rate_that_was_next(tmp_path: 
 def test_what_is_no_schedule_is_named(given: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Schedule(**given)  # type: ignore[arg-type]
+
+
+def test_a_plateau_reduces_the_rate_while_the_score_does_not_improve(tmp_path: Path) -> None:
+    scores = [0.5, 0.4, 0.5, 0.6, 0.6, 0.6, 0.1]
+    seen: list[float] = []
+
+    def run(name: str, epochs: int) -> SmallRun:
+        def evaluate() -> dict[str, float]:
+            score = scores[trainer.state.epoch]
+            seen.append(trainer.optimizer.param_groups[0]["lr"])
+            return {"val": score}
+
+        small = SmallRun(tmp_path / name, evaluate=evaluate)
+        small = small.with_(epochs=epochs, learning_rate=0.08, schedule=Schedule(plateau=Plateau(0.5, 2)))
+        trainer = small.trainer()
+        if epochs > 4:
+            trainer.resume()
+        trainer.fit()
+        return small
+
+    run("a", 4)
+    run("a", 7)
+    assert seen == [0.08, 0.08, 0.08, 0.04, 0.04, 0.04, 0.02]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [((1.0, 2), "factor 1.0: must be above 0 and below 1"), ((0.5, 0), "patience 0: must be a whole number")],
+)
+def test_a_plateau_that_cannot_be_is_named(given: tuple[float, int], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Plateau(*given)

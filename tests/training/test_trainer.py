@@ -27,7 +27,9 @@ from khop.features.table import FeatureTable
 from khop.training.checkpoint import Snapshot, load_checkpoint
 from khop.training.observer import Unwatched
 from khop.training.run_log import RunLog
+from khop.training.settings import CheckpointPolicy
 from khop.training.step_clock import STAGES, TimedStep, seconds_by_stage
+from khop.training.tasks import NodeClassification, WithMetric
 from khop.training.trainer import Trainer
 from support.small_graphs import one_type
 from support.small_runs import STEPS, Interrupting, SmallRun, without_seconds
@@ -106,6 +108,23 @@ def test_dropout_depends_on_the_seed_and_torchs_generator_is_left_alone(tmp_path
     other = SmallRun(tmp_path / "c").with_(seed=1).trainer().fit()
     assert without_seconds(again.records) == without_seconds(first.records)
     assert without_seconds(other.records) != without_seconds(first.records)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "rmse"])
+def test_as_many_of_the_best_epochs_are_kept_as_are_asked_for(tmp_path: Path, metric: str) -> None:
+    """In the order of their scores; of equal scores the earlier epoch comes first."""
+    sign = 1 if metric == "accuracy" else -1
+    scores = [sign * score for score in (0.5, 0.2, 0.9, 0.7, 0.7, 0.1)]
+    policy = CheckpointPolicy(best=3)
+    trainer = SmallRun(tmp_path).with_(epochs=len(scores), checkpoints=policy).trainer()
+    trainer.task = WithMetric(NodeClassification("node", "y"), metric)
+    trainer.evaluate = lambda: {"val": scores[trainer.state.epoch]}
+    result = trainer.fit()
+    assert (result.best_epoch, result.best_score) == (2, scores[2])
+    folder = tmp_path / "checkpoints"
+    kept = [load_checkpoint(folder / name).training["epoch"] for name in ("best", "best-1", "best-2")]
+    assert kept == [3, 4, 5]  # the epoch that would come next
+    assert not (folder / "best-3").exists()
 
 
 def test_the_best_and_the_last_epoch_are_kept(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from khop.config.resolve_task import SPLIT_FIELDS
 from khop.config.run_fingerprint import facts_of
 from khop.config.run_task import Evaluation, PredictingTask, RunTask
 from khop.config.run_type import built
-from khop.config.values import RunConfig
+from khop.config.values import RunConfig, Training
 from khop.graph.progress import ProgressCallback
 from khop.inference.chunk_bounds import ChunkLimits
 from khop.inference.chunks import Progress
@@ -31,7 +31,8 @@ from khop.runtime.group import this_group
 from khop.schema import NodeType
 from khop.training.checkpoint import restore_model, shared_checkpoint
 from khop.training.observer import Observer
-from khop.training.schedule import Schedule
+from khop.training.optimizer_settings import OptimizerSettings
+from khop.training.schedule import Plateau, Schedule
 from khop.training.settings import CheckpointPolicy, TrainerSettings
 from khop.training.tasks import Task
 from khop.training.trainer import Trainer
@@ -74,15 +75,19 @@ class Run:
         settings = TrainerSettings(
             epochs=training.epochs,
             learning_rate=training.learning_rate,
-            schedule=Schedule(training.schedule, training.warmup),
+            schedule=_schedule(training),
             weight_decay=training.weight_decay,
+            optimizer=_optimizer(config),
             evaluate_every=config.evaluation.every,
             patience=training.patience or None,
             precision=config.precision,
             seed=training.seed,
             device=config.device,
             checkpoints=CheckpointPolicy(
-                config.checkpoint.steps or None, config.checkpoint.minutes or None, config.checkpoint.keep
+                config.checkpoint.steps or None,
+                config.checkpoint.minutes or None,
+                config.checkpoint.keep,
+                config.checkpoint.best,
             ),
             facts=facts_of(config, self.fingerprint),
         )
@@ -182,6 +187,24 @@ class Run:
                 "process"
             )
         return self.run_task.evaluated(splits, progress, beside)
+
+
+def _schedule(training: Training) -> Schedule:
+    if training.schedule != "plateau":
+        return Schedule(training.schedule, training.warmup)
+    plateau = Plateau(training.plateau_factor, training.plateau_patience)
+    return Schedule("constant", training.warmup, plateau)
+
+
+def _optimizer(config: RunConfig) -> OptimizerSettings:
+    """Build the optimizer of a run. ValueError if options or weight decay do not fit it."""
+    made = built(config, "optimizer", None)
+    if not isinstance(made, OptimizerSettings):
+        raise ValueError(
+            f"optimizer.kind is {config.optimizer.kind!r}: its build returned {type(made).__name__}; it must "
+            "return a khop.OptimizerSettings"
+        )
+    return replace(made, clip_norm=config.optimizer.clip_norm or made.clip_norm)
 
 
 def prepare(raw: RawRun, cache: Path, notice: ProgressCallback | None = None) -> Run:

@@ -10,6 +10,7 @@ from pydantic import Field
 from khop.components import ImportedLater
 from khop.config.tables import (
     BuiltinTask,
+    ClassificationTable,
     GatTable,
     HgtTable,
     ModelTable,
@@ -73,7 +74,7 @@ class LightGcn:
 class NodeClassification:
     """One class per node of a type."""
 
-    Options = BuiltinTask
+    Options = ClassificationTable
     build = ImportedLater("khop.config.node_task:node_classification")
     resolve = ImportedLater("khop.config.resolve_task:resolved_node_task")
 

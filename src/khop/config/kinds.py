@@ -36,10 +36,24 @@ RULES = Family(
         "symmetric-sum": "khop.config.builtin:SymmetricSum",
     },
 )
+OPTIMIZERS = Family(
+    "khop.optimizers",
+    {
+        "adam": "khop.config.optimizers:Adam",
+        "adamw": "khop.config.optimizers:AdamW",
+        "nadam": "khop.config.optimizers:NAdam",
+        "radam": "khop.config.optimizers:RAdam",
+        "sgd": "khop.config.optimizers:Sgd",
+        "rmsprop": "khop.config.optimizers:Rmsprop",
+        "adagrad": "khop.config.optimizers:Adagrad",
+    },
+    "khop.config.build_optimizer:component_of_class",
+)
 # By the path of its table: the family, and the kind of a table that names none.
 FAMILIES = {
     "task": (TASKS, "node-classification"),
     "sampler": (SAMPLERS, "neighbor"),
     "sampler.rule": (RULES, None),
     "model": (MODELS, "sage"),
+    "optimizer": (OPTIMIZERS, "adam"),
 }

@@ -89,7 +89,7 @@ class LinkTask:
             tuple({t: hop[t] if t in followed else 0 for t in kept} for hop in measured),
             split,
             model,
-            LinkPrediction(links.loss, metric),
+            LinkPrediction(links.loss, metric, links.margin, links.temperature),
         )
 
     @property
@@ -189,10 +189,11 @@ class LinkTask:
     def negatives(self) -> Negatives:
         """Return the negatives of training: separate pairs, or triplets for a ranking loss."""
         links = self.context.config.links
-        mode = NegativeMode.TRIPLET if links.loss == "bpr" else NegativeMode.BINARY
+        mode = NegativeMode.BINARY if links.loss == "bce" else NegativeMode.TRIPLET
+        given = (links.negatives_per_positive, mode, links.exact)
         if links.negatives == "degree":
-            return DegreeNegatives(links.negatives_per_positive, mode, links.exact)
-        return UniformNegatives(links.negatives_per_positive, mode, links.exact)
+            return DegreeNegatives(*given, group=links.negatives_group)
+        return UniformNegatives(*given, links.negatives_group)
 
 
 def _hops(graph: Graph, fanouts: Sequence[Fanout]) -> _Hops:

@@ -14,7 +14,7 @@ from khop.api.open_graph import Graph
 from khop.api.time_split import edges_of_split, time_cut_offs
 from khop.config.contexts import TaskContext
 from khop.config.run_task import Evaluation
-from khop.config.tables import BuiltinTask, MultiLabelTable, RegressionTable
+from khop.config.tables import ClassificationTable, MultiLabelTable, RegressionTable
 from khop.graph.import_record import TimeCutOffs
 from khop.inference.chunks import Progress
 from khop.inference.evaluation import SplitOutputs, labels_of, scores_of, split_outputs
@@ -23,6 +23,7 @@ from khop.models.stack import Stack
 from khop.sampling.listed import ListedNodes, ids_here
 from khop.schema import NodeType
 from khop.training.baselines import Constant, HasConstant, constant_of
+from khop.training.class_loss import ClassLoss, class_weights
 from khop.training.metrics import METRICS, known_metric
 from khop.training.multi_label import MultiLabelClassification
 from khop.training.multi_label_metrics import MULTI_LABEL_METRICS
@@ -157,12 +158,18 @@ class NodeTask:
         return self.context.graph.split(name)[self.task.node_type]
 
 
-def node_classification(options: BuiltinTask, context: TaskContext) -> NodeTask:
+def node_classification(options: ClassificationTable, context: TaskContext) -> NodeTask:
     """Make the task of predicting a class per node."""
     assert options.target is not None
     assert options.label is not None
-    metric = known_metric(options.metric, METRICS)
-    return NodeTask.of(context, NodeClassification(options.target, options.label, metric))
+    loss = ClassLoss(options.loss, None, options.label_smoothing, options.gamma)
+    objective = NodeClassification(options.target, options.label, known_metric(options.metric, METRICS), loss)
+    if options.class_weights == "balanced":
+        classes = context.graph.schema.column(options.target, options.label).num_classes
+        assert classes is not None
+        weights = class_weights(_training_labels(context, objective), classes)
+        objective = replace(objective, loss=replace(loss, weights=weights))
+    return NodeTask.of(context, objective)
 
 
 def node_regression(options: RegressionTable, context: TaskContext) -> NodeTask:

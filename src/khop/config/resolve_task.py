@@ -11,7 +11,7 @@ from torch import Tensor
 
 from khop.config.on_servers import GraphOnServers
 from khop.config.read import RawRun, chosen
-from khop.config.tables import BuiltinTask, MultiLabelTable, RegressionTable, TaskTable
+from khop.config.tables import ClassificationTable, MultiLabelTable, RegressionTable, TaskTable
 from khop.config.values import RunConfig
 from khop.graph.folder import Folder
 from khop.partition.parts_folder import PartsFolder
@@ -34,7 +34,7 @@ class ResolveContext:
     raw: RawRun  # for errors: `raw.where(path)` names the file or option
 
 
-def resolved_node_task(task: BuiltinTask, context: ResolveContext) -> BuiltinTask:
+def resolved_node_task(task: ClassificationTable, context: ResolveContext) -> ClassificationTable:
     """Fill in node type, label and metric. Raises ValueError if the graph lacks a requested item."""
     return _resolved(task, context, METRICS, _Labels(_labels, _unlabeled_node))
 

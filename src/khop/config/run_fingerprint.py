@@ -29,10 +29,30 @@ NEUTRAL = (
         "checkpoint.steps",
         "checkpoint.minutes",
         "checkpoint.keep",
+        "checkpoint.best",
     }
 )
 # Settings that may change when a run is resumed.
 RESUMABLE = NEUTRAL | {"training.epochs", "training.patience"}
+# Settings that earlier versions lack, with their defaults: a run of these resumes.
+ADDED: Mapping[str, object] = {
+    "model.embedded_types": "missing",
+    "optimizer.kind": "adam",
+    "optimizer.beta1": 0.9,
+    "optimizer.beta2": 0.999,
+    "optimizer.eps": 1e-8,
+    "optimizer.amsgrad": False,
+    "optimizer.clip_norm": 0.0,
+    "training.plateau_factor": 0.5,
+    "training.plateau_patience": 2,
+    "links.margin": 1.0,
+    "links.temperature": 1.0,
+    "links.negatives_group": 1,
+    "task.loss": "cross-entropy",
+    "task.gamma": 2.0,
+    "task.class_weights": "none",
+    "task.label_smoothing": 0.0,
+}
 
 
 def facts_of(config: RunConfig, graph_fingerprint: str) -> Mapping[str, str]:
@@ -47,6 +67,8 @@ def facts_of(config: RunConfig, graph_fingerprint: str) -> Mapping[str, str]:
         free |= {"training.drop_last"}
     if config.links.split == "auto":  # like runs from before; the graph, which is compared, decides
         free |= {"links.split"}
+    paths = {entry.path for entry in run_fields(type(config))}
+    free |= {name for name, value in ADDED.items() if name in paths and value_at(config, name) == value}
     for name in ("sampler.kind", "sampler.rule.kind"):  # the same for components
         free |= {name} if value_at(config, name) is None else set()
     deciding = [entry.path for entry in run_fields(type(config)) if entry.path not in free]

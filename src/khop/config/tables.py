@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from khop.config.kinds import MODELS, RULES, SAMPLERS, TASKS
+from khop.config.kinds import MODELS, OPTIMIZERS, RULES, SAMPLERS, TASKS
 from khop.config.section import (
     LARGEST,
     Count,
@@ -49,13 +49,38 @@ class BuiltinTask(TaskTable):
 
     metric: Annotated[
         (
-            Literal["accuracy", "f1-macro", "f1-micro", "roc-auc", "average-precision", "mrr", "hits@10"]
+            Literal[
+                "accuracy",
+                "f1-macro",
+                "f1-micro",
+                "roc-auc",
+                "average-precision",
+                "mrr",
+                "hits@10",
+                "ndcg@10",
+                "ndcg@20",
+                "recall@10",
+                "recall@20",
+            ]
             | None
         ),
         Default("accuracy for nodes, mrr for links"),
     ] = None
     """Metric of evaluation; for nodes accuracy, f1-macro, f1-micro, roc-auc or average-precision, for links
-    roc-auc, average-precision, mrr or hits@10"""
+    roc-auc, average-precision, mrr, hits@10, or ndcg or recall at 10 or 20"""
+
+
+class ClassificationTable(BuiltinTask):
+    """The prediction task of the model."""
+
+    loss: Literal["cross-entropy", "focal"] = "cross-entropy"
+    """Loss of a node: cross-entropy, or focal loss, which weighs nodes with a certain class less"""
+    gamma: Annotated[float, Field(ge=0, lt=1000)] = 2.0
+    """Exponent of focal loss"""
+    class_weights: Annotated[Literal["none", "balanced"], Default("none")] = "none"
+    """Weights of the classes in the loss: none, or inverse to their counts in training (balanced)"""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the target that is spread over all classes"""
 
 
 class RegressionTable(TaskTable):
@@ -191,3 +216,13 @@ class HgtTable(ModelTable, _Norm):
 
     heads: Count = 4
     """Attention heads of gat and hgt, which share the hidden width"""
+
+
+class OptimizerTable(Section):
+    """The optimizer of the weights; learning rate, schedule and weight decay are in the table training."""
+
+    kind: Annotated[str, KindOf(OPTIMIZERS)] = "adam"
+    """Optimizer: adam, adamw, nadam, radam, sgd, rmsprop, adagrad, another class of torch.optim as
+    torch.optim:Adamax, or package.module:Class"""
+    clip_norm: Annotated[float, Field(ge=0, le=1e30), Default("no limit")] = 0.0
+    """Largest norm of the gradients of a step, over all weights, embeddings and processes; 0: no limit"""

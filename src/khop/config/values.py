@@ -27,7 +27,7 @@ from khop.config.section import (
     Text,
     Threads,
 )
-from khop.config.tables import ModelTable, SamplerTable, TaskTable
+from khop.config.tables import ModelTable, OptimizerTable, SamplerTable, TaskTable
 
 
 class Links(Section):
@@ -37,12 +37,19 @@ class Links(Section):
 
     decoder: Literal["dot", "mlp", "distmult"] = "dot"
     """Function that scores a pair of nodes from their embeddings; only mlp is direction-aware"""
-    loss: Literal["bce", "bpr"] = "bce"
-    """Loss of link prediction: cross-entropy of each pair (bce), or ranking of links above negatives (bpr)"""
+    loss: Literal["bce", "bpr", "margin", "infonce"] = "bce"
+    """Loss of link prediction: cross-entropy of each pair (bce), ranking of links above negatives (bpr), the
+    same by a margin (margin), or cross-entropy of a link among its negatives (infonce)"""
+    margin: Annotated[float, Field(gt=0, le=1e30)] = 1.0
+    """Difference of scores from which margin has no loss"""
+    temperature: Annotated[float, Field(gt=0, le=1e30)] = 1.0
+    """Divisor of the scores of infonce"""
     negatives: Literal["uniform", "degree"] = "uniform"
     """Distribution of training negatives: uniform, or proportional to in-degree^0.75 (degree)"""
     negatives_per_positive: Annotated[Count, OptionName("--negatives-per-positive")] = 1
     """Negatives per training link"""
+    negatives_group: Count = 1
+    """Links, next to each other in an epoch, that share their training negatives"""
     exact: bool = False
     """Exclude edges of the training graph from the training negatives"""
     split: Literal["auto", "random", "time", "column"] = "auto"
@@ -54,6 +61,15 @@ class Links(Section):
     """Share of the links held out for test"""
     eval_negatives: Annotated[int, Field(ge=1, le=10_000), OptionName("--eval-negatives")] = 100
     """Negatives per held-out link; drawn once, and never edges of the graph"""
+
+    @model_validator(mode="after")
+    def _shares_what_can_be_shared(self) -> Links:
+        if self.exact and self.negatives_group > 1:
+            raise ValueError(
+                f"links.negatives_group is {self.negatives_group} and links.exact true: exact negatives "
+                "differ by source; leave one of them out"
+            )
+        return self
 
 
 class Parts(Section):
@@ -127,13 +143,18 @@ class Training(Section):
     drop_last: bool = False
     """Omit the last step of an epoch if it has fewer than batch_size seeds"""
     learning_rate: Annotated[float, Field(gt=0), Alias("--lr")] = 3e-3
-    """Learning rate of Adam"""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Learning rate schedule: constant, or linear or cosine decay to 0 at the end of the run"""
+    """Learning rate"""
+    schedule: Literal["constant", "linear", "cosine", "plateau"] = "constant"
+    """Learning rate schedule: constant, linear or cosine decay to 0 at the end of the run, or reduced while
+    the score on the validation split does not improve (plateau)"""
+    plateau_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """Factor of each reduction of schedule plateau"""
+    plateau_patience: Count = 2
+    """Evaluations without improvement before schedule plateau reduces the learning rate"""
     warmup: CountOrNone = 0
     """Warm-up steps, in which the learning rate rises from 0"""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """L2 penalty of Adam"""
+    """Weight decay: an L2 penalty, decoupled with adamw"""
     seed: Annotated[int, Field(ge=0, lt=2**63), Allowed("a whole number from 0 to 2^63 - 1")] = 0
     """Seed of initial weights, seed order, neighbors, negatives and dropout"""
     patience: Annotated[CountOrNone, Default("never")] = 0
@@ -166,6 +187,8 @@ class Checkpoint(Section):
     """Minutes between checkpoints within an epoch; 0: no checkpoints by time"""
     keep: Count = 2
     """Number of last checkpoints to keep"""
+    best: Count = 1
+    """Number of checkpoints with the best scores to keep: best, best-1 (the second best), ..."""
 
 
 class RunConfig(Section):
@@ -209,6 +232,7 @@ class RunConfig(Section):
     gpu: Gpu = Field(default_factory=Gpu)
     parts: Parts = Field(default_factory=Parts)
     training: Training = Field(default_factory=Training)
+    optimizer: OptimizerTable = Field(default_factory=OptimizerTable)
     evaluation: Evaluation = Field(default_factory=Evaluation)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
 

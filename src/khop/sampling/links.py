@@ -164,7 +164,9 @@ class LinkSampler(SamplerBase):
         if negatives is None:
             return None
         column = time_column(self.rule, edge_type)
-        wanted = Positives(of_type.edges[0], of_type.positions, of_type.times, column)
+        # Links with the same position get the same draw.
+        positions = of_type.positions // negatives.group if negatives.group > 1 else of_type.positions
+        wanted = Positives(of_type.edges[0], positions, of_type.times, column)
         return self.graph.sample_negatives(edge_type, negatives, wanted, links.negative_key)
 
 

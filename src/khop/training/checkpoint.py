@@ -76,16 +76,17 @@ class Snapshot:
         tensors, groups = _flatten_optimizer(model, optimizer)
         return cls(state, _detached(tensors), groups, training, tuple(records))
 
-    def write(self, folder: Path, keep: int = 1) -> None:
+    def write(self, folder: Path, keep: int = 1, place: int = 0) -> None:
         """Write the snapshot to `folder` atomically; OSError if the disk does not accept it.
 
-        The `keep` - 1 previous checkpoints are kept next to it.
+        The `keep` - 1 previous checkpoints are kept next to it, as folder-1, folder-2, ... With a place above
+        0, the snapshot itself is folder-place, and only the ones from there on move.
         """
         tensors = {MODEL: save(dict(self.model)), OPTIMIZER: save(dict(self.optimizer))}
         state = {"training": self.training, "groups": self.groups, "records": self.records}
         files = encoded(tensors, state)
         try:
-            push_folder(folder, files, keep)
+            push_folder(folder, files, keep, place)
         except OSError as error:
             message = (
                 f"{error.strerror}: the checkpoint could not be written; the one before, if any, is intact"
@@ -183,7 +184,7 @@ def restore_optimizer(model: nn.Module, optimizer: HasState, checkpoint: Checkpo
     state: dict[int, dict[str, Tensor | int]] = {}
     for key, tensor in checkpoint.optimizer.items():
         name, _, what = key.rpartition("/")
-        if name not in numbers or tensor.shape not in (shapes[name], torch.Size()):
+        if name not in numbers or not _fits(tensor.shape, shapes[name]):
             raise ValueError(f"the optimizer's {key} {tuple(tensor.shape)} fits no parameter of the model")
         held = sharded[name].held(tensor) if name in sharded and tensor.dim() else tensor
         # SparseAdam counts its steps in a Python number and computes with it in double precision.
@@ -191,6 +192,12 @@ def restore_optimizer(model: nn.Module, optimizer: HasState, checkpoint: Checkpo
         state.setdefault(numbers[name], {})[what] = int(held) if is_count else held
     groups = [_numbered(group, numbers) for group in checkpoint.groups]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _fits(shape: torch.Size, parameter: torch.Size) -> bool:
+    """Return True for a state per parameter, per number of it, or per row or column, as Adafactor has."""
+    sizes = zip(shape, parameter, strict=False)
+    return not shape or (len(shape) == len(parameter) and all(own in (1, size) for own, size in sizes))
 
 
 def _numbered(group: Mapping[str, Any], numbers: Mapping[str, int]) -> dict[str, Any]:

@@ -94,7 +94,11 @@ class CheckpointWriter:
         self._problem = None
         for name, snapshot in list(self._unwritten.items()):
             try:
-                snapshot.write(self.folder / name, self._policy.keep if name == LAST else 1)
+                if name == LAST:
+                    snapshot.write(self.folder / LAST, self._policy.keep)
+                else:
+                    place = name.removeprefix(BEST).removeprefix("-")
+                    snapshot.write(self.folder / BEST, self._policy.best, int(place or 0))
                 del self._unwritten[name]
             except OSError as error:
                 self._problem = error

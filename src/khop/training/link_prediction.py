@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -10,14 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from khop.arguments import check_word
+from khop.arguments import check_word, real_number
 from khop.batch import Batch, LinkRows
 from khop.models.link_predictor import LinkScores
 from khop.schema import EdgeType
 from khop.training.ranking import Places, average_precision, binary_roc_auc
 
-LinkLoss = Literal["bce", "bpr"]
-LinkMetric = Literal["mrr", "roc-auc", "average-precision", "hits@10"]
+LinkLoss = Literal["bce", "bpr", "margin", "infonce"]
+LinkMetric = Literal[
+    "mrr", "roc-auc", "average-precision", "hits@10", "ndcg@10", "ndcg@20", "recall@10", "recall@20"
+]
 
 
 def _flat(metric: Callable[[Tensor, Tensor], float]) -> Callable[[Tensor, Tensor], float]:
@@ -36,6 +39,11 @@ LINK_METRICS: Mapping[LinkMetric, Callable[[Tensor, Tensor], float]] = {
     "roc-auc": _flat(binary_roc_auc),
     "average-precision": _flat(average_precision),
     "hits@10": lambda links, negatives: Places.of(links, negatives).hits(10),
+    "ndcg@10": lambda links, negatives: Places.of(links, negatives).ndcg(10),
+    "ndcg@20": lambda links, negatives: Places.of(links, negatives).ndcg(20),
+    # Each link is ranked alone, among its own negatives: its recall is a hit.
+    "recall@10": lambda links, negatives: Places.of(links, negatives).hits(10),
+    "recall@20": lambda links, negatives: Places.of(links, negatives).hits(20),
 }
 
 
@@ -44,14 +52,21 @@ class LinkPrediction:
     """Task: distinguish the links of an edge type from pairs without a link.
 
     "bce" is the binary cross-entropy of each pair, against labels or between a link and its negatives. "bpr"
-    (Rendle et al. 2009) is -log sigmoid of a link's score minus each negative's score.
+    (Rendle et al. 2009) is -log sigmoid of a link's score minus each negative's score. "margin" is
+    max(0, `margin` - that difference). "infonce" (van den Oord et al. 2018) is the cross-entropy of the link
+    among itself and its negatives, with scores divided by `temperature`.
     """
 
     loss: LinkLoss = "bce"
     metric: LinkMetric = "mrr"
+    margin: float = 1.0
+    temperature: float = 1.0
 
     def __post_init__(self) -> None:
         check_word("loss", self.loss, LinkLoss)
+        for name in ("margin", "temperature"):
+            if not 0 < real_number(name, getattr(self, name)) < math.inf:
+                raise ValueError(f"{name} {getattr(self, name)}: must be above 0, and finite")
         if self.metric not in LINK_METRICS:
             raise ValueError(f"metric {self.metric!r}: must be one of {sorted(LINK_METRICS)}")
 
@@ -64,15 +79,22 @@ class LinkPrediction:
         return LINK_METRICS[self.metric](links, negatives)
 
     def _losses(self, edge_type: EdgeType, scores: LinkScores, rows: LinkRows) -> Tensor:
-        if self.loss == "bpr":
-            return -F.logsigmoid(_margins(edge_type, scores, rows)).mean(1)
+        match self.loss:
+            case "bpr":
+                return -F.logsigmoid(self._differences(edge_type, scores)).mean(1)
+            case "margin":
+                return F.relu(self.margin - self._differences(edge_type, scores)).mean(1)
+            case "infonce":
+                # -log of the link's share: log(1 + sum of exp(negative - link)).
+                differences = self._differences(edge_type, scores) / -self.temperature
+                return F.pad(differences, (1, 0)).logsumexp(1)
         if scores.negatives is not None:
             # softplus(s) is the cross-entropy of "no link", softplus(-s) that of "link".
             right = F.softplus(-scores.pairs).unsqueeze(1)
             return torch.cat([right, F.softplus(scores.negatives)], dim=1).mean(1)
         if rows.labels is None:
             raise ValueError(
-                f"links of {edge_type}: have neither labels nor negativesto learn "
+                f"links of {edge_type}: have neither labels nor negatives to learn "
                 "from; give the LinkSampler negatives=khop.UniformNegatives()"
             )
         if rows.labels.shape != scores.pairs.shape:
@@ -84,12 +106,11 @@ class LinkPrediction:
             scores.pairs, rows.labels.to(scores.pairs.dtype), reduction="none"
         )
 
-
-def _margins(edge_type: EdgeType, scores: LinkScores, rows: LinkRows) -> Tensor:
-    """Return (links, k): margins between a link's score and its negatives' scores."""
-    if scores.negatives is None:
-        raise ValueError(
-            f"links of {edge_type}: bpr compares a link with negatives of the same source, and these are "
-            'binary or none; give the LinkSampler negatives of mode "triplet"'
-        )
-    return scores.pairs.unsqueeze(1) - scores.negatives
+    def _differences(self, edge_type: EdgeType, scores: LinkScores) -> Tensor:
+        """Return (links, k): differences between a link's score and its negatives' scores."""
+        if scores.negatives is None:
+            raise ValueError(
+                f"links of {edge_type}: {self.loss} compares a link with negatives of the same source, and "
+                'these are binary or none; give the LinkSampler negatives of mode "triplet"'
+            )
+        return scores.pairs.unsqueeze(1) - scores.negatives

@@ -1,4 +1,4 @@
-"""Optimizer of a whole model: Adam, and RowAdam for sparse and sharded embeddings."""
+"""Optimizer of a whole model: of its weights, and RowAdam for sparse and sharded embeddings."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from khop.models.node_embedding import NodeEmbedding
+from khop.runtime.group import Group
+from khop.training.optimizer_settings import ADAM, OptimizerSettings, clip_gradients, square_sum
 from khop.training.row_adam import RowAdam
 
 
@@ -31,17 +33,24 @@ class HasState(Protocol):
 
 
 class ModelOptimizer:
-    """Adam for parameters and RowAdam for `NodeEmbedding`; one step updates both.
+    """An optimizer of parameters, and RowAdam for `NodeEmbedding`; one step updates both.
 
     Weight decay applies to parameters only: it would change embedding rows that no batch reads.
     """
 
-    def __init__(self, model: nn.Module, learning_rate: float, weight_decay: float) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        learning_rate: float,
+        weight_decay: float,
+        settings: OptimizerSettings = ADAM,
+    ) -> None:
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        adam = torch.optim.Adam(parameters, lr=learning_rate, weight_decay=weight_decay)
+        weights = settings.over(parameters, learning_rate, weight_decay)
         has_rows = any(isinstance(module, NodeEmbedding) for module in model.modules())
         self._rows = RowAdam(model, learning_rate) if has_rows else None
-        self.parts = (adam,) if self._rows is None else (adam, self._rows)
+        self.parts = (weights,) if self._rows is None else (weights, self._rows)
+        self._parameters, self._clip_norm = parameters, settings.clip_norm
 
     def zero_grad(self) -> None:
         """Reset all gradients."""
@@ -53,6 +62,18 @@ class ModelOptimizer:
         if self._rows is not None:
             self._rows.exchange()
 
+    def clip(self, group: Group) -> None:
+        """Scale the exchanged gradients to the limit of their norm, if there is one. Collective then."""
+        if self._clip_norm is None:
+            return
+        whole = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        rows = [] if self._rows is None else self._rows.gradients()
+        own = square_sum(gradient for gradient, place in rows if place == "sharded")
+        shared = square_sum([*whole, *(gradient for gradient, place in rows if place == "whole")])
+        of_ranks = group.gather(torch.tensor(own, dtype=torch.float64))
+        square = shared + float(of_ranks.sum())
+        clip_gradients([*whole, *(gradient for gradient, _ in rows)], square, self._clip_norm)
+
     def step(self) -> None:
         """Update parameters and rows, after gradients are exchanged."""
         for part in self.parts:
@@ -60,7 +81,7 @@ class ModelOptimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Parameter groups of Adam, then the group of RowAdam."""
+        """Parameter groups of the weights, then the group of RowAdam."""
         return [group for part in self.parts for group in part.param_groups]
 
     @property

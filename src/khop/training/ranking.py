@@ -78,6 +78,12 @@ class Places:
         check_k(k)
         return float(self._expected(torch.ones(k, dtype=torch.float64)).mean())
 
+    def ndcg(self, k: int) -> float:
+        """Mean of 1 / log2(place + 1) for the first k places, 0 for later ones: NDCG of one positive each."""
+        self._check_not_empty(f"ndcg@{k}")
+        check_k(k)
+        return float(self.discounted_gains(k).mean())
+
     def discounted_gains(self, k: int) -> Tensor:
         """Return float64 (positives): 1 / log2(place + 1) for the first k places, 0 for later ones."""
         return self._expected(discounts(k))

@@ -10,8 +10,10 @@ from pathlib import Path
 from khop.graph.atomic import flush_entries
 
 
-def push_folder(folder: Path, files: Mapping[str, bytes], keep: int) -> None:
+def push_folder(folder: Path, files: Mapping[str, bytes], keep: int, place: int = 0) -> None:
     """Write `files` to `folder`, and move its earlier content to folder-1, folder-2, ...; keep `keep` in all.
+
+    With a place above 0, the files go to folder-place, and only the folders from there on move.
 
     After an error all folders hold their earlier content. A kill between two renames leaves a gap in the
     numbers; the remaining folders are intact. Readers take the first of `pushed_folders`.
@@ -20,12 +22,12 @@ def push_folder(folder: Path, files: Mapping[str, bytes], keep: int) -> None:
         replace_folder(folder, files)
         return
     new = _written_beside(folder, files)
-    older = [folder, *(folder.with_name(f"{folder.name}-{age}") for age in range(1, keep))]
+    older = [folder, *(folder.with_name(f"{folder.name}-{age}") for age in range(1, keep))][place:]
     shutil.rmtree(older[-1], ignore_errors=True)
     for young, old in zip(older[-2::-1], older[:0:-1], strict=True):
         if young.exists():
             young.rename(old)
-    new.rename(folder)
+    new.rename(older[0])
     flush_entries(folder.parent)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,14 @@ class RowAdam(torch.optim.SparseAdam):
         for table in self._tables:
             table.weight.grad = _averaged(table)
         self._is_exchanged = True
+
+    def gradients(self) -> list[tuple[Tensor, Literal["whole", "sharded"]]]:
+        """Return the exchanged gradients: of whole tables, or of the rows that this rank holds."""
+        return [
+            (table.weight.grad, "sharded" if table.is_sharded else "whole")
+            for table in self._tables
+            if table.weight.grad is not None
+        ]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401
         """Exchange gradients, unless that is done, and update the rows that were read."""

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from khop.arguments import check_word, real_number, seed_number, whole_number
+import torch
+
+from khop.arguments import check_word, instance_of, real_number, seed_number, whole_number
 from khop.loading.transfer import device_of
+from khop.training.optimizer_settings import ADAM, OptimizerSettings
 from khop.training.schedule import CONSTANT, Schedule
 
 Precision = Literal["float32", "float64", "bfloat16"]
@@ -21,14 +24,16 @@ class CheckpointPolicy:
     steps: int | None = None  # updates between checkpoints; None = not by updates
     minutes: float | None = 5.0  # minutes between checkpoints; None = not by time
     keep: int = 2  # number of last checkpoints kept; if one is damaged, an older one is used
+    best: int = 1  # number of checkpoints with the best scores kept: best, best-1 (the second), ...
 
     def __post_init__(self) -> None:
         if self.steps is not None and whole_number("steps", self.steps) < 1:
             raise ValueError(f"steps {self.steps}: must be at least 1, or None")
         if self.minutes is not None and not real_number("minutes", self.minutes) > 0:
             raise ValueError(f"minutes {self.minutes}: must be positive, or None")
-        if whole_number("keep", self.keep) < 1:
-            raise ValueError(f"keep {self.keep}: must be at least 1")
+        for name in ("keep", "best"):
+            if whole_number(name, getattr(self, name)) < 1:
+                raise ValueError(f"{name} {getattr(self, name)}: must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class TrainerSettings:
     learning_rate: float = 1e-3
     schedule: Schedule = CONSTANT
     weight_decay: float = 0.0
+    optimizer: OptimizerSettings = ADAM
     evaluate_every: int = 1  # epochs between evaluations; the last epoch is always evaluated
     patience: int | None = None  # evaluations without improvement before training stops; None = never
     precision: Precision = "float32"  # bfloat16 by autocast: parameters, moments and losses stay float32
@@ -60,6 +66,9 @@ class TrainerSettings:
             raise ValueError(f"weight_decay {self.weight_decay}: must not be negative")
         if self.patience is not None and whole_number("patience", self.patience) < 1:
             raise ValueError(f"patience {self.patience}: must be at least 1, or None to never stop early")
+        instance_of("optimizer", self.optimizer, OptimizerSettings, "must be a khop.OptimizerSettings")
+        if self.weight_decay:
+            self.optimizer.over([torch.nn.Parameter(torch.zeros(1, 1))], 1e-3, self.weight_decay)
         check_word("precision", self.precision, Precision)
 
     @property

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from khop.arguments import instance_of
@@ -15,6 +14,7 @@ from khop.batch import Batch
 from khop.kernels.choice import Engine, engine
 from khop.schema import NodeType, Schema
 from khop.training.baselines import Constant, constant_of
+from khop.training.class_loss import CROSS_ENTROPY, ClassLoss
 from khop.training.metrics import METRICS, NodeMetric, check_outputs, known_metric
 
 
@@ -106,13 +106,15 @@ def score_name(score: str, metric: str) -> str:
 
 @dataclass(frozen=True)
 class NodeClassification:
-    """Task: predict one class per node of one type, trained by cross-entropy."""
+    """Task: predict one class per node of one type, trained by cross-entropy or focal loss."""
 
     node_type: NodeType
     label: str  # integer column of the node type, 0 <= label < classes; -1 means unknown
     metric: NodeMetric = "accuracy"
+    loss: ClassLoss = CROSS_ENTROPY
 
     def __post_init__(self) -> None:
+        instance_of("loss", self.loss, ClassLoss, "must be a khop.ClassLoss, as khop.ClassLoss('focal')")
         if self.metric not in METRICS:
             raise ValueError(f"metric {self.metric!r}: must be one of {sorted(METRICS)}")
 
@@ -130,17 +132,17 @@ class NodeClassification:
         return tuple(METRICS)
 
     def losses(self, output: Tensor, batch: Batch) -> Tensor:
-        """Return (seeds): the cross-entropy of each seed; ValueError names a seed without a valid label.
+        """Return (seeds): the loss of each seed; ValueError names a seed without a valid label.
 
         On a device its loss is NaN instead: an error would wait for all queued work.
         """
         labels = batch.seed_column(self.label, self.node_type)
         if engine(output.device) is not Engine.NATIVE:
             classes = output.shape[1]
-            losses = F.cross_entropy(output, labels.long().clamp(0, classes - 1), reduction="none")
+            losses = self.loss.of(output, labels.long().clamp(0, classes - 1))
             return losses.masked_fill((labels < 0) | (labels >= classes), torch.nan)
         checked = self._checked(labels, batch.seed_nodes[self.node_type], output)
-        return F.cross_entropy(output, checked, reduction="none")
+        return self.loss.of(output, checked)
 
     def score(self, output: Tensor, labels: Tensor, nodes: Tensor, metric: str | None = None) -> float:
         """Compute a metric, by default the task's, over `nodes`; outputs and labels have one row per node.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -29,11 +29,13 @@ from khop.training.gathered_step import GatheredStep, RankStep
 from khop.training.gradients import GradientClock, averaging
 from khop.training.interrupts import interrupts_held, interrupts_noted, terminations_raised
 from khop.training.linear_setup import settle_linear
+from khop.training.metrics import is_better
 from khop.training.model_optimizer import ModelOptimizer
 from khop.training.move import in_dtype_of
 from khop.training.observer import Observer, Unwatched
 from khop.training.run_log import Record
 from khop.training.run_output import RunOutput
+from khop.training.schedule import set_next
 from khop.training.settings import TrainerSettings
 from khop.training.step_clock import STAGES, StepClock, TimedStep, on_its_own, seconds_by_stage
 from khop.training.tasks import Task, score_name
@@ -53,7 +55,7 @@ class TrainingResult:
 
 
 class Trainer:
-    """Trains a model with Adam and its `NodeEmbedding` with RowAdam; saves checkpoints in `out`/checkpoints.
+    """Trains a model and its `NodeEmbedding` (with RowAdam); saves checkpoints in `out`/checkpoints.
 
     The checkpoints hold the best and the last state. Two runs with equal settings and the same number of
     compute threads are bit-identical, for any number of loader threads: dropout gets a new seed in every
@@ -80,10 +82,15 @@ class Trainer:
         self.evaluate = evaluate
         self.settings = settings
         self.observer = observer or Unwatched()
-        self.optimizer = ModelOptimizer(self.model, settings.learning_rate, settings.weight_decay)
-        updates = settings.epochs * len(loader)
-        self._schedules = [settings.schedule.over(part, updates) for part in self.optimizer.parts]
         self.state = TrainerState(facts=settings.facts)
+        self.optimizer = ModelOptimizer(
+            self.model, settings.learning_rate, settings.weight_decay, settings.optimizer
+        )
+        updates = settings.epochs * len(loader)
+        self._schedules = [
+            settings.schedule.over(part, updates, lambda: self.state.plateau_scale)
+            for part in self.optimizer.parts
+        ]
         self._group = this_group()
         self._output = RunOutput(
             out, settings.checkpoints, self.model, self.optimizer, self._group, self.observer.warned
@@ -188,6 +195,7 @@ class Trainer:
             "epochs": str(settings.epochs),
             "learning rate": str(settings.learning_rate),
             "schedule": str(settings.schedule),
+            "optimizer": str(settings.optimizer),
             "precision": settings.precision,
             "seed": str(settings.seed),
             "way to compute layers": CHOICES.setting,
@@ -247,6 +255,7 @@ class Trainer:
         with group.exchanging("exchanging gradients", before.epoch, before.step):
             torch.autograd.backward(batch.global_mean(losses))
             self.optimizer.exchange()
+            self.optimizer.clip(group)
         clock.lap("computing", "backward", until=self._gradients.ready_at)
         clock.lap("communicating", "gradients")
         # Before the update, so that no rank makes the update if this exchange fails.
@@ -290,20 +299,23 @@ class Trainer:
         self.observer.stepped(before.epoch, before.step, loss)
 
     def _end_epoch(self, scores: Mapping[str, float]) -> None:
-        ended = self.state
+        ended, settings, metric = self.state, self.settings, self.task.metric
         record: Record = {
             "epoch": ended.epoch,
             "step": (ended.epoch + 1) * len(self.loader),
             "loss": ended.loss_sum / ended.seeds,
-            **{score_name(name, self.task.metric): score for name, score in scores.items()},
+            **{score_name(name, metric): score for name, score in scores.items()},
             **traffic.epoch_record(ended.traffic),
             "seconds": {stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
         }
         with interrupts_held():
-            self.state = ended.ended(scores.get(CHOSEN_BY), self.task.metric)
+            self.state = ended.ended(scores.get(CHOSEN_BY), metric, settings.schedule.plateau)
+            for schedule in self._schedules if settings.schedule.plateau else ():
+                set_next(schedule)
+            name = score_name(CHOSEN_BY, metric)
+            best = best_name(metric, [*self._output.records, record], name, settings.checkpoints.best)
             self._output.end_epoch(record)
-            is_best = bool(scores) and self.state.best_epoch == ended.epoch
-            self._output.save(self.state, *([BEST, LAST] if is_best else [LAST]))
+            self._output.save(self.state, *best, LAST)
         self.observer.epoch_ended(record)
 
 
@@ -329,6 +341,16 @@ def epoch_scores(
             f"evaluate() gave scores of {sorted(scores)}: {CHOSEN_BY!r} is needed, to choose the best"
         )
     return scores
+
+
+def best_name(metric: str, records: Sequence[Record], score: str, kept: int) -> list[str]:
+    """Return the last epoch's name among the `kept` best checkpoints: best, best-1, ...; else nothing."""
+    scores = [number for record in records if isinstance(number := record.get(score), int | float)]
+    if score not in records[-1]:
+        return []
+    last = scores.pop()
+    place = sum(not is_better(metric, last, each) for each in scores)
+    return [f"{BEST}-{place}" if place else BEST][: int(place < kept)]
 
 
 def _own_generator(device: str) -> AbstractContextManager[None]:

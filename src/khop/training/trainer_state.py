@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from khop.training.metrics import is_better
+from khop.training.schedule import Plateau
 from khop.training.settings import TrainerSettings
 
 
@@ -27,18 +28,26 @@ class TrainerState:
     schedule: Mapping[str, object] = field(default_factory=dict)  # torch's scheduler of the learning rate
     facts: Mapping[str, str] = field(default_factory=dict)  # facts of the settings it was made with
     linear: Mapping[str, Any] = field(default_factory=dict)  # way to compute layers, by machine
+    plateau_scale: float = 1.0  # factor of the learning rate, reduced at plateaus
+    plateau_stale: int = 0  # evaluations without improvement since the best one or the last reduction
 
-    def ended(self, score: float | None, metric: str = "") -> TrainerState:
+    def ended(self, score: float | None, metric: str = "", plateau: Plateau | None = None) -> TrainerState:
         """Return the state at the start of the next epoch, with this epoch's score if it was evaluated.
 
-        The name of the metric decides whether a higher or a lower score is better.
+        The name of the metric decides whether a higher or a lower score is better. With a plateau, too many
+        evaluations without improvement reduce the scale of the learning rate.
         """
         following = replace(self, epoch=self.epoch + 1, step=0, loss_sum=0.0, seeds=0, traffic={})
         if score is None:
             return following
         if is_better(metric, score, self.best_score):
-            return replace(following, best_score=score, best_epoch=self.epoch, stale=0)
-        return replace(following, stale=self.stale + 1)
+            return replace(following, best_score=score, best_epoch=self.epoch, stale=0, plateau_stale=0)
+        following = replace(following, stale=self.stale + 1)
+        if plateau is None:
+            return following
+        if self.plateau_stale + 1 < plateau.patience:
+            return replace(following, plateau_stale=self.plateau_stale + 1)
+        return replace(following, plateau_stale=0, plateau_scale=self.plateau_scale * plateau.factor)
 
     def is_over(self, settings: TrainerSettings) -> bool:
         """Return True if no epoch is left to train."""
@@ -50,10 +59,13 @@ class TrainerState:
 
         `steps` is the number of steps per epoch, `records` the number of epochs known to be finished.
         """
-        counts = (self.epoch, self.step, self.seeds, self.best_epoch, self.stale)
+        counts = (self.epoch, self.step, self.seeds, self.best_epoch, self.stale, self.plateau_stale)
         is_sound = (
             all(isinstance(count, int) and count >= 0 for count in counts)
-            and all(isinstance(number, int | float) for number in (self.loss_sum, self.best_score or 0.0))
+            and all(
+                isinstance(number, int | float)
+                for number in (self.loss_sum, self.best_score or 0.0, self.plateau_scale)
+            )
             and all(isinstance(entries, Mapping) for entries in (self.schedule, self.linear))
             and self.step <= steps
             and (self.epoch == 0 or self.best_epoch <= self.epoch)
@@ -82,9 +94,10 @@ class TrainerState:
 def trainer_state_of(saved: Mapping[str, Any], facts: Mapping[str, str], folder: Path) -> TrainerState:
     """Decode the state in a checkpoint; ValueError if it is no trainer's, or for other facts."""
     expected = {entry.name for entry in fields(TrainerState)}
-    # Checkpoints written before layers were measured lack `linear`.
+    # Earlier checkpoints lack these fields.
+    optional = {"linear", "plateau_scale", "plateau_stale"}
     match saved:
-        case {"facts": Mapping() as saved_facts} if saved.keys() | {"linear"} == expected:
+        case {"facts": Mapping() as saved_facts} if saved.keys() | optional == expected:
             check_facts(saved_facts, facts, folder)
             return TrainerState(**saved)
     raise ValueError(
