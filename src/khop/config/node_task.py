@@ -106,7 +106,9 @@ class NodeTask:
             for split in splits:
                 found |= self._outputs((split,), self._context(split), progress)
         node_type, label = self.task.node_type, self.task.label
-        original_ids = self.context.graph.original_ids(node_type)
+        graph = self.context.graph
+        # Those of a graph on servers are there. Scores do not need them, nor do `khop infer` and its files.
+        original_ids = graph.original_ids(node_type) if graph.servers is None else None
         predictions = NodePredictions(node_type, label, original_ids, found, self.kind)
         scores = scores_of(self.task, found, metrics)
         return Evaluation(scores, predictions, self._baselines(found, metrics))
