@@ -6,6 +6,7 @@ tests/fixtures/earlier/README.md says how they were written.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -45,6 +46,11 @@ def records(path: Path) -> list[dict[str, object]]:
     return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
 
 
+def as_earlier(record: Mapping[str, object]) -> dict[str, object]:
+    """A line without the scores of baselines, which earlier versions did not compute."""
+    return {name: of for name, of in record.items() if not re.search("_(majority|mean|popularity)_", name)}
+
+
 def test_graphs_open_and_verify(khop_command: Command, earlier: Path) -> None:
     for folder in ("shop", "parts"):
         assert khop_command("verify", folder).code == 0
@@ -69,7 +75,7 @@ def test_a_stopped_run_continues_as_with_the_earlier_version(
     resumed(khop_command, run)
     there, wanted = Path("stopped", run), Path("expected", run)
     for name in ("metrics.jsonl", "steps.jsonl"):
-        assert_close(records(there / name), records(wanted / name))
+        assert_close([*map(as_earlier, records(there / name))], records(wanted / name))
         text = (there / name).read_text()
         assert not any(f'"{entry.old.partition(".")[2]}":' in text for entry in RENAMED)
     # Lines from before are the same text but for the names.
@@ -84,7 +90,7 @@ def test_a_stopped_run_continues_as_with_the_earlier_version(
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name], tensor, **CLOSE)
     ran = khop_command("evaluate", str(there), "--json")
-    scores, old_scores = json.loads(ran.stdout), json.loads((wanted / "scores.json").read_text())
+    scores, old_scores = as_earlier(json.loads(ran.stdout)), json.loads((wanted / "scores.json").read_text())
     assert scores.keys() == old_scores.keys()
     for name in scores.keys() - {"run", "checkpoint"}:
         assert scores[name] == pytest.approx(old_scores[name], abs=1e-3)
@@ -99,7 +105,8 @@ def test_the_run_of_an_earlier_version_is_repeated_from_its_config(
     ran = khop_command("train", "stopped/labels/config.toml", "--out", "again")
     assert ran.code == 0, ran.stderr
     assert 'temporal_strategy = "latest"' in Path("again/config.toml").read_text()
-    assert_close(records(Path("again/metrics.jsonl")), records(Path("expected/labels/metrics.jsonl")))
+    again = [*map(as_earlier, records(Path("again/metrics.jsonl")))]
+    assert_close(again, records(Path("expected/labels/metrics.jsonl")))
 
 
 def assert_close(found: object, expected: object) -> None:

@@ -78,6 +78,15 @@ class Sums(khop.RuleBase):
 
 
 @dataclass(frozen=True)
+class CountsNothing(khop.SymmetricSum):
+    """It names a rule for degrees that gives no weights."""
+
+    @property
+    def degrees(self) -> khop.Rule:
+        return UNIFORM
+
+
+@dataclass(frozen=True)
 class FirstEdges(khop.RuleBase):
     """The first edges of a row, which it says are drawn alike."""
 
@@ -172,6 +181,7 @@ WRONG = {
     ByPlace(): (suite.a_row_depends_on_no_other, "in another frontier"),
     ReadsMore(): (suite.needs_name_all_arrays_that_are_read, "which needs does not name"),
     FirstEdges(): (suite.uniform_rules_draw_all_edges_alike, "must be near 200 each"),
+    CountsNothing(): (suite.degrees_weigh_the_edges_of_a_row, "have no weights"),
     Sums(): (suite.all_neighbors_have_their_exact_weights, "weights of all edges are"),
 }
 

@@ -52,6 +52,7 @@ ADDED: Mapping[str, object] = {
     "task.gamma": 2.0,
     "task.class_weights": "none",
     "task.label_smoothing": 0.0,
+    "evaluation.batch_edges": 1 << 20,
 }
 
 

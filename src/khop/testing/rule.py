@@ -341,6 +341,28 @@ def all_neighbors_have_their_exact_weights(rule: Rule) -> None:
 
 
 @promise
+def degrees_weigh_the_edges_of_a_row(rule: Rule) -> None:
+    """Weigh draws of one neighbor by the rule `degrees` with the number of edges of their rows."""
+    counting = rule.degrees
+    if counting is None:
+        return
+
+    @examples(question=questions(counting))
+    def check(question: Question) -> None:
+        one, every = (
+            replace(question, fanouts=dict.fromkeys(question.fanouts, fanout)).drawn(counting)
+            for fanout in (1, -1)
+        )
+        for edge_type, found in one.items():
+            weights = [row[2] for row in rows_of(found)]
+            expect(None not in weights, f"draws by degrees, {counting}, have no weights")
+            counts = every[edge_type].offsets.diff().tolist()
+            expect_equal("weights of one neighbor, by degrees", [sum(of or []) for of in weights], counts)
+
+    check()
+
+
+@promise
 def uniform_rules_draw_all_edges_alike(rule: Rule) -> None:
     """State `is_uniform` only if every edge of a row is equally likely."""
     if not rule.is_uniform:
@@ -378,6 +400,7 @@ PROMISES: tuple[Callable[[Rule], None], ...] = (
     frontier_fields_are_those_that_it_reads,
     messages_between_ranks_carry_a_draw,
     all_neighbors_have_their_exact_weights,
+    degrees_weigh_the_edges_of_a_row,
     uniform_rules_draw_all_edges_alike,
 )
 

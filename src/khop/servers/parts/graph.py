@@ -8,7 +8,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from khop.distributed.hop_shares import HopShares
+from khop.distributed.partitioned_graph import HopShares
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
 from khop.exchange.draw_wire import IdRanges
 from khop.graph.edge_draws import check_edge_type

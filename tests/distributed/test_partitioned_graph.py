@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from khop.distributed.hop_shares import HopShares
+from khop.distributed.partitioned_graph import HopShares
 from khop.draw import DrawKey, Frontier
 from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_folder import PartsFolder, open_parts
