@@ -184,7 +184,7 @@ def test_a_graph_in_memory_will_do(graph: Graph, model: SAGE, tmp_path: Path) ->
         ({"node_types": ["item", "user"], "nodes": torch.tensor([1])}, "item, user: ids need one node type"),
         ({"nodes": torch.tensor([50])}, r"seeds of 'item'.*50"),
         ({"values": "logits"}, "values 'logits': must be one of embeddings, outputs"),
-        ({"chunk_size": 0}, "chunk_size 0: must be at least 1"),
+        ({"chunk_size": 0}, "chunk_size 0: must be a whole number, 1 or more"),
     ],
 )
 def test_what_cannot_be_is_named_before_anything_is_written(

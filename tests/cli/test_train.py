@@ -86,6 +86,7 @@ def test_the_config_in_the_folder_repeats_the_run(khop_command: Command, small_r
         "encoder": "none",
         "bases": 0,
         "embedding_update": "dense",
+        "embedded_types": "missing",
     }
     assert (kept["task"]["target"], kept["task"]["label"]) == ("item", "category")
     khop_command("train", "a/config.toml")

@@ -17,7 +17,7 @@ from khop.inference.stages import Stage
 from khop.schema import EdgeType, NodeType
 
 CHUNK_EDGES = 1 << 20  # a batch of 128 floats per node then has at most 0.5 GB
-ROWS_AT_ONCE = 1 << 20  # rows whose numbers of edges are in memory
+ROWS_AT_ONCE = 1 << 14  # rows whose numbers of edges are in memory
 
 EdgesOf = Callable[[slice], Tensor]  # numbers of edges of some rows, int64
 
