@@ -19,7 +19,7 @@ from khop.sampling.sampler import SamplerBase
 from khop.sampling.seeds import SeedOrder
 from khop.servers.description import read_description
 from khop.servers.errors import InvalidRequest
-from khop.servers.graph import RemoteFeatures, RemoteGraph, RemoteView
+from khop.servers.graph import RemoteFeatures, RemoteView, remote_graph
 from khop.servers.kept_views import KeptViews
 from khop.servers.registry import BUILTIN
 from khop.servers.service import Service
@@ -171,7 +171,7 @@ def remote(local: LocalSource) -> RemoteSource:
     view = RemoteView(exchange, read_description(exchange.describe(), "server"))
     schema = view.description.schema
     features = RemoteFeatures(schema.columns, view)
-    there = Graph(RemoteGraph(view, schema), features)
+    there = Graph(remote_graph(view, schema), features)
     sampler = type(local.sampler)(there, **local.sampler.settings())  # type: ignore[arg-type]
     assert isinstance(sampler, SamplerBase)
     source = source_of(replace(local, sampler=sampler, features=features))

@@ -11,7 +11,7 @@ from khop.api.open_graph import Graph
 from khop.arguments import check_word, list_of, path_of, real_number
 from khop.servers.access import Access, Encryption, Limits
 from khop.servers.description import read_description
-from khop.servers.graph import RemoteFeatures, RemoteGraph, RemoteView, listed_splits
+from khop.servers.graph import RemoteFeatures, RemoteView, listed_splits, remote_graph
 from khop.servers.transport import Exchange
 
 File = str | os.PathLike[str]
@@ -57,4 +57,4 @@ def graph_on(exchange: Exchange) -> Graph:
     view = RemoteView(exchange, read_description(exchange.describe(), exchange.addresses[0]))
     schema = view.description.schema
     features = RemoteFeatures(schema.columns, view)
-    return Graph(RemoteGraph(view, schema), features, splits=listed_splits(view))
+    return Graph(remote_graph(view, schema), features, splits=listed_splits(view))

@@ -204,7 +204,7 @@ class LocalPartitions:
     def in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
         """Return the number of in-edges of some nodes of these parts, int64 (nodes)."""
         held = self.rows(edge_type)
-        self._check_held(edge_type, nodes)
+        _check_held(self, edge_type, nodes)
         owners = ByOwner.of(nodes, self.bounds[edge_type[2]])
         shares = zip(held, owners.split(nodes), strict=True)
         return owners.joined([csc.degrees_of(of_part - first) for (csc, first), of_part in shares])
@@ -229,7 +229,7 @@ class LocalPartitions:
         for edge_type in asked:
             if edge_type[2] not in owners:
                 nodes = frontier[edge_type[2]].nodes
-                self._check_held(edge_type, nodes)
+                _check_held(self, edge_type, nodes)
                 owners[edge_type[2]] = ByOwner.of(nodes, self.bounds[edge_type[2]])
         shares = {t: of_type.frontiers(frontier[t]) for t, of_type in owners.items()}
         drawn = [
@@ -238,11 +238,13 @@ class LocalPartitions:
         ]
         return {t: owners[t[2]].neighbors([of_part[t] for of_part in drawn]) for t in asked}
 
-    def _check_held(self, edge_type: EdgeType, nodes: Tensor) -> None:
-        bounds = self.bounds[edge_type[2]]
-        position = first_outside(nodes, bounds)
-        if position >= 0:
-            raise ValueError(
-                f"edge type {edge_type}: frontier node {int(nodes[position])}: not in "
-                f"[{bounds[0]}, {bounds[-1]}), the nodes of {held_parts(self.folder)}"
-            )
+
+def _check_held(held: LocalPartitions, edge_type: EdgeType, nodes: Tensor) -> None:
+    """Raise ValueError for a frontier node of a part that is not held."""
+    bounds = held.bounds[edge_type[2]]
+    position = first_outside(nodes, bounds)
+    if position >= 0:
+        raise ValueError(
+            f"edge type {edge_type}: frontier node {int(nodes[position])}: not in "
+            f"[{bounds[0]}, {bounds[-1]}), the nodes of {held_parts(held.folder)}"
+        )

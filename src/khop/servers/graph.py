@@ -112,67 +112,75 @@ class RemoteView:
         return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class RemoteGraph(NumberedGraph):
     """The edges of a graph on servers, which make whole batches; single hops are refused."""
 
-    def __init__(self, view: RemoteView, schema: Schema) -> None:
-        self._view = view
-        self.schema = schema  # of the view
-        self.nodes = NumberedNodes(view.description.nodes, {}, view.description.bounds)
+    view: RemoteView
+    schema: Schema  # of the view
+    nodes: NumberedNodes  # without original ids
 
     @property
     def servers(self) -> RemoteView:
         """The servers that make batches of this graph."""
-        return self._view
+        return self.view
 
     def num_edges(self, edge_type: EdgeType) -> int:
         """Return the number of edges of a type in the whole graph, before links were split off."""
-        if edge_type not in self._view.description.edges:
-            raise ValueError(f"no edge type {edge_type}; there are {list(self._view.description.edges)}")
-        return self._view.description.edges[edge_type]
+        if edge_type not in self.view.description.edges:
+            raise ValueError(f"no edge type {edge_type}; there are {list(self.view.description.edges)}")
+        return self.view.description.edges[edge_type]
 
     def in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
         """Return the number of in-edges of some nodes in this view, int64 (nodes), from the servers."""
         check_edge_type(edge_type, self.schema)
-        pieces = [self._in_degrees(edge_type, some) for some in nodes.split(MOST_NODES)]
+        pieces = [_in_degrees(self.view, edge_type, some) for some in nodes.split(MOST_NODES)]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-
-    def _in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
-        tensors = Tensors()
-        fields: dict[str, Plain] = {"view": list(self._view.view), "type": list(edge_type)}
-        fields |= written_nodes(nodes, tensors)
-        return self._view.ask(IN_DEGREES, fields, tensors, lambda frame: checked_counts(frame, nodes.numel()))
 
     def original_ids(self, node_type: NodeType) -> None:
         """Return None if nodes were never renumbered; else Unsupported."""
-        if node_type in self._view.description.renumbered:
-            _refuse(self._view, f"original ids of {node_type!r}")
+        if node_type in self.view.description.renumbered:
+            _refuse(self.view, f"original ids of {node_type!r}")
 
     def prepare(self, needs: Collection[Need]) -> None:
         """Do nothing: servers build the arrays that draws need."""
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Raise Unsupported: servers make whole batches."""
-        _refuse(self._view, "single hops")
+        _refuse(self.view, "single hops")
 
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
         """Raise Unsupported: servers draw negatives with the batch."""
-        _refuse(self._view, "negatives by themselves")
+        _refuse(self.view, "negatives by themselves")
 
     def in_one_piece(self, what: str) -> NoReturn:
         """Raise Unsupported: the edges are on the servers."""
-        _refuse(self._view, what)
+        _refuse(self.view, what)
 
     def only(self, edge_types: Collection[EdgeType]) -> RemoteGraph:
         """Return the graph with only these edge types, which the servers leave out too."""
         kept: Plain = [list(t) for t in self.schema.edge_types if t in edge_types]
-        return RemoteGraph(self._view.after({"only": kept}), self.schema.only(edge_types))
+        return remote_graph(self.view.after({"only": kept}), self.schema.only(edge_types))
 
     def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> NoReturn:
         """Raise Unsupported: links of a graph on servers are split by khop.split_links."""
-        _refuse(self._view, "some edges alone")
+        _refuse(self.view, "some edges alone")
+
+
+def remote_graph(view: RemoteView, schema: Schema) -> RemoteGraph:
+    """Return the edges of a view of a graph on servers; `schema` is that of the view."""
+    nodes = NumberedNodes(view.description.nodes, {}, view.description.bounds)
+    return RemoteGraph(view, schema, nodes)
+
+
+def _in_degrees(view: RemoteView, edge_type: EdgeType, nodes: Tensor) -> Tensor:
+    """Return the number of in-edges of as many nodes as one request may have."""
+    tensors = Tensors()
+    fields: dict[str, Plain] = {"view": list(view.view), "type": list(edge_type)}
+    fields |= written_nodes(nodes, tensors)
+    return view.ask(IN_DEGREES, fields, tensors, lambda frame: checked_counts(frame, nodes.numel()))
 
 
 def _refuse(view: RemoteView, what: str) -> NoReturn:
@@ -258,7 +266,7 @@ def view_before(servers: BatchServers, schema: Schema, limit: int) -> tuple[Remo
     """Return the graph with the edges before a time, which servers leave out, and its columns."""
     assert isinstance(servers, RemoteView)
     view = servers.after({"edges_before": limit})
-    return RemoteGraph(view, schema), RemoteFeatures(schema.columns, view)
+    return remote_graph(view, schema), RemoteFeatures(schema.columns, view)
 
 
 def split_view(
@@ -270,7 +278,7 @@ def split_view(
     def part(name: str, schema: Schema) -> tuple[RemoteGraph, RemoteFeatures, ListedLinks]:
         view = servers.after({"split_links": arguments.plain, "part": name})
         links = _links(view, {"view": list(view.view), "part": name})
-        return RemoteGraph(view, schema), RemoteFeatures(schema.columns, view), links
+        return remote_graph(view, schema), RemoteFeatures(schema.columns, view), links
 
     return {name: partial(part, name) for name in ("train", "val", "test")}
 

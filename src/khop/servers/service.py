@@ -19,7 +19,7 @@ from khop.servers.batch_wire import written_batch
 from khop.servers.bound import label_bytes, most_bytes, seed_counts
 from khop.servers.description import described_graph
 from khop.servers.errors import Cancelled, TooLarge, UnknownSettings, as_server_error
-from khop.servers.frame import VERSION, Frame, Tensors, header, parsed, pieces
+from khop.servers.frame import VERSION, Tensors, header, parsed, pieces
 from khop.servers.json_fields import Plain, written
 from khop.servers.prepared import Prepared
 from khop.servers.registry import BUILTIN, Registry
@@ -114,8 +114,8 @@ class Service:
             kind = frame.document["kind"].text()
             if kind == BATCH:
                 return self._batch(read_query(frame))
-            check_graph(frame.document["graph"].text(), self._served.fingerprint)
-            part = self._part
+            served, limit, part = self._served, self._max_batch_bytes, self._part
+            check_graph(frame.document["graph"].text(), served.fingerprint)
             if part is not None and kind in part.kinds:
                 return Job(
                     kind,
@@ -123,14 +123,13 @@ class Service:
                     lambda cancelled: self._counted(kind, *part.answered(kind, frame)),
                     Role.SERVER,
                 )
-            return Job(kind, None, lambda cancelled: self._counted(kind, *self._listed(kind, frame)))
+            return Job(
+                kind, None, lambda cancelled: self._counted(kind, *lists.answered(served, kind, frame, limit))
+            )
         except Exception as error:
             refused = as_server_error(error)
             self._count(f"refused, {refused.code}")
             raise refused from error
-
-    def _listed(self, kind: str, frame: Frame) -> Made:
-        return lists.answered(self._served, kind, frame, self._max_batch_bytes)
 
     def _batch(self, query: BatchQuery) -> Job:
         prepared = self._prepared(query)

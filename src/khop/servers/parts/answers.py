@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -53,12 +54,7 @@ class PartAnswers:
             HOP: self._hop,
             ROWS: lambda frame: _one("rows", rows.answer(bytes_of(frame, "rows"))),
             NEGATIVES: self._negatives,
-            DEGREES: self._degrees,
-            EDGES: self._edges,
-            TOUCHED: self._touched,
-            COUNTS: self._counts,
-            LINK_COUNTS: self._link_counts,
-            LINK_ROWS: self._link_rows,
+            **{kind: partial(answer, views) for kind, answer in _OF_VIEWS.items()},
         }
 
     @property
@@ -98,48 +94,64 @@ class PartAnswers:
         drawn = graph.negatives.tables.drawn(asked.edge_type, asked.negatives, positives, asked.key)
         return _one("drawn", asked.wire.answer(drawn, positives.sources.numel()))
 
-    def _degrees(self, frame: Frame) -> Answered:
-        held = self._views.graph(frame.document["view"]).held
-        edge_type = edge_type_of(frame.document["type"].type_(), held.schema)
-        first, *_, end = held.bounds[edge_type[2]]
-        return _one("counts", held.in_degrees(edge_type, read_nodes(frame, end - first)))
 
-    def _edges(self, frame: Frame) -> Answered:
-        given = frame.document
-        held = self._views.graph(given["view"]).held
-        edge_type = edge_type_of(given["type"].type_(), held.schema)
-        span = [end.whole() for end in given["span"].each()]
-        if len(span) != 2:
-            raise ValueError(f"{given.where}.span: is {span}, not a first and a last node")
-        count, edges = edges_between(held, edge_type, span, given["begin"].whole())
-        fields, tensors = _one("edges", edges)
-        return {**fields, "count": count}, tensors
+def _degrees(views: PartViews, frame: Frame) -> Answered:
+    held = views.graph(frame.document["view"]).held
+    edge_type = edge_type_of(frame.document["type"].type_(), held.schema)
+    first, *_, end = held.bounds[edge_type[2]]
+    return _one("counts", held.in_degrees(edge_type, read_nodes(frame, end - first)))
 
-    def _touched(self, frame: Frame) -> Answered:
-        graph = self._views.graph(frame.document["view"])
-        return touched_answer(HeldEdges(graph.held), time_of(frame.document["limit"]))
 
-    def _counts(self, frame: Frame) -> Answered:
-        given = frame.document
-        split = self._views.split(given["view"], given["split"])
-        return counts_answer(split, given, edge_type_of(given["type"].type_(), split.graph.schema))
+def _edges(views: PartViews, frame: Frame) -> Answered:
+    given = frame.document
+    held = views.graph(given["view"]).held
+    edge_type = edge_type_of(given["type"].type_(), held.schema)
+    span = [end.whole() for end in given["span"].each()]
+    if len(span) != 2:
+        raise ValueError(f"{given.where}.span: is {span}, not a first and a last node")
+    count, edges = edges_between(held, edge_type, span, given["begin"].whole())
+    fields, tensors = _one("edges", edges)
+    return {**fields, "count": count}, tensors
 
-    def _link_counts(self, frame: Frame) -> Answered:
-        given = frame.document
-        split = self._views.split(given["view"], given["split"])
-        edge_type = edge_type_of(given["type"].type_(), split.graph.schema)
-        return _one("counts", split.link_counts(given["part_of_split"].text(), edge_type))
 
-    def _link_rows(self, frame: Frame) -> Answered:
-        given = frame.document
-        split = self._views.split(given["view"], given["split"])
-        edge_type = edge_type_of(given["type"].type_(), split.graph.schema)
-        rows = frame.tensor(given["rows"])
-        found, tensors = split.link_rows(given["part_of_split"].text(), edge_type, rows), Tensors()
-        return {name: tensors(fact.contiguous()) for name, fact in found.items()}, tensors
+def _touched(views: PartViews, frame: Frame) -> Answered:
+    graph = views.graph(frame.document["view"])
+    return touched_answer(HeldEdges(graph.held), time_of(frame.document["limit"]))
+
+
+def _counts(views: PartViews, frame: Frame) -> Answered:
+    given = frame.document
+    split = views.split(given["view"], given["split"])
+    return counts_answer(split, given, edge_type_of(given["type"].type_(), split.graph.schema))
+
+
+def _link_counts(views: PartViews, frame: Frame) -> Answered:
+    given = frame.document
+    split = views.split(given["view"], given["split"])
+    edge_type = edge_type_of(given["type"].type_(), split.graph.schema)
+    return _one("counts", split.link_counts(given["part_of_split"].text(), edge_type))
+
+
+def _link_rows(views: PartViews, frame: Frame) -> Answered:
+    given = frame.document
+    split = views.split(given["view"], given["split"])
+    edge_type = edge_type_of(given["type"].type_(), split.graph.schema)
+    rows = frame.tensor(given["rows"])
+    found, tensors = split.link_rows(given["part_of_split"].text(), edge_type, rows), Tensors()
+    return {name: tensors(fact.contiguous()) for name, fact in found.items()}, tensors
 
 
 def _one(name: str, tensor: Tensor) -> Answered:
     tensors = Tensors()
     fields: dict[str, Plain] = {name: tensors(tensor)}
     return fields, tensors
+
+
+_OF_VIEWS: Mapping[str, Callable[[PartViews, Frame], Answered]] = {
+    DEGREES: _degrees,
+    EDGES: _edges,
+    TOUCHED: _touched,
+    COUNTS: _counts,
+    LINK_COUNTS: _link_counts,
+    LINK_ROWS: _link_rows,
+}
