@@ -12,6 +12,7 @@ from tests.importing.shop import at, events, items, roomy, spec
 
 from khop import import_tables
 from khop.config.build import Run
+from khop.config.node_task import context_of_split
 from khop.inference.chunks import unwatched
 from support.typed_runs import prepared
 
@@ -84,9 +85,9 @@ def test_training_batches_do_not_see_what_comes_after_validation_begins(
 def test_nodes_of_each_split_use_their_own_edges(tmp_path: Path) -> None:
     run = run_on(tmp_path / "shop", NODES, **{**LABEL, "nodes.item.rows": with_parts(items())})
     edges = {
-        split: run.run_task._context(split).graph.num_edges(("user", "buys", "item"))
+        split: context_of_split(run.run_task.context, split).graph.num_edges(("user", "buys", "item"))  # type: ignore[attr-defined]
         for split in ("train", "val", "test")
-    }  # type: ignore[attr-defined]
+    }
     assert edges == {"train": 5, "val": 6, "test": 7}
     assert len(run.scores(("train", "val", "test"), unwatched)) == 3
 

@@ -24,6 +24,7 @@ from khop.cli.progress import two_columns
 from khop.cli.ranks import as_ranks, run_of_rank
 from khop.cli.terminal import say
 from khop.config.build import Run
+from khop.config.parts import in_flight_of
 from khop.config.read import RawRun
 from khop.config.saved_run import CHECKPOINTS
 from khop.config.values import RunConfig
@@ -68,7 +69,7 @@ def infer_rank(rank: int, device: torch.device, request: Request) -> None:
         )
     say(console, f"up to {in_bytes(inference.bytes_needed)} of disk while it runs; {_left(inference)}")
     with _stoppable(inference, rank), terminations_raised(), _bar(rank) as progress:
-        files = inference.run(progress, run.in_flight())
+        files = inference.run(progress, in_flight_of(run.config))
     outcome = {
         "run": str(request.folder),
         "checkpoint": request.checkpoint,

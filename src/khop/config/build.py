@@ -15,7 +15,7 @@ from khop.api.time_split import edges_of_split
 from khop.config.contexts import TaskContext, rule_of
 from khop.config.gpu import check_gpu_is_there, is_placed, placed_graph
 from khop.config.on_servers import GraphOnServers
-from khop.config.parts import device_cache_bytes, in_flight_of
+from khop.config.parts import device_cache_bytes
 from khop.config.read import RawRun, checked
 from khop.config.resolve import graph_folder, resolve
 from khop.config.resolve_task import SPLIT_FIELDS
@@ -26,7 +26,6 @@ from khop.config.values import RunConfig, Training
 from khop.graph.progress import ProgressCallback
 from khop.inference.chunk_bounds import ChunkLimits
 from khop.inference.chunks import Progress
-from khop.loading.ordered_map import InFlight
 from khop.runtime.group import this_group
 from khop.schema import NodeType
 from khop.training.checkpoint import restore_model, shared_checkpoint
@@ -146,10 +145,6 @@ class Run:
         if split is not None:
             graph = edges_of_split(graph, names.get(split, split))
         return Inference.of(self.model, graph, out, node_types, nodes, values, chunks, rule)
-
-    def in_flight(self) -> InFlight:
-        """Return the prefetch limits of evaluation and inference."""
-        return in_flight_of(self.config)
 
     def scores(
         self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()

@@ -152,7 +152,7 @@ class LinkTask:
             graph, links = self._held_out[split]
             before = [self.split.train_links, self.split.val_links][: 1 + (split == "test")]
             degrees = in_degrees(graph, self.edge_type, before)
-            sharing = self._work(graph, unwatched).sharing(graph, graph.features)
+            sharing = _work(self.context, graph, unwatched).sharing(graph, graph.features)
             count = graph.num_nodes(self.edge_type[0])
             scores = popularity_scores(self.edge_type, degrees, count, links, sharing)
             of_metrics = mean_metrics(scores, metrics)
@@ -165,7 +165,7 @@ class LinkTask:
         measured: Sequence[Fanout] = self.measured
         if not measured and not isinstance(encoder, Layered):
             measured = context.all_neighbors(encoder, self.fanouts)
-        work = self._work(graph, progress)
+        work = _work(context, graph, progress)
         if measured:
             given = LinkSettings(GivenNegatives(NegativeMode.TRIPLET), exclude=None)
             return sampled_link_scores(
@@ -179,12 +179,6 @@ class LinkTask:
             )
         rule = rule_of(config, graph)
         return exact_link_scores(self.model, graph, graph.features, links, work, rule)
-
-    def _work(self, graph: Graph, progress: Progress) -> InferenceWork:
-        config = self.context.config
-        in_flight, size = in_flight_of(config), config.evaluation.batch_size
-        edges = config.evaluation.batch_edges
-        return InferenceWork(size, progress, in_flight, this_group(), graph.lanes, edges)
 
     def negatives(self) -> Negatives:
         """Return the negatives of training: separate pairs, or triplets for a ranking loss."""
@@ -203,6 +197,13 @@ def _hops(graph: Graph, fanouts: Sequence[Fanout]) -> _Hops:
 def link_prediction(options: BuiltinTask, context: TaskContext) -> LinkTask:
     """Make the task of scoring the links of an edge type."""
     return LinkTask.of(context)
+
+
+def _work(context: TaskContext, graph: Graph, progress: Progress) -> InferenceWork:
+    config = context.config
+    in_flight, size = in_flight_of(config), config.evaluation.batch_size
+    edges = config.evaluation.batch_edges
+    return InferenceWork(size, progress, in_flight, this_group(), graph.lanes, edges)
 
 
 def _split(context: TaskContext, graph: Graph, edge_type: EdgeType, seed: int) -> LinkSplit:

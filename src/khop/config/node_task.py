@@ -22,7 +22,7 @@ from khop.inference.predictions import LabelKind, NodePredictions
 from khop.models.stack import Stack
 from khop.sampling.listed import ListedNodes, ids_here
 from khop.schema import NodeType
-from khop.training.baselines import Constant, HasConstant, constant_of
+from khop.training.baselines import HasConstant, constant_of
 from khop.training.class_loss import ClassLoss, class_weights
 from khop.training.metrics import METRICS, known_metric
 from khop.training.multi_label import MultiLabelClassification
@@ -80,8 +80,8 @@ class NodeTask:
     def loader(self) -> Loader:
         """Make the loader of training batches; with cut-offs, over the edges before validation."""
         target = self.task.node_type
-        seeds = {target: self._listed("train")}
-        context = self._context("train")
+        seeds = {target: _listed(self.context, target, "train")}
+        context = context_of_split(self.context, "train")
         return context.loader(context.sampler(), seeds, self.model, {target: [self.task.label]})
 
     def scores(
@@ -104,7 +104,7 @@ class NodeTask:
             found = self._outputs(splits, self.context, progress)
         else:
             for split in splits:
-                found |= self._outputs((split,), self._context(split), progress)
+                found |= self._outputs((split,), context_of_split(self.context, split), progress)
         node_type, label = self.task.node_type, self.task.label
         graph = self.context.graph
         # Those of a graph on servers are there. Scores do not need them, nor do `khop infer` and its files.
@@ -116,8 +116,10 @@ class NodeTask:
     def _baselines(self, splits: Mapping[str, SplitOutputs], beside: Sequence[str]) -> dict[str, float]:
         """Compute the metrics of the constant prediction on each split; {} if the task states none."""
         found: dict[str, float] = {}
+        if not isinstance(self.task, HasConstant):
+            return found
         for split, of_split in splits.items():
-            constant = self._constant(of_split.outputs.shape[1])
+            constant = constant_of(self.task, self._training_labels, of_split.outputs.shape[1])
             if constant is None:
                 continue
             outputs = constant.output.expand(of_split.nodes.numel(), -1)
@@ -126,21 +128,16 @@ class NodeTask:
                 found[f"{split}/{constant.name}/{metric}"] = score
         return found
 
-    def _constant(self, outputs: int) -> Constant | None:
-        if not isinstance(self.task, HasConstant):
-            return None
-        return constant_of(self.task, self._training_labels, outputs)
-
     @cached_property
     def _training_labels(self) -> Tensor:
         """The labels of the training split, as stored: (nodes, ...). Collective."""
-        return labels_of(self.task, self.context.graph.features, ids_here(self._listed("train")))
+        return _training_labels(self.context, self.task)
 
     def _outputs(
         self, splits: tuple[str, ...], context: TaskContext, progress: Progress
     ) -> dict[str, SplitOutputs]:
-        nodes = {split: ids_here(self._listed(split)) for split in splits}
         node_type = self.task.node_type
+        nodes = {split: ids_here(_listed(self.context, node_type, split)) for split in splits}
 
         def outputs(ids: Tensor) -> Tensor:
             return context.outputs(self.model, node_type, ids, progress)
@@ -151,13 +148,6 @@ class NodeTask:
     def cut_offs(self) -> TimeCutOffs | None:
         """The cut-offs that the graph records; None if it is not split by time."""
         return time_cut_offs(self.context.graph)
-
-    def _context(self, split: str) -> TaskContext:
-        return replace(self.context, graph=edges_of_split(self.context.graph, split))
-
-    def _listed(self, split: str) -> Tensor | ListedNodes:
-        name = getattr(self.context.config.task, f"{split}_split")
-        return self.context.graph.split(name)[self.task.node_type]
 
 
 def node_classification(options: ClassificationTable, context: TaskContext) -> NodeTask:
@@ -209,9 +199,19 @@ def multi_label(options: MultiLabelTable, context: TaskContext) -> NodeTask:
     return NodeTask.of(context, objective, _width(context, options.target, options.label), "sets")
 
 
+def context_of_split(context: TaskContext, split: str) -> TaskContext:
+    """Return the context with the edges that a split may use: all, if the graph has no cut-offs."""
+    return replace(context, graph=edges_of_split(context.graph, split))
+
+
+def _listed(context: TaskContext, node_type: NodeType, split: str) -> Tensor | ListedNodes:
+    name = getattr(context.config.task, f"{split}_split")
+    return context.graph.split(name)[node_type]
+
+
 def _training_labels(context: TaskContext, task: NodeObjective) -> Tensor:
     """Return the labels of the training split, in the order of the split. Collective if the columns are."""
-    nodes = ids_here(context.graph.split(context.config.task.train_split)[task.node_type])
+    nodes = ids_here(_listed(context, task.node_type, "train"))
     return labels_of(task, context.graph.features, nodes)
 
 

@@ -51,7 +51,7 @@ def seeds_loader(
 
 
 def in_flight_of(config: RunConfig) -> InFlight:
-    """Return the prefetch limits of evaluation."""
+    """Return the prefetch limits of evaluation and inference."""
     return InFlight(config.threads, config.prefetch, config.prefetch_bytes)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
 from khop.errors import Unsupported
 from khop.graph.needs import Need, negative_needs
-from khop.kernels.csc import Csc
+from khop.kernels.csc import Csc, degrees_of
 from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType, Schema
 
@@ -192,7 +192,7 @@ class GraphStoreBase(ABC):
 
     def in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
         """Return the number of in-edges of some destinations, int64 (nodes): by default from `local_csc`."""
-        return self.local_csc(edge_type).degrees_of(nodes)
+        return degrees_of(self.local_csc(edge_type), nodes)
 
     def original_ids(self, node_type: NodeType) -> Tensor | None:
         """Return None: the nodes were never renumbered."""

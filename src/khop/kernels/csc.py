@@ -62,15 +62,6 @@ class Csc:
         self.check_rows()
         return self.indptr.diff()
 
-    def degrees_of(self, rows: Tensor) -> Tensor:
-        """Return the in-degrees of some rows, int64 (rows), on their device; ValueError for a missing row."""
-        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < self.num_rows:
-            raise ValueError(
-                f"rows {int(rows.min())} to {int(rows.max())}: not in [0, {self.num_rows}), the destinations"
-            )
-        at = rows.to(self.indptr.device)
-        return (self.indptr[at + 1] - self.indptr[at]).to(rows.device)
-
     def destinations(self, first: int = 0, dtype: torch.dtype = torch.int64) -> Tensor:
         """Return the row of every edge, counted from `first`; ValueError names a damaged row."""
         rows = torch.arange(first, first + self.num_rows, dtype=dtype, device=self.indptr.device)
@@ -113,6 +104,16 @@ class Csc:
 
     def __reduce__(self) -> tuple[Callable[..., Csc], tuple[Tensor, Tensor, int, str]]:
         return Csc, (self.indptr, self.indices, self.num_sources, self.home)
+
+
+def degrees_of(csc: Csc, rows: Tensor) -> Tensor:
+    """Return the in-degrees of some rows, int64 (rows), on their device; ValueError for a missing row."""
+    if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < csc.num_rows:
+        raise ValueError(
+            f"rows {int(rows.min())} to {int(rows.max())}: not in [0, {csc.num_rows}), the destinations"
+        )
+    at = rows.to(csc.indptr.device)
+    return (csc.indptr[at + 1] - csc.indptr[at]).to(rows.device)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from khop.graph.needs import Need, rule_needs
 from khop.graph.rule_arrays import RuleArrays, Sources
 from khop.graph.store import NumberedNodes
 from khop.kernels.chosen_rows import ChosenRows, chosen_edges
-from khop.kernels.csc import Csc
+from khop.kernels.csc import Csc, degrees_of
 from khop.kernels.memory import expect_random_access
 from khop.kernels.owners import ByOwner, first_outside
 from khop.partition.parts_folder import PartsFolder, held_parts
@@ -207,7 +207,7 @@ class LocalPartitions:
         _check_held(self, edge_type, nodes)
         owners = ByOwner.of(nodes, self.bounds[edge_type[2]])
         shares = zip(held, owners.split(nodes), strict=True)
-        return owners.joined([csc.degrees_of(of_part - first) for (csc, first), of_part in shares])
+        return owners.joined([degrees_of(csc, of_part - first) for (csc, first), of_part in shares])
 
     def column(self, edge_type: EdgeType, name: str, positions: Sequence[Tensor]) -> list[Tensor]:
         """Return for each part a column of the edges at the given positions in `rows`."""

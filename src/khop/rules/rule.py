@@ -165,11 +165,7 @@ class RuleBase(ABC):
     """
 
     kernel: ClassVar[Kernel | None] = None  # carries out the draws of `plan`; None: only `reference` does
-
-    @property
-    def replacement(self) -> bool:
-        """True if the kernel draws with replacement; by default False."""
-        return False
+    replacement: bool = False  # True: the kernel draws with replacement
 
     @property
     def frontier_fields(self) -> frozenset[FrontierField]:
