@@ -119,7 +119,10 @@ def test_a_run_without_a_graph_says_how_to_name_one() -> None:
         ({"training": {"epoch": 3}}, "training.epoch: no such field; did you mean training.epochs?"),
         ({"epochs": 3}, "epochs: no such field; did you mean training.epochs?"),
         ({"modle": {}}, "modle: no such field; did you mean model?"),
-        ({"evaluation": {"zzz": 1}}, "evaluation.zzz: no such field; there are fanouts, batch_size, every"),
+        (
+            {"evaluation": {"zzz": 1}},
+            "evaluation.zzz: no such field; there are fanouts, batch_size, batch_edges, every",
+        ),
     ],
 )
 def test_an_unknown_key_is_answered_with_the_nearest_field(values: dict[str, object], sentence: str) -> None:

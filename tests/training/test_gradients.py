@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,5 +27,8 @@ def test_a_wrapped_model_averages_and_notes_when_its_gradients_were_ready(tmp_pa
         assert clock.ready_at is not None
         assert model.weight.grad is not None
         assert model.weight.grad.tolist() == [[3.0, 3.0]]
+        # A thread of the group now releases the hook's function, under the GIL. If the group ended first, it
+        # would hold the GIL and wait for that thread: torch hangs.
+        time.sleep(0.2)
     finally:
         torch.distributed.destroy_process_group()

@@ -54,7 +54,8 @@ class OptimizerSettings:
             raise ValueError(f"optimizer option {name!r}: {_SET_ELSEWHERE[name]}")
         if self.clip_norm is not None and not 0 < real_number("clip_norm", self.clip_norm) < math.inf:
             raise ValueError(f"clip_norm {self.clip_norm}: must be above 0, or None")
-        self.over([torch.nn.Parameter(torch.zeros(1, 1))], 1e-3, 0.0)
+        if self.options or self.kind is not torch.optim.Adam:  # a trial imports torch's compiler
+            self.over([torch.nn.Parameter(torch.zeros(1, 1))], 1e-3, 0.0)
 
     def over(
         self, parameters: Iterable[Tensor], learning_rate: float, weight_decay: float
