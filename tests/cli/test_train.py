@@ -87,6 +87,7 @@ def test_the_config_in_the_folder_repeats_the_run(khop_command: Command, small_r
         "bases": 0,
         "embedding_update": "dense",
         "embedded_types": "missing",
+        "unknown": 0.0,
     }
     assert (kept["task"]["target"], kept["task"]["label"]) == ("item", "category")
     khop_command("train", "a/config.toml")

@@ -122,6 +122,28 @@ def test_nodes_of_the_graph_keep_their_embeddings(tmp_path: Path) -> None:
     torch.testing.assert_close(found.outputs.outputs, expected(run, whole, **model), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("embedded_types", ["missing", "all"])
+def test_new_nodes_have_the_row_of_unknown_nodes(tmp_path: Path, embedded_types: str) -> None:
+    """The prediction is that of a graph of all rows, whose table has this row for each new node."""
+    shop, later, whole = tmp_path / "shop", tmp_path / "later", tmp_path / "whole"
+    import_tables(shop_spec(shop_tables(), {}), shop)
+    import_tables(later_spec(later_tables()), later, encoders=shop)
+    import_tables(shop_spec(joined_tables(), {}), whole)
+    model = {"model": {"hidden": 8, "embedding": 4, "unknown": 0.3, "embedded_types": embedded_types}}
+    run, other = run_on(shop, **model), run_on(whole, **model)
+    state = run.model.state_dict()
+    for name in (name for name in state if ".unknown." in name and name.endswith("weight")):
+        torch.nn.init.normal_(state[name])
+        table = name.replace(".unknown.", ".tables.")
+        new = other.model.state_dict()[table].shape[0] - state[table].shape[0]
+        state[table] = torch.cat([state[table], state[name].expand(new, -1)])
+    other.model.load_state_dict(state)
+    nodes = torch.from_numpy(open_ids(whole, "item").rows(NEW))
+    expected = other.run_task.context.outputs(other.model, "item", nodes, unwatched)  # type: ignore[attr-defined]
+    found = predict_later(run, later).outputs.outputs
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_new_nodes_without_an_embedding_are_refused(tmp_path: Path) -> None:
     shop = tmp_path / "shop"
     import_tables(shop_spec(shop_tables(), {}), shop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,6 +24,11 @@ MODELS: Mapping[str, tuple[Make, khop.Rule]] = {
     "gcn": (lambda sizes: GCN(sizes, 8, norm="layer"), khop.SymmetricSum()),
     "hgt": (lambda sizes: HGT(sizes, 8, heads=2), khop.Uniform()),
     "lightgcn": (lambda sizes: LightGCN(sizes, 8, 2), khop.SymmetricSum()),
+    "unknown row": (lambda sizes: SAGE(replace(sizes, unknown=0.3), 8), khop.Uniform()),
+    "unknown row, sparse": (
+        lambda sizes: SAGE(replace(sizes, unknown=0.3, embedding_update="sparse"), 8),
+        khop.Uniform(),
+    ),
 }
 
 

@@ -114,7 +114,7 @@ class TaskContext:
         """Return the sizes of a model with `outputs` values per node, or with the classes of a label."""
         model = self.config.model
         target = node_type if outputs is None else [node_type]
-        embeddings = (model.embedding, model.embedding_update, model.embedded_types)
+        embeddings = (model.embedding, model.embedding_update, model.embedded_types, model.unknown)
         sizes = ModelSizes.of(self.graph, target, model.column, label, outputs, *embeddings)
         # Exact evaluation follows the edge types that the model has learned: only the ones of a training hop.
         followed = followed_types(self.graph.schema, self.config.sampler.fanouts)

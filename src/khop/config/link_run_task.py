@@ -70,7 +70,7 @@ class LinkTask:
         split = _split(context, graph, edge_type, seed)
         targets = tuple(dict.fromkeys((edge_type[0], edge_type[2])))
         hidden, table = config.model.hidden, config.model
-        embeddings = (table.embedding, table.embedding_update, table.embedded_types)
+        embeddings = (table.embedding, table.embedding_update, table.embedded_types, table.unknown)
         sizes = ModelSizes.of(split.train, targets, table.column, None, hidden, *embeddings)
         # Evaluation follows the edge types that the model has learned: only the ones of a training hop.
         sizes = replace(sizes, edge_types=tuple(t for t in kept if t in followed))

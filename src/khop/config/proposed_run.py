@@ -17,7 +17,7 @@ from khop.partition.parts_folder import known_folder
 from khop.schema import EdgeType, NodeType, Schema
 
 _SPLITS = ("train", "val", "test")
-_INPUT, _EMBEDDING, _BATCH = "x", 32, 1024
+_INPUT, _EMBEDDING, _UNKNOWN, _BATCH = "x", 32, 0.05, 1024
 _METRICS = {
     "node-classification": '# metric = "f1-macro"  # instead of accuracy',
     "node-regression": '# metric = "mae"  # instead of rmse',
@@ -133,6 +133,7 @@ def _model(schema: Schema) -> list[str]:
     lines = ["[model]", f"column = {_text(column)}  # the input of the node types that have it"]
     if without:
         lines.append(f"embedding = {_EMBEDDING}  # numbers learned for each node of {', '.join(without)}")
+        lines.append(f"unknown = {_UNKNOWN}  # share of them hidden in a step, so new nodes can be predicted")
     sampler = ["[sampler]", "fanouts = [15, 10]  # neighbors of each hop; one layer per hop"]
     return [*lines, "hidden = 64", "", *sampler]
 

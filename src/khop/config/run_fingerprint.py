@@ -37,6 +37,7 @@ RESUMABLE = NEUTRAL | {"training.epochs", "training.patience"}
 # Settings that earlier versions lack, with their defaults: a run of these resumes.
 ADDED: Mapping[str, object] = {
     "model.embedded_types": "missing",
+    "model.unknown": 0.0,
     "optimizer.kind": "adam",
     "optimizer.beta1": 0.9,
     "optimizer.beta2": 0.999,

@@ -175,6 +175,9 @@ class ModelTable(_Widths):
     """Width of trained embeddings for node types without the input column; 0: no input for these types"""
     embedded_types: Literal["missing", "all"] = "missing"
     """Node types with embeddings: those without the input column (missing), or all, beside the column"""
+    unknown: Annotated[float, Field(ge=0, lt=1), Default("no such row")] = 0.0
+    """Probability that a training step reads the row `unknown` in place of a node's embedding; new nodes then
+    have this row, e.g. 0.05"""
     embedding_update: Literal["dense", "sparse", "sharded"] = "dense"
     """Update of embeddings: all rows (dense), only the rows of the batch (sparse), or the same with each row
     stored on one process (sharded)"""

@@ -247,6 +247,11 @@ class RunConfig(Section):
             raise ValueError(
                 "model.embedded_types is 'all', but model.embedding is not set: set it to a width, such as 64"
             )
+        if self.model.unknown and not self.model.embedding:
+            raise ValueError(
+                f"model.unknown is {self.model.unknown}, but the model has no embeddings: set "
+                "model.embedding to their width, such as 64, or leave unknown out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -49,6 +49,12 @@ def dropout_key(key: Tensor) -> Iterator[None]:
         _keyed.reset(token)
 
 
+def current_dropout_key() -> Tensor | None:
+    """Return the key of `dropout_key`, int64 (1) on its device; None outside of the block."""
+    keyed = _keyed.get()
+    return None if keyed is None else keyed.key
+
+
 def dropout(x: Tensor, rate: float) -> Tensor:
     """Set each value to 0 with probability `rate`, and scale the others so that the expectation is unchanged.
 

@@ -13,6 +13,7 @@ from khop.batch import Batch
 from khop.models.names import parameter_name
 from khop.models.node_embedding import NodeEmbedding
 from khop.models.sizes import ModelSizes
+from khop.models.unknown_row import UnknownRow
 from khop.schema import NodeType
 
 Encoding = Literal["none", "linear"]
@@ -24,7 +25,7 @@ class Encoder(nn.Module):
     Types in `sizes.embedded` have an embedding of `sizes.embedding` numbers per node, which follow those of
     the column if they have it. The output lacks types with neither. With "linear" all output rows have
     `width` numbers. `tables` holds the embeddings: `torch.nn.Embedding` if they are dense, else
-    `NodeEmbedding`.
+    `NodeEmbedding`. With `sizes.unknown` above 0, `unknown` holds a row for new nodes of each of these types.
     """
 
     def __init__(
@@ -43,6 +44,8 @@ class Encoder(nn.Module):
         self.linear = nn.ModuleDict(
             {parameter_name(t): nn.Linear(before, width) for t, before in raw.items() if linear}
         )
+        names = list(self.tables) if sizes.unknown else []
+        self.unknown = nn.ModuleDict({name: UnknownRow(learned, sizes.unknown) for name in names})
         self.widths: Mapping[NodeType, int] = dict.fromkeys(raw, width) if linear else raw
 
     def forward(self, batch: Batch) -> dict[NodeType, Tensor]:
@@ -51,7 +54,7 @@ class Encoder(nn.Module):
 
     def _rows(self, node_type: NodeType, batch: Batch) -> Tensor:
         name = parameter_name(node_type)
-        embedded = self.tables[name](batch.sample.nodes[node_type]) if name in self.tables else None
+        embedded = self._embedded(name, batch.sample.nodes[node_type], batch) if name in self.tables else None
         column = self._column(node_type, batch) if node_type in self.inputs else None
         if embedded is None or column is None:
             rows = column if embedded is None else embedded
@@ -63,6 +66,10 @@ class Encoder(nn.Module):
         linear = self.linear[name]
         out: Tensor = linear(rows.to(next(linear.parameters()).dtype))
         return out
+
+    def _embedded(self, name: str, ids: Tensor, batch: Batch) -> Tensor:
+        rows: Tensor = self.tables[name](ids)
+        return self.unknown[name](rows, ids, batch) if name in self.unknown else rows
 
     def _column(self, node_type: NodeType, batch: Batch) -> Tensor:
         if self.column not in batch.columns.get(node_type, {}):

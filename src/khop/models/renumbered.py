@@ -19,28 +19,48 @@ def renumbered(
 ) -> Iterator[None]:
     """Read embeddings by new numbers inside the block: node i of a type is `nodes[type][i]`, int64.
 
-    `counts` are the nodes of the graph of training. ValueError for a node from there on, which has no
-    embedding, and for tables by node outside of `khop.models`' encoder.
+    `counts` are the nodes of the graph of training. A node from there on has the row `unknown` of its type.
+    ValueError if the model was trained without such a row, and for tables by node outside of `khop.models`'
+    encoder.
     """
-    tables = [module.tables for module in model.modules() if isinstance(module, Encoder)]
-    _refuse_others(model, tables, counts)
-    found = [(of, t, of[parameter_name(t)]) for of in tables for t in nodes if parameter_name(t) in of]
-    for _, node_type, _ in found:
-        if nodes[node_type].numel() and int(nodes[node_type].max()) >= counts[node_type]:
-            raise ValueError(
-                f"node type {node_type!r}: the model reads embeddings by node of it, and new nodes have "
-                "none; give the type columns in the import instead of embeddings, and train again"
-            )
+    encoders = [module for module in model.modules() if isinstance(module, Encoder)]
+    _refuse_others(model, [encoder.tables for encoder in encoders], counts)
+    before = [(encoder.tables, name, table) for encoder in encoders for name, table in encoder.tables.items()]
+    rows = [
+        (encoder.tables, parameter_name(node_type), _rows(encoder, node_type, ids, counts[node_type]))
+        for encoder in encoders
+        for node_type, ids in nodes.items()
+        if parameter_name(node_type) in encoder.tables
+    ]
     try:
-        for of, node_type, table in found:
-            weight = table.weight
-            assert isinstance(weight, Tensor)
-            rows = weight.detach()[nodes[node_type].to(weight.device)]
-            of[parameter_name(node_type)] = nn.Embedding.from_pretrained(rows)
+        for tables, name, of_type in rows:
+            tables[name] = nn.Embedding.from_pretrained(of_type)
         yield
     finally:
-        for of, node_type, table in found:
-            of[parameter_name(node_type)] = table
+        for tables, name, table in before:
+            tables[name] = table
+
+
+def _rows(encoder: Encoder, node_type: NodeType, nodes: Tensor, count: int) -> Tensor:
+    """Return (nodes, width): the embeddings of nodes, and for new nodes the row `unknown`."""
+    name = parameter_name(node_type)
+    weight = encoder.tables[name].weight
+    assert isinstance(weight, Tensor)
+    is_new = (nodes >= count).to(weight.device)
+    rows = (
+        weight.detach()[nodes.to(weight.device).masked_fill(is_new, 0)]
+        if count
+        else weight.new_zeros(nodes.numel(), weight.shape[1])
+    )
+    if is_new.any():
+        if name not in encoder.unknown:
+            raise ValueError(
+                f"node type {node_type!r}: the model reads embeddings by node of it, and new nodes have "
+                "none; set model.unknown, such as 0.05, and train again, or give the type columns instead of "
+                "embeddings"
+            )
+        rows[is_new] = encoder.unknown[name].weight.detach()  # type: ignore[operator]
+    return rows
 
 
 def _refuse_others(model: nn.Module, known: list[nn.ModuleDict], counts: Mapping[NodeType, int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from khop.arguments import check_word
@@ -41,6 +41,7 @@ class ModelSizes:
     embedding: int | None = None  # width of embeddings of types without the column; 0 = none, None = an error
     embedded: Mapping[NodeType, int] = field(default_factory=dict)  # number of nodes of types with embeddings
     embedding_update: EmbeddingUpdate = "dense"  # training of those embeddings
+    unknown: float = 0.0  # probability that training reads the row of nodes without an embedding; 0: no row
 
     @property
     def target_types(self) -> tuple[NodeType, ...]:
@@ -58,13 +59,16 @@ class ModelSizes:
         embedding: int | None = None,
         embedding_update: EmbeddingUpdate = "dense",
         embedded_types: EmbeddedTypes = "missing",
+        unknown: float = 0.0,
     ) -> ModelSizes:
         """Return sizes of a model of one type or, for a list of targets, an encoder of several types.
 
         Without `outputs` the model is a classifier with an output per class; target and label default to the
         graph's only node type and its only column with classes. `outputs` are numbers per node: of a target
         that is named, for regression or multi-label classification, or of an encoder. Embeddings are for node
-        types without the column, or with `embedded_types="all"` for all node types.
+        types without the column, or with `embedded_types="all"` for all node types. `unknown` is the
+        probability that a training step reads the row of new nodes in place of a node's embedding; 0 for no
+        such row.
         """
         schema = graph.schema
         targets: Targets
@@ -90,7 +94,12 @@ class ModelSizes:
             )
         having = [t for t in schema.node_types if embedding and (embedded_types == "all" or t not in inputs)]
         embedded = {t: graph.num_nodes(t) for t in having}
-        return cls(inputs, schema.edge_types, targets, outputs, column, embedding, embedded, embedding_update)
+        if not 0 <= unknown < 1:
+            raise ValueError(f"unknown {unknown}: must be a probability below 1, or 0 for no such row")
+        sizes = cls(
+            inputs, schema.edge_types, targets, outputs, column, embedding, embedded, embedding_update
+        )
+        return replace(sizes, unknown=unknown)
 
 
 def _classifier(
