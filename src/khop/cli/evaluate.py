@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from khop.cli.baselines import OwnFeatures
 from khop.cli.commands.shared import RankOptions
 from khop.cli.lines import tell
 from khop.cli.progress import beside_scores, two_columns, watching
@@ -38,6 +39,7 @@ class Request:
     given: frozenset[str]  # options given in this call, not in the run
     as_json: bool
     predictions: Path | None
+    baselines: bool  # train and score the baseline of own features too
 
 
 def evaluate(request: Request, config: RunConfig, ranks: RankOptions) -> None:
@@ -52,12 +54,16 @@ def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:
         check_parquet(request.predictions, "--predictions")
     run = run_of_rank(request.raw, device, request.given)
     run.restore(request.folder / CHECKPOINTS / request.checkpoint, tell, request.raw.options)
+    baseline = OwnFeatures.of(run, request.raw, request.folder) if request.baselines else None
     with watching(console) if rank == 0 else nullcontext(Unwatched()) as watcher:
         arguments = (request.splits or run.run_task.splits, watcher.evaluating, request.metrics)
         if request.predictions is None:
             scores = run.compared(*arguments)
         else:
             scores = _written(run.evaluated(*arguments), run, request.predictions, rank)
+        if baseline is not None:
+            baseline.load(request.given)
+            scores |= baseline.scores(*arguments)
     outcome: dict[str, object] = {
         "run": str(request.folder),
         "checkpoint": request.checkpoint,

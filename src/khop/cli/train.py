@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from khop.api.launch import launched_by_others
+from khop.cli.baselines import OwnFeatures
 from khop.cli.check_once import check_once
 from khop.cli.commands.shared import RankOptions
 from khop.cli.curve import drawn_curve
@@ -34,6 +35,7 @@ from khop.cli.run_folder import (
 from khop.cli.terminal import say, say_command
 from khop.config.build import Run
 from khop.config.gpu import check_gpu_is_there
+from khop.config.own_features import own_features
 from khop.config.read import RawRun, to_toml
 from khop.config.values import RunConfig
 from khop.errors import PeerLost
@@ -41,6 +43,7 @@ from khop.runtime.group import Group, this_group
 from khop.training.checkpoint_writer import LAST
 from khop.training.observer import Observer, Several, Unwatched
 from khop.training.replace_folder import pushed_folders
+from khop.training.tasks import score_name
 from khop.training.tensorboard import TensorBoard
 from khop.training.trainer import TrainingResult
 
@@ -52,6 +55,7 @@ class Request:
     raw: RawRun
     resume: Path | None
     as_json: bool
+    baselines: bool = False  # train and score the baseline of own features too
 
 
 def train(request: Request, config: RunConfig, ranks: RankOptions) -> None:
@@ -65,6 +69,8 @@ def train_rank(rank: int, device: torch.device, request: Request) -> None:
     console = Console(stderr=request.as_json, quiet=rank > 0)
     group = this_group()
     run = run_of_rank(request.raw, device, named(request.raw.values))
+    if request.baselines:
+        own_features(run, request.raw)  # an error comes before any work
     folder, is_resumed = _folder_of(run, request, group)
     with _stoppable(folder, rank), _watchers(console, run, folder, rank) as watcher:
         trainer = run.trainer(folder, watcher)
@@ -76,8 +82,17 @@ def train_rank(rank: int, device: torch.device, request: Request) -> None:
         if run.graph.stores is not None:
             say(console, run.graph.placement)
         result = trainer.fit()
+        compared = _compared(run, folder, request, watcher) if request.baselines else {}
     if rank == 0:
-        _conclude(console, run, folder, result, request)
+        _conclude(console, run, folder, result, request, compared)
+
+
+def _compared(run: Run, folder: Path, request: Request, watcher: Observer) -> dict[str, float]:
+    """Train the baseline of own features; return its scores by their names in records. Collective."""
+    baseline = OwnFeatures.of(run, request.raw, folder)
+    baseline.train()
+    scores = baseline.scores(run.run_task.splits, watcher.evaluating, ())
+    return {score_name(name, run.task.metric): score for name, score in scores.items()}
 
 
 @contextmanager
@@ -94,14 +109,21 @@ def _watchers(console: Console, run: Run, folder: Path, rank: int) -> Iterator[O
             yield Several(watcher, curves)
 
 
-def _conclude(console: Console, run: Run, folder: Path, result: TrainingResult, request: Request) -> None:
+def _conclude(
+    console: Console,
+    run: Run,
+    folder: Path,
+    result: TrainingResult,
+    request: Request,
+    compared: Mapping[str, float],
+) -> None:
     write_whole(folder / CURVE, drawn_curve(result.records, result.best_epoch, _title(run)))
     outcome = {
         "run": str(folder),
         "epochs": len(result.records),
         "best_epoch": result.best_epoch + 1,
         "seconds": round(result.seconds, 2),
-        **scores_of(result.records[result.best_epoch]),
+        **scores_of({**result.records[result.best_epoch], **compared}),
     }
     say(console, *two_columns({**beside_scores(outcome), "picture": folder / CURVE}), "", "Next:")
     for command in _next_commands(folder):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.commands.shared import AllowCode, Checkpoint, RankOptions, RankReport, RunFolder
+from khop.cli.commands.shared import AllowCode, Baselines, Checkpoint, RankOptions, RankReport, RunFolder
 from khop.cli.option_groups import takes_groups
 from khop.cli.options import Options, named, takes_run_options
 from khop.cli.run_folder import read_run
@@ -65,6 +65,7 @@ def _evaluate(
     checkpoint: Weights = Checkpoint.BEST,
     metric: Metrics = None,
     predictions: PredictionFile = None,
+    baselines: Baselines = False,
     *,
     ranks: RankOptions,
     report: RankReport,
@@ -85,5 +86,6 @@ def _evaluate(
         named(options),
         report.as_json,
         predictions,
+        baselines,
     )
     evaluate(request, config, ranks)

@@ -41,6 +41,13 @@ AllowCode = Annotated[
         show_default=False,
     ),
 ]
+Baselines = Annotated[
+    bool,
+    typer.Option(
+        "--baselines",
+        help="Also train a model of each node's own columns, without the graph, and show its scores.",
+    ),
+]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.commands.shared import AllowCode, RankOptions, RankReport
+from khop.cli.commands.shared import AllowCode, Baselines, RankOptions, RankReport
 from khop.cli.option_groups import takes_groups
 from khop.cli.options import Options, RunCommand, takes_run_options
 from khop.cli.run_folder import read_run
@@ -43,6 +43,7 @@ def register(app: typer.Typer) -> None:
 def _train(
     source: Source = None,
     resume: Resume = None,
+    baselines: Baselines = False,
     *,
     ranks: RankOptions,
     report: RankReport,
@@ -62,7 +63,7 @@ def _train(
     config = checked(raw)
     from khop.cli.train import Request, train
 
-    train(Request(raw, resume, report.as_json), config, ranks)
+    train(Request(raw, resume, report.as_json, baselines), config, ranks)
 
 
 def _check_source(source: str | None) -> None:
