@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from importing.sets.layouts import arxiv
 from khop.cli.main import app
 from khop.graph.folder import open_folder
 
@@ -55,7 +56,7 @@ def test_a_spec_without_a_kind_is_answered_with_the_known_ones(khop_command: Com
     ran = khop_command("import", "spec.toml")
     assert ran.code == 2
     assert ran.stderr.replace("\n", " ").startswith(
-        "khop: kind is missing: name the importer, debian, or package.module:Class (spec.toml)"
+        "khop: kind is missing: name the importer, one of debian, ogb, or package.module:Class (spec.toml)"
     )
 
 
@@ -85,7 +86,7 @@ def test_missing_or_empty_lists_are_one_line_of_error(khop_command: Command, lis
 def test_other_sources_are_answered_with_the_known_one(khop_command: Command) -> None:
     ran = khop_command("import", "gentoo")
     assert ran.code == 2
-    assert "must be debian, or package.module:Class" in ran.stderr.replace("\n", " ")
+    assert "must be one of debian, ogb, or package.module:Class" in ran.stderr.replace("\n", " ")
 
 
 def test_other_data_is_named_with_the_way_to_import_it(khop_command: Command) -> None:
@@ -157,3 +158,14 @@ def test_a_spec_is_proposed_on_stdout(tmp_path: Path, monkeypatch: pytest.Monkey
     assert tomllib.loads(result.stdout)["nodes"]["user"]["id"] == "user_id"
     missing = CliRunner().invoke(app, ["import"])
     assert "the data to import are missing" in str(missing.exception)
+
+
+def test_a_standard_set_is_named_after_its_kind(khop_command: Command, tmp_path: Path, lists: str) -> None:
+    arxiv(tmp_path)
+    ran = khop_command("import", "ogb:ogbn-arxiv", "out", "--root", str(tmp_path), "--undirected")
+    assert ran.code == 0, ran.stderr
+    assert ran.stdout.endswith("out: 5 node. Show it: khop info out\n")
+    assert khop_command("info", "out").code == 0
+    ran = khop_command("import", "ogb:arxiv")
+    assert ran.code == 2
+    assert "ogb:arxiv: no such node or link set; did you mean ogbn-arxiv" in ran.stderr

@@ -207,7 +207,19 @@ BAD_NODES = {
     ),
     "real labels": (
         NodeTable(columns={"y": np.array([0.5])}, num_classes={"y": 3}),
-        "column 'y' is float64 of shape (1,) with num_classes=3: labels are a vector of integers",
+        "column 'y'[0] is 0.5: no class; labels are whole numbers, or NaN for unknown",
+    ),
+    "infinite unknown labels": (
+        NodeTable(columns={"y": np.array([np.inf, np.nan])}, unknown=["y"]),
+        "column 'y'[0] is inf: not a finite number",
+    ),
+    "unknown labels of no column": (
+        NodeTable(columns={"y": np.array([0.5])}, unknown=["z"]),
+        "unknown names 'z': no such column; there are ['y']",
+    ),
+    "unknown labels as text": (
+        NodeTable(columns={"y": np.array([0.5])}, unknown="y"),
+        "unknown is 'y': give a collection of names, as ('y',)",
     ),
     "classes of no column": (
         NodeTable(columns={"y": np.array([0])}, num_classes={"z": 3}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from khop.api.open_graph import open_graph
 from khop.api.time_split import link_counts
@@ -13,6 +14,7 @@ from khop.config.parts import words_of
 from khop.config.resolve_task import LABEL
 from khop.graph.folder import Folder
 from khop.graph.import_record import import_record, recorded_cut_offs
+from khop.graph.standard_set import standard_set
 from khop.partition.parts_folder import known_folder
 from khop.schema import EdgeType, NodeType, Schema
 
@@ -25,6 +27,7 @@ _METRICS = {
 }
 # By type and column: kind of the task, sizes of the splits.
 Labels = Mapping[tuple[NodeType, str], tuple[str, int, int, int]]
+Settings = Mapping[str, Any]  # of a published result
 
 
 def proposed_run(path: Path) -> str:
@@ -48,7 +51,13 @@ def proposed_run(path: Path) -> str:
     ]
     if cut_offs is not None:
         head.append(f"# Split by time: validation begins at {cut_offs.val}, test at {cut_offs.test}.")
-    return "\n".join([*head, "", *lines, "", *_model(folder.schema), "", *_training(seeds)]) + "\n"
+    published = standard_set(folder).get("published")
+    settings: Settings = {} if published is None else published["settings"]
+    if published is not None:
+        head.append("# Published: {metric} {value} on test by {model}, {source}".format_map(published))
+        head.append("# The settings below are those of this comparison.")
+    rest = [*_model(folder.schema, settings), "", *_training(seeds, settings)]
+    return "\n".join([*head, "", *lines, "", *rest]) + "\n"
 
 
 def _kinds(folder: Folder, node_type: NodeType) -> dict[str, str]:
@@ -56,6 +65,8 @@ def _kinds(folder: Folder, node_type: NodeType) -> dict[str, str]:
     columns = folder.schema.columns.get(node_type, {})
     found = {name: "node-classification" for name, spec in columns.items() if spec.num_classes is not None}
     label = import_record(folder).get("nodes", {}).get(node_type, {}).get(LABEL, {})
+    task = standard_set(folder).get("labels", {}).get(node_type)
+    found |= {LABEL: task} if task is not None and LABEL in columns else {}
     kinds = {"number": "node-regression", "multi": "multi-label"}
     return found | ({LABEL: kinds[label["kind"]]} if label.get("kind") in kinds else {})
 
@@ -124,7 +135,7 @@ def _of_links(
     return lines, train
 
 
-def _model(schema: Schema) -> list[str]:
+def _model(schema: Schema, settings: Settings) -> list[str]:
     having = {t: list(schema.columns.get(t, {})) for t in schema.node_types}
     columns = [of for t in having for of in schema.columns.get(t, {}).items()]
     names = dict.fromkeys(name for name, spec in columns if "float" in spec.dtype)
@@ -134,17 +145,21 @@ def _model(schema: Schema) -> list[str]:
     if without:
         lines.append(f"embedding = {_EMBEDDING}  # numbers learned for each node of {', '.join(without)}")
         lines.append(f"unknown = {_UNKNOWN}  # share of them hidden in a step, so new nodes can be predicted")
-    sampler = ["[sampler]", "fanouts = [15, 10]  # neighbors of each hop; one layer per hop"]
-    return [*lines, "hidden = 64", "", *sampler]
+    fanouts = settings.get("fanouts", [15, 10])
+    sampler = ["[sampler]", f"fanouts = {fanouts}  # neighbors of each hop; one layer per hop"]
+    lines.append(f"hidden = {settings.get('hidden', 64)}")
+    if "dropout" in settings:
+        lines.append(f"dropout = {settings['dropout']}")
+    return [*lines, "", *sampler]
 
 
-def _training(seeds: int) -> list[str]:
-    batch = min(_BATCH, max(1, seeds // 4))
+def _training(seeds: int, settings: Settings) -> list[str]:
+    batch = min(settings.get("batch_size", _BATCH), max(1, seeds // 4))
     return [
         "[training]",
-        "epochs = 10",
+        f"epochs = {settings.get('epochs', 10)}",
         f"batch_size = {batch}  # {-(-seeds // batch):,} steps per epoch",
-        "learning_rate = 0.003",
+        f"learning_rate = {settings.get('learning_rate', 0.003)}",
     ]
 
 

@@ -9,7 +9,14 @@ from typing import Protocol
 from khop.components import Family
 from khop.graph.progress import ProgressCallback
 
-IMPORTERS = Family("khop.importers", {"debian": "khop.datasets.debian.options:Debian"})
+IMPORTERS = Family(
+    "khop.importers",
+    {
+        "debian": "khop.datasets.debian.options:Debian",
+        "ogb": "khop.importing.sets.options:Ogb",
+    },
+)
+NAME = "name"  # option of a kind that imports several sets: ogb:ogbn-arxiv
 
 
 @dataclass(frozen=True)
@@ -17,6 +24,9 @@ class ImportContext:
     """Inputs of an importer's `build`, beside its options."""
 
     folder: Path  # relative paths in the options start here: the folder of the spec, or the working directory
+    memory: int | None = None  # bytes for edges and columns under way; None: half of what is free
+    threads: int = 1
+    cache: Path | None = None  # where downloads go; None: the user's cache
 
 
 class Importer(Protocol):

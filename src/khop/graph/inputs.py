@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -68,13 +68,29 @@ class Given:
         there_are = f"there are {count:,} {what}, ids 0 to {count - 1}" if count else f"there are no {what}"
         self.refuse(lambda ids: (ids < 0) | (ids >= count), f"{there_are}; {way_out}")
 
-    def check_finite(self) -> None:
-        """Raise ValueError for NaN and infinity."""
+    def check_finite(self, allowed: Literal["finite", "NaN"] = "finite") -> None:
+        """Raise ValueError for infinity, and for NaN unless it is allowed."""
         reason = "not a finite number; replace it, for example by torch.nan_to_num"
-        if self.dtype == "bfloat16":
+        if allowed == "NaN":
+            if "float" in self.dtype and self.dtype != "bfloat16":
+                self.refuse(lambda numbers: np.asarray(np.isinf(numbers)), reason)
+        elif self.dtype == "bfloat16":
             self.refuse(lambda bits: np.asarray((bits & _BFLOAT16_EXPONENT) == _BFLOAT16_EXPONENT), reason)
         elif "float" in self.dtype:
             self.refuse(lambda numbers: np.asarray(~np.isfinite(numbers)), reason)
+
+    def as_classes(self) -> Given:
+        """Return floating whole numbers as int64, with NaN as -1, and other columns as they are.
+
+        ValueError for a number that is not whole.
+        """
+        if self.dtype not in ("float16", "float32", "float64"):
+            return self
+        self.refuse(
+            lambda labels: np.asarray(~np.isnan(labels) & (labels != np.floor(labels)) | np.isinf(labels)),
+            "no class; labels are whole numbers, or NaN for unknown",
+        )
+        return Given(np.where(np.isnan(self.values), -1, self.values).astype(np.int64), "int64", self.name)
 
     def check_labels(self, num_classes: int) -> None:
         """Raise ValueError unless it is a vector of classes in [0, num_classes), with -1 for unknown."""

@@ -58,6 +58,7 @@ def _node_table(
         {name: of_split[node_type] for name, of_split in splits.items() if node_type in of_split},
         {name: spec.num_classes for name, spec in specs.items() if spec.num_classes is not None},
         ids,
+        [name for name, spec in specs.items() if "float" in spec.dtype and not spec.shape],  # maybe labels
     )
 
 

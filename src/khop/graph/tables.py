@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -37,8 +37,10 @@ class NodeTable:
     count: int | None = None
     columns: Mapping[str, Array | Quantized] = field(default_factory=dict)  # (count, ...) each
     splits: Mapping[str, Array] = field(default_factory=dict)
-    num_classes: Mapping[str, int] = field(default_factory=dict)  # of label columns; -1 in them is "unknown"
+    # Of label columns; -1 in them is "unknown". In a column of floating numbers NaN is: int64 is stored.
+    num_classes: Mapping[str, int] = field(default_factory=dict)
     ids: GivenIds | None = None  # the users' ids of the nodes: distinct, text or integers, one per node
+    unknown: Collection[str] = ()  # columns of numbers to predict: NaN in them is "unknown"
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,15 +84,20 @@ class GivenNodes:
         layout.check_names(table.columns, f"{where}: column")
         layout.check_names(table.splits, f"{where}: split")
         columns = _given_columns(where, table.columns)
+        _check_unknown(where, table.unknown, columns)
         ids = None if table.ids is None else given_ids(table.ids, where)
         count = _node_count(where, table.count, columns, ids)
-        _check_columns(columns, count, f"{where} has {count:,} nodes")
+        _check_rows(columns, count, f"{where} has {count:,} nodes")
         for name, num_classes in table.num_classes.items():
             if name not in columns:
                 raise ValueError(
                     f"{where}: num_classes of {name!r}: no such column; there are {list(columns)}"
                 )
-            columns[name].check_labels(whole_number(f"{where}: num_classes of {name!r}", num_classes, 1))
+            most = whole_number(f"{where}: num_classes of {name!r}", num_classes, 1)
+            columns[name] = columns[name].as_classes()
+            columns[name].check_labels(most)
+        for name, column in columns.items():
+            column.check_finite("NaN" if name in table.unknown else "finite")
         if ORIGINAL_ID in columns:
             columns[ORIGINAL_ID].check_original_ids()
         splits = {
@@ -145,7 +152,9 @@ class GivenEdges:
                 f"{where}: {len(sources):,} sources, {len(destinations):,} destinations: an edge has both"
             )
         columns = _given_columns(where, table.columns)
-        _check_columns(columns, len(sources), f"{where} has {len(sources):,} edges")
+        _check_rows(columns, len(sources), f"{where} has {len(sources):,} edges")
+        for column in columns.values():
+            column.check_finite()
         entry = EdgeEntry(edge_type, len(sources), tuple(columns), scales=_scales(table.columns))
         return cls(entry, sources, destinations, columns)
 
@@ -219,10 +228,17 @@ def _scales(columns: Mapping[str, Array | Quantized]) -> dict[str, tuple[float, 
     return {name: tuple(column.scales.flatten().tolist()) for name, column in quantized.items()}
 
 
-def _check_columns(columns: Mapping[str, Given], count: int, owner: str) -> None:
+def _check_rows(columns: Mapping[str, Given], count: int, owner: str) -> None:
     for column in columns.values():
         column.check_rows(count, owner)
-        column.check_finite()
+
+
+def _check_unknown(where: str, unknown: Collection[str], columns: Mapping[str, Given]) -> None:
+    if isinstance(unknown, str):
+        raise ValueError(f"{where}: unknown is {unknown!r}: give a collection of names, as ({unknown!r},)")
+    for name in unknown:
+        if name not in columns:
+            raise ValueError(f"{where}: unknown names {name!r}: no such column; there are {list(columns)}")
 
 
 def _split_ids(array: Array, count: int, name: str) -> Given:

@@ -156,7 +156,7 @@ def _node_checks(node: NodeEntry) -> dict[str, Check]:
     checks: dict[str, Check] = {}
     for name in node.columns:
         file = layout.node_column(node.type, name)
-        checks[file] = Given.check_original_ids if name == ORIGINAL_ID else Given.check_finite
+        checks[file] = Given.check_original_ids if name == ORIGINAL_ID else _check_numbers
         if name in node.num_classes:
             checks[file] = partial(Given.check_labels, num_classes=node.num_classes[name])
     for name in node.splits:
@@ -164,6 +164,11 @@ def _node_checks(node: NodeEntry) -> dict[str, Check]:
     for name in ID_ARRAYS[node.ids](node.count) if node.ids else ():
         checks[layout.node_ids(node.type, name)] = _ID_CHECKS.get(name, Given.check_finite)
     return checks
+
+
+def _check_numbers(given: Given) -> None:
+    """Check a column of nodes. A vector may be numbers to predict, in which NaN is unknown."""
+    given.check_finite("NaN" if given.values.ndim == 1 else "finite")
 
 
 def _edge_checks(edge: EdgeEntry, num_sources: int) -> dict[str, Check]:

@@ -8,8 +8,9 @@ try:
     import duckdb
     import pyarrow as pa
     import pyarrow.compute as pc
+    import pyarrow.csv as pa_csv
     import pyarrow.parquet as pq
 except ImportError as error:
     raise ImportError(f"{INSTALL} ({error})") from None
 
-__all__ = ["INSTALL", "duckdb", "pa", "pc", "pq"]
+__all__ = ["INSTALL", "duckdb", "pa", "pa_csv", "pc", "pq"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from khop.cli.which_run import Words
 from khop.components import ANY_NAMED, Component, Permission
 from khop.config.fields import RunField
 from khop.config.read import COMMAND_LINE, RawRun, checked_options, component_fields, read_toml
-from khop.datasets.importers import IMPORTERS, ImportContext
+from khop.datasets.importers import IMPORTERS, NAME, ImportContext
 
 KIND = "kind"
 
@@ -22,9 +23,9 @@ KIND = "kind"
 Source = Annotated[
     str,
     typer.Argument(
-        help="Data to import. debian: the packages of a Debian or Ubuntu release; package.module:Class: "
-        "an importer of your own; SPEC.toml: tables of nodes and edges, or an importer's kind and "
-        "options.",
+        help="Data to import. debian: the packages of a Debian or Ubuntu release; ogb:NAME: a standard set; "
+        "package.module:Class: an importer of your own; SPEC.toml: tables of nodes and edges, or an "
+        "importer's kind and options.",
         show_default=False,
     ),
 ]
@@ -114,11 +115,18 @@ def import_graph(
     from khop.cli.bytes_bar import bytes_bar
 
     folder = Path() if raw.source == COMMAND_LINE else Path(raw.source).parent
-    importer = component.build(component.options(**options), ImportContext(folder))
+    importer = component.build(component.options(**options), _context(folder, memory, threads))
     target = Path("graphs", importer.name) if out is None else out
     with bytes_bar() as notice:
         size = importer.write(target, notice)
     typer.echo(f"{target}: {size}. Show it: khop info {target}")
+
+
+def _context(folder: Path, memory: str, threads: int) -> ImportContext:
+    from khop.loading.byte_size import byte_size
+
+    budget = byte_size(memory, "memory") if memory else None
+    return ImportContext(folder, budget, threads or len(os.sched_getaffinity(0)))
 
 
 def is_table_spec(source: str) -> bool:
@@ -138,7 +146,12 @@ def _spec(source: str) -> RawRun:
             f"{source}: no such file; give a file with kind = ..., or write a graph folder in Python with "
             "khop.write_graph (docs/graph-folder.md)"
         )
-    return read_toml(Path(source)) if Path(source).is_file() else RawRun({KIND: source}, COMMAND_LINE)
+    if Path(source).is_file():
+        return read_toml(Path(source))
+    kind, separator, name = source.partition(":")
+    if separator and kind in IMPORTERS.kinds():
+        return RawRun({KIND: kind, NAME: name}, COMMAND_LINE)
+    return RawRun({KIND: source}, COMMAND_LINE)
 
 
 def _names_importer(word: str) -> bool:

@@ -1,0 +1,1 @@
+"""Standard sets: graphs that others publish, read in their published layouts."""

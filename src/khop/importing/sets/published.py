@@ -1,0 +1,47 @@
+"""Published results of standard sets, and the run that is compared with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+NODE_SOURCE = "https://ogb.stanford.edu/docs/leader_nodeprop/"
+Settings = Mapping[str, float | int | list[int]]
+LINK_SOURCE = "https://ogb.stanford.edu/docs/leader_linkprop/"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published result, and the settings of the run that is compared with it."""
+
+    metric: str
+    value: str  # as published, on test
+    model: str
+    source: str
+    settings: Settings = field(default_factory=dict)
+
+    def record(self) -> dict[str, object]:
+        """Return the result as JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.value} on test by {self.model} ({self.source})"
+
+
+_SAGE: Settings = {"hidden": 256, "dropout": 0.5, "fanouts": [15, 10, 5], "epochs": 20, "batch_size": 1024}
+_PLAIN: Settings = {**_SAGE, "learning_rate": 0.003}
+_MAG: Settings = {**_PLAIN, "hidden": 64, "fanouts": [25, 20], "epochs": 3, "learning_rate": 0.01}
+_LINKS: Settings = {"hidden": 256, "fanouts": [15, 10], "epochs": 20}
+
+PUBLISHED: Mapping[str, Published] = {
+    "ogbn-arxiv": Published("accuracy", "0.7149 ± 0.0027", "GraphSAGE", NODE_SOURCE, _PLAIN),
+    "ogbn-products": Published(
+        "accuracy", "0.7870 ± 0.0036", "GraphSAGE with neighbor sampling", NODE_SOURCE, _PLAIN
+    ),
+    "ogbn-proteins": Published("ROC-AUC", "0.7768 ± 0.0020", "GraphSAGE", NODE_SOURCE, _PLAIN),
+    "ogbn-papers100M": Published("accuracy", "0.6329 ± 0.0019", "SGC", NODE_SOURCE, _PLAIN),
+    "ogbn-mag": Published("accuracy", "0.4678 ± 0.0067", "R-GCN with neighbor sampling", NODE_SOURCE, _MAG),
+    "ogbl-citation2": Published(
+        "MRR", "0.8044 ± 0.0010", "GraphSAGE with neighbor sampling", LINK_SOURCE, _LINKS
+    ),
+}

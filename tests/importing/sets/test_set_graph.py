@@ -1,0 +1,43 @@
+"""The folder of a set keeps its record, and `khop init` proposes a run of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from khop.config.proposed_run import proposed_run
+from khop.config.read import checked, read_toml
+from khop.graph.folder import open_folder
+from khop.graph.standard_set import standard_set
+from khop.graph.tables import EdgeTable, NodeTable
+from khop.importing.sets.set_graph import EDGE, NODE, SetGraph
+
+
+def small(name: str, labels: np.ndarray, **classes: int) -> SetGraph:
+    ids = np.arange(8)
+    splits = {"train": ids[:4], "val": ids[4:6], "test": ids[6:]}
+    table = NodeTable(8, {"x": np.ones((8, 3), np.float32), "label": labels}, splits, classes)
+    task = "node-classification" if classes else "multi-label"
+    return SetGraph(name, {NODE: table}, {EDGE: EdgeTable(ids, ids[::-1].copy())}, {NODE: task})
+
+
+def test_the_published_result_and_its_run(tmp_path: Path) -> None:
+    graph = small("ogbn-arxiv", np.arange(8) % 40, label=40)
+    assert graph.size() == "8 node"
+    graph.write(tmp_path / "g", None, 1, None)
+    record = standard_set(open_folder(tmp_path / "g"))
+    assert record["name"] == "ogbn-arxiv"
+    assert record["published"]["value"] == "0.7149 ± 0.0027"
+    text = proposed_run(tmp_path / "g")
+    assert "# Published: accuracy 0.7149 ± 0.0027 on test by GraphSAGE, https://ogb.stanford.edu" in text
+    (tmp_path / "run.toml").write_text(text)
+    run = checked(read_toml(tmp_path / "run.toml"))
+    assert (run.model.hidden, run.training.learning_rate) == (256, 0.003)
+    assert len(run.sampler.fanouts) == 3
+
+
+def test_several_answers_are_a_multi_label_task(tmp_path: Path) -> None:
+    small("own", np.zeros((8, 2), np.uint8)).write(tmp_path / "g", None, 1, None)
+    assert 'kind = "multi-label"' in proposed_run(tmp_path / "g")
+    assert "Published" not in proposed_run(tmp_path / "g")
