@@ -117,6 +117,7 @@ CONFINED = {
     "torchmetrics": {"training"},
     "triton": {"kernels"},
     "typer": {"cli"},
+    "yaml": {"importing"},
 }
 GLOBAL_GENERATOR = {
     "bernoulli", "fork_rng", "get_rng_state", "initial_seed", "manual_seed", "multinomial", "normal", "rand",

@@ -9,7 +9,15 @@ import pytest
 
 from khop.datasets.importers import IMPORTERS, ImportContext, Importer
 
-NAMES = {"ogb": "ogbn-arxiv"}  # of kinds that import several sets
+NAMES = {
+    "ogb": "ogbn-arxiv",
+    "pyg": "Reddit",
+    "igb": "tiny",
+    "dgl": "folder",
+    "movielens": "ml-1m",
+    "relbench": "rel-f1",
+    "edges": "a.txt",
+}  # of kinds that import several sets
 
 
 @pytest.mark.parametrize("kind", IMPORTERS.builtin)

@@ -14,6 +14,12 @@ IMPORTERS = Family(
     {
         "debian": "khop.datasets.debian.options:Debian",
         "ogb": "khop.importing.sets.options:Ogb",
+        "pyg": "khop.importing.sets.options:Pyg",
+        "igb": "khop.importing.sets.options:Igb",
+        "dgl": "khop.importing.sets.options:Dgl",
+        "movielens": "khop.importing.sets.options:Movielens",
+        "relbench": "khop.importing.sets.options:Relbench",
+        "edges": "khop.importing.sets.options:EdgeFile",
     },
 )
 NAME = "name"  # option of a kind that imports several sets: ogb:ogbn-arxiv

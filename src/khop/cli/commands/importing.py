@@ -23,7 +23,8 @@ KIND = "kind"
 Source = Annotated[
     str,
     typer.Argument(
-        help="Data to import. debian: the packages of a Debian or Ubuntu release; ogb:NAME: a standard set; "
+        help="Data to import. debian: the packages of a Debian or Ubuntu release; ogb:NAME, pyg:, "
+        "igb:, dgl:, movielens:, relbench: and edges: standard sets and files of edges; "
         "package.module:Class: an importer of your own; SPEC.toml: tables of nodes and edges, or an "
         "importer's kind and options.",
         show_default=False,

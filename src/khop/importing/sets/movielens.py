@@ -1,0 +1,94 @@
+"""Import of MovieLens: all steps of `khop import movielens:NAME`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from khop.datasets.importers import ImportContext
+from khop.graph.atomic import refuse_existing
+from khop.graph.progress import ProgressCallback
+from khop.importing.import_tables import import_tables
+from khop.importing.read_spec import nearest
+from khop.importing.sets.download import Checksum
+from khop.importing.sets.fetched import fetched
+from khop.importing.sets.memory_budget import memory_budget
+from khop.importing.sets.mirrored import mirrored
+from khop.importing.sets.movielens_tables import movielens_tables
+from khop.importing.sets.options import MovielensOptions
+
+_ADDRESS = "https://files.grouplens.org/datasets/movielens"
+_MD5: Mapping[str, str | None] = {  # as the publisher gives them; the others change with each release
+    "ml-100k": "0e33842e24a9c977be4e0107933c0723",
+    "ml-1m": "c4d9eecfca2ab87c1945afe126590906",
+    "ml-20m": "cd245b17a1ae2cc31bb14903e1204af3",
+    "ml-25m": "6b51fb2759a8657d3bfcbfc42b592ada",
+    "ml-32m": None,
+    "ml-latest-small": None,
+    "ml-latest": None,
+}
+_VAL, _TEST = 0.8, 0.9  # of the ratings in time
+_FILES = ("ratings.csv", "ratings.dat", "u.data")
+
+
+@dataclass(frozen=True)
+class MovielensImporter:
+    """An import of one MovieLens set."""
+
+    name: str
+    root: Path | None
+    mirror: str | None
+    context: ImportContext
+
+    def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
+        """Write the graph folder; return its size in words. Ratings are split by time: 80, 10, 10 %."""
+        refuse_existing(out)
+        ratings, movies = movielens_tables(self._folder(notice))
+        times = np.sort(ratings.column("timestamp").to_numpy())
+        if len(times) < 10 or times[int(len(times) * _VAL)] == times[int(len(times) * _TEST)]:
+            raise ValueError(f"{self.name}: {len(times)} ratings have too few times for a split by time")
+        val, test = (int(times[int(len(times) * share)]) for share in (_VAL, _TEST))
+        spec = {
+            "time_unit": "s",
+            "splits": {"time": {"val": val, "test": test}},
+            "nodes": {
+                "user": {},
+                "movie": {
+                    "rows": movies,
+                    "id": "movieId",
+                    "columns": {"title": {"kind": "text"}, "genres": {"kind": "multi", "separator": "|"}},
+                },
+            },
+            "edges": {
+                "user rates movie": {
+                    "rows": ratings, "source": "userId", "destination": "movieId", "time": "timestamp",
+                    "unit": "s", "reverse": "rated-by", "columns": {"rating": "raw"},
+                }
+            },
+        }  # fmt: skip
+        done = import_tables(
+            spec, out, memory=memory_budget(self.context), threads=self.context.threads, notice=notice
+        )
+        return ", ".join(f"{count:,} {node_type}" for node_type, count in done.nodes.items())
+
+    def _folder(self, notice: ProgressCallback | None) -> Path:
+        root = self.root
+        if root is None:
+            md5 = _MD5[self.name]
+            url = mirrored(f"{_ADDRESS}/{self.name}.zip", self.mirror)
+            root = fetched(url, self.context, notice, None if md5 is None else Checksum("md5", md5))
+        for folder in (root, root / self.name):
+            if any((folder / name).is_file() for name in _FILES):
+                return folder
+        raise ValueError(f"{root}: has none of {', '.join(_FILES)}; give the folder of {self.name}")
+
+
+def movielens_importer(options: MovielensOptions, context: ImportContext) -> MovielensImporter:
+    """Make the importer; ValueError for a set that does not exist."""
+    if options.name not in _MD5:
+        raise ValueError(f"movielens:{options.name}: no such set; {nearest(options.name, list(_MD5))}")
+    root = None if options.root is None else context.folder / options.root
+    return MovielensImporter(options.name, root, options.mirror, context)

@@ -1,0 +1,77 @@
+"""`khop import igb:SIZE`."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import khop
+from importing.sets.layouts import igb
+from importing.sets.server import FileServer
+from khop.datasets.importers import ImportContext
+from khop.importing.sets import igb as module
+from khop.importing.sets.igb import igb_importer
+from khop.importing.sets.options import IgbOptions
+
+
+@pytest.mark.parametrize("root", [".", "tiny", "tiny/processed"])
+def test_papers_alone(root: str, tmp_path: Path) -> None:
+    pairs = igb(tmp_path / "tiny")
+    out = tmp_path / "out"
+    assert igb_importer(IgbOptions("tiny", root=root), ImportContext(tmp_path)).write(out) == "10 paper"
+    graph = khop.open_graph(out)
+    assert graph.schema.edge_types == (("paper", "cites", "paper"), ("paper", "rev_cites", "paper"))
+    csc = graph.csc(("paper", "cites", "paper"))
+    found = zip(csc.indices.tolist(), csc.destinations().tolist(), strict=True)
+    assert sorted(found) == sorted(map(tuple, pairs.tolist()))
+    assert graph.columns["paper"]["label"].tolist() == [row % 19 for row in range(10)]
+    parts = {name: graph.split(name)["paper"].tolist() for name in graph.split_names}
+    assert parts == {"train": [0, 1, 2, 3, 4, 5], "val": [6, 7], "test": [8, 9]}
+
+
+def test_all_types_and_the_larger_label(tmp_path: Path) -> None:
+    igb(tmp_path / "tiny")
+    importer = igb_importer(IgbOptions("hetero-tiny", root=".", classes="2983"), ImportContext(tmp_path))
+    importer.write(tmp_path / "out")
+    graph = khop.open_graph(tmp_path / "out")
+    assert graph.schema.node_types == ("paper", "author")
+    assert ("paper", "written_by", "author") in graph.schema.edge_types
+    assert graph.schema.columns["paper"]["label"].num_classes == 2983
+
+
+def test_an_archive_with_the_publishers_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    igb(tmp_path / "files" / "tiny")
+    (tmp_path / "served").mkdir()
+    archive = shutil.make_archive(
+        str(tmp_path / "served" / "igb_homogeneous_tiny"), "gztar", tmp_path / "files"
+    )
+    context = ImportContext(tmp_path, cache=tmp_path / "cache")
+    with FileServer(tmp_path / "served") as server:
+        with pytest.raises(ValueError, match="the publisher's is 34856534da55419b316d620e2d5b21be"):
+            igb_importer(IgbOptions("tiny", mirror=server.url), context).write(tmp_path / "out")
+        md5 = hashlib.md5(Path(archive).read_bytes()).hexdigest()
+        here = {**module.IGB_SETS, "tiny": replace(module.IGB_SETS["tiny"], md5=md5)}
+        monkeypatch.setattr(module, "IGB_SETS", here)
+        assert (
+            igb_importer(IgbOptions("tiny", mirror=server.url), context).write(tmp_path / "out") == "10 paper"
+        )
+
+
+def test_papers_without_a_label_and_large_sets(tmp_path: Path) -> None:
+    igb(tmp_path / "full")
+    np.save(tmp_path / "full" / "processed" / "paper" / "node_label_19.npy", np.arange(8, dtype=np.float32))
+    importer = igb_importer(IgbOptions("full", root="."), ImportContext(tmp_path))
+    importer = replace(importer, igb=replace(importer.igb, num_labeled={19: 8}))
+    importer.write(tmp_path / "out")
+    graph = khop.open_graph(tmp_path / "out")
+    assert graph.columns["paper"]["label"].tolist() == [*range(8), -1, -1]
+    assert graph.split("test")["paper"].tolist() == [5, 6, 7]
+    with pytest.raises(ValueError, match="igb:large: khop does not download it; give its folder by --root"):
+        igb_importer(IgbOptions("large"), ImportContext(tmp_path)).write(tmp_path / "other")
+    with pytest.raises(ValueError, match="igb:huge: no such set"):
+        igb_importer(IgbOptions("huge"), ImportContext(tmp_path))
